@@ -1,0 +1,187 @@
+//! The RSA private operation without padding, 2048 bits: the one thing a blind signer needs that no safe interface
+//! of a constant-time library offers.
+//!
+//! Why this crate, and why `unsafe`: RFC 9474's BlindSign is `m^d mod n` on a message the signer cannot see. The
+//! `rsa` crate can do it, but carries RUSTSEC-2023-0071 (the time it takes leaks the private key) and needs 1,151 µs;
+//! AWS-LC's `RSA_sign_raw` is constant-time, blinds its input, checks its result against the public exponent, and
+//! needs 252 µs, but `aws-lc-rs` does not wrap it. So four calls of `aws-lc-sys` are wrapped here and nowhere else;
+//! every other crate of the workspace forbids `unsafe`.
+
+use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
+use aws_lc_rs::rsa::{KeyPair, KeySize};
+use aws_lc_rs::signature::KeyPair as _;
+use std::fmt;
+use std::ptr::NonNull;
+
+/// The length of the modulus, of an input and of an output, in bytes.
+pub const MODULUS_LEN: usize = 256;
+
+/// Why a private key was refused or an operation failed. Says nothing about the key's or the message's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The bytes are not an unencrypted PKCS#8 RSA private key, or its numbers do not belong together.
+    NotAKey,
+    /// The key is not of 2048 bits.
+    WrongSize,
+    /// The input is not below the modulus (RFC 9474, section 4.3, "message representative out of range").
+    OutOfRange,
+    /// The system gave no randomness or no memory.
+    Unavailable,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAKey => "not an unencrypted PKCS#8 RSA private key",
+            Self::WrongSize => "not an RSA key of 2048 bits",
+            Self::OutOfRange => "the blinded message is not below the modulus",
+            Self::Unavailable => "no randomness or no memory",
+        })
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// An RSA-2048 private key, held in AWS-LC's own memory and wiped by it when dropped.
+pub struct PrivateKey {
+    rsa: NonNull<aws_lc_sys::RSA>,
+    public: Box<[u8]>,
+}
+
+// SAFETY: AWS-LC documents RSA objects as safe to use from several threads for non-mutating functions, and counts
+// `RSA_sign_raw` among them: the blinding cache inside is behind its own lock (crypto/fipsmodule/rsa). Nothing here
+// mutates the key after `from_pkcs8`.
+unsafe impl Send for PrivateKey {}
+// SAFETY: as above.
+unsafe impl Sync for PrivateKey {}
+
+impl PrivateKey {
+    /// Makes a new key of 2048 bits with exponent 65537 and returns its PKCS#8 encoding (about 1,218 bytes): the form
+    /// to keep on disk, with mode 0600.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] without randomness.
+    pub fn generate_pkcs8() -> Result<Vec<u8>, Error> {
+        let pair = KeyPair::generate(KeySize::Rsa2048).map_err(|_| Error::Unavailable)?;
+        let der: Pkcs8V1Der<'_> = pair.as_der().map_err(|_| Error::Unavailable)?;
+        Ok(der.as_ref().to_vec())
+    }
+
+    /// Reads an unencrypted PKCS#8 key. The numbers are checked to belong together.
+    ///
+    /// # Errors
+    /// [`Error::NotAKey`], or [`Error::WrongSize`] when it is a key of another size.
+    pub fn from_pkcs8(der: &[u8]) -> Result<Self, Error> {
+        // The safe library reads it first: format and consistency checks are its, and it gives the public half.
+        let pair = KeyPair::from_pkcs8(der).map_err(|_| Error::NotAKey)?;
+        if pair.public_modulus_len() != MODULUS_LEN {
+            return Err(Error::WrongSize);
+        }
+        let public = pair.public_key().as_ref().into();
+        Ok(Self { rsa: parse_rsa(der)?, public })
+    }
+
+    /// The public half as an `RSAPublicKey` (RFC 8017, appendix A.1.1; 270 bytes with exponent 65537).
+    #[must_use]
+    pub fn public_key_der(&self) -> &[u8] {
+        &self.public
+    }
+
+    /// Computes `input^d mod n`, constant in time in the key and in the input, and checks the result against the
+    /// public exponent so that a fault of the machine cannot leak the key. About 252 µs.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when the input is not below the modulus.
+    pub fn apply(&self, input: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], Error> {
+        let mut output = [0; MODULUS_LEN];
+        let mut written = 0;
+        // SAFETY: `rsa` is alive for as long as `self`; input and output are valid for the lengths given; the
+        // function writes at most `MODULUS_LEN` bytes and says how many in `written`.
+        let ok = unsafe {
+            aws_lc_sys::RSA_sign_raw(
+                self.rsa.as_ptr(),
+                &raw mut written,
+                output.as_mut_ptr(),
+                output.len(),
+                input.as_ptr(),
+                input.len(),
+                aws_lc_sys::RSA_NO_PADDING,
+            )
+        };
+        if ok == 1 && written == MODULUS_LEN {
+            return Ok(output);
+        }
+        // SAFETY: takes no pointer; it empties this thread's error queue so that no later call reads our error.
+        unsafe { aws_lc_sys::ERR_clear_error() };
+        Err(Error::OutOfRange)
+    }
+}
+
+impl Drop for PrivateKey {
+    fn drop(&mut self) {
+        // SAFETY: `rsa` came from `EVP_PKEY_get1_RSA`, which gave us this one reference; it is released once.
+        unsafe { aws_lc_sys::RSA_free(self.rsa.as_ptr()) }
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PrivateKey(redacted)")
+    }
+}
+
+/// PKCS#8 to AWS-LC's own object.
+fn parse_rsa(der: &[u8]) -> Result<NonNull<aws_lc_sys::RSA>, Error> {
+    let mut reader = std::mem::MaybeUninit::<aws_lc_sys::CBS>::uninit();
+    // SAFETY: `CBS_init` fills the reader, which borrows `der` and is not used after this function. The key that
+    // `EVP_parse_private_key` returns is ours to free; `EVP_PKEY_get1_RSA` takes a reference of its own, so freeing
+    // the outer key leaves the inner one alive. Both accept what the checks for null let through.
+    let rsa = unsafe {
+        aws_lc_sys::CBS_init(reader.as_mut_ptr(), der.as_ptr(), der.len());
+        let key = aws_lc_sys::EVP_parse_private_key(reader.as_mut_ptr());
+        if key.is_null() {
+            aws_lc_sys::ERR_clear_error();
+            return Err(Error::NotAKey);
+        }
+        let rsa = aws_lc_sys::EVP_PKEY_get1_RSA(key);
+        aws_lc_sys::EVP_PKEY_free(key);
+        rsa
+    };
+    NonNull::new(rsa).ok_or(Error::NotAKey)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blind_rsa_signatures::{BlindMessage, Deterministic, PSS, SecretKey, Sha384};
+
+    #[test]
+    fn gives_the_same_bytes_as_an_independent_implementation() {
+        let pkcs8 = PrivateKey::generate_pkcs8().unwrap();
+        let ours = PrivateKey::from_pkcs8(&pkcs8).unwrap();
+        let theirs = SecretKey::<Sha384, PSS, Deterministic>::from_der(&pkcs8).unwrap();
+        for fill in [1_u8, 0x42, 0x7f] {
+            let input = [fill; MODULUS_LEN];
+            let expected = theirs.blind_sign(BlindMessage(input.to_vec())).unwrap();
+            assert_eq!(ours.apply(&input).unwrap().as_slice(), expected.as_ref() as &[u8]);
+        }
+    }
+
+    #[test]
+    fn an_input_at_or_above_the_modulus_is_refused_and_the_key_still_works() {
+        let key = PrivateKey::from_pkcs8(&PrivateKey::generate_pkcs8().unwrap()).unwrap();
+        assert_eq!(key.apply(&[0xff; MODULUS_LEN]), Err(Error::OutOfRange));
+        assert!(key.apply(&[1; MODULUS_LEN]).is_ok());
+    }
+
+    #[test]
+    fn what_is_not_a_key_is_refused() {
+        let pkcs8 = PrivateKey::generate_pkcs8().unwrap();
+        for broken in [&pkcs8[..0], &pkcs8[..100], &pkcs8[1..]] {
+            assert_eq!(PrivateKey::from_pkcs8(broken).err(), Some(Error::NotAKey));
+        }
+        let larger = KeyPair::generate(KeySize::Rsa3072).unwrap();
+        let der: Pkcs8V1Der<'_> = larger.as_der().unwrap();
+        assert_eq!(PrivateKey::from_pkcs8(der.as_ref()).err(), Some(Error::WrongSize));
+    }
+}
