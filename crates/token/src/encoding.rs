@@ -1,0 +1,167 @@
+//! base64url and big-endian integers: the two encodings everything else is made of.
+
+use base64::Engine as _;
+use base64::alphabet::URL_SAFE;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+/// Reads padded and unpadded values alike (Chromium sends unpadded ones), writes padded ones (RFC 9577 asks for
+/// padding, and privacypass-ts throws without it). Bits left over in the last character must be zero, so that one
+/// value has one spelling up to its padding.
+const BASE64URL: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// What is wrong with a base64url value, and at which byte of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Base64Error {
+    /// A character outside the URL-safe alphabet.
+    #[error("byte {offset} ({}) is not base64url{}", char::from(*byte).escape_default(), hint(*byte))]
+    Character {
+        /// Where, counted from 0.
+        offset: usize,
+        /// What stands there.
+        byte: u8,
+    },
+    /// The number of characters or the padding cannot be right.
+    #[error(
+        "it has {0} characters, which no whole number of bytes has in base64url: it was cut or padded wrongly"
+    )]
+    Length(usize),
+    /// It decodes to more bytes than there is room for.
+    #[error("it is too long: at most {max} bytes belong here")]
+    TooLong {
+        /// The most bytes that would have been right.
+        max: usize,
+    },
+}
+
+fn hint(byte: u8) -> &'static str {
+    match byte {
+        b'+' | b'/' => ": this is plain base64; use - for + and _ for /",
+        _ => "",
+    }
+}
+
+/// Appends nothing, allocates one string: `bytes` in base64url with padding.
+#[must_use]
+pub fn encode_base64url(bytes: &[u8]) -> String {
+    BASE64URL.encode(bytes)
+}
+
+/// Decodes into `buffer` and returns the part that was filled. No allocation.
+///
+/// # Errors
+/// Names the first byte that is wrong.
+pub fn decode_base64url<'b>(text: &[u8], buffer: &'b mut [u8]) -> Result<&'b [u8], Base64Error> {
+    use base64::DecodeSliceError::{DecodeError, OutputSliceTooSmall};
+    let max = buffer.len();
+    match BASE64URL.decode_slice(text, buffer) {
+        Ok(written) => Ok(&buffer[..written]),
+        Err(OutputSliceTooSmall) => Err(Base64Error::TooLong { max }),
+        Err(DecodeError(error)) => Err(describe(error, text)),
+    }
+}
+
+/// Decodes into a new vector.
+///
+/// # Errors
+/// Names the first byte that is wrong.
+pub fn decode_base64url_vec(text: &[u8]) -> Result<Vec<u8>, Base64Error> {
+    BASE64URL.decode(text).map_err(|error| describe(error, text))
+}
+
+fn describe(error: base64::DecodeError, text: &[u8]) -> Base64Error {
+    match error {
+        base64::DecodeError::InvalidByte(offset, byte)
+        | base64::DecodeError::InvalidLastSymbol { offset, symbol: byte, .. } => {
+            Base64Error::Character { offset, byte }
+        }
+        _ => Base64Error::Length(text.len()),
+    }
+}
+
+/// A cursor over wire bytes. Every read is checked; nothing is copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+/// The bytes ended, or went on, where they should not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// A field is longer than what is left.
+    #[error("{field} should begin at byte {offset} and take {needed} bytes, but only {left} are left")]
+    Truncated {
+        /// The name the RFC gives the field.
+        field: &'static str,
+        /// Where it should begin, counted from 0.
+        offset: usize,
+        /// How many bytes it should have.
+        needed: usize,
+        /// How many there are.
+        left: usize,
+    },
+    /// Bytes follow the last field.
+    #[error("{extra} bytes follow the last field, which ends at byte {offset}")]
+    Trailing {
+        /// Where the structure ends.
+        offset: usize,
+        /// How many bytes are too many.
+        extra: usize,
+    },
+    /// A field has a value that is not allowed there.
+    #[error("{field} at byte {offset} {reason}")]
+    Field {
+        /// The name the RFC gives the field.
+        field: &'static str,
+        /// Where it begins.
+        offset: usize,
+        /// What is wrong with it, to be read after its name.
+        reason: &'static str,
+    },
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, offset: 0 }
+    }
+
+    pub(crate) const fn offset(&self) -> usize {
+        self.offset
+    }
+
+    pub(crate) fn take(&mut self, field: &'static str, needed: usize) -> Result<&'a [u8], WireError> {
+        let rest = &self.bytes[self.offset..];
+        let taken = rest.get(..needed).ok_or(WireError::Truncated {
+            field,
+            offset: self.offset,
+            needed,
+            left: rest.len(),
+        })?;
+        self.offset += needed;
+        Ok(taken)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], WireError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(field, N)?);
+        Ok(array)
+    }
+
+    pub(crate) fn u8(&mut self, field: &'static str) -> Result<u8, WireError> {
+        Ok(self.take(field, 1)?[0])
+    }
+
+    pub(crate) fn u16(&mut self, field: &'static str) -> Result<u16, WireError> {
+        Ok(u16::from_be_bytes(self.array(field)?))
+    }
+
+    pub(crate) fn finish(self) -> Result<(), WireError> {
+        match self.bytes.len() - self.offset {
+            0 => Ok(()),
+            extra => Err(WireError::Trailing { offset: self.offset, extra }),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `Proxy-Authorization: PrivateToken token="…"` (RFC 9577, section 2.2.2).
+
+use super::scan::{GrammarError, Item, Scanner};
+use super::{SCHEME, is_ours};
+use crate::encoding::{Base64Error, WireError, decode_base64url, encode_base64url};
+use crate::token::{MAX_TOKEN_LEN, Token};
+
+/// What a header value presents.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack for one request; a box would be an allocation"
+)]
+pub enum Presentation {
+    /// A well-formed token.
+    Token(Token),
+    /// Credentials of other schemes only.
+    OtherScheme,
+}
+
+/// Why a header value with our scheme in it presents no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AuthorizationError {
+    /// The value breaks the grammar.
+    #[error("the header value is malformed: {0}")]
+    Grammar(#[from] GrammarError),
+    /// `PrivateToken` without a `token` parameter.
+    #[error("the PrivateToken credentials have no token parameter; write PrivateToken token=\"…\"")]
+    NoToken,
+    /// More than one token: which one should be spent?
+    #[error("more than one token is presented; send exactly one")]
+    SeveralTokens,
+    /// The parameter is not base64url.
+    #[error("the token parameter is not base64url: {0}")]
+    Base64(Base64Error),
+    /// The bytes are not a token.
+    #[error("the token parameter does not hold a token: {0}")]
+    Wire(WireError),
+}
+
+/// Reads one header value. Unknown parameters are ignored, as RFC 9577 demands, and so are other schemes beside ours.
+/// No allocation; about a microsecond for a token of type 2.
+///
+/// # Errors
+/// [`AuthorizationError`] says which part is wrong, and at which byte.
+pub fn parse_authorization(value: &[u8]) -> Result<Presentation, AuthorizationError> {
+    let mut scanner = Scanner::new(value);
+    let (mut in_ours, mut seen_ours) = (false, false);
+    let mut parameter = None;
+    while let Some(item) = scanner.next()? {
+        match item {
+            Item::Scheme(scheme) => {
+                in_ours = is_ours(scheme);
+                seen_ours |= in_ours;
+            }
+            Item::Param { name, value, .. } if in_ours && name.eq_ignore_ascii_case(b"token") => {
+                if parameter.replace(value).is_some() {
+                    return Err(AuthorizationError::SeveralTokens);
+                }
+            }
+            Item::Param { .. } | Item::Token68 => {}
+        }
+    }
+    match parameter {
+        Some(text) => decode_token(text).map(Presentation::Token),
+        None if seen_ours => Err(AuthorizationError::NoToken),
+        None => Ok(Presentation::OtherScheme),
+    }
+}
+
+/// Base64url to token. The buffer has room for a few bytes more than any token, so that a token with trailing bytes is
+/// called that.
+fn decode_token(text: &[u8]) -> Result<Token, AuthorizationError> {
+    let mut buffer = [0; MAX_TOKEN_LEN + 32];
+    let bytes = decode_base64url(text, &mut buffer).map_err(AuthorizationError::Base64)?;
+    Token::parse(bytes).map_err(AuthorizationError::Wire)
+}
+
+/// The header value that presents `token`: quoted and padded (494 characters for type 2).
+#[must_use]
+pub fn format_authorization(token: &Token) -> String {
+    format!("{SCHEME} token=\"{}\"", encode_base64url(token.as_bytes()))
+}

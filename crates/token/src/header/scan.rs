@@ -1,0 +1,138 @@
+//! The list grammar that `Proxy-Authenticate` and `Proxy-Authorization` share (RFC 9110, section 11), read liberally:
+//! values quoted or bare, padded or not; parameters apart by commas or spaces; any scheme beside ours.
+
+use std::ops::Range;
+
+/// One thing in a header value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Item<'a> {
+    /// The name of a scheme; what follows up to the next one belongs to it.
+    Scheme(&'a [u8]),
+    /// The opaque value some schemes have instead of parameters.
+    Token68,
+    /// A parameter.
+    Param { name: &'a [u8], value: &'a [u8], at: Range<usize> },
+}
+
+/// Where a header value stops making sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrammarError {
+    /// A quotation mark that is never closed.
+    #[error("the quotation mark at byte {0} is never closed")]
+    UnclosedQuote(usize),
+    /// A byte that can begin neither a scheme nor a parameter.
+    #[error("byte {offset} ({}) cannot stand there", char::from(*byte).escape_default())]
+    Unexpected {
+        /// Where, counted from 0.
+        offset: usize,
+        /// What stands there.
+        byte: u8,
+    },
+    /// A backslash inside a quoted value: no parameter of this scheme needs one.
+    #[error("byte {0} is a backslash inside a quoted value; base64url needs none")]
+    Escape(usize),
+}
+
+/// Walks over a header value. Borrows, never allocates.
+pub(super) struct Scanner<'a> {
+    text: &'a [u8],
+    at: usize,
+    /// A scheme has just been read, and no comma since: a bare word is its token68.
+    after_scheme: bool,
+}
+
+impl<'a> Scanner<'a> {
+    pub(super) const fn new(text: &'a [u8]) -> Self {
+        Self { text, at: 0, after_scheme: false }
+    }
+
+    /// The next item; `None` at the end.
+    pub(super) fn next(&mut self) -> Result<Option<Item<'a>>, GrammarError> {
+        self.skip_separators();
+        let Some(&byte) = self.text.get(self.at) else { return Ok(None) };
+        let word = self.word();
+        if word.is_empty() {
+            return Err(GrammarError::Unexpected { offset: self.at, byte });
+        }
+        let name_end = self.at;
+        self.skip_spaces();
+        if self.peek() != Some(b'=') {
+            return Ok(Some(self.scheme_or_token68(word)));
+        }
+        if self.after_scheme && self.is_padding_of_token68(name_end) {
+            while self.peek() == Some(b'=') {
+                self.at += 1;
+            }
+            self.after_scheme = false;
+            return Ok(Some(Item::Token68));
+        }
+        self.at += 1;
+        self.skip_spaces();
+        self.after_scheme = false;
+        let at = self.value()?;
+        Ok(Some(Item::Param { name: word, value: &self.text[at.clone()], at }))
+    }
+
+    fn scheme_or_token68(&mut self, word: &'a [u8]) -> Item<'a> {
+        if std::mem::replace(&mut self.after_scheme, false) {
+            return Item::Token68;
+        }
+        self.after_scheme = self.peek() != Some(b',');
+        Item::Scheme(word)
+    }
+
+    /// `Basic Zm9v==, …`: after the equals signs the element ends. `token==…` does not occur: a value is no `=`.
+    fn is_padding_of_token68(&self, name_end: usize) -> bool {
+        let mut rest = self.text[self.at..].iter().skip_while(|&&byte| byte == b'=');
+        name_end == self.at && matches!(rest.next(), None | Some(b',' | b' ' | b'\t'))
+    }
+
+    fn value(&mut self) -> Result<Range<usize>, GrammarError> {
+        if self.peek() != Some(b'"') {
+            let start = self.at;
+            self.advance_while(|byte| !matches!(byte, b' ' | b'\t' | b',' | b'"'));
+            return Ok(start..self.at);
+        }
+        let quote = self.at;
+        self.at += 1;
+        self.advance_while(|byte| !matches!(byte, b'"' | b'\\'));
+        match self.peek() {
+            Some(b'"') => {
+                self.at += 1;
+                Ok(quote + 1..self.at - 1)
+            }
+            Some(_) => Err(GrammarError::Escape(self.at)),
+            None => Err(GrammarError::UnclosedQuote(quote)),
+        }
+    }
+
+    /// The characters of a token (RFC 9110, section 5.6.2) and of a token68.
+    fn word(&mut self) -> &'a [u8] {
+        let start = self.at;
+        self.advance_while(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~/".contains(&byte));
+        &self.text[start..self.at]
+    }
+
+    fn skip_separators(&mut self) {
+        while let Some(byte @ (b' ' | b'\t' | b',')) = self.peek() {
+            if byte == b',' {
+                self.after_scheme = false;
+            }
+            self.at += 1;
+        }
+    }
+
+    fn skip_spaces(&mut self) {
+        self.advance_while(|byte| matches!(byte, b' ' | b'\t'));
+    }
+
+    fn advance_while(&mut self, belongs: impl Fn(u8) -> bool) {
+        while self.peek().is_some_and(&belongs) {
+            self.at += 1;
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+}
