@@ -1,1 +1,18 @@
-//! stub
+//! What every Postern daemon needs and none of them owns: configuration, metric names, metrics, logs, the admin
+//! listener, drain, TLS from files, private files. It knows nothing about tokens, tunnels or keys.
+//!
+//! A daemon's `main` reads in this order: [`config::load`], [`log::init`], [`metrics::install`],
+//! [`files::DataDir::open`], [`admin::Admin::bind`], [`drain::Shutdown::on_signals`], then its own work, then
+//! [`drain::Shutdown::wait`] and one of the codes of [`exit`].
+
+pub mod admin;
+pub mod config;
+pub mod drain;
+pub mod exit;
+pub mod files;
+pub mod http;
+pub mod listen;
+pub mod log;
+pub mod metrics;
+pub mod names;
+pub mod tls;

@@ -1,0 +1,226 @@
+//! The admin listener: `/livez`, `/readyz`, `/metrics` and a page that lists them. Never on the public address.
+//!
+//! Several daemons in one process share one listener, one [`Readiness`] and one [`Exporter`].
+
+use crate::drain::Shutdown;
+use crate::http::text;
+use crate::listen::{self, BindError};
+use crate::metrics::Exporter;
+use ::http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::RwLock;
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+/// A header that takes longer than this closes the connection.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// More connections than this wait in the kernel's backlog: a scraper or two and a person need a handful.
+const MAX_CONNECTIONS: usize = 64;
+/// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What has to be ready before a process may be sent traffic. Clones share one list.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<RwLock<Vec<(&'static str, Option<String>)>>>);
+
+impl Readiness {
+    /// An empty list, which is ready.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds something to wait for. It is not ready ("starting") until its gate says so.
+    #[must_use]
+    pub fn gate(&self, name: &'static str) -> Gate {
+        let mut gates = self.0.write();
+        gates.push((name, Some("starting".to_owned())));
+        Gate { readiness: self.clone(), index: gates.len() - 1 }
+    }
+
+    /// What is not ready, as "name: reason"; nothing when all is.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let gates = self.0.read();
+        gates
+            .iter()
+            .filter_map(|(name, reason)| reason.as_ref().map(|reason| format!("{name}: {reason}")))
+            .collect()
+    }
+}
+
+/// One thing that has to be ready.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    readiness: Readiness,
+    index: usize,
+}
+
+impl Gate {
+    /// It is ready.
+    pub fn set_ready(&self) {
+        self.set(None);
+    }
+
+    /// It is not, for a reason that an operator can act on. The reason is public to whoever reaches the admin
+    /// listener: no destination, client or token belongs in it.
+    pub fn set_not_ready(&self, reason: impl Into<String>) {
+        self.set(Some(reason.into()));
+    }
+
+    fn set(&self, reason: Option<String>) {
+        if let Some(gate) = self.readiness.0.write().get_mut(self.index) {
+            gate.1 = reason;
+        }
+    }
+}
+
+/// The admin listener, open but not yet serving.
+#[derive(Debug)]
+pub struct Admin {
+    listener: TcpListener,
+    local: SocketAddr,
+    readiness: Readiness,
+    exporter: Exporter,
+}
+
+impl Admin {
+    /// Opens the listener.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub async fn bind(
+        address: SocketAddr,
+        readiness: Readiness,
+        exporter: Exporter,
+    ) -> Result<Self, BindError> {
+        const WHAT: &str = "the admin listener";
+        let listener = listen::bind(WHAT, address).await?;
+        let local = listener.local_addr().map_err(|source| BindError { what: WHAT, address, source })?;
+        Ok(Self { listener, local, readiness, exporter })
+    }
+
+    /// Where it listens: the port is the real one when port 0 was asked for.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Serves until the state of `shutdown` is *stopped*: through the drain, so that it can be watched. Spawn it
+    /// beside the work, not on the tracker.
+    pub async fn serve(self, shutdown: Shutdown) {
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let pages = Arc::new(Pages {
+            readiness: self.readiness,
+            exporter: self.exporter,
+            shutdown: shutdown.clone(),
+        });
+        let accepting = async {
+            // The semaphore is never closed, so this ends only when `shutdown` does.
+            while let Ok(slot) = slots.clone().acquire_owned().await {
+                match self.listener.accept().await {
+                    Ok((stream, _)) => {
+                        let connection = connection(stream, pages.clone());
+                        let shutdown = shutdown.clone();
+                        tokio::spawn(async move {
+                            let _slot = slot;
+                            shutdown.until_stopped(connection).await;
+                        });
+                    }
+                    Err(error) => pause(&error).await,
+                }
+            }
+        };
+        shutdown.until_stopped(accepting).await;
+    }
+}
+
+async fn pause(error: &io::Error) {
+    tracing::warn!("the admin listener cannot accept: {error}");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+async fn connection(stream: TcpStream, pages: Arc<Pages>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = pages.answer(request.method(), request.uri().path());
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new()) // without it the header timeout is silently off
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(16 * 1024)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!("an admin connection ended early: {error}");
+    }
+}
+
+/// What the listener answers.
+struct Pages {
+    readiness: Readiness,
+    exporter: Exporter,
+    shutdown: Shutdown,
+}
+
+impl Pages {
+    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        if !matches!(path, "/" | "/livez" | "/readyz" | "/metrics") {
+            return text(StatusCode::NOT_FOUND, format!("Nothing here.\n{INDEX}"));
+        }
+        if method != Method::GET && method != Method::HEAD {
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD are answered here.\n");
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        match path {
+            "/livez" => text(StatusCode::OK, "live\n"),
+            "/readyz" => self.ready(),
+            "/metrics" => self.metrics(),
+            _ => text(StatusCode::OK, INDEX),
+        }
+    }
+
+    fn ready(&self) -> Response<Full<Bytes>> {
+        let mut reasons = self.readiness.reasons();
+        if self.shutdown.is_draining() {
+            reasons.insert(0, "draining".to_owned());
+        }
+        if reasons.is_empty() {
+            return text(StatusCode::OK, "ready\n");
+        }
+        let body = reasons.iter().fold(String::new(), |mut body, reason| {
+            let _ = writeln!(body, "{reason}"); // writing to a String cannot fail
+            body
+        });
+        text(StatusCode::SERVICE_UNAVAILABLE, body)
+    }
+
+    fn metrics(&self) -> Response<Full<Bytes>> {
+        let mut response = text(StatusCode::OK, self.exporter.render());
+        response.headers_mut().insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"),
+        );
+        response
+    }
+}
+
+const INDEX: &str = "\
+Postern, admin listener
+
+/livez    200 while the process answers
+/readyz   200 when it may be sent traffic, otherwise 503 and the reasons
+/metrics  Prometheus metrics
+";

@@ -1,0 +1,146 @@
+//! The file as written, with the place of everything in it.
+
+use super::ConfigError;
+use super::schema::{Node, Schema};
+use super::sentence;
+use std::ops::Range;
+use toml::de::{DeTable, DeValue};
+
+/// A TOML file.
+pub(super) struct Document<'a> {
+    pub(super) name: &'a str,
+    text: &'a str,
+    root: DeTable<'a>,
+}
+
+impl<'a> Document<'a> {
+    pub(super) fn parse(name: &'a str, text: &'a str) -> Result<Self, ConfigError> {
+        match DeTable::parse(text) {
+            Ok(root) => Ok(Self { name, text, root: root.into_inner() }),
+            Err(error) => Err(not_toml(name, text, &error)),
+        }
+    }
+
+    /// The values alone.
+    pub(super) fn values(&self) -> Result<toml::Table, ConfigError> {
+        toml::from_str(self.text).map_err(|error| not_toml(self.name, self.text, &error))
+    }
+
+    /// All of the keys that the schema does not know, in one error.
+    pub(super) fn refuse_unknown_keys(&self, schema: &Schema) -> Result<(), ConfigError> {
+        let mut found = Vec::new();
+        self.unknown_in(&self.root, &schema.root(), schema, &[], &mut found);
+        found.sort();
+        ConfigError::from_sentences(found.into_iter().map(|(_, sentence)| sentence).collect())
+    }
+
+    fn unknown_in(
+        &self,
+        table: &DeTable<'_>,
+        node: &Node<'_>,
+        schema: &Schema,
+        path: &[String],
+        found: &mut Vec<(usize, String)>,
+    ) {
+        for (key, value) in table {
+            let path = [path, &[key.get_ref().clone().into_owned()]].concat();
+            match node.key(key.get_ref()) {
+                Some(inner) => self.unknown_below(value.get_ref(), &inner, schema, &path, found),
+                None if node.is_open() => {}
+                None => {
+                    let at = self.place(key.span().start);
+                    found.push((key.span().start, sentence::unknown_key(&at, schema, node, &path)));
+                }
+            }
+        }
+    }
+
+    fn unknown_below(
+        &self,
+        value: &DeValue<'_>,
+        node: &Node<'_>,
+        schema: &Schema,
+        path: &[String],
+        found: &mut Vec<(usize, String)>,
+    ) {
+        match value {
+            DeValue::Table(table) if node.is_section() || node.is_open() => {
+                self.unknown_in(table, node, schema, path, found);
+            }
+            DeValue::Array(list) => {
+                let Some(items) = node.items() else { return };
+                for item in list {
+                    self.unknown_below(item.get_ref(), &items, schema, path, found);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The place of a byte of the file: "gateway.toml, line 3".
+    fn place(&self, offset: usize) -> String {
+        place(self.name, self.text, offset)
+    }
+
+    /// The place of the key at `path`, or of the nearest one above it; the file alone when there is none.
+    pub(super) fn place_of(&self, path: &[String]) -> String {
+        match self.find(path).0 {
+            Some(span) => self.place(span.start),
+            None => self.name.to_owned(),
+        }
+    }
+
+    /// The value at `path` as it was written, on one line and not too long; nothing for a section.
+    pub(super) fn written(&self, path: &[String]) -> Option<String> {
+        let (_, value) = self.find(path);
+        let written = self.text.get(value?)?;
+        let line = written.split_whitespace().collect::<Vec<_>>().join(" ");
+        Some(match line.char_indices().nth(60) {
+            Some((end, _)) => format!("{}…", &line[..end]),
+            None => line,
+        })
+    }
+
+    /// The place of the last key of `path` that exists, and that of the value when the whole path leads to one.
+    fn find(&self, path: &[String]) -> (Option<Range<usize>>, Option<Range<usize>>) {
+        let mut key_span = None;
+        let mut steps = path.iter();
+        let Some(first) = steps.next().and_then(|key| self.root.get_key_value(key.as_str())) else {
+            return (None, None);
+        };
+        key_span.replace(first.0.span());
+        let mut value = first.1;
+        for step in steps {
+            value = match value.get_ref() {
+                DeValue::Table(table) => match table.get_key_value(step.as_str()) {
+                    Some((key, inner)) => {
+                        key_span = Some(key.span());
+                        inner
+                    }
+                    None => return (key_span, None),
+                },
+                DeValue::Array(list) => match step.parse().ok().and_then(|index: usize| list.get(index)) {
+                    Some(inner) => {
+                        key_span = Some(inner.span());
+                        inner
+                    }
+                    None => return (key_span, None),
+                },
+                _ => return (key_span, None),
+            };
+        }
+        let is_section = matches!(value.get_ref(), DeValue::Table(_));
+        (key_span, (!is_section).then(|| value.span()))
+    }
+}
+
+fn not_toml(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
+    let at = error.span().map_or_else(|| name.to_owned(), |span| place(name, text, span.start));
+    ConfigError::new(&at, format!("this is not TOML: {}", error.message().replace('\n', ", ")))
+}
+
+fn place(name: &str, text: &str, offset: usize) -> String {
+    let before = text.as_bytes().get(..offset).unwrap_or_default();
+    let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+    format!("{name}, line {line}")
+}

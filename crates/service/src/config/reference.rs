@@ -1,0 +1,57 @@
+//! The reference of a configuration in Markdown, from its schema.
+
+use super::schema::{Leaf, Schema, Section};
+use schemars::JsonSchema;
+use serde_json::Value;
+
+/// The reference of `T`: a heading `## title`, then a table for each section with every key, what it accepts, its
+/// default, its environment variable, and its doc comment. Defaults show when `T` implements `Serialize`.
+#[must_use]
+pub fn reference<T: JsonSchema>(title: &str) -> String {
+    let schema = Schema::of::<T>();
+    let sections = schema.sections();
+    let mut text = format!("## {title}\n");
+    for section in &sections {
+        write_section(&mut text, section);
+    }
+    text
+}
+
+fn write_section(text: &mut String, section: &Section<'_>) {
+    let path = section.path.join(".");
+    match (path.is_empty(), section.in_list) {
+        (true, _) => {}
+        (false, true) => text.push_str(&format!("\n### `[[{path}]]`\n")),
+        (false, false) => text.push_str(&format!("\n### `[{path}]`\n")),
+    }
+    let description = section.node.description();
+    if !description.is_empty() {
+        text.push_str(&format!("\n{description}\n"));
+    }
+    if section.leaves.is_empty() {
+        return;
+    }
+    text.push_str("\n| key | value | default | environment | |\n|---|---|---|---|---|\n");
+    for leaf in &section.leaves {
+        write_leaf(text, leaf, section.in_list);
+    }
+}
+
+fn write_leaf(text: &mut String, leaf: &Leaf<'_>, in_list: bool) {
+    let key = leaf.path.last().map_or("", String::as_str);
+    let default = match leaf.default {
+        Some(Value::Null) => "none".to_owned(),
+        Some(value) => format!("`{}`", cell(&value.to_string())),
+        None if leaf.required => "required".to_owned(),
+        None => "none".to_owned(),
+    };
+    let variable = if in_list { String::new() } else { format!("`{}`", leaf.variable()) };
+    let accepted = cell(&leaf.node.accepted());
+    let description = cell(leaf.node.description());
+    text.push_str(&format!("| `{key}` | {accepted} | {default} | {variable} | {description} |\n"));
+}
+
+/// Text that may stand in a table: on one line, without a bare bar.
+fn cell(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}

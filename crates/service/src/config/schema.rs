@@ -1,0 +1,244 @@
+//! The JSON schema of a configuration, read the way its file is written: sections, keys, lists of sections.
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What the name of every environment variable begins with.
+pub(super) const VARIABLE_PREFIX: &str = "POSTERN_";
+
+/// A whole configuration.
+pub(super) struct Schema(Value);
+
+impl Schema {
+    pub(super) fn of<T: JsonSchema>() -> Self {
+        let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+        Self(settings.into_generator().into_root_schema_for::<T>().to_value())
+    }
+
+    pub(super) fn root(&self) -> Node<'_> {
+        Node::new(&self.0)
+    }
+
+    /// The node at a path of keys; list positions are passed over.
+    pub(super) fn at(&self, path: &[String]) -> Option<Node<'_>> {
+        path.iter().try_fold(self.root(), |node, key| match key.parse::<usize>() {
+            Ok(_) if node.items().is_some() => node.items(),
+            _ => node.key(key),
+        })
+    }
+
+    /// Every section, the top level first, each before the ones inside it.
+    pub(super) fn sections(&self) -> Vec<Section<'_>> {
+        let mut sections = Vec::new();
+        let root = Leaf { path: Vec::new(), node: self.root(), default: None, required: true };
+        collect(root, false, &mut sections);
+        sections
+    }
+
+    /// Every value that a variable can set.
+    pub(super) fn leaves(&self) -> Vec<Leaf<'_>> {
+        self.sections()
+            .into_iter()
+            .filter(|section| !section.in_list)
+            .flat_map(|section| section.leaves)
+            .collect()
+    }
+}
+
+/// A table of the file.
+pub(super) struct Section<'a> {
+    pub(super) path: Vec<String>,
+    pub(super) node: Node<'a>,
+    /// Whether it is a list of tables, or inside one.
+    pub(super) in_list: bool,
+    pub(super) leaves: Vec<Leaf<'a>>,
+}
+
+/// A key with a value.
+pub(super) struct Leaf<'a> {
+    pub(super) path: Vec<String>,
+    pub(super) node: Node<'a>,
+    pub(super) default: Option<&'a Value>,
+    pub(super) required: bool,
+}
+
+impl Leaf<'_> {
+    /// The environment variable that overrides it.
+    pub(super) fn variable(&self) -> String {
+        let path = self.path.join("_").to_uppercase().replace('-', "_");
+        format!("{VARIABLE_PREFIX}{path}")
+    }
+}
+
+fn collect<'a>(table: Leaf<'a>, in_list: bool, sections: &mut Vec<Section<'a>>) {
+    let mut leaves = Vec::new();
+    let mut inner = Vec::new();
+    for (key, node) in table.node.keys() {
+        let path = [table.path.as_slice(), &[key.to_owned()]].concat();
+        let default = node.default().or_else(|| table.default?.get(key));
+        let required = table.node.requires(key);
+        if node.is_section() {
+            inner.push((Leaf { path, node, default, required }, in_list));
+        } else if let Some(items) = node.items().filter(Node::is_section) {
+            inner.push((Leaf { path, node: items.described_by(&node), default: None, required }, true));
+        } else {
+            leaves.push(Leaf { path, node, default, required });
+        }
+    }
+    sections.push(Section { path: table.path, node: table.node, in_list, leaves });
+    for (table, in_list) in inner {
+        collect(table, in_list, sections);
+    }
+}
+
+/// One place in a schema: itself and every alternative under it (`anyOf`, `oneOf`, `allOf`), null left out.
+#[derive(Clone)]
+pub(super) struct Node<'a>(Vec<&'a Value>);
+
+impl<'a> Node<'a> {
+    fn new(value: &'a Value) -> Self {
+        let mut alternatives = vec![value];
+        for group in ["anyOf", "oneOf", "allOf"] {
+            for inner in value.get(group).and_then(Value::as_array).into_iter().flatten() {
+                if inner.get("type").and_then(Value::as_str) != Some("null") {
+                    alternatives.extend(Self::new(inner).0);
+                }
+            }
+        }
+        Self(alternatives)
+    }
+
+    /// The keys of a section. A key of several alternatives has the alternatives of all.
+    pub(super) fn keys(&self) -> BTreeMap<&'a str, Node<'a>> {
+        let mut keys = BTreeMap::<&str, Node<'_>>::new();
+        for properties in self.each("properties").filter_map(Value::as_object) {
+            for (key, value) in properties {
+                keys.entry(key).or_insert_with(|| Node(Vec::new())).0.extend(Self::new(value).0);
+            }
+        }
+        keys
+    }
+
+    pub(super) fn key(&self, name: &str) -> Option<Node<'a>> {
+        self.keys().remove(name).or_else(|| self.map_values())
+    }
+
+    /// For a map: what its values are.
+    pub(super) fn map_values(&self) -> Option<Node<'a>> {
+        self.each("additionalProperties").find(|value| value.is_object()).map(Self::new)
+    }
+
+    /// Whether keys that the schema does not know belong here: a map, or a value of any shape.
+    pub(super) fn is_open(&self) -> bool {
+        self.each("additionalProperties").any(|value| value.is_object() || *value == Value::Bool(true))
+    }
+
+    pub(super) fn is_section(&self) -> bool {
+        self.each("properties").next().is_some()
+    }
+
+    /// For a list: what its items are.
+    pub(super) fn items(&self) -> Option<Node<'a>> {
+        self.each("items").next().map(Self::new)
+    }
+
+    /// Whether only a string will do.
+    pub(super) fn is_text(&self) -> bool {
+        let types = self.types();
+        !types.is_empty() && types.iter().all(|name| *name == "string")
+    }
+
+    pub(super) fn is_secret(&self) -> bool {
+        self.each("format").any(|format| format == "secret")
+    }
+
+    pub(super) fn requires(&self, key: &str) -> bool {
+        self.each("required").filter_map(Value::as_array).flatten().any(|name| name == key)
+    }
+
+    pub(super) fn description(&self) -> &'a str {
+        self.0.first().and_then(|value| value.get("description")?.as_str()).unwrap_or_default()
+    }
+
+    pub(super) fn default(&self) -> Option<&'a Value> {
+        self.0.first().and_then(|value| value.get("default"))
+    }
+
+    /// The same node under the description of the list that holds it.
+    fn described_by(&self, list: &Self) -> Self {
+        let wrapper = list.0.first().filter(|value| value.get("description").is_some());
+        Self(wrapper.into_iter().chain(&self.0).copied().collect())
+    }
+
+    /// What the field says of itself in so many words.
+    pub(super) fn accepted_in_words(&self) -> Option<&'a str> {
+        self.each("x-accepted").find_map(Value::as_str)
+    }
+
+    /// The values of an enum, as TOML.
+    pub(super) fn choices(&self) -> Vec<String> {
+        let listed = self.each("enum").filter_map(Value::as_array).flatten();
+        let mut choices: Vec<_> =
+            self.each("const").chain(listed).filter(|value| !value.is_null()).map(Value::to_string).collect();
+        choices.dedup();
+        choices
+    }
+
+    /// What may be written here, to follow "write".
+    pub(super) fn accepted(&self) -> String {
+        if let Some(words) = self.accepted_in_words() {
+            return words.to_owned();
+        }
+        let mut accepted = Vec::new();
+        let choices = self.choices();
+        let types = self.types();
+        if !choices.is_empty() {
+            accepted.push(choices.join(" or "));
+        }
+        for name in types {
+            match name {
+                "boolean" => accepted.push("true or false".to_owned()),
+                "integer" => accepted.push(self.range("a whole number")),
+                "number" => accepted.push(self.range("a number")),
+                "string" if choices.is_empty() => accepted.push("a string".to_owned()),
+                "array" => accepted.push(match self.items() {
+                    Some(items) => format!("a list, each item {}", items.accepted()),
+                    None => "a list".to_owned(),
+                }),
+                "object" => accepted.push("a table".to_owned()),
+                _ => {}
+            }
+        }
+        accepted.join(", or ")
+    }
+
+    fn range(&self, what: &str) -> String {
+        let bound = |name| self.each(name).next().filter(|value| value.as_f64().is_some());
+        match (bound("minimum"), bound("maximum")) {
+            (Some(low), Some(high)) => format!("{what} from {low} to {high}"),
+            (Some(low), None) => format!("{what}, {low} or more"),
+            (None, Some(high)) => format!("{what}, {high} at most"),
+            (None, None) => what.to_owned(),
+        }
+    }
+
+    /// The JSON types of all alternatives, each once, null left out.
+    fn types(&self) -> Vec<&'a str> {
+        let mut types = Vec::new();
+        for value in self.each("type") {
+            let names = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+            for name in names.iter().filter_map(Value::as_str) {
+                if name != "null" && !types.contains(&name) {
+                    types.push(name);
+                }
+            }
+        }
+        types
+    }
+
+    fn each(&self, keyword: &'static str) -> impl Iterator<Item = &'a Value> + use<'a, '_> {
+        self.0.iter().filter_map(move |value| value.get(keyword))
+    }
+}

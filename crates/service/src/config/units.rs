@@ -1,0 +1,283 @@
+//! Values with units, and values that redact themselves.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Deserializer, Visitor};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A duration, written "250ms", "10s", "5m", "24h" or "30d".
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span(pub Duration);
+
+/// A number of bytes, written "512B", "64KiB", "10MiB" or "2GiB".
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Size(pub u64);
+
+/// A string that never shows: not in `Debug`, not when it is serialized, not in errors.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+/// Milliseconds in each unit, the largest first.
+const SPAN_UNITS: &[(&str, u64)] =
+    &[("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+const SPAN_ACCEPTED: &str =
+    "a duration with its unit, such as \"250ms\", \"10s\", \"5m\", \"24h\" or \"30d\"";
+/// Bytes in each unit, the largest first.
+const SIZE_UNITS: &[(&str, u64)] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+const SIZE_ACCEPTED: &str = "a size with its unit, such as \"512B\", \"64KiB\" or \"10MiB\"";
+
+impl Span {
+    /// So many milliseconds.
+    #[must_use]
+    pub const fn millis(number: u64) -> Self {
+        Self(Duration::from_millis(number))
+    }
+
+    /// So many seconds.
+    #[must_use]
+    pub const fn secs(number: u64) -> Self {
+        Self(Duration::from_secs(number))
+    }
+
+    /// So many minutes.
+    #[must_use]
+    pub const fn minutes(number: u64) -> Self {
+        Self::secs(number * 60)
+    }
+
+    /// So many hours.
+    #[must_use]
+    pub const fn hours(number: u64) -> Self {
+        Self::minutes(number * 60)
+    }
+
+    /// So many days of 24 hours.
+    #[must_use]
+    pub const fn days(number: u64) -> Self {
+        Self::hours(number * 24)
+    }
+
+    /// The duration.
+    #[must_use]
+    pub const fn get(self) -> Duration {
+        self.0
+    }
+}
+
+impl Size {
+    /// So many KiB of 1,024 bytes.
+    #[must_use]
+    pub const fn kib(number: u64) -> Self {
+        Self(number << 10)
+    }
+
+    /// So many MiB of 1,048,576 bytes.
+    #[must_use]
+    pub const fn mib(number: u64) -> Self {
+        Self(number << 20)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The bytes, for a buffer or a limit in memory; `usize::MAX` where the number is larger.
+    #[must_use]
+    pub fn as_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+impl Secret {
+    /// Wraps a secret.
+    #[must_use]
+    pub fn new(secret: impl Into<String>) -> Self {
+        Self(secret.into())
+    }
+
+    /// The secret itself: for sending or hashing it, never for showing it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Why a value with a unit was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// "10"
+    #[error("a bare number has no unit")]
+    NoUnit,
+    /// "10 parsecs"
+    #[error("the unit is not one of {0}")]
+    UnknownUnit(&'static str),
+    /// "s", "-1s", "1.5s"
+    #[error("it does not begin with a whole number")]
+    NoNumber,
+    /// More than 64 bits hold.
+    #[error("the number is too large")]
+    TooLarge,
+}
+
+fn parse_with_unit(text: &str, units: &[(&str, u64)], names: &'static str) -> Result<u64, UnitError> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    if digits.is_empty() || unit.starts_with(['.', ',', '_']) {
+        return Err(UnitError::NoNumber);
+    }
+    let number: u64 = digits.parse().map_err(|_| UnitError::TooLarge)?;
+    let unit = unit.strip_prefix(' ').unwrap_or(unit);
+    if unit.is_empty() {
+        return Err(UnitError::NoUnit);
+    }
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit).ok_or(UnitError::UnknownUnit(names))?;
+    number.checked_mul(*factor).ok_or(UnitError::TooLarge)
+}
+
+/// In the largest unit that leaves no fraction.
+fn write_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
+    let smallest = units.len() - 1;
+    let unit = units
+        .iter()
+        .enumerate()
+        .find(|(i, (_, factor))| *i == smallest || (value >= *factor && value.is_multiple_of(*factor)));
+    match unit {
+        Some((_, (name, factor))) => write!(f, "{}{name}", value / factor),
+        None => write!(f, "{value}"),
+    }
+}
+
+impl FromStr for Span {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        parse_with_unit(text, SPAN_UNITS, "ms, s, m, h and d").map(Self::millis)
+    }
+}
+
+impl FromStr for Size {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        parse_with_unit(text, SIZE_UNITS, "B, KiB, MiB and GiB").map(Self)
+    }
+}
+
+impl fmt::Display for Span {
+    /// Whole milliseconds; what is finer is left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
+        if millis == 0 { f.write_str("0s") } else { write_with_unit(f, millis, SPAN_UNITS) }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_unit(f, self.0, SIZE_UNITS)
+    }
+}
+
+/// What [`Span`] and [`Size`] share: text in files, a sentence in the schema.
+macro_rules! with_unit {
+    ($type:ident, $accepted:ident) => {
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(WithUnit).and_then(|text| text.parse().map_err(de::Error::custom))
+            }
+        }
+
+        impl JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({ "type": "string", "x-accepted": $accepted })
+            }
+        }
+    };
+}
+
+with_unit!(Span, SPAN_ACCEPTED);
+with_unit!(Size, SIZE_ACCEPTED);
+
+/// Takes text, and says of a number what it lacks.
+struct WithUnit;
+
+impl Visitor<'_> for WithUnit {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number with its unit, in quotes")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<String, E> {
+        Err(E::custom(UnitError::NoUnit))
+    }
+
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<String, E> {
+        Err(E::custom(UnitError::NoUnit))
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<String, E> {
+        Err(E::custom(UnitError::NoUnit))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(redacted)")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("(redacted)")
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self)
+    }
+}
+
+impl JsonSchema for Secret {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Secret".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "secret" })
+    }
+}

@@ -1,0 +1,174 @@
+//! Stopping: drain first, then stop, within a deadline.
+//!
+//! A daemon goes through three states, in this order and never back: *running*, *draining* (accept nothing new,
+//! finish what is open), *stopped* (end what is still open). SIGTERM or SIGINT starts the drain, a second one stops
+//! at once, SIGHUP asks for a reload.
+//!
+//! hyper's own graceful shutdown loses sight of a connection once it is upgraded to a tunnel, so everything that
+//! must be finished is spawned through [`Shutdown::tracker`].
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// The stop switch of a process. Clones share one state, across threads and runtimes.
+#[derive(Clone, Debug, Default)]
+pub struct Shutdown(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    draining: CancellationToken,
+    stopped: CancellationToken,
+    tracker: TaskTracker,
+    reloads: watch::Sender<u64>,
+}
+
+/// How a drain ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Everything tracked ended by itself.
+    Finished,
+    /// The deadline passed, or a second signal came, with this many tracked tasks open. They were told to stop.
+    CutOff(usize),
+}
+
+impl Shutdown {
+    /// A switch in the running state.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Drains on SIGTERM and SIGINT, stops at once on the second of them, and reports SIGHUP to
+    /// [`Shutdown::reloads`]. Call it once, inside the runtime that lives longest.
+    ///
+    /// # Errors
+    /// When the system refuses a signal handler.
+    pub fn on_signals(&self) -> io::Result<()> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let shutdown = self.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = received(&mut terminate) => shutdown.stop_signal("SIGTERM"),
+                    () = received(&mut interrupt) => shutdown.stop_signal("SIGINT"),
+                    () = received(&mut hangup) => shutdown.reload(),
+                    () = shutdown.stopped() => return,
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn stop_signal(&self, name: &str) {
+        if self.is_draining() {
+            tracing::info!("{name} again: stopping at once");
+            self.stop();
+        } else {
+            tracing::info!("{name}: draining; send it again to stop at once");
+            self.drain();
+        }
+    }
+
+    /// Starts the drain. Further calls change nothing.
+    pub fn drain(&self) {
+        self.0.draining.cancel();
+    }
+
+    /// Stops at once: [`Shutdown::stopped`] completes, and so does [`Shutdown::draining`].
+    pub fn stop(&self) {
+        self.0.draining.cancel();
+        self.0.stopped.cancel();
+    }
+
+    /// Whether the drain has begun.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.0.draining.is_cancelled()
+    }
+
+    /// Completes when the drain begins: stop accepting. Cancel safe.
+    pub async fn draining(&self) {
+        self.0.draining.cancelled().await;
+    }
+
+    /// Completes when what is open must end now: the deadline passed or a second signal came. Cancel safe.
+    pub async fn stopped(&self) {
+        self.0.stopped.cancelled().await;
+    }
+
+    /// The drain as a token, for code that wants to own its future (`token.cancelled_owned()`).
+    #[must_use]
+    pub fn drain_token(&self) -> CancellationToken {
+        self.0.draining.clone()
+    }
+
+    /// Where connections, tunnels and other work that a drain waits for are spawned.
+    #[must_use]
+    pub fn tracker(&self) -> &TaskTracker {
+        &self.0.tracker
+    }
+
+    /// Asks every [`Reloads`] to reload, as SIGHUP does.
+    pub fn reload(&self) {
+        self.0.reloads.send_modify(|count| *count += 1);
+    }
+
+    /// The reload requests from now on. Requests that come while one is handled count as one.
+    #[must_use]
+    pub fn reloads(&self) -> Reloads {
+        Reloads { seen: self.0.reloads.subscribe(), _alive: self.clone() }
+    }
+
+    /// Waits for the drain to begin and then for everything tracked to end, `deadline` at most. What is open after
+    /// that, or after [`Shutdown::stop`], is told to stop and no longer waited for: the caller gives the runtime
+    /// up. When this returns, the state is *stopped*.
+    pub async fn wait(&self, deadline: Duration) -> Drained {
+        self.draining().await;
+        self.0.tracker.close();
+        let finished = tokio::select! {
+            biased;
+            () = self.0.tracker.wait() => true,
+            () = self.stopped() => false,
+            () = tokio::time::sleep(deadline) => false,
+        };
+        let left = self.0.tracker.len();
+        self.stop();
+        if finished { Drained::Finished } else { Drained::CutOff(left) }
+    }
+
+    /// Runs `work` until it ends or the state is *stopped*, whichever is first; `None` when it was cut off.
+    pub async fn until_stopped<F: Future>(&self, work: F) -> Option<F::Output> {
+        self.0.stopped.run_until_cancelled(work).await
+    }
+}
+
+/// A closed signal stream never delivers again, so it must not be polled in a loop.
+async fn received(signal: &mut Signal) {
+    if signal.recv().await.is_none() {
+        std::future::pending().await
+    }
+}
+
+/// Reload requests, from SIGHUP or [`Shutdown::reload`].
+#[derive(Debug)]
+pub struct Reloads {
+    seen: watch::Receiver<u64>,
+    _alive: Shutdown, // keeps the sender, so that `changed` cannot fail
+}
+
+impl Reloads {
+    /// Completes when a reload was asked for since the last time. Cancel safe.
+    pub async fn next(&mut self) {
+        if self.seen.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}

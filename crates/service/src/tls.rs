@@ -1,0 +1,216 @@
+//! TLS from certificate files, by rustls with the aws-lc provider (always named: the process default is never asked).
+
+pub use rustls::{ClientConfig, ServerConfig};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
+use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::{self, PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What is offered and expected over TLS: everything here speaks HTTP/1.1.
+const ALPN: &[u8] = b"http/1.1";
+
+/// A server with the certificate chain and private key of two PEM files.
+///
+/// # Errors
+/// Names the file: missing, without a certificate or a key in it, or a key that is not the certificate's.
+pub fn server_config(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    let chain = certificates(certificate)?;
+    let key_der = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+        pem::Error::NoItemsFound => TlsError::NoKey { path: key.to_owned() },
+        error => TlsError::from_pem(key, error),
+    })?;
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key_der))
+        .map_err(|source| TlsError::Refused {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            source,
+        })?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// A client that trusts the certificates of one PEM file, or without it those of the platform.
+///
+/// A platform without any is no error here, because a client that only uses `http://` needs none: connecting over
+/// TLS then fails with a sentence that says so.
+///
+/// # Errors
+/// When the CA file is missing or holds no certificate.
+pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
+    let verifier = match ca_file {
+        Some(path) => trust_file(path)?,
+        None => trust_platform(),
+    };
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Provider)?
+        .dangerous() // only because the verifier is given as a value: each of the two below verifies in full
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+fn trust_file(path: &Path) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|source| TlsError::BadRoot { path: path.to_owned(), source })?;
+    }
+    let verifier = rustls::client::WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
+        .build()
+        .map_err(|_| TlsError::NoCertificate { path: path.to_owned() })?;
+    Ok(verifier)
+}
+
+fn trust_platform() -> Arc<dyn ServerCertVerifier> {
+    match rustls_platform_verifier::Verifier::new(provider()) {
+        Ok(verifier) => Arc::new(verifier),
+        Err(reason) => Arc::new(TrustNobody {
+            reason: reason.to_string(),
+            algorithms: provider().signature_verification_algorithms,
+        }),
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let chain: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| TlsError::from_pem(path, error))?;
+    if chain.is_empty() {
+        return Err(TlsError::NoCertificate { path: path.to_owned() });
+    }
+    Ok(chain)
+}
+
+/// Stands in for a platform without trusted certificates: refuses every server, and says why.
+#[derive(Debug)]
+struct TrustNobody {
+    reason: String,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl TrustNobody {
+    fn refusal(&self) -> rustls::Error {
+        rustls::Error::General(format!(
+            "this machine has no trusted certificates ({}): install the package ca-certificates or name a ca_file",
+            self.reason
+        ))
+    }
+}
+
+impl ServerCertVerifier for TrustNobody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Err(self.refusal())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(self.refusal())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(self.refusal())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Why a TLS configuration could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is not PEM.
+    #[error("{} is not a PEM file: {reason}", path.display())]
+    NotPem {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file without a certificate.
+    #[error("there is no certificate in {}: a PEM block \"-----BEGIN CERTIFICATE-----\" is expected", path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file without a private key.
+    #[error(
+        "there is no private key in {}: a PEM block such as \"-----BEGIN PRIVATE KEY-----\", unencrypted, is expected",
+        path.display()
+    )]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The key is of an unknown kind, or is not the certificate's.
+    #[error(
+        "the certificate in {} and the private key in {} cannot be used together: {source}; \
+         give the key that this certificate was made for",
+        certificate.display(), key.display()
+    )]
+    Refused {
+        /// The certificate file.
+        certificate: PathBuf,
+        /// The key file.
+        key: PathBuf,
+        /// What rustls said.
+        source: rustls::Error,
+    },
+    /// A certificate that cannot be a trust anchor.
+    #[error("a certificate in {} cannot be trusted as a root: {source}", path.display())]
+    BadRoot {
+        /// The file.
+        path: PathBuf,
+        /// What rustls said.
+        source: rustls::Error,
+    },
+    /// The provider lacks what rustls needs.
+    #[error("cannot set up TLS: {0}")]
+    Provider(rustls::Error),
+}
+
+impl TlsError {
+    fn from_pem(path: &Path, error: pem::Error) -> Self {
+        let path = path.to_owned();
+        match error {
+            pem::Error::Io(source) => Self::Unreadable { path, source },
+            pem::Error::NoItemsFound => Self::NoCertificate { path },
+            error => Self::NotPem { path, reason: error.to_string() },
+        }
+    }
+}
