@@ -32,7 +32,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What has to be ready before a process may be sent traffic. Clones share one list.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<RwLock<Vec<(&'static str, Option<String>)>>>);
+pub struct Readiness(Arc<RwLock<Vec<Awaited>>>);
+
+#[derive(Debug)]
+struct Awaited {
+    name: &'static str,
+    /// Why it is not ready; `None` when it is.
+    reason: Option<String>,
+}
 
 impl Readiness {
     /// An empty list, which is ready.
@@ -45,7 +52,7 @@ impl Readiness {
     #[must_use]
     pub fn gate(&self, name: &'static str) -> Gate {
         let mut gates = self.0.write();
-        gates.push((name, Some("starting".to_owned())));
+        gates.push(Awaited { name, reason: Some("starting".to_owned()) });
         Gate { readiness: self.clone(), index: gates.len() - 1 }
     }
 
@@ -55,7 +62,7 @@ impl Readiness {
         let gates = self.0.read();
         gates
             .iter()
-            .filter_map(|(name, reason)| reason.as_ref().map(|reason| format!("{name}: {reason}")))
+            .filter_map(|Awaited { name, reason }| reason.as_ref().map(|reason| format!("{name}: {reason}")))
             .collect()
     }
 }
@@ -81,7 +88,7 @@ impl Gate {
 
     fn set(&self, reason: Option<String>) {
         if let Some(gate) = self.readiness.0.write().get_mut(self.index) {
-            gate.1 = reason;
+            gate.reason = reason;
         }
     }
 }

@@ -110,7 +110,8 @@ impl Shutdown {
         self.0.draining.clone()
     }
 
-    /// Where connections, tunnels and other work that a drain waits for are spawned.
+    /// Where accept loops, connections, tunnels and other work that a drain waits for are spawned. The accept loops
+    /// too: a drain that begins between an accept and the spawn of its connection would otherwise miss it.
     #[must_use]
     pub fn tracker(&self) -> &TaskTracker {
         &self.0.tracker
@@ -170,5 +171,88 @@ impl Reloads {
         if self.seen.changed().await.is_err() {
             std::future::pending().await
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_waits_for_what_is_open() {
+        let shutdown = Shutdown::new();
+        let tunnel = shutdown.tracker().spawn(tokio::time::sleep(Duration::from_secs(5)));
+        let waiting = tokio::spawn({
+            let shutdown = shutdown.clone();
+            async move { shutdown.wait(LONG).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished(), "nothing asked for a drain yet");
+        shutdown.drain();
+        assert_eq!(waiting.await.unwrap(), Drained::Finished);
+        assert!(tunnel.is_finished());
+        shutdown.stopped().await; // what watches the drain, the admin listener, ends with it
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deadline_cuts_off_and_tells_who_is_left() {
+        let shutdown = Shutdown::new();
+        let tunnel = {
+            let stop = shutdown.clone();
+            shutdown.tracker().spawn(async move { stop.until_stopped(std::future::pending::<()>()).await })
+        };
+        shutdown.drain();
+        let begun = tokio::time::Instant::now();
+        assert_eq!(shutdown.wait(Duration::from_secs(30)).await, Drained::CutOff(1));
+        assert_eq!(begun.elapsed(), Duration::from_secs(30));
+        assert_eq!(tunnel.await.unwrap(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stopping_does_not_wait_for_the_deadline() {
+        let shutdown = Shutdown::new();
+        let _open = shutdown.tracker().token();
+        shutdown.stop();
+        assert!(shutdown.is_draining());
+        assert_eq!(shutdown.wait(LONG).await, Drained::CutOff(1));
+    }
+
+    #[test]
+    fn tasks_of_other_runtimes_are_waited_for_too() {
+        let shutdown = Shutdown::new();
+        let (release, released) = tokio::sync::oneshot::channel::<()>();
+        let (spawned, ready) = std::sync::mpsc::channel();
+        let worker = std::thread::spawn({
+            let shutdown = shutdown.clone();
+            move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                runtime.block_on(async {
+                    let task = shutdown.tracker().spawn(released);
+                    spawned.send(()).unwrap();
+                    task.await.unwrap().unwrap();
+                });
+            }
+        });
+        ready.recv().unwrap();
+        shutdown.drain();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let ended = runtime
+            .block_on(async { tokio::join!(shutdown.wait(LONG), async { release.send(()).unwrap() }).0 });
+        assert_eq!(ended, Drained::Finished);
+        worker.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn each_listener_hears_of_a_reload_once() {
+        let shutdown = Shutdown::new();
+        let (mut first, mut second) = (shutdown.reloads(), shutdown.reloads());
+        shutdown.reload();
+        shutdown.reload();
+        first.next().await;
+        second.next().await;
+        let again = tokio::time::timeout(Duration::from_millis(50), first.next()).await;
+        assert!(again.is_err(), "two requests before the first was handled are one");
     }
 }

@@ -143,3 +143,91 @@ pub enum DataDirError {
         source: io::Error,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_private_file_is_replaced_whole_and_is_the_owners_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("wallet");
+        std::fs::write(&path, "what an older version left open to all").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        write_private(&path, b"one").unwrap();
+        write_private(&path, b"two").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"two");
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file stays");
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("wallet");
+        std::fs::create_dir(&path).unwrap(); // a directory cannot be renamed over
+        assert!(write_private(&path, b"one").is_err());
+        assert!(path.is_dir());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert!(write_private(Path::new("/"), b"").is_err());
+    }
+
+    #[test]
+    fn two_writers_of_one_file_leave_one_of_the_two() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("wallet");
+        std::thread::scope(|scope| {
+            for byte in [b'a', b'b'] {
+                let path = &path;
+                scope.spawn(move || (0..20).for_each(|_| write_private(path, &[byte; 5000]).unwrap()));
+            }
+        });
+        let left = std::fs::read(&path).unwrap();
+        assert!(left == [b'a'; 5000] || left == [b'b'; 5000]);
+    }
+
+    #[test]
+    fn a_data_directory_has_one_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("deep/data");
+        let first = DataDir::open(&path).unwrap();
+        assert_eq!(mode(&path), 0o700);
+        assert_eq!(mode(&first.join("lock")), 0o600);
+        let refused = DataDir::open(&path).unwrap_err();
+        assert!(matches!(refused, DataDirError::InUse { .. }));
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "another postern has the data directory {} open: stop it, or choose another directory with --data",
+                path.display()
+            )
+        );
+        drop(first);
+        DataDir::open(&path).unwrap();
+    }
+
+    #[test]
+    fn opening_removes_what_a_crash_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        std::fs::write(path.join(".wallet.new-77-0"), "half").unwrap();
+        std::fs::write(path.join("wallet"), "whole").unwrap();
+        let data = DataDir::open(path).unwrap();
+        assert!(!data.join(".wallet.new-77-0").exists());
+        assert!(data.join("wallet").exists());
+    }
+
+    #[test]
+    fn a_path_that_is_a_file_is_said_in_a_sentence() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, "").unwrap();
+        let error = DataDir::open(&path).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("cannot use the data directory {}: ", path.display())), "{error}");
+    }
+}

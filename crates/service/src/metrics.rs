@@ -78,3 +78,17 @@ pub enum MetricsError {
     #[error("cannot start the metrics thread: {0}")]
     Thread(#[from] std::io::Error),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn installing_again_gives_the_same_exporter() {
+        let first = install().unwrap();
+        let second = install().unwrap();
+        metrics::gauge!(names::TUNNELS_OPEN).set(3.0);
+        assert!(first.render().contains("postern_tunnels_open 3"));
+        assert!(second.render().contains("postern_tunnels_open 3"));
+    }
+}

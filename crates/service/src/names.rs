@@ -5,6 +5,9 @@
 
 use metrics::Unit;
 
+#[cfg(test)]
+mod tests;
+
 /// How long each stage of the double-spend check took.
 pub const CHECK_DURATION: &str = "postern_check_duration_seconds";
 /// Requests that the gateway answered.

@@ -214,3 +214,22 @@ impl TlsError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_certificates_refuses_and_says_why() {
+        let nobody = TrustNobody {
+            reason: "none found".to_owned(),
+            algorithms: provider().signature_verification_algorithms,
+        };
+        let server = ServerName::try_from("issuer.example").unwrap();
+        let refused =
+            nobody.verify_server_cert(&CertificateDer::from(vec![]), &[], &server, &[], UnixTime::now());
+        let said = refused.unwrap_err().to_string();
+        assert!(said.contains("this machine has no trusted certificates (none found): install"), "{said}");
+        assert!(!nobody.supported_verify_schemes().is_empty());
+    }
+}

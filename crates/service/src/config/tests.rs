@@ -1,1 +1,396 @@
-//! Tests of the configuration.
+//! A configuration with every shape that the daemons use, and what is said of wrong ones.
+
+use super::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// A daemon's configuration.
+#[derive(Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
+struct Whole {
+    /// Where it listens.
+    listen: Listen,
+    /// Where spent records are kept.
+    store: Store,
+    egress: Egress,
+    /// Absent: plain.
+    tls: Option<Tls>,
+    /// Who may ask for tokens.
+    accounts: Vec<Account>,
+}
+
+#[derive(Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
+struct Listen {
+    /// The public address | port.
+    address: SocketAddr,
+    admin: Option<SocketAddr>,
+    /// How long a client may take over its header.
+    header_timeout: Span,
+    max_header: Size,
+    backlog: u16,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self {
+            address: ([0, 0, 0, 0], 8080).into(),
+            admin: None,
+            header_timeout: Span::secs(10),
+            max_header: Size::kib(16),
+            backlog: 1024,
+        }
+    }
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
+struct Store {
+    kind: StoreKind,
+    password: Option<Secret>,
+    memcached: Memcached,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum StoreKind {
+    /// In this process.
+    #[default]
+    Embedded,
+    /// Over the network.
+    Memcached,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
+struct Memcached {
+    addresses: Vec<String>,
+    connect_timeout: Option<Span>,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
+struct Egress {
+    private: bool,
+    ports: Ports,
+    share: f64,
+}
+
+#[derive(Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(untagged)]
+enum Ports {
+    List(Vec<u16>),
+    Word(Any),
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self::List(vec![80, 443])
+    }
+}
+
+#[derive(Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Any {
+    Any,
+}
+
+#[derive(Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+struct Tls {
+    certificate: String,
+    key: String,
+}
+
+#[derive(Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+struct Account {
+    name: String,
+    quota: u64,
+}
+
+fn read(text: &str, env: &[(&str, &str)]) -> Result<Whole, ConfigError> {
+    parse("gateway.toml", text, env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+}
+
+fn refusal(text: &str, env: &[(&str, &str)]) -> String {
+    read(text, env).unwrap_err().to_string()
+}
+
+#[test]
+fn an_empty_file_is_the_defaults() {
+    assert_eq!(read("", &[]).unwrap(), Whole::default());
+}
+
+#[test]
+fn every_shape_is_read() {
+    let whole = read(
+        r#"
+        [listen]
+        address = "127.0.0.1:1"
+        header_timeout = "250ms"
+        max_header = "64KiB"
+        [store]
+        kind = "memcached"
+        memcached.addresses = ["a:1", "unix:/b"]
+        [egress]
+        ports = "any"
+        [tls]
+        certificate = "c"
+        key = "k"
+        [[accounts]]
+        name = "one"
+        quota = 5
+        "#,
+        &[],
+    )
+    .unwrap();
+    assert_eq!(whole.listen.address, ([127, 0, 0, 1], 1).into());
+    assert_eq!(whole.listen.header_timeout, Span::millis(250));
+    assert_eq!(whole.listen.max_header.get(), 65_536);
+    assert_eq!(whole.store.kind, StoreKind::Memcached);
+    assert_eq!(whole.store.memcached.addresses, ["a:1", "unix:/b"]);
+    assert_eq!(whole.egress.ports, Ports::Word(Any::Any));
+    assert_eq!(whole.tls.unwrap().key, "k");
+    assert_eq!(whole.accounts[0].quota, 5);
+}
+
+#[test]
+fn what_is_wrong_in_a_file_is_said_with_its_place_and_what_to_write() {
+    let duration = "write a duration with its unit, such as \"250ms\", \"10s\", \"5m\", \"24h\" or \"30d\"";
+    let cases = [
+        // unknown keys
+        (
+            "[listen]\n\nadress = \"127.0.0.1:1\"",
+            "gateway.toml, line 3: unknown key \"listen.adress\"; did you mean \"listen.address\"?",
+        ),
+        ("[stroe]", "gateway.toml, line 1: unknown key \"stroe\"; did you mean \"store\"?"),
+        (
+            "[store.memcached]\naddreses = []",
+            "gateway.toml, line 2: unknown key \"store.memcached.addreses\"; \
+             did you mean \"store.memcached.addresses\"?",
+        ),
+        (
+            "[store]\nconnect_timeout = \"1s\"",
+            "gateway.toml, line 2: unknown key \"store.connect_timeout\"; \
+             did you mean \"store.memcached.connect_timeout\"?",
+        ),
+        (
+            "[egress]\ncolour = 1",
+            "gateway.toml, line 2: unknown key \"egress.colour\"; [egress] may have ports, private, share",
+        ),
+        (
+            "colour = 1",
+            "gateway.toml, line 1: unknown key \"colour\"; the file may have accounts, egress, listen, store, tls",
+        ),
+        (
+            "[[accounts]]\nname = \"a\"\nquota = 1\n[[accounts]]\nnaem = \"b\"\nquota = 1",
+            "gateway.toml, line 5: unknown key \"accounts.naem\"; did you mean \"accounts.name\"?",
+        ),
+        (
+            "[listen]\nbaklog = 1\n[egress]\nprot = 1",
+            "gateway.toml, line 2: unknown key \"listen.baklog\"; did you mean \"listen.backlog\"?\n\
+             gateway.toml, line 4: unknown key \"egress.prot\"; did you mean \"egress.ports\"?",
+        ),
+        // wrong values
+        (
+            "[egress]\nprivate = 3",
+            "gateway.toml, line 2: egress.private = 3 is not accepted; write true or false",
+        ),
+        (
+            "[listen]\nbacklog = 70000",
+            "gateway.toml, line 2: listen.backlog = 70000 is not accepted; write a whole number from 0 to 65535",
+        ),
+        (
+            "[store]\nkind = \"redis\"",
+            "gateway.toml, line 2: store.kind = \"redis\" is not accepted; write \"embedded\" or \"memcached\"",
+        ),
+        (
+            "[egress]\nports = [80,\n\"x\"]",
+            "gateway.toml, line 2: egress.ports = [80, \"x\"] is not accepted; \
+             write \"any\", or a list, each item a whole number from 0 to 65535",
+        ),
+        (
+            "[store.memcached]\naddresses = [\"a:1\", 2]",
+            "gateway.toml, line 2: store.memcached.addresses[1] = 2 is not accepted; write a string",
+        ),
+        (
+            "[listen]\naddress = \"localhost\"",
+            "gateway.toml, line 2: listen.address = \"localhost\" is not accepted: invalid socket address syntax",
+        ),
+        (
+            "[listen]\nheader_timeout = 10",
+            &format!(
+                "gateway.toml, line 2: listen.header_timeout = 10 is not accepted: a bare number has no unit; {duration}"
+            ),
+        ),
+        (
+            "[listen]\nheader_timeout = \"10 parsecs\"",
+            &format!(
+                "gateway.toml, line 2: listen.header_timeout = \"10 parsecs\" is not accepted: \
+                 the unit is not one of ms, s, m, h and d; {duration}"
+            ),
+        ),
+        (
+            "[store.memcached]\nconnect_timeout = true",
+            &format!(
+                "gateway.toml, line 2: store.memcached.connect_timeout = true is not accepted; {duration}"
+            ),
+        ),
+        ("listen = 3", "gateway.toml, line 1: listen = 3 is not accepted; write a table"),
+        (
+            "[tls]\nkey = \"k\"",
+            "gateway.toml, line 1: tls.certificate is missing; write a string, or set POSTERN_TLS_CERTIFICATE",
+        ),
+        (
+            "[[accounts]]\nname = \"a\"\nquota = 1\n[[accounts]]\nname = \"b\"",
+            "gateway.toml, line 4: accounts[1].quota is missing; write a whole number, 0 or more",
+        ),
+        // a secret is not shown
+        (
+            "[store]\npassword = 123456",
+            "gateway.toml, line 2: store.password is not accepted; write a string",
+        ),
+        // not TOML
+        (
+            "[listen]\naddress = ",
+            "gateway.toml, line 2: this is not TOML: string values must be quoted, expected literal string",
+        ),
+        ("[listen]\nbacklog = 1\nbacklog = 2", "gateway.toml, line 3: this is not TOML: duplicate key"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(refusal(text, &[]), expected, "for\n{text}");
+    }
+}
+
+#[test]
+fn a_variable_overrides_what_the_file_says() {
+    let env = [
+        ("POSTERN_LISTEN_ADDRESS", "127.0.0.1:9"),
+        ("POSTERN_LISTEN_HEADER_TIMEOUT", "3s"),
+        ("POSTERN_LISTEN_BACKLOG", "7"),
+        ("POSTERN_STORE_PASSWORD", "123"),
+        ("POSTERN_STORE_KIND", "memcached"),
+        ("POSTERN_STORE_MEMCACHED_ADDRESSES", "[\"a:1\", \"b:2\"]"),
+        ("POSTERN_STORE_MEMCACHED_CONNECT_TIMEOUT", "1s"),
+        ("POSTERN_EGRESS_PRIVATE", "true"),
+        ("POSTERN_EGRESS_PORTS", "any"),
+        ("POSTERN_TLS_CERTIFICATE", "c"),
+        ("POSTERN_TLS_KEY", "k"),
+        ("POSTERN_DATA", "not ours to judge"),
+        ("POSTERN_LISTEN", "nor is a section"),
+        ("LISTEN_ADDRESS", "nor this"),
+    ];
+    let whole = read("[listen]\naddress = \"127.0.0.1:1\"\nbacklog = 1\n", &env).unwrap();
+    assert_eq!(whole.listen.address, ([127, 0, 0, 1], 9).into());
+    assert_eq!(whole.listen.header_timeout, Span::secs(3));
+    assert_eq!(whole.listen.backlog, 7);
+    assert_eq!(whole.store.password.unwrap().expose(), "123", "a number is text where text is wanted");
+    assert_eq!(whole.store.kind, StoreKind::Memcached);
+    assert_eq!(whole.store.memcached.addresses, ["a:1", "b:2"]);
+    assert_eq!(whole.store.memcached.connect_timeout, Some(Span::secs(1)));
+    assert!(whole.egress.private);
+    assert_eq!(whole.egress.ports, Ports::Word(Any::Any));
+    assert_eq!(whole.tls, Some(Tls { certificate: "c".to_owned(), key: "k".to_owned() }));
+    assert_eq!(read("", &[("POSTERN_EGRESS_PORTS", "[1]")]).unwrap().egress.ports, Ports::List(vec![1]));
+}
+
+#[test]
+fn a_wrong_variable_is_named_and_the_file_is_not() {
+    let cases = [
+        (
+            ("POSTERN_LISTEN_BACKLOG", "many"),
+            "the environment variable POSTERN_LISTEN_BACKLOG: listen.backlog = \"many\" is not accepted; \
+             write a whole number from 0 to 65535",
+        ),
+        (
+            ("POSTERN_EGRESS_PRIVATE", "yes"),
+            "the environment variable POSTERN_EGRESS_PRIVATE: egress.private = \"yes\" is not accepted; \
+             write true or false",
+        ),
+        (
+            ("POSTERN_STORE_MEMCACHED_ADDRESSES", "[\"a\", 2]"),
+            "the environment variable POSTERN_STORE_MEMCACHED_ADDRESSES: store.memcached.addresses[1] = \
+             \"[\\\"a\\\", 2]\" is not accepted; write a string",
+        ),
+        (
+            ("POSTERN_LISTEN_MAX_HEADER", "10"),
+            "the environment variable POSTERN_LISTEN_MAX_HEADER: listen.max_header = \"10\" is not accepted: \
+             a bare number has no unit; write a size with its unit, such as \"512B\", \"64KiB\" or \"10MiB\"",
+        ),
+    ];
+    for (variable, expected) in cases {
+        assert_eq!(refusal("[listen]\nbacklog = 1", &[variable]), expected);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = load::<Whole>(Path::new("/nonexistent/gateway.toml"), []).unwrap_err().to_string();
+    assert!(error.starts_with("/nonexistent/gateway.toml: cannot read the configuration: "), "{error}");
+}
+
+#[test]
+fn variables_are_unambiguous() {
+    let schema = Schema::of::<Whole>();
+    let mut names: Vec<_> = schema.leaves().iter().map(Leaf::variable).collect();
+    let count = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), count);
+    assert!(names.contains(&"POSTERN_STORE_MEMCACHED_ADDRESSES".to_owned()));
+    assert!(!names.iter().any(|name| name.starts_with("POSTERN_ACCOUNTS")), "lists of tables have none");
+}
+
+#[test]
+fn the_reference_lists_every_key_with_default_and_variable() {
+    let text = reference::<Whole>("postern gateway");
+    for line in [
+        "## postern gateway",
+        "### `[listen]`\n\nWhere it listens.",
+        "| `address` | a string | `\"0.0.0.0:8080\"` | `POSTERN_LISTEN_ADDRESS` | The public address \\| port. |",
+        "| `header_timeout` | a duration with its unit, such as \"250ms\", \"10s\", \"5m\", \"24h\" or \"30d\" | \
+         `\"10s\"` | `POSTERN_LISTEN_HEADER_TIMEOUT` | How long a client may take over its header. |",
+        "| `kind` | \"embedded\" or \"memcached\" | `\"embedded\"` | `POSTERN_STORE_KIND` |",
+        "### `[store.memcached]`",
+        "| `ports` | \"any\", or a list, each item a whole number from 0 to 65535 | `[80,443]` |",
+        "| `certificate` | a string | required | `POSTERN_TLS_CERTIFICATE` |",
+        "### `[[accounts]]`\n\nWho may ask for tokens.",
+        "| `quota` | a whole number, 0 or more | required |  |",
+    ] {
+        assert!(text.contains(line), "{line}\nis not in\n{text}");
+    }
+}
+
+#[test]
+fn values_with_units_come_back_as_they_were_written() {
+    for text in ["0s", "1ms", "250ms", "10s", "90s", "5m", "24h", "30d"] {
+        let span: Span = text.parse().unwrap();
+        assert_eq!(span, span.to_string().parse().unwrap(), "{text} is written {span}");
+    }
+    assert_eq!(Span::hours(24).to_string(), "1d");
+    assert_eq!(Span::secs(90).to_string(), "90s");
+    for text in ["0B", "1B", "512B", "64KiB", "10MiB", "3GiB", "1500B"] {
+        assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
+    }
+    for (text, error) in [
+        ("10", UnitError::NoUnit),
+        ("", UnitError::NoNumber),
+        ("s", UnitError::NoNumber),
+        ("-1s", UnitError::NoNumber),
+        ("1.5s", UnitError::NoNumber),
+        ("1w", UnitError::UnknownUnit("ms, s, m, h and d")),
+        ("99999999999999999999s", UnitError::TooLarge),
+        ("9999999999999999999d", UnitError::TooLarge),
+    ] {
+        assert_eq!(text.parse::<Span>(), Err(error), "{text}");
+    }
+    assert_eq!("64KB".parse::<Size>(), Err(UnitError::UnknownUnit("B, KiB, MiB and GiB")));
+}
+
+#[test]
+fn a_secret_does_not_show() {
+    let secret = Secret::new("hunter2");
+    assert_eq!(format!("{secret:?}"), "Secret(redacted)");
+    assert_eq!(serde_json::to_string(&secret).unwrap(), "\"(redacted)\"");
+    assert_eq!(secret.expose(), "hunter2");
+}

@@ -1,0 +1,142 @@
+//! The admin listener over real sockets.
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in #[test] functions, not in the functions they call
+
+use postern_service::admin::{Admin, Readiness};
+use postern_service::drain::Shutdown;
+use postern_service::{metrics, names};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+struct Running {
+    address: SocketAddr,
+    readiness: Readiness,
+    shutdown: Shutdown,
+    served: JoinHandle<()>,
+}
+
+async fn start() -> Running {
+    let (readiness, shutdown) = (Readiness::new(), Shutdown::new());
+    let exporter = metrics::install().unwrap();
+    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), readiness.clone(), exporter).await.unwrap();
+    let address = admin.local_addr();
+    let served = tokio::spawn(admin.serve(shutdown.clone()));
+    Running { address, readiness, shutdown, served }
+}
+
+/// Sends raw bytes and reads until the server closes.
+async fn exchange(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+async fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let answer =
+        exchange(address, &format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), body.to_owned())
+}
+
+#[tokio::test]
+async fn ready_says_what_is_missing_until_nothing_is() {
+    let admin = start().await;
+    assert_eq!(get(admin.address, "/readyz").await, (200, "ready\n".to_owned()));
+
+    let keys = admin.readiness.gate("keys");
+    let store = admin.readiness.gate("store");
+    assert_eq!(get(admin.address, "/readyz").await, (503, "keys: starting\nstore: starting\n".to_owned()));
+    store.set_ready();
+    keys.set_not_ready("no key yet: the issuer's directory has not answered");
+    let expected = "keys: no key yet: the issuer's directory has not answered\n".to_owned();
+    assert_eq!(get(admin.address, "/readyz").await, (503, expected));
+    keys.set_ready();
+    assert_eq!(get(admin.address, "/readyz").await, (200, "ready\n".to_owned()));
+
+    // It can be watched through the drain, and ends with it.
+    let open = admin.shutdown.tracker().token();
+    admin.shutdown.drain();
+    assert_eq!(get(admin.address, "/readyz").await, (503, "draining\n".to_owned()));
+    assert_eq!(get(admin.address, "/livez").await.0, 200);
+    drop(open);
+    admin.shutdown.wait(Duration::from_secs(60)).await;
+    admin.served.await.unwrap();
+    assert!(TcpStream::connect(admin.address).await.is_err());
+}
+
+#[tokio::test]
+async fn metrics_are_there() {
+    let admin = start().await;
+    ::metrics::histogram!(
+        names::CHECK_DURATION,
+        names::CheckStage::LABEL => names::CheckStage::Total.as_str(),
+        names::CheckResult::LABEL => names::CheckResult::Admitted.as_str()
+    )
+    .record(0.041);
+    let (status, body) = get(admin.address, "/metrics").await;
+    assert_eq!(status, 200);
+    for line in [
+        "# HELP postern_check_duration_seconds How long each stage of the double-spend check took, by how the check ended.",
+        "# TYPE postern_check_duration_seconds histogram",
+        "postern_check_duration_seconds_bucket{stage=\"total\",result=\"admitted\",le=\"0.038\"} 0",
+        "postern_check_duration_seconds_bucket{stage=\"total\",result=\"admitted\",le=\"0.042\"} 1",
+        "postern_check_duration_seconds_count{stage=\"total\",result=\"admitted\"} 1",
+        &format!("postern_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")),
+    ] {
+        assert!(body.lines().any(|found| found == line), "{line}\nis not in\n{body}");
+    }
+}
+
+#[tokio::test]
+async fn anything_else_is_refused() {
+    let admin = start().await;
+    let (status, index) = get(admin.address, "/").await;
+    assert_eq!(status, 200);
+    for path in ["/livez", "/readyz", "/metrics"] {
+        assert!(index.contains(path), "{path} is not on the page");
+    }
+    assert_eq!(get(admin.address, "/livez").await, (200, "live\n".to_owned()));
+    assert_eq!(get(admin.address, "/metrics?a=b").await.0, 200);
+    assert_eq!(get(admin.address, "/nothing").await.0, 404);
+
+    let post = "POST /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let answer = exchange(admin.address, post).await;
+    assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    assert!(answer.contains("allow: GET, HEAD\r\n"), "{answer}");
+
+    let head = exchange(admin.address, "HEAD /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+
+    assert!(exchange(admin.address, "nonsense\r\n\r\n").await.starts_with("HTTP/1.1 400 "));
+}
+
+/// hyper's header timeout is silently off when no timer is given: only a real wait shows that it is on.
+#[tokio::test]
+async fn a_header_that_never_ends_is_cut_off() {
+    let admin = start().await;
+    let cut =
+        tokio::time::timeout(Duration::from_secs(30), exchange(admin.address, "GET /livez HTTP/1.1\r\nho"));
+    let answer = cut.await.expect("the connection is still open after 30 s");
+    assert!(!answer.contains("200"), "{answer}");
+}
+
+/// A handful of idle connections more than the limit must not make the listener refuse or forget the next one.
+#[tokio::test]
+async fn connections_are_bounded_and_the_next_one_waits_its_turn() {
+    let admin = start().await;
+    let mut idle = Vec::new();
+    for _ in 0..64 {
+        let mut stream = TcpStream::connect(admin.address).await.unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        stream.read_exact(&mut [0; 15]).await.unwrap(); // served, and kept alive
+        idle.push(stream);
+    }
+    let mut next = Box::pin(get(admin.address, "/livez"));
+    assert!(tokio::time::timeout(Duration::from_millis(200), &mut next).await.is_err(), "a 65th was served");
+    idle.pop();
+    assert_eq!(next.await.0, 200);
+}
