@@ -1,4 +1,4 @@
-//! `TokenChallenge` (RFC 9577, section 2.1): what an origin wants a token for.
+//! `TokenChallenge` (RFC 9577, section 2.1.1): what an origin wants a token for.
 
 use crate::encoding::{Reader, WireError};
 use crate::ids::{ChallengeDigest, TokenType};
@@ -24,11 +24,11 @@ pub struct TokenChallenge {
 /// Why a challenge cannot be built from these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChallengeError {
-    /// The issuer's name is empty, too long or not printable ASCII.
-    #[error("the issuer name must be 1 to 65535 printable ASCII characters without spaces or commas")]
+    /// The issuer's name is empty, too long or not a host name.
+    #[error("the issuer name must be a host name, with a port if need be, of 1 to 65535 characters")]
     IssuerName,
-    /// One origin's name is empty, or not printable ASCII without comma or space.
-    #[error("each origin name must be printable ASCII without spaces or commas, and not empty")]
+    /// One origin's name is empty or not a host name.
+    #[error("each origin name must be a host name, with a port if need be")]
     OriginName,
     /// All origin names joined are longer than the field can hold.
     #[error("the origin names together are longer than 65535 bytes")]
@@ -47,14 +47,14 @@ impl TokenChallenge {
         redemption_context: Option<[u8; 32]>,
         origins: &[&str],
     ) -> Result<Self, ChallengeError> {
-        if !is_name(issuer_name) || issuer_name.len() > usize::from(u16::MAX) {
+        if !is_server_name(issuer_name) || issuer_name.len() > usize::from(u16::MAX) {
             return Err(ChallengeError::IssuerName);
         }
-        if !origins.iter().all(|origin| is_name(origin)) {
+        if !origins.iter().all(|origin| is_server_name(origin)) {
             return Err(ChallengeError::OriginName);
         }
         let joined: usize = origins.iter().map(|origin| origin.len() + 1).sum();
-        if joined > usize::from(u16::MAX) {
+        if joined.saturating_sub(1) > usize::from(u16::MAX) {
             return Err(ChallengeError::OriginInfoLength);
         }
         let origin_info = origins.iter().map(|&origin| origin.to_owned()).collect();
@@ -64,16 +64,17 @@ impl TokenChallenge {
     /// Reads the whole of `bytes`.
     ///
     /// # Errors
-    /// Truncated or trailing bytes, a context of neither 0 nor 32 bytes, names that are not printable ASCII.
+    /// Truncated or trailing bytes, a context of neither 0 nor 32 bytes, names that are not printable ASCII. An
+    /// issuer's name may hold spaces here, though none may be written: other issuers are called so.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let token_type = TokenType::from_code(reader.u16("token_type")?);
-        let issuer_name = name(&mut reader, "issuer_name")?;
+        let issuer_name = text(&mut reader, "issuer_name", b' ')?;
         if issuer_name.is_empty() {
             return Err(WireError::Field { field: "issuer_name", offset: 4, reason: "is empty" });
         }
         let redemption_context = context(&mut reader)?;
-        let origins = name(&mut reader, "origin_info")?;
+        let origins = text(&mut reader, "origin_info", b'!')?;
         let start = reader.offset() - origins.len();
         reader.finish()?;
         let origin_info = match origins {
@@ -125,6 +126,13 @@ impl TokenChallenge {
         self.redemption_context.as_ref()
     }
 
+    /// Whether `origin` may ask for this token: a client must not answer the challenge of one who may not (RFC 9577,
+    /// section 2.1.3). Compared without regard to case; no name at all means any origin.
+    #[must_use]
+    pub fn names_origin(&self, origin: &str) -> bool {
+        self.origin_info.is_empty() || self.origin_info.iter().any(|name| name.eq_ignore_ascii_case(origin))
+    }
+
     /// The origins that may redeem the token; empty means any.
     #[must_use]
     pub fn origin_info(&self) -> &[String] {
@@ -139,12 +147,14 @@ fn push_vector16(bytes: &mut Vec<u8>, vector: &[u8]) {
     bytes.extend_from_slice(&vector[..usize::from(length)]);
 }
 
-fn name<'a>(reader: &mut Reader<'a>, field: &'static str) -> Result<&'a str, WireError> {
+/// A vector of printable ASCII, from `lowest` on.
+fn text<'a>(reader: &mut Reader<'a>, field: &'static str, lowest: u8) -> Result<&'a str, WireError> {
     let length = reader.u16(field)?;
     let offset = reader.offset();
     let bytes = reader.take(field, usize::from(length))?;
     match std::str::from_utf8(bytes) {
-        Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(text),
+        Ok(text) if text.bytes().all(|byte| (lowest..=b'~').contains(&byte)) => Ok(text),
+        _ if lowest == b' ' => Err(WireError::Field { field, offset, reason: "is not printable ASCII" }),
         _ => Err(WireError::Field { field, offset, reason: "is not printable ASCII without spaces" }),
     }
 }
@@ -157,11 +167,14 @@ fn context(reader: &mut Reader<'_>) -> Result<Option<[u8; 32]>, WireError> {
         _ => Err(WireError::Field {
             field: "redemption_context",
             offset,
-            reason: "must be 0 or 32 bytes long (RFC 9577, section 2.1)",
+            reason: "must be 0 or 32 bytes long (RFC 9577, section 2.1.1)",
         }),
     }
 }
 
-fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
+/// The characters of a URI's authority without userinfo (RFC 9577, section 2.1.1.1; RFC 3986, section 3.2), less the
+/// comma, which separates names here.
+fn is_server_name(text: &str) -> bool {
+    let belongs = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(&byte);
+    !text.is_empty() && text.bytes().all(belongs)
 }

@@ -63,10 +63,14 @@ impl Directory {
         self.token_keys.iter().filter(move |key| key.token_type == token_type.code())
     }
 
-    /// The key to use: the first of `token_type` whose not-before is absent or past (RFC 9578, section 4).
+    /// The key to use: the first of `token_type` whose not-before is absent or past (RFC 9578, section 4), and whose
+    /// not-after, where one is given, is not.
     #[must_use]
     pub fn preferred(&self, token_type: TokenType, now: UnixSeconds) -> Option<&DirectoryKey> {
-        self.keys_for(token_type).find(|key| key.not_before.is_none_or(|not_before| not_before <= now))
+        self.keys_for(token_type).find(|key| {
+            key.not_before.is_none_or(|not_before| not_before <= now)
+                && key.not_after.is_none_or(|not_after| now < not_after)
+        })
     }
 }
 

@@ -16,20 +16,29 @@ const BASE64URL: GeneralPurpose = GeneralPurpose::new(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Base64Error {
     /// A character outside the URL-safe alphabet.
-    #[error("byte {offset} ({}) is not base64url{}", char::from(*byte).escape_default(), hint(*byte))]
+    #[error("byte {offset} of the value ({}) is outside its alphabet{}", char::from(*byte).escape_default(), hint(*byte))]
     Character {
         /// Where, counted from 0.
         offset: usize,
         /// What stands there.
         byte: u8,
     },
-    /// The number of characters or the padding cannot be right.
+    /// The last character says more than whole bytes can.
     #[error(
-        "it has {0} characters, which no whole number of bytes has in base64url: it was cut or padded wrongly"
+        "byte {offset} of the value ({}), its last character, has bits that belong to no byte: the value was cut or altered",
+        char::from(*byte).escape_default()
     )]
+    LastCharacter {
+        /// Where, counted from 0.
+        offset: usize,
+        /// What stands there.
+        byte: u8,
+    },
+    /// No whole number of bytes has this number of characters.
+    #[error("no whole number of bytes has {0} characters: the value was cut or padded wrongly")]
     Length(usize),
     /// It decodes to more bytes than there is room for.
-    #[error("it is too long: at most {max} bytes belong here")]
+    #[error("it holds more than the {max} bytes that belong here")]
     TooLong {
         /// The most bytes that would have been right.
         max: usize,
@@ -38,12 +47,14 @@ pub enum Base64Error {
 
 fn hint(byte: u8) -> &'static str {
     match byte {
-        b'+' | b'/' => ": this is plain base64; use - for + and _ for /",
+        b'+' | b'/' => "; this is plain base64: write - for + and _ for /",
+        b'=' => "; padding stands only at the end, and never more than the length asks for",
+        b' ' | b'\t' | b'\r' | b'\n' => "; write the value in one piece",
         _ => "",
     }
 }
 
-/// Appends nothing, allocates one string: `bytes` in base64url with padding.
+/// `bytes` in base64url with padding.
 #[must_use]
 pub fn encode_base64url(bytes: &[u8]) -> String {
     BASE64URL.encode(bytes)
@@ -73,9 +84,9 @@ pub fn decode_base64url_vec(text: &[u8]) -> Result<Vec<u8>, Base64Error> {
 
 fn describe(error: base64::DecodeError, text: &[u8]) -> Base64Error {
     match error {
-        base64::DecodeError::InvalidByte(offset, byte)
-        | base64::DecodeError::InvalidLastSymbol { offset, symbol: byte, .. } => {
-            Base64Error::Character { offset, byte }
+        base64::DecodeError::InvalidByte(offset, byte) => Base64Error::Character { offset, byte },
+        base64::DecodeError::InvalidLastSymbol { offset, symbol: byte, .. } => {
+            Base64Error::LastCharacter { offset, byte }
         }
         _ => Base64Error::Length(text.len()),
     }

@@ -71,7 +71,7 @@ impl fmt::Display for TokenType {
     }
 }
 
-/// The client's random 32 bytes that make a token unique (RFC 9577, section 2.2).
+/// The client's random 32 bytes that make a token unique (RFC 9577, section 2.2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Nonce(pub [u8; 32]);
 
@@ -81,7 +81,7 @@ impl fmt::Debug for Nonce {
     }
 }
 
-/// SHA-256 over the exact bytes of a challenge (RFC 9577, section 2.2). Public: it names a challenge, not a client.
+/// SHA-256 over the exact bytes of a challenge (RFC 9577, section 2.2.1). Public: it names a challenge, not a client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChallengeDigest(pub [u8; 32]);
 
@@ -99,7 +99,7 @@ impl fmt::Debug for ChallengeDigest {
     }
 }
 
-/// SHA-256 of the issuer's public key as it is published (RFC 9578, section 6.1 for type 1, 6.5 for type 2).
+/// SHA-256 of the issuer's public key as it is published (RFC 9578, section 5.5 for type 1, 6.5 for type 2).
 /// For type 2 that is the 342-byte SPKI with the id-RSASSA-PSS object identifier. Public.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TokenKeyId(pub [u8; 32]);

@@ -16,6 +16,7 @@ mod directory;
 mod encoding;
 pub mod header;
 mod ids;
+mod inspect;
 mod issuance;
 mod keyset;
 mod sign;
@@ -29,6 +30,7 @@ pub use challenge::{ChallengeError, TokenChallenge};
 pub use directory::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, DirectoryError, DirectoryKey};
 pub use encoding::{Base64Error, WireError, decode_base64url, decode_base64url_vec, encode_base64url};
 pub use ids::{ChallengeDigest, Nonce, SpentKey, TokenKeyId, TokenType};
+pub use inspect::{InspectError, Inspection, inspect};
 pub use issuance::{
     BLINDED_LEN, REQUEST_LEN, REQUEST_MEDIA_TYPE, RESPONSE_MEDIA_TYPE, TokenRequest, TokenResponse,
 };

@@ -1,4 +1,4 @@
-//! `Token` (RFC 9577, section 2.2): what a client presents.
+//! `Token` (RFC 9577, section 2.2.1): what a client presents.
 
 use crate::encoding::{Reader, WireError};
 use crate::ids::{ChallengeDigest, Nonce, SpentKey, TokenKeyId, TokenType};

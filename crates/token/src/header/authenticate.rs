@@ -1,7 +1,7 @@
-//! `Proxy-Authenticate: PrivateToken challenge="…", token-key="…", max-age=…` (RFC 9577, section 2.1.1).
+//! `Proxy-Authenticate: PrivateToken challenge="…", token-key="…", max-age=…` (RFC 9577, section 2.1.2).
 
 use super::scan::{GrammarError, Item, Scanner};
-use super::{SCHEME, is_ours};
+use super::{SCHEME, escape_in, is_ours};
 use crate::challenge::TokenChallenge;
 use crate::encoding::{Base64Error, WireError, decode_base64url_vec, encode_base64url};
 use std::fmt::Write as _;
@@ -33,9 +33,12 @@ pub enum AuthenticateError {
     /// The value breaks the grammar.
     #[error("the header value is malformed: {0}")]
     Grammar(#[from] GrammarError),
-    /// A `PrivateToken` challenge without its `challenge` parameter, or with two.
-    #[error("a PrivateToken challenge must have exactly one challenge parameter")]
-    ChallengeParameter,
+    /// A `PrivateToken` challenge without its `challenge` parameter.
+    #[error("a PrivateToken challenge has no challenge parameter; RFC 9577, section 2.1.2 requires one")]
+    NoChallenge,
+    /// A parameter that occurs twice in one challenge: which one counts?
+    #[error("the {0} parameter occurs twice in one PrivateToken challenge")]
+    Duplicate(&'static str),
     /// A parameter is not base64url.
     #[error("the {parameter} parameter is not base64url: {error}")]
     Base64 {
@@ -51,37 +54,49 @@ pub enum AuthenticateError {
 
 impl Challenge {
     /// The challenges for our scheme in one header value, in the order of the server's preference. Other schemes and
-    /// unknown parameters are passed over.
+    /// unknown parameters are passed over, and so is a broken challenge beside a good one: a client answers one that
+    /// it understands (RFC 9577, section 2.1.3).
     ///
     /// # Errors
-    /// [`AuthenticateError`] says what is wrong, and where.
+    /// [`AuthenticateError`] says what is wrong, and where: with the grammar, or with the first of our scheme's
+    /// challenges when none of them is good.
     pub fn parse_all(value: &[u8]) -> Result<Vec<Self>, AuthenticateError> {
+        let mut found = Vec::new();
+        let mut first_error = None;
+        for outcome in Self::parse_each(value)? {
+            match outcome {
+                Ok(challenge) => found.push(challenge),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        match first_error {
+            Some(error) if found.is_empty() => Err(error),
+            _ => Ok(found),
+        }
+    }
+
+    /// Every challenge for our scheme, good or broken.
+    pub(crate) fn parse_each(value: &[u8]) -> Result<Vec<Result<Self, AuthenticateError>>, GrammarError> {
         let mut scanner = Scanner::new(value);
         let mut found = Vec::new();
-        let mut open: Option<Parameters> = None;
+        let mut open: Option<Result<Parameters, AuthenticateError>> = None;
         while let Some(item) = scanner.next()? {
             match item {
                 Item::Scheme(scheme) => {
-                    if let Some(done) = open.take() {
-                        found.push(done.finish()?);
-                    }
-                    open = is_ours(scheme).then(Parameters::default);
+                    let next = is_ours(scheme).then(|| Ok(Parameters::default()));
+                    found.extend(std::mem::replace(&mut open, next));
                 }
-                Item::Param { name, value, .. } => {
-                    if let Some(parameters) = &mut open {
-                        parameters.take(name, value)?;
-                    }
+                Item::Param { name, value, offset } => {
+                    open = open.map(|challenge| challenge?.with(name, value, offset));
                 }
-                Item::Token68 => {}
+                Item::Token68 { .. } => {}
             }
         }
-        if let Some(done) = open {
-            found.push(done.finish()?);
-        }
-        Ok(found)
+        found.extend(open);
+        Ok(found.into_iter().map(|challenge| challenge?.finish()).collect())
     }
 
-    /// The header value, base64url padded (RFC 9577, section 2.1.1).
+    /// The header value, base64url padded (RFC 9577, section 2.1.2).
     #[must_use]
     pub fn format(&self, quoting: Quoting) -> String {
         let mark = if quoting == Quoting::Quoted { "\"" } else { "" };
@@ -114,27 +129,42 @@ struct Parameters {
 }
 
 impl Parameters {
-    fn take(&mut self, name: &[u8], value: &[u8]) -> Result<(), AuthenticateError> {
+    fn with(mut self, name: &[u8], value: &[u8], offset: usize) -> Result<Self, AuthenticateError> {
         if name.eq_ignore_ascii_case(b"challenge") {
-            if self.challenge.replace(decode("challenge", value)?).is_some() {
-                return Err(AuthenticateError::ChallengeParameter);
-            }
+            set(&mut self.challenge, "challenge", decode("challenge", value, offset)?)?;
         } else if name.eq_ignore_ascii_case(b"token-key") {
-            self.token_key = Some(decode("token-key", value)?);
+            set(&mut self.token_key, "token-key", decode("token-key", value, offset)?)?;
         } else if name.eq_ignore_ascii_case(b"max-age") {
-            let digits =
-                std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
-            self.max_age = Some(digits.and_then(|text| text.parse().ok()).ok_or(AuthenticateError::MaxAge)?);
+            set(&mut self.max_age, "max-age", seconds(value)?)?;
         }
-        Ok(())
+        Ok(self)
     }
 
     fn finish(self) -> Result<Challenge, AuthenticateError> {
-        let bytes = self.challenge.ok_or(AuthenticateError::ChallengeParameter)?;
+        let bytes = self.challenge.ok_or(AuthenticateError::NoChallenge)?;
         Ok(Challenge { bytes, token_key: self.token_key, max_age: self.max_age })
     }
 }
 
-fn decode(parameter: &'static str, value: &[u8]) -> Result<Vec<u8>, AuthenticateError> {
-    decode_base64url_vec(value).map_err(|error| AuthenticateError::Base64 { parameter, error })
+fn set<T>(field: &mut Option<T>, parameter: &'static str, value: T) -> Result<(), AuthenticateError> {
+    match field.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(AuthenticateError::Duplicate(parameter)),
+    }
+}
+
+fn decode(parameter: &'static str, value: &[u8], offset: usize) -> Result<Vec<u8>, AuthenticateError> {
+    decode_base64url_vec(value).map_err(|error| match escape_in(value) {
+        Some(backslash) => GrammarError::Escape(offset + backslash).into(),
+        None => AuthenticateError::Base64 { parameter, error },
+    })
+}
+
+/// More seconds than a `u64` holds are as good as for ever.
+fn seconds(digits: &[u8]) -> Result<u64, AuthenticateError> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(AuthenticateError::MaxAge);
+    }
+    let append = |sum: u64, digit: &u8| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0'));
+    Ok(digits.iter().fold(0, append))
 }

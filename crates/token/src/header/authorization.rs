@@ -1,7 +1,7 @@
 //! `Proxy-Authorization: PrivateToken token="…"` (RFC 9577, section 2.2.2).
 
 use super::scan::{GrammarError, Item, Scanner};
-use super::{SCHEME, is_ours};
+use super::{SCHEME, escape_in, is_ours};
 use crate::encoding::{Base64Error, WireError, decode_base64url, encode_base64url};
 use crate::token::{MAX_TOKEN_LEN, Token};
 
@@ -14,7 +14,7 @@ use crate::token::{MAX_TOKEN_LEN, Token};
 pub enum Presentation {
     /// A well-formed token.
     Token(Token),
-    /// Credentials of other schemes only.
+    /// Credentials of other schemes only, or nothing at all.
     OtherScheme,
 }
 
@@ -27,6 +27,9 @@ pub enum AuthorizationError {
     /// `PrivateToken` without a `token` parameter.
     #[error("the PrivateToken credentials have no token parameter; write PrivateToken token=\"…\"")]
     NoToken,
+    /// A `token` parameter without a value.
+    #[error("the token parameter is empty; write PrivateToken token=\"…\" with a base64url token")]
+    EmptyToken,
     /// More than one token: which one should be spent?
     #[error("more than one token is presented; send exactly one")]
     SeveralTokens,
@@ -44,36 +47,55 @@ pub enum AuthorizationError {
 /// # Errors
 /// [`AuthorizationError`] says which part is wrong, and at which byte.
 pub fn parse_authorization(value: &[u8]) -> Result<Presentation, AuthorizationError> {
-    let mut scanner = Scanner::new(value);
-    let (mut in_ours, mut seen_ours) = (false, false);
-    let mut parameter = None;
-    while let Some(item) = scanner.next()? {
-        match item {
-            Item::Scheme(scheme) => {
-                in_ours = is_ours(scheme);
-                seen_ours |= in_ours;
-            }
-            Item::Param { name, value, .. } if in_ours && name.eq_ignore_ascii_case(b"token") => {
-                if parameter.replace(value).is_some() {
-                    return Err(AuthorizationError::SeveralTokens);
-                }
-            }
-            Item::Param { .. } | Item::Token68 => {}
-        }
-    }
-    match parameter {
-        Some(text) => decode_token(text).map(Presentation::Token),
-        None if seen_ours => Err(AuthorizationError::NoToken),
+    match find_token(value)? {
+        Some((text, offset)) => decode_token(text, offset).map(Presentation::Token),
         None => Ok(Presentation::OtherScheme),
     }
 }
 
+/// The one `token` parameter of our scheme, and where it begins.
+pub(crate) fn find_token(value: &[u8]) -> Result<Option<(&[u8], usize)>, AuthorizationError> {
+    let mut scanner = Scanner::new(value);
+    let (mut in_ours, mut seen_ours) = (false, false);
+    let mut found = None;
+    while let Some(item) = scanner.next()? {
+        let (text, offset) = match item {
+            Item::Scheme(scheme) => {
+                in_ours = is_ours(scheme);
+                seen_ours |= in_ours;
+                continue;
+            }
+            Item::Param { name, value, offset } if in_ours && is_token(name) => (value, offset),
+            // `PrivateToken token=` has the form of a token68 with padding.
+            Item::Token68 { text, offset } if in_ours && is_token(text) => (&[][..], offset + text.len()),
+            Item::Param { .. } | Item::Token68 { .. } => continue,
+        };
+        if found.replace((text, offset)).is_some() {
+            return Err(AuthorizationError::SeveralTokens);
+        }
+    }
+    if found.is_none() && seen_ours { Err(AuthorizationError::NoToken) } else { Ok(found) }
+}
+
 /// Base64url to token. The buffer has room for a few bytes more than any token, so that a token with trailing bytes is
 /// called that.
-fn decode_token(text: &[u8]) -> Result<Token, AuthorizationError> {
+pub(crate) fn decode_token(text: &[u8], offset: usize) -> Result<Token, AuthorizationError> {
+    if text.is_empty() {
+        return Err(AuthorizationError::EmptyToken);
+    }
     let mut buffer = [0; MAX_TOKEN_LEN + 32];
-    let bytes = decode_base64url(text, &mut buffer).map_err(AuthorizationError::Base64)?;
+    let bytes = decode_base64url(text, &mut buffer).map_err(|error| match escape_in(text) {
+        Some(backslash) => GrammarError::Escape(offset + backslash).into(),
+        None if matches!(error, Base64Error::TooLong { .. }) => {
+            AuthorizationError::Base64(Base64Error::TooLong { max: MAX_TOKEN_LEN })
+        }
+        None => AuthorizationError::Base64(error),
+    })?;
     Token::parse(bytes).map_err(AuthorizationError::Wire)
+}
+
+fn is_token(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"token")
 }
 
 /// The header value that presents `token`: quoted and padded (494 characters for type 2).

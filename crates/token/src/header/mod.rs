@@ -3,15 +3,21 @@
 
 mod authenticate;
 mod authorization;
-mod scan;
+pub(crate) mod scan;
 
 pub use authenticate::{AuthenticateError, Challenge, Quoting};
 pub use authorization::{AuthorizationError, Presentation, format_authorization, parse_authorization};
+pub(crate) use authorization::{decode_token, find_token};
 pub use scan::GrammarError;
 
 /// The name of the scheme; compared without regard to case (RFC 9110, section 11.1).
 pub const SCHEME: &str = "PrivateToken";
 
-fn is_ours(scheme: &[u8]) -> bool {
+pub(crate) fn is_ours(scheme: &[u8]) -> bool {
     scheme.eq_ignore_ascii_case(SCHEME.as_bytes())
+}
+
+/// Where a value that is not base64url has a backslash, which deserves a sentence of its own.
+fn escape_in(value: &[u8]) -> Option<usize> {
+    value.iter().position(|&byte| byte == b'\\')
 }

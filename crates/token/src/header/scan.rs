@@ -5,13 +5,14 @@ use std::ops::Range;
 
 /// One thing in a header value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Item<'a> {
+pub(crate) enum Item<'a> {
     /// The name of a scheme; what follows up to the next one belongs to it.
     Scheme(&'a [u8]),
-    /// The opaque value some schemes have instead of parameters.
-    Token68,
-    /// A parameter.
-    Param { name: &'a [u8], value: &'a [u8], at: Range<usize> },
+    /// The opaque value some schemes have instead of parameters, without its padding.
+    Token68 { text: &'a [u8], offset: usize },
+    /// A parameter; `offset` is where its value begins. The value of a quoted string is given as it stands between
+    /// the quotation marks, escapes included: no value of our scheme has any.
+    Param { name: &'a [u8], value: &'a [u8], offset: usize },
 }
 
 /// Where a header value stops making sense.
@@ -20,64 +21,74 @@ pub enum GrammarError {
     /// A quotation mark that is never closed.
     #[error("the quotation mark at byte {0} is never closed")]
     UnclosedQuote(usize),
-    /// A byte that can begin neither a scheme nor a parameter.
-    #[error("byte {offset} ({}) cannot stand there", char::from(*byte).escape_default())]
+    /// A byte that can neither begin nor follow a scheme or a parameter.
+    #[error(
+        "byte {offset} ({}) cannot stand there; separate parameters with commas",
+        char::from(*byte).escape_default()
+    )]
     Unexpected {
         /// Where, counted from 0.
         offset: usize,
         /// What stands there.
         byte: u8,
     },
+    /// A parameter before any scheme.
+    #[error("the parameter at byte {0} belongs to no scheme; begin with PrivateToken and a space")]
+    NoScheme(usize),
     /// A backslash inside a quoted value: no parameter of this scheme needs one.
     #[error("byte {0} is a backslash inside a quoted value; base64url needs none")]
     Escape(usize),
 }
 
 /// Walks over a header value. Borrows, never allocates.
-pub(super) struct Scanner<'a> {
+pub(crate) struct Scanner<'a> {
     text: &'a [u8],
     at: usize,
+    seen_scheme: bool,
     /// A scheme has just been read, and no comma since: a bare word is its token68.
     after_scheme: bool,
 }
 
 impl<'a> Scanner<'a> {
-    pub(super) const fn new(text: &'a [u8]) -> Self {
-        Self { text, at: 0, after_scheme: false }
+    pub(crate) const fn new(text: &'a [u8]) -> Self {
+        Self { text, at: 0, seen_scheme: false, after_scheme: false }
     }
 
     /// The next item; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<Item<'a>>, GrammarError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Item<'a>>, GrammarError> {
         self.skip_separators();
         let Some(&byte) = self.text.get(self.at) else { return Ok(None) };
+        let offset = self.at;
         let word = self.word();
         if word.is_empty() {
-            return Err(GrammarError::Unexpected { offset: self.at, byte });
+            return Err(GrammarError::Unexpected { offset, byte });
         }
         let name_end = self.at;
         self.skip_spaces();
         if self.peek() != Some(b'=') {
-            return Ok(Some(self.scheme_or_token68(word)));
+            return Ok(Some(self.scheme_or_token68(word, offset)));
         }
         if self.after_scheme && self.is_padding_of_token68(name_end) {
-            while self.peek() == Some(b'=') {
-                self.at += 1;
-            }
+            self.advance_while(|byte| byte == b'=');
             self.after_scheme = false;
-            return Ok(Some(Item::Token68));
+            return Ok(Some(Item::Token68 { text: word, offset }));
+        }
+        if !self.seen_scheme {
+            return Err(GrammarError::NoScheme(offset));
         }
         self.at += 1;
         self.skip_spaces();
         self.after_scheme = false;
-        let at = self.value()?;
-        Ok(Some(Item::Param { name: word, value: &self.text[at.clone()], at }))
+        let value = self.value()?;
+        Ok(Some(Item::Param { name: word, value: &self.text[value.clone()], offset: value.start }))
     }
 
-    fn scheme_or_token68(&mut self, word: &'a [u8]) -> Item<'a> {
+    fn scheme_or_token68(&mut self, word: &'a [u8], offset: usize) -> Item<'a> {
         if std::mem::replace(&mut self.after_scheme, false) {
-            return Item::Token68;
+            return Item::Token68 { text: word, offset };
         }
         self.after_scheme = self.peek() != Some(b',');
+        self.seen_scheme = true;
         Item::Scheme(word)
     }
 
@@ -87,23 +98,34 @@ impl<'a> Scanner<'a> {
         name_end == self.at && matches!(rest.next(), None | Some(b',' | b' ' | b'\t'))
     }
 
+    /// A value and what must follow it: a separator or the end.
     fn value(&mut self) -> Result<Range<usize>, GrammarError> {
-        if self.peek() != Some(b'"') {
-            let start = self.at;
-            self.advance_while(|byte| !matches!(byte, b' ' | b'\t' | b',' | b'"'));
-            return Ok(start..self.at);
+        let value = if self.peek() == Some(b'"') { self.quoted()? } else { self.bare() };
+        match self.peek() {
+            None | Some(b' ' | b'\t' | b',') => Ok(value),
+            Some(byte) => Err(GrammarError::Unexpected { offset: self.at, byte }),
         }
+    }
+
+    fn bare(&mut self) -> Range<usize> {
+        let start = self.at;
+        self.advance_while(|byte| !matches!(byte, b' ' | b'\t' | b',' | b'"'));
+        start..self.at
+    }
+
+    fn quoted(&mut self) -> Result<Range<usize>, GrammarError> {
         let quote = self.at;
         self.at += 1;
-        self.advance_while(|byte| !matches!(byte, b'"' | b'\\'));
-        match self.peek() {
-            Some(b'"') => {
-                self.at += 1;
-                Ok(quote + 1..self.at - 1)
+        loop {
+            self.advance_while(|byte| !matches!(byte, b'"' | b'\\'));
+            match self.peek() {
+                Some(b'"') => break,
+                Some(_) => self.at += 2, // a backslash and what it escapes (RFC 9110, section 5.6.4)
+                None => return Err(GrammarError::UnclosedQuote(quote)),
             }
-            Some(_) => Err(GrammarError::Escape(self.at)),
-            None => Err(GrammarError::UnclosedQuote(quote)),
         }
+        self.at += 1;
+        Ok(quote + 1..self.at - 1)
     }
 
     /// The characters of a token (RFC 9110, section 5.6.2) and of a token68.
@@ -127,9 +149,8 @@ impl<'a> Scanner<'a> {
     }
 
     fn advance_while(&mut self, belongs: impl Fn(u8) -> bool) {
-        while self.peek().is_some_and(&belongs) {
-            self.at += 1;
-        }
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        self.at += rest.iter().position(|&byte| !belongs(byte)).unwrap_or(rest.len());
     }
 
     fn peek(&self) -> Option<u8> {
