@@ -103,7 +103,7 @@ pub(crate) struct Reader<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A field is longer than what is left.
-    #[error("{field} should begin at byte {offset} and take {needed} bytes, but only {left} are left")]
+    #[error("{field} takes {needed} bytes from byte {offset} on; the value has {} in all", offset + left)]
     Truncated {
         /// The name the RFC gives the field.
         field: &'static str,
@@ -115,7 +115,7 @@ pub enum WireError {
         left: usize,
     },
     /// Bytes follow the last field.
-    #[error("{extra} bytes follow the last field, which ends at byte {offset}")]
+    #[error("the last field ends at byte {offset}, but the value has {} bytes", offset + extra)]
     Trailing {
         /// Where the structure ends.
         offset: usize,

@@ -1,4 +1,5 @@
 //! Reading vector files, and the random source that repeats what a vector's author drew.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use blind_rsa_signatures::reexports::rand::{TryCryptoRng, TryRng};
 use serde_json::Value;
@@ -57,3 +58,13 @@ impl TryRng for FixedRng {
 }
 
 impl TryCryptoRng for FixedRng {}
+
+/// A valid token of type 2 (354 bytes, 472 characters): the first of RFC 9578.
+pub(crate) fn token_bytes() -> Vec<u8> {
+    hex(&load(include_str!("../vectors/rfc9578_type2.json"))[0], "token")
+}
+
+/// The key that signed it, as it is published.
+pub(crate) fn spki() -> Vec<u8> {
+    hex(&load(include_str!("../vectors/rfc9578_type2.json"))[0], "pkS")
+}
