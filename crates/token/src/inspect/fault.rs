@@ -55,7 +55,7 @@ impl fmt::Debug for InspectError {
     }
 }
 
-/// An error in the making: offsets count from where the header's value begins.
+/// An error in the making: offsets count from the beginning of the whole value.
 pub(super) struct Fault {
     sentence: String,
     offset: Option<usize>,
@@ -71,10 +71,8 @@ impl Fault {
         self
     }
 
-    /// The error to give out for `value`, of which the part from `start` on was looked at.
-    pub(super) fn within(self, value: &str, start: usize) -> InspectError {
-        let offset = self.offset.map(|offset| start + offset);
-        InspectError { sentence: self.sentence, offset, value: value.to_owned() }
+    pub(super) fn within(self, value: &str) -> InspectError {
+        InspectError { sentence: self.sentence, offset: self.offset, value: value.to_owned() }
     }
 
     pub(super) fn of_grammar(error: GrammarError) -> Self {

@@ -35,15 +35,17 @@ struct Section {
 pub fn inspect(value: &str) -> Result<Inspection, InspectError> {
     let (header, start) = split_header_name(value);
     let text = value[start..].trim_end();
+    // Blanks for what stands in front, so that every offset counts from the beginning of the whole value.
+    let header_value = " ".repeat(start) + text;
     let found = match header {
         _ if text.is_empty() => Err(Fault::new("there is nothing to inspect")),
-        Some(Header::Authorization) => credentials(text),
-        Some(Header::Authenticate) => challenges(text),
-        None if is_bare(text) => bare(text),
-        None if holds_challenges(text) => challenges(text),
-        None => credentials(text),
+        Some(Header::Authorization) => credentials(&header_value),
+        Some(Header::Authenticate) => challenges(&header_value),
+        None if is_bare(text) => bare(text, start),
+        None if holds_challenges(text) => challenges(&header_value),
+        None => credentials(&header_value),
     };
-    found.map_err(|fault| fault.within(value, start))
+    found.map_err(|fault| fault.within(value))
 }
 
 #[derive(Clone, Copy)]
@@ -121,19 +123,19 @@ fn challenges(text: &str) -> Result<Inspection, Fault> {
 }
 
 /// A value without its header: the content says what it is.
-fn bare(text: &str) -> Result<Inspection, Fault> {
+fn bare(text: &str, start: usize) -> Result<Inspection, Fault> {
     let bytes = decode_base64url_vec(text.as_bytes())
-        .map_err(|error| Fault::of_base64(error, "this is neither a header value nor base64url", 0))?;
+        .map_err(|error| Fault::of_base64(error, "this is neither a header value nor base64url", start))?;
     if bytes.starts_with(&[0x30, 0x82]) {
         let heading = format!("token key: {} bytes", bytes.len());
-        return Ok(Inspection::one(heading, key_fields(&bytes, true, 0)?));
+        return Ok(Inspection::one(heading, key_fields(&bytes, true, start)?));
     }
     if is_challenge(&bytes) {
         let heading = format!("challenge: {} bytes", bytes.len());
-        return Ok(Inspection::one(heading, challenge_fields(&bytes, 0)?));
+        return Ok(Inspection::one(heading, challenge_fields(&bytes, start)?));
     }
     let token = Token::parse(&bytes)
-        .map_err(|error| Fault::of_wire(error, "this is neither a challenge nor a token", 0))?;
+        .map_err(|error| Fault::of_wire(error, "this is neither a challenge nor a token", start))?;
     Ok(Inspection::one(format!("token: {} bytes", bytes.len()), token_fields(&token)))
 }
 
@@ -141,7 +143,8 @@ fn bare(text: &str) -> Result<Inspection, Fault> {
 fn is_challenge(bytes: &[u8]) -> bool {
     let Some(([_, _, high, low], rest)) = bytes.split_first_chunk() else { return false };
     let length = usize::from(u16::from_be_bytes([*high, *low]));
-    rest.get(..length).is_some_and(|name| name.iter().all(|byte| (b' '..=b'~').contains(byte)))
+    let is_text = |name: &[u8]| !name.is_empty() && name.iter().all(|byte| (b' '..=b'~').contains(byte));
+    rest.get(..length).is_some_and(is_text)
 }
 
 fn token_fields(token: &Token) -> Vec<(&'static str, String)> {
@@ -214,8 +217,10 @@ fn ignored(text: &str, index: usize, known: &[&str]) -> Option<(&'static str, St
 }
 
 fn no_scheme(text: &str) -> Fault {
-    let found = text.split([' ', ',']).next().unwrap_or_default();
-    Fault::new(format!("no {SCHEME} scheme is in this value, which begins with {found:?}")).at(0)
+    let trimmed = text.trim_start();
+    let found = trimmed.split([' ', ',']).next().unwrap_or_default();
+    Fault::new(format!("no {SCHEME} scheme is in this value, which begins with {found:?}"))
+        .at(text.len() - trimmed.len())
 }
 
 fn hex(bytes: &[u8]) -> String {
