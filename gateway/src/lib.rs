@@ -1,1 +1,32 @@
-//! stub
+//! The gateway: a forward proxy that lets a request through for one Privacy Pass token, and remembers the token.
+//!
+//! `session` has the life of a request on one screen; each stage is the file of its name. `deny` chooses every status.
+
+mod accept;
+mod answer;
+mod check;
+pub mod config;
+mod connection;
+mod deny;
+mod dial;
+mod egress;
+mod forward;
+mod gateway;
+mod keyring;
+mod parse;
+mod recorder;
+mod relay;
+mod resolve;
+mod session;
+mod source;
+mod spend;
+mod target;
+mod tunnel;
+mod unsaid;
+mod upkeep;
+mod verify;
+
+pub use config::Config;
+pub use gateway::{Gateway, StartError};
+pub use resolve::ResolverError;
+pub use source::SourceError;

@@ -97,8 +97,8 @@ pub const ALL: &[Metric] = &[
         name: TUNNEL_DURATION,
         kind: Kind::Histogram(TUNNEL_BUCKETS),
         unit: Some(Unit::Seconds),
-        help: "How long tunnels lasted.",
-        labels: &[],
+        help: "How long tunnels lasted, by how they ended.",
+        labels: &[TunnelEnd::LABEL],
     },
     Metric {
         name: TUNNEL_BYTES,
@@ -288,6 +288,18 @@ label! {
         Up = "up",
         /// From the target to the client.
         Down = "down",
+    }
+}
+
+label! {
+    /// How a tunnel ended.
+    TunnelEnd = "ended" {
+        /// Both sides were done.
+        Finished = "finished",
+        /// A side broke off.
+        Broken = "broken",
+        /// No byte moved for too long.
+        Idle = "idle",
     }
 }
 

@@ -1,0 +1,284 @@
+//! The gateway's configuration file. `docs/configuration.md` is generated from these types.
+
+use ipnet::IpNet;
+use postern_service::config::{Size, Span};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// A gateway.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where the gateway and its admin page listen.
+    #[serde(default)]
+    pub listen: Listen,
+    /// TLS towards clients. Without this section clients speak plain HTTP to the gateway.
+    #[serde(default)]
+    pub tls: Option<Tls>,
+    /// Whose tokens are accepted.
+    pub issuer: Issuer,
+    /// The challenge that tokens must answer. A fleet of gateways shares it.
+    pub challenge: ChallengeConfig,
+    /// The double-spend store.
+    #[serde(default)]
+    pub store: StoreConfig,
+    /// Where tunnels may go.
+    #[serde(default)]
+    pub egress: Egress,
+    /// Deadlines and bounds.
+    #[serde(default)]
+    pub limits: Limits,
+    /// What happens on SIGTERM.
+    #[serde(default)]
+    pub drain: Drain,
+}
+
+/// Where the gateway and its admin page listen.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Listen {
+    /// The address that clients connect to.
+    pub address: SocketAddr,
+    /// The address of `/metrics`, `/livez` and `/readyz`. Never reachable by clients.
+    pub admin: SocketAddr,
+    /// How many threads serve connections, each with a runtime and a listening socket of its own. 0 means one a core.
+    pub workers: usize,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self { address: ([0, 0, 0, 0], 8080).into(), admin: ([127, 0, 0, 1], 9090).into(), workers: 0 }
+    }
+}
+
+/// Certificate files for TLS towards clients.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// PEM file with the certificate chain, the server's own first.
+    pub certificate: PathBuf,
+    /// PEM file with the private key.
+    pub key: PathBuf,
+}
+
+/// Whose tokens are accepted: exactly one of `directory` and `keys` is given.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Issuer {
+    /// URL of the issuer's key directory.
+    pub directory: Option<String>,
+    /// A file with the directory's JSON, read at start and on SIGHUP, for an issuer that cannot be reached.
+    pub keys: Option<PathBuf>,
+    /// PEM file with the certificates to trust for the directory's URL instead of the platform's.
+    pub ca: Option<PathBuf>,
+    /// How often to ask the directory for changes.
+    pub poll: Span,
+    /// How long tokens of a key stay good when the directory does not say (no `not-after`): counted from its
+    /// `not-before`, or from when the gateway first saw it.
+    pub key_lifetime: Span,
+    /// How long tokens of a key stay good after the directory stopped listing it.
+    pub removed_grace: Span,
+}
+
+impl Default for Issuer {
+    fn default() -> Self {
+        Self {
+            directory: None,
+            keys: None,
+            ca: None,
+            poll: Span::minutes(5),
+            key_lifetime: Span::days(90),
+            removed_grace: Span::hours(1),
+        }
+    }
+}
+
+/// The challenge that tokens must answer.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChallengeConfig {
+    /// The issuer's name.
+    pub issuer_name: String,
+    /// This gateway's name; the same for every gateway of a fleet, so that tokens are good at any of them.
+    pub origin: String,
+    /// For how long a client may keep the challenge.
+    #[serde(default = "default_max_age")]
+    pub max_age: Span,
+    /// Write the challenge without quotation marks, for clients of 2023 that refuse them.
+    #[serde(default)]
+    pub bare: bool,
+}
+
+fn default_max_age() -> Span {
+    Span::hours(24)
+}
+
+/// The double-spend store.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StoreConfig {
+    /// Which store.
+    pub kind: StoreKind,
+    /// The directory of the embedded store. One gateway process has it to itself.
+    pub path: PathBuf,
+    /// When spent records reach the disk: "always" (before each answer) or an interval such as "1s". A killed process
+    /// loses nothing either way; see docs/spend-contract.md for what a power loss costs.
+    pub fsync: Fsync,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            kind: StoreKind::Embedded,
+            path: "postern-data/spent".into(),
+            fsync: Fsync::Interval(Span::secs(1)),
+        }
+    }
+}
+
+/// The kinds of double-spend store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreKind {
+    /// Files of this process.
+    Embedded,
+}
+
+/// When spent records reach the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fsync {
+    /// Before each answer.
+    Always,
+    /// At this interval.
+    Interval(Span),
+}
+
+impl<'de> Deserialize<'de> for Fsync {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            "always" => Ok(Self::Always),
+            interval => interval.parse().map(Self::Interval).map_err(|error| {
+                serde::de::Error::custom(format_args!("{error}, or \"always\" to sync before each answer"))
+            }),
+        }
+    }
+}
+
+impl Serialize for Fsync {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Always => serializer.serialize_str("always"),
+            Self::Interval(span) => span.serialize(serializer),
+        }
+    }
+}
+
+impl JsonSchema for Fsync {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Fsync".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        String::json_schema(generator)
+    }
+}
+
+/// Where tunnels may go.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Egress {
+    /// Allow private, loopback, link-local and other special addresses. Anyone with a token then reaches what the
+    /// gateway reaches.
+    pub private: bool,
+    /// The ports that may be reached: a list, or "any".
+    pub ports: Ports,
+    /// Networks that may not be reached whatever else is allowed, such as "203.0.113.0/24".
+    #[schemars(with = "Vec<String>")]
+    pub deny: Vec<IpNet>,
+}
+
+/// The ports that may be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(untagged, expecting = "a list of ports, such as [80, 443], or \"any\"")]
+pub enum Ports {
+    /// These.
+    List(Vec<u16>),
+    /// All of them.
+    #[serde(with = "any")]
+    #[schemars(with = "String")]
+    Any,
+}
+
+impl Ports {
+    /// Whether tunnels to `port` are allowed.
+    #[must_use]
+    pub fn allow(&self, port: u16) -> bool {
+        match self {
+            Self::List(ports) => ports.contains(&port),
+            Self::Any => true,
+        }
+    }
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self::List(vec![80, 443])
+    }
+}
+
+/// The one word that stands for all ports.
+mod any {
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+        let text = <String as serde::Deserialize>::deserialize(deserializer)?;
+        if text == "any" { Ok(()) } else { Err(serde::de::Error::custom("not \"any\"")) }
+    }
+
+    pub(super) fn serialize<S: serde::Serializer>(serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("any")
+    }
+}
+
+/// Deadlines and bounds.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Client connections at once, tunnels included. More are answered 503.
+    pub connections: usize,
+    /// How long a client may take for the TLS handshake, and then for a request's header.
+    pub header_timeout: Span,
+    /// The largest request header, at least 8 KiB. A larger one is answered 431.
+    pub header_size: Size,
+    /// How long resolving and connecting to the target may take together.
+    pub dial_timeout: Span,
+    /// A tunnel in which no byte moves for so long is closed.
+    pub idle_timeout: Span,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 10_000,
+            header_timeout: Span::secs(10),
+            header_size: Size::kib(16),
+            dial_timeout: Span::secs(10),
+            idle_timeout: Span::minutes(10),
+        }
+    }
+}
+
+/// What happens on SIGTERM.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Drain {
+    /// How long open tunnels may go on before they are closed.
+    pub deadline: Span,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { deadline: Span::secs(30) }
+    }
+}

@@ -1,0 +1,196 @@
+//! One client connection: HTTP/1.1 requests, one after the other, until one of them becomes a tunnel.
+//!
+//! hyper reads and writes the HTTP; when a CONNECT was answered 200 it gives the stream back, and the same task goes
+//! on as the tunnel. So a tunnel costs one task, and nothing is handed between tasks.
+
+use crate::answer::{self, Body};
+use crate::deny::Refusal;
+use crate::dial::Dialled;
+use crate::gateway::Core;
+use crate::resolve::Resolver;
+use crate::unsaid::{Speaking, Turn, Unsaid};
+use crate::{forward, session, tunnel};
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::{Frame, SizeHint};
+use http_body_util::Either;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use postern_service::names::Outcome;
+use postern_token::UnixSeconds;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+/// How long a client that is still sending may take to notice that it has been answered. Closing before that would
+/// reset the connection, and the answer would be lost.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// What a worker thread lends to its connections.
+pub(crate) struct Worker {
+    pub(crate) core: Arc<Core>,
+    pub(crate) resolver: Resolver,
+}
+
+/// What is left when hyper has finished with a connection.
+enum Finished<S> {
+    /// A CONNECT was answered 200; `early` are bytes of the client that came with it.
+    Tunnel { stream: S, early: Bytes, dialled: Dialled },
+    /// A last answer is still owed.
+    Owed { stream: S, refusal: Refusal },
+    /// Nothing is left to say.
+    Closed { stream: S },
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve<S>(stream: S, worker: Arc<Worker>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    // Boxed, so that the room HTTP needs is given back before the tunnel begins.
+    match Box::pin(requests(stream, Arc::clone(&worker))).await {
+        Finished::Tunnel { stream, early, dialled } => {
+            let (core, idle) = (&worker.core, worker.core.limits.idle_timeout.get());
+            tunnel::run(stream, dialled, early, idle, &core.recorder).await;
+        }
+        Finished::Owed { stream, refusal } => {
+            worker.core.recorder.answered(refusal.outcome());
+            part(stream, &refusal).await;
+        }
+        Finished::Closed { mut stream } => {
+            let _ = timeout(LINGER, stream.shutdown()).await;
+        }
+    }
+}
+
+/// Answers, then waits for the client to have read it: a client in the middle of a megabyte of header gets its 431.
+pub(crate) async fn part<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, refusal: &Refusal) {
+    let goodbye = async {
+        stream.write_all(&answer::refused_raw(refusal)).await?;
+        stream.shutdown().await?;
+        let mut unread = [0; 4096];
+        while stream.read(&mut unread).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    // Whether the client still listens is its own affair.
+    let _ = timeout(LINGER, goodbye).await;
+}
+
+async fn requests<S>(stream: S, worker: Arc<Worker>) -> Finished<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (turn, opened) = (Turn::default(), Arc::new(Mutex::new(None)));
+    let (limits, shutdown) = (&worker.core.limits, worker.core.shutdown.clone());
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout.get())
+        .max_buf_size(usize::try_from(limits.header_size.0).unwrap_or(usize::MAX))
+        .half_close(true); // a client may close its sending side early and still wants its answer
+    let service = {
+        let (turn, opened) = (turn.clone(), Arc::clone(&opened));
+        service_fn(move |request| {
+            Box::pin(respond(Arc::clone(&worker), turn.begin(), Arc::clone(&opened), request))
+        })
+    };
+    let mut connection = http.serve_connection(TokioIo::new(Unsaid::new(stream, turn)), service);
+    let mut draining = Some(pin!(shutdown.draining()));
+    let ended = std::future::poll_fn(|cx| {
+        if draining.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
+            draining = None;
+            Pin::new(&mut connection).graceful_shutdown();
+        }
+        connection.poll_without_shutdown(cx)
+    })
+    .await;
+    let parts = connection.into_parts();
+    let stream = parts.io.into_inner();
+    let heard = stream.heard();
+    let stream = stream.into_inner();
+    let dialled = opened.lock().take();
+    match (ended, dialled) {
+        (Ok(()), Some(dialled)) => Finished::Tunnel { stream, early: parts.read_buf, dialled },
+        (Ok(()), None) => Finished::Closed { stream },
+        (Err(error), _) => match last_refusal(&error, heard) {
+            Some(refusal) => Finished::Owed { stream, refusal },
+            None => Finished::Closed { stream },
+        },
+    }
+}
+
+/// The answer to a request that hyper could not read. A connection that fell silent between requests gets none.
+fn last_refusal(error: &hyper::Error, heard: bool) -> Option<Refusal> {
+    if error.is_parse_too_large() {
+        Some(Refusal::HeaderTooLarge)
+    } else if error.is_parse() {
+        Some(Refusal::Malformed)
+    } else if error.is_timeout() && heard {
+        Some(Refusal::HeaderTimeout)
+    } else {
+        None
+    }
+}
+
+/// One request, one answer. A CONNECT's connection to its target is left in `opened` for the tunnel.
+async fn respond(
+    worker: Arc<Worker>,
+    speaking: Speaking,
+    opened: Arc<Mutex<Option<Dialled>>>,
+    request: Request<Incoming>,
+) -> Result<Response<Spoken>, Infallible> {
+    let core = &worker.core;
+    let (head, body) = request.into_parts();
+    let answered = match session::run(core, &worker.resolver, &head).await {
+        Ok(dialled) if head.method == Method::CONNECT => {
+            *opened.lock() = Some(dialled);
+            Ok(answer::opened())
+        }
+        Ok(dialled) => {
+            let request = Request::from_parts(head, body);
+            forward::send(request, dialled, core.limits.idle_timeout.get())
+                .await
+                .map(|ok| ok.map(Either::Right))
+        }
+        Err(refusal) => Err(refusal),
+    };
+    core.recorder.answered(answered.as_ref().map_or_else(Refusal::outcome, |_| Outcome::Opened));
+    let response = answered.unwrap_or_else(|refusal| {
+        let challenge = core.keyring.load().challenge(&core.offer, UnixSeconds::now());
+        answer::refused(&refusal, challenge)
+    });
+    Ok(response.map(|body| Spoken { body, _speaking: speaking }))
+}
+
+/// An answer's body, and with it the service's turn to speak.
+struct Spoken {
+    body: Body,
+    _speaking: Speaking,
+}
+
+impl http_body::Body for Spoken {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Ready(ready!(Pin::new(&mut self.body).poll_frame(cx)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

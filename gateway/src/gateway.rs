@@ -1,0 +1,166 @@
+//! A gateway, from its configuration to its last connection.
+
+use crate::accept;
+use crate::config::{Config, Fsync, Limits};
+use crate::connection::Worker;
+use crate::egress::Policy;
+use crate::keyring::{Keyring, Lifetimes, Offer};
+use crate::recorder::Recorder;
+use crate::resolve::{Resolver, ResolverError};
+use crate::source::{Source, SourceError};
+use crate::upkeep::Upkeep;
+use arc_swap::ArcSwap;
+use postern_service::admin::Readiness;
+use postern_service::config::Size;
+use postern_service::drain::Shutdown;
+use postern_service::listen::BindError;
+use postern_service::tls::{self, ServerConfig, TlsError};
+use postern_spend::{Embedded, Store, StoreError};
+use postern_token::{ChallengeError, UnixSeconds};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::{io, thread};
+
+/// hyper's smallest read buffer.
+const LEAST_HEADER_SIZE: Size = Size::kib(8);
+
+/// What every request needs, shared by all workers.
+pub(crate) struct Core {
+    pub(crate) policy: Policy,
+    pub(crate) offer: Offer,
+    pub(crate) keyring: ArcSwap<Keyring>,
+    pub(crate) store: Store,
+    pub(crate) limits: Limits,
+    pub(crate) recorder: Recorder,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) connections: AtomicUsize,
+}
+
+/// A gateway whose sockets are open and whose store is loaded, ready to [`run`](Gateway::run).
+pub struct Gateway {
+    core: Arc<Core>,
+    address: SocketAddr,
+    workers: Vec<(TcpListener, Resolver)>,
+    upkeep: Upkeep,
+}
+
+/// Why a gateway cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The names of the challenge.
+    #[error("challenge: {0}")]
+    Challenge(#[from] ChallengeError),
+    /// The issuer's keys.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The certificate files.
+    #[error("tls: {0}")]
+    Tls(#[from] TlsError),
+    /// A bound that is too small to work.
+    #[error("limits.header_size: {0:?} is too small: at least 8KiB is needed")]
+    HeaderSize(Size),
+    /// The double-spend store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The listening address.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The resolver.
+    #[error(transparent)]
+    Resolver(#[from] ResolverError),
+}
+
+impl StartError {
+    /// Whether the configuration has to be changed (exit code 64), rather than the machine's state (70).
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Challenge(_) | Self::Source(_) | Self::Tls(_) | Self::HeaderSize(_) => true,
+            Self::Store(_) | Self::Bind(_) | Self::Resolver(_) => false,
+        }
+    }
+}
+
+impl Gateway {
+    /// Reads the certificates, opens the store and the listening sockets. Blocks while the store is loaded.
+    ///
+    /// # Errors
+    /// [`StartError`] says what to change.
+    pub fn bind(config: &Config, shutdown: &Shutdown, readiness: &Readiness) -> Result<Self, StartError> {
+        if config.limits.header_size.0 < LEAST_HEADER_SIZE.0 {
+            return Err(StartError::HeaderSize(config.limits.header_size));
+        }
+        let offer = Offer::new(&config.challenge)?;
+        let source = Source::new(&config.issuer)?;
+        let tls =
+            config.tls.as_ref().map(|tls| tls::server_config(&tls.certificate, &tls.key)).transpose()?;
+        let workers = match config.listen.workers {
+            0 => thread::available_parallelism().map_or(1, usize::from),
+            workers => workers,
+        };
+        let (address, listeners) = accept::listen(config.listen.address, workers)?;
+        let workers = listeners
+            .into_iter()
+            .map(|listener| Ok((listener, Resolver::new()?)))
+            .collect::<Result<_, ResolverError>>()?;
+        let core = Arc::new(Core {
+            policy: Policy::new(&config.egress),
+            offer,
+            keyring: ArcSwap::default(),
+            store: open_store(config)?,
+            limits: config.limits.clone(),
+            recorder: Recorder::new(),
+            shutdown: shutdown.clone(),
+            tls,
+            connections: AtomicUsize::new(0),
+        });
+        let lifetimes = Lifetimes {
+            unsaid: config.issuer.key_lifetime.get(),
+            removed: config.issuer.removed_grace.get(),
+        };
+        let upkeep = Upkeep::new(Arc::clone(&core), source, lifetimes, config.issuer.poll.get(), readiness);
+        Ok(Self { core, address, workers, upkeep })
+    }
+
+    /// Where it listens: the port is the real one when port 0 was asked for.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until the stop. Runs upkeep on the present runtime and connections on threads of their own.
+    ///
+    /// # Errors
+    /// When a thread or its runtime cannot be started, or ended by itself.
+    pub async fn run(self) -> io::Result<()> {
+        let mut threads = Vec::new();
+        for (index, (listener, resolver)) in self.workers.into_iter().enumerate() {
+            let worker = Worker { core: Arc::clone(&self.core), resolver };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let name = format!("gateway-{index}");
+            threads.push(
+                thread::Builder::new()
+                    .name(name)
+                    .spawn(move || runtime.block_on(accept::work(listener, worker)))?,
+            );
+        }
+        self.core.shutdown.until_stopped(self.upkeep.run()).await;
+        let joined = tokio::task::spawn_blocking(move || {
+            threads.into_iter().try_for_each(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(_) => Err(io::Error::other("a gateway worker panicked")),
+            })
+        });
+        joined.await.map_err(io::Error::other)?
+    }
+}
+
+fn open_store(config: &Config) -> Result<Store, StoreError> {
+    let fsync = match config.store.fsync {
+        Fsync::Always => postern_spend::Fsync::Always,
+        Fsync::Interval(span) => postern_spend::Fsync::Interval(span.get()),
+    };
+    Ok(Store::Embedded(Embedded::open(&config.store.path, fsync, UnixSeconds::now())?))
+}

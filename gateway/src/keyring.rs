@@ -1,0 +1,233 @@
+//! The keys and the challenge a gateway checks tokens against: one value, replaced whole when the issuer's directory
+//! changes, so that a request sees one state from its first stage to its last.
+
+use crate::config::ChallengeConfig;
+use http::HeaderValue;
+use postern_spend::Epoch;
+use postern_token::header::{Challenge, Quoting};
+use postern_token::{
+    ChallengeDigest, ChallengeError, Directory, KeyRefusal, KeySet, TokenChallenge, TokenKeyId, TokenType,
+    TrustedKey, UnixSeconds, VerifyingKey, Window,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long spent records outlive their key: more than the clocks of gateways and stores can differ.
+const RECORD_MARGIN: Duration = Duration::from_secs(3600);
+
+/// The challenge this gateway hands out, which never changes while it runs.
+pub(crate) struct Offer {
+    bytes: Vec<u8>,
+    digest: ChallengeDigest,
+    max_age: Duration,
+    quoting: Quoting,
+}
+
+impl Offer {
+    pub(crate) fn new(config: &ChallengeConfig) -> Result<Self, ChallengeError> {
+        let (issuer, origin) = (&config.issuer_name, &config.origin);
+        let challenge = TokenChallenge::new(TokenType::BlindRsa2048, issuer, None, &[origin])?;
+        let quoting = if config.bare { Quoting::Bare } else { Quoting::Quoted };
+        Ok(Self {
+            bytes: challenge.serialize(),
+            digest: challenge.digest(),
+            max_age: config.max_age.get(),
+            quoting,
+        })
+    }
+
+    /// Whether a token answers this challenge.
+    pub(crate) fn is_answered_by(&self, digest: ChallengeDigest) -> bool {
+        self.digest == digest
+    }
+
+    /// The value of Proxy-Authenticate, asking for a token of `key`.
+    fn header(&self, key: &TrustedKey, now: UnixSeconds) -> Option<HeaderValue> {
+        let max_age = self.max_age.min(now.until(key.window.not_after));
+        let challenge = Challenge {
+            bytes: self.bytes.clone(),
+            token_key: Some(key.key.spki().to_vec()),
+            max_age: Some(max_age.as_secs()),
+        };
+        HeaderValue::from_str(&challenge.format(self.quoting)).ok()
+    }
+}
+
+/// The keys whose tokens are accepted.
+#[derive(Default)]
+pub(crate) struct Keyring {
+    keys: KeySet,
+}
+
+/// How the directory's keys are given a time when it does not say one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lifetimes {
+    /// For a key without not-after.
+    pub(crate) unsaid: Duration,
+    /// For a key that is no longer listed.
+    pub(crate) removed: Duration,
+}
+
+/// Why a directory gives no keys.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeyringError {
+    #[error("the directory lists no key for token type 2")]
+    NoKeys,
+    #[error("the directory lists {0} keys for token type 2, but none of them can be used: {1}")]
+    AllUnusable(usize, String),
+}
+
+impl Keyring {
+    /// The keys of `directory`, and those of `self` that it dropped, for as long as they are still good. A key that
+    /// cannot be read is passed over: one bad entry must not take the good ones with it.
+    pub(crate) fn updated(
+        &self,
+        directory: &Directory,
+        lifetimes: Lifetimes,
+        now: UnixSeconds,
+    ) -> Result<Self, KeyringError> {
+        let mut fresh: Vec<TrustedKey> = Vec::new();
+        let (mut listed, mut refused) = (0, None);
+        for entry in directory.keys_for(TokenType::BlindRsa2048) {
+            listed += 1;
+            match entry
+                .key_bytes()
+                .map_err(|error| error.to_string())
+                .and_then(|bytes| VerifyingKey::from_spki(&bytes).map_err(|error| error.to_string()))
+            {
+                Ok(key) => fresh.push(self.dated(key, entry.not_before, entry.not_after, lifetimes, now)),
+                Err(reason) => refused = Some(reason),
+            }
+        }
+        match (listed, refused) {
+            (0, _) => return Err(KeyringError::NoKeys),
+            (_, Some(reason)) if fresh.is_empty() => return Err(KeyringError::AllUnusable(listed, reason)),
+            (_, Some(reason)) => tracing::warn!(%reason, "one key of the issuer's directory cannot be used"),
+            (_, None) => {}
+        }
+        let dropped = self.keys.iter().filter_map(|known| {
+            let not_after = known.window.not_after.min(now.saturating_add(lifetimes.removed));
+            let window = Window { not_after, ..known.window };
+            (now < not_after).then(|| TrustedKey { key: Arc::clone(&known.key), window })
+        });
+        Ok(Self { keys: KeySet::new(fresh.into_iter().chain(dropped)) })
+    }
+
+    /// A key with its window. What the directory says counts; a key it says nothing about keeps the window it was
+    /// first given, for a window that moved on with every poll would never end.
+    fn dated(
+        &self,
+        key: VerifyingKey,
+        not_before: Option<UnixSeconds>,
+        not_after: Option<UnixSeconds>,
+        lifetimes: Lifetimes,
+        now: UnixSeconds,
+    ) -> TrustedKey {
+        let known = self.keys.iter().find(|known| known.key.id() == key.id());
+        let not_after = not_after
+            .or(known.map(|known| known.window.not_after))
+            .unwrap_or_else(|| not_before.unwrap_or(now).saturating_add(lifetimes.unsaid));
+        let window = Window { not_before: not_before.unwrap_or_default(), not_after };
+        TrustedKey { key: Arc::new(key), window }
+    }
+
+    /// The key of a token, if its tokens are good at `now`.
+    pub(crate) fn find(&self, id: TokenKeyId, now: UnixSeconds) -> Result<&TrustedKey, KeyRefusal> {
+        self.keys.find(id, now)
+    }
+
+    /// What a client without a good token is offered; `None` while there is no key to offer.
+    pub(crate) fn challenge(&self, offer: &Offer, now: UnixSeconds) -> Option<HeaderValue> {
+        self.keys.newest(now).and_then(|key| offer.header(key, now))
+    }
+
+    /// Whether any key is good at `now`.
+    pub(crate) fn is_usable(&self, now: UnixSeconds) -> bool {
+        self.keys.newest(now).is_some()
+    }
+
+    /// How long the newest key in use has been in use.
+    pub(crate) fn age(&self, now: UnixSeconds) -> Option<Duration> {
+        self.keys.newest(now).map(|key| key.window.not_before.until(now))
+    }
+}
+
+/// The epoch of a key's spent records.
+pub(crate) fn epoch(key: &TrustedKey) -> Epoch {
+    Epoch { key: key.key.id(), expires: key.window.not_after.saturating_add(RECORD_MARGIN) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postern_token::{DirectoryKey, SigningKey};
+
+    const LIFETIMES: Lifetimes =
+        Lifetimes { unsaid: Duration::from_secs(1000), removed: Duration::from_secs(10) };
+
+    fn entry(not_before: Option<u64>, not_after: Option<u64>) -> (TokenKeyId, DirectoryKey) {
+        let key = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
+        let entry = DirectoryKey::type2(key.spki(), not_before.map(UnixSeconds), not_after.map(UnixSeconds));
+        (key.id(), entry)
+    }
+
+    fn directory(token_keys: Vec<DirectoryKey>) -> Directory {
+        Directory { issuer_request_uri: "/token-request".into(), token_keys }
+    }
+
+    #[test]
+    fn a_key_without_not_after_keeps_its_first_window_over_polls() {
+        let (id, key) = entry(None, None);
+        let listed = directory(vec![key]);
+        let first = Keyring::default().updated(&listed, LIFETIMES, UnixSeconds(100)).unwrap();
+        let second = first.updated(&listed, LIFETIMES, UnixSeconds(600)).unwrap();
+        assert!(second.find(id, UnixSeconds(1099)).is_ok());
+        assert_eq!(second.find(id, UnixSeconds(1100)).err(), Some(KeyRefusal::Retired));
+    }
+
+    #[test]
+    fn a_key_no_longer_listed_is_good_for_the_grace_and_no_longer() {
+        let ((old, old_entry), (new, new_entry)) = (entry(None, Some(5000)), entry(Some(100), Some(9000)));
+        let first =
+            Keyring::default().updated(&directory(vec![old_entry]), LIFETIMES, UnixSeconds(100)).unwrap();
+        let second = first.updated(&directory(vec![new_entry.clone()]), LIFETIMES, UnixSeconds(200)).unwrap();
+        assert!(second.find(old, UnixSeconds(209)).is_ok());
+        assert_eq!(second.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
+        // Another poll must not prolong the grace.
+        let third = second.updated(&directory(vec![new_entry]), LIFETIMES, UnixSeconds(208)).unwrap();
+        assert_eq!(third.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
+        assert!(third.find(new, UnixSeconds(210)).is_ok());
+    }
+
+    #[test]
+    fn one_bad_entry_does_not_take_the_good_ones_with_it() {
+        let (id, good) = entry(None, None);
+        let bad = DirectoryKey { token_key: "AAAA".into(), ..good.clone() };
+        let ring = Keyring::default()
+            .updated(&directory(vec![bad.clone(), good]), LIFETIMES, UnixSeconds(1))
+            .unwrap();
+        assert!(ring.find(id, UnixSeconds(1)).is_ok());
+        assert!(Keyring::default().updated(&directory(vec![bad]), LIFETIMES, UnixSeconds(1)).is_err());
+        assert!(Keyring::default().updated(&directory(vec![]), LIFETIMES, UnixSeconds(1)).is_err());
+    }
+
+    #[test]
+    fn the_challenge_asks_for_the_newest_key_in_use_and_not_beyond_its_end() {
+        let ((_, old), (_, new)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(200)));
+        let ring = Keyring::default()
+            .updated(&directory(vec![old, new.clone()]), LIFETIMES, UnixSeconds(1))
+            .unwrap();
+        let config = ChallengeConfig {
+            issuer_name: "issuer.example".into(),
+            origin: "proxy.example".into(),
+            max_age: postern_service::config::Span::hours(1),
+            bare: false,
+        };
+        let offer = Offer::new(&config).unwrap();
+        let value = ring.challenge(&offer, UnixSeconds(150)).unwrap();
+        let read = Challenge::parse_all(value.as_bytes()).unwrap();
+        assert_eq!(read[0].token_key, Some(new.key_bytes().unwrap()));
+        assert_eq!(read[0].max_age, Some(50));
+        assert!(offer.is_answered_by(ChallengeDigest::of(&read[0].bytes)));
+    }
+}

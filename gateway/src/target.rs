@@ -1,0 +1,158 @@
+//! Where a client wants to go: a host and a port. The most private thing a gateway holds, so it redacts itself.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The longest name DNS can hold, in characters, without the final dot (RFC 1035, section 3.1).
+const MAX_NAME_LEN: usize = 253;
+
+/// A host and a port.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) host: Host,
+    pub(crate) port: u16,
+}
+
+/// A name to resolve, or an address as it is.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Host {
+    Name(Box<str>),
+    Address(IpAddr),
+}
+
+/// Why a target cannot be read. The sentences are shown to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TargetError {
+    #[error("the target must be host:port, with a port from 1 to 65535")]
+    Port,
+    #[error("the target's host must be a DNS name, an IPv4 address or an IPv6 address in brackets")]
+    Host,
+    #[error("the target must not carry a user name")]
+    UserInfo,
+}
+
+impl Target {
+    /// Reads the authority form of a CONNECT (`host:port`), or the authority of an absolute form, whose port may be
+    /// left out.
+    pub(crate) fn parse(authority: &str, default_port: Option<u16>) -> Result<Self, TargetError> {
+        if authority.contains('@') {
+            return Err(TargetError::UserInfo);
+        }
+        let (host, port) = split(authority)?;
+        let port = match port {
+            Some(digits) => number(digits)?,
+            None => default_port.ok_or(TargetError::Port)?,
+        };
+        Ok(Self { host: Host::parse(host)?, port })
+    }
+}
+
+impl Host {
+    fn parse(host: &str) -> Result<Self, TargetError> {
+        if let Some(inner) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            return inner
+                .parse::<Ipv6Addr>()
+                .map(|ip| Self::Address(ip.into()))
+                .map_err(|_| TargetError::Host);
+        }
+        if let Ok(address) = host.parse::<Ipv4Addr>() {
+            return Ok(Self::Address(address.into()));
+        }
+        let name = host.strip_suffix('.').unwrap_or(host);
+        let labels_fit = name.split('.').all(|label| (1..=63).contains(&label.len()));
+        let characters_fit = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        // A last label of digits or 0x… is some system's spelling of an IPv4 address, never a name (WHATWG URL).
+        let last = name.rsplit('.').next().unwrap_or_default();
+        let numeric = last.bytes().all(|byte| byte.is_ascii_digit())
+            || last.starts_with("0x")
+            || last.starts_with("0X");
+        if name.len() > MAX_NAME_LEN || !labels_fit || !characters_fit || numeric {
+            return Err(TargetError::Host);
+        }
+        Ok(Self::Name(name.into()))
+    }
+}
+
+/// Host and port digits, apart.
+fn split(authority: &str) -> Result<(&str, Option<&str>), TargetError> {
+    let after_host = match authority.find(']') {
+        Some(bracket) => bracket + 1,
+        None => authority.find(':').unwrap_or(authority.len()),
+    };
+    let (host, rest) = authority.split_at(after_host);
+    match rest.strip_prefix(':') {
+        Some(port) => Ok((host, Some(port))),
+        None if rest.is_empty() => Ok((host, None)),
+        None => Err(TargetError::Host),
+    }
+}
+
+fn number(digits: &str) -> Result<u16, TargetError> {
+    let only_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|&port| only_digits && port != 0).ok_or(TargetError::Port)
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Target(redacted)")
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Host(redacted)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_addresses_are_told_apart() {
+        let parse = |text: &str| Target::parse(text, None).map(|target| (target.host, target.port));
+        let name = |text: &str| Host::Name(text.into());
+        assert_eq!(parse("example.com:443"), Ok((name("example.com"), 443)));
+        assert_eq!(parse("example.com.:443"), Ok((name("example.com"), 443)));
+        assert_eq!(parse("_dmarc.x-y.example:1"), Ok((name("_dmarc.x-y.example"), 1)));
+        assert_eq!(parse("192.0.2.7:80"), Ok((Host::Address(IpAddr::from([192, 0, 2, 7])), 80)));
+        assert_eq!(parse("[::1]:80"), Ok((Host::Address(Ipv6Addr::LOCALHOST.into()), 80)));
+    }
+
+    #[test]
+    fn what_is_neither_is_refused() {
+        let error = |text: &str| Target::parse(text, None).err();
+        for text in [
+            "",
+            ":",
+            "example.com",
+            "example.com:",
+            "example.com:0",
+            "example.com:65536",
+            "a:+1",
+            "a:1 ",
+            "::1:80",
+        ] {
+            assert!(error(text).is_some(), "{text}");
+        }
+        for text in ["a b:1", "a..b:1", ".a:1", "[::1:80", "[::1%eth0]:80", "[::1]x:80", "ä.example:1"] {
+            assert_eq!(error(text), Some(TargetError::Host), "{text}");
+        }
+        for text in ["127.1:80", "2130706433:80", "0x7f.1:80", "1.2.3.0x4:80", "example.1:80"] {
+            assert_eq!(error(text), Some(TargetError::Host), "{text}");
+        }
+        assert_eq!(error("user@example.com:443"), Some(TargetError::UserInfo));
+    }
+
+    #[test]
+    fn an_absolute_form_may_leave_out_the_port() {
+        assert_eq!(Target::parse("example.com", Some(80)).map(|target| target.port), Ok(80));
+        assert_eq!(Target::parse("[::1]", Some(80)).map(|target| target.port), Ok(80));
+    }
+
+    #[test]
+    fn debug_output_names_no_destination() {
+        let target = Target::parse("secret.example:443", None).unwrap();
+        assert!(!format!("{target:?} {:?}", target.host).contains("secret"));
+    }
+}
