@@ -75,9 +75,10 @@ impl Host {
 
 /// Host and port digits, apart.
 fn split(authority: &str) -> Result<(&str, Option<&str>), TargetError> {
-    let after_host = match authority.find(']') {
-        Some(bracket) => bracket + 1,
-        None => authority.find(':').unwrap_or(authority.len()),
+    let after_host = if authority.starts_with('[') {
+        authority.find(']').ok_or(TargetError::Host)? + 1
+    } else {
+        authority.find(':').unwrap_or(authority.len())
     };
     let (host, rest) = authority.split_at(after_host);
     match rest.strip_prefix(':') {
