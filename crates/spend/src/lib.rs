@@ -1,1 +1,17 @@
-//! stub
+//! The double-spend store: the memory that lets a token be spent once.
+//!
+//! [`SpendStore`] is the contract, [`Embedded`] the store for one process, [`Store`] the choice a configuration makes,
+//! and [`conformance`] the suite that every store must pass. `docs/spend-contract.md` has the contract on a page,
+//! with the sizes and the durability that were measured.
+//!
+//! The crate reads no clock and records no metrics: time is an argument, outcomes are returned. It writes digests
+//! ([`SpentKey`](postern_token::SpentKey)) and never a byte of a token.
+
+pub mod conformance;
+mod contract;
+mod embedded;
+mod store;
+
+pub use contract::{Epoch, Seen, Spend, SpendStore, Unknown};
+pub use embedded::{Embedded, Fsync, Stats, StoreError};
+pub use store::Store;

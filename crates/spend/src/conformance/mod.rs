@@ -1,0 +1,212 @@
+//! The conformance suite: what every store must do, whatever it is made of.
+//!
+//! [`check`] is handed a way to open a store, runs every rule of [`SpendStore`]'s contract against it, and returns the
+//! first [`Violation`]. It draws its own keys and epochs, so it may be run again and again against one memory.
+//!
+//! ```
+//! # use postern_spend::{Embedded, Fsync, conformance};
+//! # use postern_token::UnixSeconds;
+//! # use std::sync::Arc;
+//! # let directory = tempfile::tempdir().unwrap();
+//! let store = Arc::new(Embedded::open(directory.path(), Fsync::default(), UnixSeconds::now()).unwrap());
+//! conformance::check(|| async { Arc::clone(&store) }).unwrap();
+//! ```
+
+mod rules;
+mod storm;
+
+use crate::{Epoch, Spend, SpendStore, Unknown};
+use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+/// How many presentations of one key race.
+const RACERS: usize = 64;
+/// Over how many keys, on each kind of runtime.
+const RACED_KEYS: usize = 200;
+/// How many single-threaded runtimes race.
+const RUNTIMES: usize = 4;
+
+/// A rule of the contract that a store broke, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The rule.
+    pub rule: Rule,
+    /// What was seen instead.
+    pub saw: String,
+}
+
+/// The rules, in the order they are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// A store that is well says so.
+    Ready,
+    /// The first spend of a key is admitted.
+    FirstIsAdmitted,
+    /// Every later one is refused as spent.
+    LaterAreRefused,
+    /// The hint says `Spent` after an admission (on a store that is well), and never before.
+    HintFollowsSpend,
+    /// One nonce under two token keys is two tokens, and both stay spent side by side.
+    EpochsDoNotMix,
+    /// An expiry that moves later re-opens nothing.
+    ExtendingReopensNothing,
+    /// From its expiry on an epoch refuses.
+    ExpiredIsRefused,
+    /// Of many presentations at once exactly one is admitted, whatever runtimes they run on.
+    OneWinner,
+    /// With presentations cancelled at any point, at most one of all is admitted.
+    CancelledNeverTwice,
+    /// No caller gets an answer meant for a cancelled one.
+    AnswersDoNotStray,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the store breaks the spend contract, rule {:?}: {}", self.rule, self.saw)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+impl Rule {
+    fn broken(self, saw: impl Into<String>) -> Violation {
+        Violation { rule: self, saw: saw.into() }
+    }
+
+    /// `found` must be `wanted`.
+    fn wants<T: PartialEq + fmt::Debug>(self, what: &str, found: &T, wanted: &T) -> Result<(), Violation> {
+        if found == wanted {
+            Ok(())
+        } else {
+            Err(self.broken(format!("{what}: {found:?} instead of {wanted:?}")))
+        }
+    }
+}
+
+/// Runs every rule against the store that `open` opens, and returns the first violation.
+///
+/// `open` is called several times, each time inside the runtime that will use the result, and must give handles on
+/// **one** memory: clones of one embedded store, or connections to one server. The suite makes its own runtimes: call
+/// it outside any. It takes a few seconds, uses the system's clock, and expects a store that nothing disturbs.
+///
+/// # Errors
+/// The first rule that was broken.
+pub fn check<S, F, O>(open: F) -> Result<(), Violation>
+where
+    S: SpendStore,
+    F: Fn() -> O + Sync,
+    O: Future<Output = S>,
+{
+    let threads = runtime(Builder::new_multi_thread().worker_threads(RUNTIMES));
+    threads.block_on(async {
+        let store = Arc::new(open().await);
+        rules::check(&*store).await?;
+        race_on_one_runtime(&store).await?;
+        storm::check(&store).await
+    })?;
+    race_on_several_runtimes(&open)?;
+    // And the cancellations once more where a dropped future is never running on another thread.
+    single().block_on(async { storm::check(&Arc::new(open().await)).await })
+}
+
+async fn race_on_one_runtime<S: SpendStore>(store: &Arc<S>) -> Result<(), Violation> {
+    let epoch = epoch();
+    for _ in 0..RACED_KEYS {
+        let answers = race(store, fresh(&epoch), epoch, RACERS).await;
+        one_winner(&answers)?;
+    }
+    Ok(())
+}
+
+fn race_on_several_runtimes<S, F, O>(open: &F) -> Result<(), Violation>
+where
+    S: SpendStore,
+    F: Fn() -> O + Sync,
+    O: Future<Output = S>,
+{
+    let epoch = epoch();
+    let keys: Vec<_> = (0..RACED_KEYS).map(|_| fresh(&epoch)).collect();
+    let start = Barrier::new(RUNTIMES);
+    let answers: Vec<Vec<Vec<Answer>>> = thread::scope(|scope| {
+        let run = || {
+            single().block_on(async {
+                let store = Arc::new(open().await);
+                let mut answers = Vec::new();
+                for key in &keys {
+                    start.wait(); // blocks this runtime, which has nothing else to do
+                    answers.push(race(&store, *key, epoch, RACERS / RUNTIMES).await);
+                }
+                answers
+            })
+        };
+        let threads: Vec<_> = (0..RUNTIMES).map(|_| scope.spawn(run)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+    });
+    for key in 0..keys.len() {
+        let of_key: Vec<_> =
+            answers.iter().filter_map(|runtime| runtime.get(key)).flatten().copied().collect();
+        one_winner(&of_key)?;
+    }
+    Ok(())
+}
+
+/// The answers to `racers` presentations of one key at once. A task that panicked has none.
+async fn race<S: SpendStore>(store: &Arc<S>, key: SpentKey, epoch: Epoch, racers: usize) -> Vec<Answer> {
+    let start = Arc::new(tokio::sync::Barrier::new(racers));
+    let mut tasks = JoinSet::new();
+    for _ in 0..racers {
+        let (store, start) = (Arc::clone(store), Arc::clone(&start));
+        tasks.spawn(async move {
+            start.wait().await;
+            store.spend(&key, &epoch, UnixSeconds::now()).await
+        });
+    }
+    let mut answers = Vec::new();
+    while let Some(joined) = tasks.join_next().await {
+        answers.extend(joined);
+    }
+    answers
+}
+
+fn one_winner(answers: &[Answer]) -> Result<(), Violation> {
+    let admitted = admissions(answers);
+    let refused = answers.iter().filter(|answer| **answer == Ok(Spend::AlreadySpent)).count();
+    if (admitted, refused) == (1, RACERS - 1) {
+        return Ok(());
+    }
+    Err(Rule::OneWinner
+        .broken(format!("of {RACERS} presentations {admitted} were admitted and {refused} refused")))
+}
+
+type Answer = Result<Spend, Unknown>;
+
+fn admissions(answers: &[Answer]) -> usize {
+    answers.iter().filter(|answer| **answer == Ok(Spend::Admitted)).count()
+}
+
+/// A new epoch that lives for another hour.
+fn epoch() -> Epoch {
+    Epoch {
+        key: TokenKeyId(rand::random()),
+        expires: UnixSeconds::now().saturating_add(Duration::from_secs(3600)),
+    }
+}
+
+/// A key nobody has spent.
+fn fresh(epoch: &Epoch) -> SpentKey {
+    SpentKey::derive(TokenType::BlindRsa2048, epoch.key, Nonce(rand::random()))
+}
+
+fn single() -> Runtime {
+    runtime(&mut Builder::new_current_thread())
+}
+
+fn runtime(builder: &mut Builder) -> Runtime {
+    builder.enable_all().build().expect("a tokio runtime: the system has threads and file descriptors left")
+}

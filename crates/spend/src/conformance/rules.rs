@@ -1,0 +1,94 @@
+//! The rules that hold for one caller at a time.
+
+use super::{Rule, epoch, fresh};
+use crate::conformance::Violation;
+use crate::{Epoch, Seen, Spend, SpendStore, Unknown};
+use postern_token::{Nonce, SpentKey, TokenType, UnixSeconds};
+use std::time::Duration;
+
+/// Enough keys that a store which looks at a part of a key only is noticed.
+const KEYS: usize = 1000;
+
+pub(super) async fn check<S: SpendStore>(store: &S) -> Result<(), Violation> {
+    Rule::Ready.wants("ready", &store.ready().await, &Ok(()))?;
+    first_is_admitted_later_are_not(store).await?;
+    epochs_do_not_mix(store).await?;
+    extending_reopens_nothing(store).await?;
+    expired_is_refused(store).await
+}
+
+async fn first_is_admitted_later_are_not<S: SpendStore>(store: &S) -> Result<(), Violation> {
+    let (epoch, now) = (epoch(), UnixSeconds::now());
+    let keys: Vec<_> = (0..KEYS).map(|_| fresh(&epoch)).collect();
+    for key in &keys {
+        Rule::HintFollowsSpend.wants(
+            "before the spend",
+            &store.seen(key, &epoch).await,
+            &Ok(Seen::NotSeen),
+        )?;
+        Rule::FirstIsAdmitted.wants(
+            "a fresh key",
+            &store.spend(key, &epoch, now).await,
+            &Ok(Spend::Admitted),
+        )?;
+        Rule::HintFollowsSpend.wants("after the spend", &store.seen(key, &epoch).await, &Ok(Seen::Spent))?;
+    }
+    for key in &keys {
+        for presentation in ["second", "third"] {
+            let again = store.spend(key, &epoch, now).await;
+            Rule::LaterAreRefused.wants(presentation, &again, &Ok(Spend::AlreadySpent))?;
+        }
+        Rule::HintFollowsSpend.wants("after refusals", &store.seen(key, &epoch).await, &Ok(Seen::Spent))?;
+    }
+    Ok(())
+}
+
+async fn epochs_do_not_mix<S: SpendStore>(store: &S) -> Result<(), Violation> {
+    let (one, other, now) = (epoch(), epoch(), UnixSeconds::now());
+    let nonce = Nonce(rand::random());
+    for epoch in [one, other] {
+        let key = SpentKey::derive(TokenType::BlindRsa2048, epoch.key, nonce);
+        Rule::EpochsDoNotMix.wants("hint", &store.seen(&key, &epoch).await, &Ok(Seen::NotSeen))?;
+        Rule::EpochsDoNotMix.wants("spend", &store.spend(&key, &epoch, now).await, &Ok(Spend::Admitted))?;
+    }
+    for epoch in [one, other] {
+        let key = SpentKey::derive(TokenType::BlindRsa2048, epoch.key, nonce);
+        Rule::EpochsDoNotMix.wants(
+            "replay",
+            &store.spend(&key, &epoch, now).await,
+            &Ok(Spend::AlreadySpent),
+        )?;
+    }
+    Ok(())
+}
+
+async fn extending_reopens_nothing<S: SpendStore>(store: &S) -> Result<(), Violation> {
+    let (early, now) = (epoch(), UnixSeconds::now());
+    let late = Epoch { expires: early.expires.saturating_add(Duration::from_secs(3600)), ..early };
+    let (before, after) = (fresh(&early), fresh(&early));
+    let rule = Rule::ExtendingReopensNothing;
+    rule.wants("before", &store.spend(&before, &early, now).await, &Ok(Spend::Admitted))?;
+    rule.wants("old key", &store.spend(&before, &late, now).await, &Ok(Spend::AlreadySpent))?;
+    rule.wants("new key", &store.spend(&after, &late, now).await, &Ok(Spend::Admitted))?;
+    // A caller that has not heard of the new expiry yet.
+    rule.wants("old caller", &store.spend(&after, &early, now).await, &Ok(Spend::AlreadySpent))
+}
+
+async fn expired_is_refused<S: SpendStore>(store: &S) -> Result<(), Violation> {
+    let (epoch, now) = (epoch(), UnixSeconds::now());
+    let (spent, fresh) = (super::fresh(&epoch), super::fresh(&epoch));
+    let rule = Rule::ExpiredIsRefused;
+    let last = UnixSeconds(epoch.expires.0 - 1);
+    rule.wants("in time", &store.spend(&spent, &epoch, now).await, &Ok(Spend::Admitted))?;
+    rule.wants("in the last second", &store.spend(&spent, &epoch, last).await, &Ok(Spend::AlreadySpent))?;
+    for late in [epoch.expires, epoch.expires.saturating_add(Duration::from_secs(1))] {
+        for key in [&spent, &fresh] {
+            let answer = store.spend(key, &epoch, late).await;
+            rule.wants("at the expiry or after", &answer, &Err(Unknown::EpochRetired))?;
+        }
+    }
+    // An epoch that had expired before it was heard of.
+    let over = Epoch { expires: now, ..super::epoch() };
+    let answer = store.spend(&super::fresh(&over), &over, now).await;
+    rule.wants("an epoch already over", &answer, &Err(Unknown::EpochRetired))
+}

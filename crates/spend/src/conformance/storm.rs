@@ -1,0 +1,134 @@
+//! Cancellation: presentations dropped after any number of polls, among others that run to their end.
+
+use super::{Answer, Rule, Violation, admissions, epoch, fresh};
+use crate::{Epoch, Spend, SpendStore};
+use postern_token::{SpentKey, UnixSeconds};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use tokio::task::JoinSet;
+
+/// Keys cancelled one after the other.
+const ONE_BY_ONE: usize = 500;
+/// Keys whose presentations are cancelled at once, and how many presentations each has.
+const AT_ONCE: (usize, usize) = (200, 16);
+/// Futures are dropped before their first poll, and up to after this many.
+const POLLS: usize = 6;
+
+pub(super) async fn check<S: SpendStore>(store: &Arc<S>) -> Result<(), Violation> {
+    one_by_one(&**store).await?;
+    at_once(store).await
+}
+
+/// After each cancelled spend the very next answers are checked: those a connection that fell out of step, or a lock
+/// left behind, would spoil.
+async fn one_by_one<S: SpendStore>(store: &S) -> Result<(), Violation> {
+    let (epoch, now) = (epoch(), UnixSeconds::now());
+    let spent = fresh(&epoch);
+    let first = store.spend(&spent, &epoch, now).await;
+    Rule::FirstIsAdmitted.wants("a fresh key", &first, &Ok(Spend::Admitted))?;
+
+    for round in 0..ONE_BY_ONE {
+        let (cancelled, other) = (fresh(&epoch), fresh(&epoch));
+        let mut answers: Vec<Answer> = Vec::new();
+        answers.extend(polled(store.spend(&cancelled, &epoch, now), round % POLLS).await);
+        if answers == [Ok(Spend::AlreadySpent)] {
+            return Err(Rule::AnswersDoNotStray.broken("a fresh key is said to be spent"));
+        }
+        // Both orders, for a stray answer may be right by chance.
+        if round % 2 == 0 {
+            replay_is_refused(store, &spent, &epoch, now).await?;
+            fresh_is_not_refused(store, &other, &epoch, now).await?;
+        } else {
+            fresh_is_not_refused(store, &other, &epoch, now).await?;
+            replay_is_refused(store, &spent, &epoch, now).await?;
+        }
+        for _ in 0..3 {
+            answers.push(store.spend(&cancelled, &epoch, now).await);
+        }
+        settled(&answers)?;
+    }
+    Ok(())
+}
+
+async fn at_once<S: SpendStore>(store: &Arc<S>) -> Result<(), Violation> {
+    let epoch = epoch();
+    for _ in 0..AT_ONCE.0 {
+        let key = fresh(&epoch);
+        let mut tasks = JoinSet::new();
+        for presentation in 0..AT_ONCE.1 {
+            let store = Arc::clone(store);
+            tasks.spawn(async move {
+                polled(store.spend(&key, &epoch, UnixSeconds::now()), presentation % POLLS).await
+            });
+        }
+        let mut answers: Vec<Answer> = Vec::new();
+        while let Some(joined) = tasks.join_next().await {
+            answers.extend(joined.ok().flatten());
+        }
+        for _ in 0..2 {
+            answers.push(store.spend(&key, &epoch, UnixSeconds::now()).await);
+        }
+        settled(&answers)?;
+    }
+    Ok(())
+}
+
+/// All answers to presentations of one key, the last of them not cancelled and after all others: at most one admitted,
+/// and by now the key is spent.
+fn settled(answers: &[Answer]) -> Result<(), Violation> {
+    let rule = Rule::CancelledNeverTwice;
+    match admissions(answers) {
+        0 | 1 => rule.wants("the last presentation", &answers.last(), &Some(&Ok(Spend::AlreadySpent))),
+        more => {
+            Err(rule.broken(format!("{more} of {} presentations were admitted: {answers:?}", answers.len())))
+        }
+    }
+}
+
+/// A store may answer `Unknown` right after a cancellation (it closed the connection), but nothing wrong.
+async fn replay_is_refused<S: SpendStore>(
+    store: &S,
+    spent: &SpentKey,
+    epoch: &Epoch,
+    now: UnixSeconds,
+) -> Result<(), Violation> {
+    match store.spend(spent, epoch, now).await {
+        Ok(Spend::Admitted) => {
+            Err(Rule::AnswersDoNotStray.broken("a replay is admitted after a cancelled spend"))
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn fresh_is_not_refused<S: SpendStore>(
+    store: &S,
+    key: &SpentKey,
+    epoch: &Epoch,
+    now: UnixSeconds,
+) -> Result<(), Violation> {
+    match store.spend(key, epoch, now).await {
+        Ok(Spend::AlreadySpent) => {
+            Err(Rule::AnswersDoNotStray.broken("a fresh key is said to be spent after a cancelled spend"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Polls a future at most so many times, each time it asks for it, and drops it then.
+async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
+    if polls == 0 {
+        return None;
+    }
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => {
+            left -= 1;
+            if left == 0 { Poll::Ready(None) } else { Poll::Pending }
+        }
+    })
+    .await
+}

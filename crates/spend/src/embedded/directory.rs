@@ -1,0 +1,162 @@
+//! The store's directory: who has it, what is in it, and the steps that change it so that no crash loses a record.
+//!
+//! ```text
+//! lock             held by the process that has the store open
+//! <key id>.new     an epoch being created: no record has been written to it
+//! <key id>.spent   the records of a live epoch
+//! <key id>.retired a tombstone: the epoch was dropped, and its key is refused for ever
+//! ```
+
+use super::error::{On, StoreError};
+use postern_token::TokenKeyId;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The directory, locked for this process until dropped.
+pub(crate) struct Directory {
+    path: PathBuf,
+    handle: File,
+    _lock: File,
+}
+
+/// What [`Directory::take`] found. New, unfinished files have been removed.
+#[derive(Default)]
+pub(crate) struct Contents {
+    pub(crate) live: Vec<TokenKeyId>,
+    pub(crate) retired: Vec<TokenKeyId>,
+}
+
+impl Directory {
+    /// Creates the directory if need be (mode 0700), locks it and lists it.
+    pub(crate) fn take(path: &Path) -> Result<(Self, Contents), StoreError> {
+        create(path)?;
+        let handle = File::open(path).on("open", path)?;
+        let meta = handle.metadata().on("read", path)?;
+        if !meta.is_dir() {
+            return Err(StoreError::Foreign(path.to_owned()));
+        }
+        if meta.mode() & 0o022 != 0 {
+            return Err(StoreError::Exposed { path: path.to_owned(), mode: meta.mode() & 0o7777 });
+        }
+        let lock = lock(path)?;
+        let directory = Self { path: path.to_owned(), handle, _lock: lock };
+        let contents = directory.list()?;
+        Ok((directory, contents))
+    }
+
+    /// The file that holds the records of a live epoch.
+    pub(crate) fn records(&self, key: TokenKeyId) -> PathBuf {
+        self.path.join(format!("{}.spent", key.to_hex()))
+    }
+
+    /// Puts a file of `bytes` in place under its final name: it is whole on disk before that name exists.
+    pub(crate) fn create(&self, key: TokenKeyId, bytes: &[u8]) -> Result<File, StoreError> {
+        let place = self.records(key);
+        // Not overwritten even when it appears under our feet: it may be a backup somebody has just brought back.
+        if fs::exists(&place).on("look for", &place)? {
+            return Err(StoreError::Foreign(place));
+        }
+        let new = self.path.join(format!("{}.new", key.to_hex()));
+        let result = write_new(&new, bytes).and_then(|file| {
+            fs::rename(&new, &place).on("rename", &new)?;
+            // The name is taken back when it may not last: nobody writes to the file then.
+            self.sync().inspect_err(|_| _ = fs::remove_file(&place))?;
+            Ok(file)
+        });
+        result.inspect_err(|_| _ = fs::remove_file(&new))
+    }
+
+    /// Turns the records of an epoch into its tombstone: first the name, for good, then the space is given back. So
+    /// there is no moment, and no crash, with neither.
+    pub(crate) fn retire(&self, key: TokenKeyId) -> Result<(), StoreError> {
+        let (records, tombstone) = (self.records(key), self.tombstone(key));
+        fs::rename(&records, &tombstone).on("rename", &records)?;
+        self.sync()?;
+        self.empty_tombstone(key)
+    }
+
+    /// Gives back what a tombstone still holds, after a crash between the two steps of [`Directory::retire`].
+    pub(crate) fn empty_tombstone(&self, key: TokenKeyId) -> Result<(), StoreError> {
+        let tombstone = self.tombstone(key);
+        if fs::metadata(&tombstone).on("read", &tombstone)?.len() == 0 {
+            return Ok(());
+        }
+        let file = OpenOptions::new().write(true).open(&tombstone).on("open", &tombstone)?;
+        file.set_len(0).on("empty", &tombstone)
+    }
+
+    fn tombstone(&self, key: TokenKeyId) -> PathBuf {
+        self.path.join(format!("{}.retired", key.to_hex()))
+    }
+
+    /// Makes names last: a rename is on disk only when its directory is.
+    fn sync(&self) -> Result<(), StoreError> {
+        self.handle.sync_all().on("sync", &self.path)
+    }
+
+    fn list(&self) -> Result<Contents, StoreError> {
+        let mut contents = Contents::default();
+        for entry in fs::read_dir(&self.path).on("list", &self.path)? {
+            let entry = entry.on("list", &self.path)?;
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_str().unwrap_or_default();
+            if name == "lost+found" {
+                continue; // the root of a filesystem of its own
+            }
+            if !entry.file_type().on("read", &path)?.is_file() {
+                return Err(StoreError::Foreign(path));
+            }
+            match name.split_once('.').map(|(stem, kind)| (key_id(stem), kind)) {
+                Some((Some(key), "spent")) => contents.live.push(key),
+                Some((Some(key), "retired")) => contents.retired.push(key),
+                Some((Some(_), "new")) => fs::remove_file(&path).on("remove", &path)?,
+                None if name == "lock" => {}
+                _ => return Err(StoreError::Foreign(path)),
+            }
+        }
+        Ok(contents)
+    }
+}
+
+fn create(path: &Path) -> Result<(), StoreError> {
+    if fs::exists(path).on("look for", path)? {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(path).on("create", path)?;
+    // The directory's own name has to last too, or power loss could take the whole store with it.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).and_then(|parent| parent.sync_all()).on("sync", parent)
+}
+
+fn lock(path: &Path) -> Result<File, StoreError> {
+    let place = path.join("lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&place);
+    let file = file.on("open", &place)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::InUse(path.to_owned())),
+        Err(TryLockError::Error(error)) => Err(error).on("lock", &place),
+    }
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> Result<File, StoreError> {
+    use std::os::unix::fs::FileExt;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path);
+    let file = file.on("create", path)?;
+    file.write_all_at(bytes, 0).on("write", path)?;
+    file.sync_all().on("sync", path)?;
+    Ok(file)
+}
+
+/// The key id that 64 lower-case hex digits spell: one name for one key.
+fn key_id(stem: &str) -> Option<TokenKeyId> {
+    if stem.len() != 64 || !stem.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
+        return None;
+    }
+    let mut id = [0; 32];
+    for (byte, digits) in id.iter_mut().zip(stem.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(TokenKeyId(id))
+}

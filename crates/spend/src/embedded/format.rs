@@ -1,0 +1,172 @@
+//! The bytes of a records file: two headers, then records. No I/O here.
+//!
+//! ```text
+//! 0     header   magic[8] | version u32 | record length u32 | token key id[32] | expires u64 | 0 u32 | CRC-32 u32
+//! 4096  header   the same again
+//! 8192  records  key[16] | CRC-32 of the key u32
+//! ```
+//!
+//! Integers are little-endian. There are two headers, a page apart, so that moving the expiry rewrites one while the
+//! other stays whole; the valid one with the later expiry counts.
+
+use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
+
+/// Where the two headers stand.
+pub(crate) const HEADERS: [u64; 2] = [0, 4096];
+/// The length of a header in bytes.
+pub(crate) const HEADER_LEN: usize = 64;
+/// Where the first record stands.
+pub(crate) const RECORDS: u64 = 8192;
+/// The length of a record in bytes.
+pub(crate) const RECORD_LEN: usize = 20;
+/// The version this code writes and reads.
+pub(crate) const VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"PSTSPENT";
+
+/// The first 128 bits of a spent key: all that is kept of it, in memory and on disk.
+///
+/// Half a SHA-256 is enough. A collision can only refuse, never admit. Making one for somebody else's token takes a
+/// second preimage (2^128 tries against a nonce nobody else has seen), and every try that counts must be a token the
+/// issuer signed. Two tokens of one's own that collide (2^64 tries) are worth one token between them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ShortKey(pub(crate) u128);
+
+impl ShortKey {
+    pub(crate) fn of(key: &SpentKey) -> Self {
+        let mut front = [0; 16];
+        front.copy_from_slice(&key.as_bytes()[..16]);
+        Self(u128::from_le_bytes(front))
+    }
+}
+
+/// What a header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) key: TokenKeyId,
+    pub(crate) expires: UnixSeconds,
+}
+
+/// Why 64 bytes are not a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeaderFault {
+    /// No magic, a wrong checksum, or a record length that version 1 does not have.
+    Broken,
+    /// Written by a later version of the program.
+    Newer(u32),
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(RECORD_LEN as u32).to_le_bytes());
+        bytes[16..48].copy_from_slice(&self.key.0);
+        bytes[48..56].copy_from_slice(&self.expires.0.to_le_bytes());
+        let checksum = crc32fast::hash(&bytes[..60]);
+        bytes[60..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, HeaderFault> {
+        if bytes[..8] != MAGIC {
+            return Err(HeaderFault::Broken);
+        }
+        // The version comes before the checksum: a later layout may keep its checksum elsewhere.
+        match u32_at(bytes, 8) {
+            VERSION => {}
+            newer if newer > VERSION => return Err(HeaderFault::Newer(newer)),
+            _ => return Err(HeaderFault::Broken),
+        }
+        if u32_at(bytes, 60) != crc32fast::hash(&bytes[..60]) || u32_at(bytes, 12) != RECORD_LEN as u32 {
+            return Err(HeaderFault::Broken);
+        }
+        let mut key = [0; 32];
+        key.copy_from_slice(&bytes[16..48]);
+        let expires = u64::from(u32_at(bytes, 48)) | u64::from(u32_at(bytes, 52)) << 32;
+        Ok(Self { key: TokenKeyId(key), expires: UnixSeconds(expires) })
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// What 20 bytes among the records turned out to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// A record as it was written.
+    Whole(ShortKey),
+    /// Zeros: a place that was reserved and never written.
+    Hole,
+    /// A wrong checksum: torn or changed. The bytes where the key stood are kept, for refusing is safe.
+    Damaged(ShortKey),
+}
+
+impl Record {
+    pub(crate) fn encode(key: ShortKey) -> [u8; RECORD_LEN] {
+        let mut bytes = [0; RECORD_LEN];
+        bytes[..16].copy_from_slice(&key.0.to_le_bytes());
+        let checksum = crc32fast::hash(&bytes[..16]);
+        bytes[16..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; RECORD_LEN]) -> Self {
+        let mut key = [0; 16];
+        key.copy_from_slice(&bytes[..16]);
+        let short = ShortKey(u128::from_le_bytes(key));
+        if u32_at(bytes, 16) == crc32fast::hash(&key) {
+            Self::Whole(short) // sixteen zeros have another checksum than four zeros, so a hole does not come here
+        } else if *bytes == [0; RECORD_LEN] {
+            Self::Hole
+        } else {
+            Self::Damaged(short)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Header = Header { key: TokenKeyId([7; 32]), expires: UnixSeconds(0x0102_0304_0506) };
+
+    #[test]
+    fn a_header_comes_back() {
+        assert_eq!(Header::decode(&HEADER.encode()), Ok(HEADER));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_header_is_noticed() {
+        for bit in 0..HEADER_LEN * 8 {
+            let mut bytes = HEADER.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&bytes).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_later_version_is_named() {
+        let mut bytes = HEADER.encode();
+        bytes[8] = 2;
+        assert_eq!(Header::decode(&bytes), Err(HeaderFault::Newer(2)));
+        bytes[8] = 0;
+        assert_eq!(Header::decode(&bytes), Err(HeaderFault::Broken));
+    }
+
+    #[test]
+    fn records_are_whole_damaged_or_holes() {
+        let key = ShortKey(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+        let bytes = Record::encode(key);
+        assert!(Record::decode(&bytes) == Record::Whole(key));
+        assert!(Record::decode(&[0; RECORD_LEN]) == Record::Hole);
+        assert!(Record::decode(&Record::encode(ShortKey(0))) == Record::Whole(ShortKey(0)));
+        for bit in 0..RECORD_LEN * 8 {
+            let mut bytes = bytes;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(Record::decode(&bytes), Record::Damaged(_)), "bit {bit}");
+        }
+    }
+}

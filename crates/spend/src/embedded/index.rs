@@ -1,0 +1,89 @@
+//! The set of spent keys in memory: 256 shards, 17 bytes a bucket.
+
+use super::format::ShortKey;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use parking_lot::Mutex;
+use std::hash::{BuildHasher, RandomState};
+
+const SHARDS: usize = 256;
+
+/// A set of keys that many threads add to at once.
+///
+/// Keys are hashed with SipHash under a random key of this process: clients choose their nonces, so the bits of a
+/// spent key can be ground, and a table indexed by them could be flooded into one bucket.
+///
+/// A table grows by doubling, shard by shard, so growing a set of four million stops one shard for the time it takes
+/// to move 16,000 keys, and not everybody for the time of four million.
+pub(crate) struct Index {
+    hasher: RandomState,
+    shards: Box<[Shard]>,
+}
+
+/// A cache line each, so that cores working on neighbouring shards do not take turns.
+#[repr(align(64))]
+#[derive(Default)]
+struct Shard(Mutex<HashTable<ShortKey>>);
+
+impl Index {
+    pub(crate) fn new() -> Self {
+        Self { hasher: RandomState::new(), shards: (0..SHARDS).map(|_| Shard::default()).collect() }
+    }
+
+    /// Adds a key; false when it was there already.
+    pub(crate) fn insert(&self, key: ShortKey) -> bool {
+        let hash = self.hasher.hash_one(key);
+        let mut table = self.shard(hash).lock();
+        match table.entry(hash, |other| *other == key, |other| self.hasher.hash_one(other)) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(key);
+                true
+            }
+        }
+    }
+
+    pub(crate) fn contains(&self, key: ShortKey) -> bool {
+        let hash = self.hasher.hash_one(key);
+        self.shard(hash).lock().find(hash, |other| *other == key).is_some()
+    }
+
+    /// Makes room for about `keys` keys in all, so that loading them moves none twice.
+    pub(crate) fn reserve(&self, keys: usize) {
+        for shard in &self.shards {
+            shard.0.lock().reserve(keys / SHARDS, |other| self.hasher.hash_one(other));
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.0.lock().len()).sum()
+    }
+
+    /// Bytes allocated.
+    pub(crate) fn bytes(&self) -> usize {
+        let tables: usize = self.shards.iter().map(|shard| shard.0.lock().allocation_size()).sum();
+        tables + SHARDS * size_of::<Shard>()
+    }
+
+    /// Bits 32 to 39 choose the shard: the table within takes its bucket from the low bits and its tag from the top.
+    fn shard(&self, hash: u64) -> &Mutex<HashTable<ShortKey>> {
+        &self.shards[(hash >> 32) as usize % SHARDS].0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_differ_only_in_their_last_bits_spread_over_the_shards() {
+        let index = Index::new();
+        for low in 0..100_000_u128 {
+            assert!(index.insert(ShortKey(low << 100)));
+        }
+        let fullest = index.shards.iter().map(|shard| shard.0.lock().len()).max().unwrap();
+        assert!(fullest < 600, "about 390 a shard are expected, the fullest has {fullest}");
+        assert_eq!(index.len(), 100_000);
+        assert!(index.contains(ShortKey(5 << 100)) && !index.contains(ShortKey(5)));
+    }
+}

@@ -1,0 +1,230 @@
+//! One epoch: its file, its set of keys, and the order in which the two are written.
+
+use super::error::{On, StoreError};
+use super::format::{HEADER_LEN, HEADERS, Header, HeaderFault, RECORD_LEN, RECORDS, Record, ShortKey};
+use super::index::Index;
+use crate::Epoch;
+use parking_lot::Mutex;
+use postern_token::{TokenKeyId, UnixSeconds};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Bytes read at a time while loading: 64 Ki records.
+const CHUNK: usize = RECORD_LEN << 16;
+
+/// With more damaged records than this, and more than whole ones, the file is something else than records.
+const DAMAGE_LIMIT: u64 = 1000;
+
+/// The records of one live epoch.
+pub(crate) struct EpochLog {
+    key: TokenKeyId,
+    file: File,
+    index: Index,
+    expires: AtomicU64,
+    /// Where the next record goes: reserved by adding, so that writers never meet and a write that failed or fell
+    /// short leaves a gap of one record and moves nothing else.
+    next: AtomicU64,
+    /// Something was written since the last sync began.
+    dirty: AtomicBool,
+    /// The expiry in each of the two headers; `None` where it is broken.
+    headers: Mutex<[Option<UnixSeconds>; 2]>,
+    found: Found,
+}
+
+/// What was found while loading.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Found {
+    pub(crate) whole: u64,
+    pub(crate) damaged: u64,
+    pub(crate) holes: u64,
+}
+
+impl EpochLog {
+    /// The first bytes of a new file: both headers.
+    pub(crate) fn first_bytes(epoch: &Epoch) -> Vec<u8> {
+        let mut bytes = vec![0; RECORDS as usize];
+        for at in HEADERS {
+            let header = Header { key: epoch.key, expires: epoch.expires }.encode();
+            bytes[at as usize..at as usize + HEADER_LEN].copy_from_slice(&header);
+        }
+        bytes
+    }
+
+    /// An epoch without records, over a file with [`EpochLog::first_bytes`] in it.
+    pub(crate) fn new(epoch: &Epoch, file: File) -> Self {
+        Self {
+            key: epoch.key,
+            file,
+            index: Index::new(),
+            expires: AtomicU64::new(epoch.expires.0),
+            next: AtomicU64::new(RECORDS),
+            dirty: AtomicBool::new(false),
+            headers: Mutex::new([Some(epoch.expires); 2]),
+            found: Found::default(),
+        }
+    }
+
+    /// Opens the file at `path` and reads its headers, but no record yet.
+    pub(crate) fn open(key: TokenKeyId, path: &Path) -> Result<Self, StoreError> {
+        let file = OpenOptions::new().read(true).write(true).open(path).on("open", path)?;
+        let len = file.metadata().on("read", path)?.len();
+        if len < RECORDS {
+            let why = format!("it ends after {len} bytes, within its header");
+            return Err(StoreError::Damaged { path: path.to_owned(), why });
+        }
+        let mut headers = [None; 2];
+        for (at, expires) in HEADERS.into_iter().zip(&mut headers) {
+            let mut bytes = [0; HEADER_LEN];
+            file.read_exact_at(&mut bytes, at).on("read", path)?;
+            match Header::decode(&bytes) {
+                Ok(header) if header.key == key => *expires = Some(header.expires),
+                Ok(_) => {
+                    let why = "its header names another key than its file name".to_owned();
+                    return Err(StoreError::Damaged { path: path.to_owned(), why });
+                }
+                Err(HeaderFault::Newer(version)) => {
+                    return Err(StoreError::Newer { path: path.to_owned(), version });
+                }
+                Err(HeaderFault::Broken) => {}
+            }
+        }
+        let Some(expires) = headers.into_iter().flatten().max() else {
+            let why = "both its headers are broken".to_owned();
+            return Err(StoreError::Damaged { path: path.to_owned(), why });
+        };
+        let mut log = Self::new(&Epoch { key, expires }, file);
+        log.headers = Mutex::new(headers);
+        Ok(log)
+    }
+
+    /// Reads all records into memory.
+    pub(crate) fn load(&mut self, path: &Path) -> Result<(), StoreError> {
+        let meta = self.file.metadata().on("read", path)?;
+        // Room by the blocks the file really has: a length alone may be a hole's.
+        let records = meta.len().min(meta.blocks().saturating_mul(512)) / RECORD_LEN as u64;
+        self.index.reserve(usize::try_from(records).unwrap_or(0));
+
+        let mut chunk = vec![0; CHUNK];
+        let mut at = RECORDS;
+        loop {
+            let read = read_up_to(&self.file, &mut chunk, at).on("read", path)?;
+            // A last record that was cut short: what is missing reads as zeros, and its place is not used again.
+            let rounded = read.next_multiple_of(RECORD_LEN);
+            chunk[read..rounded].fill(0);
+            for bytes in chunk[..rounded].as_chunks::<RECORD_LEN>().0 {
+                self.take_in(bytes);
+            }
+            at += rounded as u64;
+            if read < chunk.len() {
+                break;
+            }
+        }
+        self.next = AtomicU64::new(at);
+        if self.found.damaged > DAMAGE_LIMIT && self.found.damaged > self.found.whole {
+            let why = format!("{} records are damaged and {} whole", self.found.damaged, self.found.whole);
+            return Err(StoreError::Damaged { path: path.to_owned(), why });
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, bytes: &[u8; RECORD_LEN]) {
+        match Record::decode(bytes) {
+            Record::Whole(key) => {
+                self.found.whole += 1;
+                self.index.insert(key);
+            }
+            Record::Damaged(key) => {
+                self.found.damaged += 1;
+                self.index.insert(key); // if it was the checksum that suffered, this keeps the token spent
+            }
+            Record::Hole => self.found.holes += 1,
+        }
+    }
+
+    pub(crate) fn key(&self) -> TokenKeyId {
+        self.key
+    }
+
+    pub(crate) fn expires(&self) -> UnixSeconds {
+        UnixSeconds(self.expires.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn contains(&self, key: ShortKey) -> bool {
+        self.index.contains(key)
+    }
+
+    /// Spends a key, in the order that makes it safe: memory (one caller wins, all others are refused from here on),
+    /// then the file, and only then may the caller answer. False when the key was spent before.
+    ///
+    /// A record that cannot be written leaves the key spent in memory: refusing is safe.
+    pub(crate) fn spend(&self, key: ShortKey) -> io::Result<bool> {
+        if !self.index.insert(key) {
+            return Ok(false);
+        }
+        let at = self.next.fetch_add(RECORD_LEN as u64, Ordering::Relaxed);
+        let written = self.file.write_all_at(&Record::encode(key), at);
+        self.dirty.store(true, Ordering::Release); // even after an error: part of it may have been written
+        written.map(|()| true)
+    }
+
+    /// Moves the expiry to a later second and makes it last. The header that is not rewritten stays whole.
+    ///
+    /// A sync that fails reports the failure of everybody's records, and only once: `sync_failed` passes it on.
+    pub(crate) fn extend(
+        &self,
+        expires: UnixSeconds,
+        sync_failed: impl FnOnce(&io::Error),
+    ) -> io::Result<()> {
+        let mut headers = self.headers.lock();
+        if expires <= self.expires() {
+            return Ok(());
+        }
+        let older = usize::from(headers[1] < headers[0]); // a broken one is the oldest
+        let header = Header { key: self.key, expires };
+        headers[older] = None;
+        self.file.write_all_at(&header.encode(), HEADERS[older])?;
+        self.file.sync_data().inspect_err(sync_failed)?;
+        headers[older] = Some(expires);
+        self.expires.store(expires.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Syncs what has been written, if anything has.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        // Taken before the sync: a write that comes meanwhile raises it again.
+        if self.dirty.swap(false, Ordering::AcqRel) { self.file.sync_data() } else { Ok(()) }
+    }
+
+    pub(crate) fn found(&self) -> Found {
+        self.found
+    }
+
+    pub(crate) fn records(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.index.bytes() + size_of::<Self>()
+    }
+
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+}
+
+/// Reads until `buffer` is full or the file ends.
+fn read_up_to(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], at + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}

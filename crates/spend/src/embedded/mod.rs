@@ -1,0 +1,221 @@
+//! The store for one process: a set in memory, and a file of records for each token key.
+
+mod directory;
+mod error;
+mod format;
+mod index;
+mod log;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use crate::{Epoch, Seen, Spend, SpendStore, Unknown};
+use directory::Directory;
+pub use error::StoreError;
+use format::ShortKey;
+use log::EpochLog;
+use parking_lot::{Mutex, RwLock};
+use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
+use std::collections::HashSet;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+pub use sync::Fsync;
+use sync::Syncer;
+
+/// The embedded store: one process, one directory.
+///
+/// * A record has left the process before its spend is answered: `kill -9` makes nothing re-spendable. What power loss
+///   can cost is [`Fsync`]'s choice.
+/// * A record takes 20 bytes on disk and 20 to 39 in memory (a set of 16-byte keys that grows by doubling).
+/// * An epoch is dropped whole when it has expired, and its key is refused from then on for ever: the tombstone stays
+///   in the directory.
+/// * With [`Fsync::Interval`] a spend never waits for another thread: it is one `pwrite` on the caller's, about a
+///   microsecond, after which the future is ready at its first poll. The first spend of an epoch, and one that moves
+///   its expiry, create or rewrite a header and wait for the disk (some milliseconds, once in a key's life).
+///
+/// Dropping the store syncs a last time and lets go of the directory.
+pub struct Embedded {
+    // Dropped in this order: the thread first, which syncs the epochs, and the directory's lock last.
+    syncer: Syncer,
+    epochs: Arc<RwLock<Epochs>>,
+    /// Held while epochs are created, extended or dropped, and never while one is spent from.
+    changes: Mutex<()>,
+    directory: Directory,
+}
+
+#[derive(Default)]
+struct Epochs {
+    /// Few (a key and its predecessor or two), so a list.
+    live: Vec<Arc<EpochLog>>,
+    retired: HashSet<TokenKeyId>,
+}
+
+/// The size and state of an embedded store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Spent keys held.
+    pub records: u64,
+    /// Bytes the sets of keys take in memory.
+    pub memory_bytes: u64,
+    /// Bytes the records files have.
+    pub file_bytes: u64,
+    /// Live epochs.
+    pub epochs: u64,
+    /// Dropped epochs, whose keys are refused for ever.
+    pub retired: u64,
+    /// Records with a wrong checksum found when the store was opened. A crash in the middle of writing leaves one for
+    /// each spend that was not answered; more of them is a disk that changes what it was given.
+    pub damaged: u64,
+    /// Places without a record found when the store was opened: writes that failed, or that power loss undid.
+    pub holes: u64,
+}
+
+impl Embedded {
+    /// Opens the store in `directory`, which is created if need be (mode 0700, files 0600), reads all records, and
+    /// drops the epochs that have expired by `now`. Blocks on the disk; a million records take about a tenth of a
+    /// second.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] when another process has it open; otherwise whatever keeps it from reading every record
+    /// it once wrote.
+    pub fn open(directory: &Path, fsync: Fsync, now: UnixSeconds) -> Result<Self, StoreError> {
+        let (directory, contents) = Directory::take(directory)?;
+        let mut epochs = Epochs::default();
+        for key in contents.retired {
+            directory.empty_tombstone(key)?;
+            epochs.retired.insert(key);
+        }
+        for key in contents.live {
+            let path = directory.records(key);
+            let mut log = EpochLog::open(key, &path)?;
+            if epochs.retired.contains(&key) || now >= log.expires() {
+                directory.retire(key)?;
+                epochs.retired.insert(key);
+                continue;
+            }
+            log.load(&path)?;
+            epochs.live.push(Arc::new(log));
+        }
+        let epochs = Arc::new(RwLock::new(epochs));
+        let syncer = Syncer::start(fsync, {
+            let epochs = Arc::clone(&epochs);
+            move || epochs.read().live.clone()
+        })?;
+        Ok(Self { syncer, epochs, changes: Mutex::new(()), directory })
+    }
+
+    /// Drops every epoch that has expired by `now`: its file becomes a tombstone, its memory is freed. Returns how
+    /// many. Blocks on the disk: call it on a blocking thread, every minute or so. Until it is called, expired epochs
+    /// refuse all the same.
+    ///
+    /// # Errors
+    /// When the disk refuses; the epoch at fault and those after it stay until the next call.
+    pub fn drop_expired(&self, now: UnixSeconds) -> Result<usize, StoreError> {
+        let _changes = self.changes.lock();
+        let expired: Vec<_> =
+            self.epochs.read().live.iter().filter(|log| now >= log.expires()).map(|log| log.key()).collect();
+        for key in &expired {
+            self.directory.retire(*key)?;
+            let mut epochs = self.epochs.write();
+            epochs.retired.insert(*key);
+            let gone = epochs.live.extract_if(.., |log| log.key() == *key).collect::<Vec<_>>();
+            drop(epochs); // before the memory is freed, which takes a while
+            drop(gone);
+        }
+        Ok(expired.len())
+    }
+
+    /// What the store holds. Takes each shard's lock for a moment: fit for a scrape every second, not for a request.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let (live, retired) = {
+            let epochs = self.epochs.read();
+            (epochs.live.clone(), epochs.retired.len())
+        };
+        let mut stats = Stats { epochs: live.len() as u64, retired: retired as u64, ..Stats::default() };
+        for log in live {
+            stats.records += log.records() as u64;
+            stats.memory_bytes += log.memory_bytes() as u64;
+            stats.file_bytes += log.file_bytes();
+            stats.damaged += log.found().damaged;
+            stats.holes += log.found().holes;
+        }
+        stats
+    }
+
+    /// The log to spend from: the one there is, its expiry moved if `epoch` says later, or a new one.
+    fn log_for(&self, epoch: &Epoch) -> Result<Arc<EpochLog>, Unknown> {
+        let found = self.epochs.read().find(epoch.key)?; // a statement: the lock must not last into `change`
+        match found {
+            Some(log) if epoch.expires <= log.expires() => Ok(log),
+            _ => self.change(epoch),
+        }
+    }
+
+    /// Creates or extends an epoch, on disk first.
+    #[cold]
+    fn change(&self, epoch: &Epoch) -> Result<Arc<EpochLog>, Unknown> {
+        let _changes = self.changes.lock();
+        // Another caller may have been here first, to create it or to drop it.
+        let found = self.epochs.read().find(epoch.key)?;
+        if let Some(log) = found {
+            log.extend(epoch.expires, |error| self.syncer.fail(error))?;
+            return Ok(log);
+        }
+        let file = self.directory.create(epoch.key, &EpochLog::first_bytes(epoch)).map_err(|error| {
+            tracing::error!(%error, "cannot begin the spent records of a token key");
+            match error {
+                StoreError::Io { source, .. } => Unknown::from(source),
+                other => Unknown::Unavailable(other.kind()),
+            }
+        })?;
+        let log = Arc::new(EpochLog::new(epoch, file));
+        self.epochs.write().live.push(Arc::clone(&log));
+        Ok(log)
+    }
+}
+
+impl Epochs {
+    fn find(&self, key: TokenKeyId) -> Result<Option<Arc<EpochLog>>, Unknown> {
+        match self.live.iter().find(|log| log.key() == key) {
+            Some(log) => Ok(Some(Arc::clone(log))),
+            None if self.retired.contains(&key) => Err(Unknown::EpochRetired),
+            None => Ok(None),
+        }
+    }
+}
+
+impl SpendStore for Embedded {
+    async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
+        let log = self.epochs.read().find(epoch.key)?;
+        if log.is_some_and(|log| log.contains(ShortKey::of(key))) {
+            return Ok(Seen::Spent);
+        }
+        self.syncer.intact().map(|()| Seen::NotSeen)
+    }
+
+    async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
+        if now >= epoch.expires {
+            return Err(Unknown::EpochRetired);
+        }
+        self.syncer.intact()?;
+        let log = self.log_for(epoch)?;
+        if !log.spend(ShortKey::of(key))? {
+            return Ok(Spend::AlreadySpent);
+        }
+        // The one await there is. Dropped here, the key stays spent and nobody has been told.
+        self.syncer.durable().await?;
+        Ok(Spend::Admitted)
+    }
+
+    async fn ready(&self) -> Result<(), Unknown> {
+        self.syncer.intact()
+    }
+}
+
+impl fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Embedded").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,123 @@
+//! The embedded store beside a model of it: a `HashSet` for each epoch.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
+use postern_spend::{Embedded, Epoch, Fsync, Seen, Spend, SpendStore, Unknown};
+use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
+use proptest::prelude::*;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Spend { epoch: u8, key: u8 },
+    Seen { epoch: u8, key: u8 },
+    MoveExpiry { epoch: u8, by: i64 },
+    Wait(u64),
+    DropExpired,
+    Reopen,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..3_u8, 0..12_u8).prop_map(|(epoch, key)| Step::Spend { epoch, key }),
+        3 => (0..3_u8, 0..12_u8).prop_map(|(epoch, key)| Step::Seen { epoch, key }),
+        2 => (0..3_u8, -20..30_i64).prop_map(|(epoch, by)| Step::MoveExpiry { epoch, by }),
+        2 => (0..15_u64).prop_map(Step::Wait),
+        1 => Just(Step::DropExpired),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+#[derive(Default)]
+struct Model {
+    now: u64,
+    /// What callers say at present.
+    said: HashMap<u8, u64>,
+    /// The latest expiry under which a spend came, and the keys.
+    live: HashMap<u8, (u64, HashSet<u8>)>,
+    retired: HashSet<u8>,
+}
+
+impl Model {
+    fn spend(&mut self, epoch: u8, key: u8) -> Result<Spend, Unknown> {
+        let said = self.said[&epoch];
+        if self.now >= said || self.retired.contains(&epoch) {
+            return Err(Unknown::EpochRetired);
+        }
+        let (expires, keys) = self.live.entry(epoch).or_default();
+        *expires = said.max(*expires);
+        Ok(if keys.insert(key) { Spend::Admitted } else { Spend::AlreadySpent })
+    }
+
+    fn seen(&self, epoch: u8, key: u8) -> Result<Seen, Unknown> {
+        match self.live.get(&epoch) {
+            _ if self.retired.contains(&epoch) => Err(Unknown::EpochRetired),
+            Some((_, keys)) if keys.contains(&key) => Ok(Seen::Spent),
+            _ => Ok(Seen::NotSeen),
+        }
+    }
+
+    fn drop_expired(&mut self) -> usize {
+        let gone: Vec<_> =
+            self.live.extract_if(|_, (expires, _)| self.now >= *expires).map(|(id, _)| id).collect();
+        self.retired.extend(&gone);
+        gone.len()
+    }
+
+    fn epoch(&self, id: u8) -> Epoch {
+        Epoch { key: TokenKeyId([id; 32]), expires: UnixSeconds(self.said[&id]) }
+    }
+}
+
+fn key(epoch: &Epoch, number: u8) -> SpentKey {
+    SpentKey::derive(TokenType::BlindRsa2048, epoch.key, Nonce([number; 32]))
+}
+
+async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let directory = tempfile::tempdir().unwrap();
+    let open =
+        |now| Embedded::open(directory.path(), Fsync::Interval(Duration::from_secs(60)), UnixSeconds(now));
+    let mut model = Model { said: (0..3).map(|id| (id, 50)).collect(), ..Model::default() };
+    let mut store = open(0).unwrap();
+    for step in steps {
+        let now = UnixSeconds(model.now);
+        match step {
+            Step::Spend { epoch: id, key: number } => {
+                let epoch = model.epoch(id);
+                let answer = store.spend(&key(&epoch, number), &epoch, now).await;
+                prop_assert_eq!(answer, model.spend(id, number));
+            }
+            Step::Seen { epoch: id, key: number } => {
+                let epoch = model.epoch(id);
+                prop_assert_eq!(store.seen(&key(&epoch, number), &epoch).await, model.seen(id, number));
+            }
+            Step::MoveExpiry { epoch, by } => {
+                let said = model.said.get_mut(&epoch).unwrap();
+                *said = said.saturating_add_signed(by);
+            }
+            Step::Wait(seconds) => model.now += seconds,
+            Step::DropExpired => prop_assert_eq!(store.drop_expired(now).unwrap(), model.drop_expired()),
+            Step::Reopen => {
+                drop(store);
+                store = open(model.now).unwrap();
+                model.drop_expired();
+            }
+        }
+        let stats = store.stats();
+        let records: usize = model.live.values().map(|(_, keys)| keys.len()).sum();
+        prop_assert_eq!(
+            (stats.records, stats.epochs, stats.retired, stats.damaged, stats.holes),
+            (records as u64, model.live.len() as u64, model.retired.len() as u64, 0, 0)
+        );
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn the_store_answers_as_the_model_does(steps in prop::collection::vec(step(), 1..120)) {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(run(steps))?;
+    }
+}
