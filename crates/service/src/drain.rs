@@ -238,8 +238,13 @@ mod tests {
         ready.recv().unwrap();
         shutdown.drain();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let ended = runtime
-            .block_on(async { tokio::join!(shutdown.wait(LONG), async { release.send(()).unwrap() }).0 });
+        let ended = runtime.block_on(async {
+            let mut waiting = Box::pin(shutdown.wait(LONG));
+            let early = tokio::time::timeout(Duration::from_millis(50), &mut waiting).await;
+            assert!(early.is_err(), "the task of the other runtime is still open");
+            release.send(()).unwrap();
+            waiting.await
+        });
         assert_eq!(ended, Drained::Finished);
         worker.join().unwrap();
     }

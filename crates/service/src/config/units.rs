@@ -281,3 +281,42 @@ impl JsonSchema for Secret {
         json_schema!({ "type": "string", "format": "secret" })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_with_units_come_back_as_they_were_written() {
+        for text in ["0s", "1ms", "250ms", "10s", "90s", "5m", "24h", "30d"] {
+            let span: Span = text.parse().unwrap();
+            assert_eq!(span, span.to_string().parse().unwrap(), "{text} is written {span}");
+        }
+        assert_eq!(Span::hours(24).to_string(), "1d");
+        assert_eq!(Span::secs(90).to_string(), "90s");
+        for text in ["0B", "1B", "512B", "64KiB", "10MiB", "3GiB", "1500B"] {
+            assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
+        }
+        for (text, error) in [
+            ("10", UnitError::NoUnit),
+            ("", UnitError::NoNumber),
+            ("s", UnitError::NoNumber),
+            ("-1s", UnitError::NoNumber),
+            ("1.5s", UnitError::NoNumber),
+            ("1w", UnitError::UnknownUnit("ms, s, m, h and d")),
+            ("99999999999999999999s", UnitError::TooLarge),
+            ("9999999999999999999d", UnitError::TooLarge),
+        ] {
+            assert_eq!(text.parse::<Span>(), Err(error), "{text}");
+        }
+        assert_eq!("64KB".parse::<Size>(), Err(UnitError::UnknownUnit("B, KiB, MiB and GiB")));
+    }
+
+    #[test]
+    fn a_secret_does_not_show() {
+        let secret = Secret::new("hunter2");
+        assert_eq!(format!("{secret:?}"), "Secret(redacted)");
+        assert_eq!(serde_json::to_string(&secret).unwrap(), "\"(redacted)\"");
+        assert_eq!(secret.expose(), "hunter2");
+    }
+}
