@@ -2,7 +2,7 @@
 //! tampered with.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use blind_rsa_signatures::{Deterministic, PSS, PublicKey, Sha384, Signature};
+use blind_rsa_signatures::{BlindSignature, DefaultRng, Deterministic, PSS, PublicKey, Sha384, Signature};
 use postern_token::*;
 use proptest::prelude::*;
 use std::sync::LazyLock;
@@ -67,6 +67,26 @@ fn every_flipped_bit_makes_a_token_invalid() {
         flipped[bit / 8] ^= 1 << (bit % 8);
         assert!(!issued.verdict(&flipped).unwrap(), "bit {bit}");
     }
+}
+
+/// An issuer signs blind, so a client may have it sign a token that names another key or type. Such a token has a spent
+/// key of its own: accepted, it could be spent once under each name.
+#[test]
+fn a_good_signature_over_another_key_id_or_type_is_refused() {
+    let signing = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
+    let ours = VerifyingKey::from_spki(signing.spki()).unwrap();
+    let theirs = PublicKey::<Sha384, PSS, Deterministic>::from_spki(signing.spki()).unwrap();
+    let verify = |token_type, id| {
+        let input = TokenInput::new(token_type, Nonce([1; 32]), ChallengeDigest([2; 32]), id);
+        let blinding = theirs.blind(&mut DefaultRng, input.as_bytes()).unwrap();
+        let request = TokenRequest::new(signing.id(), blinding.blind_message.0.clone().try_into().unwrap());
+        let response = BlindSignature(signing.sign(&request).unwrap().0.to_vec());
+        let signature = theirs.finalize(&response, &blinding, input.as_bytes()).unwrap();
+        ours.verify(&Token::assemble(&input, &signature).unwrap())
+    };
+    assert_eq!(verify(TokenType::BlindRsa2048, signing.id()), Ok(()));
+    assert_eq!(verify(TokenType::BlindRsa2048, TokenKeyId([3; 32])), Err(BadSignature));
+    assert_eq!(verify(TokenType::PartiallyBlindRsa, signing.id()), Err(BadSignature));
 }
 
 /// The same signature plus a multiple of the modulus would be a second spelling of one token.

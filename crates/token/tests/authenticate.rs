@@ -64,12 +64,16 @@ fn what_is_accepted() {
 fn what_is_refused_and_why() {
     let cases = [
         (
+            "PrivateToken challenge=, max-age=1",
+            "a PrivateToken challenge has no challenge parameter, or an empty one; RFC 9577, section 2.1.2 requires it",
+        ),
+        (
             "PrivateToken",
-            "a PrivateToken challenge has no challenge parameter; RFC 9577, section 2.1.2 requires one",
+            "a PrivateToken challenge has no challenge parameter, or an empty one; RFC 9577, section 2.1.2 requires it",
         ),
         (
             "PrivateToken max-age=1",
-            "a PrivateToken challenge has no challenge parameter; RFC 9577, section 2.1.2 requires one",
+            "a PrivateToken challenge has no challenge parameter, or an empty one; RFC 9577, section 2.1.2 requires it",
         ),
         (
             "PrivateToken challenge=<C>, challenge=<C>",

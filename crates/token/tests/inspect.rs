@@ -126,7 +126,7 @@ fn the_first_wrong_byte_is_named_in_the_whole_value() {
         ("PrivateToken".to_owned(), None, "have no token parameter; write PrivateToken token=\"…\""),
         (
             "PrivateToken token=".to_owned(),
-            Some(18),
+            Some(19),
             "the token parameter is empty; write PrivateToken token=\"…\" with a base64url token",
         ),
         (
@@ -203,7 +203,14 @@ fn the_first_wrong_byte_is_named_in_the_whole_value() {
         (
             format!("PrivateToken challenge={challenge}, PrivateToken token-key=AAAA"),
             None,
-            "a PrivateToken challenge has no challenge parameter; RFC 9577, section 2.1.2 requires one",
+            "a PrivateToken challenge has no challenge parameter, or an empty one; RFC 9577, section 2.1.2 requires it",
+        ),
+        (
+            format!(
+                "PrivateToken challenge={challenge}, max-age=1, Basic max-age=x, PrivateToken max-age=, challenge=AA, PrivateToken max-age=1"
+            ),
+            Some(23 + challenge.len() + 51),
+            "the max-age parameter is not a whole number of seconds",
         ),
         ("PrivateToken challenge=AA, token-key=\"A+\"".to_owned(), Some(39), "write - for + and _ for /"),
         ("MIIBUjA9".to_owned(), Some(0), "SHA-384 and salt length 48 (RFC 9578, section 6.5)"),

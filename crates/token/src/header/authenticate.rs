@@ -33,8 +33,10 @@ pub enum AuthenticateError {
     /// The value breaks the grammar.
     #[error("the header value is malformed: {0}")]
     Grammar(#[from] GrammarError),
-    /// A `PrivateToken` challenge without its `challenge` parameter.
-    #[error("a PrivateToken challenge has no challenge parameter; RFC 9577, section 2.1.2 requires one")]
+    /// A `PrivateToken` challenge without its `challenge` parameter, or with an empty one.
+    #[error(
+        "a PrivateToken challenge has no challenge parameter, or an empty one; RFC 9577, section 2.1.2 requires it"
+    )]
     NoChallenge,
     /// A parameter that occurs twice in one challenge: which one counts?
     #[error("the {0} parameter occurs twice in one PrivateToken challenge")]
@@ -89,7 +91,7 @@ impl Challenge {
                 Item::Param { name, value, offset } => {
                     open = open.map(|challenge| challenge?.with(name, value, offset));
                 }
-                Item::Token68 { .. } => {}
+                Item::Token68 => {}
             }
         }
         found.extend(open);
@@ -141,7 +143,7 @@ impl Parameters {
     }
 
     fn finish(self) -> Result<Challenge, AuthenticateError> {
-        let bytes = self.challenge.ok_or(AuthenticateError::NoChallenge)?;
+        let bytes = self.challenge.filter(|bytes| !bytes.is_empty()).ok_or(AuthenticateError::NoChallenge)?;
         Ok(Challenge { bytes, token_key: self.token_key, max_age: self.max_age })
     }
 }

@@ -59,19 +59,17 @@ pub(crate) fn find_token(value: &[u8]) -> Result<Option<(&[u8], usize)>, Authori
     let (mut in_ours, mut seen_ours) = (false, false);
     let mut found = None;
     while let Some(item) = scanner.next()? {
-        let (text, offset) = match item {
+        match item {
             Item::Scheme(scheme) => {
                 in_ours = is_ours(scheme);
                 seen_ours |= in_ours;
-                continue;
             }
-            Item::Param { name, value, offset } if in_ours && is_token(name) => (value, offset),
-            // `PrivateToken token=` has the form of a token68 with padding.
-            Item::Token68 { text, offset } if in_ours && is_token(text) => (&[][..], offset + text.len()),
-            Item::Param { .. } | Item::Token68 { .. } => continue,
-        };
-        if found.replace((text, offset)).is_some() {
-            return Err(AuthorizationError::SeveralTokens);
+            Item::Param { name, value, offset } if in_ours && name.eq_ignore_ascii_case(b"token") => {
+                if found.replace((value, offset)).is_some() {
+                    return Err(AuthorizationError::SeveralTokens);
+                }
+            }
+            Item::Param { .. } | Item::Token68 => {}
         }
     }
     if found.is_none() && seen_ours { Err(AuthorizationError::NoToken) } else { Ok(found) }
@@ -92,10 +90,6 @@ pub(crate) fn decode_token(text: &[u8], offset: usize) -> Result<Token, Authoriz
         None => AuthorizationError::Base64(error),
     })?;
     Token::parse(bytes).map_err(AuthorizationError::Wire)
-}
-
-fn is_token(name: &[u8]) -> bool {
-    name.eq_ignore_ascii_case(b"token")
 }
 
 /// The header value that presents `token`: quoted and padded (494 characters for type 2).

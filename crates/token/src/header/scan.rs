@@ -1,6 +1,7 @@
 //! The list grammar that `Proxy-Authenticate` and `Proxy-Authorization` share (RFC 9110, section 11), read liberally:
 //! values quoted or bare, padded or not; parameters apart by commas or spaces; any scheme beside ours.
 
+use super::is_ours;
 use std::ops::Range;
 
 /// One thing in a header value.
@@ -8,8 +9,8 @@ use std::ops::Range;
 pub(crate) enum Item<'a> {
     /// The name of a scheme; what follows up to the next one belongs to it.
     Scheme(&'a [u8]),
-    /// The opaque value some schemes have instead of parameters, without its padding.
-    Token68 { text: &'a [u8], offset: usize },
+    /// The opaque value some schemes have instead of parameters; ours has none.
+    Token68,
     /// A parameter; `offset` is where its value begins. The value of a quoted string is given as it stands between
     /// the quotation marks, escapes included: no value of our scheme has any.
     Param { name: &'a [u8], value: &'a [u8], offset: usize },
@@ -45,13 +46,15 @@ pub(crate) struct Scanner<'a> {
     text: &'a [u8],
     at: usize,
     seen_scheme: bool,
+    /// The last scheme is ours, which has no token68: `PrivateToken token=` is a parameter without a value.
+    in_ours: bool,
     /// A scheme has just been read, and no comma since: a bare word is its token68.
     after_scheme: bool,
 }
 
 impl<'a> Scanner<'a> {
     pub(crate) const fn new(text: &'a [u8]) -> Self {
-        Self { text, at: 0, seen_scheme: false, after_scheme: false }
+        Self { text, at: 0, seen_scheme: false, in_ours: false, after_scheme: false }
     }
 
     /// The next item; `None` at the end.
@@ -66,12 +69,12 @@ impl<'a> Scanner<'a> {
         let name_end = self.at;
         self.skip_spaces();
         if self.peek() != Some(b'=') {
-            return Ok(Some(self.scheme_or_token68(word, offset)));
+            return Ok(Some(self.scheme_or_token68(word)));
         }
-        if self.after_scheme && self.is_padding_of_token68(name_end) {
+        if self.after_scheme && !self.in_ours && self.is_padding_of_token68(name_end) {
             self.advance_while(|byte| byte == b'=');
             self.after_scheme = false;
-            return Ok(Some(Item::Token68 { text: word, offset }));
+            return Ok(Some(Item::Token68));
         }
         if !self.seen_scheme {
             return Err(GrammarError::NoScheme(offset));
@@ -83,12 +86,13 @@ impl<'a> Scanner<'a> {
         Ok(Some(Item::Param { name: word, value: &self.text[value.clone()], offset: value.start }))
     }
 
-    fn scheme_or_token68(&mut self, word: &'a [u8], offset: usize) -> Item<'a> {
+    fn scheme_or_token68(&mut self, word: &'a [u8]) -> Item<'a> {
         if std::mem::replace(&mut self.after_scheme, false) {
-            return Item::Token68 { text: word, offset };
+            return Item::Token68;
         }
         self.after_scheme = self.peek() != Some(b',');
         self.seen_scheme = true;
+        self.in_ours = is_ours(word);
         Item::Scheme(word)
     }
 

@@ -25,7 +25,7 @@ pub(super) fn params(text: &[u8]) -> impl Iterator<Item = Param<'_>> {
                 Item::Param { name, offset, .. } if in_ours => {
                     return Some(Param { index: seen - 1, name, offset });
                 }
-                Item::Param { .. } | Item::Token68 { .. } => {}
+                Item::Param { .. } | Item::Token68 => {}
             }
         }
     })

@@ -1,0 +1,118 @@
+//! What a token costs: reading, checking, verifying, signing, blinding; beside what others need for the same.
+//! `docs/benchmarks/token.md` says how it is run, and holds the results.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
+use blind_rsa_signatures::{BlindMessage, Deterministic, PSS, PublicKey, SecretKey, Sha384, Signature};
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use postern_token::header::{Presentation, format_authorization, parse_authorization};
+use postern_token::*;
+use privacypass::{auth::authorize::parse_authorization_header, public_tokens::PublicToken};
+use std::hint::black_box;
+use std::sync::Arc;
+
+struct Setup {
+    pkcs8: Vec<u8>,
+    signing: SigningKey,
+    issuer: IssuerKey,
+    challenge: ChallengeDigest,
+    token: Token,
+}
+
+fn setup() -> Setup {
+    let pkcs8 = SigningKey::generate_pkcs8().unwrap();
+    let signing = SigningKey::from_pkcs8(&pkcs8).unwrap();
+    let issuer = IssuerKey::from_spki(signing.spki()).unwrap();
+    let challenge = TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &["proxy.example"])
+        .unwrap()
+        .digest();
+    let (request, pending) = issuer.request(challenge).unwrap();
+    let token = pending.finalize(&signing.sign(&request).unwrap()).unwrap();
+    Setup { pkcs8, signing, issuer, challenge, token }
+}
+
+fn read(value: &str) -> Token {
+    match parse_authorization(black_box(value.as_bytes())).unwrap() {
+        Presentation::Token(token) => token,
+        Presentation::OtherScheme => panic!("no token"),
+    }
+}
+
+fn reading(criterion: &mut Criterion) {
+    let setup = setup();
+    let quoted = format_authorization(&setup.token);
+    let chromium = format!("{quoted} extensions=\"AAAA\"");
+    let bare = quoted.replace('"', "");
+    let text = URL_SAFE.encode(setup.token.as_bytes());
+    let key = Arc::new(VerifyingKey::from_spki(setup.signing.spki()).unwrap());
+    let keys = KeySet::new([TrustedKey { key, window: Window::ALWAYS }]);
+    let header = http::HeaderValue::from_str(&bare).unwrap();
+
+    let mut group = criterion.benchmark_group("read");
+    group.bench_function("base64 decode alone", |bencher| {
+        let mut buffer = [0; 400];
+        bencher.iter(|| URL_SAFE.decode_slice(black_box(&text), &mut buffer).unwrap());
+    });
+    group.bench_function("header value to token", |bencher| bencher.iter(|| read(&quoted)));
+    group
+        .bench_function("header value to token, with extensions", |bencher| bencher.iter(|| read(&chromium)));
+    group.bench_function("header value to checked token and spent key", |bencher| {
+        bencher.iter(|| {
+            let token = read(&quoted);
+            assert!(token.challenge_digest() == setup.challenge);
+            keys.find(token.token_key_id(), UnixSeconds(1)).unwrap();
+            token.spent_key()
+        });
+    });
+    group.bench_function("privacypass crate: header value to token", |bencher| {
+        bencher.iter(|| -> PublicToken { parse_authorization_header(black_box(&header)).unwrap() });
+    });
+    group.finish();
+}
+
+fn verifying(criterion: &mut Criterion) {
+    let setup = setup();
+    let ours = VerifyingKey::from_spki(setup.signing.spki()).unwrap();
+    let theirs = PublicKey::<Sha384, PSS, Deterministic>::from_spki(setup.signing.spki()).unwrap();
+    let signature = Signature(setup.token.authenticator().to_vec());
+
+    let mut group = criterion.benchmark_group("verify");
+    group.bench_function("postern", |bencher| bencher.iter(|| ours.verify(black_box(&setup.token)).unwrap()));
+    group.bench_function("blind-rsa-signatures", |bencher| {
+        bencher.iter(|| theirs.verify(black_box(&signature), None, setup.token.signed_input()).unwrap());
+    });
+    group.finish();
+}
+
+fn issuing(criterion: &mut Criterion) {
+    let setup = setup();
+    let theirs = SecretKey::<Sha384, PSS, Deterministic>::from_der(&setup.pkcs8).unwrap();
+    let (request, _) = setup.issuer.request(setup.challenge).unwrap();
+    let begin = || {
+        let (request, pending) = setup.issuer.request(setup.challenge).unwrap();
+        (setup.signing.sign(&request).unwrap(), pending)
+    };
+
+    let mut group = criterion.benchmark_group("issue");
+    group.bench_function("client: blind", |bencher| {
+        bencher.iter(|| setup.issuer.request(setup.challenge).unwrap())
+    });
+    group.bench_function("issuer: sign", |bencher| {
+        bencher.iter(|| setup.signing.sign(black_box(&request)).unwrap())
+    });
+    group.bench_function("issuer: blind-rsa-signatures", |bencher| {
+        bencher.iter(|| theirs.blind_sign(BlindMessage(request.blinded_message.to_vec())).unwrap());
+    });
+    group.bench_function("client: finalize", |bencher| {
+        bencher.iter_batched(
+            begin,
+            |(response, pending)| pending.finalize(&response).unwrap(),
+            BatchSize::SmallInput,
+        );
+    });
+    group.finish();
+}
+
+criterion_group!(benches, reading, verifying, issuing);
+criterion_main!(benches);
