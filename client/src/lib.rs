@@ -1,1 +1,35 @@
-//! stub
+//! The local agent: programs point a proxy setting at it, and every tunnel they open is paid for with one token.
+//!
+//! ```text
+//! accept -> HTTP or SOCKS5 -> dial the gateway -> take a token off the disk -> CONNECT -> relay
+//!                                                     ^
+//!               wallet <- mint <- challenge: refill, in the background
+//! ```
+//!
+//! [`Agent`] is the daemon. [`mint`] is what it shares with `postern token mint`. A token is never sent twice:
+//! [`Agent`] takes it off the disk before it is sent, and replaces one that was refused by another, once a tunnel.
+//! No destination, no token and no client's address goes to a log, a metric or a file.
+
+mod agent;
+mod answer;
+mod config;
+mod dial;
+mod forward;
+mod gateway;
+mod http_proxy;
+pub mod mint;
+mod refill;
+mod relay;
+mod remembered;
+mod response;
+mod slot;
+mod socks;
+mod supply;
+mod target;
+mod tunnel;
+mod wallet;
+
+pub use agent::{Agent, StartError};
+pub use config::{Config, ConfigProblem, Drain, GatewayConfig, IssuerConfig, Listen, Log, WalletConfig};
+pub use gateway::{DialError, GatewayUrlError};
+pub use wallet::WalletError;

@@ -1,0 +1,172 @@
+//! The agent: one listener for HTTP and SOCKS5, and the task that keeps the wallet filled.
+
+use crate::answer::Refusal;
+use crate::config::{Config, ConfigProblem};
+use crate::gateway::{Gateway, GatewayUrlError};
+use crate::mint::MintError;
+use crate::refill::{Issuer, Refill};
+use crate::remembered::Remembered;
+use crate::supply::{Current, Supply};
+use crate::tunnel::Opener;
+use crate::wallet::{Wallet, WalletError};
+use crate::{http_proxy, socks};
+use postern_service::admin::Readiness;
+use postern_service::drain::Shutdown;
+use postern_service::listen::{self, BindError};
+use postern_service::names::{self, AgentOutcome};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+
+/// How long a client may take to send its first byte. Browsers open connections ahead of need.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The local agent, listening but not yet serving.
+pub struct Agent {
+    listener: TcpListener,
+    local: SocketAddr,
+    desk: Arc<Desk>,
+    refill: Refill,
+}
+
+/// Why the agent does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration cannot be served. Daemons exit with [`postern_service::exit::CONFIG`].
+    #[error(transparent)]
+    Config(#[from] ConfigProblem),
+    /// The gateway's address or certificates. [`postern_service::exit::CONFIG`].
+    #[error(transparent)]
+    Gateway(#[from] GatewayUrlError),
+    /// The issuer's address or certificates. [`postern_service::exit::CONFIG`].
+    #[error(transparent)]
+    Issuer(#[from] MintError),
+    /// The wallet: in use, not a wallet, or unreadable. [`postern_service::exit::RUNTIME`].
+    #[error(transparent)]
+    Wallet(#[from] WalletError),
+    /// The listener. [`postern_service::exit::RUNTIME`].
+    #[error(transparent)]
+    Bind(#[from] BindError),
+}
+
+impl StartError {
+    /// The exit code that belongs to it.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Gateway(_) | Self::Issuer(_) => postern_service::exit::CONFIG,
+            Self::Wallet(_) | Self::Bind(_) => postern_service::exit::RUNTIME,
+        }
+    }
+}
+
+impl Agent {
+    /// Opens the wallet and the listener. Neither the gateway nor the issuer is needed yet; the gate "agent" of
+    /// `readiness` says what is missing.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn bind(config: Config, shutdown: Shutdown, readiness: &Readiness) -> Result<Self, StartError> {
+        config.check()?;
+        let gateway = Arc::new(Gateway::new(&config.gateway)?);
+        let issuer = Issuer::new(config.issuer)?;
+        let (path, fsync, url) = (config.wallet.path.clone(), config.wallet.fsync, gateway.url().to_owned());
+        let opening =
+            spawn_blocking(move || Ok((Wallet::open(&path, fsync)?, Remembered::read(&path, &url))));
+        let (wallet, remembered) = opening.await.unwrap_or_else(|error| {
+            let (path, source) = (config.wallet.path, std::io::Error::other(error));
+            Err(WalletError::Io { path, what: "open", source })
+        })?;
+        let listener = listen::bind("the agent", config.listen.address).await?;
+        let local = listener.local_addr().unwrap_or(config.listen.address);
+
+        let supply = Arc::new(Supply::new(wallet));
+        if let Some(current) = remembered.challenge().cloned().and_then(Current::new) {
+            supply.adopt(current);
+        }
+        let waters = (config.wallet.low, config.wallet.high);
+        let gate = readiness.gate("agent");
+        let refill = Refill::new(supply.clone(), gateway.clone(), issuer, remembered, waters, gate);
+        let desk =
+            Arc::new(Desk { opener: Opener { gateway, supply }, shutdown, address: local.to_string() });
+        Ok(Self { listener, local, desk, refill })
+    }
+
+    /// Where it listens: the port is the real one when port 0 was asked for.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Serves until the drain begins. Connections are on the tracker of `shutdown`, and go on until
+    /// [`Shutdown::wait`] has seen them end or its deadline has passed.
+    pub async fn run(self) {
+        let shutdown = self.desk.shutdown.clone();
+        tokio::spawn(self.refill.run(shutdown.clone()));
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = shutdown.draining() => return,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let (desk, shutdown) = (self.desk.clone(), shutdown.clone());
+                    self.desk.shutdown.tracker().spawn(async move {
+                        shutdown.until_stopped(serve(stream, desk)).await;
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!("the agent cannot accept: {error}");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// What every connection needs.
+pub(crate) struct Desk {
+    pub(crate) opener: Opener,
+    pub(crate) shutdown: Shutdown,
+    /// Our own address, to be shown to people.
+    pub(crate) address: String,
+}
+
+impl Desk {
+    pub(crate) fn count(&self, outcome: AgentOutcome) {
+        metrics::counter!(names::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()).increment(1);
+    }
+
+    /// SOCKS5 has no room for a sentence, so the operator gets it. What the gateway says about a target is the
+    /// user's own business.
+    pub(crate) fn complain(&self, refusal: &Refusal) {
+        if !matches!(refusal, Refusal::Passed(_) | Refusal::Target(_)) {
+            tracing::warn!("a SOCKS5 request failed: {refusal}");
+        }
+    }
+}
+
+/// The first byte tells the protocols apart: 5 and 4 are versions of SOCKS, and no HTTP method begins with them.
+async fn serve(stream: TcpStream, desk: Arc<Desk>) {
+    let mut first = [0];
+    let peeked = tokio::select! {
+        peeked = timeout(FIRST_BYTE_TIMEOUT, stream.peek(&mut first)) => peeked,
+        () = desk.shutdown.draining() => return,
+    };
+    if !matches!(peeked, Ok(Ok(1))) || stream.set_nodelay(true).is_err() {
+        return;
+    }
+    match first[0] {
+        5 => socks::serve(stream, &desk).await,
+        4 => {
+            desk.count(AgentOutcome::BadRequest);
+            socks::refuse_version_4(stream).await;
+        }
+        _ => http_proxy::serve(stream, desk).await,
+    }
+}

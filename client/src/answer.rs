@@ -1,0 +1,184 @@
+//! Every answer that is not a tunnel: one table from what went wrong to what HTTP and SOCKS5 say about it.
+
+use crate::gateway::{DialError, ExchangeError, Refused};
+use crate::supply::Shortage;
+use crate::target::TargetError;
+use crate::wallet::WalletError;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use http_body_util::Full;
+use postern_service::http::text;
+use postern_service::names::AgentOutcome;
+
+const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
+/// What of the gateway's answer is for the user. Its other fields are about its connection with us.
+const PASSED_FIELDS: [HeaderName; 3] = [PROXY_STATUS, CONTENT_TYPE, RETRY_AFTER];
+
+/// Why there is no tunnel. The sentences are for the user, and never name the target.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// The request names no target.
+    #[error("{0}")]
+    Target(#[from] TargetError),
+    /// The gateway's own answer.
+    #[error("the gateway answered {}", .0.status)]
+    Passed(Refused),
+    /// No connection to the gateway.
+    #[error("{0}")]
+    Dial(#[from] DialError),
+    /// No answer from the gateway, and for a broken connection none to the replacement either.
+    #[error("{0}. The token that was sent is given up")]
+    Exchange(ExchangeError),
+    /// A token and its replacement were refused.
+    #[error(
+        "the gateway refused two tokens, one after the other{}. If this goes on, the gateway and the issuer do not \
+         belong together, or do not agree on a key",
+        said(reason)
+    )]
+    TokensRefused {
+        /// What the gateway wrote.
+        reason: String,
+    },
+    /// No token to send.
+    #[error("{0}")]
+    Shortage(#[from] Shortage),
+    /// A tunnel was opened, and the target's answer to a plain request did not come through it.
+    #[error("the target broke the connection off before it answered")]
+    Upstream,
+}
+
+fn said(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!("; it says: \"{reason}\"") }
+}
+
+/// One row: HTTP status, RFC 9209 error type, SOCKS5 reply (RFC 1928, section 6), the metric's outcome.
+type Row = (StatusCode, &'static str, Reply, AgentOutcome);
+
+/// What SOCKS5 can say (RFC 1928, section 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Reply {
+    Succeeded = 0,
+    GeneralFailure = 1,
+    NotAllowed = 2,
+    NetworkUnreachable = 3,
+    HostUnreachable = 4,
+    ConnectionRefused = 5,
+    CommandNotSupported = 7,
+    AddressTypeNotSupported = 8,
+}
+
+impl Refusal {
+    pub(crate) fn wallet(error: WalletError) -> Self {
+        Self::Shortage(Shortage::Wallet(error))
+    }
+
+    /// The table.
+    fn row(&self) -> Row {
+        use AgentOutcome::{BadRequest, GatewayFailed, NoToken, TargetFailed, TokensRefused};
+        match self {
+            Self::Target(_) => {
+                (StatusCode::BAD_REQUEST, "http_request_error", Reply::GeneralFailure, BadRequest)
+            }
+            Self::Passed(refused) => (refused.status, "", reply_to(refused), TargetFailed),
+            Self::Dial(_) => {
+                (StatusCode::BAD_GATEWAY, "destination_unavailable", Reply::NetworkUnreachable, GatewayFailed)
+            }
+            Self::Exchange(ExchangeError::Silent { .. }) => {
+                (StatusCode::GATEWAY_TIMEOUT, "http_response_timeout", Reply::HostUnreachable, GatewayFailed)
+            }
+            Self::Exchange(ExchangeError::NotHttp { .. }) => {
+                (StatusCode::BAD_GATEWAY, "http_protocol_error", Reply::GeneralFailure, GatewayFailed)
+            }
+            Self::Exchange(ExchangeError::Broken { .. }) => {
+                (StatusCode::BAD_GATEWAY, "connection_terminated", Reply::GeneralFailure, GatewayFailed)
+            }
+            Self::TokensRefused { .. } => {
+                (StatusCode::BAD_GATEWAY, "http_request_denied", Reply::GeneralFailure, TokensRefused)
+            }
+            Self::Shortage(Shortage::Gateway(_)) => {
+                (StatusCode::BAD_GATEWAY, "destination_unavailable", Reply::NetworkUnreachable, GatewayFailed)
+            }
+            Self::Shortage(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "proxy_internal_error", Reply::GeneralFailure, NoToken)
+            }
+            Self::Upstream => {
+                (StatusCode::BAD_GATEWAY, "connection_terminated", Reply::GeneralFailure, TargetFailed)
+            }
+        }
+    }
+
+    pub(crate) fn outcome(&self) -> AgentOutcome {
+        self.row().3
+    }
+
+    pub(crate) fn socks_reply(&self) -> Reply {
+        self.row().2
+    }
+
+    pub(crate) fn into_response(self) -> Response<Full<Bytes>> {
+        if let Self::Passed(refused) = self {
+            return passed(refused);
+        }
+        let (status, error, ..) = self.row();
+        let mut response = text(status, format!("{self}.\n"));
+        if let Ok(value) = HeaderValue::from_str(&format!("postern-agent; error={error}")) {
+            response.headers_mut().insert(PROXY_STATUS, value);
+        }
+        if let Some(seconds) = self.retry_after() {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+
+    /// In whole seconds, rounded up: whoever comes back then must not be too early.
+    fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::Shortage(Shortage::Issuer { retry_after, .. }) => Some(retry_after.as_secs() + 1),
+            Self::Shortage(Shortage::Slow) => Some(1),
+            _ => None,
+        }
+    }
+}
+
+fn passed(refused: Refused) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(refused.body));
+    *response.status_mut() = refused.status;
+    for name in PASSED_FIELDS {
+        for value in refused.headers.get_all(&name) {
+            response.headers_mut().append(name.clone(), value.clone());
+        }
+    }
+    response
+}
+
+fn reply_to(refused: &Refused) -> Reply {
+    let says = |error: &str| {
+        let statuses = refused.headers.get_all(PROXY_STATUS);
+        statuses.iter().any(|value| value.to_str().is_ok_and(|text| text.contains(error)))
+    };
+    match refused.status {
+        StatusCode::FORBIDDEN => Reply::NotAllowed,
+        StatusCode::BAD_GATEWAY if says("error=connection_refused") => Reply::ConnectionRefused,
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Reply::HostUnreachable,
+        _ => Reply::GeneralFailure,
+    }
+}
+
+/// `GET /` of the agent itself.
+pub(crate) fn how_to_use(address: &str) -> Response<Full<Bytes>> {
+    let body = format!(
+        "This is a Postern agent: an HTTP and SOCKS5 proxy on one port.\n\n\
+         curl -x http://{address} https://example.com/\n\
+         curl -x socks5h://{address} https://example.com/\n\n\
+         In a browser, set {address} as the HTTP proxy for all protocols, or as the SOCKS5 host with DNS through the \
+         proxy.\nEach tunnel is paid for with one token.\n"
+    );
+    text(StatusCode::OK, body)
+}
+
+/// A request that is not one for a proxy.
+pub(crate) fn bad_request(sentence: &str) -> Response<Full<Bytes>> {
+    text(StatusCode::BAD_REQUEST, format!("{sentence}.\n"))
+}

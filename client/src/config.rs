@@ -1,0 +1,266 @@
+//! The agent's configuration: `postern client --config FILE`.
+
+use postern_service::config::{Secret, Span};
+use postern_service::log::LogFormat;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+/// The local agent.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where programs reach the agent.
+    #[serde(default)]
+    pub listen: Listen,
+    /// The gateway that opens the tunnels.
+    pub gateway: GatewayConfig,
+    /// The issuer that signs the tokens.
+    #[serde(default)]
+    pub issuer: IssuerConfig,
+    /// The tokens kept ready.
+    pub wallet: WalletConfig,
+    /// Stopping.
+    #[serde(default)]
+    pub drain: Drain,
+    /// Logs.
+    #[serde(default)]
+    pub log: Log,
+}
+
+/// Where programs reach the agent.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Listen {
+    /// HTTP proxy and SOCKS5, on one port.
+    pub address: SocketAddr,
+    /// The admin listener: /livez, /readyz, /metrics. Without it there is none.
+    pub admin: Option<SocketAddr>,
+    /// Listen on an address that is not loopback. Whoever reaches the agent spends your tokens.
+    pub allow_remote: bool,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8118);
+        Self { address, admin: None, allow_remote: false }
+    }
+}
+
+/// The gateway that opens the tunnels.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayConfig {
+    /// "http://127.0.0.1:8080", or "https://gateway.example" to reach it over TLS (port 443 unless given).
+    pub url: String,
+    /// PEM certificates to trust for an https gateway instead of the platform's.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
+    /// The most that resolving the gateway's name, connecting and the TLS handshake may take together.
+    #[serde(default = "connect_timeout")]
+    pub connect_timeout: Span,
+    /// The most that the gateway may take to answer a CONNECT; it resolves and dials the target in this time.
+    #[serde(default = "answer_timeout")]
+    pub answer_timeout: Span,
+}
+
+fn connect_timeout() -> Span {
+    Span::secs(10)
+}
+
+fn answer_timeout() -> Span {
+    Span::secs(60)
+}
+
+impl GatewayConfig {
+    /// The gateway at `url`, everything else at its default.
+    #[must_use]
+    pub fn at(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            ca: None,
+            connect_timeout: connect_timeout(),
+            answer_timeout: answer_timeout(),
+        }
+    }
+}
+
+/// The issuer that signs the tokens.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct IssuerConfig {
+    /// The issuer's address, such as "https://issuer.example". Without it, https and the issuer name that the
+    /// gateway's challenge gives.
+    pub url: Option<String>,
+    /// The account's key. It is sent to the issuer of `url` only, so it needs `url`.
+    pub api_key: Option<Secret>,
+    /// PEM certificates to trust for an https issuer instead of the platform's.
+    pub ca: Option<PathBuf>,
+}
+
+/// The tokens kept ready.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WalletConfig {
+    /// The wallet file (made with mode 0600). The gateway's challenge is kept beside it, in a file with ".challenge"
+    /// after the name.
+    pub path: PathBuf,
+    /// With fewer tokens than this, more are minted ahead.
+    #[serde(default = "low")]
+    pub low: usize,
+    /// Minting ahead ends here.
+    #[serde(default = "high")]
+    pub high: usize,
+    /// Flush the disk before a token is sent. Without it a kill or a crash of the agent never brings a spent token
+    /// back, but a power loss may: the gateway then refuses it as spent and can tell that both tunnels were yours.
+    #[serde(default)]
+    pub fsync: bool,
+}
+
+fn low() -> usize {
+    32
+}
+
+fn high() -> usize {
+    128
+}
+
+impl WalletConfig {
+    /// A wallet at `path`, everything else at its default.
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), low: low(), high: high(), fsync: false }
+    }
+}
+
+/// Stopping.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Drain {
+    /// How long open tunnels may go on after SIGTERM.
+    pub deadline: Span,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { deadline: Span::secs(30) }
+    }
+}
+
+/// Logs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// For people or for machines.
+    pub format: LogFormat,
+}
+
+/// What is wrong with a configuration that reads well but cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigProblem {
+    /// An open agent gives away tokens.
+    #[error(
+        "listen.address = \"{0}\" is not a loopback address: whoever reaches the agent spends your tokens. \
+         Listen on 127.0.0.1, or say listen.allow_remote = true if that is what you want"
+    )]
+    Remote(SocketAddr),
+    /// Nothing would ever be minted, or without end.
+    #[error(
+        "wallet.low = {low} and wallet.high = {high}: high must be from 1 to {MOST_TOKENS} and not below low"
+    )]
+    Waters {
+        /// The low water.
+        low: usize,
+        /// The high water.
+        high: usize,
+    },
+    /// The gateway chooses the issuer's name: it must not choose who gets the key.
+    #[error(
+        "issuer.api_key is set but issuer.url is not: name the issuer that the key is for, because otherwise \
+         whoever runs the gateway could have it sent anywhere"
+    )]
+    KeyWithoutIssuer,
+}
+
+/// The most tokens that a wallet is filled to: 4 MiB on disk, and half a minute of one core to mint.
+const MOST_TOKENS: usize = 8_192;
+
+impl Config {
+    /// An agent for the gateway at `gateway_url` with its wallet at `wallet`, everything else at its default.
+    #[must_use]
+    pub fn new(gateway_url: impl Into<String>, wallet: impl Into<PathBuf>) -> Self {
+        Self {
+            listen: Listen::default(),
+            gateway: GatewayConfig::at(gateway_url),
+            issuer: IssuerConfig::default(),
+            wallet: WalletConfig::at(wallet),
+            drain: Drain::default(),
+            log: Log::default(),
+        }
+    }
+
+    /// Looks for what no single value shows.
+    ///
+    /// # Errors
+    /// [`ConfigProblem`] names the keys and says what to write.
+    pub fn check(&self) -> Result<(), ConfigProblem> {
+        if !self.listen.address.ip().is_loopback() && !self.listen.allow_remote {
+            return Err(ConfigProblem::Remote(self.listen.address));
+        }
+        let (low, high) = (self.wallet.low, self.wallet.high);
+        if high == 0 || high > MOST_TOKENS || low > high {
+            return Err(ConfigProblem::Waters { low, high });
+        }
+        if self.issuer.api_key.is_some() && self.issuer.url.is_none() {
+            return Err(ConfigProblem::KeyWithoutIssuer);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postern_service::config::parse;
+
+    const NO_ENV: [(String, String); 0] = [];
+
+    fn config(text: &str) -> Config {
+        parse("test.toml", text, NO_ENV).unwrap()
+    }
+
+    const LEAST: &str = "[gateway]\nurl = \"http://127.0.0.1:8080\"\n[wallet]\npath = \"wallet\"\n";
+
+    #[test]
+    fn gateway_and_wallet_are_enough() {
+        let config = config(LEAST);
+        assert_eq!(config.listen.address.to_string(), "127.0.0.1:8118");
+        assert_eq!((config.wallet.low, config.wallet.high, config.wallet.fsync), (32, 128, false));
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn an_agent_open_to_others_must_be_asked_for() {
+        let open = format!("{LEAST}[listen]\naddress = \"0.0.0.0:8118\"\n");
+        let error = config(&open).check().unwrap_err().to_string();
+        assert!(error.contains("0.0.0.0:8118") && error.contains("listen.allow_remote = true"), "{error}");
+        assert_eq!(config(&format!("{open}allow_remote = true\n")).check(), Ok(()));
+    }
+
+    #[test]
+    fn an_api_key_goes_to_a_named_issuer_only() {
+        let key = format!("{LEAST}[issuer]\napi_key = \"k\"\n");
+        assert_eq!(config(&key).check(), Err(ConfigProblem::KeyWithoutIssuer));
+        assert_eq!(config(&format!("{key}url = \"https://issuer.example\"\n")).check(), Ok(()));
+    }
+
+    #[test]
+    fn water_levels_must_make_sense() {
+        for (low, high) in [(0, 0), (33, 32), (1, MOST_TOKENS + 1)] {
+            let mut config = config(LEAST);
+            (config.wallet.low, config.wallet.high) = (low, high);
+            assert_eq!(config.check(), Err(ConfigProblem::Waters { low, high }));
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Plain `http://` requests in absolute form, forwarded through tunnels.
+//!
+//! A tunnel to the target's port 80 (or the one given) is opened before the first byte of the request goes out, so
+//! whatever happens to the token, no body has to be sent again. The tunnel is kept for later requests of the same
+//! client connection: keep-alive costs one token a tunnel and not one a request.
+//!
+//! No `Via` is added, although RFC 9110, section 7.6.3 asks for it: it would tell the target that the request came
+//! through an agent.
+
+use crate::agent::Desk;
+use crate::answer::Refusal;
+use crate::http_proxy::{Body, full};
+use crate::target::Target;
+use bytes::Bytes;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{Request, Response, Uri, Version};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+
+/// The most tunnels kept for one client connection; most programs use a connection for one target only.
+const MOST_KEPT: usize = 4;
+
+/// The tunnels of one client connection that are open for further requests.
+#[derive(Default)]
+pub(crate) struct Kept(Mutex<Vec<(Target, SendRequest<Body>)>>);
+
+impl Kept {
+    /// Sends a request through a kept tunnel or a new one, and returns the target's answer.
+    pub(crate) async fn forward(
+        &self,
+        request: Request<Incoming>,
+        desk: &Desk,
+    ) -> Result<Response<Body>, Refusal> {
+        let authority = request.uri().authority().map_or("", |authority| authority.as_str());
+        let target = Target::parse(authority, Some(80))?;
+        let (mut head, body) = request.into_parts();
+        to_origin_form(&mut head, &target);
+        let (sender, response) = self.exchange(&target, head, body, desk).await?;
+        if !sender.is_closed() {
+            self.keep(target, sender);
+        }
+        Ok(from_target(response))
+    }
+
+    async fn exchange(
+        &self,
+        target: &Target,
+        head: Parts,
+        body: Incoming,
+        desk: &Desk,
+    ) -> Result<(SendRequest<Body>, Response<Incoming>), Refusal> {
+        // A kept tunnel may be closed by the target at any moment. A request that it may have seen is sent again only
+        // if it changes nothing there and has no body (RFC 9110, section 9.2.2).
+        let spare = (head.method.is_idempotent() && body.is_end_stream()).then(|| head.clone());
+        let mut request = Request::from_parts(head, body.boxed());
+        if let Some(mut sender) = self.take(target)
+            && sender.ready().await.is_ok()
+        {
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok((sender, response)),
+                Err(mut error) => {
+                    let again = spare.map(|head| Request::from_parts(head, full(Bytes::new())));
+                    request = error.take_message().or(again).ok_or(Refusal::Upstream)?;
+                }
+            }
+        }
+        let mut sender = open(target, desk).await?;
+        let response = sender.send_request(request).await.map_err(|_| Refusal::Upstream)?;
+        Ok((sender, response))
+    }
+
+    fn take(&self, target: &Target) -> Option<SendRequest<Body>> {
+        let mut kept = self.0.lock();
+        kept.retain(|(_, sender)| !sender.is_closed());
+        let index = kept.iter().position(|(known, _)| known == target)?;
+        Some(kept.remove(index).1)
+    }
+
+    fn keep(&self, target: Target, sender: SendRequest<Body>) {
+        let mut kept = self.0.lock();
+        if kept.len() == MOST_KEPT {
+            kept.remove(0); // the one that was used longest ago
+        }
+        kept.push((target, sender));
+    }
+}
+
+async fn open(target: &Target, desk: &Desk) -> Result<SendRequest<Body>, Refusal> {
+    let tunnel = desk.opener.open(target).await?;
+    let (sender, connection) = http1::handshake(TokioIo::new(tunnel)).await.map_err(|_| Refusal::Upstream)?;
+    let shutdown = desk.shutdown.clone();
+    desk.shutdown.tracker().spawn(async move {
+        // How it ends shows in the requests on it.
+        let _ = shutdown.until_stopped(connection).await;
+    });
+    Ok(sender)
+}
+
+/// Makes the request what an origin server expects (RFC 9112, section 3.2).
+fn to_origin_form(head: &mut Parts, target: &Target) {
+    let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    head.uri = Uri::from(path);
+    head.version = Version::HTTP_11;
+    remove_hop_by_hop(&mut head.headers);
+    // RFC 9112, section 3.2.2: the target's authority replaces whatever Host said. A target is made of characters
+    // that a field may hold.
+    if let Ok(host) = HeaderValue::from_str(&target.host_header()) {
+        head.headers.insert(HOST, host);
+    }
+}
+
+fn from_target(response: Response<Incoming>) -> Response<Body> {
+    let mut response = response.map(|body| body.boxed());
+    *response.version_mut() = Version::HTTP_11;
+    remove_hop_by_hop(response.headers_mut());
+    response
+}
+
+/// RFC 9110, section 7.6.1: what is about this connection only, and what `Connection` names. Framing is hyper's.
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    const ALWAYS: [HeaderName; 9] = [
+        CONNECTION,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+        TE,
+        TRAILER,
+        TRANSFER_ENCODING,
+        UPGRADE,
+    ];
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
+        .collect();
+    for name in named.iter().chain(&ALWAYS) {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_about_one_connection_goes_no_further() {
+        let request = Request::get("http://example.com:8080/a?b")
+            .header("Connection", "close, X-Hop, host, content-length")
+            .header("X-Hop", "1")
+            .header("Proxy-Connection", "keep-alive")
+            .header("Proxy-Authorization", "Basic eA==")
+            .header("TE", "trailers")
+            .header("Host", "elsewhere")
+            .header("Content-Length", "0")
+            .header("X-End", "2");
+        let (mut head, ()) = request.body(()).unwrap().into_parts();
+        to_origin_form(&mut head, &Target::parse("example.com:8080", None).unwrap());
+        let mut left: Vec<_> =
+            head.headers.iter().map(|(name, value)| format!("{name}: {value:?}")).collect();
+        left.sort();
+        assert_eq!(left, ["content-length: \"0\"", "host: \"example.com:8080\"", "x-end: \"2\""]);
+        assert_eq!(head.uri, "/a?b");
+    }
+}

@@ -1,0 +1,308 @@
+//! The connection to the gateway: one TCP (or TLS) connection for one CONNECT.
+
+use crate::config::GatewayConfig;
+use crate::dial;
+use crate::response::{self, Head, HeadError};
+use crate::target::Target;
+use bytes::{Buf, Bytes, BytesMut};
+use http::StatusCode;
+use http::header::{HeaderMap, PROXY_AUTHENTICATE};
+use postern_service::tls::{self, TlsError};
+use postern_token::header::{Challenge, format_authorization};
+use postern_token::{Token, TokenType};
+use reqwest::Url;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// How long the body of a refusal may take; it is an explanation, and the status stands without it.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The gateway, and how to reach it.
+pub(crate) struct Gateway {
+    url: String,
+    host: String,
+    port: u16,
+    tls: Option<Tls>,
+    connect_timeout: Duration,
+    answer_timeout: Duration,
+}
+
+struct Tls {
+    connector: TlsConnector,
+    name: tokio_rustls::rustls::pki_types::ServerName<'static>,
+}
+
+/// Why a gateway's address cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayUrlError {
+    /// Not a URL that names a gateway.
+    #[error(
+        "the gateway's address \"{0}\" must be http://host:port or https://host:port, without a path, a user or a query"
+    )]
+    Url(String),
+    /// The trusted certificates.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// Why there is no connection to the gateway. No token was needed for finding out.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DialError {
+    /// Resolving, connecting or the TLS handshake failed.
+    #[error("the gateway {url} cannot be reached: {reason}; is it running, and is gateway.url right?")]
+    Failed {
+        /// The gateway.
+        url: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// It took longer than `gateway.connect_timeout`.
+    #[error(
+        "the gateway {url} cannot be reached: no connection within {limit:?}; is it running, and is gateway.url right?"
+    )]
+    Timeout {
+        /// The gateway.
+        url: String,
+        /// The limit.
+        limit: Duration,
+    },
+}
+
+/// Why a request that was sent has no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum ExchangeError {
+    /// The connection ended or broke before the answer was whole.
+    #[error("the gateway {url} broke the connection off before it answered: {reason}")]
+    Broken { url: String, reason: String },
+    /// The answer did not come in time.
+    #[error("the gateway {url} did not answer within {limit:?}")]
+    Silent { url: String, limit: Duration },
+    /// The answer is not HTTP, or too large.
+    #[error(
+        "the gateway {url} gave an answer that is not HTTP/1.1 ({reason}); is gateway.url the address of a gateway?"
+    )]
+    NotHttp { url: String, reason: HeadError },
+}
+
+/// The gateway's answer to a CONNECT.
+pub(crate) enum Answer {
+    /// 2xx: the connection is now the tunnel (RFC 9110, section 9.3.6).
+    Opened(Tunnel),
+    /// Anything else.
+    Refused(Refused),
+}
+
+/// An answer that opens nothing.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    /// At most [`response::BODY_LIMIT`] bytes.
+    pub(crate) body: Bytes,
+}
+
+impl Gateway {
+    pub(crate) fn new(config: &GatewayConfig) -> Result<Self, GatewayUrlError> {
+        let refused = || GatewayUrlError::Url(config.url.clone());
+        let url = Url::parse(&config.url).map_err(|_| refused())?;
+        let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
+        let anonymous = url.username().is_empty() && url.password().is_none();
+        let host = url.host_str().filter(|_| bare && anonymous).ok_or_else(refused)?.to_owned();
+        let tls = match url.scheme() {
+            "http" => None,
+            "https" => {
+                Some(Tls::new(&host, config.ca.as_deref()).map_err(|error| error.unwrap_or_else(refused))?)
+            }
+            _ => return Err(refused()),
+        };
+        Ok(Self {
+            url: config.url.trim_end_matches('/').to_owned(),
+            port: url.port_or_known_default().unwrap_or(80),
+            host,
+            tls,
+            connect_timeout: config.connect_timeout.get(),
+            answer_timeout: config.answer_timeout.get(),
+        })
+    }
+
+    /// The address as it was configured.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Connects, over TLS where the address says https. Nothing is sent yet.
+    pub(crate) async fn dial(&self) -> Result<Connection<'_>, DialError> {
+        let connecting = async {
+            let host = self.host.trim_start_matches('[').trim_end_matches(']');
+            let stream = dial::connect(host, self.port).await?;
+            stream.set_nodelay(true)?;
+            let io: Box<dyn Io> = match &self.tls {
+                None => Box::new(stream),
+                Some(tls) => Box::new(tls.connector.connect(tls.name.clone(), stream).await?),
+            };
+            Ok::<_, io::Error>(io)
+        };
+        let url = || self.url.clone();
+        match timeout(self.connect_timeout, connecting).await {
+            Ok(Ok(io)) => Ok(Connection { gateway: self, io }),
+            Ok(Err(error)) => Err(DialError::Failed { url: url(), reason: error.to_string() }),
+            Err(_) => Err(DialError::Timeout { url: url(), limit: self.connect_timeout }),
+        }
+    }
+}
+
+impl Tls {
+    fn new(host: &str, ca: Option<&Path>) -> Result<Self, Option<GatewayUrlError>> {
+        let config = tls::client_config(ca).map_err(|error| Some(error.into()))?;
+        let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self { connector: TlsConnector::from(config), name: name.try_into().map_err(|_| None)? })
+    }
+}
+
+/// A connection on which nothing has been sent.
+pub(crate) struct Connection<'a> {
+    gateway: &'a Gateway,
+    io: Box<dyn Io>,
+}
+
+impl Connection<'_> {
+    /// Asks for a tunnel to `target`, in one write, and reads the answer.
+    pub(crate) async fn connect(
+        self,
+        target: &Target,
+        token: Option<&Token>,
+    ) -> Result<Answer, ExchangeError> {
+        let Self { gateway, mut io } = self;
+        let request = request(target, token);
+        let exchange = async {
+            // A gateway that answers before it has read everything closes its side: read the answer even so.
+            let written = match io.write_all(&request).await {
+                Ok(()) => io.flush().await,
+                Err(error) => Err(error),
+            };
+            let mut buffer = BytesMut::new();
+            let head = response::read_head(&mut io, &mut buffer).await;
+            match (head, written) {
+                (Ok(head), _) => Ok((head, buffer)),
+                (Err(HeadError::Broken(_)), Err(error)) => Err(HeadError::Broken(error.to_string())),
+                (Err(error), _) => Err(error),
+            }
+        };
+        let url = || gateway.url.clone();
+        match timeout(gateway.answer_timeout, exchange).await {
+            Ok(Ok((head, buffer))) => Ok(answer(head, buffer, io).await),
+            Ok(Err(HeadError::Broken(reason))) => Err(ExchangeError::Broken { url: url(), reason }),
+            Ok(Err(reason)) => Err(ExchangeError::NotHttp { url: url(), reason }),
+            Err(_) => Err(ExchangeError::Silent { url: url(), limit: gateway.answer_timeout }),
+        }
+    }
+}
+
+/// Nothing in it comes from the client but the target.
+fn request(target: &Target, token: Option<&Token>) -> Vec<u8> {
+    let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
+    if let Some(token) = token {
+        request.push_str("Proxy-Authorization: ");
+        request.push_str(&format_authorization(token));
+        request.push_str("\r\n");
+    }
+    request.push_str("\r\n");
+    request.into_bytes()
+}
+
+async fn answer(head: Head, mut buffer: BytesMut, mut io: Box<dyn Io>) -> Answer {
+    if head.status.is_success() {
+        // RFC 9110, section 9.3.6: what follows is the tunnel's, whatever the length fields say.
+        return Answer::Opened(Tunnel { early: buffer.freeze(), io });
+    }
+    let mut body = BytesMut::new();
+    let reading = response::read_body(&mut io, &head, &mut buffer, &mut body);
+    let _ = timeout(BODY_TIMEOUT, reading).await; // what has come is enough: it only explains the status
+    Answer::Refused(Refused { status: head.status, headers: head.headers, body: body.freeze() })
+}
+
+impl Refused {
+    /// The first challenge for a token of type 2, in the gateway's order of preference. Other schemes, other types and
+    /// challenges that cannot be read are passed over.
+    ///
+    /// # Errors
+    /// A sentence that says what was there instead.
+    pub(crate) fn challenge(&self) -> Result<Challenge, String> {
+        let (mut reasons, mut other_types, mut values) = (Vec::new(), false, 0);
+        for value in self.headers.get_all(PROXY_AUTHENTICATE) {
+            values += 1;
+            match Challenge::parse_all(value.as_bytes()) {
+                Err(error) => reasons.push(error.to_string()),
+                Ok(challenges) => {
+                    for challenge in challenges {
+                        match challenge.token_challenge() {
+                            Ok(parsed) if parsed.token_type() == TokenType::BlindRsa2048 => {
+                                return Ok(challenge);
+                            }
+                            Ok(_) => other_types = true,
+                            Err(error) => reasons.push(error.to_string()),
+                        }
+                    }
+                }
+            }
+        }
+        Err(match (values, reasons.first(), other_types) {
+            (0, ..) => "its answer has no Proxy-Authenticate field".to_owned(),
+            (_, Some(reason), _) => format!("its challenge cannot be read: {reason}"),
+            (_, None, true) => "it asks for tokens of another type than 2 (blind RSA)".to_owned(),
+            (_, None, false) => "it asks for something else than a PrivateToken".to_owned(),
+        })
+    }
+
+    /// Whether the gateway says of this token, and not of its key, that it is of no use any more.
+    pub(crate) fn says_spent(&self) -> bool {
+        let statuses = self.headers.get_all("proxy-status");
+        statuses.iter().any(|value| value.as_bytes().windows(13).any(|text| text == b"already spent"))
+    }
+}
+
+/// What a connection to the gateway can do, plain or TLS.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// An open tunnel: bytes that came together with the answer first, then the connection.
+pub(crate) struct Tunnel {
+    early: Bytes,
+    io: Box<dyn Io>,
+}
+
+impl AsyncRead for Tunnel {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.early.is_empty() {
+            return Pin::new(&mut self.io).poll_read(cx, buf);
+        }
+        let length = self.early.len().min(buf.remaining());
+        buf.put_slice(&self.early[..length]);
+        self.early.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Tunnel {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,125 @@
+//! The HTTP proxy: CONNECT, and plain requests in absolute form.
+
+use crate::agent::Desk;
+use crate::answer::{self, Refusal};
+use crate::forward::Kept;
+use crate::relay::relay;
+use crate::target::Target;
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use postern_service::names::AgentOutcome;
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// How long a client may take for a request's header, and how long a connection may lie idle between requests.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The largest header, in bytes. Cookies make plain requests long.
+const HEADER_LIMIT: usize = 128 * 1024;
+
+/// The body of any answer.
+pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
+
+/// Serves one client connection.
+pub(crate) async fn serve(stream: TcpStream, desk: Arc<Desk>) {
+    let kept = Arc::new(Kept::default());
+    let shutdown = desk.shutdown.clone();
+    let service = service_fn(move |request| {
+        let (desk, kept) = (desk.clone(), kept.clone());
+        async move { Ok::<_, Infallible>(respond(request, desk, &kept).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new()) // without it the header timeout is silently off
+        .header_read_timeout(HEADER_TIMEOUT)
+        .half_close(true) // a client may send all it has and then only read
+        .max_buf_size(HEADER_LIMIT)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut connection = pin!(connection);
+    let served = tokio::select! {
+        served = &mut connection => served,
+        () = shutdown.draining() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!("a client connection ended early: {error}"); // hyper's own words, without addresses
+    }
+}
+
+async fn respond(mut request: Request<Incoming>, desk: Arc<Desk>, kept: &Kept) -> Response<Body> {
+    let uri = request.uri();
+    let result = if request.method() == Method::CONNECT {
+        let target = uri.authority().map_or("", |authority| authority.as_str());
+        match Target::parse(target, None) {
+            Ok(target) => {
+                let upgrade = hyper::upgrade::on(&mut request);
+                connect(&target, upgrade, desk.clone()).await.map(|()| Response::new(full(Bytes::new())))
+            }
+            Err(error) => Err(error.into()),
+        }
+    } else if uri.authority().is_none() {
+        return ask_agent(&request, &desk);
+    } else if uri.scheme_str() != Some("http") {
+        desk.count(AgentOutcome::BadRequest);
+        let sentence = "Only http:// is forwarded in absolute form: use CONNECT for everything else";
+        return answer::bad_request(sentence).map(boxed);
+    } else {
+        kept.forward(request, &desk).await
+    };
+    match result {
+        Ok(response) => {
+            desk.count(AgentOutcome::Opened);
+            response
+        }
+        Err(refusal) => {
+            desk.count(refusal.outcome());
+            refusal.into_response().map(boxed)
+        }
+    }
+}
+
+/// Opens the tunnel; the relay starts when hyper has sent the 200.
+async fn connect(target: &Target, upgrade: OnUpgrade, desk: Arc<Desk>) -> Result<(), Refusal> {
+    let tunnel = desk.opener.open(target).await?;
+    let shutdown = desk.shutdown.clone();
+    desk.shutdown.tracker().spawn(async move {
+        let relaying = async {
+            let Ok(upgraded) = upgrade.await else { return };
+            // It is the stream that `serve` put in; early bytes of the client come with it.
+            let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else { return };
+            relay(parts.io.into_inner(), parts.read_buf, tunnel).await;
+        };
+        shutdown.until_stopped(relaying).await;
+    });
+    Ok(())
+}
+
+/// A request to the agent itself, and not through it.
+fn ask_agent(request: &Request<Incoming>, desk: &Desk) -> Response<Body> {
+    if request.method() == Method::GET && request.uri().path() == "/" {
+        return answer::how_to_use(&desk.address).map(boxed);
+    }
+    desk.count(AgentOutcome::BadRequest);
+    let sentence =
+        "This is a proxy, not a web server: send CONNECT, or a request with a whole http:// address";
+    answer::bad_request(sentence).map(boxed)
+}
+
+pub(crate) fn full(bytes: Bytes) -> Body {
+    boxed(Full::new(bytes))
+}
+
+fn boxed(body: Full<Bytes>) -> Body {
+    body.map_err(|never| match never {}).boxed()
+}

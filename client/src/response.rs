@@ -1,0 +1,183 @@
+//! Reading the gateway's answer: a head of limited size, and for refusals a body that explains.
+
+use bytes::{Buf, BytesMut};
+use http::StatusCode;
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// The largest head that is read, in bytes.
+const HEAD_LIMIT: usize = 32 * 1024;
+/// The most header fields in a head.
+const FIELD_LIMIT: usize = 100;
+/// The most of a body that is read, in bytes.
+pub(crate) const BODY_LIMIT: usize = 64 * 1024;
+
+/// Status and header fields.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+}
+
+/// Why there is no head.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HeadError {
+    #[error("{0}")]
+    Broken(String),
+    #[error("{0}")]
+    Grammar(String),
+    #[error("the header is longer than {HEAD_LIMIT} bytes")]
+    TooLarge,
+}
+
+/// Reads one head. What came after it is left in `buffer`. Interim answers (1xx) are skipped.
+pub(crate) async fn read_head(
+    io: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+) -> Result<Head, HeadError> {
+    loop {
+        match parse_head(buffer)? {
+            Some(head) if head.status.is_informational() => {}
+            Some(head) => return Ok(head),
+            None if buffer.len() > HEAD_LIMIT => return Err(HeadError::TooLarge),
+            None => match io.read_buf(buffer).await {
+                Ok(0) if buffer.is_empty() => {
+                    return Err(HeadError::Broken("it closed without an answer".to_owned()));
+                }
+                Ok(0) => return Err(HeadError::Broken("its answer was cut off".to_owned())),
+                Ok(_) => {}
+                Err(error) => return Err(HeadError::Broken(error.to_string())),
+            },
+        }
+    }
+}
+
+/// Takes a head off `buffer`, if a whole one is there.
+fn parse_head(buffer: &mut BytesMut) -> Result<Option<Head>, HeadError> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELD_LIMIT];
+    let mut response = httparse::Response::new(&mut fields);
+    let length = match response.parse(buffer) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(error) => return Err(HeadError::Grammar(error.to_string())),
+    };
+    if length > HEAD_LIMIT {
+        return Err(HeadError::TooLarge);
+    }
+    let grammar = |error: http::Error| HeadError::Grammar(error.to_string());
+    let status =
+        StatusCode::from_u16(response.code.unwrap_or_default()).map_err(|error| grammar(error.into()))?;
+    let mut headers = HeaderMap::new();
+    for field in response.headers.iter() {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|error| grammar(error.into()))?;
+        let value = HeaderValue::from_bytes(field.value).map_err(|error| grammar(error.into()))?;
+        headers.append(name, value);
+    }
+    buffer.advance(length);
+    Ok(Some(Head { status, headers }))
+}
+
+/// Reads the body of `head` into `body`, [`BODY_LIMIT`] bytes at most; `buffer` holds what has come already. It ends
+/// where the framing says (RFC 9112, section 6.3), and without complaint where the bytes end.
+pub(crate) async fn read_body(
+    io: &mut (impl AsyncRead + Unpin),
+    head: &Head,
+    buffer: &mut BytesMut,
+    body: &mut BytesMut,
+) {
+    if head.headers.contains_key(TRANSFER_ENCODING) {
+        return read_chunks(io, buffer, body).await;
+    }
+    let length = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    take(io, buffer, body, length.unwrap_or(usize::MAX)).await;
+}
+
+async fn read_chunks(io: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut, body: &mut BytesMut) {
+    loop {
+        match httparse::parse_chunk_size(buffer) {
+            Ok(httparse::Status::Complete((_, 0))) | Err(_) => return,
+            Ok(httparse::Status::Complete((start, size))) => {
+                buffer.advance(start);
+                let size = usize::try_from(size).unwrap_or(usize::MAX);
+                if !take(io, buffer, body, size).await || !take(io, buffer, &mut BytesMut::new(), 2).await {
+                    return;
+                }
+            }
+            Ok(httparse::Status::Partial) => {
+                if buffer.len() > HEAD_LIMIT || !matches!(io.read_buf(buffer).await, Ok(1..)) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Moves `length` bytes to `body`. False when they end before, or the body is full.
+async fn take(
+    io: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+    body: &mut BytesMut,
+    mut length: usize,
+) -> bool {
+    while length > 0 {
+        if buffer.is_empty() && !matches!(io.read_buf(buffer).await, Ok(1..)) {
+            return false;
+        }
+        let room = BODY_LIMIT - body.len();
+        let part = length.min(buffer.len()).min(room);
+        if part == 0 {
+            return false;
+        }
+        body.extend_from_slice(&buffer.split_to(part));
+        length -= part;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn read(bytes: &[u8]) -> Result<(Head, String, Vec<u8>), HeadError> {
+        let mut io = tokio_test_io(bytes);
+        let mut buffer = BytesMut::new();
+        let head = read_head(&mut io, &mut buffer).await?;
+        let mut body = BytesMut::new();
+        read_body(&mut io, &head, &mut buffer, &mut body).await;
+        Ok((head, String::from_utf8(body.to_vec()).unwrap(), buffer.to_vec()))
+    }
+
+    /// One byte at a time, so that every boundary is met.
+    fn tokio_test_io(bytes: &[u8]) -> impl AsyncRead + Unpin + use<> {
+        let (mut near, far) = tokio::io::duplex(1);
+        let bytes = bytes.to_vec();
+        tokio::spawn(async move { tokio::io::AsyncWriteExt::write_all(&mut near, &bytes).await });
+        far
+    }
+
+    #[tokio::test]
+    async fn bodies_end_where_their_framing_says() {
+        let (head, body, _) = read(b"HTTP/1.1 403 No\r\nContent-Length: 5\r\n\r\nhello").await.unwrap();
+        assert_eq!((head.status.as_u16(), body.as_str()), (403, "hello"));
+        let chunked =
+            b"HTTP/1.1 502 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\n\r\n";
+        assert_eq!(read(chunked).await.unwrap().1, "hello");
+        assert_eq!(read(b"HTTP/1.0 503 No\r\n\r\nto the end").await.unwrap().1, "to the end");
+        assert_eq!(read(b"HTTP/1.1 502 No\r\nContent-Length: 50\r\n\r\ncut").await.unwrap().1, "cut");
+    }
+
+    #[tokio::test]
+    async fn interim_answers_are_skipped() {
+        let (head, body, _) = read(b"HTTP/1.1 103 Hm\r\nA: b\r\n\r\nHTTP/1.1 403 No\r\n\r\nx").await.unwrap();
+        assert_eq!((head.status.as_u16(), body.as_str()), (403, "x"));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_head_is_refused() {
+        assert!(matches!(read(b"SSH-2.0-x\r\n\r\n").await, Err(HeadError::Grammar(_))));
+        assert!(matches!(read(b"").await, Err(HeadError::Broken(_))));
+        assert!(matches!(read(b"HTTP/1.1 200 OK\r\nA: ").await, Err(HeadError::Broken(_))));
+        let endless = [b"HTTP/1.1 200 OK\r\nA: ".to_vec(), vec![b'a'; HEAD_LIMIT + 1]].concat();
+        assert!(matches!(read(&endless).await, Err(HeadError::TooLarge)));
+    }
+}

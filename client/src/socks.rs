@@ -1,0 +1,137 @@
+//! SOCKS5 (RFC 1928): CONNECT without authentication, to names and addresses.
+//!
+//! Own code, because there is little of it and the best known crate does not fit: fast-socks5 (1.0) writes every target
+//! to the log at debug level, where nothing here may write one. Only what RFC 1928 asks of a server with one method
+//! and one command is here.
+
+use crate::agent::Desk;
+use crate::answer::Reply;
+use crate::relay::relay;
+use crate::target::{Target, TargetError};
+use bytes::Bytes;
+use postern_service::names::AgentOutcome;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+const VERSION: u8 = 5;
+const NO_AUTHENTICATION: u8 = 0;
+const NO_ACCEPTABLE_METHOD: u8 = 0xff;
+const CONNECT: u8 = 1;
+
+/// How long a client may take to say what it wants.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// SOCKS4's "request rejected or failed": version 0, code 91, six bytes that mean nothing.
+const SOCKS4_REJECTED: [u8; 8] = [0, 91, 0, 0, 0, 0, 0, 0];
+
+/// What keeps a request from being served.
+#[derive(Debug)]
+enum RequestError {
+    /// The client went away, or talks something else: nobody to answer.
+    Broken,
+    /// To be answered.
+    Refused(Reply),
+}
+
+/// Serves one connection whose first byte was 5.
+pub(crate) async fn serve(mut stream: TcpStream, desk: &Desk) {
+    let target = match timeout(REQUEST_TIMEOUT, request(&mut stream)).await {
+        Ok(Ok(target)) => target,
+        Ok(Err(RequestError::Refused(reply))) => {
+            desk.count(AgentOutcome::BadRequest);
+            return close_with(stream, &response(reply)).await;
+        }
+        Ok(Err(RequestError::Broken)) | Err(_) => return desk.count(AgentOutcome::BadRequest),
+    };
+    match desk.opener.open(&target).await {
+        Ok(tunnel) => {
+            desk.count(AgentOutcome::Opened);
+            if stream.write_all(&response(Reply::Succeeded)).await.is_ok() {
+                relay(stream, Bytes::new(), tunnel).await;
+            }
+        }
+        Err(refusal) => {
+            desk.count(refusal.outcome());
+            desk.complain(&refusal);
+            close_with(stream, &response(refusal.socks_reply())).await;
+        }
+    }
+}
+
+/// Tells a SOCKS4 client, in its own words, that it is not served.
+pub(crate) async fn refuse_version_4(stream: TcpStream) {
+    close_with(stream, &SOCKS4_REJECTED).await;
+}
+
+async fn close_with(mut stream: TcpStream, last: &[u8]) {
+    // Whoever has gone away in the meantime needs no answer.
+    let _ = stream.write_all(last).await;
+    let _ = stream.shutdown().await;
+    // Bytes left unread would turn the close into a reset, which can overtake the answer.
+    let _ = timeout(Duration::from_secs(1), tokio::io::copy(&mut stream, &mut tokio::io::sink())).await;
+}
+
+/// Reads the greeting, chooses "no authentication", and reads the request; not one byte beyond it.
+async fn request(
+    stream: &mut (impl AsyncRead + tokio::io::AsyncWrite + Unpin),
+) -> Result<Target, RequestError> {
+    let [version, count] = read(stream).await?;
+    let mut methods = [0; 255];
+    let methods = &mut methods[..usize::from(count)];
+    stream.read_exact(methods).await?;
+    if version != VERSION {
+        return Err(RequestError::Broken);
+    }
+    if !methods.contains(&NO_AUTHENTICATION) {
+        stream.write_all(&[VERSION, NO_ACCEPTABLE_METHOD]).await?;
+        return Err(RequestError::Broken);
+    }
+    stream.write_all(&[VERSION, NO_AUTHENTICATION]).await?;
+
+    let [version, command, _reserved, address_type] = read(stream).await?;
+    if version != VERSION {
+        return Err(RequestError::Refused(Reply::GeneralFailure));
+    }
+    let host = match address_type {
+        1 => Ipv4Addr::from(read::<4>(stream).await?).to_string(),
+        4 => Ipv6Addr::from(read::<16>(stream).await?).to_string(),
+        3 => {
+            let [length] = read(stream).await?;
+            let mut name = vec![0; usize::from(length)];
+            stream.read_exact(&mut name).await?;
+            String::from_utf8(name).unwrap_or_default() // an empty name is refused below
+        }
+        _ => return Err(RequestError::Refused(Reply::AddressTypeNotSupported)),
+    };
+    let port = u16::from_be_bytes(read(stream).await?);
+    if command != CONNECT {
+        return Err(RequestError::Refused(Reply::CommandNotSupported)); // BIND and UDP ASSOCIATE
+    }
+    Ok(Target::new(&host, port)?)
+}
+
+async fn read<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+/// The bound address is never told: it would be the gateway's.
+fn response(reply: Reply) -> [u8; 10] {
+    [VERSION, reply as u8, 0, 1, 0, 0, 0, 0, 0, 0]
+}
+
+impl From<io::Error> for RequestError {
+    fn from(_: io::Error) -> Self {
+        Self::Broken
+    }
+}
+
+impl From<TargetError> for RequestError {
+    fn from(_: TargetError) -> Self {
+        Self::Refused(Reply::GeneralFailure)
+    }
+}

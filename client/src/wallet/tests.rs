@@ -1,0 +1,140 @@
+use super::*;
+use postern_token::{MAX_TOKEN_LEN, Token, TokenInput, TokenType};
+use tempfile::TempDir;
+
+const NOW: UnixSeconds = UnixSeconds(1_000);
+const OURS: ChallengeDigest = ChallengeDigest([0xA1; 32]);
+const OTHER: ChallengeDigest = ChallengeDigest([0xA2; 32]);
+const KEY: TokenKeyId = TokenKeyId([0xA3; 32]);
+
+fn token(number: u8, challenge: ChallengeDigest, key: TokenKeyId) -> Token {
+    let input = TokenInput::new(TokenType::BlindRsa2048, Nonce([number; 32]), challenge, key);
+    Token::assemble(&input, &[number; 256]).unwrap()
+}
+
+fn directory() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wallet");
+    (directory, path)
+}
+
+fn open(path: &Path) -> Wallet {
+    Wallet::open(path, false).unwrap()
+}
+
+fn add(wallet: &Wallet, token: Token, not_after: Option<UnixSeconds>) {
+    wallet.add(Unspent { token, not_after }).unwrap();
+}
+
+fn take(wallet: &Wallet, challenge: ChallengeDigest) -> Option<Token> {
+    wallet.take(challenge, NOW).unwrap().map(|unspent| unspent.token)
+}
+
+fn bytes_hold(path: &Path, token: &Token) -> bool {
+    let nonce = token.nonce().0;
+    std::fs::read(path).unwrap().windows(32).any(|window| window == nonce)
+}
+
+#[test]
+fn tokens_survive_a_restart_and_are_given_out_once() {
+    let (_directory, path) = directory();
+    let wallet = open(&path);
+    for number in 1..=5 {
+        add(&wallet, token(number, OURS, KEY), None);
+    }
+    let first = take(&wallet, OURS).unwrap();
+    assert!(!bytes_hold(&path, &first), "a taken token's bytes must not stay on disk");
+    drop(wallet);
+
+    let wallet = open(&path);
+    let mut seen = HashSet::from([first.nonce()]);
+    while let Some(token) = take(&wallet, OURS) {
+        assert!(seen.insert(token.nonce()));
+    }
+    assert_eq!(seen.len(), 5);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn slots_are_used_again() {
+    let (_directory, path) = directory();
+    let wallet = open(&path);
+    for number in 1..=100 {
+        add(&wallet, token(number, OURS, KEY), None);
+        take(&wallet, OURS).unwrap();
+    }
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * SECTOR as u64);
+}
+
+#[test]
+fn the_file_belongs_to_one_wallet() {
+    let (_directory, path) = directory();
+    let first = open(&path);
+    assert!(matches!(Wallet::open(&path, false), Err(WalletError::InUse { .. })));
+    drop(first);
+    open(&path);
+}
+
+#[test]
+fn challenges_are_kept_apart_and_retired_keys_are_passed_over() {
+    let (_directory, path) = directory();
+    let wallet = open(&path);
+    add(&wallet, token(1, OTHER, KEY), None);
+    add(&wallet, token(2, OURS, KEY), Some(NOW));
+    add(&wallet, token(3, OURS, KEY), None);
+    add(&wallet, token(4, OURS, KEY), Some(UnixSeconds(NOW.0 + 1)));
+    assert_eq!(wallet.level(OURS, NOW), 2);
+    let taken: Vec<_> = std::iter::from_fn(|| take(&wallet, OURS)).map(|t| t.nonce().0[0]).collect();
+    assert_eq!(taken, [4, 3], "the token that spoils first goes first");
+    assert_eq!(wallet.drop_retired(NOW).unwrap(), 1);
+    assert_eq!(wallet.len(), 1);
+    assert_eq!(take(&wallet, OTHER).unwrap().nonce(), Nonce([1; 32]));
+}
+
+#[test]
+fn a_key_or_an_excess_of_parked_tokens_can_be_dropped() {
+    let (_directory, path) = directory();
+    let wallet = open(&path);
+    let newer = TokenKeyId([0xA4; 32]);
+    for number in 1..=4 {
+        add(&wallet, token(number, OURS, KEY), None);
+        add(&wallet, token(number + 10, OTHER, KEY), None);
+    }
+    add(&wallet, token(5, OURS, newer), None);
+    assert_eq!(wallet.drop_key(OURS, KEY).unwrap(), 4);
+    assert_eq!(wallet.trim_others(OURS, 3).unwrap(), 1);
+    drop(wallet);
+    let wallet = open(&path);
+    assert_eq!((wallet.level(OURS, NOW), wallet.level(OTHER, NOW)), (1, 3));
+}
+
+#[test]
+fn a_torn_slot_costs_its_token_and_nothing_else() {
+    let (_directory, path) = directory();
+    let wallet = open(&path);
+    for number in 1..=3 {
+        add(&wallet, token(number, OURS, KEY), None);
+    }
+    drop(wallet);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[2 * SECTOR + 100..2 * SECTOR + 300].fill(0); // in the middle of the second slot
+    bytes.extend_from_slice(&[9; MAX_TOKEN_LEN]); // and an append that did not finish
+    std::fs::write(&path, &bytes).unwrap();
+    let wallet = open(&path);
+    assert_eq!(wallet.level(OURS, NOW), 2);
+    add(&wallet, token(4, OURS, KEY), None);
+    add(&wallet, token(5, OURS, KEY), None);
+    drop(wallet);
+    assert_eq!(open(&path).level(OURS, NOW), 4);
+}
+
+#[test]
+fn another_file_is_refused_and_left_alone() {
+    let (_directory, path) = directory();
+    for contents in [&b"notes"[..], &[b'x'; 2_000]] {
+        std::fs::write(&path, contents).unwrap();
+        let error = Wallet::open(&path, false).err().unwrap().to_string();
+        assert!(error.contains("is not a postern wallet") && error.contains("move this one away"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), contents);
+    }
+}

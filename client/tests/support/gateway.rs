@@ -1,0 +1,211 @@
+//! A gateway that keeps to the rules, unless its script says otherwise, and remembers every token that it ever saw.
+
+use super::issuer::Issuer;
+use parking_lot::Mutex;
+use postern_token::header::{Challenge, Presentation, Quoting, parse_authorization};
+use postern_token::{ChallengeDigest, Token, TokenChallenge, TokenType, VerifyingKey};
+use std::collections::{HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+pub struct Gateway {
+    pub address: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    issuer: Arc<Issuer>,
+    challenge: Mutex<TokenChallenge>,
+    names_key: Mutex<bool>,
+    script: Mutex<VecDeque<Step>>,
+    spent: Mutex<HashSet<Vec<u8>>>,
+    /// Every token presented, in order.
+    tokens: Mutex<Vec<Vec<u8>>>,
+    /// Every request head, as it came.
+    heads: Mutex<Vec<String>>,
+    /// What stands before our challenge in Proxy-Authenticate.
+    preamble: Mutex<String>,
+}
+
+/// What to do with one presentation of a token, instead of what is right.
+#[derive(Clone)]
+pub enum Step {
+    /// Close without an answer.
+    Close,
+    /// Answer this and close.
+    Raw(Vec<u8>),
+    /// 407, as for a token that is spent.
+    Spent,
+    /// 407, as for a token that is no good.
+    Bad,
+    /// 200 and these bytes in one write.
+    OpenWith(&'static [u8]),
+}
+
+pub fn challenge(origin: &str) -> TokenChallenge {
+    TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &[origin]).unwrap()
+}
+
+impl Gateway {
+    pub async fn start(issuer: &Arc<Issuer>) -> Arc<Self> {
+        Self::start_with(issuer, None).await
+    }
+
+    pub async fn start_with(issuer: &Arc<Issuer>, tls: Option<TlsAcceptor>) -> Arc<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let gateway = Arc::new(Self {
+            address: listener.local_addr().unwrap(),
+            tls,
+            issuer: issuer.clone(),
+            challenge: Mutex::new(challenge("proxy.example")),
+            names_key: Mutex::new(true),
+            script: Mutex::default(),
+            spent: Mutex::default(),
+            tokens: Mutex::default(),
+            heads: Mutex::default(),
+            preamble: Mutex::default(),
+        });
+        let serving = gateway.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let gateway = serving.clone();
+                tokio::spawn(async move {
+                    match &gateway.tls {
+                        None => gateway.serve(stream).await,
+                        Some(tls) => gateway.serve(tls.accept(stream).await.unwrap()).await,
+                    }
+                });
+            }
+        });
+        gateway
+    }
+
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    pub fn then(&self, step: Step) {
+        self.script.lock().push_back(step);
+    }
+
+    pub fn ask_for(&self, challenge: TokenChallenge) {
+        *self.challenge.lock() = challenge;
+    }
+
+    pub fn name_no_key(&self) {
+        *self.names_key.lock() = false;
+    }
+
+    pub fn begin_header_with(&self, preamble: &str) {
+        *self.preamble.lock() = preamble.to_owned();
+    }
+
+    pub fn tokens(&self) -> Vec<Vec<u8>> {
+        self.tokens.lock().clone()
+    }
+
+    pub fn heads(&self) -> Vec<String> {
+        self.heads.lock().clone()
+    }
+
+    /// Fails when any token ever came twice.
+    pub fn expect_no_token_twice(&self) {
+        let tokens = self.tokens();
+        let different: HashSet<_> = tokens.iter().collect();
+        assert_eq!(different.len(), tokens.len(), "a token came twice");
+    }
+
+    async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let Some((head, early)) = read_head(&mut stream).await else { return };
+        let token = self.record(&head);
+        let step = if token.is_some() { self.script.lock().pop_front() } else { None };
+        let answer = match step {
+            Some(Step::Close) => return,
+            Some(Step::Raw(bytes)) => Err(bytes),
+            Some(Step::Spent) => Err(self.refusal("token already spent")),
+            Some(Step::Bad) => Err(self.refusal("no good")),
+            Some(Step::OpenWith(bytes)) => Ok(bytes),
+            None => self.judge(token).map(|()| &b""[..]),
+        };
+        match answer {
+            Err(bytes) => {
+                let _ = stream.write_all(&bytes).await;
+                let _ = stream.shutdown().await;
+            }
+            Ok(extra) => {
+                let Some(mut target) = dial(&head).await else {
+                    let _ = stream.write_all(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n").await;
+                    return;
+                };
+                let opened = [b"HTTP/1.1 200 OK\r\n\r\n", extra].concat();
+                stream.write_all(&opened).await.unwrap();
+                target.write_all(&early).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut stream, &mut target).await;
+            }
+        }
+    }
+
+    fn record(&self, head: &str) -> Option<Token> {
+        self.heads.lock().push(head.to_owned());
+        let value = super::field(head, "proxy-authorization")?;
+        let Ok(Presentation::Token(token)) = parse_authorization(value.as_bytes()) else {
+            panic!("no token: {value}")
+        };
+        self.tokens.lock().push(token.as_bytes().to_vec());
+        Some(token)
+    }
+
+    fn judge(&self, token: Option<Token>) -> Result<(), Vec<u8>> {
+        let Some(token) = token else { return Err(self.refusal("no token")) };
+        if token.challenge_digest() != self.challenge.lock().digest() {
+            return Err(self.refusal("another challenge"));
+        }
+        let key = VerifyingKey::from_spki(self.issuer.key().spki()).unwrap();
+        if key.verify(&token).is_err() {
+            return Err(self.refusal("unknown key"));
+        }
+        if !self.spent.lock().insert(token.as_bytes().to_vec()) {
+            return Err(self.refusal("token already spent"));
+        }
+        Ok(())
+    }
+
+    fn refusal(&self, details: &str) -> Vec<u8> {
+        let bytes = self.challenge.lock().serialize();
+        let token_key = self.names_key.lock().then(|| self.issuer.key().spki().to_vec());
+        let value = Challenge { bytes, token_key, max_age: Some(3600) }.format(Quoting::Quoted);
+        let preamble = self.preamble.lock().clone();
+        format!(
+            "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: {preamble}{value}\r\n\
+             Proxy-Status: fake; error=http_request_denied; details=\"{details}\"\r\nContent-Length: {}\r\n\r\n{details}",
+            details.len()
+        )
+        .into_bytes()
+    }
+}
+
+/// ChallengeDigest of the present challenge, for tests that compare.
+pub fn digest_in(token: &[u8]) -> ChallengeDigest {
+    Token::parse(token).unwrap().challenge_digest()
+}
+
+async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Option<(String, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            let early = bytes.split_off(end + 4);
+            return Some((String::from_utf8(bytes).unwrap(), early));
+        }
+        if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+            return None;
+        }
+    }
+}
+
+/// The target's port on 127.0.0.1, whatever its name says.
+async fn dial(head: &str) -> Option<TcpStream> {
+    let target = head.split(' ').nth(1).unwrap();
+    let port = target.rsplit(':').next().unwrap().parse::<u16>().unwrap();
+    TcpStream::connect(("127.0.0.1", port)).await.ok()
+}
