@@ -43,6 +43,23 @@ impl Index {
         }
     }
 
+    /// Adds many keys at once, a shard after the other. Several times faster than one by one when there are millions:
+    /// a shard's table fits the processor's cache, and its lock is taken once.
+    pub(crate) fn insert_all(&self, keys: impl IntoIterator<Item = ShortKey>) {
+        let mut by_shard: Vec<Vec<(u64, ShortKey)>> = vec![Vec::new(); SHARDS];
+        for key in keys {
+            let hash = self.hasher.hash_one(key);
+            by_shard[shard_of(hash)].push((hash, key));
+        }
+        for (shard, keys) in self.shards.iter().zip(by_shard) {
+            let mut table = shard.0.lock();
+            for (hash, key) in keys {
+                let entry = table.entry(hash, |other| *other == key, |other| self.hasher.hash_one(other));
+                entry.or_insert(key);
+            }
+        }
+    }
+
     pub(crate) fn contains(&self, key: ShortKey) -> bool {
         let hash = self.hasher.hash_one(key);
         self.shard(hash).lock().find(hash, |other| *other == key).is_some()
@@ -65,10 +82,14 @@ impl Index {
         tables + SHARDS * size_of::<Shard>()
     }
 
-    /// Bits 32 to 39 choose the shard: the table within takes its bucket from the low bits and its tag from the top.
     fn shard(&self, hash: u64) -> &Mutex<HashTable<ShortKey>> {
-        &self.shards[(hash >> 32) as usize % SHARDS].0
+        &self.shards[shard_of(hash)].0
     }
+}
+
+/// Bits 32 to 39 choose the shard: the table within takes its bucket from the low bits and its tag from the top.
+fn shard_of(hash: u64) -> usize {
+    (hash >> 32) as usize % SHARDS
 }
 
 #[cfg(test)]
