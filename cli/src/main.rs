@@ -1,1 +1,49 @@
-fn main() {}
+//! `postern`: one binary for every part.
+
+mod args;
+mod daemon;
+mod failure;
+mod process;
+mod token;
+mod up;
+
+use args::{Cli, Command, Token};
+use clap::Parser;
+use failure::Failure;
+use postern_service::exit;
+use std::process::ExitCode;
+use tokio::runtime::{Builder, Runtime};
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::from(exit::STOPPED),
+        Err(failure) => {
+            eprintln!("postern: {}", failure.sentence);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Up(up) => runtime(None)?.block_on(up::run(up)),
+        // The gateway's connections have threads of their own; what is left is upkeep.
+        Command::Gateway(daemon) => runtime(Some(1))?.block_on(daemon::gateway(&daemon.config)),
+        Command::Issuer(daemon) => runtime(None)?.block_on(daemon::issuer(&daemon.config)),
+        Command::Client(daemon) => runtime(None)?.block_on(daemon::client(&daemon.config)),
+        Command::Token(Token::Mint(mint)) => runtime(None)?.block_on(token::mint(mint)),
+        Command::Token(Token::Inspect(inspect)) => token::inspect(inspect),
+    }
+}
+
+/// A runtime with so many worker threads; one a core when it is not said.
+fn runtime(threads: Option<usize>) -> Result<Runtime, Failure> {
+    let mut builder = Builder::new_multi_thread();
+    if let Some(threads) = threads {
+        builder.worker_threads(threads);
+    }
+    builder
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::runtime(format_args!("cannot start a runtime: {error}")))
+}

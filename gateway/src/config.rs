@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 use postern_service::config::{Size, Span};
+use postern_service::log::LogFormat;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -33,6 +34,9 @@ pub struct Config {
     /// What happens on SIGTERM.
     #[serde(default)]
     pub drain: Drain,
+    /// How it logs.
+    #[serde(default)]
+    pub log: Log,
 }
 
 /// Where the gateway and its admin page listen.
@@ -267,6 +271,14 @@ impl Default for Limits {
             idle_timeout: Span::minutes(10),
         }
     }
+}
+
+/// How the gateway logs, to standard error.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// "text" for people, "json" for machines.
+    pub format: LogFormat,
 }
 
 /// What happens on SIGTERM.

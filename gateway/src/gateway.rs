@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use postern_service::admin::Readiness;
 use postern_service::config::Size;
 use postern_service::drain::Shutdown;
+use postern_service::exit;
 use postern_service::listen::BindError;
 use postern_service::tls::{self, ServerConfig, TlsError};
 use postern_spend::{Embedded, Store, StoreError};
@@ -73,12 +74,12 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether the configuration has to be changed (exit code 64), rather than the machine's state (70).
+    /// The code to exit with: [`exit::CONFIG`] when the configuration must be edited, [`exit::RUNTIME`] otherwise.
     #[must_use]
-    pub fn is_configuration(&self) -> bool {
+    pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Challenge(_) | Self::Source(_) | Self::Tls(_) | Self::HeaderSize(_) => true,
-            Self::Store(_) | Self::Bind(_) | Self::Resolver(_) => false,
+            Self::Challenge(_) | Self::Source(_) | Self::Tls(_) | Self::HeaderSize(_) => exit::CONFIG,
+            Self::Store(_) | Self::Bind(_) | Self::Resolver(_) => exit::RUNTIME,
         }
     }
 }

@@ -1,0 +1,44 @@
+//! `postern gateway`, `postern issuer` and `postern client`: one daemon each, from a configuration file.
+
+use crate::failure::Failure;
+use crate::process::Process;
+use postern_client::Agent;
+use postern_gateway::Gateway;
+use postern_issuer::Issuer;
+use postern_service::config;
+use std::path::Path;
+
+pub(crate) async fn gateway(path: &Path) -> Result<(), Failure> {
+    let config: postern_gateway::Config = config::load(path, config::environment())?;
+    let process = Process::start(config.log.format, Some(config.listen.admin)).await?;
+    let gateway = Gateway::bind(&config, &process.shutdown, &process.readiness)?;
+    tracing::info!("the gateway listens on {}", gateway.local_addr());
+    process.run(gateway.run(), config.drain.deadline.get()).await
+}
+
+pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
+    let config: postern_issuer::Config = config::load(path, config::environment())?;
+    let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
+    let process = Process::start(config.log.format, Some(admin)).await?;
+    let issuer = Issuer::bind(config, process.shutdown.clone(), &process.readiness).await?;
+    let serving = async {
+        issuer.run().await;
+        Ok(())
+    };
+    process.run(serving, deadline).await
+}
+
+pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
+    let config: postern_client::Config = config::load(path, config::environment())?;
+    let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
+    let process = Process::start(config.log.format, admin).await?;
+    let agent = Agent::bind(config, process.shutdown.clone(), &process.readiness).await?;
+    tracing::info!("the agent listens on {}", agent.local_addr());
+    let stopped = process.shutdown.clone();
+    let serving = async move {
+        agent.run().await;
+        stopped.stopped().await; // its connections go on until they have drained
+        Ok(())
+    };
+    process.run(serving, deadline).await
+}

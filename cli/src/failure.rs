@@ -1,0 +1,52 @@
+//! How a command fails: a sentence for the person, a code for the script.
+
+use postern_service::config::ConfigError;
+use postern_service::exit;
+use std::fmt::Display;
+
+/// A sentence and an exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) sentence: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u8, sentence: impl Display) -> Self {
+        Self { code, sentence: sentence.to_string() }
+    }
+
+    /// The machine's state is in the way, not the configuration.
+    pub(crate) fn runtime(sentence: impl Display) -> Self {
+        Self::new(exit::RUNTIME, sentence)
+    }
+
+    /// Somebody has to edit something first.
+    pub(crate) fn configuration(sentence: impl Display) -> Self {
+        Self::new(exit::CONFIG, sentence)
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::configuration(error)
+    }
+}
+
+impl From<postern_gateway::StartError> for Failure {
+    fn from(error: postern_gateway::StartError) -> Self {
+        Self::new(error.exit_code(), error)
+    }
+}
+
+impl From<postern_issuer::StartError> for Failure {
+    fn from(error: postern_issuer::StartError) -> Self {
+        Self::new(error.exit_code(), error)
+    }
+}
+
+impl From<postern_client::StartError> for Failure {
+    fn from(error: postern_client::StartError) -> Self {
+        Self::new(error.exit_code(), error)
+    }
+}

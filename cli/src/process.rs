@@ -1,0 +1,58 @@
+//! What every daemon's process has: logs, metrics, signals, the admin listener, a drain.
+
+use crate::failure::Failure;
+use postern_service::admin::{Admin, Readiness};
+use postern_service::drain::{Drained, Shutdown};
+use postern_service::log::{self, LogFormat};
+use postern_service::metrics;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The process around one or several daemons.
+pub(crate) struct Process {
+    pub(crate) shutdown: Shutdown,
+    pub(crate) readiness: Readiness,
+}
+
+impl Process {
+    /// Starts logs, metrics, signal handling and, where there is an address for it, the admin listener.
+    pub(crate) async fn start(format: LogFormat, admin: Option<SocketAddr>) -> Result<Self, Failure> {
+        log::init(format).map_err(Failure::configuration)?;
+        let exporter = metrics::install().map_err(Failure::runtime)?;
+        let (shutdown, readiness) = (Shutdown::new(), Readiness::new());
+        shutdown
+            .on_signals()
+            .map_err(|error| Failure::runtime(format_args!("cannot handle signals: {error}")))?;
+        if let Some(address) = admin {
+            let admin = Admin::bind(address, readiness.clone(), exporter).await.map_err(Failure::runtime)?;
+            tokio::spawn(admin.serve(shutdown.clone()));
+        }
+        Ok(Self { shutdown, readiness })
+    }
+
+    /// Runs until the daemons have drained: all tracked work done, or `deadline` past. `serving` is the daemons; when
+    /// it ends before it was asked to, with an error, so does the process.
+    pub(crate) async fn run<F>(&self, serving: F, deadline: Duration) -> Result<(), Failure>
+    where
+        F: Future<Output = io::Result<()>> + Send + 'static,
+    {
+        let mut serving = tokio::spawn(serving);
+        tokio::select! {
+            ended = &mut serving => return served(ended),
+            drained = self.shutdown.wait(deadline) => if let Drained::CutOff(open) = drained {
+                tracing::warn!(open, "the drain's deadline passed: open connections are closed");
+            },
+        }
+        served(serving.await)
+    }
+}
+
+fn served(ended: Result<io::Result<()>, tokio::task::JoinError>) -> Result<(), Failure> {
+    match ended {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(Failure::runtime(error)),
+        Err(error) => Err(Failure::runtime(format_args!("a daemon ended unexpectedly: {error}"))),
+    }
+}

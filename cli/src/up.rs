@@ -1,0 +1,120 @@
+//! `postern up`: the whole system in one process on loopback.
+
+use crate::args::Up;
+use crate::failure::Failure;
+use crate::process::Process;
+use postern_client::Agent;
+use postern_gateway::Gateway;
+use postern_gateway::config::{ChallengeConfig, Egress, Listen, Ports, StoreConfig};
+use postern_issuer::Issuer;
+use postern_service::config::Span;
+use postern_service::files::DataDir;
+use postern_service::log::LogFormat;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The names in the challenge. They do not say where the system listens, so that tokens outlive a change of ports.
+const ISSUER_NAME: &str = "issuer.localhost";
+const ORIGIN: &str = "gateway.localhost";
+/// How long open tunnels may go on after Ctrl-C.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
+/// How often to look whether everything is ready, and for how long before saying that something is not.
+const READY_TICK: Duration = Duration::from_millis(5);
+const READY_PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) async fn run(args: Up) -> Result<(), Failure> {
+    let data = DataDir::open(&args.data).map_err(Failure::runtime)?;
+    let process = Process::start(LogFormat::Text, Some(args.admin)).await?;
+    let (shutdown, readiness) = (&process.shutdown, &process.readiness);
+
+    let issuer = postern_issuer::Config::loopback(args.issuer, &data.join("issuer"));
+    let issuer = Issuer::bind(issuer, shutdown.clone(), readiness).await?;
+    let gateway = gateway_config(&args, issuer.directory_url(), &data);
+    let gateway = Gateway::bind(&gateway, shutdown, readiness)?;
+    let addresses =
+        Addresses { gateway: gateway.local_addr(), issuer: issuer.local_addr(), ..Addresses::of(&args) };
+    let agent = agent_config(&args, addresses, &data);
+    let agent = Agent::bind(agent, shutdown.clone(), readiness).await?;
+    let addresses = Addresses { client: agent.local_addr(), ..addresses };
+
+    tokio::spawn(issuer.run());
+    tokio::spawn(agent.run());
+    tokio::spawn(announce(process.readiness.clone(), addresses, args.data.display().to_string()));
+    process.run(gateway.run(), DRAIN_DEADLINE).await
+}
+
+fn gateway_config(args: &Up, directory: String, data: &DataDir) -> postern_gateway::Config {
+    let egress = if args.open_egress {
+        Egress { private: true, ports: Ports::Any, deny: Vec::new() }
+    } else {
+        Egress::default()
+    };
+    postern_gateway::Config {
+        listen: Listen { address: args.gateway, ..Listen::default() },
+        tls: None,
+        issuer: postern_gateway::config::Issuer { directory: Some(directory), ..Default::default() },
+        challenge: ChallengeConfig {
+            issuer_name: ISSUER_NAME.into(),
+            origin: ORIGIN.into(),
+            max_age: Span::hours(24),
+            bare: false,
+        },
+        store: StoreConfig { path: data.join("spent"), ..StoreConfig::default() },
+        egress,
+        limits: Default::default(),
+        drain: Default::default(),
+        log: Default::default(),
+    }
+}
+
+fn agent_config(args: &Up, addresses: Addresses, data: &DataDir) -> postern_client::Config {
+    let mut config =
+        postern_client::Config::new(format!("http://{}", addresses.gateway), data.join("wallet"));
+    config.listen.address = args.client;
+    config.issuer.url = Some(format!("http://{}", addresses.issuer));
+    config
+}
+
+/// Where everything listens: the real ports when port 0 was asked for.
+#[derive(Clone, Copy)]
+struct Addresses {
+    client: SocketAddr,
+    gateway: SocketAddr,
+    issuer: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Addresses {
+    fn of(args: &Up) -> Self {
+        Self { client: args.client, gateway: args.gateway, issuer: args.issuer, admin: args.admin }
+    }
+}
+
+/// Says what to type next, once it works; or what is in the way.
+async fn announce(readiness: postern_service::admin::Readiness, addresses: Addresses, data: String) {
+    let Addresses { client, gateway, issuer, admin } = addresses;
+    let ready = async {
+        while !readiness.reasons().is_empty() {
+            tokio::time::sleep(READY_TICK).await;
+        }
+    };
+    if tokio::time::timeout(READY_PATIENCE, ready).await.is_err() {
+        tracing::warn!("not ready yet: {}", readiness.reasons().join("; "));
+        return;
+    }
+    println!(
+        "Postern is ready. Each tunnel through the agent is paid for with one token.
+
+    curl -x http://{client} https://example.com/
+
+A browser takes {client} as its HTTP or SOCKS5 proxy.
+
+    agent    http://{client}
+    gateway  http://{gateway}
+    issuer   http://{issuer}
+    admin    http://{admin}/    (metrics, readiness)
+    data     {data}    (keys, spent records, wallet: kept when it stops)
+
+Ctrl-C stops it."
+    );
+}

@@ -1,0 +1,17 @@
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+//! The gateway over real sockets, byte by byte. One binary for all themes: linking is the slowest part of a test.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod aborted;
+mod absolute;
+mod backlog;
+mod drain;
+mod header;
+mod keys;
+mod replay;
+mod status;
+mod tls;
+mod token;
+mod tunnel;

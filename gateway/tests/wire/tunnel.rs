@@ -1,0 +1,178 @@
+//! Tunnels: every byte arrives, both ways, whoever stops sending first.
+
+use crate::support::client::{Client, connect};
+use crate::support::target::{Echo, Held};
+use crate::support::{PATIENCE, Running};
+use postern_service::config::Span;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+const MEGABYTES: usize = 5 << 20;
+
+fn pattern(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|n| ((n * 31 + seed) >> 3) as u8).collect()
+}
+
+async fn open(gateway: &Running, target: &mut Held) -> (Client, TcpStream) {
+    let mut client = Client::connect(gateway.address).await;
+    client.send(connect(target.address)).await;
+    client.answer().await.assert_opened();
+    (client, target.next().await)
+}
+
+#[tokio::test]
+async fn bytes_that_came_with_the_connect_arrive() {
+    let (gateway, echo) = (Running::start().await, Echo::start().await);
+    // More than one read of the gateway's, so that some of them are in HTTP's buffer and some are not.
+    for length in [1, 100, 8 << 10, 100 << 10] {
+        let early = pattern(length, length);
+        let mut client = Client::connect(gateway.address).await;
+        client.send([connect(echo.address).as_bytes(), &early].concat()).await;
+        client.answer().await.assert_opened();
+        assert!(client.take(length).await == early, "{length} early bytes");
+        client.send("and later ones").await;
+        assert_eq!(client.take(14).await, b"and later ones");
+    }
+}
+
+#[tokio::test]
+async fn after_the_clients_end_the_targets_bytes_still_arrive() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let (mut client, mut far) = open(&gateway, &mut target).await;
+    let (up, down) = (pattern(MEGABYTES, 1), pattern(MEGABYTES, 2));
+    let client_side = async {
+        client.send(&up).await;
+        client.stream.shutdown().await.unwrap();
+        client.rest().await
+    };
+    let target_side = async {
+        let mut got = Vec::new();
+        far.read_to_end(&mut got).await.unwrap(); // ends although the tunnel stays open the other way
+        far.write_all(&down).await.unwrap();
+        drop(far);
+        got
+    };
+    let (client_got, target_got) = timeout(PATIENCE, async { tokio::join!(client_side, target_side) }).await.unwrap();
+    assert!(client_got == down && target_got == up);
+    gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn after_the_targets_end_the_clients_bytes_still_arrive() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let (mut client, mut far) = open(&gateway, &mut target).await;
+    let (up, down) = (pattern(MEGABYTES, 3), pattern(MEGABYTES, 4));
+    let target_side = async {
+        far.write_all(&down).await.unwrap();
+        far.shutdown().await.unwrap();
+        let mut got = Vec::new();
+        far.read_to_end(&mut got).await.unwrap();
+        got
+    };
+    let client_side = async {
+        let got = client.rest().await;
+        client.send(&up).await;
+        client.stream.shutdown().await.unwrap();
+        got
+    };
+    let (target_got, client_got) = timeout(PATIENCE, async { tokio::join!(target_side, client_side) }).await.unwrap();
+    assert!(client_got == down && target_got == up);
+    gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn a_client_that_ends_before_the_200_still_gets_everything() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    for early in [&b""[..], b"question"] {
+        let mut client = Client::connect(gateway.address).await;
+        client.send([connect(target.address).as_bytes(), early].concat()).await;
+        client.stream.shutdown().await.unwrap();
+        let mut far = target.next().await;
+        let mut question = Vec::new();
+        timeout(PATIENCE, far.read_to_end(&mut question)).await.unwrap().unwrap();
+        assert_eq!(question, early);
+        far.write_all(b"answer").await.unwrap();
+        drop(far);
+        client.head().await.assert_opened();
+        assert_eq!(client.rest().await, b"answer");
+    }
+    gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn both_ways_at_once() {
+    let (gateway, echo) = (Running::start().await, Echo::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    client.send(connect(echo.address)).await;
+    client.answer().await.assert_opened();
+    let sent = pattern(3 * MEGABYTES, 5);
+    let (mut reader, mut writer) = client.stream.split();
+    let mut got = Vec::new();
+    let writing = async {
+        writer.write_all(&sent).await.unwrap();
+        writer.shutdown().await.unwrap();
+    };
+    let (_, read) = tokio::join!(writing, timeout(PATIENCE, reader.read_to_end(&mut got)));
+    read.unwrap().unwrap();
+    assert!(got == sent);
+}
+
+#[tokio::test]
+async fn a_silent_tunnel_is_closed_after_the_idle_timeout_and_not_before() {
+    let mut target = Held::start().await;
+    let gateway = Running::start_with(|config| config.limits.idle_timeout = Span::millis(500)).await;
+    let (mut client, mut far) = open(&gateway, &mut target).await;
+    for _ in 0..4 {
+        tokio::time::sleep(Duration::from_millis(250)).await; // half the limit: 4 of these are beyond it
+        client.send("x").await;
+        far.read_exact(&mut [0]).await.unwrap();
+    }
+    let last = Instant::now();
+    client.closed_silently().await;
+    assert!(last.elapsed() >= Duration::from_millis(450), "{:?}", last.elapsed());
+    assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
+    gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn a_target_that_resets_ends_the_tunnel() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let (mut client, far) = open(&gateway, &mut target).await;
+    socket2::SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(far);
+    let ended = timeout(PATIENCE, client.stream.read(&mut [0])).await.unwrap();
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn a_client_that_resets_ends_the_tunnel() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let (client, mut far) = open(&gateway, &mut target).await;
+    socket2::SockRef::from(&client.stream).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    let ended = timeout(PATIENCE, far.read(&mut [0])).await.unwrap();
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    gateway.emptied().await;
+}
+
+/// The 40 ms story: a tunnel must not hold small writes back for an acknowledgement.
+#[tokio::test]
+async fn small_messages_are_not_delayed() {
+    let (gateway, echo) = (Running::start().await, Echo::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    client.stream.set_nodelay(true).unwrap();
+    client.send(connect(echo.address)).await;
+    client.answer().await.assert_opened();
+    let mut fastest = Duration::MAX;
+    for _ in 0..20 {
+        let started = Instant::now();
+        client.send("a").await;
+        client.send("b").await;
+        client.take(2).await;
+        fastest = fastest.min(started.elapsed());
+    }
+    assert!(fastest < Duration::from_millis(20), "{fastest:?}");
+}
