@@ -3,7 +3,7 @@
 //! What could link a presentation to a client (nonce, spent key) redacts itself in `Debug`; what is public by
 //! design (challenge digest, token key id) shows its first bytes.
 
-use aws_lc_rs::digest::{Context, SHA256, digest};
+use aws_lc_rs::digest::{SHA256, digest};
 use std::fmt;
 
 /// The kind of token, a `uint16` on the wire (RFC 9578, section 8.2; the batched-tokens draft adds type 5).
@@ -141,12 +141,12 @@ impl SpentKey {
     /// Derives the key of the record that says "this token is spent".
     #[must_use]
     pub fn derive(token_type: TokenType, key: TokenKeyId, nonce: Nonce) -> Self {
-        let mut context = Context::new(&SHA256);
-        context.update(b"postern spent v1");
-        context.update(&token_type.code().to_be_bytes());
-        context.update(&key.0);
-        context.update(&nonce.0);
-        Self(to_array(context.finish().as_ref()))
+        let mut input = [0; 82];
+        input[..16].copy_from_slice(b"postern spent v1");
+        input[16..18].copy_from_slice(&token_type.code().to_be_bytes());
+        input[18..50].copy_from_slice(&key.0);
+        input[50..].copy_from_slice(&nonce.0);
+        Self(sha256(&input))
     }
 
     /// Takes 32 bytes read back from a store.

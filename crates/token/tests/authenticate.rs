@@ -127,7 +127,7 @@ fn we_write_what_strict_readers_read() {
         };
         let quoted = offered.format(Quoting::Quoted);
         assert_eq!(quoted.matches('"').count(), 4);
-        assert_eq!(Challenge::parse_all(quoted.as_bytes()).unwrap(), [offered.clone()]);
+        assert_eq!(Challenge::parse_all(quoted.as_bytes()).unwrap(), std::slice::from_ref(&offered));
         let bare = offered.format(Quoting::Bare);
         assert_eq!(bare, quoted.replace('"', ""));
         // The privacypass crate refuses quotation marks.

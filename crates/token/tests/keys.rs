@@ -153,3 +153,12 @@ fn debug_shows_nothing_that_could_link_a_token_to_anyone() {
     }
     assert!(shown.contains("Token(type 2, redacted)") && shown.contains("PendingToken(redacted)"));
 }
+
+/// Records outlive releases: this value may never change.
+#[test]
+fn the_spent_key_is_the_hash_that_the_store_contract_names() {
+    let spent = SpentKey::derive(TokenType::BlindRsa2048, TokenKeyId([3; 32]), Nonce([4; 32]));
+    let expected = "32ef48498eb3c77720a63f03e231ad63edcfe814cae7a991db615ebe858ec8cc";
+    assert_eq!(hex::encode(spent.as_bytes()), expected);
+    assert_eq!(SpentKey::from_bytes(*spent.as_bytes()), spent);
+}

@@ -2,6 +2,7 @@
 //! values quoted or bare, padded or not; parameters apart by commas or spaces; any scheme beside ours.
 
 use super::is_ours;
+use memchr::{memchr, memchr2, memchr3};
 use std::ops::Range;
 
 /// One thing in a header value.
@@ -112,24 +113,25 @@ impl<'a> Scanner<'a> {
     }
 
     fn bare(&mut self) -> Range<usize> {
-        let start = self.at;
-        self.advance_while(|byte| !matches!(byte, b' ' | b'\t' | b',' | b'"'));
-        start..self.at
+        let rest = &self.text[self.at..];
+        let end = memchr3(b' ', b',', b'"', rest).unwrap_or(rest.len());
+        let end = memchr(b'\t', &rest[..end]).unwrap_or(end);
+        self.at += end;
+        self.at - end..self.at
     }
 
     fn quoted(&mut self) -> Result<Range<usize>, GrammarError> {
         let quote = self.at;
         self.at += 1;
-        loop {
-            self.advance_while(|byte| !matches!(byte, b'"' | b'\\'));
-            match self.peek() {
-                Some(b'"') => break,
-                Some(_) => self.at += 2, // a backslash and what it escapes (RFC 9110, section 5.6.4)
-                None => return Err(GrammarError::UnclosedQuote(quote)),
+        // Nearly all of a header value is one quoted token, so this search is what reading it costs.
+        while let Some(found) = memchr2(b'"', b'\\', self.text.get(self.at..).unwrap_or_default()) {
+            self.at += found + 1;
+            match self.text[self.at - 1] {
+                b'"' => return Ok(quote + 1..self.at - 1),
+                _ => self.at += 1, // what a backslash escapes (RFC 9110, section 5.6.4)
             }
         }
-        self.at += 1;
-        Ok(quote + 1..self.at - 1)
+        Err(GrammarError::UnclosedQuote(quote))
     }
 
     /// The characters of a token (RFC 9110, section 5.6.2) and of a token68.
