@@ -1,1 +1,225 @@
-//! stub
+//! The token issuer: it publishes its keys and signs blinded token requests of type 2 (RFC 9578, sections 4 and 6).
+//!
+//! What it learns is that an account asked for a token. It never sees the token, nor what it is spent on, and it logs
+//! neither accounts nor addresses nor bytes of requests.
+//!
+//! A request's life is `issue`; the statuses are one table in `answer`; when keys come and go is arithmetic in
+//! `rotation`, their files are `keys`, and what requests see of both is `ring`. Who may ask is `accounts`,
+//! how often is `quota`, and the CPU is spent in `signing`. There is no CORS: a web page has no business with
+//! an issuer that may be open to loopback.
+
+mod accounts;
+mod answer;
+pub mod config;
+mod directory;
+mod issue;
+mod keys;
+mod quota;
+mod ring;
+mod rotation;
+mod server;
+mod signing;
+
+pub use config::Config;
+pub use keys::KeysError;
+pub use quota::Quota;
+
+use accounts::Accounts;
+use issue::Issuance;
+use keys::KeyStore;
+use postern_service::admin::{Gate, Readiness};
+use postern_service::drain::Shutdown;
+use postern_service::exit;
+use postern_service::listen::{self, BindError};
+use postern_service::tls::{self, TlsError};
+use postern_token::{DIRECTORY_PATH, UnixSeconds};
+use ring::Ring;
+use server::{Routes, Server};
+use signing::SigningPool;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+/// An issuer that listens, and serves once it runs.
+pub struct Issuer {
+    local: SocketAddr,
+    listener: TcpListener,
+    server: Server,
+    store: KeyStore,
+    ring: Arc<Ring>,
+    accounts: Arc<Accounts>,
+    gate: Gate,
+    shutdown: Shutdown,
+}
+
+impl Issuer {
+    /// Checks the configuration, loads the keys (or makes the first, some hundred milliseconds of CPU off the
+    /// runtime), and opens the socket. Nothing is served before [`Issuer::run`].
+    ///
+    /// # Errors
+    /// A sentence for the operator, and with [`StartError::exit_code`] what to exit with.
+    pub async fn bind(config: Config, shutdown: Shutdown, readiness: &Readiness) -> Result<Self, StartError> {
+        config.check()?;
+        let gate = readiness.gate("issuer");
+        let tls = match &config.tls {
+            Some(tls) => Some(TlsAcceptor::from(tls::server_config(&tls.certificate, &tls.key)?)),
+            None => None,
+        };
+        let state = tokio::task::spawn_blocking({
+            let config = config.clone();
+            move || State::open(&config)
+        });
+        let State { store, ring, accounts } = state.await.map_err(|_| StartError::Interrupted)??;
+        let issuance = Issuance {
+            accounts: accounts.clone(),
+            ring: ring.clone(),
+            pool: SigningPool::new(config.signing.threads, config.signing.queue)?,
+            body_timeout: config.limits.body_timeout.get(),
+        };
+        let routes = Arc::new(Routes {
+            ring: ring.clone(),
+            issuance,
+            request_path: config.directory.path()?,
+            directory_max_age: config.directory.max_age(),
+        });
+        let listener = listen::bind("the issuer's listener", config.listen.address).await?;
+        let local = listener.local_addr().map_err(|source| BindError {
+            what: "the issuer's listener",
+            address: config.listen.address,
+            source,
+        })?;
+        if tls.is_none() && !local.ip().is_loopback() {
+            tracing::warn!(
+                "the issuer listens on {local} without TLS: API keys cross the network in the clear unless something \
+                 in front of it speaks TLS; set [tls] certificate and key"
+            );
+        }
+        let server = Server { routes, tls, limits: config.limits, shutdown: shutdown.clone() };
+        Ok(Self { local, listener, server, store, ring, accounts, gate, shutdown })
+    }
+
+    /// Where it listens: the port is the real one when port 0 was asked for.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The URL of the directory, by the address it listens on.
+    #[must_use]
+    pub fn directory_url(&self) -> String {
+        let scheme = if self.server.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}{DIRECTORY_PATH}", self.local)
+    }
+
+    /// Serves until it has drained or `shutdown` is *stopped*. It counts as tracked work of `shutdown`, so waiting for
+    /// the drain waits for the last answer and for the quota counts to be on disk.
+    pub async fn run(self) {
+        let tracker = self.shutdown.tracker().clone();
+        tracker.track_future(self.serve()).await;
+    }
+
+    async fn serve(self) {
+        let Self { local, listener, server, store, ring, accounts, gate, shutdown } = self;
+        tracing::info!("the issuer listens on {local}");
+        gate.set_ready();
+        tokio::select! {
+            () = server.serve(listener) => {}
+            () = shutdown.stopped() => {}
+            () = ring.keep_turning(store, &gate) => {}
+            () = accounts.clone().keep_saving() => {}
+            () = save_when_draining(&accounts, &shutdown) => {}
+        }
+        accounts.save().await;
+    }
+}
+
+/// The counts as the drain begins: should the deadline cut off the last answers, no more than theirs are lost.
+async fn save_when_draining(accounts: &Arc<Accounts>, shutdown: &Shutdown) {
+    shutdown.draining().await;
+    accounts.save().await;
+    std::future::pending().await
+}
+
+impl std::fmt::Debug for Issuer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Issuer({})", self.local)
+    }
+}
+
+/// What is on disk, and its reading.
+struct State {
+    store: KeyStore,
+    ring: Arc<Ring>,
+    accounts: Arc<Accounts>,
+}
+
+impl State {
+    fn open(config: &Config) -> Result<Self, StartError> {
+        let (schedule, now) = (config.keys.schedule(), UnixSeconds::now());
+        let mut store = KeyStore::open(&config.keys.directory)?;
+        let accounts = Arc::new(Accounts::open(&config.accounts, store.path_of(accounts::FILE_NAME))?);
+        store.turn(&schedule, now)?;
+        let ring = Ring::new(&store, schedule, config.directory.issuer_request_uri.clone(), now);
+        Ok(Self { store, ring: Arc::new(ring), accounts })
+    }
+}
+
+/// Why an issuer did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A value of the configuration that only makes no sense beside others.
+    #[error("{0}")]
+    Config(String),
+    /// Issuance would be open to everyone.
+    #[error(
+        "the issuer would give tokens to everyone who reaches {address}: list who may have them as [[accounts]] with a \
+         name, a key_sha256 and a quota, or listen on loopback ([listen] address = \"127.0.0.1:8081\"), where no account \
+         is needed"
+    )]
+    Open {
+        /// The address of the configuration.
+        address: SocketAddr,
+    },
+    /// The certificate or its key.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The token keys.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// The quota counts.
+    #[error(
+        "cannot read the quota counts in {}: {reason}; restore the file from a backup, or remove it, which starts every \
+         account's quota anew",
+        path.display()
+    )]
+    Usage {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The signing threads.
+    #[error("cannot start the signing threads: {0}; ask for fewer with [signing] threads")]
+    Threads(#[from] rayon::ThreadPoolBuildError),
+    /// The socket.
+    #[error(transparent)]
+    Listen(#[from] BindError),
+    /// The runtime went away meanwhile.
+    #[error("the start was interrupted")]
+    Interrupted,
+}
+
+impl StartError {
+    /// The code to exit with: [`exit::CONFIG`] when the configuration must be edited, [`exit::RUNTIME`] otherwise.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Open { .. } | Self::Tls(_) => exit::CONFIG,
+            Self::Keys(_) | Self::Usage { .. } | Self::Threads(_) | Self::Listen(_) | Self::Interrupted => {
+                exit::RUNTIME
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Who may ask for tokens, and how many each has had: API keys by their hashes, counts in a file.
+//!
+//! The file is written every [`WRITE_EVERY`] while it changes, and when the issuer drains. A crash therefore forgets
+//! the tokens of the last two seconds at most, which an account may then have once more; a stop as asked forgets
+//! nothing.
+
+use crate::StartError;
+use crate::config::{Account, KeyHash, invalid};
+use crate::quota::{Charge, Meter, Spent, Usage};
+use aws_lc_rs::digest::{SHA256, digest};
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use parking_lot::Mutex;
+use postern_service::files::write_private;
+use postern_token::UnixSeconds;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the counts are written while they change.
+pub(crate) const WRITE_EVERY: Duration = Duration::from_secs(2);
+/// The name of the file, beside the keys.
+pub(crate) const FILE_NAME: &str = "usage.json";
+
+type Usages = BTreeMap<String, Usage>;
+
+/// The accounts of an issuer.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    meters: HashMap<KeyHash, Arc<Meter>>,
+    names: BTreeMap<String, Arc<Meter>>,
+    path: PathBuf,
+    written: Mutex<Usages>,
+}
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub(crate) enum Caller {
+    /// Anyone: the issuer has no accounts.
+    Anyone,
+    /// One of the accounts.
+    Account(Arc<Meter>),
+}
+
+/// Why an API key was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoAccount {
+    /// There is none, or it is not `Authorization: Bearer KEY`.
+    Missing,
+    /// It is nobody's.
+    Unknown,
+}
+
+impl Accounts {
+    /// The accounts of the configuration, with what they used before as the file at `path` says.
+    pub(crate) fn open(accounts: &[Account], path: PathBuf) -> Result<Self, StartError> {
+        let usages = read(&path)?;
+        let (mut meters, mut names) = (HashMap::new(), BTreeMap::new());
+        for account in accounts {
+            let usage = usages.get(&account.name).copied().unwrap_or_default();
+            let meter = Arc::new(Meter::new(account.quota, usage));
+            if meters.insert(account.key_sha256, meter.clone()).is_some() {
+                return Err(invalid(format!(
+                    "[[accounts]] {:?} has the same key_sha256 as another account: give each a key of its own",
+                    account.name
+                )));
+            }
+            if names.insert(account.name.clone(), meter).is_some() {
+                return Err(invalid(format!(
+                    "[[accounts]] {:?} is there twice: give each account a name of its own",
+                    account.name
+                )));
+            }
+        }
+        Ok(Self { meters, names, path, written: Mutex::new(usages) })
+    }
+
+    /// Finds the account of a request.
+    ///
+    /// The key is hashed and the hash looked up. How long that takes may depend on the hash, which helps nobody find
+    /// a key that has it; it does not depend on how much of a key was right.
+    pub(crate) fn authorize(&self, headers: &HeaderMap) -> Result<Caller, NoAccount> {
+        if self.meters.is_empty() {
+            return Ok(Caller::Anyone);
+        }
+        let hash = KeyHash(sha256(api_key(headers).ok_or(NoAccount::Missing)?));
+        self.meters.get(&hash).cloned().map(Caller::Account).ok_or(NoAccount::Unknown)
+    }
+
+    /// Writes the counts, if they changed since the last time. Blocks on the disk.
+    pub(crate) fn write(&self) -> io::Result<()> {
+        let mut written = self.written.lock();
+        let present: Usages = self.names.iter().map(|(name, meter)| (name.clone(), meter.usage())).collect();
+        if self.names.is_empty() || *written == present {
+            return Ok(());
+        }
+        let json = serde_json::to_vec_pretty(&present).map_err(io::Error::other)?;
+        write_private(&self.path, &json)?;
+        *written = present;
+        Ok(())
+    }
+
+    /// [`Accounts::write`], off the runtime. A failure is logged; the next write tries again.
+    pub(crate) async fn save(self: &Arc<Self>) {
+        let accounts = self.clone();
+        let written = tokio::task::spawn_blocking(move || accounts.write()).await;
+        if let Ok(Err(error)) = written {
+            tracing::warn!(
+                "cannot write the quota counts to {}: {error}; a restart would forget them",
+                self.path.display()
+            );
+        }
+    }
+
+    /// Writes the counts again and again. Never ends; cancel safe.
+    pub(crate) async fn keep_saving(self: Arc<Self>) {
+        if self.names.is_empty() {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(WRITE_EVERY).await;
+            self.save().await;
+        }
+    }
+}
+
+impl Caller {
+    /// Counts one token against the caller's quota.
+    pub(crate) fn charge(&self, now: UnixSeconds) -> Result<Charge, Spent> {
+        match self {
+            Self::Anyone => Ok(Charge::FREE),
+            Self::Account(meter) => meter.charge(now),
+        }
+    }
+}
+
+/// The key of `Authorization: Bearer KEY`; nothing when there is no such field, or several.
+fn api_key(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (value, None) = (values.next()?.as_bytes(), values.next()) else { return None };
+    let (scheme, key) = value.split_at_checked(b"Bearer ".len())?;
+    let key = key.trim_ascii();
+    (scheme.eq_ignore_ascii_case(b"Bearer ") && !key.is_empty()).then_some(key)
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, bytes).as_ref()); // SHA-256 always gives 32 bytes
+    hash
+}
+
+/// An empty file is damage too: it would hand out every quota anew.
+fn read(path: &Path) -> Result<Usages, StartError> {
+    let refused = |reason: String| StartError::Usage { path: path.to_owned(), reason };
+    match std::fs::read(path) {
+        Ok(json) => serde_json::from_slice(&json).map_err(|error| refused(error.to_string())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Usages::new()),
+        Err(error) => Err(refused(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn account(name: &str, key: &str, quota: &str) -> Account {
+        Account {
+            name: name.to_owned(),
+            key_sha256: KeyHash(sha256(key.as_bytes())),
+            quota: quota.parse().unwrap(),
+        }
+    }
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        let values = values.iter().map(|value| (AUTHORIZATION, HeaderValue::from_str(value).unwrap()));
+        values.collect()
+    }
+
+    #[test]
+    fn only_one_bearer_field_with_a_known_key_is_an_account() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE_NAME);
+        let accounts = Accounts::open(&[account("one", "k1", "1/1d")], path).unwrap();
+        let refusal = |values: &[&str]| accounts.authorize(&headers(values)).err();
+        assert_eq!(refusal(&["Bearer k1"]), None);
+        assert_eq!(refusal(&["bearer  k1 "]), None);
+        for missing in
+            [&[][..], &["Bearer"], &["Bearer "], &["Basic k1"], &["k1"], &["Bearer k1", "Bearer k1"]]
+        {
+            assert_eq!(refusal(missing), Some(NoAccount::Missing), "{missing:?}");
+        }
+        for unknown in ["Bearer k", "Bearer k11", "Bearer K1", "Bearer k1, Bearer k1"] {
+            assert_eq!(refusal(&[unknown]), Some(NoAccount::Unknown), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn counts_survive_in_a_private_file_and_a_damaged_one_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE_NAME);
+        let configured = [account("one", "k1", "2/1d"), account("two", "k2", "1/1h")];
+        let charge = |accounts: &Accounts| {
+            let caller = accounts.authorize(&headers(&["Bearer k1"])).unwrap();
+            caller.charge(UnixSeconds(100)).map(Charge::keep)
+        };
+        let first = Accounts::open(&configured, path.clone()).unwrap();
+        charge(&first).unwrap();
+        first.write().unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+
+        let second = Accounts::open(&configured, path.clone()).unwrap();
+        charge(&second).unwrap();
+        assert!(charge(&second).is_err());
+
+        std::fs::write(&path, b"").unwrap();
+        let error = Accounts::open(&configured, path).unwrap_err().to_string();
+        assert!(error.contains("usage.json") && error.contains("remove it"), "{error}");
+    }
+
+    #[test]
+    fn names_and_keys_are_each_of_one_account() {
+        let path = PathBuf::from("/nonexistent/usage.json");
+        for twin in [account("one", "k2", "1/1d"), account("two", "k1", "1/1d")] {
+            let error = Accounts::open(&[account("one", "k1", "1/1d"), twin], path.clone()).unwrap_err();
+            assert!(matches!(error, StartError::Config(_)), "{error}");
+        }
+    }
+}

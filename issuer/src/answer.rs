@@ -1,0 +1,157 @@
+//! The one table of statuses: what the issuer answers, and what each answer says to do.
+
+use crate::accounts::NoAccount;
+use crate::quota::Spent;
+use crate::ring::NoKey;
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http_body_util::Full;
+use postern_service::http::text;
+use postern_service::names::IssuerOutcome;
+use postern_token::{DIRECTORY_PATH, RESPONSE_MEDIA_TYPE, TokenResponse, WireError};
+
+/// Why a request is not answered with a token or a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Another path.
+    NotFound,
+    /// Another method; these are allowed.
+    Method(&'static str),
+    /// A request that two servers could read in two ways.
+    Ambiguous(&'static str),
+    /// The body is longer than any token request.
+    TooLong,
+    /// The body took too long.
+    TooSlow,
+    /// The body broke off.
+    Broken,
+    /// Another media type.
+    MediaType,
+    /// No API key, or a bad one.
+    NoAccount(NoAccount),
+    /// The body is not a token request of type 2.
+    Malformed(WireError),
+    /// No key signs it.
+    NoKey(NoKey),
+    /// The blinded message is not a number that the key can sign.
+    OutOfRange,
+    /// The account's quota is spent.
+    Quota(Spent),
+    /// The signing pool is full.
+    Overloaded,
+    /// Signing failed.
+    Failed,
+}
+
+impl Refusal {
+    /// The status, and how it is counted.
+    fn status(&self) -> (StatusCode, IssuerOutcome) {
+        use IssuerOutcome::{
+            BadMediaType, BadRequest, BadTokenRequest, Failed, Overloaded, QuotaSpent, Unauthorized,
+        };
+        match self {
+            Self::NotFound => (StatusCode::NOT_FOUND, BadRequest),
+            Self::Method(_) => (StatusCode::METHOD_NOT_ALLOWED, BadRequest),
+            Self::Ambiguous(_) | Self::Broken => (StatusCode::BAD_REQUEST, BadRequest),
+            Self::TooLong => (StatusCode::PAYLOAD_TOO_LARGE, BadRequest),
+            Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, BadRequest),
+            Self::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, BadMediaType),
+            Self::NoAccount(_) => (StatusCode::UNAUTHORIZED, Unauthorized),
+            Self::Malformed(_) | Self::NoKey(_) | Self::OutOfRange => {
+                (StatusCode::UNPROCESSABLE_ENTITY, BadTokenRequest)
+            }
+            Self::Quota(_) => (StatusCode::TOO_MANY_REQUESTS, QuotaSpent),
+            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, Overloaded),
+            Self::Failed => (StatusCode::INTERNAL_SERVER_ERROR, Failed),
+        }
+    }
+
+    /// The field that goes with the status.
+    fn field(&self) -> Option<(HeaderName, HeaderValue)> {
+        match self {
+            Self::Method(allowed) => Some((ALLOW, HeaderValue::from_static(allowed))),
+            Self::NoAccount(_) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            Self::Quota(spent) => Some((RETRY_AFTER, spent.retry_after.as_secs().max(1).into())),
+            Self::Overloaded => Some((RETRY_AFTER, HeaderValue::from_static("1"))),
+            _ => None,
+        }
+    }
+
+    /// What was wrong, and what to do.
+    fn sentence(&self) -> String {
+        let said = match self {
+            Self::NotFound => {
+                return format!(
+                    "Nothing is here. {DIRECTORY_PATH} lists the keys, and where to POST token requests."
+                );
+            }
+            Self::Method(allowed) => return format!("Only {allowed} is answered here."),
+            Self::Ambiguous(why) => {
+                return format!("The request {why}. Send it in one way that all servers agree on.");
+            }
+            Self::Malformed(error) => {
+                return format!(
+                    "This is not a TokenRequest of type 2, which is 259 bytes long (RFC 9578, section 6.1): {error}."
+                );
+            }
+            Self::Quota(spent) => {
+                let seconds = spent.retry_after.as_secs();
+                return format!("This account's quota is spent. The next one begins in {seconds} s.");
+            }
+            Self::TooLong => "The body is too long: a TokenRequest of type 2 is 259 bytes.",
+            Self::TooSlow => "The body came too slowly. Send all 259 bytes at once.",
+            Self::Broken => {
+                "The body broke off or is not framed as HTTP/1.1 demands. Send the request again."
+            }
+            Self::MediaType => {
+                "Send a token request with one Content-Type: application/private-token-request."
+            }
+            Self::NoAccount(NoAccount::Missing) => {
+                "Tokens are for accounts. Send one field Authorization: Bearer KEY, with the API key that the \
+                 issuer's operator gave you."
+            }
+            Self::NoAccount(NoAccount::Unknown) => {
+                "This API key is not one of this issuer's. Check it for missing characters, or ask the issuer's \
+                 operator for another."
+            }
+            Self::NoKey(NoKey::Unknown) => {
+                "No key of this issuer ends in the truncated_token_key_id at byte 2 (the last byte of the SHA-256 of \
+                 the published key). Fetch the key directory again."
+            }
+            Self::NoKey(NoKey::Retired) => {
+                "The key that the request names issues no more: it is retired. Fetch the key directory again and use \
+                 the first key whose not-before has passed."
+            }
+            Self::NoKey(NoKey::NotYet) => {
+                "The key that the request names is not in use yet. Use the first key of the directory whose \
+                 not-before has passed, and check this machine's clock."
+            }
+            Self::OutOfRange => {
+                "The blinded message is not below the modulus of the key that the request names. Blind it under that \
+                 key (RFC 9474, section 4.2)."
+            }
+            Self::Overloaded => "All signers are busy. Try again after the number of seconds in Retry-After.",
+            Self::Failed => "Signing failed, through no fault of the request. Try again.",
+        };
+        said.to_owned()
+    }
+
+    /// The answer, and how it is counted.
+    pub(crate) fn into_response(self) -> (Response<Full<Bytes>>, IssuerOutcome) {
+        let (status, outcome) = self.status();
+        let mut response = text(status, self.sentence() + "\n");
+        if let Some((name, value)) = self.field() {
+            response.headers_mut().insert(name, value);
+        }
+        (response, outcome)
+    }
+}
+
+/// 200 with the 256 bytes of a blind signature.
+pub(crate) fn issued(signature: &TokenResponse) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::copy_from_slice(&signature.0)));
+    // Without a parameter: privacypass-ts compares the whole value.
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(RESPONSE_MEDIA_TYPE));
+    response
+}

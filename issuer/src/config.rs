@@ -1,0 +1,356 @@
+//! The configuration of `postern issuer`.
+
+use crate::StartError;
+use crate::quota::Quota;
+use crate::rotation::Schedule;
+use postern_service::config::Span;
+use postern_service::log::LogFormat;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Deserializer};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The configuration of an issuer.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where the issuer listens.
+    #[serde(default)]
+    pub listen: Listen,
+    /// Serve HTTPS with this certificate. Without this section the issuer speaks plain HTTP.
+    #[serde(default)]
+    pub tls: Option<Tls>,
+    /// The token keys.
+    pub keys: Keys,
+    /// The CPU pool that signs.
+    #[serde(default)]
+    pub signing: Signing,
+    /// Who may ask for tokens. Without any account the issuer listens on loopback only, and issues to everyone there.
+    #[serde(default)]
+    pub accounts: Vec<Account>,
+    /// The published key directory.
+    #[serde(default)]
+    pub directory: Directory,
+    /// Limits on clients.
+    #[serde(default)]
+    pub limits: Limits,
+    /// How the issuer stops.
+    #[serde(default)]
+    pub drain: Drain,
+    /// The log.
+    #[serde(default)]
+    pub log: Log,
+}
+
+/// Where the issuer listens.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Listen {
+    /// The public address. Anything but loopback needs at least one account.
+    pub address: SocketAddr,
+    /// The admin address, for `/metrics`, `/livez` and `/readyz`. Never expose it to clients.
+    pub admin: SocketAddr,
+}
+
+/// The certificate of the issuer's public address.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// A PEM file with the certificate chain, the issuer's own certificate first.
+    pub certificate: PathBuf,
+    /// A PEM file with the certificate's private key, unencrypted.
+    pub key: PathBuf,
+}
+
+/// The token keys. The times of a key are fixed when it is made: a change here is for the next key.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Keys {
+    /// A directory (mode 0700, made when missing) for the key files and the counts of each account's quota. One
+    /// issuer at a time may use it. Back it up: tokens of a lost key are worth nothing.
+    pub directory: PathBuf,
+    /// How long a key issues tokens before its successor takes over.
+    #[serde(default = "Keys::rotate_every")]
+    pub rotate_every: Span,
+    /// How long before it takes over a successor is made and published. Shorter than `rotate_every`.
+    #[serde(default = "Keys::publish_ahead")]
+    pub publish_ahead: Span,
+    /// How long tokens stay good after their key's successor took over. Then the key's file is removed.
+    #[serde(default = "Keys::redeem_for")]
+    pub redeem_for: Span,
+}
+
+/// The CPU pool that signs. One thread signs about 3,000 tokens a second.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Signing {
+    /// How many threads sign. Absent: one for each core.
+    pub threads: Option<NonZeroUsize>,
+    /// How many requests may wait for a thread. One more is answered 503.
+    #[schemars(range(max = 65_536))]
+    pub queue: usize,
+}
+
+/// Someone who may ask for tokens.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Account {
+    /// A name for the operator, unique. It is never shown to clients.
+    pub name: String,
+    /// The SHA-256 of the account's API key: `printf %s "$KEY" | sha256sum`. Make keys of random bytes
+    /// (`openssl rand -hex 32`): the hash of a word or a name can be guessed.
+    pub key_sha256: KeyHash,
+    /// How many tokens the account gets in each period. Periods are aligned to 1970-01-01 UTC, so that "1d" ends at
+    /// midnight UTC.
+    pub quota: Quota,
+}
+
+/// The published key directory.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Directory {
+    /// Where clients send token requests: a path, or the whole URL when clients reach the issuer by another name than
+    /// the directory's. Its path is the one served.
+    pub issuer_request_uri: String,
+    /// How long clients and gateways may keep a copy. It is cut short where the keys change sooner.
+    pub max_age: Span,
+}
+
+/// Limits on clients.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// A TLS handshake, a request's header, or the wait for the next request: longer than this closes the connection.
+    pub header_timeout: Span,
+    /// A request body that takes longer than this is answered 408.
+    pub body_timeout: Span,
+    /// How many connections may be open. More wait in the kernel's backlog.
+    pub connections: NonZeroUsize,
+}
+
+/// How the issuer stops.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Drain {
+    /// After SIGTERM, how long requests that are being answered may take.
+    pub deadline: Span,
+}
+
+/// The log.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// The form of a log line.
+    pub format: LogFormat,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Self { address: loopback(8081), admin: loopback(9091) }
+    }
+}
+
+impl Keys {
+    /// Keys under `directory`, with the default times.
+    #[must_use]
+    pub fn under(directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            rotate_every: Self::rotate_every(),
+            publish_ahead: Self::publish_ahead(),
+            redeem_for: Self::redeem_for(),
+        }
+    }
+
+    fn rotate_every() -> Span {
+        Span::days(30)
+    }
+
+    fn publish_ahead() -> Span {
+        Span::days(1)
+    }
+
+    fn redeem_for() -> Span {
+        Span::days(7)
+    }
+}
+
+impl Default for Signing {
+    fn default() -> Self {
+        Self { threads: None, queue: 256 }
+    }
+}
+
+impl Default for Directory {
+    fn default() -> Self {
+        Self { issuer_request_uri: "/token-request".to_owned(), max_age: Span::hours(1) }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let connections = const { NonZeroUsize::new(1_024).expect("1,024 is not zero") };
+        Self { header_timeout: Span::secs(10), body_timeout: Span::secs(10), connections }
+    }
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { deadline: Span::secs(10) }
+    }
+}
+
+/// More keys than this at once would be a mistake in the times: their truncated ids (one byte) must all differ, and
+/// every client reads all of them.
+const MAX_LIVE_KEYS: u64 = 16;
+
+impl Config {
+    /// An issuer on a loopback `address` with its state in `directory`, open to whoever reaches it: what `up` runs.
+    #[must_use]
+    pub fn loopback(address: SocketAddr, directory: &Path) -> Self {
+        Self {
+            listen: Listen { address, ..Listen::default() },
+            tls: None,
+            keys: Keys::under(directory),
+            signing: Signing::default(),
+            accounts: Vec::new(),
+            directory: Directory::default(),
+            limits: Limits::default(),
+            drain: Drain::default(),
+            log: Log::default(),
+        }
+    }
+
+    /// What the types cannot say.
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        if self.accounts.is_empty() && !self.listen.address.ip().is_loopback() {
+            return Err(StartError::Open { address: self.listen.address });
+        }
+        self.keys.check()?;
+        self.directory.path()?;
+        let whole = [
+            ("[limits] header_timeout", self.limits.header_timeout),
+            ("[limits] body_timeout", self.limits.body_timeout),
+        ];
+        match whole.iter().find(|(_, span)| span.get().is_zero()) {
+            Some((name, _)) => {
+                Err(invalid(format!("{name} is zero, which no client can meet: write \"10s\"")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Keys {
+    fn check(&self) -> Result<(), StartError> {
+        let Self { rotate_every, publish_ahead, redeem_for, .. } = self;
+        let second = Span::secs(1);
+        if *rotate_every < second || *redeem_for < second {
+            return Err(invalid("[keys] rotate_every and redeem_for must be one second at least".to_owned()));
+        }
+        if publish_ahead >= rotate_every {
+            return Err(invalid(format!(
+                "[keys] publish_ahead ({publish_ahead}) must be shorter than rotate_every ({rotate_every})"
+            )));
+        }
+        let alive = publish_ahead.get().saturating_add(redeem_for.get());
+        if alive.as_secs() / rotate_every.get().as_secs() + 2 > MAX_LIVE_KEYS {
+            return Err(invalid(format!(
+                "[keys] redeem_for ({redeem_for}) would keep more than {MAX_LIVE_KEYS} keys alive with a new one \
+                 every {rotate_every}: make redeem_for shorter or rotate_every longer"
+            )));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn schedule(&self) -> Schedule {
+        Schedule {
+            rotate_every: self.rotate_every.get(),
+            publish_ahead: self.publish_ahead.get(),
+            redeem_for: self.redeem_for.get(),
+        }
+    }
+}
+
+impl Directory {
+    /// The path of `issuer_request_uri`: where this server takes requests.
+    pub(crate) fn path(&self) -> Result<String, StartError> {
+        let refused = |why: &str| {
+            invalid(format!(
+                "[directory] issuer_request_uri = {:?} {why}: write a path such as \"/token-request\", or a URL such \
+                 as \"https://issuer.example/token-request\"",
+                self.issuer_request_uri
+            ))
+        };
+        let uri: http::Uri = self.issuer_request_uri.parse().map_err(|_| refused("is not a URI"))?;
+        let is_path = uri.scheme().is_none() && uri.authority().is_none();
+        let is_url = matches!(uri.scheme_str(), Some("http" | "https"));
+        match uri.path() {
+            _ if !is_path && !is_url => Err(refused("is neither a path nor a URL")),
+            _ if uri.query().is_some() => Err(refused("has a query")),
+            postern_token::DIRECTORY_PATH => Err(refused("is the directory's own path")),
+            path if !path.starts_with('/') => Err(refused("does not begin with a slash")),
+            path => Ok(path.to_owned()),
+        }
+    }
+
+    pub(crate) fn max_age(&self) -> Duration {
+        self.max_age.get()
+    }
+}
+
+pub(crate) fn invalid(sentence: String) -> StartError {
+    StartError::Config(sentence)
+}
+
+/// The SHA-256 of an API key: 64 hex digits in the file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyHash(pub [u8; 32]);
+
+impl fmt::Debug for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyHash(redacted)")
+    }
+}
+
+impl Serialize for KeyHash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&hex::encode(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyHash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
+        let mut hash = [0; 32];
+        hex::decode_to_slice(text.as_bytes(), &mut hash)
+            .map_err(|_| de::Error::custom("it is not 64 hex digits; never write the API key itself here"))?;
+        Ok(Self(hash))
+    }
+}
+
+impl JsonSchema for KeyHash {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "KeyHash".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        // "secret" keeps a value that was refused out of the error: it may be the API key, written in the wrong place.
+        json_schema!({
+            "type": "string",
+            "format": "secret",
+            "x-accepted": "64 hex digits, the SHA-256 of the API key",
+        })
+    }
+}

@@ -1,0 +1,113 @@
+//! One token request, from its bytes to a blind signature (RFC 9578, section 6.2).
+
+use crate::accounts::Accounts;
+use crate::answer::Refusal;
+use crate::quota::Charge;
+use crate::ring::Ring;
+use crate::signing::SigningPool;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Request};
+use hyper::body::{Body, Incoming};
+use postern_service::http::{BodyError, read_limited};
+use postern_service::names;
+use postern_token::{
+    REQUEST_MEDIA_TYPE, SignError, SigningKey, TokenRequest, TokenResponse, TokenType, UnixSeconds,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Up to here a body of a wrong length is read, so that the answer can say what is wrong with it.
+const MAX_BODY: usize = 1_024;
+
+/// What it takes to issue a token.
+#[derive(Debug)]
+pub(crate) struct Issuance {
+    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) ring: Arc<Ring>,
+    pub(crate) pool: SigningPool,
+    pub(crate) body_timeout: Duration,
+}
+
+impl Issuance {
+    /// The whole life of a token request. Dropped at either `await`, it leaves nothing counted that was not signed.
+    ///
+    /// The body is read before anything is refused: it is small, and a client that is still sending when the answer
+    /// comes often sees a broken connection instead of the answer.
+    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Result<TokenResponse, Refusal> {
+        let (head, body) = request.into_parts();
+        let body = self.read(body).await?;
+        let caller = self.accounts.authorize(&head.headers).map_err(Refusal::NoAccount)?;
+        check_media_type(&head.headers)?;
+        let request = TokenRequest::parse(&body).map_err(Refusal::Malformed)?;
+        let now = UnixSeconds::now();
+        let key = self.ring.signer(request.truncated_token_key_id, now).map_err(Refusal::NoKey)?;
+        let charge = caller.charge(now).map_err(Refusal::Quota)?;
+        self.sign(key, request, charge).await
+    }
+
+    async fn read(&self, body: Incoming) -> Result<Bytes, Refusal> {
+        if body.size_hint().lower() > MAX_BODY as u64 {
+            return Err(Refusal::TooLong); // before a client that waits for "100 Continue" sends it
+        }
+        match tokio::time::timeout(self.body_timeout, read_limited(body, MAX_BODY)).await {
+            Ok(Ok(body)) => Ok(body),
+            Ok(Err(BodyError::TooLong { .. })) => Err(Refusal::TooLong),
+            Ok(Err(BodyError::Broken(_))) => Err(Refusal::Broken),
+            Err(_) => Err(Refusal::TooSlow),
+        }
+    }
+
+    /// The charge stands from the moment of the signature, whether or not the client is still there to read it.
+    async fn sign(
+        &self,
+        key: Arc<SigningKey>,
+        request: TokenRequest,
+        charge: Charge,
+    ) -> Result<TokenResponse, Refusal> {
+        let signed = || {
+            charge.keep();
+            count_token();
+        };
+        let signature = self.pool.submit(key, request, signed).map_err(|_| Refusal::Overloaded)?;
+        match signature.await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(SignError::OutOfRange)) => Err(Refusal::OutOfRange),
+            Ok(Err(_)) | Err(_) => Err(Refusal::Failed),
+        }
+    }
+}
+
+fn count_token() {
+    let token_type = TokenType::BlindRsa2048.code().to_string();
+    metrics::counter!(names::TOKENS_ISSUED, names::TYPE_LABEL => token_type).increment(1);
+}
+
+/// Exactly one Content-Type, in any case, with any parameters.
+fn check_media_type(headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut values = headers.get_all(CONTENT_TYPE).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return Err(Refusal::MediaType) };
+    let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    if essence.eq_ignore_ascii_case(REQUEST_MEDIA_TYPE.as_bytes()) { Ok(()) } else { Err(Refusal::MediaType) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn the_media_type_is_read_liberally_but_only_once() {
+        let good = |values: &[&str]| {
+            let values = values.iter().map(|value| (CONTENT_TYPE, HeaderValue::from_str(value).unwrap()));
+            check_media_type(&values.collect()).is_ok()
+        };
+        assert!(good(&[REQUEST_MEDIA_TYPE]));
+        assert!(good(&["Application/Private-Token-Request"]));
+        assert!(good(&["application/private-token-request ; charset=utf-8"]));
+        assert!(!good(&[]) && !good(&[""]) && !good(&["application/octet-stream"]));
+        assert!(!good(&["application/private-token-request2"]));
+        assert!(!good(&["application/private-token-response"]));
+        assert!(!good(&[REQUEST_MEDIA_TYPE, REQUEST_MEDIA_TYPE]));
+    }
+}

@@ -1,0 +1,374 @@
+//! Token keys on disk: one PKCS#8 file a key, mode 0600, its times in its name.
+//!
+//! `1790000000-1792592000-1793196800-0f1e2d3c.p8` is the key that is used from the first time on, issues until the
+//! second, leaves at the third (Unix seconds), and whose token key id begins with the hex digits. A file is written
+//! whole or not at all, and a name cannot be torn from its times by a crash between two writes.
+
+use crate::rotation::{self, Lifetime, Phase, Schedule};
+use postern_service::files::{DataDir, DataDirError, sync_directory, write_private};
+use postern_token::{SignError, SigningKey, UnixSeconds};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const EXTENSION: &str = "p8";
+/// One key in 16 collides with one of 16 others at worst: so many in a row do not happen by chance.
+const MAX_ATTEMPTS: usize = 64;
+
+/// A key and its times.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenKey {
+    pub(crate) signing: Arc<SigningKey>,
+    pub(crate) life: Lifetime,
+}
+
+/// The keys of one issuer, and the directory they are kept in. Everything here blocks: on the disk, and for tens to
+/// hundreds of milliseconds where a key is made.
+#[derive(Debug)]
+pub(crate) struct KeyStore {
+    directory: DataDir,
+    keys: Vec<TokenKey>,
+}
+
+impl KeyStore {
+    /// Opens `directory`, which is made when it is missing, and reads every key in it. A key that cannot be read is
+    /// an error: making a new one in its place would void every token in circulation without a word.
+    pub(crate) fn open(directory: &Path) -> Result<Self, KeysError> {
+        let directory = DataDir::open(directory)?;
+        warn_if_exposed(directory.path());
+        let mut keys = Vec::new();
+        for path in key_files(directory.path())? {
+            let key = load(&path)?;
+            if let Some(other) = colliding(&keys, &key.signing) {
+                return Err(KeysError::Collision { path, other: file_name(other) });
+            }
+            keys.push(key);
+        }
+        Ok(Self { directory, keys })
+    }
+
+    pub(crate) fn keys(&self) -> &[TokenKey] {
+        &self.keys
+    }
+
+    /// A file beside the keys.
+    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Does what is due at `now`: makes the keys that are needed and drops those whose time is over.
+    pub(crate) fn turn(&mut self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
+        self.retire(now);
+        while let Some(life) = rotation::to_make(&self.lives(), schedule, now) {
+            let key = self.make(life)?;
+            tracing::info!(
+                "made token key {:?}: in use from {}, issues until {}, leaves at {} (Unix seconds)",
+                key.signing.id(),
+                life.not_before,
+                life.issue_until,
+                life.not_after
+            );
+            self.keys.push(key);
+        }
+        Ok(())
+    }
+
+    fn lives(&self) -> Vec<Lifetime> {
+        self.keys.iter().map(|key| key.life).collect()
+    }
+
+    fn make(&self, life: Lifetime) -> Result<TokenKey, KeysError> {
+        for _ in 0..MAX_ATTEMPTS {
+            let pkcs8 = SigningKey::generate_pkcs8().map_err(KeysError::Generate)?;
+            let signing = SigningKey::from_pkcs8(&pkcs8).map_err(KeysError::Generate)?;
+            if colliding(&self.keys, &signing).is_some() {
+                continue; // a request names its key by one byte (RFC 9578, section 6.1)
+            }
+            let key = TokenKey { signing: Arc::new(signing), life };
+            let path = self.directory.join(file_name(&key));
+            write_private(&path, &pkcs8).map_err(|source| KeysError::Unwritable { path, source })?;
+            return Ok(key);
+        }
+        Err(KeysError::NoDistinctKey { alive: self.keys.len() })
+    }
+
+    /// A key whose time is over can do nothing any more: its file goes. Failing to remove it is no reason to stop,
+    /// and the next start tries again.
+    fn retire(&mut self, now: UnixSeconds) {
+        let (over, keys) = std::mem::take(&mut self.keys)
+            .into_iter()
+            .partition::<Vec<_>, _>(|key| key.life.phase(now) == Phase::Over);
+        self.keys = keys;
+        for key in over {
+            let path = self.directory.join(file_name(&key));
+            let removed = std::fs::remove_file(&path).and_then(|()| sync_directory(self.directory.path()));
+            match removed {
+                Ok(()) => tracing::info!("token key {:?} has left: its time is over", key.signing.id()),
+                Err(error) => tracing::warn!("cannot remove the key file {}: {error}", path.display()),
+            }
+        }
+    }
+}
+
+fn colliding<'k>(keys: &'k [TokenKey], signing: &SigningKey) -> Option<&'k TokenKey> {
+    keys.iter().find(|key| key.signing.id().truncated() == signing.id().truncated())
+}
+
+fn file_name(key: &TokenKey) -> String {
+    let Lifetime { not_before, issue_until, not_after } = key.life;
+    let id = &key.signing.id().to_hex()[..8];
+    format!("{not_before}-{issue_until}-{not_after}-{id}.{EXTENSION}")
+}
+
+/// The key files of a directory, oldest first.
+fn key_files(directory: &Path) -> Result<Vec<PathBuf>, KeysError> {
+    let unreadable = |source| KeysError::Unreadable { path: directory.to_owned(), source };
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if path.extension().is_some_and(|extension| extension == EXTENSION) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn load(path: &Path) -> Result<TokenKey, KeysError> {
+    let unreadable = |source| KeysError::Unreadable { path: path.to_owned(), source };
+    let (life, id) = parse_name(path).ok_or_else(|| KeysError::Name { path: path.to_owned() })?;
+    let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(KeysError::Exposed { path: path.to_owned(), mode });
+    }
+    let pkcs8 = std::fs::read(path).map_err(unreadable)?;
+    let signing = SigningKey::from_pkcs8(&pkcs8)
+        .map_err(|source| KeysError::Corrupt { path: path.to_owned(), source })?;
+    if !signing.id().to_hex().starts_with(&id) {
+        return Err(KeysError::OtherKey { path: path.to_owned() });
+    }
+    Ok(TokenKey { signing: Arc::new(signing), life })
+}
+
+fn parse_name(path: &Path) -> Option<(Lifetime, String)> {
+    let mut parts = path.file_stem()?.to_str()?.split('-');
+    let mut time = || Some(UnixSeconds(parts.next()?.parse().ok()?));
+    let life = Lifetime { not_before: time()?, issue_until: time()?, not_after: time()? };
+    let id = parts.next()?.to_owned();
+    let in_order = life.not_before < life.issue_until && life.issue_until < life.not_after;
+    (in_order && id.len() == 8 && parts.next().is_none()).then_some((life, id))
+}
+
+fn warn_if_exposed(directory: &Path) {
+    let mode = std::fs::metadata(directory).map_or(0, |metadata| metadata.permissions().mode() & 0o777);
+    if mode & 0o077 != 0 {
+        tracing::warn!(
+            "the key directory {} is open to other users (mode {mode:04o}): run chmod 700 on it",
+            directory.display()
+        );
+    }
+}
+
+/// Why the keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// The directory is in use, or cannot be made.
+    #[error(transparent)]
+    Directory(#[from] DataDirError),
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}; the issuer does not start without a key that it once published", path.display())]
+    Unreadable {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file's name does not say when its key is good.
+    #[error(
+        "the name of the key file {} is not NOT_BEFORE-ISSUE_UNTIL-NOT_AFTER-ID.p8 (times in Unix seconds): give it \
+         back the name it was made with, or move it elsewhere",
+        path.display()
+    )]
+    Name {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Others can read a key.
+    #[error(
+        "the key file {} can be read by other users (mode {mode:04o}), and whoever has it can issue tokens: run chmod \
+         600 on it; if others may have read it, remove it so that a new key is made",
+        path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// A file does not hold a key.
+    #[error(
+        "the key file {} is corrupt: {source}; restore it from a backup, or remove it and void the tokens it issued",
+        path.display()
+    )]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: SignError,
+    },
+    /// A file holds a sound key, but not the one it was made for.
+    #[error(
+        "the key file {} holds another key than its name says: restore the right one from a backup, or move the file \
+         elsewhere",
+        path.display()
+    )]
+    OtherKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Two keys share a truncated id.
+    #[error(
+        "the key file {} and {other} share the last byte of their key ids, by which requests name a key: move the \
+         older of the two elsewhere",
+        path.display()
+    )]
+    Collision {
+        /// The file.
+        path: PathBuf,
+        /// The name of the other.
+        other: String,
+    },
+    /// No key could be made.
+    #[error("cannot make a token key: {0}")]
+    Generate(SignError),
+    /// Every new key collided.
+    #[error("cannot make a token key whose truncated id differs from those of the {alive} keys alive")]
+    NoDistinctKey {
+        /// How many keys there are.
+        alive: usize,
+    },
+    /// A new key could not be written.
+    #[error("cannot write the key file {}: {source}; free some space, or make the directory writable", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const SCHEDULE: Schedule = Schedule {
+        rotate_every: Duration::from_secs(30_000),
+        publish_ahead: Duration::from_secs(1_000),
+        redeem_for: Duration::from_secs(7_000),
+    };
+    const START: UnixSeconds = UnixSeconds(1_000_000);
+
+    fn open(directory: &Path, now: UnixSeconds) -> KeyStore {
+        let mut store = KeyStore::open(directory).unwrap();
+        store.turn(&SCHEDULE, now).unwrap();
+        store
+    }
+
+    fn ids(store: &KeyStore) -> Vec<String> {
+        store.keys().iter().map(|key| key.signing.id().to_hex()).collect()
+    }
+
+    fn only_file(directory: &Path) -> PathBuf {
+        let files = key_files(directory).unwrap();
+        assert_eq!(files.len(), 1);
+        files[0].clone()
+    }
+
+    #[test]
+    fn a_restart_keeps_the_key_and_its_times_in_private_files() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("keys");
+        let first = open(&directory, START);
+        let (before, life) = (ids(&first), first.keys()[0].life);
+        drop(first);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&directory), mode(&only_file(&directory))), (0o700, 0o600));
+
+        let again = open(&directory, START);
+        assert_eq!((ids(&again), again.keys()[0].life), (before, life));
+    }
+
+    #[test]
+    fn keys_rotate_on_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = open(directory.path(), START);
+        let first = ids(&store)[0].clone();
+        store.turn(&SCHEDULE, UnixSeconds(1_029_000)).unwrap();
+        let both = ids(&store);
+        assert_eq!((both.len(), &both[0]), (2, &first));
+        let truncated = |id: &str| id[62..].to_owned();
+        assert_ne!(truncated(&both[0]), truncated(&both[1]));
+
+        store.turn(&SCHEDULE, UnixSeconds(1_036_999)).unwrap();
+        assert_eq!(ids(&store), both);
+        store.turn(&SCHEDULE, UnixSeconds(1_037_000)).unwrap();
+        assert_eq!(ids(&store), both[1..]);
+        drop(store);
+        assert_eq!(ids(&open(directory.path(), UnixSeconds(1_037_000))), both[1..]);
+        only_file(directory.path());
+    }
+
+    #[test]
+    fn a_corrupt_empty_or_exchanged_file_is_an_error_and_nothing_is_made_instead() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(open(directory.path(), START));
+        let path = only_file(directory.path());
+        let good = std::fs::read(&path).unwrap();
+        let mut flipped = good.clone();
+        flipped[600] ^= 1;
+        for bad in [&good[..0], &good[..700], &flipped] {
+            std::fs::write(&path, bad).unwrap();
+            let error = KeyStore::open(directory.path()).unwrap_err();
+            assert!(matches!(error, KeysError::Corrupt { .. }), "{error}");
+        }
+        std::fs::write(&path, SigningKey::generate_pkcs8().unwrap()).unwrap();
+        assert!(matches!(KeyStore::open(directory.path()).unwrap_err(), KeysError::OtherKey { .. }));
+        assert_eq!(only_file(directory.path()), path);
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_or_without_times_in_its_name_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(open(directory.path(), START));
+        let path = only_file(directory.path());
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        let error = KeyStore::open(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("(mode 0640)") && error.contains("chmod 600"), "{error}");
+
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::rename(&path, directory.path().join("backup.p8")).unwrap();
+        assert!(matches!(KeyStore::open(directory.path()).unwrap_err(), KeysError::Name { .. }));
+    }
+
+    #[test]
+    fn the_same_key_twice_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(open(directory.path(), START));
+        let path = only_file(directory.path());
+        let name = path.file_name().unwrap().to_str().unwrap().replacen("1030000", "1030001", 1);
+        std::fs::copy(&path, directory.path().join(name)).unwrap();
+        assert!(matches!(KeyStore::open(directory.path()).unwrap_err(), KeysError::Collision { .. }));
+    }
+
+    #[test]
+    fn one_directory_serves_one_issuer() {
+        let directory = tempfile::tempdir().unwrap();
+        let _first = open(directory.path(), START);
+        assert!(matches!(
+            KeyStore::open(directory.path()).unwrap_err(),
+            KeysError::Directory(DataDirError::InUse { .. })
+        ));
+    }
+}

@@ -1,0 +1,175 @@
+//! The keys in use, as requests see them, and the task that turns them.
+
+use crate::directory::Document;
+use crate::keys::{KeyStore, KeysError, TokenKey};
+use crate::rotation::{Phase, Schedule};
+use arc_swap::ArcSwap;
+use postern_service::admin::Gate;
+use postern_token::{SigningKey, UnixSeconds};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The keys are looked at this often at least: the clock may be set, or the machine may have slept.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+/// When a key could not be made, how soon to try again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// The keys and the directory being served. Reading them takes no lock.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    schedule: Schedule,
+    request_uri: String,
+    served: ArcSwap<Served>,
+}
+
+#[derive(Debug)]
+struct Served {
+    keys: Vec<TokenKey>,
+    document: Arc<Document>,
+}
+
+/// Why no key signs a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoKey {
+    /// No key of ours has this truncated id.
+    Unknown,
+    /// Its successor has taken over.
+    Retired,
+    /// Its time has not come.
+    NotYet,
+}
+
+impl Ring {
+    pub(crate) fn new(store: &KeyStore, schedule: Schedule, request_uri: String, now: UnixSeconds) -> Self {
+        let served = Served::of(store, &schedule, &request_uri, now);
+        Self { schedule, request_uri, served: ArcSwap::from_pointee(served) }
+    }
+
+    /// The key with this truncated id, if it signs at `now`.
+    pub(crate) fn signer(&self, truncated: u8, now: UnixSeconds) -> Result<Arc<SigningKey>, NoKey> {
+        let served = self.served.load();
+        let key = served.keys.iter().find(|key| key.signing.id().truncated() == truncated);
+        let key = key.ok_or(NoKey::Unknown)?;
+        match key.life.phase(now) {
+            Phase::Issuing => Ok(key.signing.clone()),
+            Phase::NotYet => Err(NoKey::NotYet),
+            Phase::Redeeming | Phase::Over => Err(NoKey::Retired),
+        }
+    }
+
+    pub(crate) fn document(&self) -> Arc<Document> {
+        self.served.load().document.clone()
+    }
+
+    /// Makes, publishes and retires keys as their times come. Never ends; cancel safe: a key that is being made then
+    /// is finished by its own thread and found by the next start.
+    pub(crate) async fn keep_turning(&self, mut store: KeyStore, gate: &Gate) {
+        loop {
+            let now = UnixSeconds::now();
+            let wait = now.until(self.document().changes_at);
+            // Changes are at whole seconds and `now` is cut to one: it may be up to a second nearer than it seems,
+            // and looking in vain once a second costs nothing.
+            tokio::time::sleep(wait.clamp(Duration::from_secs(1), MAX_WAIT)).await;
+            match self.turn(store, UnixSeconds::now()).await {
+                Some((back, Ok(()))) => {
+                    gate.set_ready();
+                    store = back;
+                }
+                Some((back, Err(error))) => {
+                    tracing::error!("{error}; trying again in {} s", RETRY.as_secs());
+                    if !self.can_issue(UnixSeconds::now()) {
+                        gate.set_not_ready("no token key is in use");
+                    }
+                    store = back;
+                    tokio::time::sleep(RETRY).await;
+                }
+                None => return std::future::pending().await, // the runtime is shutting down
+            }
+        }
+    }
+
+    /// One turn, on a thread that may block.
+    async fn turn(&self, mut store: KeyStore, now: UnixSeconds) -> Option<(KeyStore, Result<(), KeysError>)> {
+        let schedule = self.schedule;
+        let turning = tokio::task::spawn_blocking(move || {
+            let turned = store.turn(&schedule, now);
+            (store, turned)
+        });
+        let (store, turned) = turning.await.ok()?;
+        self.served.store(Arc::new(Served::of(&store, &self.schedule, &self.request_uri, now)));
+        Some((store, turned))
+    }
+
+    fn can_issue(&self, now: UnixSeconds) -> bool {
+        self.served.load().keys.iter().any(|key| key.life.phase(now) == Phase::Issuing)
+    }
+}
+
+impl Served {
+    fn of(store: &KeyStore, schedule: &Schedule, request_uri: &str, now: UnixSeconds) -> Self {
+        let keys = store.keys().to_vec();
+        let document = Arc::new(Document::of(&keys, schedule, request_uri, now));
+        Self { keys, document }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postern_token::Directory;
+
+    const SCHEDULE: Schedule = Schedule {
+        rotate_every: Duration::from_secs(30_000),
+        publish_ahead: Duration::from_secs(1_000),
+        redeem_for: Duration::from_secs(7_000),
+    };
+
+    fn listed(ring: &Ring) -> usize {
+        Directory::parse(&ring.document().body).unwrap().token_keys.len()
+    }
+
+    #[tokio::test]
+    async fn a_turn_publishes_the_successor_and_lets_the_old_key_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = KeyStore::open(directory.path()).unwrap();
+        let start = UnixSeconds(1_000_000);
+        store.turn(&SCHEDULE, start).unwrap();
+        let ring = Ring::new(&store, SCHEDULE, "/token-request".to_owned(), start);
+        let first = store.keys()[0].signing.id().truncated();
+        assert!(ring.signer(first, start).is_ok());
+        assert_eq!(ring.signer(first.wrapping_add(1), start).unwrap_err(), NoKey::Unknown);
+
+        let (store, turned) = ring.turn(store, UnixSeconds(1_029_000)).await.unwrap();
+        turned.unwrap();
+        let second = store.keys()[1].signing.id().truncated();
+        assert_eq!(listed(&ring), 2);
+        assert_eq!(ring.signer(second, UnixSeconds(1_029_000)).unwrap_err(), NoKey::NotYet);
+        assert!(ring.signer(second, UnixSeconds(1_030_000)).is_ok());
+        assert!(
+            ring.signer(first, UnixSeconds(1_030_000)).is_ok(),
+            "a copy of the directory may be seconds old"
+        );
+        assert_eq!(ring.signer(first, UnixSeconds(1_031_000)).unwrap_err(), NoKey::Retired);
+
+        let (_, turned) = ring.turn(store, UnixSeconds(1_037_000)).await.unwrap();
+        turned.unwrap();
+        assert_eq!(listed(&ring), 1);
+        assert_eq!(ring.signer(first, UnixSeconds(1_037_000)).unwrap_err(), NoKey::Unknown);
+    }
+
+    #[tokio::test]
+    async fn a_key_that_cannot_be_written_is_not_published_and_the_old_one_serves_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let keys = directory.path().join("keys");
+        let mut store = KeyStore::open(&keys).unwrap();
+        let start = UnixSeconds(1_000_000);
+        store.turn(&SCHEDULE, start).unwrap();
+        let ring = Ring::new(&store, SCHEDULE, "/token-request".to_owned(), start);
+        std::fs::remove_dir_all(&keys).unwrap();
+
+        let (store, turned) = ring.turn(store, UnixSeconds(1_029_000)).await.unwrap();
+        assert!(matches!(turned, Err(KeysError::Unwritable { .. })));
+        assert_eq!(listed(&ring), 1);
+        assert!(ring.signer(store.keys()[0].signing.id().truncated(), UnixSeconds(1_029_000)).is_ok());
+    }
+}

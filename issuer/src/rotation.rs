@@ -1,0 +1,238 @@
+//! When keys come and go: pure functions of the keys' times and of now.
+//!
+//! ```text
+//!   made, published        takes over            successor takes over          leaves
+//!        |                     |                          |                       |
+//!        |<-- publish_ahead -->|<----- rotate_every ----->|<---- redeem_for ----->|
+//!                         not_before                 issue_until              not_after
+//! ```
+//!
+//! A key's times are fixed when it is made. Gateways remember spent tokens until the published not-after, so moving
+//! it later would let tokens be spent twice, and moving it earlier would rob their holders.
+
+use postern_token::UnixSeconds;
+use std::time::Duration;
+
+/// The times that new keys get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Schedule {
+    pub(crate) rotate_every: Duration,
+    pub(crate) publish_ahead: Duration,
+    pub(crate) redeem_for: Duration,
+}
+
+/// The times of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lifetime {
+    /// The first second in which clients should use it.
+    pub(crate) not_before: UnixSeconds,
+    /// The first second in which its successor should be used instead.
+    pub(crate) issue_until: UnixSeconds,
+    /// The first second in which its tokens are no longer accepted anywhere.
+    pub(crate) not_after: UnixSeconds,
+}
+
+/// What a key may be used for at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Published ahead of its time.
+    NotYet,
+    /// It signs.
+    Issuing,
+    /// Its tokens are good, but it signs no more.
+    Redeeming,
+    /// Its time is over.
+    Over,
+}
+
+/// Clocks differ, and a copy of the directory may be some seconds old: around a change both keys sign for this long.
+const MAX_TOLERANCE: Duration = Duration::from_secs(300);
+/// A key that is needed at once is given a not-before this far in the past, for gateways whose clocks are behind.
+const BACKDATE: Duration = Duration::from_secs(60);
+
+impl Lifetime {
+    /// The times of a key that takes over at `not_before`.
+    pub(crate) fn starting(not_before: UnixSeconds, schedule: &Schedule) -> Self {
+        let issue_until = not_before.saturating_add(schedule.rotate_every);
+        Self { not_before, issue_until, not_after: issue_until.saturating_add(schedule.redeem_for) }
+    }
+
+    /// Whether it is the time that this key is meant to be used in.
+    pub(crate) fn is_current(&self, now: UnixSeconds) -> bool {
+        self.not_before <= now && now < self.issue_until
+    }
+
+    /// What the key may be used for, with tolerance for clocks that differ.
+    pub(crate) fn phase(&self, now: UnixSeconds) -> Phase {
+        let tolerance = MAX_TOLERANCE.min(self.issue_until.until(self.not_after) / 4);
+        if now >= self.not_after {
+            Phase::Over
+        } else if now < self.not_before.saturating_sub(tolerance) {
+            Phase::NotYet
+        } else if now < self.issue_until.saturating_add(tolerance) {
+            Phase::Issuing
+        } else {
+            Phase::Redeeming
+        }
+    }
+}
+
+/// The times of the key to make now, if one is to be made.
+pub(crate) fn to_make(keys: &[Lifetime], schedule: &Schedule, now: UnixSeconds) -> Option<Lifetime> {
+    let Some(current) = current(keys, now) else {
+        // The first start, or nobody was there to rotate in time, or the clock was set.
+        let not_before = now.saturating_sub(BACKDATE);
+        return Some(Lifetime { not_before, ..Lifetime::starting(now, schedule) });
+    };
+    let due = now >= successor_due(&current, schedule);
+    (due && !has_successor(&current, keys)).then(|| Lifetime::starting(current.issue_until, schedule))
+}
+
+/// The key to use at `now`: of several, the newest.
+pub(crate) fn current(keys: &[Lifetime], now: UnixSeconds) -> Option<Lifetime> {
+    keys.iter().filter(|key| key.is_current(now)).max_by_key(|key| key.not_before).copied()
+}
+
+/// The first moment after `now` at which something changes: a key is to be made, comes into use, stops issuing, or
+/// leaves. [`UnixSeconds::MAX`] when nothing will.
+pub(crate) fn next_change(keys: &[Lifetime], schedule: &Schedule, now: UnixSeconds) -> UnixSeconds {
+    let of_keys = keys.iter().flat_map(|key| [key.not_before, key.issue_until, key.not_after]);
+    let due = current(keys, now).map(|current| successor_due(&current, schedule));
+    of_keys.chain(due).filter(|change| *change > now).min().unwrap_or(UnixSeconds::MAX)
+}
+
+fn successor_due(current: &Lifetime, schedule: &Schedule) -> UnixSeconds {
+    current.issue_until.saturating_sub(schedule.publish_ahead)
+}
+
+/// Whether some key takes over when `current` stops, or before.
+fn has_successor(current: &Lifetime, keys: &[Lifetime]) -> bool {
+    keys.iter().any(|key| key.is_current(current.issue_until))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCHEDULE: Schedule = Schedule {
+        rotate_every: Duration::from_secs(30_000),
+        publish_ahead: Duration::from_secs(1_000),
+        redeem_for: Duration::from_secs(7_000),
+    };
+
+    fn life(not_before: u64) -> Lifetime {
+        Lifetime::starting(UnixSeconds(not_before), &SCHEDULE)
+    }
+
+    fn at(keys: &[Lifetime], now: u64) -> Option<Lifetime> {
+        to_make(keys, &SCHEDULE, UnixSeconds(now))
+    }
+
+    #[test]
+    fn the_first_key_is_good_at_once() {
+        let first = at(&[], 100_000).unwrap();
+        assert_eq!(first, Lifetime { not_before: UnixSeconds(99_940), ..life(100_000) });
+        assert_eq!(first.phase(UnixSeconds(100_000)), Phase::Issuing);
+        assert_eq!(at(&[first], 100_000), None);
+    }
+
+    #[test]
+    fn a_successor_is_made_ahead_once_and_takes_over_without_a_gap() {
+        let first = life(0);
+        assert_eq!(at(&[first], 28_999), None);
+        let second = at(&[first], 29_000).unwrap();
+        assert_eq!(second.not_before, first.issue_until);
+        let both = [first, second];
+        assert_eq!(at(&both, 29_500), None);
+        assert_eq!(current(&both, UnixSeconds(29_999)), Some(first));
+        assert_eq!(current(&both, UnixSeconds(30_000)), Some(second));
+    }
+
+    #[test]
+    fn a_key_issues_then_redeems_then_leaves() {
+        let key = life(30_000);
+        let phases = [
+            (29_699, Phase::NotYet),
+            (29_700, Phase::Issuing),
+            (60_299, Phase::Issuing),
+            (60_300, Phase::Redeeming),
+            (66_999, Phase::Redeeming),
+            (67_000, Phase::Over),
+        ];
+        for (now, phase) in phases {
+            assert_eq!(key.phase(UnixSeconds(now)), phase, "{now}");
+        }
+    }
+
+    #[test]
+    fn tolerance_never_eats_up_a_short_redemption() {
+        let schedule = Schedule { redeem_for: Duration::from_secs(8), ..SCHEDULE };
+        let key = Lifetime::starting(UnixSeconds(0), &schedule);
+        assert_eq!(key.phase(UnixSeconds(30_001)), Phase::Issuing);
+        assert_eq!(key.phase(UnixSeconds(30_002)), Phase::Redeeming);
+    }
+
+    #[test]
+    fn an_issuer_that_slept_through_the_change_makes_a_key_at_once() {
+        let first = life(0);
+        let made = at(&[first], 31_000).unwrap();
+        assert_eq!(made, Lifetime { not_before: UnixSeconds(30_940), ..life(31_000) });
+        assert_eq!(current(&[first, made], UnixSeconds(31_000)), Some(made));
+    }
+
+    #[test]
+    fn a_clock_set_back_makes_a_key_for_now_and_leaves_the_others_alone() {
+        let ahead = life(900_000);
+        let now = at(&[ahead], 100_000).unwrap();
+        assert!(now.is_current(UnixSeconds(100_000)));
+        assert_eq!(at(&[ahead, now], 100_000), None);
+    }
+
+    #[test]
+    fn a_change_of_the_configuration_is_for_the_next_key() {
+        let first = life(0);
+        let shorter = Schedule { rotate_every: Duration::from_secs(5_000), ..SCHEDULE };
+        assert_eq!(to_make(&[first], &shorter, UnixSeconds(10_000)), None);
+        let second = to_make(&[first], &shorter, UnixSeconds(29_000)).unwrap();
+        assert_eq!((second.not_before.0, second.issue_until.0), (30_000, 35_000));
+    }
+
+    #[test]
+    fn the_next_change_is_the_nearest_boundary() {
+        let (first, second) = (life(0), life(30_000));
+        let next = |keys: &[Lifetime], now| next_change(keys, &SCHEDULE, UnixSeconds(now)).0;
+        assert_eq!(next(&[first], 10), 29_000);
+        assert_eq!(next(&[first], 29_000), 30_000);
+        assert_eq!(next(&[first, second], 30_000), 37_000);
+        assert_eq!(next(&[first, second], 37_000), 59_000);
+        assert_eq!(next(&[], 5), u64::MAX);
+    }
+
+    /// The back-dating must not use up a short life: then keys would be made without end.
+    #[test]
+    fn keys_of_a_second_are_possible() {
+        let second = Duration::from_secs(1);
+        let schedule = Schedule { rotate_every: second, publish_ahead: Duration::ZERO, redeem_for: second };
+        let first = to_make(&[], &schedule, UnixSeconds(1_000)).unwrap();
+        assert_eq!(to_make(&[first], &schedule, UnixSeconds(1_000)), None);
+        assert_eq!(to_make(&[first], &schedule, UnixSeconds(1_001)).unwrap().issue_until.0, 1_002);
+    }
+
+    /// A hundred rotations, from change to change: there is always exactly one current key, a successor is known
+    /// a `publish_ahead` before it is needed, and never more than three keys live.
+    #[test]
+    fn over_many_rotations_there_is_always_a_key_and_never_too_many() {
+        let mut keys: Vec<Lifetime> = Vec::new();
+        let mut now = UnixSeconds(1_000_000);
+        for _ in 0..400 {
+            keys.retain(|key| key.phase(now) != Phase::Over);
+            while let Some(made) = to_make(&keys, &SCHEDULE, now) {
+                assert!(keys.is_empty() || made.not_before.0 >= now.0 + 1_000, "made late");
+                keys.push(made);
+            }
+            assert_eq!(keys.iter().filter(|key| key.is_current(now)).count(), 1);
+            assert!(keys.len() <= 3);
+            now = next_change(&keys, &SCHEDULE, now);
+        }
+    }
+}

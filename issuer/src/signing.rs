@@ -1,0 +1,143 @@
+//! The pool that signs: a fixed number of threads, a fixed number of places, and no queue beyond them.
+//!
+//! A signature is a quarter of a millisecond of CPU. On the runtime it would hold up every other connection; in a
+//! queue without end a burst would be answered long after its clients have gone.
+
+use metrics::Histogram;
+use postern_service::names;
+use postern_token::{SignError, SigningKey, TokenRequest, TokenResponse};
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::{Semaphore, oneshot};
+
+/// Threads that sign.
+#[derive(Debug)]
+pub(crate) struct SigningPool {
+    threads: ThreadPool,
+    /// One for each request that is being signed or waits for it.
+    places: Arc<Semaphore>,
+}
+
+/// Every thread is busy and every place to wait is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// The signature to come. An error of the receiver means that signing failed.
+pub(crate) type Signature = oneshot::Receiver<Result<TokenResponse, SignError>>;
+
+impl SigningPool {
+    /// A pool of `threads`, by default one for each core, and of `queue` places to wait.
+    pub(crate) fn new(threads: Option<NonZeroUsize>, queue: usize) -> Result<Self, ThreadPoolBuildError> {
+        let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let count = threads.unwrap_or_else(cores).get();
+        let threads = ThreadPoolBuilder::new()
+            .num_threads(count)
+            .thread_name(|index| format!("sign-{index}"))
+            // The default is to abort the process. The request that failed sees its sender gone and answers 500.
+            .panic_handler(|_| tracing::error!("a signing thread panicked; its request is answered 500"))
+            .build()?;
+        let places = count.saturating_add(queue).min(Semaphore::MAX_PERMITS);
+        Ok(Self { threads, places: Arc::new(Semaphore::new(places)) })
+    }
+
+    /// Signs `request` when a thread is free. Its turn is skipped if the receiver is gone by then; `signed` is called
+    /// once the signature is made, and dropped uncalled otherwise.
+    pub(crate) fn submit(
+        &self,
+        key: Arc<SigningKey>,
+        request: TokenRequest,
+        signed: impl FnOnce() + Send + 'static,
+    ) -> Result<Signature, Full> {
+        let place = self.places.clone().try_acquire_owned().map_err(|_| Full)?;
+        let (answer, signature) = oneshot::channel();
+        self.threads.spawn_fifo(move || {
+            let _place = place;
+            if answer.is_closed() {
+                return; // the client hung up while it waited
+            }
+            let started = Instant::now();
+            let response = key.sign(&request);
+            if response.is_ok() {
+                duration().record(started.elapsed());
+                signed();
+            }
+            let _ = answer.send(response); // the client may have hung up meanwhile
+        });
+        Ok(signature)
+    }
+}
+
+fn duration() -> Histogram {
+    metrics::histogram!(names::ISSUER_SIGN_DURATION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    fn key() -> Arc<SigningKey> {
+        Arc::new(SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap())
+    }
+
+    fn pool(threads: usize, queue: usize) -> SigningPool {
+        SigningPool::new(NonZeroUsize::new(threads), queue).unwrap()
+    }
+
+    /// Occupies one thread of `pool` until the sender is dropped.
+    fn occupy(pool: &SigningPool) -> mpsc::Sender<()> {
+        let (release, released) = mpsc::channel::<()>();
+        let (started, running) = mpsc::channel();
+        pool.threads.spawn_fifo(move || {
+            started.send(()).unwrap();
+            let _ = released.recv();
+        });
+        running.recv().unwrap();
+        release
+    }
+
+    #[tokio::test]
+    async fn beyond_its_places_it_refuses_at_once_and_places_come_back() {
+        let (pool, key) = (pool(1, 2), key());
+        let request = TokenRequest::new(key.id(), [1; 256]);
+        let submit = || pool.submit(key.clone(), request.clone(), || {});
+        let release = occupy(&pool);
+        let waiting: Vec<_> = (0..3).map(|_| submit().unwrap()).collect();
+        assert_eq!(submit().unwrap_err(), Full);
+        drop(release);
+        for signature in waiting {
+            assert!(signature.await.unwrap().is_ok());
+        }
+        assert!(submit().unwrap().await.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_request_whose_client_is_gone_is_not_signed() {
+        let (pool, key) = (pool(1, 8), key());
+        let request = TokenRequest::new(key.id(), [1; 256]);
+        let signed = Arc::new(AtomicUsize::new(0));
+        let submit = || {
+            let signed = signed.clone();
+            pool.submit(key.clone(), request.clone(), move || {
+                signed.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        let release = occupy(&pool);
+        drop(submit().unwrap());
+        let kept = submit().unwrap();
+        drop(release);
+        assert!(kept.await.unwrap().is_ok());
+        assert_eq!(signed.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_signed_is_not_counted() {
+        let (pool, key) = (pool(1, 8), key());
+        let request = TokenRequest::new(key.id(), [0xff; 256]);
+        let signature = pool.submit(key, request, || panic!("it was counted")).unwrap();
+        assert_eq!(signature.await.unwrap(), Err(SignError::OutOfRange));
+    }
+}

@@ -1,0 +1,131 @@
+//! An issuer on a loopback port of its own, and raw bytes to talk to it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(dead_code, unreachable_pub, reason = "each test file has a copy and uses a part of it")]
+
+use postern_issuer::Config;
+use postern_issuer::Issuer;
+use postern_issuer::config::{Account, KeyHash};
+use postern_service::admin::Readiness;
+use postern_service::drain::{Drained, Shutdown};
+use postern_token::{DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+pub const REQUEST_TYPE: &str = "application/private-token-request";
+const DEADLINE: Duration = Duration::from_secs(20);
+
+pub struct Running {
+    pub address: SocketAddr,
+    pub readiness: Readiness,
+    pub shutdown: Shutdown,
+}
+
+impl Running {
+    pub async fn start(config: Config) -> Self {
+        let (shutdown, readiness) = (Shutdown::new(), Readiness::new());
+        let issuer = Issuer::bind(config, shutdown.clone(), &readiness).await.unwrap();
+        let address = issuer.local_addr();
+        tokio::spawn(issuer.run());
+        Self { address, readiness, shutdown }
+    }
+
+    pub async fn stop(self) {
+        self.shutdown.drain();
+        assert_eq!(self.shutdown.wait(DEADLINE).await, Drained::Finished);
+    }
+
+    /// Sends `bytes` and reads until the issuer closes.
+    pub async fn exchange(&self, bytes: &[u8]) -> Answer {
+        let mut stream = self.connect().await;
+        stream.write_all(bytes).await.unwrap();
+        Answer::read(&mut stream).await
+    }
+
+    pub async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    pub async fn get(&self, fields: &str) -> Answer {
+        self.exchange(&request("GET", DIRECTORY_PATH, fields, b"")).await
+    }
+
+    pub async fn post(&self, fields: &str, body: &[u8]) -> Answer {
+        self.exchange(&post(fields, body)).await
+    }
+
+    pub async fn directory(&self) -> Directory {
+        Directory::parse(&self.get("").await.body).unwrap()
+    }
+
+    pub async fn key(&self) -> IssuerKey {
+        let directory = self.directory().await;
+        let key = directory.preferred(TokenType::BlindRsa2048, UnixSeconds::now()).unwrap();
+        IssuerKey::from_spki(&key.key_bytes().unwrap()).unwrap()
+    }
+}
+
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// One answer and the end of the connection.
+    pub async fn read(stream: &mut TcpStream) -> Self {
+        let mut bytes = Vec::new();
+        tokio::time::timeout(DEADLINE, stream.read_to_end(&mut bytes)).await.unwrap().unwrap();
+        Self::parse(&bytes)
+    }
+
+    pub fn parse(bytes: &[u8]) -> Self {
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or_else(|| {
+            panic!("not an answer: {:?}", String::from_utf8_lossy(bytes));
+        });
+        let head = String::from_utf8(bytes[..end + 2].to_vec()).unwrap();
+        let status = head[9..12].parse().unwrap();
+        Self { status, head, body: bytes[end + 4..].to_vec() }
+    }
+
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (found, value) = line.split_once(": ")?;
+            found.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+}
+
+/// A request that asks for the connection to be closed after it. `fields` are whole lines.
+pub fn request(method: &str, path: &str, fields: &str, body: &[u8]) -> Vec<u8> {
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nhost: issuer.example\r\nconnection: close\r\n{fields}\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+/// A POST to the default path, with a length and the right media type.
+pub fn post(fields: &str, body: &[u8]) -> Vec<u8> {
+    let fields = format!("content-type: {REQUEST_TYPE}\r\ncontent-length: {}\r\n{fields}", body.len());
+    request("POST", "/token-request", &fields, body)
+}
+
+pub fn config(directory: &Path) -> Config {
+    Config::loopback(([127, 0, 0, 1], 0).into(), &directory.join("keys"))
+}
+
+/// An account whose API key is `key`.
+pub fn account(name: &str, key: &str, quota: &str) -> Account {
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, key.as_bytes());
+    let key_sha256 = KeyHash(hash.as_ref().try_into().unwrap());
+    Account { name: name.to_owned(), key_sha256, quota: quota.parse().unwrap() }
+}
+
+pub fn bearer(key: &str) -> String {
+    format!("authorization: Bearer {key}\r\n")
+}
