@@ -6,11 +6,13 @@ use postern_client::Agent;
 use postern_gateway::Gateway;
 use postern_issuer::Issuer;
 use postern_service::config;
+use postern_service::log::LogFormat;
+use std::net::SocketAddr;
 use std::path::Path;
 
 pub(crate) async fn gateway(path: &Path) -> Result<(), Failure> {
     let config: postern_gateway::Config = config::load(path, config::environment())?;
-    let process = Process::start(config.log.format, Some(config.listen.admin)).await?;
+    let process = start(config.log.format, Some(config.listen.admin)).await?;
     let gateway = Gateway::bind(&config, &process.shutdown, &process.readiness)?;
     tracing::info!("the gateway listens on {}", gateway.local_addr());
     process.run(gateway.run(), config.drain.deadline.get()).await
@@ -19,7 +21,7 @@ pub(crate) async fn gateway(path: &Path) -> Result<(), Failure> {
 pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
     let config: postern_issuer::Config = config::load(path, config::environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
-    let process = Process::start(config.log.format, Some(admin)).await?;
+    let process = start(config.log.format, Some(admin)).await?;
     let issuer = Issuer::bind(config, process.shutdown.clone(), &process.readiness).await?;
     let serving = async {
         issuer.run().await;
@@ -31,7 +33,7 @@ pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
 pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
     let config: postern_client::Config = config::load(path, config::environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
-    let process = Process::start(config.log.format, admin).await?;
+    let process = start(config.log.format, admin).await?;
     let agent = Agent::bind(config, process.shutdown.clone(), &process.readiness).await?;
     tracing::info!("the agent listens on {}", agent.local_addr());
     let stopped = process.shutdown.clone();
@@ -41,4 +43,13 @@ pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
         Ok(())
     };
     process.run(serving, deadline).await
+}
+
+/// A daemon's process. It says where its admin page is, for the port may have been 0.
+async fn start(format: LogFormat, admin: Option<SocketAddr>) -> Result<Process, Failure> {
+    let process = Process::start(format, admin).await?;
+    if let Some(admin) = process.admin {
+        tracing::info!("the admin page listens on {admin}");
+    }
+    Ok(process)
 }

@@ -14,6 +14,8 @@ use std::time::Duration;
 pub(crate) struct Process {
     pub(crate) shutdown: Shutdown,
     pub(crate) readiness: Readiness,
+    /// Where the admin listener is, if there is one: the real port when port 0 was asked for.
+    pub(crate) admin: Option<SocketAddr>,
 }
 
 impl Process {
@@ -25,11 +27,17 @@ impl Process {
         shutdown
             .on_signals()
             .map_err(|error| Failure::runtime(format_args!("cannot handle signals: {error}")))?;
-        if let Some(address) = admin {
-            let admin = Admin::bind(address, readiness.clone(), exporter).await.map_err(Failure::runtime)?;
-            tokio::spawn(admin.serve(shutdown.clone()));
-        }
-        Ok(Self { shutdown, readiness })
+        let admin = match admin {
+            Some(address) => {
+                let admin =
+                    Admin::bind(address, readiness.clone(), exporter).await.map_err(Failure::runtime)?;
+                let local = admin.local_addr();
+                tokio::spawn(admin.serve(shutdown.clone()));
+                Some(local)
+            }
+            None => None,
+        };
+        Ok(Self { shutdown, readiness, admin })
     }
 
     /// Runs until the daemons have drained: all tracked work done, or `deadline` past. `serving` is the daemons; when

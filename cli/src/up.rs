@@ -31,8 +31,12 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     let issuer = Issuer::bind(issuer, shutdown.clone(), readiness).await?;
     let gateway = gateway_config(&args, issuer.directory_url(), &data);
     let gateway = Gateway::bind(&gateway, shutdown, readiness)?;
-    let addresses =
-        Addresses { gateway: gateway.local_addr(), issuer: issuer.local_addr(), ..Addresses::of(&args) };
+    let addresses = Addresses {
+        gateway: gateway.local_addr(),
+        issuer: issuer.local_addr(),
+        admin: process.admin.unwrap_or(args.admin),
+        client: args.client,
+    };
     let agent = agent_config(&args, addresses, &data);
     let agent = Agent::bind(agent, shutdown.clone(), readiness).await?;
     let addresses = Addresses { client: agent.local_addr(), ..addresses };
@@ -82,12 +86,6 @@ struct Addresses {
     gateway: SocketAddr,
     issuer: SocketAddr,
     admin: SocketAddr,
-}
-
-impl Addresses {
-    fn of(args: &Up) -> Self {
-        Self { client: args.client, gateway: args.gateway, issuer: args.issuer, admin: args.admin }
-    }
 }
 
 /// Says what to type next, once it works; or what is in the way.
