@@ -1,0 +1,204 @@
+// privacypass-ts: as client, issuer and origin (RFC 9577, RFC 9578).
+
+import {
+    AuthorizationHeader,
+    MediaType,
+    PRIVATE_TOKEN_ISSUER_DIRECTORY,
+    TOKEN_TYPES,
+    WWWAuthenticateHeader,
+    publicVerif,
+    sendTokenRequest,
+    util,
+} from '@cloudflare/privacypass-ts';
+import assert from 'node:assert/strict';
+import { createHash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { writeFile } from 'node:fs/promises';
+import http from 'node:http';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { connect, echoed } from './connect.js';
+import { daemon, environment, folder, mint, run, up } from './postern.js';
+import { certificate, echo } from './targets.js';
+
+const { BlindRSAMode, Client, Issuer, Origin, TokenRequest, getPublicKeyBytes } = publicVerif;
+const within = { timeout: 60_000 };
+
+let scratch, system, target;
+before(async () => {
+    scratch = await folder();
+    system = await up(join(scratch.path, 'up'));
+    target = await echo();
+});
+after(async () => {
+    await system?.stop();
+    await target?.close();
+    await scratch?.remove();
+});
+
+test('its client gets a token from our issuer, and the token opens one tunnel', within, async () => {
+    const challenge = await challengeOf(system.gateway);
+    const directory = await directoryOf(system.issuer);
+    assert.equal(directory['token-keys'][0]['token-type'], TOKEN_TYPES.BLIND_RSA.value);
+    assert.deepEqual(Buffer.from(directory['token-keys'][0]['token-key'], 'base64url'), Buffer.from(challenge.tokenKey));
+
+    const client = new Client(BlindRSAMode.PSS);
+    const request = await client.createTokenRequest(challenge.challenge, challenge.tokenKey);
+    const url = new URL(directory['issuer-request-uri'], `http://${system.issuer}`);
+    const response = client.deserializeTokenResponse(await sendTokenRequest(request.serialize(), url));
+    const authorization = new AuthorizationHeader(await client.finalize(response)).toString();
+
+    await opensOneTunnel(system.gateway, authorization);
+});
+
+test('its token is accepted with its value quoted, too', within, async () => {
+    const token = await issued(await challengeOf(system.gateway), async (request) => {
+        const url = `http://${system.issuer}/token-request`;
+        return sendTokenRequest(request.serialize(), url);
+    });
+    await opensOneTunnel(system.gateway, new AuthorizationHeader(token).toString(true));
+});
+
+test('its origin verifies our token, and not a changed one', within, async () => {
+    const challenge = await challengeOf(system.gateway);
+    const [authorization] = await mint(system);
+    const [{ token }] = AuthorizationHeader.parse(TOKEN_TYPES.BLIND_RSA, authorization);
+    const digest = createHash('sha256').update(challenge.challenge.serialize()).digest();
+    assert.deepEqual(Buffer.from(token.authInput.challengeDigest), digest);
+
+    const origin = new Origin(BlindRSAMode.PSS, challenge.challenge.originInfo);
+    const key = await verifyingKey(challenge.tokenKey);
+    assert.equal(await origin.verify(token, key), true);
+    token.authInput.nonce[0] ^= 1;
+    assert.equal(await origin.verify(token, key), false);
+});
+
+test('its issuer serves our client, and a gateway with its key accepts the tokens of both', within, async () => {
+    const issuer = await foreignIssuer();
+    const keys = join(scratch.path, 'directory.json');
+    await writeFile(keys, JSON.stringify(issuer.directory));
+    const gateway = await daemon('gateway', join(scratch.path, 'gateway.toml'), gatewayConfig(`keys = "${keys}"`));
+    try {
+        const challenge = await challengeOf(gateway.address);
+        assert.deepEqual(Buffer.from(challenge.tokenKey), Buffer.from(issuer.key));
+        const token = await issued(challenge, async (request) => (await issuer.issue(request)).serialize());
+        await opensOneTunnel(gateway.address, new AuthorizationHeader(token).toString());
+
+        const [authorization] = await mint({ issuer: issuer.address, gateway: gateway.address });
+        await opensOneTunnel(gateway.address, authorization);
+
+        const [stranger] = await mint(system);
+        const refused = await connect(gateway.address, target.port, stranger);
+        assert.equal(refused.status, 407, 'a token of another issuer');
+    } finally {
+        await gateway.stop();
+        await issuer.close();
+    }
+});
+
+test('its header_to_token, left to itself, finds our issuer by name over TLS', within, async () => {
+    const { ca, cert, key } = await certificate(scratch.path);
+    const issuer = await daemon('issuer', join(scratch.path, 'issuer.toml'), `
+        listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
+        tls = { certificate = "${cert}", key = "${key}" }
+        keys = { directory = "${join(scratch.path, 'issuer-keys')}" }
+    `);
+    const name = `localhost:${issuer.address.split(':')[1]}`;
+    const source = `directory = "https://${name}${PRIVATE_TOKEN_ISSUER_DIRECTORY}"\nca = "${ca}"`;
+    const gateway = await daemon('gateway', join(scratch.path, 'named.toml'), gatewayConfig(source, name));
+    try {
+        const { headers } = await connect(gateway.address, target.port);
+        // A process of its own: Node reads the authorities to trust at start only.
+        const program = join(import.meta.dirname, 'header-to-token.js');
+        const env = { ...environment, NODE_EXTRA_CA_CERTS: ca };
+        const { stdout, stderr } = await run(process.execPath, [program, headers['proxy-authenticate']], { env });
+        assert.match(stdout, /^PrivateToken token=/, stderr);
+        await opensOneTunnel(gateway.address, stdout.trim());
+    } finally {
+        await gateway.stop();
+        await issuer.stop();
+    }
+});
+
+/** The challenge in a gateway's 407, read by privacypass-ts. */
+async function challengeOf(gateway) {
+    const { status, headers } = await connect(gateway, target.port);
+    assert.equal(status, 407);
+    const challenges = WWWAuthenticateHeader.parse(headers['proxy-authenticate']);
+    assert.equal(challenges.length, 1);
+    assert.equal(challenges[0].challenge.tokenType, TOKEN_TYPES.BLIND_RSA.value);
+    assert.ok(challenges[0].maxAge > 0);
+    return challenges[0];
+}
+
+async function directoryOf(issuer) {
+    const response = await fetch(`http://${issuer}${PRIVATE_TOKEN_ISSUER_DIRECTORY}`);
+    assert.equal(response.headers.get('content-type'), MediaType.PRIVATE_TOKEN_ISSUER_DIRECTORY);
+    return response.json();
+}
+
+/** A token for `challenge`, from whatever turns a request into the bytes of a response. */
+async function issued(challenge, issue) {
+    const client = new Client(BlindRSAMode.PSS);
+    const request = await client.createTokenRequest(challenge.challenge, challenge.tokenKey);
+    return client.finalize(client.deserializeTokenResponse(await issue(request)));
+}
+
+/** The value opens a tunnel that carries bytes both ways; presented again, it is refused as spent. */
+async function opensOneTunnel(gateway, authorization) {
+    const opened = await connect(gateway, target.port, authorization);
+    assert.equal(opened.status, 200, opened.body);
+    const bytes = randomBytes(100_000);
+    assert.deepEqual(await echoed(opened.socket, bytes), bytes);
+
+    const replayed = await connect(gateway, target.port, authorization);
+    assert.equal(replayed.status, 407);
+    assert.match(replayed.headers['proxy-status'], /details="token already spent"/);
+    assert.equal(WWWAuthenticateHeader.parse(replayed.headers['proxy-authenticate']).length, 1);
+}
+
+/** WebCrypto imports no key with the id-RSASSA-PSS OID, so privacypass-ts rewrites it. */
+function verifyingKey(spki) {
+    const algorithm = TOKEN_TYPES.BLIND_RSA.rsaParams;
+    return crypto.subtle.importKey('spki', util.convertRSASSAPSSToEnc(spki), algorithm, true, ['verify']);
+}
+
+/** privacypass-ts's issuer behind Node's web server. */
+async function foreignIssuer() {
+    const size = { modulusLength: 2048, publicExponent: Uint8Array.from([1, 0, 1]) };
+    const pair = await Issuer.generateKey(BlindRSAMode.PSS, size);
+    const issuer = new Issuer(BlindRSAMode.PSS, 'issuer.example', pair.privateKey, pair.publicKey);
+    const key = await getPublicKeyBytes(pair.publicKey);
+    const directory = {
+        'issuer-request-uri': '/issue',
+        'token-keys': [{ 'token-type': 2, 'token-key': Buffer.from(key).toString('base64url') }],
+    };
+    const server = http.createServer(async (request, response) => {
+        if (request.method === 'GET') {
+            response.setHeader('content-type', MediaType.PRIVATE_TOKEN_ISSUER_DIRECTORY);
+            return response.end(JSON.stringify(directory));
+        }
+        const body = [];
+        for await (const bytes of request) body.push(bytes);
+        const wanted = TokenRequest.deserialize(TOKEN_TYPES.BLIND_RSA, new Uint8Array(Buffer.concat(body)));
+        response.setHeader('content-type', MediaType.PRIVATE_TOKEN_RESPONSE);
+        response.end((await issuer.issue(wanted)).serialize());
+    });
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    const close = () => new Promise((done) => server.close(done));
+    const address = `127.0.0.1:${server.address().port}`;
+    return { address, key, directory, issue: (request) => issuer.issue(request), close };
+}
+
+let gateways = 0;
+function gatewayConfig(issuer, name = 'issuer.example') {
+    gateways += 1;
+    return `
+listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
+challenge = { issuer_name = "${name}", origin = "proxy.example" }
+store = { path = "${join(scratch.path, `spent-${gateways}`)}" }
+egress = { private = true, ports = "any" }
+[issuer]
+${issuer}
+`;
+}
