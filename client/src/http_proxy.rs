@@ -3,7 +3,6 @@
 use crate::agent::Desk;
 use crate::answer::{self, Refusal};
 use crate::forward::Kept;
-use crate::relay::relay;
 use crate::target::Target;
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -15,6 +14,7 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use postern_service::names::AgentOutcome;
+use postern_service::relay::Relay;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ async fn connect(target: &Target, upgrade: OnUpgrade, desk: Arc<Desk>) -> Result
             let Ok(upgraded) = upgrade.await else { return };
             // It is the stream that `serve` put in; early bytes of the client come with it.
             let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else { return };
-            relay(parts.io.into_inner(), parts.read_buf, tunnel).await;
+            Relay::new(parts.io.into_inner(), tunnel, &parts.read_buf, None).await;
         };
         shutdown.until_stopped(relaying).await;
     });

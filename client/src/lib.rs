@@ -19,7 +19,6 @@ mod gateway;
 mod http_proxy;
 pub mod mint;
 mod refill;
-mod relay;
 mod remembered;
 mod response;
 mod slot;

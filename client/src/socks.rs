@@ -6,10 +6,9 @@
 
 use crate::agent::Desk;
 use crate::answer::Reply;
-use crate::relay::relay;
 use crate::target::{Target, TargetError};
-use bytes::Bytes;
 use postern_service::names::AgentOutcome;
+use postern_service::relay::Relay;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -50,7 +49,7 @@ pub(crate) async fn serve(mut stream: TcpStream, desk: &Desk) {
         Ok(tunnel) => {
             desk.count(AgentOutcome::Opened);
             if stream.write_all(&response(Reply::Succeeded)).await.is_ok() {
-                relay(stream, Bytes::new(), tunnel).await;
+                Relay::new(stream, tunnel, &[], None).await;
             }
         }
         Err(refusal) => {

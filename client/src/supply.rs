@@ -143,17 +143,35 @@ impl Supply {
     pub(crate) async fn wait(&self) -> Result<Unspent, Shortage> {
         let deadline = Instant::now() + PATIENCE;
         let mut progress = self.progress.subscribe();
-        let waiting = Waiting::begin(self);
+        let attempts_before = self.state.lock().attempts;
+        let mut is_new = true;
         loop {
             progress.mark_unchanged();
+            // Nobody is counted as waiting while they take: the refill would mint one more in their place.
             if let Some(unspent) = self.take().await? {
                 return Ok(unspent);
             }
-            waiting.is_hopeless(deadline)?;
+            let _waiting = Waiting::begin(self, is_new);
+            is_new = false;
+            self.is_hopeless(attempts_before, deadline)?;
             // The sender lives in `self`, so it is only the deadline that can end this with an error.
             if timeout_at(deadline, progress.changed()).await.is_err() {
                 return Err(self.state.lock().failure.as_ref().map_or(Shortage::Slow, Failure::shortage));
             }
+        }
+    }
+
+    fn is_hopeless(&self, attempts_before: u64, deadline: Instant) -> Result<(), Shortage> {
+        let state = self.state.lock();
+        match &state.failure {
+            // The refill asks the gateway again at once for someone new, so an old failure proves nothing.
+            Some(failure) if failure.is_gateway && state.attempts > attempts_before => {
+                Err(failure.shortage())
+            }
+            Some(failure) if !failure.is_gateway && failure.next_attempt >= deadline => {
+                Err(failure.shortage())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -294,39 +312,21 @@ impl Failure {
 }
 
 /// Someone who waits, counted for as long as the value lives.
-struct Waiting<'a> {
-    supply: &'a Supply,
-    attempts_before: u64,
-}
+struct Waiting<'a>(&'a Supply);
 
 impl<'a> Waiting<'a> {
-    fn begin(supply: &'a Supply) -> Self {
+    fn begin(supply: &'a Supply, is_new: bool) -> Self {
         let mut state = supply.state.lock();
         state.waiting += 1;
-        state.asked_anew = true;
-        let attempts_before = state.attempts;
+        state.asked_anew |= is_new;
         drop(state);
         supply.wanted.notify_one();
-        Self { supply, attempts_before }
-    }
-
-    fn is_hopeless(&self, deadline: Instant) -> Result<(), Shortage> {
-        let state = self.supply.state.lock();
-        match &state.failure {
-            // The refill asks the gateway again at once for someone new, so an old failure proves nothing.
-            Some(failure) if failure.is_gateway && state.attempts > self.attempts_before => {
-                Err(failure.shortage())
-            }
-            Some(failure) if !failure.is_gateway && failure.next_attempt >= deadline => {
-                Err(failure.shortage())
-            }
-            _ => Ok(()),
-        }
+        Self(supply)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.supply.state.lock().waiting -= 1;
+        self.0.state.lock().waiting -= 1;
     }
 }

@@ -25,6 +25,8 @@ pub struct Gateway {
     heads: Mutex<Vec<String>>,
     /// What stands before our challenge in Proxy-Authenticate.
     preamble: Mutex<String>,
+    /// Close on requests without a token.
+    is_mute: Mutex<bool>,
 }
 
 /// What to do with one presentation of a token, instead of what is right.
@@ -64,6 +66,7 @@ impl Gateway {
             tokens: Mutex::default(),
             heads: Mutex::default(),
             preamble: Mutex::default(),
+            is_mute: Mutex::default(),
         });
         let serving = gateway.clone();
         tokio::spawn(async move {
@@ -97,6 +100,11 @@ impl Gateway {
         *self.names_key.lock() = false;
     }
 
+    /// From now on nobody learns the challenge by asking.
+    pub fn go_mute(&self) {
+        *self.is_mute.lock() = true;
+    }
+
     pub fn begin_header_with(&self, preamble: &str) {
         *self.preamble.lock() = preamble.to_owned();
     }
@@ -119,6 +127,9 @@ impl Gateway {
     async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let Some((head, early)) = read_head(&mut stream).await else { return };
         let token = self.record(&head);
+        if token.is_none() && *self.is_mute.lock() {
+            return;
+        }
         let step = if token.is_some() { self.script.lock().pop_front() } else { None };
         let answer = match step {
             Some(Step::Close) => return,

@@ -1,0 +1,252 @@
+//! Minting: what the library gives, and what an agent makes of an issuer that is slow, unwilling or away.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use postern_client::mint::{IssuerClient, MintError, fetch_challenge};
+use postern_service::config::Secret;
+use postern_token::{Token, UnixSeconds, VerifyingKey};
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use support::gateway::{Gateway, challenge};
+use support::issuer::Issuer;
+use support::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_are_minted_for_the_challenge_of_a_gateway() {
+    let issuer = Issuer::start().await;
+    let gateway = Gateway::start(&issuer).await;
+    let offered = fetch_challenge(&gateway.url(), None).await.unwrap();
+    assert_eq!(offered.bytes, challenge("proxy.example").serialize());
+    let client = IssuerClient::new(&issuer.url(), Some(Secret::new("k-1")), None).unwrap();
+    let key = client.key_for(&offered).await.unwrap();
+    let mut tokens: Vec<Token> = Vec::new();
+    let keep = |token| {
+        tokens.push(token);
+        ControlFlow::Continue(())
+    };
+    assert_eq!(client.mint(&offered.bytes, &key, 20, keep).await.unwrap(), 20);
+    let verifying = VerifyingKey::from_spki(issuer.key().spki()).unwrap();
+    for token in &tokens {
+        verifying.verify(token).unwrap();
+        assert_eq!(token.challenge_digest(), challenge("proxy.example").digest());
+    }
+    assert_eq!(tokens.len(), 20);
+    assert!(issuer.api_keys.lock().iter().all(|value| value == "Bearer k-1"));
+
+    // Breaking off keeps what the issuer has counted.
+    let mut kept = 0;
+    let first_only = |_| {
+        kept += 1;
+        ControlFlow::Break(())
+    };
+    let before = issuer.signed();
+    let minted = client.mint(&offered.bytes, &key, 1_000, first_only).await.unwrap();
+    assert_eq!((minted, kept), (issuer.signed() - before, issuer.signed() - before));
+    assert!(minted < 100, "{minted}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_key_of_the_challenge_is_preferred_to_that_of_the_directory() {
+    let issuer = Issuer::start().await;
+    let gateway = Gateway::start(&issuer).await;
+    let old = fetch_challenge(&gateway.url(), None).await.unwrap();
+    issuer.rotate();
+    let client = IssuerClient::new(&issuer.url(), None, None).unwrap();
+    assert_eq!(client.key_for(&old).await.unwrap().key.spki(), old.token_key.clone().unwrap());
+    gateway.name_no_key();
+    let unnamed = fetch_challenge(&gateway.url(), None).await.unwrap();
+    assert_eq!(unnamed.token_key, None);
+    assert_eq!(client.key_for(&unnamed).await.unwrap().key.spki(), issuer.key().spki());
+
+    // A key that the issuer does not hold comes to nothing, with a sentence.
+    let mut foreign = old.clone();
+    foreign.token_key = Some(support::issuer::key().spki().to_vec());
+    let key = client.key_for(&foreign).await.unwrap();
+    let error =
+        client.mint(&foreign.bytes, &key, 1, |_| ControlFlow::Continue(())).await.unwrap_err().to_string();
+    assert!(error.contains("does it hold the key that the gateway asks for?"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_name_the_url_the_status_and_the_issuers_own_text() {
+    let issuer = Issuer::start().await;
+    let gateway = Gateway::start(&issuer).await;
+    let offered = fetch_challenge(&gateway.url(), None).await.unwrap();
+    let client = IssuerClient::new(&issuer.url(), None, None).unwrap();
+    let key = client.key_for(&offered).await.unwrap();
+    issuer.refuse(401, None, "no such\r\naccount", usize::MAX);
+    let error = client.mint(&offered.bytes, &key, 3, |_| ControlFlow::Continue(())).await.unwrap_err();
+    let url = format!("{}/token-request", issuer.url());
+    let sentence = format!(
+        "the issuer {url} answered 401 Unauthorized: \"no such account\"; check the account's key (issuer.api_key)"
+    );
+    assert_eq!(error.to_string(), sentence);
+    assert!(error.is_lasting());
+
+    for bad in
+        ["issuer.example", "ftp://issuer.example", "http://user@issuer.example", "https://issuer.example/?a"]
+    {
+        assert!(matches!(IssuerClient::new(bad, None, None), Err(MintError::Url(_))), "{bad}");
+    }
+    for name in ["issuer.example/path", "user@issuer.example", "issuer.example?x", ""] {
+        assert!(IssuerClient::named(name, None).is_err(), "{name}");
+    }
+    for bad in ["gateway.example", "http://gateway.example/path", "ftp://gateway.example"] {
+        assert!(fetch_challenge(bad, None).await.unwrap_err().to_string().contains(bad), "{bad}");
+    }
+    let web_server = serve(|mut stream| async move {
+        let mut buffer = [0; 1000];
+        let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut buffer).await;
+        let answer = b"HTTP/1.1 405 No\r\nContent-Length: 4\r\n\r\nnope";
+        let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await;
+    })
+    .await;
+    let error = fetch_challenge(&format!("http://{web_server}"), None).await.unwrap_err().to_string();
+    assert!(error.ends_with("it answered 405 Method Not Allowed: \"nope\" where 407 is expected"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_are_minted_ahead_between_low_and_high_water() {
+    let world = World::new().await;
+    let target = echo().await.to_string();
+    world.stocked(8).await;
+    assert_eq!(world.issuer.signed(), 8);
+    for left in [7, 6, 5, 4] {
+        assert_eq!(world.connect(&target).await.status, 200);
+        assert_eq!(world.unspent(), left);
+    }
+    assert_eq!(world.issuer.signed(), 8, "nothing is minted above low water");
+    assert_eq!(world.connect(&target).await.status, 200);
+    world.stocked(8).await;
+    assert_eq!(world.issuer.signed(), 13);
+    assert_eq!(world.agent.readiness.reasons(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_wait_share_one_refill() {
+    let issuer = Issuer::start().await;
+    let paused = issuer.pause.lock().await;
+    let gateway = Gateway::start(&issuer).await;
+    let directory = tempfile::tempdir().unwrap();
+    let agent = RunningAgent::start(config(&gateway, &issuer, directory.path())).await;
+    let target = echo().await.to_string();
+    let requests: Vec<_> = (0..30)
+        .map(|_| {
+            let (address, target) = (agent.address, target.clone());
+            tokio::spawn(async move { connect(address, &target).await.status })
+        })
+        .collect();
+    drop(paused);
+    for request in requests {
+        assert_eq!(request.await.unwrap(), 200);
+    }
+    assert!(issuer.directories.load(Ordering::SeqCst) <= 6, "{:?}", issuer.directories);
+    assert!(issuer.signed() <= 30 + 2 * 8 + 8, "{}", issuer.signed());
+    assert_eq!(gateway.tokens().len(), 30);
+    gateway.expect_no_token_twice();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unwilling_issuer_is_quoted_to_the_user() {
+    let issuer = Issuer::start().await;
+    issuer.refuse(401, None, "account closed", usize::MAX);
+    let gateway = Gateway::start(&issuer).await;
+    let directory = tempfile::tempdir().unwrap();
+    let agent = RunningAgent::start(config(&gateway, &issuer, directory.path())).await;
+    let began = Instant::now();
+    let answer = connect(agent.address, "target.example:443").await;
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "nothing changes within the ten seconds, so why wait them out"
+    );
+    assert_eq!(answer.status, 503);
+    let expected = "answered 401 Unauthorized: \"account closed\"; check the account's key (issuer.api_key)";
+    assert!(answer.body.contains(expected), "{}", answer.body);
+    assert!(field(&answer.head, "retry-after").unwrap().parse::<u64>().unwrap() >= 9);
+    assert!(agent.readiness.reasons()[0].contains("account closed"), "{:?}", agent.readiness.reasons());
+    assert!(gateway.tokens().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retry_after_is_honoured_and_handed_on() {
+    let issuer = Issuer::start().await;
+    issuer.refuse(429, Some(600), "quota spent", usize::MAX);
+    let gateway = Gateway::start(&issuer).await;
+    let directory = tempfile::tempdir().unwrap();
+    let agent = RunningAgent::start(config(&gateway, &issuer, directory.path())).await;
+    let answer = connect(agent.address, "target.example:443").await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.contains("quota spent") && answer.body.contains("429"), "{}", answer.body);
+    let seconds: u64 = field(&answer.head, "retry-after").unwrap().parse().unwrap();
+    assert!((599..=722).contains(&seconds), "{seconds}");
+    let asked = issuer.directories.load(Ordering::SeqCst);
+    for _ in 0..5 {
+        assert_eq!(connect(agent.address, "target.example:443").await.status, 503);
+    }
+    assert_eq!(issuer.directories.load(Ordering::SeqCst), asked, "the issuer is left alone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_outlasts_an_issuer_that_is_busy_for_a_moment() {
+    let issuer = Issuer::start().await;
+    issuer.refuse(503, Some(1), "signing pool full", 3);
+    let gateway = Gateway::start(&issuer).await;
+    let directory = tempfile::tempdir().unwrap();
+    let agent = RunningAgent::start(config(&gateway, &issuer, directory.path())).await;
+    let mut answer = connect(agent.address, &echo().await.to_string()).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    expect_echo(&mut answer.stream).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stocked_wallet_works_without_issuer_and_from_the_first_second() {
+    let world = World::new().await;
+    let target = echo().await.to_string();
+    world.stocked(8).await;
+    let mut config = world.config();
+    let World { directory: _directory, gateway, agent, issuer: _issuer } = world;
+    let challenge_file = config.wallet.path.with_extension("challenge");
+    tokio::time::timeout(HANG, async {
+        while !challenge_file.exists() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await
+    .unwrap();
+    agent.stop().await;
+    config.issuer.url = Some("http://127.0.0.1:1".to_owned());
+    config.wallet.low = 8;
+    gateway.go_mute();
+    let agent = RunningAgent::start(config).await;
+    for _ in 0..8 {
+        assert_eq!(connect(agent.address, &target).await.status, 200);
+    }
+    let answer = connect(agent.address, &target).await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.contains("the issuer http://127.0.0.1:1/"), "{}", answer.body);
+    assert!(answer.body.contains("cannot be reached"), "{}", answer.body);
+    gateway.expect_no_token_twice();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_a_key_past_its_time_are_not_sent() {
+    let issuer = Issuer::start().await;
+    issuer.retire_at(UnixSeconds(UnixSeconds::now().0 + 2));
+    let gateway = Gateway::start(&issuer).await;
+    let directory = tempfile::tempdir().unwrap();
+    let config = config(&gateway, &issuer, directory.path());
+    let agent = RunningAgent::start(config.clone()).await;
+    let target = echo().await.to_string();
+    assert_eq!(connect(agent.address, &target).await.status, 200);
+    agent.stop().await;
+    // The clock is what this waits for: the key's last second has to pass.
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    let agent = RunningAgent::start(config.clone()).await;
+    let answer = connect(agent.address, &target).await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.contains("the key to use is retired"), "{}", answer.body);
+    assert_eq!(gateway.tokens().len(), 1);
+    assert_eq!(unspent(&config.wallet.path), 0, "spoiled tokens are dropped");
+}

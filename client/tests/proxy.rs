@@ -1,0 +1,297 @@
+//! What programs see of the agent: CONNECT, SOCKS5 and plain requests, over real sockets.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use support::gateway::{Gateway, Step};
+use support::issuer::Issuer;
+use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+async fn read_all(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    timeout(HANG, stream.read_to_end(&mut bytes)).await.expect("the end").unwrap();
+    bytes
+}
+
+/// Says hello, then sends everything it is sent, and a farewell after the end: whichever side ends first, all of it
+/// must arrive.
+const LENGTH: usize = 3_000_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_ends_first_still_gets_every_byte() {
+    let world = World::new().await;
+    let target = serve(|mut stream| async move {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).await.unwrap();
+        let count = bytes.len().to_string();
+        stream.write_all(&vec![b'x'; LENGTH]).await.unwrap();
+        stream.write_all(count.as_bytes()).await.unwrap();
+    })
+    .await;
+    let mut answer = world.connect(&target.to_string()).await;
+    answer.stream.write_all(&vec![b'y'; LENGTH]).await.unwrap();
+    answer.stream.shutdown().await.unwrap();
+    let back = read_all(&mut answer.stream).await;
+    assert_eq!(back.len(), LENGTH + 7);
+    assert_eq!(back[LENGTH..], *LENGTH.to_string().as_bytes());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_that_ends_first_still_gets_every_byte() {
+    let world = World::new().await;
+    let (sender, received) = tokio::sync::oneshot::channel();
+    let sender = Arc::new(parking_lot::Mutex::new(Some(sender)));
+    let target = serve(move |mut stream| {
+        let sender = sender.lock().take();
+        async move {
+            stream.write_all(&vec![b'x'; LENGTH]).await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).await.unwrap();
+            sender.unwrap().send(bytes.len()).unwrap();
+        }
+    })
+    .await;
+    let mut answer = world.connect(&target.to_string()).await;
+    let rest = read_all(&mut answer.stream).await;
+    assert_eq!(answer.body.len() + rest.len(), LENGTH);
+    answer.stream.write_all(&vec![b'y'; LENGTH]).await.unwrap();
+    answer.stream.shutdown().await.unwrap();
+    assert_eq!(timeout(HANG, received).await.unwrap().unwrap(), LENGTH);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_that_come_with_the_request_or_the_answer_are_relayed() {
+    let world = World::new().await;
+    let target = echo().await;
+    world.gateway.then(Step::OpenWith(b"server first\n"));
+    let mut stream = TcpStream::connect(world.agent.address).await.unwrap();
+    let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\nclient first\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap(); // and nothing more: it must be answered all the same
+    let mut answer = timeout(HANG, answer(stream)).await.unwrap();
+    assert_eq!(answer.status, 200);
+    let rest = read_all(&mut answer.stream).await;
+    assert_eq!(answer.body + std::str::from_utf8(&rest).unwrap(), "server first\nclient first\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_behind_tls_is_reached() {
+    let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
+    std::fs::write(&certificate, certified.cert.pem()).unwrap();
+    std::fs::write(&key, certified.signing_key.serialize_pem()).unwrap();
+    let tls = postern_service::tls::server_config(&certificate, &key).unwrap();
+    let issuer = Issuer::start().await;
+    let gateway = Gateway::start_with(&issuer, Some(tls.into())).await;
+    let mut config = config(&gateway, &issuer, directory.path());
+    config.gateway.ca = Some(certificate);
+    let agent = RunningAgent::start(config).await;
+    let mut answer = connect(agent.address, &echo().await.to_string()).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    expect_echo(&mut answer.stream).await;
+    answer.stream.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut answer.stream).await, b"");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_agent_says_what_it_is_and_what_it_is_not() {
+    let world = World::new().await;
+    let agent = world.agent.address;
+    let page = send(agent, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert_eq!(page.status, 200);
+    assert!(page.body.contains(&format!("curl -x http://{agent}")), "{}", page.body);
+    for request in [
+        "GET /other HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+        "GET https://x/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET http://user@x/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        "CONNECT x:0 HTTP/1.1\r\nHost: x\r\n\r\n",
+        "CONNECT x HTTP/1.1\r\nHost: x\r\n\r\n",
+        "no HTTP at all\r\n\r\n",
+    ] {
+        assert_eq!(send(agent, request.as_bytes()).await.status, 400, "{request}");
+    }
+    assert!(world.gateway.tokens().is_empty());
+}
+
+async fn socks(agent: SocketAddr, address: &[u8], port: u16) -> (u8, TcpStream) {
+    let mut stream = TcpStream::connect(agent).await.unwrap();
+    // Two methods offered, and the request sent before the answer to them has come.
+    stream.write_all(&[5, 2, 2, 0, 5, 1, 0]).await.unwrap();
+    stream.write_all(address).await.unwrap();
+    stream.write_all(&port.to_be_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    timeout(HANG, stream.read_exact(&mut answer)).await.expect("an answer").unwrap();
+    assert_eq!((answer[..3].to_vec(), answer[4..].to_vec()), (vec![5, 0, 5], vec![0, 1, 0, 0, 0, 0, 0, 0]));
+    (answer[3], stream)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn socks5_reaches_names_and_addresses_of_both_families() {
+    let world = World::new().await;
+    let port = echo().await.port();
+    let name = [&[3, 14][..], b"target.example"].concat();
+    let v6 = [&[4][..], &[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]].concat();
+    for (address, host) in
+        [(name, "target.example"), (vec![1, 192, 0, 2, 1], "192.0.2.1"), (v6, "[2001:db8::1]")]
+    {
+        let (reply, mut stream) = socks(world.agent.address, &address, port).await;
+        assert_eq!(reply, 0);
+        expect_echo(&mut stream).await;
+        let head = world.gateway.heads().pop().unwrap();
+        assert!(
+            head.starts_with(&format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n")),
+            "{head}"
+        );
+    }
+    assert_eq!(world.gateway.tokens().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn socks5_says_what_went_wrong() {
+    let world = World::new().await;
+    world.stocked(8).await;
+    for (status, fields, reply) in [
+        (403, "", 2),
+        (502, "Proxy-Status: gw; error=connection_refused\r\n", 5),
+        (502, "Proxy-Status: gw; error=dns_error\r\n", 4),
+        (504, "", 4),
+        (503, "", 1),
+    ] {
+        let raw = format!("HTTP/1.1 {status} No\r\n{fields}Content-Length: 0\r\n\r\n");
+        world.gateway.then(Step::Raw(raw.into_bytes()));
+        assert_eq!(socks(world.agent.address, &[1, 192, 0, 2, 1], 443).await.0, reply, "{status} {fields}");
+    }
+    let tokens = world.gateway.tokens().len();
+    assert_eq!(socks(world.agent.address, &[&[3, 4][..], b"a\r\nb"].concat(), 443).await.0, 1);
+    assert_eq!(world.gateway.tokens().len(), tokens);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_socks_cannot_do_here_is_refused_in_its_own_words() {
+    let world = World::new().await;
+    let exchange = async |bytes: &[u8]| {
+        let mut stream = TcpStream::connect(world.agent.address).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        stream.shutdown().await.unwrap();
+        read_all(&mut stream).await
+    };
+    let refused = |reply| vec![5, 0, 5, reply, 0, 1, 0, 0, 0, 0, 0, 0];
+    for command in [2, 3, 9] {
+        let request = [5, 1, 0, 5, command, 0, 1, 192, 0, 2, 1, 1, 187];
+        assert_eq!(exchange(&request).await, refused(7), "command {command}");
+    }
+    assert_eq!(exchange(&[5, 1, 0, 5, 1, 0, 2, 0, 0, 0, 0]).await, refused(8), "an unknown address type");
+    assert_eq!(exchange(&[5, 1, 2]).await, [5, 255], "passwords only");
+    assert_eq!(exchange(&[5, 1, 0, 5, 1, 0, 3, 9, b'x']).await, [5, 0], "cut off");
+    assert_eq!(exchange(&[4, 1, 1, 187, 192, 0, 2, 1, 0]).await, [0, 91, 0, 0, 0, 0, 0, 0], "SOCKS4");
+    assert!(world.gateway.tokens().is_empty());
+}
+
+/// A web server that answers every request with the request, as often as `per_connection` on one connection.
+async fn mirror(per_connection: usize, connections: Arc<AtomicUsize>) -> SocketAddr {
+    serve(move |mut stream| {
+        connections.fetch_add(1, Ordering::SeqCst);
+        async move {
+            let mut bytes = Vec::new();
+            for _ in 0..per_connection {
+                let end = loop {
+                    if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+                        break end + 4;
+                    }
+                    if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+                        return;
+                    }
+                };
+                let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+                let length =
+                    field(&head, "content-length").map_or(0, |value| value.parse::<usize>().unwrap());
+                while bytes.len() < end + length {
+                    stream.read_buf(&mut bytes).await.unwrap();
+                }
+                let request: Vec<u8> = bytes.drain(..end + length).collect();
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: X-Hop\r\nX-Hop: 1\r\n\r\n",
+                    request.len()
+                );
+                stream.write_all(&[head.as_bytes(), &request].concat()).await.unwrap();
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_requests_of_one_connection_share_a_tunnel_and_a_token() {
+    let world = World::new().await;
+    let connections = Arc::new(AtomicUsize::new(0));
+    let target = mirror(usize::MAX, connections.clone()).await;
+    world.gateway.then(Step::Spent); // settled before the body is sent, so the body goes out once
+    let mut stream = TcpStream::connect(world.agent.address).await.unwrap();
+    for number in 0..5 {
+        let request = format!(
+            "POST http://{target}/path?{number} HTTP/1.1\r\nHost: elsewhere\r\nProxy-Connection: keep-alive\r\n\
+             Proxy-Authorization: Basic eA==\r\nContent-Length: 4\r\n\r\nbody"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = timeout(HANG, answer(stream)).await.unwrap();
+        assert_eq!((answer.status, field(&answer.head, "x-hop")), (200, None));
+        let seen = answer.body.to_lowercase();
+        assert!(seen.starts_with(&format!("post /path?{number} http/1.1\r\n")), "{seen}");
+        assert!(
+            seen.contains(&format!("\r\nhost: {target}\r\n")) && seen.ends_with("\r\n\r\nbody"),
+            "{seen}"
+        );
+        assert!(!seen.contains("proxy-") && !seen.contains("via") && !seen.contains("elsewhere"), "{seen}");
+        stream = answer.stream;
+    }
+    assert_eq!(world.gateway.tokens().len(), 2);
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+    assert!(world.gateway.heads().pop().unwrap().starts_with(&format!("CONNECT {target} ")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_that_closes_between_requests_is_reached_again() {
+    let world = World::new().await;
+    let connections = Arc::new(AtomicUsize::new(0));
+    let target = mirror(1, connections.clone()).await;
+    let mut stream = TcpStream::connect(world.agent.address).await.unwrap();
+    for number in 1..=10 {
+        stream
+            .write_all(format!("GET http://{target}/ HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
+        let answer = timeout(HANG, answer(stream)).await.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert_eq!(connections.load(Ordering::SeqCst), number);
+        stream = answer.stream;
+    }
+    assert_eq!(world.gateway.tokens().len(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_finishes_what_is_open_and_accepts_nothing_new() {
+    let world = World::new().await;
+    let mut open = world.connect(&echo().await.to_string()).await;
+    let idle = TcpStream::connect(world.agent.address).await.unwrap();
+    let shutdown = world.agent.shutdown.clone();
+    shutdown.drain();
+    let mut idle = idle;
+    assert_eq!(read_all(&mut idle).await, b"", "a connection without a request ends");
+    world
+        .until("the listener is closed", || std::net::TcpStream::connect(world.agent.address).is_err())
+        .await;
+    expect_echo(&mut open.stream).await;
+    open.stream.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut open.stream).await, b"");
+    let drained = timeout(HANG, shutdown.wait(HANG)).await.expect("the drain ends by itself");
+    assert_eq!(drained, postern_service::drain::Drained::Finished);
+}
