@@ -15,7 +15,6 @@ mod gateway;
 mod keyring;
 mod parse;
 mod recorder;
-mod relay;
 mod resolve;
 mod session;
 mod source;

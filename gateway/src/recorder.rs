@@ -1,8 +1,8 @@
 //! What the gateway records, through handles made once: a lookup by name costs more than a verification is allowed to.
 
-use crate::relay::Relayed;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use postern_service::names::{self, CheckResult, CheckStage, Direction, Outcome, TunnelEnd};
+use postern_service::relay::Relayed;
 use std::time::{Duration, Instant};
 
 /// The handles.

@@ -3,8 +3,8 @@
 
 use crate::dial::Dialled;
 use crate::recorder::Recorder;
-use crate::relay::Relay;
 use bytes::Bytes;
+use postern_service::relay::Relay;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -15,7 +15,7 @@ where
 {
     let started = Instant::now();
     let _open = recorder.tunnel_opened();
-    let relay = Relay::new(client, dialled.stream, &early, idle);
+    let relay = Relay::new(client, dialled.stream, &early, Some(idle));
     drop(early); // copied; what it shares is HTTP's read buffer, which a tunnel has no use for
     let relayed = relay.await;
     recorder.tunnel_closed(started.elapsed(), &relayed);

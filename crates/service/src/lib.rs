@@ -15,4 +15,5 @@ pub mod listen;
 pub mod log;
 pub mod metrics;
 pub mod names;
+pub mod relay;
 pub mod tls;

@@ -3,7 +3,7 @@
 //! Bytes are read into one buffer that all tunnels of a thread share and written on at once. Only what the writer did
 //! not take is kept, so an idle tunnel holds no buffer, and a busy one reads 64 KiB at a time.
 
-use postern_service::names::TunnelEnd;
+use crate::names::TunnelEnd;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -20,25 +20,36 @@ thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_LEN].into_boxed_slice());
 }
 
+/// How long one direction may go on after the other one broke: what has arrived is still to be delivered (a server that
+/// refuses an upload answers and closes while the client is still sending).
+const AFTER_BREAK: Duration = Duration::from_secs(10);
+
 /// How a relay ended, and what went through it.
 #[derive(Debug)]
-pub(crate) struct Relayed {
-    pub(crate) ended: TunnelEnd,
+pub struct Relayed {
+    /// How it ended.
+    pub ended: TunnelEnd,
     /// Bytes from the client to the target.
-    pub(crate) up: u64,
+    pub up: u64,
     /// Bytes from the target to the client.
-    pub(crate) down: u64,
+    pub down: u64,
 }
 
-/// Copies between `client` and `target` until both have closed their sending side, one breaks, or nothing moves for
-/// `idle`. `early` are bytes of the client that came with its request: they go first.
-pub(crate) struct Relay<C, T> {
+/// Copies between `client` and `target` until both directions have ended or nothing moves for `idle`. `early` are bytes
+/// of the client that came with its request: they go first.
+pub struct Relay<C, T> {
     client: C,
     target: T,
     up: Half,
     down: Half,
-    idle: Duration,
+    broken: bool,
     last_moved: Instant,
+    patience: Option<Patience>,
+}
+
+/// How long nothing may move, and the alarm that looks.
+struct Patience {
+    limit: Duration,
     alarm: Pin<Box<Sleep>>,
 }
 
@@ -47,25 +58,48 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    pub(crate) fn new(client: C, target: T, early: &[u8], idle: Duration) -> Self {
+    /// A relay; without `idle` it waits for as long as both sides do. Await it inside a tokio runtime.
+    pub fn new(client: C, target: T, early: &[u8], idle: Option<Duration>) -> Self {
         let now = Instant::now();
-        let alarm = Box::pin(sleep_until(now + idle));
-        Self { client, target, up: Half::new(early), down: Half::new(&[]), idle, last_moved: now, alarm }
+        let patience = idle.map(|limit| Patience { limit, alarm: Box::pin(sleep_until(now + limit)) });
+        let (up, down) = (Half::new(early), Half::new(&[]));
+        Self { client, target, up, down, broken: false, last_moved: now, patience }
+    }
+
+    fn copied(&self) -> u64 {
+        self.up.copied + self.down.copied
     }
 
     fn relayed(&self, ended: TunnelEnd) -> Relayed {
         Relayed { ended, up: self.up.copied, down: self.down.copied }
     }
 
+    /// A direction that broke is over; the other one gets little time.
+    fn settle(&mut self, ended: Poll<io::Result<()>>) -> bool {
+        match ended {
+            Poll::Pending => false,
+            Poll::Ready(Ok(())) => true,
+            Poll::Ready(Err(_)) => {
+                self.broken = true;
+                let limit =
+                    self.patience.take().map_or(AFTER_BREAK, |patience| patience.limit.min(AFTER_BREAK));
+                let alarm = Box::pin(sleep_until(Instant::now() + limit));
+                self.patience = Some(Patience { limit, alarm });
+                true
+            }
+        }
+    }
+
     /// The alarm is not moved at each byte: when it rings, it is set anew for the idle time that is left.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(Patience { limit, alarm }) = &mut self.patience else { return Poll::Pending };
         loop {
-            ready!(self.alarm.as_mut().poll(cx));
-            let deadline = self.last_moved + self.idle;
+            ready!(alarm.as_mut().poll(cx));
+            let deadline = self.last_moved + *limit;
             if deadline <= Instant::now() {
                 return Poll::Ready(());
             }
-            self.alarm.as_mut().reset(deadline);
+            alarm.as_mut().reset(deadline);
         }
     }
 }
@@ -79,21 +113,21 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Relayed> {
         let relay = &mut *self;
-        let before = relay.up.copied + relay.down.copied;
+        let before = relay.copied();
         let (up, down) = SCRATCH.with_borrow_mut(|scratch| {
             let up = relay.up.poll_copy(cx, &mut relay.client, &mut relay.target, scratch);
             (up, relay.down.poll_copy(cx, &mut relay.target, &mut relay.client, scratch))
         });
-        if relay.up.copied + relay.down.copied != before {
+        if relay.copied() != before {
             relay.last_moved = Instant::now();
         }
-        match (up, down) {
-            (Poll::Ready(Err(_)), _) | (_, Poll::Ready(Err(_))) => {
-                Poll::Ready(relay.relayed(TunnelEnd::Broken))
-            }
-            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(relay.relayed(TunnelEnd::Finished)),
-            _ => relay.poll_idle(cx).map(|()| relay.relayed(TunnelEnd::Idle)),
+        let (up, down) = (relay.settle(up), relay.settle(down));
+        let broken = if relay.broken { TunnelEnd::Broken } else { TunnelEnd::Finished };
+        if up && down {
+            return Poll::Ready(relay.relayed(broken));
         }
+        let idle = if relay.broken { TunnelEnd::Broken } else { TunnelEnd::Idle };
+        relay.poll_idle(cx).map(|()| relay.relayed(idle))
     }
 }
 
@@ -120,8 +154,27 @@ impl Half {
         Self { state: State::Copying, pending: early.to_vec(), written: 0, needs_flush: false, copied: 0 }
     }
 
-    /// Ready when this direction is over: the reader's end was passed on to the writer.
+    /// Ready when this direction is over: the reader's end was passed on to the writer, or one of them broke. An error
+    /// is told once.
     fn poll_copy<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        reader: &mut R,
+        writer: &mut W,
+        scratch: &mut [u8],
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let ended = ready!(self.poll_steps(cx, reader, writer, scratch));
+        self.state = State::Done;
+        self.pending = Vec::new();
+        self.written = 0;
+        Poll::Ready(ended)
+    }
+
+    fn poll_steps<R, W>(
         &mut self,
         cx: &mut Context<'_>,
         reader: &mut R,
@@ -229,7 +282,7 @@ mod tests {
         // Small pipes, so that writers are often full.
         let (client, front) = duplex(100);
         let (target, back) = duplex(100);
-        let relay = Relay::new(front, back, early, idle);
+        let relay = Relay::new(front, back, early, Some(idle));
         (client, target, tokio::spawn(relay))
     }
 
@@ -279,6 +332,25 @@ mod tests {
         drop(target);
         // The target's end is passed on, and writing to it fails.
         let _ = client.write_all(&[0; 1000]).await;
+        assert_eq!(relay.await.unwrap().ended, TunnelEnd::Broken);
+    }
+
+    #[tokio::test]
+    async fn what_came_before_a_break_is_still_delivered() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connecting = tokio::net::TcpStream::connect(listener.local_addr().unwrap());
+        let (back, accepted) = tokio::join!(connecting, listener.accept());
+        let (mut client, front) = duplex(100);
+        let relay = tokio::spawn(Relay::new(front, back.unwrap(), b"an upload that nobody reads", None));
+        let (mut target, _) = accepted.unwrap();
+        target.readable().await.unwrap();
+        target.write_all(b"refused").await.unwrap();
+        drop(target); // with unread bytes: a reset
+        // The upload goes on and breaks; the answer arrives all the same.
+        let _ = client.write_all(&[0; 10_000]).await;
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).await.unwrap();
+        assert_eq!(got, b"refused");
         assert_eq!(relay.await.unwrap().ended, TunnelEnd::Broken);
     }
 }
