@@ -86,7 +86,7 @@ pub struct Keys {
     pub redeem_for: Span,
 }
 
-/// The CPU pool that signs. One thread signs about 3,000 tokens a second.
+/// The CPU pool that signs.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Signing {

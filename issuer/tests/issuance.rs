@@ -10,7 +10,7 @@ use postern_token::{
     VerifyingKey,
 };
 use std::num::NonZeroUsize;
-use support::{Answer, REQUEST_TYPE, Running, account, bearer, config, post, request};
+use support::{Answer, REQUEST_TYPE, Running, account, bearer, config, post, request, rest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn digest() -> ChallengeDigest {
@@ -219,8 +219,7 @@ async fn slow_bodies_are_408_and_slow_headers_and_idle_connections_are_closed() 
     for beginning in [&b""[..], b"GET / HT"] {
         let mut stream = issuer.connect().await;
         stream.write_all(beginning).await.unwrap();
-        let mut rest = Vec::new();
-        stream.read_to_end(&mut rest).await.unwrap();
+        rest(&mut stream).await;
     }
     let mut kept = issuer.connect().await;
     kept.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();

@@ -76,9 +76,7 @@ pub struct Answer {
 impl Answer {
     /// One answer and the end of the connection.
     pub async fn read(stream: &mut TcpStream) -> Self {
-        let mut bytes = Vec::new();
-        tokio::time::timeout(DEADLINE, stream.read_to_end(&mut bytes)).await.unwrap().unwrap();
-        Self::parse(&bytes)
+        Self::parse(&rest(stream).await)
     }
 
     pub fn parse(bytes: &[u8]) -> Self {
@@ -100,6 +98,13 @@ impl Answer {
     pub fn text(&self) -> String {
         String::from_utf8(self.body.clone()).unwrap()
     }
+}
+
+/// What the issuer sends until it closes.
+pub async fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    tokio::time::timeout(DEADLINE, stream.read_to_end(&mut bytes)).await.unwrap().unwrap();
+    bytes
 }
 
 /// A request that asks for the connection to be closed after it. `fields` are whole lines.
