@@ -1,7 +1,7 @@
 //! The wallet: unspent tokens in a file that survives a crash without ever giving one out twice.
 //!
 //! A token is taken by zeroing its slot with one write, and only then handed out; so a process killed at any point
-//! either still has the token, unsent, or has lost it. [`slot`](crate::slot) has the format.
+//! either still has the token, unsent, or has lost it. [`slot`] has the format.
 
 use crate::slot::{self, FREE, HeaderError, SECTOR, Sector, Slot, Unspent};
 use parking_lot::Mutex;

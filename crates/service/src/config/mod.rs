@@ -3,7 +3,7 @@
 //! A daemon's configuration is a struct that derives `Deserialize`, `Serialize` (for the defaults in the
 //! reference) and `JsonSchema`; `#[serde(default)]` on a section makes it optional. The schema is where names come
 //! from: which keys exist, what the nearest known one is, which environment variable stands for which value, and
-//! what [`reference`] says. A field may say what it accepts with
+//! what [`reference()`] says. A field may say what it accepts with
 //! `#[schemars(extend("x-accepted" = "a port, such as 443"))]`.
 //!
 //! The variable of `[store.memcached] addresses` is `POSTERN_STORE_MEMCACHED_ADDRESSES`. It holds a TOML value

@@ -120,7 +120,7 @@ fn missing(document: &Document<'_>, schema: &Schema, above: &[String], key: &str
     ConfigError::new(&place, format!("{full} is missing; write {}{or_set}", node.accepted()))
 }
 
-/// "egress.ports[1]"
+/// `egress.ports[1]`
 fn dotted(path: &[String]) -> String {
     let mut full = String::new();
     for step in path {
