@@ -213,6 +213,24 @@ fn the_first_wrong_byte_is_named_in_the_whole_value() {
             "the max-age parameter is not a whole number of seconds",
         ),
         ("PrivateToken challenge=AA, token-key=\"A+\"".to_owned(), Some(39), "write - for + and _ for /"),
+        // Of two with one name, the one that is wrong.
+        ("PrivateToken challenge=\"A+\", challenge=AA".to_owned(), Some(25), "write - for + and _ for /"),
+        ("PrivateToken challenge=AA, challenge=\"A+\"".to_owned(), Some(39), "write - for + and _ for /"),
+        (
+            "Proxy-Authenticate:PrivateToken max-age=x, max-age=1".to_owned(),
+            Some(40),
+            "is not a whole number of seconds",
+        ),
+        (
+            "Proxy-Authenticate:PrivateToken max-age=1, max-age=x".to_owned(),
+            Some(51),
+            "is not a whole number of seconds",
+        ),
+        (
+            "Proxy-Authenticate:PrivateToken max-age=1, max-age=1, max-age=1".to_owned(),
+            Some(51),
+            "occurs twice in one PrivateToken challenge",
+        ),
         ("MIIBUjA9".to_owned(), Some(0), "SHA-384 and salt length 48 (RFC 9578, section 6.5)"),
     ];
     for (value, offset, sentence) in cases {

@@ -1,7 +1,7 @@
 //! Errors of every layer, each with the byte of the whole value at which it happened.
 
-use super::params::{offset_of, params};
-use crate::encoding::{Base64Error, WireError};
+use super::params::{named, params};
+use crate::encoding::{Base64Error, WireError, decode_base64url_vec};
 use crate::header::{AuthenticateError, AuthorizationError, GrammarError};
 use std::fmt;
 
@@ -122,17 +122,23 @@ impl Fault {
     }
 
     pub(super) fn of_authenticate(error: AuthenticateError, text: &str, index: usize) -> Self {
-        let at = |name| offset_of(text, index, name);
         match error {
             AuthenticateError::Grammar(error) => Self::of_grammar(error),
             AuthenticateError::Base64 { parameter, error } => {
                 let what = format!("the {parameter} parameter is not base64url");
-                Self::of_base64(error, &what, at(parameter).unwrap_or_default())
+                let wrong =
+                    named(text, index, parameter).find(|param| decode_base64url_vec(param.value).is_err());
+                Self::of_base64(error, &what, wrong.map_or(0, |param| param.offset))
             }
             AuthenticateError::Duplicate(parameter) => {
-                Self { sentence: error.to_string(), offset: at(parameter) }
+                let second = named(text, index, parameter).nth(1);
+                Self { sentence: error.to_string(), offset: second.map(|param| param.offset) }
             }
-            AuthenticateError::MaxAge => Self { sentence: error.to_string(), offset: at("max-age") },
+            AuthenticateError::MaxAge => {
+                let is_number = |value: &[u8]| !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+                let wrong = named(text, index, "max-age").find(|param| !is_number(param.value));
+                Self { sentence: error.to_string(), offset: wrong.map(|param| param.offset) }
+            }
             AuthenticateError::NoChallenge => Self::new(error.to_string()),
         }
     }

@@ -11,7 +11,7 @@ use crate::spki;
 use crate::token::Token;
 use fault::Fault;
 pub use fault::InspectError;
-use params::{offset_of, params};
+use params::{named, params};
 use std::fmt;
 
 /// What [`inspect`] found: a heading, and a name and a value for each field.
@@ -104,7 +104,7 @@ fn challenges(text: &str) -> Result<Inspection, Fault> {
     let mut sections = Vec::new();
     for (index, outcome) in each.into_iter().enumerate() {
         let challenge = outcome.map_err(|error| Fault::of_authenticate(error, text, index))?;
-        let at = |name| offset_of(text, index, name).unwrap_or_default();
+        let at = |name| named(text, index, name).next().map_or(0, |param| param.offset);
         let mut fields = challenge_fields(&challenge.bytes, at("challenge"))?;
         match &challenge.token_key {
             Some(key) => {

@@ -7,6 +7,7 @@ pub(super) struct Param<'a> {
     /// Of which credentials or challenge of our scheme, counted from 0.
     pub(super) index: usize,
     pub(super) name: &'a [u8],
+    pub(super) value: &'a [u8],
     /// Where its value begins.
     pub(super) offset: usize,
 }
@@ -22,8 +23,8 @@ pub(super) fn params(text: &[u8]) -> impl Iterator<Item = Param<'_>> {
                     in_ours = is_ours(scheme);
                     seen += usize::from(in_ours);
                 }
-                Item::Param { name, offset, .. } if in_ours => {
-                    return Some(Param { index: seen - 1, name, offset });
+                Item::Param { name, value, offset } if in_ours => {
+                    return Some(Param { index: seen - 1, name, value, offset });
                 }
                 Item::Param { .. } | Item::Token68 => {}
             }
@@ -31,10 +32,8 @@ pub(super) fn params(text: &[u8]) -> impl Iterator<Item = Param<'_>> {
     })
 }
 
-/// Where the value of the last parameter of this name begins.
-pub(super) fn offset_of(text: &str, index: usize, name: &str) -> Option<usize> {
+/// The parameters of this name in our `index`th credentials or challenge.
+pub(super) fn named<'a>(text: &'a str, index: usize, name: &str) -> impl Iterator<Item = Param<'a>> {
     params(text.as_bytes())
-        .filter(|param| param.index == index && param.name.eq_ignore_ascii_case(name.as_bytes()))
-        .map(|param| param.offset)
-        .last()
+        .filter(move |param| param.index == index && param.name.eq_ignore_ascii_case(name.as_bytes()))
 }

@@ -1,0 +1,23 @@
+//! `Proxy-Authenticate`: what is read is written and read back, quoted and bare.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use postern_token::header::{Challenge, Quoting};
+use postern_token::inspect;
+
+fuzz_target!(|value: &[u8]| {
+    if let Ok(challenges) = Challenge::parse_all(value) {
+        for quoting in [Quoting::Quoted, Quoting::Bare] {
+            let values: Vec<String> = challenges.iter().map(|challenge| challenge.format(quoting)).collect();
+            assert_eq!(Challenge::parse_all(values.join(", ").as_bytes()).as_ref(), Ok(&challenges));
+        }
+    }
+    if let Ok(text) = std::str::from_utf8(value) {
+        match inspect(&format!("Proxy-Authenticate: {text}")) {
+            Ok(found) => assert!(!found.to_string().is_empty()),
+            Err(error) => assert!(
+                error.offset().is_none_or(|at| at <= text.len() + 20) && !error.to_string().is_empty()
+            ),
+        }
+    }
+});

@@ -1,0 +1,21 @@
+//! `TokenChallenge`: what is read is written back the same, byte for byte.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use postern_token::{ChallengeDigest, TokenChallenge};
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(challenge) = TokenChallenge::parse(bytes) {
+        assert_eq!(challenge.serialize(), bytes);
+        assert_eq!(challenge.digest(), ChallengeDigest::of(bytes));
+        assert!(challenge.origin_info().iter().all(|origin| challenge.names_origin(origin)));
+        // What names we may write ourselves are fewer than what we read.
+        let origins: Vec<&str> = challenge.origin_info().iter().map(String::as_str).collect();
+        let context = challenge.redemption_context().copied();
+        if let Ok(ours) =
+            TokenChallenge::new(challenge.token_type(), challenge.issuer_name(), context, &origins)
+        {
+            assert_eq!(ours, challenge);
+        }
+    }
+});
