@@ -157,6 +157,19 @@ async fn a_challenge_with_a_context_is_minted_for_on_demand_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wallet_that_flushes_the_disk_gives_its_tokens_out_once_too() {
+    let world = World::with(|config| config.wallet.fsync = true).await;
+    let target = echo().await.to_string();
+    world.stocked(8).await;
+    world.issuer.rotate(); // so that a whole key is dropped as well
+    for _ in 0..3 {
+        assert_eq!(world.connect(&target).await.status, 200);
+    }
+    assert_eq!(world.gateway.tokens().len(), 4);
+    world.gateway.expect_no_token_twice();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_is_down_costs_no_token() {
     let world = World::new().await;
     world.stocked(8).await;
