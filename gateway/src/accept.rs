@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Connections that wait in the kernel until they are accepted.
 const BACKLOG: i32 = 4096;
@@ -49,8 +50,13 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A worker's life: accept until the drain begins, then let what is open go on until the stop.
-pub(crate) async fn work(listener: StdListener, worker: Worker) -> io::Result<()> {
+/// A worker's life: accept until the drain begins, then let what is open go on until the stop. A drain waits for
+/// `accepting`: without it, one that finds no connection tracked would be over before the last ones are accepted.
+pub(crate) async fn work(
+    listener: StdListener,
+    worker: Worker,
+    accepting: TaskTrackerToken,
+) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let worker = Arc::new(worker);
     let shutdown = worker.core.shutdown.clone();
@@ -64,22 +70,38 @@ pub(crate) async fn work(listener: StdListener, worker: Worker) -> io::Result<()
             () = &mut draining => break,
         }
     }
-    // Closing a listener resets what waits in its queue: those clients were accepted by the kernel, so serve them.
-    while let Ok(Ok((stream, _))) = timeout(Duration::ZERO, listener.accept()).await {
-        admit(stream, &worker);
-    }
-    drop(listener);
+    admit_waiting(&listener.into_std()?, &worker)?;
+    drop(accepting);
     shutdown.stopped().await;
     Ok(())
 }
 
+/// Closing a listener resets what waits in its queue: those clients were accepted by the kernel, so serve them. The
+/// kernel is asked itself, for tokio's listener says "nothing yet" when it has not looked, or has accepted many at once.
+fn admit_waiting(listener: &StdListener, worker: &Arc<Worker>) -> io::Result<()> {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(true)?;
+                admit(TcpStream::from_std(stream)?, worker);
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(_) => return Ok(()), // the queue is empty, or cannot be read any more
+        }
+    }
+}
+
 /// Errors of one connection pass by themselves; lack of descriptors or memory lasts, and must not become a busy loop.
 async fn pause(error: &io::Error) {
-    let of_one_connection = [io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionReset];
-    if !of_one_connection.contains(&error.kind()) {
+    if !is_of_one_connection(error) {
         tracing::warn!(%error, "accepting fails; raise the limit of open files if this goes on");
         sleep(ACCEPT_PAUSE).await;
     }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
 fn admit(stream: TcpStream, worker: &Arc<Worker>) {

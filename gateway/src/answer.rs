@@ -67,11 +67,13 @@ pub(crate) fn refused_raw(refusal: &Refusal) -> Vec<u8> {
     .into_bytes()
 }
 
-/// The inside of an RFC 8941 string: printable ASCII, quotation marks and backslashes escaped.
+/// The inside of an RFC 8941 string: printable ASCII, quotation marks and backslashes escaped. An ellipsis, which our
+/// sentences have, becomes three dots.
 fn quoted(text: &str) -> String {
     let escape = |c: char| match c {
         '"' | '\\' => vec!['\\', c],
         ' '..='~' => vec![c],
+        '…' => vec!['.'; 3],
         _ => vec!['?'],
     };
     text.chars().flat_map(escape).collect()

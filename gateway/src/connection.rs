@@ -28,11 +28,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// How long a client that is still sending may take to notice that it has been answered. Closing before that would
-/// reset the connection, and the answer would be lost.
+/// How long a client may take to read what it was last told and to close its side too.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// How long a connection that has not brought a request yet may still bring one when a drain begins: it may be on its
+/// way, or lie in the kernel's queue.
+const FIRST_REQUEST: Duration = Duration::from_millis(500);
 
 /// What a worker thread lends to its connections.
 pub(crate) struct Worker {
@@ -65,22 +69,27 @@ where
             worker.core.recorder.answered(refusal.outcome());
             part(stream, &refusal).await;
         }
-        Finished::Closed { mut stream } => {
-            let _ = timeout(LINGER, stream.shutdown()).await;
-        }
+        Finished::Closed { stream } => leave(stream).await,
     }
 }
 
-/// Answers, then waits for the client to have read it: a client in the middle of a megabyte of header gets its 431.
+/// Answers, then leaves.
 pub(crate) async fn part<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, refusal: &Refusal) {
+    // Whether the client still listens is its own affair.
+    let _ = timeout(LINGER, stream.write_all(&answer::refused_raw(refusal))).await;
+    leave(stream).await;
+}
+
+/// Ends the connection in a way that lets the client read what it was told: closing while it still sends, in the
+/// middle of a megabyte of header or of an upload nobody wants, would reset the connection, and the answer would be
+/// lost (RFC 9112, section 9.6).
+async fn leave<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let goodbye = async {
-        stream.write_all(&answer::refused_raw(refusal)).await?;
         stream.shutdown().await?;
         let mut unread = [0; 4096];
         while stream.read(&mut unread).await? > 0 {}
         std::io::Result::Ok(())
     };
-    // Whether the client still listens is its own affair.
     let _ = timeout(LINGER, goodbye).await;
 }
 
@@ -88,7 +97,7 @@ async fn requests<S>(stream: S, worker: Arc<Worker>) -> Finished<S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (turn, opened) = (Turn::default(), Arc::new(Mutex::new(None)));
+    let (turn, opened, begun) = (Turn::default(), Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
     let (limits, shutdown) = (&worker.core.limits, worker.core.shutdown.clone());
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -96,43 +105,49 @@ where
         .max_buf_size(usize::try_from(limits.header_size.0).unwrap_or(usize::MAX))
         .half_close(true); // a client may close its sending side early and still wants its answer
     let service = {
-        let (turn, opened) = (turn.clone(), Arc::clone(&opened));
+        let (turn, opened, begun) = (turn.clone(), Arc::clone(&opened), Arc::clone(&begun));
         service_fn(move |request| {
+            begun.notify_one();
             Box::pin(respond(Arc::clone(&worker), turn.begin(), Arc::clone(&opened), request))
         })
     };
     let mut connection = http.serve_connection(TokioIo::new(Unsaid::new(stream, turn)), service);
-    let mut draining = Some(pin!(shutdown.draining()));
+    // hyper ends a connection without a request at once, whatever it is about to bring.
+    let drain = async {
+        shutdown.draining().await;
+        let _ = timeout(FIRST_REQUEST, begun.notified()).await;
+    };
+    let mut draining = Some(pin!(drain));
     let ended = std::future::poll_fn(|cx| {
         if draining.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
             draining = None;
             Pin::new(&mut connection).graceful_shutdown();
         }
-        connection.poll_without_shutdown(cx)
+        // Not `poll_without_shutdown`: it gives up what hyper has not written yet.
+        Pin::new(&mut connection).poll(cx)
     })
     .await;
     let parts = connection.into_parts();
-    let stream = parts.io.into_inner();
-    let heard = stream.heard();
-    let stream = stream.into_inner();
+    let stream = parts.io.into_inner().into_inner();
     let dialled = opened.lock().take();
     match (ended, dialled) {
         (Ok(()), Some(dialled)) => Finished::Tunnel { stream, early: parts.read_buf, dialled },
         (Ok(()), None) => Finished::Closed { stream },
-        (Err(error), _) => match last_refusal(&error, heard) {
+        (Err(error), _) => match last_refusal(&error, !parts.read_buf.is_empty()) {
             Some(refusal) => Finished::Owed { stream, refusal },
             None => Finished::Closed { stream },
         },
     }
 }
 
-/// The answer to a request that hyper could not read. A connection that fell silent between requests gets none.
-fn last_refusal(error: &hyper::Error, heard: bool) -> Option<Refusal> {
+/// The answer to a request that hyper could not read; `begun` when there are bytes of it. A connection that fell silent
+/// between requests gets none.
+fn last_refusal(error: &hyper::Error, begun: bool) -> Option<Refusal> {
     if error.is_parse_too_large() {
         Some(Refusal::HeaderTooLarge)
     } else if error.is_parse() {
         Some(Refusal::Malformed)
-    } else if error.is_timeout() && heard {
+    } else if error.is_timeout() && begun {
         Some(Refusal::HeaderTimeout)
     } else {
         None

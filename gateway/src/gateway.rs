@@ -22,6 +22,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::{io, thread};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// hyper's smallest read buffer.
 const LEAST_HEADER_SIZE: Size = Size::kib(8);
@@ -43,7 +44,7 @@ pub(crate) struct Core {
 pub struct Gateway {
     core: Arc<Core>,
     address: SocketAddr,
-    workers: Vec<(TcpListener, Resolver)>,
+    workers: Vec<(TcpListener, Resolver, TaskTrackerToken)>,
     upkeep: Upkeep,
 }
 
@@ -104,7 +105,8 @@ impl Gateway {
         let (address, listeners) = accept::listen(config.listen.address, workers)?;
         let workers = listeners
             .into_iter()
-            .map(|listener| Ok((listener, Resolver::new()?)))
+            // The kernel accepts from now on, so a drain has something to wait for from now on.
+            .map(|listener| Ok((listener, Resolver::new()?, shutdown.tracker().token())))
             .collect::<Result<_, ResolverError>>()?;
         let core = Arc::new(Core {
             policy: Policy::new(&config.egress),
@@ -137,14 +139,14 @@ impl Gateway {
     /// When a thread or its runtime cannot be started, or ended by itself.
     pub async fn run(self) -> io::Result<()> {
         let mut threads = Vec::new();
-        for (index, (listener, resolver)) in self.workers.into_iter().enumerate() {
+        for (index, (listener, resolver, accepting)) in self.workers.into_iter().enumerate() {
             let worker = Worker { core: Arc::clone(&self.core), resolver };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let name = format!("gateway-{index}");
             threads.push(
                 thread::Builder::new()
                     .name(name)
-                    .spawn(move || runtime.block_on(accept::work(listener, worker)))?,
+                    .spawn(move || runtime.block_on(accept::work(listener, worker, accepting)))?,
             );
         }
         self.core.shutdown.until_stopped(self.upkeep.run()).await;

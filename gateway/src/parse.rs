@@ -4,7 +4,7 @@
 use crate::deny::Refusal;
 use crate::egress::Policy;
 use crate::keyring::{Keyring, Offer, epoch};
-use crate::target::Target;
+use crate::target::{Target, TargetError};
 use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, TRANSFER_ENCODING};
 use http::uri::Scheme;
 use http::{HeaderMap, Method, request};
@@ -77,6 +77,9 @@ fn target(head: &request::Parts) -> Result<Target, Refusal> {
     }
     let authority = head.uri.authority().ok_or(Refusal::NotProxied)?.as_str();
     if head.method == Method::CONNECT {
+        if head.uri.scheme().is_some() {
+            return Err(Refusal::Target(TargetError::Port));
+        }
         if announces_body(&head.headers) {
             return Err(Refusal::ConnectBody);
         }

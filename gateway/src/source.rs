@@ -16,10 +16,16 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A place to get keys from.
 pub(crate) enum Source {
-    /// The directory's URL, and the ETag of what was read last.
+    /// The directory's URL, and the ETag of what is in use.
     Directory { url: String, client: reqwest::Client, etag: Option<http::HeaderValue> },
     /// A file with the directory's JSON.
     File(PathBuf),
+}
+
+/// What was found there.
+pub(crate) struct Fetched {
+    pub(crate) directory: Directory,
+    pub(crate) etag: Option<http::HeaderValue>,
 }
 
 /// Why the configuration names no place.
@@ -65,17 +71,18 @@ impl Source {
         }
     }
 
-    /// The directory as it is now; `None` when it has not changed.
-    pub(crate) async fn fetch(&mut self) -> Result<Option<Directory>, FetchError> {
+    /// The directory as it is now; `None` when it has not changed since the last one that was [`used`](Self::used).
+    pub(crate) async fn fetch(&self) -> Result<Option<Fetched>, FetchError> {
         match self {
             Self::File(path) => {
                 let fail = |reason: String| FetchError::File { path: path.display().to_string(), reason };
-                let bytes = tokio::fs::read(&*path).await.map_err(|error| fail(error.to_string()))?;
-                Directory::parse(&bytes).map(Some).map_err(|error| fail(error.to_string()))
+                let bytes = tokio::fs::read(path).await.map_err(|error| fail(error.to_string()))?;
+                let directory = Directory::parse(&bytes).map_err(|error| fail(error.to_string()))?;
+                Ok(Some(Fetched { directory, etag: None }))
             }
             Self::Directory { url, client, etag } => {
-                let mut request = client.get(&*url);
-                if let Some(etag) = &*etag {
+                let mut request = client.get(url);
+                if let Some(etag) = etag {
                     request = request.header(IF_NONE_MATCH, etag);
                 }
                 let failed = |reason| FetchError::Request { url: url.clone(), reason };
@@ -86,14 +93,21 @@ impl Source {
                     status => return Err(FetchError::Status { url: url.clone(), status }),
                 }
                 let unreadable = |reason| FetchError::Content { url: url.clone(), reason };
-                let fresh = response.headers().get(ETAG).cloned();
+                let etag = response.headers().get(ETAG).cloned();
                 let body = fetch_limited(response, DIRECTORY_LIMIT)
                     .await
                     .map_err(|error| unreadable(chain(&error)))?;
                 let directory = Directory::parse(&body).map_err(|error| unreadable(error.to_string()))?;
-                *etag = fresh;
-                Ok(Some(directory))
+                Ok(Some(Fetched { directory, etag }))
             }
+        }
+    }
+
+    /// Remembers what is in use. Not done when it is fetched: a directory whose keys cannot be used must be asked for
+    /// again, and not be told apart from an unchanged one by a 304.
+    pub(crate) fn used(&mut self, fetched: Option<http::HeaderValue>) {
+        if let Self::Directory { etag, .. } = self {
+            *etag = fetched;
         }
     }
 

@@ -44,17 +44,11 @@ impl Drop for Speaking {
 pub(crate) struct Unsaid<S> {
     stream: S,
     turn: Turn,
-    heard: bool,
 }
 
 impl<S> Unsaid<S> {
     pub(crate) fn new(stream: S, turn: Turn) -> Self {
-        Self { stream, turn, heard: false }
-    }
-
-    /// Whether bytes of a further request have come since the last answer.
-    pub(crate) fn heard(&self) -> bool {
-        self.heard
+        Self { stream, turn }
     }
 
     pub(crate) fn into_inner(self) -> S {
@@ -72,10 +66,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Unsaid<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.heard |= buf.filled().len() > before;
-        result
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
@@ -106,12 +97,156 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unsaid<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.turn.0.load(Ordering::Relaxed) == ENDING {
             self.turn.0.store(NOBODYS, Ordering::Relaxed);
-            self.heard = false;
         }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    /// The connection's task ends the stream, after the last answer.
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body::{Body, Frame, SizeHint};
+    use http_body_util::{BodyExt, Full};
+    use hyper::body::Incoming;
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use std::convert::Infallible;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    #[tokio::test]
+    async fn only_what_is_said_in_the_services_turn_is_passed_on() {
+        let (mut far, near) = duplex(1024);
+        let turn = Turn::default();
+        let mut stream = Unsaid::new(near, turn.clone());
+        stream.write_all(b"before ").await.unwrap();
+        let speaking = turn.begin();
+        stream.write_all(b"head ").await.unwrap();
+        stream.flush().await.unwrap(); // a flush in the middle of an answer ends nothing
+        stream.write_all(b"body ").await.unwrap();
+        drop(speaking);
+        stream.write_all(b"end.").await.unwrap(); // still in hyper's buffer when the body was dropped
+        stream.flush().await.unwrap();
+        stream.write_all(b"after").await.unwrap();
+        drop(turn.begin());
+        stream.write_all(b"again").await.unwrap();
+        let next = turn.begin(); // the next request came before the flush
+        stream.flush().await.unwrap();
+        stream.write_all(b" and again").await.unwrap();
+        drop((stream, next));
+        let mut said = String::new();
+        far.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "head body end.again and again");
+    }
+
+    /// An answer of the service's, and with it its turn.
+    struct Said(Full<Bytes>, #[expect(dead_code, reason = "it is there to be dropped")] Speaking);
+
+    impl Body for Said {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Pin::new(&mut self.0).poll_frame(cx)
+        }
+
+        fn is_end_stream(&self) -> bool {
+            self.0.is_end_stream()
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            self.0.size_hint()
+        }
+    }
+
+    /// What a client gets from hyper, through a pipe of `room` bytes, for `sent`; every answer has `length` bytes of
+    /// body. `patient` services read a request's body before they answer it.
+    async fn conversation(
+        sent: &'static [&'static [u8]],
+        room: usize,
+        length: usize,
+        patient: bool,
+    ) -> String {
+        let (far, near) = duplex(room);
+        let turn = Turn::default();
+        let service = {
+            let turn = turn.clone();
+            service_fn(move |request: Request<Incoming>| {
+                let speaking = turn.begin();
+                Box::pin(async move {
+                    if patient {
+                        let _ = request.into_body().collect().await;
+                    }
+                    Ok::<_, Infallible>(Response::new(Said(Full::from("x".repeat(length)), speaking)))
+                })
+            })
+        };
+        let (mut reader, mut writer) = tokio::io::split(far);
+        let client = async {
+            let writing = async {
+                for part in sent {
+                    // The server may have hung up: what it said before counts.
+                    let _ = writer.write_all(part).await;
+                    tokio::task::yield_now().await;
+                }
+            };
+            let mut said = String::new();
+            let (_, read) = tokio::join!(writing, reader.read_to_string(&mut said));
+            read.unwrap();
+            said
+        };
+        let server = async move {
+            let mut http = http1::Builder::new();
+            let mut connection =
+                http.half_close(true).serve_connection(TokioIo::new(Unsaid::new(near, turn)), service);
+            // A service that answers without reading may have made hyper close before the broken request.
+            let ended = (&mut connection).await;
+            assert!(ended.as_ref().map_or_else(hyper::Error::is_parse, |()| !patient), "{ended:?}");
+        };
+        tokio::join!(client, server).0
+    }
+
+    const GOOD: &[u8] = b"GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n";
+    const POST: &[u8] = b"POST http://a/ HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n";
+    const BROKEN: &[u8] = b"\0\0\r\n\r\n";
+
+    #[tokio::test]
+    async fn what_hyper_says_by_itself_is_never_heard_and_what_the_service_says_always_is() {
+        let cases: &[(&[&[u8]], usize)] = &[
+            (&[BROKEN], 0),
+            (&[GOOD, BROKEN], 1),
+            (&[b"GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n\0\0\r\n\r\n"], 1),
+            (&[GOOD, GOOD, GOOD, BROKEN], 3),
+            (&[POST, b"body", GOOD, BROKEN], 2),
+            (&[POST, b"body", BROKEN], 1),
+            (&[POST, b"body\0\0\r\n\r\n"], 1),
+            (&[POST, b"bo", b"dy\0\0\r\n\r\n"], 1),
+            (&[b"POST http://a/ HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody\0\0\r\n\r\n"], 1),
+        ];
+        for (case, &(sent, answers)) in cases.iter().enumerate() {
+            for (room, length) in [(1 << 20, 5), (16, 5), (16, 0), (64, 20_000), (1 << 20, 200_000)] {
+                for patient in [true, false] {
+                    let said = conversation(sent, room, length, patient).await;
+                    let case = format!("case {case}, room {room}, length {length}, patient {patient}");
+                    let heard = said.matches("HTTP/1.1 200 OK").count();
+                    assert!(
+                        heard == answers || (!patient && 0 < heard && heard < answers),
+                        "{case}: {heard}"
+                    );
+                    assert_eq!(said.matches("HTTP/1.1").count(), heard, "{case}");
+                    assert_eq!(said.matches('x').count(), heard * length, "{case}");
+                }
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::gateway::Core;
 use crate::keyring::Lifetimes;
-use crate::source::Source;
+use crate::source::{Fetched, Source};
 use metrics::gauge;
 use postern_service::admin::{Gate, Readiness};
 use postern_service::names;
@@ -66,16 +66,17 @@ impl Upkeep {
         let now = UnixSeconds::now();
         let updated = match self.source.fetch().await {
             Ok(None) => Ok(None),
-            Ok(Some(directory)) => {
-                let known = self.core.keyring.load();
-                known.updated(&directory, self.lifetimes, now).map(Some).map_err(|error| error.to_string())
+            Ok(Some(Fetched { directory, etag })) => {
+                let updated = self.core.keyring.load().updated(&directory, self.lifetimes, now);
+                updated.map(|keyring| Some((keyring, etag))).map_err(|error| error.to_string())
             }
             Err(error) => Err(error.to_string()),
         };
         match updated {
             Ok(fresh) => {
-                if let Some(keyring) = fresh {
+                if let Some((keyring, etag)) = fresh {
                     self.core.keyring.store(Arc::new(keyring));
+                    self.source.used(etag);
                 }
                 self.tell_keys("the issuer's directory lists no key that is in use now");
                 true
