@@ -8,19 +8,19 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-pub struct Client<S = TcpStream> {
-    pub stream: S,
+pub(crate) struct Client<S = TcpStream> {
+    pub(crate) stream: S,
     /// Bytes that were read beyond the last answer.
-    pub unread: Vec<u8>,
+    pub(crate) unread: Vec<u8>,
 }
 
 impl Client {
-    pub async fn connect(address: SocketAddr) -> Self {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
         Self::over(TcpStream::connect(address).await.unwrap())
     }
 
     /// Connects, sends, reads one answer.
-    pub async fn ask(address: SocketAddr, request: impl AsRef<[u8]>) -> Answer {
+    pub(crate) async fn ask(address: SocketAddr, request: impl AsRef<[u8]>) -> Answer {
         let mut client = Self::connect(address).await;
         client.send(request).await;
         client.answer().await
@@ -28,16 +28,16 @@ impl Client {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
-    pub fn over(stream: S) -> Self {
+    pub(crate) fn over(stream: S) -> Self {
         Self { stream, unread: Vec::new() }
     }
 
-    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
 
     /// The next answer, its body included. The 200 to a CONNECT has none.
-    pub async fn answer(&mut self) -> Answer {
+    pub(crate) async fn answer(&mut self) -> Answer {
         let mut answer = self.head().await;
         let length = answer.all("content-length").first().map(|text| text.parse::<usize>().unwrap());
         answer.body = match length {
@@ -50,32 +50,40 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     }
 
     /// The next answer's head, and no more: for HEAD, 204, 304 and 100.
-    pub async fn head(&mut self) -> Answer {
+    pub(crate) async fn head(&mut self) -> Answer {
         loop {
             if let Some(end) = find(&self.unread, b"\r\n\r\n") {
                 let head: Vec<u8> = self.unread.drain(..end + 4).collect();
                 return Answer::parse(std::str::from_utf8(&head).unwrap());
             }
-            assert!(self.fill().await > 0, "the connection ended: {:?}", String::from_utf8_lossy(&self.unread));
+            assert!(
+                self.fill().await > 0,
+                "the connection ended: {:?}",
+                String::from_utf8_lossy(&self.unread)
+            );
         }
     }
 
     /// Exactly so many bytes.
-    pub async fn take(&mut self, length: usize) -> Vec<u8> {
+    pub(crate) async fn take(&mut self, length: usize) -> Vec<u8> {
         while self.unread.len() < length {
-            assert!(self.fill().await > 0, "the connection ended after {} of {length} bytes", self.unread.len());
+            assert!(
+                self.fill().await > 0,
+                "the connection ended after {} of {length} bytes",
+                self.unread.len()
+            );
         }
         self.unread.drain(..length).collect()
     }
 
     /// Everything until the other side closes.
-    pub async fn rest(&mut self) -> Vec<u8> {
+    pub(crate) async fn rest(&mut self) -> Vec<u8> {
         while self.fill().await > 0 {}
         std::mem::take(&mut self.unread)
     }
 
     /// Asserts that the other side closes without another byte.
-    pub async fn closed_silently(&mut self) {
+    pub(crate) async fn closed_silently(&mut self) {
         let rest = self.rest().await;
         assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
     }
@@ -97,57 +105,59 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     }
 
     async fn fill(&mut self) -> usize {
-        timeout(PATIENCE, self.stream.read_buf(&mut self.unread)).await.expect("no byte came in time").unwrap()
+        timeout(PATIENCE, self.stream.read_buf(&mut self.unread))
+            .await
+            .expect("no byte came in time")
+            .unwrap()
     }
 }
 
 /// An answer as it came.
 #[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub version: String,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
     fn parse(head: &str) -> Self {
         let mut lines = head.trim_end_matches("\r\n").split("\r\n");
         let mut status_line = lines.next().unwrap().splitn(3, ' ');
-        let version = status_line.next().unwrap().to_owned();
+        assert!(matches!(status_line.next(), Some("HTTP/1.1" | "HTTP/1.0")), "{head}");
         let status = status_line.next().unwrap().parse().unwrap();
         let headers = lines.map(|line| {
             let (name, value) = line.split_once(':').unwrap();
             (name.to_ascii_lowercase(), value.trim().to_owned())
         });
-        Self { status, version, headers: headers.collect(), body: Vec::new() }
+        Self { status, headers: headers.collect(), body: Vec::new() }
     }
 
-    pub fn all(&self, name: &str) -> Vec<&str> {
+    pub(crate) fn all(&self, name: &str) -> Vec<&str> {
         self.headers.iter().filter(|(found, _)| found == name).map(|(_, value)| value.as_str()).collect()
     }
 
     /// The one value of a field; empty when it is not there.
-    pub fn value(&self, name: &str) -> &str {
+    pub(crate) fn value(&self, name: &str) -> &str {
         let all = self.all(name);
         assert!(all.len() <= 1, "{name}: {all:?}");
         all.first().copied().unwrap_or_default()
     }
 
-    pub fn proxy_status(&self) -> ProxyStatus {
+    pub(crate) fn proxy_status(&self) -> ProxyStatus {
         proxy_status::parse(self.value("proxy-status"))
     }
 
     /// Everything that every refusal owes: a Proxy-Status that parses, with the right error type and the details, a
     /// body that repeats them and says what to do, a challenge with 407 and only there, Retry-After with 503.
-    pub fn assert_refused(&self, status: u16, error: &str, details: &str) {
+    pub(crate) fn assert_refused(&self, status: u16, error: &str, details: &str) {
         assert_eq!(self.status, status, "{self:?}");
         let said = self.proxy_status();
         assert_eq!((said.proxy.as_str(), said.error.as_deref()), ("postern", Some(error)), "{self:?}");
         let found = said.details.unwrap();
         assert!(found.contains(details), "{found:?} does not say {details:?}");
         assert_eq!(self.value("content-type"), "text/plain; charset=utf-8");
-        let body = std::str::from_utf8(&self.body).unwrap();
+        let body = std::str::from_utf8(&self.body).unwrap().replace('…', "...");
         let (what, advice) = body.split_once('\n').unwrap();
         assert!(what.to_lowercase().starts_with(&found.to_lowercase()), "{body:?} is not about {found:?}");
         assert!(advice.trim_end().ends_with('.') && advice.ends_with('\n'), "{body:?}");
@@ -168,25 +178,28 @@ impl Answer {
     }
 
     /// The 200 of a CONNECT: no length, no body (RFC 9110, section 9.3.6).
-    pub fn assert_opened(&self) {
+    pub(crate) fn assert_opened(&self) {
         assert_eq!(self.status, 200, "{self:?}");
         assert_eq!(self.proxy_status().proxy, "postern");
-        assert!(self.all("content-length").is_empty() && self.all("transfer-encoding").is_empty(), "{self:?}");
+        assert!(
+            self.all("content-length").is_empty() && self.all("transfer-encoding").is_empty(),
+            "{self:?}"
+        );
     }
 }
 
 /// A CONNECT with these values of Proxy-Authorization.
-pub fn connect_with(target: impl std::fmt::Display, authorizations: &[&str]) -> String {
+pub(crate) fn connect_with(target: impl std::fmt::Display, authorizations: &[&str]) -> String {
     let fields: String =
         authorizations.iter().map(|value| format!("Proxy-Authorization: {value}\r\n")).collect();
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{fields}\r\n")
 }
 
 /// A CONNECT with a fresh token.
-pub fn connect(target: impl std::fmt::Display) -> String {
+pub(crate) fn connect(target: impl std::fmt::Display) -> String {
     connect_with(target, &[&ISSUER.authorization()])
 }
 
-pub fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+pub(crate) fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     bytes.windows(wanted.len()).position(|window| window == wanted)
 }

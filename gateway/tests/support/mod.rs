@@ -1,11 +1,12 @@
 //! What the tests share: an issuer in a variable, a gateway on a free port, raw clients, small targets.
 
-pub mod client;
-pub mod proxy_status;
-pub mod target;
+pub(crate) mod client;
+pub(crate) mod proxy_status;
+pub(crate) mod target;
 
 use postern_gateway::config::{
-    ChallengeConfig, Config, Drain, Egress, Fsync, Issuer as Keys, Limits, Listen, Ports, StoreConfig, StoreKind,
+    ChallengeConfig, Config, Drain, Egress, Fsync, Issuer as Keys, Limits, Listen, Ports, StoreConfig,
+    StoreKind,
 };
 use postern_gateway::{Gateway, StartError};
 use postern_service::admin::Readiness;
@@ -13,7 +14,8 @@ use postern_service::config::Span;
 use postern_service::drain::Shutdown;
 use postern_token::header::format_authorization;
 use postern_token::{
-    ChallengeDigest, Directory, DirectoryKey, IssuerKey, SigningKey, Token, TokenChallenge, TokenType, UnixSeconds,
+    ChallengeDigest, Directory, DirectoryKey, IssuerKey, SigningKey, Token, TokenChallenge, TokenType,
+    UnixSeconds,
 };
 use std::io;
 use std::net::SocketAddr;
@@ -24,62 +26,63 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 /// Longer than anything takes that works: a test that hangs fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The issuer whose key the gateways of most tests know. Making an RSA key takes a while, so there is one.
-pub static ISSUER: LazyLock<Issuer> = LazyLock::new(Issuer::new);
+pub(crate) static ISSUER: LazyLock<Issuer> = LazyLock::new(Issuer::new);
 
 /// An issuer without a network.
-pub struct Issuer {
+pub(crate) struct Issuer {
     signing: SigningKey,
     public: IssuerKey,
 }
 
 impl Issuer {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let signing = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
         let public = IssuerKey::from_spki(signing.spki()).unwrap();
         Self { signing, public }
     }
 
-    pub fn spki(&self) -> &[u8] {
+    pub(crate) fn spki(&self) -> &[u8] {
         self.signing.spki()
     }
 
     /// A token for the challenge of [`config`].
-    pub fn token(&self) -> Token {
+    pub(crate) fn token(&self) -> Token {
         self.token_for(challenge().digest())
     }
 
-    pub fn token_for(&self, challenge: ChallengeDigest) -> Token {
+    pub(crate) fn token_for(&self, challenge: ChallengeDigest) -> Token {
         let (request, pending) = self.public.request(challenge).unwrap();
         pending.finalize(&self.signing.sign(&request).unwrap()).unwrap()
     }
 
     /// A fresh token as the value of Proxy-Authorization.
-    pub fn authorization(&self) -> String {
+    pub(crate) fn authorization(&self) -> String {
         format_authorization(&self.token())
     }
 
-    pub fn entry(&self, not_before: Option<u64>, not_after: Option<u64>) -> DirectoryKey {
+    pub(crate) fn entry(&self, not_before: Option<u64>, not_after: Option<u64>) -> DirectoryKey {
         DirectoryKey::type2(self.spki(), not_before.map(UnixSeconds), not_after.map(UnixSeconds))
     }
 }
 
-pub fn challenge() -> TokenChallenge {
+pub(crate) fn challenge() -> TokenChallenge {
     TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &["proxy.example"]).unwrap()
 }
 
 /// The JSON of a directory with these keys.
-pub fn directory(token_keys: Vec<DirectoryKey>) -> Vec<u8> {
+pub(crate) fn directory(token_keys: Vec<DirectoryKey>) -> Vec<u8> {
     Directory { issuer_request_uri: "/token-request".into(), token_keys }.serialize()
 }
 
 /// A gateway on a free loopback port, egress open, keys from a file, everything else under `home`.
-pub fn config(home: &Path) -> Config {
+pub(crate) fn config(home: &Path) -> Config {
     Config {
         listen: Listen { address: ([127, 0, 0, 1], 0).into(), workers: 2, ..Listen::default() },
         tls: None,
+        log: Default::default(),
         issuer: Keys { keys: Some(home.join("keys.json")), ..Keys::default() },
         challenge: ChallengeConfig {
             issuer_name: "issuer.example".into(),
@@ -99,10 +102,10 @@ pub fn config(home: &Path) -> Config {
 }
 
 /// A gateway that runs until it is dropped or stopped.
-pub struct Running {
-    pub address: SocketAddr,
-    pub shutdown: Shutdown,
-    pub readiness: Readiness,
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) readiness: Readiness,
     /// What the tracker counts while no connection is open: the accept loops.
     idle_tasks: usize,
     task: Option<JoinHandle<io::Result<()>>>,
@@ -111,16 +114,17 @@ pub struct Running {
 
 impl Running {
     /// With [`ISSUER`]'s key, ready to serve.
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
     /// The same, its configuration changed by `change`.
-    pub async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let home = TempDir::new().unwrap();
         let now = UnixSeconds::now();
         let not_after = now.saturating_add(Duration::from_secs(86_400)).0;
-        std::fs::write(home.path().join("keys.json"), directory(vec![ISSUER.entry(None, Some(not_after))])).unwrap();
+        std::fs::write(home.path().join("keys.json"), directory(vec![ISSUER.entry(None, Some(not_after))]))
+            .unwrap();
         let mut running = Self::start_in(home, change).unwrap();
         running.ready().await;
         running.idle_tasks = running.shutdown.tracker().len();
@@ -128,7 +132,7 @@ impl Running {
     }
 
     /// In a home of the test's making; not waited for.
-    pub fn start_in(home: TempDir, change: impl FnOnce(&mut Config)) -> Result<Self, StartError> {
+    pub(crate) fn start_in(home: TempDir, change: impl FnOnce(&mut Config)) -> Result<Self, StartError> {
         let mut config = config(home.path());
         change(&mut config);
         let (shutdown, readiness) = (Shutdown::new(), Readiness::new());
@@ -138,18 +142,18 @@ impl Running {
         Ok(Self { address, shutdown, readiness, idle_tasks: 0, task, home: Some(home) })
     }
 
-    pub fn home(&self) -> &Path {
+    pub(crate) fn home(&self) -> &Path {
         self.home.as_ref().unwrap().path()
     }
 
     /// Returns when every gate is open.
-    pub async fn ready(&self) {
+    pub(crate) async fn ready(&self) {
         self.readiness_is(|reasons| reasons.is_empty()).await;
     }
 
     /// Returns when the reasons for not being ready satisfy `wanted`. They have no event to wait for, so they are
     /// looked at every few milliseconds.
-    pub async fn readiness_is(&self, wanted: impl Fn(&[String]) -> bool) {
+    pub(crate) async fn readiness_is(&self, wanted: impl Fn(&[String]) -> bool) {
         let watching = async {
             while !wanted(&self.readiness.reasons()) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -160,20 +164,20 @@ impl Running {
     }
 
     /// Stops at once, waits for the gateway to end and returns its home.
-    pub async fn stop(mut self) -> TempDir {
+    pub(crate) async fn stop(mut self) -> TempDir {
         self.shutdown.stop();
         self.ended().await;
         self.home.take().unwrap()
     }
 
     /// Waits for the gateway to end by itself.
-    pub async fn ended(&mut self) {
+    pub(crate) async fn ended(&mut self) {
         let task = self.task.take().unwrap();
         tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap().unwrap();
     }
 
     /// Returns when no connection or tunnel is left: nothing is tracked but what was tracked at the start.
-    pub async fn emptied(&self) {
+    pub(crate) async fn emptied(&self) {
         let tracker = self.shutdown.tracker();
         let watching = async {
             while tracker.len() > self.idle_tasks {

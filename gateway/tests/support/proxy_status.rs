@@ -25,14 +25,14 @@ const ERROR_TYPES: &[&str] = &[
 ];
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct ProxyStatus {
-    pub proxy: String,
-    pub error: Option<String>,
-    pub details: Option<String>,
+pub(crate) struct ProxyStatus {
+    pub(crate) proxy: String,
+    pub(crate) error: Option<String>,
+    pub(crate) details: Option<String>,
 }
 
 /// Panics on anything but a token with the parameters `error` (a registered token) and `details` (a string).
-pub fn parse(field: &str) -> ProxyStatus {
+pub(crate) fn parse(field: &str) -> ProxyStatus {
     let (proxy, mut rest) = token(field);
     let mut status = ProxyStatus { proxy: proxy.to_owned(), error: None, details: None };
     while !rest.is_empty() {

@@ -3,18 +3,19 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokio::io::copy;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 /// Sends back what it gets, and counts who came.
-pub struct Echo {
-    pub address: SocketAddr,
-    pub came: Arc<AtomicUsize>,
+pub(crate) struct Echo {
+    pub(crate) address: SocketAddr,
+    came: Arc<AtomicUsize>,
+    probes: AtomicUsize,
 }
 
 impl Echo {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, came) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
         let counter = Arc::clone(&came);
@@ -27,22 +28,27 @@ impl Echo {
                 });
             }
         });
-        Self { address, came }
+        Self { address, came, probes: AtomicUsize::new(0) }
     }
 
-    pub fn came(&self) -> usize {
-        self.came.load(Ordering::SeqCst)
+    /// How many connections have come. One more is made to be sure that those before it have been counted.
+    pub(crate) async fn came(&self) -> usize {
+        let mut probe = TcpStream::connect(self.address).await.unwrap();
+        probe.write_all(b"?").await.unwrap();
+        probe.read_exact(&mut [0]).await.unwrap();
+        let probes = self.probes.fetch_add(1, Ordering::SeqCst) + 1;
+        self.came.load(Ordering::SeqCst) - probes
     }
 }
 
 /// A target whose connections the test holds itself.
-pub struct Held {
-    pub address: SocketAddr,
+pub(crate) struct Held {
+    pub(crate) address: SocketAddr,
     accepted: mpsc::UnboundedReceiver<TcpStream>,
 }
 
 impl Held {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, accepted) = mpsc::unbounded_channel();
@@ -57,12 +63,12 @@ impl Held {
     }
 
     /// The target's end of the next connection.
-    pub async fn next(&mut self) -> TcpStream {
+    pub(crate) async fn next(&mut self) -> TcpStream {
         tokio::time::timeout(super::PATIENCE, self.accepted.recv()).await.unwrap().unwrap()
     }
 }
 
 /// A port that refuses: it was free a moment ago.
-pub async fn refusing() -> SocketAddr {
+pub(crate) async fn refusing() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }

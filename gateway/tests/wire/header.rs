@@ -15,10 +15,12 @@ const NOT_HTTP: &str = "not valid HTTP/1.1";
 async fn what_is_not_http_1_is_400_in_our_own_words() {
     let gateway = Running::start().await;
     let value = ISSUER.authorization();
-    let folded = format!("CONNECT a.example:443 HTTP/1.1\r\nProxy-Authorization: PrivateToken\r\n {value}\r\n\r\n");
+    let folded =
+        format!("CONNECT a.example:443 HTTP/1.1\r\nProxy-Authorization: PrivateToken\r\n {value}\r\n\r\n");
     let nul = format!("CONNECT a.example:443 HTTP/1.1\r\nX: a\0b\r\nProxy-Authorization: {value}\r\n\r\n");
     let bare_cr = format!("CONNECT a.example:443 HTTP/1.1\r\nX: a\rProxy-Authorization: {value}\r\n\r\n");
-    let space_before_colon = format!("CONNECT a.example:443 HTTP/1.1\r\nProxy-Authorization : {value}\r\n\r\n");
+    let space_before_colon =
+        format!("CONNECT a.example:443 HTTP/1.1\r\nProxy-Authorization : {value}\r\n\r\n");
     let hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS ClientHello";
     for (case, request) in [
         ("garbage", &b"\x00\x01\x02\x03\r\n\r\n"[..]),
@@ -110,7 +112,7 @@ async fn a_connect_that_announces_a_body_is_400() {
     let contradiction =
         connect(echo.address).replacen("\r\n", "\r\nContent-Length: 0\r\nContent-Length: 9\r\n", 1);
     Client::ask(gateway.address, contradiction).await.assert_refused(400, "http_request_error", NOT_HTTP);
-    assert_eq!(echo.came(), 0);
+    assert_eq!(echo.came().await, 0);
     // A length of nothing is no body.
     let mut client = Client::connect(gateway.address).await;
     client.send(connect(echo.address).replacen("\r\n", "\r\nContent-Length: 0\r\n", 1) + "early").await;

@@ -10,6 +10,7 @@ mod backlog;
 mod drain;
 mod header;
 mod keys;
+mod pipeline;
 mod replay;
 mod status;
 mod tls;

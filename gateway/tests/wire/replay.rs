@@ -14,7 +14,7 @@ async fn the_second_presentation_is_told_that_the_token_is_spent() {
     let answer = Client::ask(gateway.address, &request).await;
     answer.assert_refused(407, "http_request_denied", "token already spent");
     assert_eq!(answer.proxy_status().details.unwrap(), "token already spent");
-    assert_eq!(echo.came(), 1);
+    assert_eq!(echo.came().await, 1);
 }
 
 #[tokio::test]
@@ -55,7 +55,8 @@ async fn of_64_presentations_at_once_exactly_one_opens_a_tunnel() {
         let barrier = Arc::new(Barrier::new(RACERS));
         let racers: Vec<_> = (0..RACERS)
             .map(|_| {
-                let (request, barrier, gateway) = (Arc::clone(&request), Arc::clone(&barrier), gateway.address);
+                let (request, barrier, gateway) =
+                    (Arc::clone(&request), Arc::clone(&barrier), gateway.address);
                 tokio::spawn(async move {
                     let mut client = Client::connect(gateway).await;
                     barrier.wait().await;
@@ -79,5 +80,5 @@ async fn of_64_presentations_at_once_exactly_one_opens_a_tunnel() {
         assert_eq!(opened, 1);
         tunnels += opened;
     }
-    assert_eq!((tunnels, bytes, echo.came()), (TOKENS, TOKENS * 4, TOKENS));
+    assert_eq!((tunnels, bytes, echo.came().await), (TOKENS, TOKENS * 4, TOKENS));
 }

@@ -16,7 +16,7 @@ async fn without_a_token_the_answer_is_the_challenge() {
     answer.assert_refused(407, "http_request_denied", "no token was presented");
     assert!(answer.value("proxy-authenticate").starts_with("PrivateToken challenge=\""));
     assert!(std::str::from_utf8(&answer.body).unwrap().contains("Proxy-Authorization: PrivateToken token="));
-    assert_eq!(echo.came(), 0);
+    assert_eq!(echo.came().await, 0);
 }
 
 #[tokio::test]
@@ -69,7 +69,8 @@ async fn a_name_that_leads_to_a_private_address_is_refused() {
 
 #[tokio::test]
 async fn networks_on_the_list_of_denied_ones_are_refused_even_where_private_ones_are_open() {
-    let gateway = Running::start_with(|config| config.egress.deny = vec!["127.0.0.0/8".parse().unwrap()]).await;
+    let gateway =
+        Running::start_with(|config| config.egress.deny = vec!["127.0.0.0/8".parse().unwrap()]).await;
     let answer = Client::ask(gateway.address, connect("127.0.0.1:80")).await;
     answer.assert_refused(403, "destination_ip_prohibited", "");
 }
@@ -107,7 +108,11 @@ impl Blackhole {
         loop {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
             if socket.connect_timeout(&address, Duration::from_millis(200)).is_err() {
-                return Self { address: address.as_socket().unwrap(), _listener: listener, _waiting: waiting };
+                return Self {
+                    address: address.as_socket().unwrap(),
+                    _listener: listener,
+                    _waiting: waiting,
+                };
             }
             waiting.push(socket);
             assert!(waiting.len() < 64, "the queue never fills");
@@ -132,7 +137,7 @@ async fn a_store_that_fails_is_503_and_opens_no_tunnel() {
     std::fs::remove_dir_all(gateway.home().join("spent")).unwrap();
     let answer = Client::ask(gateway.address, connect(echo.address)).await;
     answer.assert_refused(503, "proxy_internal_error", "the double-spend store");
-    assert_eq!(echo.came(), 0);
+    assert_eq!(echo.came().await, 0);
 }
 
 #[tokio::test]

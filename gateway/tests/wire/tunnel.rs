@@ -15,6 +15,9 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|n| ((n * 31 + seed) >> 3) as u8).collect()
 }
 
+/// Less than a tunnel's limits, and more than anything takes: what takes longer did not end by itself.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
 async fn open(gateway: &Running, target: &mut Held) -> (Client, TcpStream) {
     let mut client = Client::connect(gateway.address).await;
     client.send(connect(target.address)).await;
@@ -54,7 +57,8 @@ async fn after_the_clients_end_the_targets_bytes_still_arrive() {
         drop(far);
         got
     };
-    let (client_got, target_got) = timeout(PATIENCE, async { tokio::join!(client_side, target_side) }).await.unwrap();
+    let (client_got, target_got) =
+        timeout(PATIENCE, async { tokio::join!(client_side, target_side) }).await.unwrap();
     assert!(client_got == down && target_got == up);
     gateway.emptied().await;
 }
@@ -77,7 +81,8 @@ async fn after_the_targets_end_the_clients_bytes_still_arrive() {
         client.stream.shutdown().await.unwrap();
         got
     };
-    let (target_got, client_got) = timeout(PATIENCE, async { tokio::join!(target_side, client_side) }).await.unwrap();
+    let (target_got, client_got) =
+        timeout(PATIENCE, async { tokio::join!(target_side, client_side) }).await.unwrap();
     assert!(client_got == down && target_got == up);
     gateway.emptied().await;
 }
@@ -142,9 +147,9 @@ async fn a_target_that_resets_ends_the_tunnel() {
     let (mut client, far) = open(&gateway, &mut target).await;
     socket2::SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
     drop(far);
-    let ended = timeout(PATIENCE, client.stream.read(&mut [0])).await.unwrap();
+    let ended = timeout(AT_ONCE, client.stream.read(&mut [0])).await.unwrap();
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
-    gateway.emptied().await;
+    timeout(AT_ONCE, gateway.emptied()).await.unwrap();
 }
 
 #[tokio::test]
@@ -153,9 +158,9 @@ async fn a_client_that_resets_ends_the_tunnel() {
     let (client, mut far) = open(&gateway, &mut target).await;
     socket2::SockRef::from(&client.stream).set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);
-    let ended = timeout(PATIENCE, far.read(&mut [0])).await.unwrap();
+    let ended = timeout(AT_ONCE, far.read(&mut [0])).await.unwrap();
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
-    gateway.emptied().await;
+    timeout(AT_ONCE, gateway.emptied()).await.unwrap();
 }
 
 /// The 40 ms story: a tunnel must not hold small writes back for an acknowledgement.

@@ -1,0 +1,249 @@
+//! Plain `http://` requests in absolute form, to a small HTTP target that shows what it received.
+
+use crate::support::client::{Client, find};
+use crate::support::target::{Held, refusing};
+use crate::support::{ISSUER, Running};
+use postern_service::config::Span;
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A request line and fields, with a fresh token.
+fn request(method: &str, url: &str, fields: &str) -> String {
+    let token = ISSUER.authorization();
+    format!("{method} {url} HTTP/1.1\r\nHost: wrong.example\r\nProxy-Authorization: {token}\r\n{fields}\r\n")
+}
+
+/// Reads from the target's side up to and with `end`.
+async fn received(far: &mut TcpStream, end: &str) -> String {
+    let mut got = Vec::new();
+    while find(&got, end.as_bytes()).is_none() {
+        let read = tokio::time::timeout(crate::support::PATIENCE, far.read_buf(&mut got)).await;
+        assert!(read.unwrap().unwrap() > 0, "{:?}", String::from_utf8_lossy(&got));
+    }
+    String::from_utf8(got).unwrap()
+}
+
+fn url(target: SocketAddr, path: &str) -> String {
+    format!("http://{target}{path}")
+}
+
+#[tokio::test]
+async fn what_concerns_this_hop_is_taken_out_and_the_rest_arrives() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    let fields = "Accept: */*\r\nCookie: a=b\r\nConnection: X-Mine, keep-alive\r\nX-Mine: 1\r\nKeep-Alive: 5\r\n\
+                  Proxy-Connection: keep-alive\r\nTE: trailers\r\nTrailer: X-T\r\nUpgrade: websocket\r\n\
+                  Proxy-Authenticate: x\r\nVia: 1.0 before\r\n";
+    client.send(request("GET", &url(target.address, "/a%0d%0ab?q=1"), fields)).await;
+    let mut far = target.next().await;
+    let got = received(&mut far, "\r\n\r\n").await;
+    assert!(got.starts_with("GET /a%0d%0ab?q=1 HTTP/1.1\r\n"), "{got}");
+    let got = got.to_lowercase();
+    assert_eq!(got.matches("host:").count(), 1);
+    for wanted in [&format!("host: {}\r\n", target.address), "accept: */*\r\n", "cookie: a=b\r\n"] {
+        assert!(got.contains(wanted), "{got}");
+    }
+    let via = got.lines().filter(|line| line.starts_with("via: ")).collect::<Vec<_>>().join(", ");
+    assert!(via.ends_with("1.1 postern") && via.contains("1.0 before"), "{via}");
+    for gone in ["privatetoken", "proxy-", "x-mine", "keep-alive", "trailer", "upgrade", "websocket", "wrong"]
+    {
+        assert!(!got.contains(gone), "{gone} in {got}");
+    }
+    far.write_all(
+        b"HTTP/1.1 203 Fine\r\nConnection: X-Theirs\r\nX-Theirs: 1\r\nKeep-Alive: 5\r\nProxy-Authenticate: Basic\r\n\
+          Content-Length: 2\r\nX-Kept: 1\r\n\r\nok",
+    )
+    .await
+    .unwrap();
+    let answer = client.answer().await;
+    assert_eq!((answer.status, &answer.body[..]), (203, &b"ok"[..]));
+    assert_eq!((answer.value("x-kept"), answer.value("via")), ("1", "1.1 postern"));
+    for gone in ["x-theirs", "keep-alive", "proxy-authenticate", "connection"] {
+        assert!(answer.all(gone).is_empty(), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn each_of_several_requests_on_one_connection_pays_with_its_own_token() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    for n in 0..3 {
+        let once = request("GET", &url(target.address, "/"), "");
+        client.send(&once).await;
+        let mut far = target.next().await;
+        received(&mut far, "\r\n\r\n").await;
+        far.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{n}").as_bytes()).await.unwrap();
+        assert_eq!(client.answer().await.body, n.to_string().as_bytes());
+        client.send(&once).await;
+        client.answer().await.assert_refused(407, "http_request_denied", "token already spent");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_passed_on_while_it_is_still_coming() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    client.send(request("GET", &url(target.address, "/stream"), "")).await;
+    let mut far = target.next().await;
+    received(&mut far, "\r\n\r\n").await;
+    far.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n").await.unwrap();
+    assert_eq!(client.head().await.value("transfer-encoding"), "chunked");
+    assert_eq!(client.take(8).await, b"3\r\none\r\n"); // before the rest was sent
+    far.write_all(b"3\r\ntwo\r\n0\r\n\r\n").await.unwrap();
+    assert_eq!(client.take(13).await, b"3\r\ntwo\r\n0\r\n\r\n");
+}
+
+#[tokio::test]
+async fn uploads_with_a_length_and_in_chunks_arrive_whole() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    client.send(request("POST", &url(target.address, "/up"), "Content-Length: 9\r\n") + "some ").await;
+    let mut far = target.next().await;
+    let got = received(&mut far, "some ").await; // passed on before the end of it is there
+    assert!(got.to_lowercase().contains("content-length: 9\r\n"), "{got}");
+    client.send("body").await;
+    received(&mut far, "body").await;
+    far.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    assert_eq!(client.answer().await.status, 200);
+
+    let chunked = request("PUT", &url(target.address, "/up"), "Transfer-Encoding: chunked\r\n");
+    client.send(chunked + "4\r\nsome\r\n5\r\n body\r\n0\r\n\r\n").await;
+    let mut far = target.next().await;
+    let got = received(&mut far, "0\r\n\r\n").await;
+    let (head, body) = got.split_once("\r\n\r\n").unwrap();
+    assert!(head.to_lowercase().contains("transfer-encoding: chunked"), "{head}");
+    let text: String = body.split("\r\n").skip(1).step_by(2).collect();
+    assert_eq!(text, "some body");
+    far.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    assert_eq!(client.answer().await.status, 200);
+}
+
+/// Two lengths for one body are how requests are smuggled (RFC 9112, section 11.2).
+#[tokio::test]
+async fn of_a_length_and_chunks_only_the_chunks_go_on() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    for fields in [
+        "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n",
+    ] {
+        let mut client = Client::connect(gateway.address).await;
+        client.send(request("POST", &url(target.address, "/"), fields) + "4\r\nsome\r\n0\r\n\r\n").await;
+        let mut far = target.next().await;
+        let got = received(&mut far, "0\r\n\r\n").await.to_lowercase();
+        assert!(got.contains("transfer-encoding: chunked") && !got.contains("content-length"), "{got}");
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_expects_100_gets_it() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    let fields = "Content-Length: 4\r\nExpect: 100-continue\r\n";
+    client.send(request("POST", &url(target.address, "/up"), fields)).await;
+    assert_eq!(client.head().await.status, 100);
+    client.send("body").await;
+    let mut far = target.next().await;
+    received(&mut far, "body").await;
+    far.write_all(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
+        .await
+        .unwrap();
+    assert_eq!(client.answer().await.status, 201);
+    // Without a token nothing is asked for.
+    let mut client = Client::connect(gateway.address).await;
+    client.send(format!("POST {} HTTP/1.1\r\nHost: x\r\n{fields}\r\n", url(target.address, "/"))).await;
+    client.answer().await.assert_refused(407, "http_request_denied", "no token");
+}
+
+#[tokio::test]
+async fn a_client_that_still_uploads_can_read_its_refusal() {
+    let gateway = Running::start().await;
+    let body = vec![b'x'; 8 << 20];
+    for fields in ["Connection: close\r\n", ""] {
+        let mut client = Client::connect(gateway.address).await;
+        let head = format!(
+            "POST http://a.example/ HTTP/1.1\r\nHost: x\r\n{fields}Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        client.send(head).await;
+        client.send(&body).await; // a reset would fail here
+        client.answer().await.assert_refused(407, "http_request_denied", "no token");
+    }
+}
+
+#[tokio::test]
+async fn answers_without_a_body_end_where_they_end() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    for (method, head, status) in [
+        ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", 200),
+        ("GET", "HTTP/1.1 204 No Content\r\n\r\n", 204),
+        ("GET", "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 9\r\n\r\n", 304),
+        ("DELETE", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200),
+    ] {
+        client.send(request(method, &url(target.address, "/"), "")).await;
+        let mut far = target.next().await;
+        assert!(received(&mut far, "\r\n\r\n").await.starts_with(method));
+        far.write_all(head.as_bytes()).await.unwrap();
+        let answer = client.head().await;
+        assert_eq!(answer.status, status);
+        assert!(client.unread.is_empty());
+        if method == "HEAD" {
+            assert_eq!(answer.value("content-length"), "1000");
+        }
+    }
+    // HEAD without a token: the same fields, and no body that would be taken for the next answer.
+    client.send(format!("HEAD {} HTTP/1.1\r\nHost: x\r\n\r\n", url(target.address, "/"))).await;
+    let head = client.head().await;
+    assert_eq!(head.status, 407);
+    client.send(request("GET", "http://a.example:0/", "")).await;
+    client.answer().await.assert_refused(400, "http_request_error", "port");
+}
+
+#[tokio::test]
+async fn other_forms_and_schemes_are_400() {
+    let gateway = Running::start().await;
+    for (line, details) in [
+        ("GET / HTTP/1.1", "forward proxy, not a web server"),
+        ("OPTIONS * HTTP/1.1", "forward proxy, not a web server"),
+        ("GET https://a.example/ HTTP/1.1", "only http:// URLs are forwarded"),
+        ("GET ftp://a.example/ HTTP/1.1", "only http:// URLs are forwarded"),
+        ("GET a.example:80 HTTP/1.1", ""),
+        ("GET http://user:password@a.example/ HTTP/1.1", "user name"),
+        ("GET http://a.example:99999/ HTTP/1.1", ""),
+    ] {
+        let answer = Client::ask(gateway.address, format!("{line}\r\nHost: x\r\n\r\n")).await;
+        println!("{line}");
+        answer.assert_refused(400, "http_request_error", details);
+    }
+}
+
+#[tokio::test]
+async fn a_target_that_fails_is_502_or_504() {
+    let mut target = Held::start().await;
+    let gateway = Running::start_with(|config| config.limits.idle_timeout = Span::millis(300)).await;
+    let mut client = Client::connect(gateway.address).await;
+    client.send(request("GET", &url(refusing().await, "/"), "")).await;
+    client.answer().await.assert_refused(502, "connection_refused", "refused");
+    for nonsense in [&b"220 smtp.example ESMTP\r\n"[..], b"", b"HTTP/1.1 200 OK\r\nContent-"] {
+        client.send(request("GET", &url(target.address, "/"), "")).await;
+        let mut far = target.next().await;
+        received(&mut far, "\r\n\r\n").await;
+        far.write_all(nonsense).await.unwrap();
+        drop(far);
+        client.answer().await.assert_refused(502, "http_protocol_error", "not valid HTTP or broke off");
+    }
+    client.send(request("GET", &url(target.address, "/"), "")).await;
+    let _silent = target.next().await;
+    client.answer().await.assert_refused(504, "http_response_timeout", "in time");
+    // An answer that breaks off within its body is seen to break off.
+    client.send(request("GET", &url(target.address, "/"), "")).await;
+    let mut far = target.next().await;
+    received(&mut far, "\r\n\r\n").await;
+    far.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nsome\r\n").await.unwrap();
+    assert_eq!(client.head().await.status, 200);
+    assert_eq!(client.take(9).await, b"4\r\nsome\r\n");
+    drop(far);
+    client.closed_silently().await; // without the last chunk
+    gateway.emptied().await;
+}

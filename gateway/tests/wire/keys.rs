@@ -1,0 +1,182 @@
+//! Where the keys come from: the issuer's directory over HTTP, asked again and again, or a file.
+
+use crate::support::client::{Client, connect_with};
+use crate::support::target::Echo;
+use crate::support::{ISSUER, Issuer, Running, directory};
+use parking_lot::Mutex;
+use postern_service::config::Span;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+/// An issuer's directory that says what it is told to say, and reports each request's If-None-Match.
+struct FakeDirectory {
+    address: SocketAddr,
+    answer: Arc<Mutex<Vec<u8>>>,
+    asked: mpsc::UnboundedReceiver<Option<String>>,
+}
+
+impl FakeDirectory {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let answer = Arc::new(Mutex::new(plain("503 Service Unavailable", "", b"")));
+        let (report, asked) = mpsc::unbounded_channel();
+        let said = Arc::clone(&answer);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    if stream.read_buf(&mut request).await.unwrap_or(0) == 0 {
+                        break;
+                    }
+                }
+                let text = String::from_utf8(request).unwrap().to_lowercase();
+                let etag = text.lines().find_map(|line| line.strip_prefix("if-none-match: "));
+                let matches = etag.is_some_and(|etag| find_in(&said.lock(), etag));
+                let bytes = if matches { plain("304 Not Modified", "", b"") } else { said.lock().clone() };
+                let _ = stream.write_all(&bytes).await;
+                let _ = report.send(etag.map(str::to_owned));
+            }
+        });
+        Self { address, answer, asked }
+    }
+
+    fn says(&self, bytes: Vec<u8>) {
+        *self.answer.lock() = bytes;
+    }
+
+    fn lists(&self, etag: &str, issuers: &[&Issuer]) {
+        let keys = issuers.iter().map(|issuer| issuer.entry(None, None)).collect();
+        self.says(plain("200 OK", &format!("ETag: \"{etag}\"\r\n"), &directory(keys)));
+    }
+
+    /// The If-None-Match of the next request that begins after now.
+    async fn next(&mut self) -> Option<String> {
+        while self.asked.try_recv().is_ok() {}
+        tokio::time::timeout(crate::support::PATIENCE, self.asked.recv()).await.unwrap().unwrap()
+    }
+
+    /// Starts a gateway that asks this directory every 50 ms.
+    fn gateway(&self) -> Running {
+        let url = format!("http://{}/.well-known/private-token-issuer-directory", self.address);
+        Running::start_in(TempDir::new().unwrap(), |config| {
+            config.issuer.keys = None;
+            config.issuer.directory = Some(url);
+            config.issuer.poll = Span::millis(50);
+        })
+        .unwrap()
+    }
+}
+
+fn plain(status: &str, fields: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+fn find_in(bytes: &[u8], text: &str) -> bool {
+    crate::support::client::find(bytes, text.as_bytes()).is_some()
+}
+
+async fn ask(gateway: &Running, echo: &Echo, issuer: &Issuer) -> crate::support::client::Answer {
+    Client::ask(gateway.address, connect_with(echo.address, &[&issuer.authorization()])).await
+}
+
+#[tokio::test]
+async fn without_a_key_the_answer_is_503_and_the_gateway_is_not_ready_until_one_comes() {
+    let (mut issuer, echo) = (FakeDirectory::start().await, Echo::start().await);
+    let gateway = issuer.gateway();
+    issuer.next().await;
+    gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.contains("answered 503"))).await;
+    ask(&gateway, &echo, &ISSUER).await.assert_refused(503, "proxy_internal_error", "no issuer key");
+    // Without a token the same: there is no challenge to give.
+    let answer = Client::ask(gateway.address, connect_with(echo.address, &[])).await;
+    answer.assert_refused(503, "proxy_internal_error", "no issuer key");
+    issuer.lists("one", &[&ISSUER]);
+    gateway.ready().await;
+    ask(&gateway, &echo, &ISSUER).await.assert_opened();
+}
+
+#[tokio::test]
+async fn an_unchanged_directory_is_not_sent_again_and_a_changed_one_is_used() {
+    let (mut issuer, echo) = (FakeDirectory::start().await, Echo::start().await);
+    let second = Issuer::new();
+    issuer.lists("one", &[&ISSUER]);
+    let gateway = issuer.gateway();
+    gateway.ready().await;
+    assert_eq!(issuer.next().await.as_deref(), Some("\"one\""));
+    ask(&gateway, &echo, &second).await.assert_refused(407, "http_request_denied", "does not know");
+    issuer.lists("two", &[&second, &ISSUER]);
+    while issuer.next().await.as_deref() != Some("\"two\"") {}
+    for known in [&second, &*ISSUER] {
+        ask(&gateway, &echo, known).await.assert_opened();
+    }
+    // A key that is no longer listed stays good for its grace.
+    issuer.lists("three", &[&second]);
+    while issuer.next().await.as_deref() != Some("\"three\"") {}
+    ask(&gateway, &echo, &ISSUER).await.assert_opened();
+}
+
+#[tokio::test]
+async fn a_directory_that_fails_takes_no_key_away() {
+    let (mut issuer, echo) = (FakeDirectory::start().await, Echo::start().await);
+    issuer.lists("one", &[&ISSUER]);
+    let gateway = issuer.gateway();
+    gateway.ready().await;
+    let failures = [
+        plain("500 Internal Server Error", "", b"oops"),
+        plain("200 OK", "ETag: \"bad\"\r\n", b"{ not json"),
+        plain("200 OK", "ETag: \"bad\"\r\n", &directory(vec![])),
+        plain("200 OK", "ETag: \"bad\"\r\n", &vec![b' '; 2 << 20]),
+        plain("301 Moved Permanently", "Location: http://127.0.0.1:1/\r\n", b""),
+        b"not HTTP\r\n\r\n".to_vec(),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{".to_vec(),
+        Vec::new(),
+    ];
+    for failure in failures {
+        issuer.says(failure);
+        issuer.next().await;
+        // What could not be used must not be asked about again as if it were known.
+        assert_eq!(issuer.next().await.as_deref(), Some("\"one\""));
+        ask(&gateway, &echo, &ISSUER).await.assert_opened();
+        assert_eq!(gateway.readiness.reasons(), [""; 0]);
+    }
+    let second = Issuer::new();
+    issuer.lists("two", &[&second]);
+    while issuer.next().await.as_deref() != Some("\"two\"") {}
+    ask(&gateway, &echo, &second).await.assert_opened();
+}
+
+#[tokio::test]
+async fn a_file_of_keys_is_read_again_when_asked_and_a_broken_one_changes_nothing() {
+    let (gateway, echo) = (Running::start().await, Echo::start().await);
+    let file = gateway.home().join("keys.json");
+    let second = Issuer::new();
+    std::fs::write(&file, directory(vec![second.entry(None, None)])).unwrap();
+    ask(&gateway, &echo, &second).await.assert_refused(407, "http_request_denied", "does not know");
+    gateway.shutdown.reload();
+    while ask(&gateway, &echo, &second).await.status != 200 {}
+    std::fs::write(&file, "{").unwrap();
+    gateway.shutdown.reload();
+    // The broken file is read again and again until it is whole: at once, for no key is lost.
+    for _ in 0..20 {
+        ask(&gateway, &echo, &second).await.assert_opened();
+    }
+    let third = Issuer::new();
+    std::fs::write(&file, directory(vec![third.entry(None, None)])).unwrap();
+    gateway.shutdown.reload();
+    while ask(&gateway, &echo, &third).await.status != 200 {}
+}
+
+#[tokio::test]
+async fn a_gateway_whose_file_of_keys_is_missing_starts_and_waits_for_it() {
+    let home = TempDir::new().unwrap();
+    let gateway = Running::start_in(home, |_| {}).unwrap();
+    gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.contains("keys.json"))).await;
+    std::fs::write(gateway.home().join("keys.json"), directory(vec![ISSUER.entry(None, None)])).unwrap();
+    gateway.ready().await;
+}

@@ -1,0 +1,123 @@
+//! The same over TLS, with a certificate from files.
+
+use crate::support::client::{Client, connect, connect_with, find};
+use crate::support::target::Echo;
+use crate::support::{ISSUER, Running};
+use postern_gateway::config::Tls;
+use postern_service::config::Span;
+use postern_service::tls::client_config;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// A certificate for `proxy.example`, signed by itself.
+fn certificate(home: &Path) -> (PathBuf, PathBuf) {
+    let made = rcgen::generate_simple_self_signed(["proxy.example".to_owned()]).unwrap();
+    let (certificate, key) = (home.join("certificate.pem"), home.join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    (certificate, key)
+}
+
+struct Front {
+    gateway: Running,
+    connector: TlsConnector,
+    _home: TempDir,
+}
+
+impl Front {
+    async fn start(limit: usize, header_timeout: Span) -> Self {
+        let home = TempDir::new().unwrap();
+        let (certificate, key) = certificate(home.path());
+        let connector = TlsConnector::from(Arc::clone(&client_config(Some(&certificate)).unwrap()));
+        let gateway = Running::start_with(|config| {
+            config.tls = Some(Tls { certificate, key });
+            config.limits.connections = limit;
+            config.limits.header_timeout = header_timeout;
+        })
+        .await;
+        Self { gateway, connector, _home: home }
+    }
+
+    async fn connect(&self) -> Client<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(self.gateway.address).await.unwrap();
+        let name = "proxy.example".try_into().unwrap();
+        Client::over(self.connector.connect(name, stream).await.unwrap())
+    }
+}
+
+#[tokio::test]
+async fn challenge_tunnel_replay_and_half_close_over_tls() {
+    let (front, echo) = (Front::start(100, Span::secs(10)).await, Echo::start().await);
+    let request = connect_with(echo.address, &[&ISSUER.authorization()]);
+    let mut client = front.connect().await;
+    client.send(connect_with(echo.address, &[])).await;
+    client.answer().await.assert_refused(407, "http_request_denied", "no token");
+    client.send(format!("{request}early ")).await;
+    client.answer().await.assert_opened();
+    let sent = vec![7; 3 << 20];
+    let (mut reader, mut writer) = tokio::io::split(client.stream);
+    let writing = async {
+        writer.write_all(&sent).await.unwrap();
+        writer.shutdown().await.unwrap(); // close_notify: the other direction goes on
+    };
+    let mut got = client.unread;
+    let (_, read) = tokio::join!(writing, reader.read_to_end(&mut got));
+    read.unwrap(); // and ends with a close_notify, not with a cut
+    assert!(got == [b"early ", &sent[..]].concat());
+
+    let mut client = front.connect().await;
+    client.send(request).await;
+    client.answer().await.assert_refused(407, "http_request_denied", "token already spent");
+}
+
+#[tokio::test]
+async fn errors_over_tls_are_readable() {
+    let front = Front::start(100, Span::secs(10)).await;
+    let mut client = front.connect().await;
+    client.send("nonsense\r\n\r\n").await;
+    client.answer().await.assert_refused(400, "http_request_error", "not valid HTTP/1.1");
+    client.closed_silently().await;
+    let mut client = front.connect().await;
+    client
+        .send(
+            connect("a.example:443").replace("\r\n\r\n", &format!("\r\nX: {}\r\n\r\n", "x".repeat(1 << 20))),
+        )
+        .await;
+    client.answer().await.assert_refused(431, "http_request_error", "too large");
+}
+
+#[tokio::test]
+async fn too_many_connections_are_told_so_over_tls() {
+    let (front, echo) = (Front::start(1, Span::secs(10)).await, Echo::start().await);
+    let mut first = front.connect().await;
+    first.send(connect(echo.address)).await;
+    first.answer().await.assert_opened();
+    let mut second = front.connect().await;
+    second.answer().await.assert_refused(503, "http_request_denied", "too many connections");
+}
+
+#[tokio::test]
+async fn a_handshake_that_does_not_come_is_given_up() {
+    let front = Front::start(100, Span::millis(200)).await;
+    let mut silent = Client::connect(front.gateway.address).await;
+    silent.closed_silently().await;
+    let mut slow = Client::connect(front.gateway.address).await;
+    slow.send(b"\x16\x03\x01").await;
+    slow.closed_silently().await;
+    front.gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn plain_http_on_the_tls_port_gets_an_alert_and_nothing_else() {
+    let front = Front::start(100, Span::secs(10)).await;
+    let mut client = Client::connect(front.gateway.address).await;
+    client.send(connect("a.example:443")).await;
+    let mut got = Vec::new();
+    let _ = client.stream.read_to_end(&mut got).await; // an alert, then a close or a reset
+    assert!(find(&got, b"HTTP").is_none(), "{:?}", String::from_utf8_lossy(&got));
+}
