@@ -1,4 +1,5 @@
-//! The third stage: the issuer's signature. 15 µs of CPU, less than a thread hop costs, so it is done where it stands.
+//! The third stage: the issuer's signature. Short enough to be done where it stands:
+//! docs/decisions/verification.md.
 
 use crate::deny::Refusal;
 use crate::parse::Presented;

@@ -2,9 +2,9 @@
 //! of a constant-time library offers.
 //!
 //! Why this crate, and why `unsafe`: RFC 9474's BlindSign is `m^d mod n` on a message the signer cannot see. The
-//! `rsa` crate can do it, but carries RUSTSEC-2023-0071 (the time it takes leaks the private key) and needs 1,151 µs;
+//! `rsa` crate can do it, but carries RUSTSEC-2023-0071 (the time it takes leaks the private key) and is several times slower;
 //! AWS-LC's `RSA_sign_raw` is constant-time, blinds its input, checks its result against the public exponent, and
-//! needs 252 µs, but `aws-lc-rs` does not wrap it. So four calls of `aws-lc-sys` are wrapped here and nowhere else;
+//! as fast as OpenSSL, but `aws-lc-rs` does not wrap it (docs/decisions/signing.md). So four calls of `aws-lc-sys` are wrapped here and nowhere else;
 //! every other crate of the workspace forbids `unsafe`.
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
@@ -88,7 +88,7 @@ impl PrivateKey {
     }
 
     /// Computes `input^d mod n`, constant in time in the key and in the input, and checks the result against the
-    /// public exponent so that a fault of the machine cannot leak the key. About 252 µs.
+    /// public exponent so that a fault of the machine cannot leak the key. Hundreds of microseconds of CPU.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] when the input is not below the modulus.

@@ -4,12 +4,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
-use blind_rsa_signatures::{Deterministic, PSS, PublicKey, Sha384, Signature};
+use blind_rsa_signatures::{BlindMessage, Deterministic, PSS, PublicKey, SecretKey, Sha384, Signature};
 use postern_token::header::{Presentation, format_authorization, parse_authorization};
 use postern_token::*;
 use privacypass::{auth::authorize::parse_authorization_header, public_tokens::PublicToken};
 use std::hint::black_box;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 struct Case<'a> {
@@ -32,7 +32,8 @@ fn read(value: &str) -> Token {
 }
 
 fn main() {
-    let signing = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
+    let pkcs8 = SigningKey::generate_pkcs8().unwrap();
+    let signing = SigningKey::from_pkcs8(&pkcs8).unwrap();
     let issuer = IssuerKey::from_spki(signing.spki()).unwrap();
     let challenge = ChallengeDigest::of(b"challenge");
     let (request, pending) = issuer.request(challenge).unwrap();
@@ -46,6 +47,11 @@ fn main() {
     let keys = KeySet::new([TrustedKey { key: Arc::clone(&key), window: Window::ALWAYS }]);
     let theirs = PublicKey::<Sha384, PSS, Deterministic>::from_spki(signing.spki()).unwrap();
     let signature = Signature(token.authenticator().to_vec());
+    let their_secret = SecretKey::<Sha384, PSS, Deterministic>::from_der(&pkcs8).unwrap();
+    let blinded = BlindMessage(request.blinded_message.to_vec());
+    let (ask, asked) = mpsc::channel::<()>();
+    let (answer, answered) = mpsc::channel::<()>();
+    std::thread::spawn(move || asked.iter().try_for_each(|()| answer.send(())));
     let mut buffer = [0; 400];
 
     let mut cases = [
@@ -74,6 +80,13 @@ fn main() {
         case("verify", 5, || key.verify(black_box(&token)).unwrap()),
         case("blind-rsa-signatures: verify", 2, || {
             theirs.verify(black_box(&signature), None, token.signed_input()).unwrap();
+        }),
+        case("a question to another thread and its answer", 5, || {
+            ask.send(()).unwrap();
+            answered.recv().unwrap();
+        }),
+        case("blind-rsa-signatures: sign", 1, || {
+            black_box(their_secret.blind_sign(black_box(&blinded)).unwrap());
         }),
         case("issuer: sign", 1, || {
             black_box(signing.sign(black_box(&request)).unwrap());

@@ -52,7 +52,7 @@ impl IssuerKey {
         &self.spki
     }
 
-    /// Begins a token for `challenge`: a fresh nonce, blinded. About 415 µs of CPU.
+    /// Begins a token for `challenge`: a fresh nonce, blinded. Hundreds of microseconds of CPU.
     ///
     /// # Errors
     /// [`BlindError::Blind`].
@@ -95,7 +95,7 @@ pub struct PendingToken {
 }
 
 impl PendingToken {
-    /// Unblinds the issuer's answer and verifies the token that comes of it. About 58 µs of CPU.
+    /// Unblinds the issuer's answer and verifies the token that comes of it. Tens of microseconds of CPU.
     ///
     /// # Errors
     /// [`BlindError::BadResponse`]: the issuer signed with another key, or not at all.

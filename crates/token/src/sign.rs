@@ -57,7 +57,7 @@ impl SigningKey {
         Ok(Self { id: TokenKeyId::of(&spki), spki: spki.into(), private })
     }
 
-    /// Signs one request. About 252 µs of CPU: belongs on a bounded pool, not on an async worker.
+    /// Signs one request. Hundreds of microseconds of CPU: belongs on a bounded pool, not on an async worker.
     ///
     /// # Errors
     /// [`SignError::OtherKey`] or [`SignError::OutOfRange`]; an issuer answers either with 422.
