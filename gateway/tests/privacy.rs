@@ -59,8 +59,8 @@ fn traces_of(token: &Token) -> Vec<Vec<u8>> {
         let list: Vec<String> = part.iter().map(u8::to_string).collect();
         traces.push(list.join(", ").into_bytes()); // a derived Debug
     }
-    traces.push(text[4..16].as_bytes().to_vec());
-    traces.push(text[140..152].as_bytes().to_vec());
+    traces.push(text.as_bytes()[4..16].to_vec());
+    traces.push(text.as_bytes()[140..152].to_vec());
     traces
 }
 
