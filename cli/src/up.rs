@@ -9,7 +9,7 @@ use postern_gateway::config::{ChallengeConfig, Egress, Listen, Ports, StoreConfi
 use postern_issuer::Issuer;
 use postern_service::config::Span;
 use postern_service::files::DataDir;
-use postern_service::log::LogFormat;
+use postern_service::log::{self, LogFormat};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ const READY_TICK: Duration = Duration::from_millis(5);
 const READY_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(args: Up) -> Result<(), Failure> {
+    log::init_quiet(LogFormat::Text).map_err(Failure::configuration)?; // before Process starts it: the first call counts
     let data = DataDir::open(&args.data).map_err(Failure::runtime)?;
     let process = Process::start(LogFormat::Text, Some(args.admin)).await?;
     let (shutdown, readiness) = (&process.shutdown, &process.readiness);

@@ -1,7 +1,10 @@
 //! Logs: one line an event on standard error, as text or JSON.
 //!
-//! `RUST_LOG` is honoured (`RUST_LOG=postern_gateway=debug`). Without it Postern's own crates log from "info" and
-//! its dependencies from "warn".
+//! `RUST_LOG` is honoured (`RUST_LOG=postern_gateway=debug`). Without it a daemon's own crates log from "info" and its
+//! dependencies from "warn"; `postern up`, which talks to a person, logs from "warn" on only.
+//!
+//! The DNS resolver is silent unless `RUST_LOG` names it: what it has to say holds the names that clients ask for, some
+//! of it already at "warn" (an answer to another question than the one that was asked).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,13 +25,31 @@ pub enum LogFormat {
 
 /// "postern" is a prefix: it stands for every crate of this project.
 const DEFAULT_FILTER: &str = "warn,postern=info";
+/// What a person wants to see who has not asked for logs.
+const QUIET_FILTER: &str = "warn";
+
+/// A prefix of all crates of the DNS resolver.
+const RESOLVER: &str = "hickory";
+const RESOLVER_OFF: &str = ",hickory=off";
 
 /// Starts logging. Only the first call in a process has an effect.
 ///
 /// # Errors
 /// When `RUST_LOG` is set to something that is not a filter.
 pub fn init(format: LogFormat) -> Result<(), LogError> {
-    let filter = filter(std::env::var("RUST_LOG").ok().as_deref())?;
+    start(format, DEFAULT_FILTER)
+}
+
+/// As [`init`], but without `RUST_LOG` nothing below "warn" is logged.
+///
+/// # Errors
+/// As [`init`].
+pub fn init_quiet(format: LogFormat) -> Result<(), LogError> {
+    start(format, QUIET_FILTER)
+}
+
+fn start(format: LogFormat, default: &str) -> Result<(), LogError> {
+    let filter = filter(std::env::var("RUST_LOG").ok().as_deref(), default)?;
     let subscriber =
         fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     // An Err says that a logger is installed already: tests and `up` call this more than once.
@@ -39,12 +60,11 @@ pub fn init(format: LogFormat) -> Result<(), LogError> {
     Ok(())
 }
 
-fn filter(rust_log: Option<&str>) -> Result<EnvFilter, LogError> {
-    match rust_log {
-        None | Some("") => Ok(EnvFilter::new(DEFAULT_FILTER)),
-        Some(text) => EnvFilter::try_new(text)
-            .map_err(|source| LogError { value: text.to_owned(), reason: source.to_string() }),
-    }
+fn filter(rust_log: Option<&str>, default: &str) -> Result<EnvFilter, LogError> {
+    let text = rust_log.filter(|text| !text.is_empty()).unwrap_or(default);
+    let silence = if text.contains(RESOLVER) { "" } else { RESOLVER_OFF };
+    EnvFilter::try_new(format!("{text}{silence}"))
+        .map_err(|source| LogError { value: text.to_owned(), reason: source.to_string() })
 }
 
 /// `RUST_LOG` is not a filter.
@@ -63,14 +83,39 @@ mod tests {
 
     #[test]
     fn the_default_covers_every_crate_of_ours_and_quiets_the_rest() {
-        assert_eq!(filter(None).unwrap().to_string(), "postern=info,warn");
-        assert_eq!(filter(Some("")).unwrap().to_string(), "postern=info,warn");
-        assert_eq!(filter(Some("debug")).unwrap().to_string(), "debug");
+        assert_eq!(filter(None, DEFAULT_FILTER).unwrap().to_string(), "hickory=off,postern=info,warn");
+        assert_eq!(filter(Some(""), DEFAULT_FILTER).unwrap().to_string(), "hickory=off,postern=info,warn");
+        assert_eq!(filter(Some("debug"), QUIET_FILTER).unwrap().to_string(), "hickory=off,debug");
+    }
+
+    /// What is logged of a warning of the resolver and one of another crate.
+    fn logged(rust_log: Option<&str>) -> String {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let writer = std::sync::Mutex::new(file.reopen().unwrap());
+        let filter = filter(rust_log, DEFAULT_FILTER).unwrap();
+        let subscriber = fmt().with_env_filter(filter).with_writer(writer).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(target: "hickory_net::udp", "an answer to another question: secret.example");
+            tracing::warn!(target: "hyper", "something else");
+        });
+        std::fs::read_to_string(file.path()).unwrap()
+    }
+
+    #[test]
+    fn the_resolver_is_silent_unless_it_is_named() {
+        for rust_log in [None, Some("trace"), Some("debug,postern_gateway=trace,")] {
+            let text = logged(rust_log);
+            assert!(
+                text.contains("something else") && !text.contains("secret.example"),
+                "{rust_log:?}: {text}"
+            );
+        }
+        assert!(logged(Some("hickory_net=warn")).contains("secret.example"));
     }
 
     #[test]
     fn a_bad_filter_is_said_in_a_sentence() {
-        let error = filter(Some("postern=loud")).unwrap_err().to_string();
+        let error = filter(Some("postern=loud"), QUIET_FILTER).unwrap_err().to_string();
         assert!(
             error.starts_with("the environment variable RUST_LOG = \"postern=loud\" is not a log filter: ")
         );
