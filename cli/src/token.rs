@@ -27,19 +27,18 @@ pub(crate) async fn mint(args: Mint) -> Result<(), Failure> {
     let key = issuer.key_for(&challenge).await.map_err(Failure::runtime)?;
     let mut out = output(&args)?;
     let progress = progress(args.count);
-    let mut written = Ok(());
+    let (mut written, mut count) = (Ok(()), 0u32);
     let minted = issuer
         .mint(&challenge.bytes, &key, args.count as usize, |token| {
             progress.inc(1);
             written = writeln!(out, "{}", format_authorization(&token)).and_then(|()| out.flush());
+            count += u32::from(written.is_ok());
             if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })
         .await;
     progress.finish_and_clear();
     written.map_err(|error| Failure::runtime(format_args!("cannot write the tokens: {error}")))?;
-    minted
-        .map(drop)
-        .map_err(|error| Failure::runtime(format_args!("{error} ({} minted)", progress.position())))
+    minted.map(drop).map_err(|error| Failure::runtime(format_args!("{error} ({count} minted)")))
 }
 
 /// A challenge that names the issuer's host and no origin (RFC 9577, section 2.1): any origin that accepts such tokens.

@@ -80,7 +80,7 @@ async fn errors_name_the_url_the_status_and_the_issuers_own_text() {
     let error = client.mint(&offered.bytes, &key, 3, |_| ControlFlow::Continue(())).await.unwrap_err();
     let url = format!("{}/token-request", issuer.url());
     let sentence = format!(
-        "the issuer {url} answered 401 Unauthorized: \"no such account\"; check the account's key (issuer.api_key)"
+        "the issuer {url} answered 401 Unauthorized: \"no such account\"; check the account's key (issuer.api_key, or --api-key)"
     );
     assert_eq!(error.to_string(), sentence);
     assert!(error.is_lasting());
@@ -162,7 +162,7 @@ async fn an_unwilling_issuer_is_quoted_to_the_user() {
         "nothing changes within the ten seconds, so why wait them out"
     );
     assert_eq!(answer.status, 503);
-    let expected = "answered 401 Unauthorized: \"account closed\"; check the account's key (issuer.api_key)";
+    let expected = "answered 401 Unauthorized: \"account closed\"; check the account's key (issuer.api_key, or --api-key)";
     assert!(answer.body.contains(expected), "{}", answer.body);
     assert!(field(&answer.head, "retry-after").unwrap().parse::<u64>().unwrap() >= 9);
     assert!(agent.readiness.reasons()[0].contains("account closed"), "{:?}", agent.readiness.reasons());
