@@ -1,0 +1,169 @@
+//! The agent of a real system: one token a tunnel, none twice across kills, and TLS everywhere.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use support::admin::{Metrics, metrics_when};
+use support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use support::tls::Authority;
+use support::up::{Up, up};
+use support::{PATIENCE, proxy, target, tokens};
+use tempfile::TempDir;
+use tokio::io::BufReader;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+
+/// The agent's high water by default.
+const FULL: u64 = 128;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_requests_of_each_kind_spend_a_hundred_tokens() {
+    let home = TempDir::new().unwrap();
+    let system = Up::start(home.path());
+    let ports = system.ports;
+    let (echo, web) = (target::echo().await, target::web(Ipv4Addr::LOCALHOST).await);
+    metrics_when(ports.admin, "the wallet is full", |metrics| metrics.wallet() == FULL).await;
+
+    for request in 0..100 {
+        let mut stream = proxy::dial(ports.client).await.unwrap();
+        match request % 3 {
+            0 => {
+                let head = proxy::connect(&mut stream, &echo.to_string(), None).await.unwrap();
+                assert_eq!(head.status, 200, "{head:?}");
+                proxy::echoes(&mut stream, b"through CONNECT").await.unwrap();
+            }
+            1 => {
+                let response = proxy::get(&mut stream, &web.to_string(), None).await.unwrap();
+                assert_eq!((response.status, response.body.as_str()), (200, target::PAGE), "{response:?}");
+            }
+            _ => {
+                let reply = proxy::socks(&mut stream, &echo.ip().to_string(), echo.port()).await.unwrap();
+                assert_eq!(reply, 0);
+                proxy::echoes(&mut stream, b"through SOCKS5").await.unwrap();
+            }
+        }
+    }
+
+    // The hundredth leaves less than the low water, so more are minted ahead. Then every token is kept or spent.
+    let kept_or_spent = |now: &Metrics| now.wallet() >= 120 && now.issued() == now.wallet() + 100;
+    let after = metrics_when(ports.admin, "issued = kept + 100", kept_or_spent).await;
+    assert_eq!((after.requests("opened"), after.agent_requests("opened")), (100, 100));
+    assert_eq!((after.requests("already_spent"), after.requests("bad_signature")), (0, 0));
+    system.terminate().assert_stopped();
+    let kept = tokens::in_wallet(&home.path().join("wallet")).len() as u64;
+
+    let mut again = up(home.path(), ports);
+    again.arg("--open-egress");
+    let again = Up::of(again);
+    let records = "the spent records are counted";
+    let restarted = metrics_when(ports.admin, records, |now| now.value("postern_spent_records") > 0).await;
+    assert_eq!((restarted.value("postern_spent_records"), restarted.wallet()), (100, kept));
+    again.terminate().assert_stopped();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_killed_in_the_middle_never_presents_a_token_twice() {
+    const REQUESTS: usize = 300;
+    const WORKERS: usize = 8;
+    const KILLS: usize = 6;
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let gateway = Daemon::ready("gateway", &gateway_config(home.path(), &issuer.http(), "", "1s", "")).await;
+    let config = client_config(home.path(), &gateway.http(), &issuer.http(), None);
+    let echo = target::echo().await.to_string();
+
+    let mut agent = Daemon::ready("client", &config).await;
+    let (address, done) = (watch::Sender::new(Some(agent.address)), watch::Sender::new(0));
+    let (address, done, broken) = (Arc::new(address), Arc::new(done), Arc::new(AtomicUsize::new(0)));
+    let mut workers = JoinSet::new();
+    for _ in 0..WORKERS {
+        let (address, done, broken, echo) = (address.clone(), done.clone(), broken.clone(), echo.clone());
+        workers.spawn(async move {
+            while *done.borrow() < REQUESTS {
+                let agent = address.subscribe().wait_for(Option::is_some).await.unwrap().unwrap();
+                // One that was killed a moment ago is refused; its successor is not known yet.
+                let Ok(stream) = proxy::dial(agent).await else { continue };
+                match tunnel(stream, &echo).await {
+                    Ok(()) => done.send_modify(|done| *done += 1),
+                    Err(_) => drop(broken.fetch_add(1, Ordering::Relaxed)),
+                }
+            }
+        });
+    }
+    for kill in 1..=KILLS {
+        let reached = kill * REQUESTS / (KILLS + 1);
+        let mut progress = done.subscribe();
+        // What it returns holds a lock that the workers wait for: it must not live on.
+        let waited = tokio::time::timeout(PATIENCE, progress.wait_for(|done| *done >= reached)).await.is_ok();
+        assert!(waited, "fewer than {reached} tunnels");
+        agent.kill();
+        address.send_replace(None);
+        agent = Daemon::ready("client", &config).await;
+        address.send_replace(Some(agent.address));
+    }
+    while let Some(ended) = workers.join_next().await {
+        ended.unwrap();
+    }
+    let metrics = Metrics::of(gateway.admin).await;
+    println!(
+        "{} tunnels, {} broken off by {KILLS} kills",
+        metrics.requests("opened"),
+        broken.load(Ordering::Relaxed)
+    );
+    assert!(broken.load(Ordering::Relaxed) >= KILLS, "the kills met no traffic");
+    assert!(metrics.requests("opened") >= REQUESTS as u64);
+    assert_eq!(metrics.requests("already_spent"), 0, "a token was presented twice");
+    agent.process.terminate().assert_stopped();
+}
+
+/// A tunnel through the agent at the other end of `stream`, used once.
+async fn tunnel(mut stream: BufReader<TcpStream>, target: &str) -> std::io::Result<()> {
+    let head = proxy::connect(&mut stream, target, None).await?;
+    if head.status != 200 {
+        return Err(std::io::Error::other(format!("{head:?}")));
+    }
+    proxy::echoes(&mut stream, b"once").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn separate_daemons_speak_tls_to_each_other() {
+    let home = TempDir::new().unwrap();
+    let authority = Authority::new(home.path());
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), &authority.section())).await;
+    let ca = format!("ca = {:?}", authority.ca);
+    let config = gateway_config(home.path(), &issuer.https(), &ca, "1s", &authority.section());
+    let gateway = Daemon::ready("gateway", &config).await;
+    let config = client_config(home.path(), &gateway.https(), &issuer.https(), Some(&authority.ca));
+    let agent = Daemon::ready("client", &config).await;
+    let target = target::tls_echo(authority.server()).await;
+    let connector = TlsConnector::from(authority.client());
+
+    for _ in 0..10 {
+        let mut stream = proxy::dial(agent.address).await.unwrap();
+        let head = proxy::connect(&mut stream, &target.to_string(), None).await.unwrap();
+        assert_eq!(head.status, 200, "{head:?}");
+        let name = "localhost".try_into().unwrap();
+        let mut secure = BufReader::new(connector.connect(name, stream).await.unwrap());
+        proxy::echoes(&mut secure, b"end to end, inside the gateway's own TLS").await.unwrap();
+    }
+    let metrics = Metrics::of(gateway.admin).await;
+    assert_eq!((metrics.requests("opened"), metrics.requests("already_spent")), (10, 0));
+
+    // A client that does not trust the authority is told so, and sends nothing.
+    let stranger = TempDir::new().unwrap();
+    let config = client_config(stranger.path(), &gateway.https(), &issuer.https(), None);
+    let stranger = Daemon::start("client", &config);
+    let mut stream = proxy::dial(stranger.address).await.unwrap();
+    let response = proxy::get(&mut stream, &target.to_string(), None).await.unwrap();
+    assert_eq!(response.status, 502, "{response:?}");
+    assert!(response.body.contains("certificate"), "{response:?}");
+
+    for daemon in [agent, gateway, issuer] {
+        daemon.process.terminate().assert_stopped();
+    }
+}

@@ -1,0 +1,207 @@
+//! The documents say what is there: paths exist, metrics are registered, example configurations load, and
+//! `docs/configuration.md` is what the configuration types say (`UPDATE_DOCS=1` writes it).
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use postern_service::{config, names};
+use std::path::{Path, PathBuf};
+
+/// Names at the root that are paths of this repository wherever they stand.
+const ROOT_FILES: [&str; 6] =
+    ["Cargo.toml", "Cargo.lock", "clippy.toml", "rustfmt.toml", "rust-toolchain.toml", ".ci/run"];
+/// What the name of a file of ours ends in. A path with such an end is checked even when its folder is not there.
+const ENDS: [&str; 10] = [".md", ".rs", ".js", ".mjs", ".py", ".sh", ".yml", ".yaml", ".service", ".lua"];
+const DAEMONS: [&str; 3] = ["gateway", "issuer", "client"];
+
+/// One document.
+struct Document {
+    path: PathBuf,
+    text: String,
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// README.md, ARCHITECTURE.md and their like, and everything below `docs/`.
+fn documents() -> Vec<Document> {
+    let mut paths = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
+    let others = ["CHANGELOG.md", "SECURITY.md"].map(|name| root().join(name));
+    paths.extend(others.into_iter().filter(|path| path.exists()));
+    collect(&root().join("docs"), &mut paths);
+    let read = |path: PathBuf| {
+        let text =
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Document { path, text }
+    };
+    paths.into_iter().map(read).collect()
+}
+
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, paths);
+        } else if path.extension().is_some_and(|end| end == "md") {
+            paths.push(path);
+        }
+    }
+}
+
+/// The paths of this repository that a line names in backticks, without what follows them.
+fn named_paths(line: &str) -> Vec<&str> {
+    let quoted = line.split('`').skip(1).step_by(2);
+    let first_word = quoted.filter_map(|quoted| quoted.split_whitespace().next());
+    let cleaned = first_word.map(|word| word.trim_start_matches("./").trim_end_matches([',', '.', ':']));
+    cleaned.filter(|word| looks_like_a_path(word)).collect()
+}
+
+fn looks_like_a_path(word: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    if !word.chars().all(is_plain) || word.starts_with(['/', '-']) || word.contains("//") {
+        return false;
+    }
+    if ROOT_FILES.contains(&word) {
+        return true;
+    }
+    match word.split_once('/') {
+        None => word.ends_with(".md"),
+        Some(("postern-data" | "target", _)) => false, // made by running, not by us
+        Some((folder, _)) => root().join(folder).is_dir() || ENDS.iter().any(|end| word.ends_with(end)),
+    }
+}
+
+/// The targets of `[text](target)` that are files.
+fn linked_paths(line: &str) -> Vec<&str> {
+    let targets = line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ', '#']).next());
+    targets
+        .filter(|target| !target.is_empty() && !target.contains("://") && !target.starts_with("mailto:"))
+        .collect()
+}
+
+#[test]
+fn every_path_that_is_named_exists() {
+    let mut missing = Vec::new();
+    let mut count = 0;
+    for Document { path, text } in documents() {
+        for (index, line) in text.lines().enumerate() {
+            let named = named_paths(line).into_iter().map(|named| (named, root().join(named)));
+            let linked =
+                linked_paths(line).into_iter().map(|linked| (linked, path.with_file_name("").join(linked)));
+            for (name, full) in named.chain(linked) {
+                count += 1;
+                if !full.exists() {
+                    missing.push(format!("{}, line {}: {name} does not exist", path.display(), index + 1));
+                }
+            }
+        }
+    }
+    assert!(count > 20, "only {count} paths were found in the documents: is the search right?");
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn what_looks_like_a_path_is_found() {
+    let line = "`docs/a.md`, `scripts/test quick` and [that](b/c.md#d) `./README.md`, `nowhere/x.rs`, \
+                `https://a.example/docs/x.md` `/readyz` `application/json` `a::b` `gateway.toml` [w](https://w.example)";
+    assert_eq!(named_paths(line), ["docs/a.md", "scripts/test", "README.md", "nowhere/x.rs"]);
+    assert_eq!(linked_paths(line), ["b/c.md"]);
+}
+
+#[test]
+fn every_metric_that_is_named_is_registered() {
+    let mut unknown = Vec::new();
+    let mut count = 0;
+    for Document { path, text } in documents() {
+        for name in metric_like(&text) {
+            count += 1;
+            let is_series = |metric: &&names::Metric| {
+                let suffix = name.strip_prefix(metric.name);
+                suffix.is_some_and(|suffix| {
+                    suffix.is_empty()
+                        || matches!(metric.kind, names::Kind::Histogram(_))
+                            && matches!(suffix, "_bucket" | "_sum" | "_count")
+                })
+            };
+            if !names::ALL.iter().any(|metric| is_series(&metric)) {
+                unknown.push(format!("{}: {name}", path.display()));
+            }
+        }
+    }
+    assert!(count > 5, "only {count} metrics were found in the documents: is the search right?");
+    assert!(unknown.is_empty(), "not in crates/service/src/names.rs:\n{}", unknown.join("\n"));
+}
+
+/// Words that begin with "postern_", the names of our crates aside.
+fn metric_like(text: &str) -> Vec<&str> {
+    const CRATES: [&str; 6] = ["client", "gateway", "issuer", "service", "spend", "token"];
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words
+        .filter(|word| {
+            word.strip_prefix("postern_").is_some_and(|rest| !CRATES.contains(&rest) && rest != "raw_rsa")
+        })
+        .collect()
+}
+
+#[test]
+fn every_example_configuration_loads() {
+    let mut seen = Vec::new();
+    for Document { path, text } in documents() {
+        for block in text.split("```toml\n").skip(1) {
+            let block = block.split("```").next().unwrap();
+            let first = block.lines().next().unwrap_or_default();
+            let named = DAEMONS
+                .iter()
+                .find(|daemon| first.starts_with('#') && first.contains(&format!("{daemon}.toml")));
+            let Some(daemon) = named else { continue };
+            let name = format!("the {daemon}.toml in {}", path.display());
+            let loaded = match *daemon {
+                "gateway" => load::<postern_gateway::Config>(&name, block),
+                "issuer" => load::<postern_issuer::Config>(&name, block),
+                _ => load::<postern_client::Config>(&name, block),
+            };
+            loaded.unwrap_or_else(|error| panic!("{error}"));
+            seen.push(*daemon);
+        }
+    }
+    for daemon in DAEMONS {
+        assert!(seen.contains(&daemon), "no document has an example of {daemon}.toml");
+    }
+}
+
+fn load<T: serde::de::DeserializeOwned + schemars::JsonSchema>(
+    name: &str,
+    text: &str,
+) -> Result<(), config::ConfigError> {
+    config::parse::<T>(name, text, []).map(drop)
+}
+
+#[test]
+fn the_configuration_reference_is_up_to_date() {
+    let path = root().join("docs/configuration.md");
+    let generated = format!(
+        "{INTRODUCTION}\n{}\n{}\n{}",
+        config::reference::<postern_gateway::Config>("postern gateway"),
+        config::reference::<postern_issuer::Config>("postern issuer"),
+        config::reference::<postern_client::Config>("postern client"),
+    );
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &generated).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == generated,
+        "docs/configuration.md is not what the configuration types say; write it with\n\
+         UPDATE_DOCS=1 cargo test --release -p postern --test docs"
+    );
+}
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+<!-- Written by tests/docs.rs from the configuration types: change their doc comments, not this file. -->
+
+Each daemon reads one TOML file: `postern gateway --config gateway.toml`. Unknown keys are refused, with the nearest
+known name. Every key outside lists of tables can be set by the environment variable beside it, which wins over the
+file; it holds a TOML value, or the bare text where a string is wanted. Durations and sizes carry their unit. Where the
+default says \"required\", there is none. `docs/operations.md` has examples.
+";

@@ -1,0 +1,264 @@
+//! 200 tokens, each presented by 64 connections at once to a real gateway: exactly 200 tunnels. And never more, nor one
+//! token twice, when the gateway is killed and restarted in the middle.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use support::admin::Metrics;
+use support::daemon::{Daemon, gateway_config, issuer_config};
+use support::ledger::{Answer, Outage, Record, Summary, judge};
+use support::{PATIENCE, proxy, target, tokens};
+use tempfile::TempDir;
+use tokio::sync::{Barrier, watch};
+use tokio::task::JoinSet;
+
+const TOKENS: usize = 200;
+const PRESENTERS: usize = 64;
+/// Tokens that are raced for at the same time: 256 connections.
+const AT_A_TIME: usize = 4;
+const KILLS: usize = 5;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_token_opens_exactly_one_tunnel_when_each_spend_is_synced() {
+    assert_exactly_once("always").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_token_opens_exactly_one_tunnel_with_a_sync_every_second() {
+    assert_exactly_once("1s").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_token_opens_two_tunnels_across_kills_when_each_spend_is_synced() {
+    assert_at_most_once_across_kills("always").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_token_opens_two_tunnels_across_kills_with_a_sync_every_second() {
+    assert_at_most_once_across_kills("1s").await;
+}
+
+async fn assert_exactly_once(fsync: &str) {
+    let scene = Scene::new(fsync).await;
+    let gateway = scene.open().await;
+    scene.race().await;
+    let summary = scene.verdict(&[]);
+    let expected = Summary { opened: TOKENS, spent: TOKENS * (PRESENTERS - 1), ..Summary::default() };
+    assert_eq!(summary, expected);
+    let metrics = Metrics::of(gateway.admin).await;
+    let late = metrics.value("postern_check_duration_seconds_count{stage=\"add\",result=\"spent\"}");
+    println!("fsync {fsync}: {late} of {} replays got past the hint to the verdict", summary.spent);
+    gateway.process.terminate().assert_stopped();
+}
+
+async fn assert_at_most_once_across_kills(fsync: &str) {
+    let scene = Scene::new(fsync).await;
+    let mut gateway = scene.open().await;
+    let mut outages = Vec::new();
+    let racing = tokio::spawn({
+        let scene = Arc::clone(&scene);
+        async move { scene.race().await }
+    });
+    for kill in 1..=KILLS {
+        scene.book.written(kill * TOKENS * PRESENTERS / (KILLS + 1)).await;
+        let from = scene.book.now();
+        scene.gateway.send_replace(None);
+        gateway.kill();
+        gateway = scene.open().await;
+        outages.push(Outage { from, until: scene.book.now() });
+    }
+    racing.await.unwrap();
+    // Now every 200 there was is older than a kill, and every token is tried once more.
+    let from = scene.book.now();
+    gateway.kill();
+    let gateway = scene.open().await;
+    outages.push(Outage { from, until: scene.book.now() });
+    for token in 0..TOKENS {
+        Arc::clone(&scene).present(token, None).await;
+    }
+    let summary = scene.verdict(&outages);
+    println!("fsync {fsync}, {} kills: {summary:?}", outages.len());
+    assert!(summary.broken >= KILLS, "the kills met no traffic: {summary:?}");
+    assert!(summary.opened <= TOKENS && summary.opened > TOKENS / 2, "{summary:?}");
+    gateway.process.terminate().assert_stopped();
+}
+
+/// An issuer, tokens, a target, a book; gateways come and go.
+struct Scene {
+    _home: TempDir,
+    _issuer: Daemon,
+    config: PathBuf,
+    tokens: Vec<String>,
+    target: SocketAddr,
+    /// `None` while there is none to be sent to.
+    gateway: watch::Sender<Option<SocketAddr>>,
+    book: Book,
+}
+
+impl Scene {
+    async fn new(fsync: &str) -> Arc<Self> {
+        let home = TempDir::new().unwrap();
+        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+        let config = gateway_config(home.path(), &issuer.http(), "", fsync, "");
+        let gateway = Daemon::ready("gateway", &config).await;
+        let tokens = tokens::mint(&issuer.http(), &gateway.http(), TOKENS);
+        assert_eq!(tokens.len(), TOKENS);
+        gateway.process.terminate().assert_stopped();
+        Arc::new(Self {
+            _home: home,
+            _issuer: issuer,
+            config,
+            tokens,
+            target: target::echo().await,
+            gateway: watch::Sender::new(None),
+            book: Book::new(),
+        })
+    }
+
+    /// A gateway, ready and known to the presenters.
+    async fn open(&self) -> Daemon {
+        let gateway = Daemon::ready("gateway", &self.config).await;
+        self.gateway.send_replace(Some(gateway.address));
+        gateway
+    }
+
+    /// Presents every token from [`PRESENTERS`] connections at once.
+    async fn race(self: &Arc<Self>) {
+        let mut races = JoinSet::new();
+        for token in 0..TOKENS {
+            if races.len() == AT_A_TIME {
+                races.join_next().await.unwrap().unwrap();
+            }
+            let scene = Arc::clone(self);
+            races.spawn(async move {
+                let start = Arc::new(Barrier::new(PRESENTERS));
+                let mut presenters = JoinSet::new();
+                for _ in 0..PRESENTERS {
+                    presenters.spawn(Arc::clone(&scene).present(token, Some(Arc::clone(&start))));
+                }
+                while let Some(ended) = presenters.join_next().await {
+                    ended.unwrap();
+                }
+            });
+        }
+        while let Some(ended) = races.join_next().await {
+            ended.unwrap();
+        }
+    }
+
+    /// Presents a token; and again, once there is a gateway, while the answer was lost in a kill.
+    async fn present(self: Arc<Self>, token: usize, together: Option<Arc<Barrier>>) {
+        let mut together = together;
+        loop {
+            let gateway = self.gateway.subscribe().wait_for(Option::is_some).await.unwrap().unwrap();
+            let start = self.book.now();
+            let answer = self.exchange(gateway, token, together.take()).await;
+            self.book.write(Record { token, start, end: self.book.now(), answer: answer.clone() });
+            if answer != Answer::Broken {
+                return;
+            }
+        }
+    }
+
+    async fn exchange(&self, gateway: SocketAddr, token: usize, together: Option<Arc<Barrier>>) -> Answer {
+        let connected = proxy::dial(gateway).await;
+        if let Some(barrier) = together {
+            barrier.wait().await;
+        }
+        let Ok(mut stream) = connected else { return Answer::Broken };
+        let target = self.target.to_string();
+        match proxy::connect(&mut stream, &target, Some(&self.tokens[token])).await {
+            Ok(head) if head.status == 200 => {
+                let sent = format!("token {token} paid for this");
+                match proxy::echoes(&mut stream, sent.as_bytes()).await {
+                    Ok(()) => Answer::Opened,
+                    Err(_) => Answer::OpenedAndLost,
+                }
+            }
+            Ok(head) if head.says_spent() => Answer::AlreadySpent,
+            Ok(head) => Answer::Other(head.status),
+            Err(_) => Answer::Broken,
+        }
+    }
+
+    fn verdict(&self, outages: &[Outage]) -> Summary {
+        judge(&self.book.records.lock().unwrap(), TOKENS, outages)
+            .unwrap_or_else(|violation| panic!("{violation}"))
+    }
+}
+
+/// The records, and a clock.
+struct Book {
+    began: Instant,
+    records: Mutex<Vec<Record>>,
+    length: watch::Sender<usize>,
+}
+
+impl Book {
+    fn new() -> Self {
+        Self { began: Instant::now(), records: Mutex::default(), length: watch::Sender::new(0) }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn write(&self, record: Record) {
+        let mut records = self.records.lock().unwrap();
+        records.push(record);
+        self.length.send_replace(records.len());
+    }
+
+    /// Returns when there are so many records.
+    async fn written(&self, length: usize) {
+        let mut written = self.length.subscribe();
+        let waited = tokio::time::timeout(2 * PATIENCE, written.wait_for(|now| *now >= length)).await;
+        assert!(waited.is_ok(), "only {} presentations so far", *self.length.borrow());
+    }
+}
+
+fn record(token: usize, start: u64, end: u64, answer: Answer) -> Record {
+    Record { token, start: Duration::from_millis(start), end: Duration::from_millis(end), answer }
+}
+
+/// The histories that the judge must tell apart.
+#[test]
+fn the_judge_accepts_an_honest_history_and_catches_forged_ones() {
+    let outages = [Outage { from: Duration::from_millis(20), until: Duration::from_millis(30) }];
+    let honest = vec![
+        record(0, 0, 9, Answer::Opened),
+        record(0, 1, 10, Answer::AlreadySpent),
+        record(1, 15, 25, Answer::Broken),
+        record(1, 31, 35, Answer::AlreadySpent),
+    ];
+    let summary = Summary { opened: 1, spent: 2, broken: 1, unanswered: 1 };
+    assert_eq!(judge(&honest, 2, &outages), Ok(summary));
+
+    let caught = |change: &dyn Fn(&mut Vec<Record>), expected: &str| {
+        let mut forged = honest.clone();
+        change(&mut forged);
+        let violation = judge(&forged, 2, &outages).unwrap_err();
+        assert!(violation.0.contains(expected), "{violation}");
+    };
+    caught(
+        &|records| records.push(record(0, 40, 50, Answer::Opened)),
+        "token 0 was answered 200 more than once",
+    );
+    caught(
+        &|records| records.push(record(0, 15, 25, Answer::OpenedAndLost)),
+        "token 0 was answered 200 more than once",
+    );
+    caught(&|records| records[3].answer = Answer::Other(503), "token 1 got an answer");
+    caught(&|records| records[1].answer = Answer::Broken, "token 0 was cut off outside any outage");
+    caught(&|records| records[0].answer = Answer::OpenedAndLost, "token 0 was cut off outside any outage");
+    caught(&|records| records[0].answer = Answer::AlreadySpent, "token 0 was never answered 200");
+    caught(
+        &|records| records.retain(|record| record.answer != Answer::Broken),
+        "token 1 was refused as spent",
+    );
+    caught(&|records| records.truncate(2), "token 1 was never answered 200");
+}

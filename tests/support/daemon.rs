@@ -1,0 +1,98 @@
+//! `postern issuer`, `postern gateway` and `postern client` from configuration files, each on free ports.
+
+use super::process::{Ended, Postern, command};
+use super::{admin, eventually};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// One daemon, listening.
+pub struct Daemon {
+    pub process: Postern,
+    pub address: SocketAddr,
+    pub admin: SocketAddr,
+}
+
+impl Daemon {
+    /// Starts `postern KIND --config CONFIG`, ready to serve when this returns.
+    pub async fn ready(kind: &str, config: &Path) -> Self {
+        let daemon = Self::start(kind, config);
+        eventually(&format!("the {kind} is ready"), || async {
+            admin::get(daemon.admin, "/readyz").await.filter(|(status, _)| *status == 200)
+        })
+        .await;
+        daemon
+    }
+
+    /// The same, not yet ready.
+    pub fn start(kind: &str, config: &Path) -> Self {
+        let name = if kind == "client" { "agent" } else { kind };
+        let process = Postern::start(command([kind.as_ref(), "--config".as_ref(), config.as_os_str()]));
+        let address = process.says_address(&format!("the {name} listens on "));
+        let admin = process.says_address("the admin page listens on ");
+        Self { process, address, admin }
+    }
+
+    pub fn kill(self) -> Ended {
+        self.process.kill()
+    }
+
+    pub fn http(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn https(&self) -> String {
+        format!("https://{}", self.address)
+    }
+}
+
+const LISTEN: &str = "[listen]\naddress = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n";
+
+/// The configuration of an issuer with its keys under `home`, and what `more` adds.
+pub fn issuer_config(home: &Path, more: &str) -> PathBuf {
+    write(home, "issuer.toml", format!("{LISTEN}[keys]\ndirectory = {:?}\n{more}", home.join("issuer")))
+}
+
+/// The configuration of a gateway with the keys of the issuer at `issuer`, open egress, and what `issuer_more` adds to
+/// the section `[issuer]` and `more` to the file. Eight workers, so that they interrupt each other on few cores too.
+pub fn gateway_config(home: &Path, issuer: &str, issuer_more: &str, fsync: &str, more: &str) -> PathBuf {
+    let path = home.join("spent");
+    write(
+        home,
+        "gateway.toml",
+        format!(
+            "{LISTEN}workers = 8
+[issuer]
+directory = \"{issuer}/.well-known/private-token-issuer-directory\"
+{issuer_more}
+[challenge]
+issuer_name = \"issuer.example\"
+origin = \"proxy.example\"
+[store]
+path = {path:?}
+fsync = \"{fsync}\"
+[egress]
+private = true
+ports = \"any\"
+{more}"
+        ),
+    )
+}
+
+/// The configuration of an agent with its wallet under `home`. `ca` is trusted for gateway and issuer.
+pub fn client_config(home: &Path, gateway: &str, issuer: &str, ca: Option<&Path>) -> PathBuf {
+    let ca = ca.map_or(String::new(), |path| format!("ca = {path:?}\n"));
+    let wallet = home.join("wallet");
+    write(
+        home,
+        "client.toml",
+        format!(
+            "{LISTEN}[gateway]\nurl = \"{gateway}\"\n{ca}[issuer]\nurl = \"{issuer}\"\n{ca}[wallet]\npath = {wallet:?}\n"
+        ),
+    )
+}
+
+fn write(home: &Path, name: &str, text: String) -> PathBuf {
+    let path = home.join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}

@@ -1,0 +1,38 @@
+//! What the cross-process tests share: the binary under test as processes, raw proxy clients, small targets.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+pub mod admin;
+pub mod daemon;
+pub mod ledger;
+pub mod needles;
+pub mod process;
+pub mod proxy;
+pub mod target;
+pub mod tls;
+pub mod tokens;
+pub mod up;
+
+use std::future::Future;
+use std::time::Duration;
+
+/// Longer than anything takes that works, on a busy machine: a test that hangs fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How often to look at what has no event to wait for.
+pub const TICK: Duration = Duration::from_millis(5);
+
+/// Looks again and again until `look` finds something.
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let looking = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(TICK).await;
+        }
+    };
+    match tokio::time::timeout(PATIENCE, looking).await {
+        Ok(found) => found,
+        Err(_) => panic!("{what}: not within {PATIENCE:?}"),
+    }
+}

@@ -1,0 +1,76 @@
+//! Where tunnels go.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, copy, split};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+/// Sends back what it gets.
+pub async fn echo() -> SocketAddr {
+    serve(Ipv4Addr::LOCALHOST, echo_on).await
+}
+
+/// The same on another loopback address.
+pub async fn echo_at(address: Ipv4Addr) -> SocketAddr {
+    serve(address, echo_on).await
+}
+
+/// The same under TLS.
+pub async fn tls_echo(config: Arc<rustls::ServerConfig>) -> SocketAddr {
+    let acceptor = TlsAcceptor::from(config);
+    serve(Ipv4Addr::LOCALHOST, move |stream| {
+        let acceptor = acceptor.clone();
+        async move {
+            if let Ok(stream) = acceptor.accept(stream).await {
+                echo_on(stream).await;
+            }
+        }
+    })
+    .await
+}
+
+/// What [`web`] answers.
+pub const PAGE: &str = "a page";
+
+/// A web server that answers every request with [`PAGE`] and closes.
+pub async fn web(address: Ipv4Addr) -> SocketAddr {
+    serve(address, |stream| async {
+        let mut stream = BufReader::new(stream);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if !matches!(stream.read_line(&mut head).await, Ok(1..)) {
+                return;
+            }
+        }
+        let answer =
+            format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{PAGE}", PAGE.len());
+        let _ = stream.write_all(answer.as_bytes()).await; // clients of some tests break off
+    })
+    .await
+}
+
+/// A port that refuses: it was free a moment ago.
+pub async fn refusing(address: Ipv4Addr) -> SocketAddr {
+    TcpListener::bind((address, 0)).await.unwrap().local_addr().unwrap()
+}
+
+async fn serve<F>(address: Ipv4Addr, each: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind((IpAddr::V4(address), 0)).await.unwrap();
+    let local = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(each(stream));
+        }
+    });
+    local
+}
+
+async fn echo_on<S: AsyncRead + AsyncWrite>(stream: S) {
+    let (mut reader, mut writer) = split(stream);
+    let _ = copy(&mut reader, &mut writer).await; // clients of some tests break off
+    let _ = writer.shutdown().await;
+}

@@ -1,0 +1,47 @@
+//! A certificate authority for one test.
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The files of an authority, and of a server on 127.0.0.1 that it vouches for.
+pub struct Authority {
+    pub ca: PathBuf,
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Authority {
+    pub fn new(home: &Path) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca_key = KeyPair::generate().unwrap();
+        let root = params.self_signed(&ca_key).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let server = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+        let server = server.signed_by(&key, &Issuer::new(params, ca_key)).unwrap();
+        let write = |name: &str, pem: String| {
+            let path = home.join(name);
+            std::fs::write(&path, pem).unwrap();
+            path
+        };
+        Self {
+            ca: write("ca.pem", root.pem()),
+            certificate: write("server.pem", server.pem()),
+            key: write("server.key", key.serialize_pem()),
+        }
+    }
+
+    /// The section `[tls]` of a daemon.
+    pub fn section(&self) -> String {
+        format!("[tls]\ncertificate = {:?}\nkey = {:?}\n", self.certificate, self.key)
+    }
+
+    pub fn server(&self) -> Arc<rustls::ServerConfig> {
+        postern_service::tls::server_config(&self.certificate, &self.key).unwrap()
+    }
+
+    pub fn client(&self) -> Arc<rustls::ClientConfig> {
+        postern_service::tls::client_config(Some(&self.ca)).unwrap()
+    }
+}

@@ -1,0 +1,70 @@
+//! `postern up` on free ports.
+
+use super::process::{Ended, Postern, command};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A running `up`, ready.
+pub struct Up {
+    pub process: Postern,
+    pub ports: Ports,
+    /// From the start of the process to its banner.
+    pub ready_after: Duration,
+}
+
+/// Where everything listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    pub client: SocketAddr,
+    pub gateway: SocketAddr,
+    pub issuer: SocketAddr,
+    pub admin: SocketAddr,
+}
+
+impl Ports {
+    /// Whatever is free.
+    pub fn any() -> Self {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self { client: any, gateway: any, issuer: any, admin: any }
+    }
+}
+
+/// `postern up` with these ports.
+pub fn up(data: &Path, ports: Ports) -> Command {
+    let Ports { client, gateway, issuer, admin } = ports;
+    let mut command = command(["up", "--data"]);
+    command.arg(data);
+    for (name, address) in
+        [("--client", client), ("--gateway", gateway), ("--issuer", issuer), ("--admin", admin)]
+    {
+        command.args([name, &address.to_string()]);
+    }
+    command
+}
+
+impl Up {
+    /// With open egress, on free ports.
+    pub fn start(data: &Path) -> Self {
+        let mut command = up(data, Ports::any());
+        command.arg("--open-egress");
+        Self::of(command)
+    }
+
+    pub fn of(command: Command) -> Self {
+        let started = Instant::now();
+        let process = Postern::start(command);
+        let ports = Ports {
+            client: process.says_address("    agent    "),
+            gateway: process.says_address("    gateway  "),
+            issuer: process.says_address("    issuer   "),
+            admin: process.says_address("    admin    "),
+        };
+        Self { process, ports, ready_after: started.elapsed() }
+    }
+
+    pub fn terminate(self) -> Ended {
+        self.process.terminate()
+    }
+}

@@ -1,0 +1,253 @@
+//! `postern up` and the command line, as a person meets them.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use postern_token::{Directory, TokenKeyId, TokenType};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Instant;
+use support::admin::{self, Metrics, metrics_when};
+use support::process::{Postern, run};
+use support::up::{Ports, Up, up};
+use support::{eventually, proxy, target, tokens};
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_keeps_keys_wallet_and_spent_records() {
+    let home = TempDir::new().unwrap();
+    let data = home.path().join("data");
+    let echo = target::echo().await.to_string();
+
+    let first = Up::start(&data);
+    let ports = first.ports;
+    println!("first start: ready after {:?}", first.ready_after);
+    let key = key_id(ports.issuer).await;
+    let [spent] =
+        &tokens::mint(&format!("http://{}", ports.issuer), &format!("http://{}", ports.gateway), 1)[..]
+    else {
+        panic!("one token was asked for")
+    };
+    assert_eq!(present(ports.gateway, &echo, spent).await.status, 200);
+    assert!(present(ports.gateway, &echo, spent).await.says_spent());
+    metrics_when(ports.admin, "the wallet is full", |metrics| metrics.wallet() == 128).await;
+    let mut stream = proxy::dial(ports.client).await.unwrap();
+    assert_eq!(proxy::connect(&mut stream, &echo, None).await.unwrap().status, 200);
+    drop(stream);
+    let ended = first.terminate();
+    ended.assert_stopped();
+    assert!(ended.stdout.starts_with("Postern is ready."), "{ended:#?}");
+    assert!(
+        ended.stdout.contains(&format!("curl -x http://{} https://example.com/", ports.client)),
+        "{ended:#?}"
+    );
+    assert_eq!(ended.stderr, "", "`up` is quiet");
+    assert_private(&data);
+
+    let mut again = up(&data, ports);
+    again.arg("--open-egress");
+    let again = Up::of(again);
+    println!("second start: ready after {:?}", again.ready_after);
+    assert_eq!(key_id(ports.issuer).await, key);
+    let head = present(ports.gateway, &echo, spent).await;
+    assert!(head.says_spent(), "{head:?}");
+    let metrics = Metrics::of(ports.admin).await;
+    assert_eq!(
+        (metrics.wallet(), metrics.issued()),
+        (127, 0),
+        "the wallet is the old one, nothing was minted"
+    );
+    let mut stream = proxy::dial(ports.client).await.unwrap();
+    assert_eq!(proxy::connect(&mut stream, &echo, None).await.unwrap().status, 200);
+    drop(stream);
+    let ended = again.terminate();
+    ended.assert_stopped();
+    assert_eq!(ended.stderr, "", "`up` is quiet");
+}
+
+async fn key_id(issuer: SocketAddr) -> TokenKeyId {
+    let directory = admin::page(issuer, "/.well-known/private-token-issuer-directory").await;
+    let directory = Directory::parse(directory.as_bytes()).unwrap();
+    let [key] = &directory.keys_for(TokenType::BlindRsa2048).collect::<Vec<_>>()[..] else {
+        panic!("one key is expected: {directory:?}")
+    };
+    TokenKeyId::of(&key.key_bytes().unwrap())
+}
+
+async fn present(gateway: SocketAddr, target: &str, token: &str) -> proxy::Head {
+    let mut stream = proxy::dial(gateway).await.unwrap();
+    proxy::connect(&mut stream, target, Some(token)).await.unwrap()
+}
+
+/// Nobody but the owner reads what is kept.
+fn assert_private(path: &Path) {
+    let mode = std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", path.display());
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path).unwrap() {
+            assert_private(&entry.unwrap().path());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_of_one_data_directory_are_refused_in_a_sentence() {
+    let home = TempDir::new().unwrap();
+    let first = Up::start(home.path());
+    let second = Postern::start(up(home.path(), Ports::any())).ended();
+    second.assert_failed(70, &[&home.path().display().to_string(), "another"]);
+    assert_eq!(second.stderr.lines().count(), 1, "{second:#?}");
+    first.terminate().assert_stopped();
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_listener() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    let cases = [
+        (Ports { client: taken, ..Ports::any() }, "the agent"),
+        (Ports { gateway: taken, ..Ports::any() }, "the gateway"),
+        (Ports { issuer: taken, ..Ports::any() }, "the issuer's listener"),
+        (Ports { admin: taken, ..Ports::any() }, "the admin listener"),
+    ];
+    let home = TempDir::new().unwrap();
+    for (ports, listener) in cases {
+        let ended = Postern::start(up(home.path(), ports)).ended();
+        ended.assert_failed(70, &[&format!("cannot open {listener} on {taken}: "), "choose another port"]);
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:#?}");
+    }
+}
+
+/// A system, and a tunnel through its agent that has carried bytes.
+async fn with_a_tunnel(home: &TempDir) -> (Up, tokio::io::BufReader<tokio::net::TcpStream>) {
+    let system = Up::start(home.path());
+    let echo = target::echo().await.to_string();
+    let mut stream = proxy::dial(system.ports.client).await.unwrap();
+    assert_eq!(proxy::connect(&mut stream, &echo, None).await.unwrap().status, 200);
+    proxy::echoes(&mut stream, b"before").await.unwrap();
+    (system, stream)
+}
+
+async fn draining(system: &Up) {
+    eventually("the drain has begun", || async {
+        let (status, body) = admin::get(system.ports.admin, "/readyz").await?;
+        (status == 503 && body.starts_with("draining")).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_lets_an_open_tunnel_finish() {
+    let home = TempDir::new().unwrap();
+    let (system, mut stream) = with_a_tunnel(&home).await;
+    system.process.signal("TERM");
+    draining(&system).await;
+    for _ in 0..10 {
+        proxy::echoes(&mut stream, b"while it drains").await.unwrap();
+    }
+    eventually("new connections are refused", || async {
+        proxy::dial(system.ports.client).await.err().map(drop)
+    })
+    .await;
+    drop(stream);
+    let asked = Instant::now();
+    system.process.ended().assert_stopped();
+    println!("ended {:?} after its last tunnel", asked.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_stops_at_once() {
+    for signals in [["TERM", "TERM"], ["INT", "INT"], ["INT", "TERM"]] {
+        let home = TempDir::new().unwrap();
+        let (system, mut stream) = with_a_tunnel(&home).await;
+        system.process.signal(signals[0]);
+        draining(&system).await;
+        proxy::echoes(&mut stream, b"still open").await.unwrap();
+        let asked = Instant::now();
+        system.process.signal(signals[1]);
+        let ended = system.process.ended();
+        println!("{signals:?}: ended after {:?}", asked.elapsed());
+        ended.assert_stopped();
+        // The drain's deadline is 10 s: whoever waited for it was not stopped at once.
+        assert!(asked.elapsed().as_secs() < 8);
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest).await; // reset or closed, but over
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs_come_when_they_are_asked_for() {
+    let home = TempDir::new().unwrap();
+    let mut command = up(home.path(), Ports::any());
+    command.env("RUST_LOG", "postern=info");
+    let ended = Up::of(command).terminate();
+    ended.assert_stopped();
+    assert!(ended.stderr.contains(" INFO postern"), "{ended:#?}");
+
+    let mut command = up(home.path(), Ports::any());
+    command.env("RUST_LOG", "postern=loud");
+    Postern::start(command).ended().assert_failed(64, &["RUST_LOG = \"postern=loud\" is not a log filter"]);
+}
+
+#[test]
+fn a_wrong_command_line_exits_with_2() {
+    for args in [
+        &[][..],
+        &["fly"],
+        &["up", "--colour"],
+        &["up", "--client", "somewhere"],
+        &["gateway"],
+        &["token", "mint"],
+        &["token", "mint", "--issuer", "http://127.0.0.1:1", "--count", "0"],
+    ] {
+        let ended = run(args);
+        ended.assert_failed(2, &["--help"]);
+    }
+}
+
+#[test]
+fn a_wrong_configuration_exits_with_64_and_says_where() {
+    let home = TempDir::new().unwrap();
+    let path = home.path().join("daemon.toml");
+    let refused = |kind: &str, text: &str, sentence: &[&str]| {
+        std::fs::write(&path, text).unwrap();
+        run([kind.as_ref(), "--config".as_ref(), path.as_os_str()]).assert_failed(64, sentence);
+    };
+    let file = path.display().to_string();
+    for kind in ["gateway", "issuer", "client"] {
+        let nearest = "unknown key \"listen.adress\"; did you mean \"listen.address\"?";
+        refused(kind, "[listen]\nadress = \"127.0.0.1:0\"\n", &[&format!("{file}, line 2: {nearest}")]);
+        refused(kind, "[listen\n", &[&format!("{file}, line 1")]);
+        let missing = home.path().join("nowhere.toml");
+        let ended = run([kind.as_ref(), "--config".as_ref(), missing.as_os_str()]);
+        ended.assert_failed(64, &[&format!("{}: cannot read the configuration", missing.display())]);
+    }
+    let open =
+        "[listen]\naddress = \"0.0.0.0:0\"\nadmin = \"127.0.0.1:0\"\n[keys]\ndirectory = \"/nonexistent\"\n";
+    refused("issuer", open, &["loopback", "0.0.0.0:0"]);
+}
+
+#[test]
+fn every_command_explains_itself() {
+    let commands: [&[&str]; 7] =
+        [&[], &["up"], &["gateway"], &["issuer"], &["client"], &["token", "mint"], &["token", "inspect"]];
+    for command in commands {
+        let ended = run(command.iter().chain(&["--help"]));
+        ended.assert_stopped();
+        let (first, rest) = ended.stdout.split_once('\n').unwrap();
+        assert!(first.len() > 20 && !first.starts_with("Usage"), "no description: {ended:#?}");
+        assert!(rest.contains("Usage: postern"), "{ended:#?}");
+        assert!(ended.stdout.lines().all(|line| line.chars().count() <= 110), "{ended:#?}");
+        // Every option has words beside or below it.
+        let lines: Vec<&str> = rest.lines().collect();
+        for (index, line) in lines.iter().enumerate().filter(|(_, line)| line.trim_start().starts_with("--"))
+        {
+            let beside = line.trim_start().split("  ").skip(1).any(|text| !text.trim().is_empty());
+            let below = lines.get(index + 1).is_some_and(|next| next.starts_with("          "));
+            assert!(beside || below, "{line:?} of {command:?} is not explained");
+        }
+    }
+    assert!(run(["--version"]).stdout.starts_with("postern "));
+}
