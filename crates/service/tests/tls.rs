@@ -38,15 +38,17 @@ async fn serve(tls: Option<TlsAcceptor>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| async move {
-        Ok::<_, Infallible>(match (request.uri().clone().path(), read_limited(request.into_body(), 8).await) {
-            ("/elsewhere", _) => http::Response::builder()
-                .status(302)
-                .header("location", "/")
-                .body(http_body_util::Full::default())
-                .unwrap(),
-            (_, Ok(_)) => text(StatusCode::OK, "0123456789"),
-            (_, Err(error)) => text(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()),
-        })
+        Ok::<_, Infallible>(
+            match (request.uri().clone().path(), read_limited(request.into_body(), 8).await) {
+                ("/elsewhere", _) => http::Response::builder()
+                    .status(302)
+                    .header("location", "/")
+                    .body(http_body_util::Full::default())
+                    .unwrap(),
+                (_, Ok(_)) => text(StatusCode::OK, "0123456789"),
+                (_, Err(error)) => text(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()),
+            },
+        )
     });
     tokio::spawn(async move {
         loop {
