@@ -118,8 +118,8 @@ async fn nothing_of_a_client_a_target_or_a_token_is_in_logs_metrics_or_files() {
     std::fs::write(gateway.home().join("keys.json"), "{").unwrap();
     gateway.shutdown.reload();
     let warned = async {
-        while log.0.lock().is_empty() {
-            tokio::task::yield_now().await
+        while find(&log.0.lock(), b"keys could not be refreshed").is_none() {
+            tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(support::PATIENCE, warned).await.unwrap();
@@ -131,7 +131,6 @@ async fn nothing_of_a_client_a_target_or_a_token_is_in_logs_metrics_or_files() {
     let mut stored = Vec::new();
     files(&gateway.stop().await.path().join("spent"), &mut stored);
     let (logged, metrics) = (log.0.lock().clone(), exporter.render());
-    assert!(find(&logged, b"keys").is_some(), "the log was not captured");
     assert!(metrics.contains("postern_requests_total{outcome=\"opened\"}"), "{metrics}");
     assert!(stored.len() > 20 * 32, "the records were not found");
     for (place, content) in

@@ -19,11 +19,12 @@ async fn answer_largely(target: &mut Held) {
     let _ = far.read_to_end(&mut Vec::new()).await;
 }
 
+/// The target answers an upload before it has come, and what is left of the connection is given up after that.
 #[tokio::test]
 async fn the_last_answer_of_a_connection_arrives_whole_however_slowly_it_is_read() {
     let (gateway, mut target) = (Running::start().await, Held::start().await);
     let head = format!(
-        "GET http://{}/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nProxy-Authorization: {}\r\n\r\n",
+        "POST http://{}/ HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nProxy-Authorization: {}\r\n\r\n",
         target.address,
         ISSUER.authorization()
     );
