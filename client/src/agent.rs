@@ -107,24 +107,30 @@ impl Agent {
     /// [`Shutdown::wait`] has seen them end or its deadline has passed.
     pub async fn run(self) {
         let shutdown = self.desk.shutdown.clone();
+        // A drain that finds nothing tracked would be over before the last connections are accepted.
+        let _accepting = shutdown.tracker().token();
         tokio::spawn(self.refill.run(shutdown.clone()));
+        let admit = |stream| {
+            let (desk, shutdown) = (self.desk.clone(), shutdown.clone());
+            self.desk.shutdown.tracker().spawn(async move {
+                shutdown.until_stopped(serve(stream, desk)).await;
+            });
+        };
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
-                () = shutdown.draining() => return,
+                () = shutdown.draining() => break,
             };
             match accepted {
-                Ok((stream, _)) => {
-                    let (desk, shutdown) = (self.desk.clone(), shutdown.clone());
-                    self.desk.shutdown.tracker().spawn(async move {
-                        shutdown.until_stopped(serve(stream, desk)).await;
-                    });
-                }
+                Ok((stream, _)) => admit(stream),
                 Err(error) => {
                     tracing::warn!("the agent cannot accept: {error}");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
+        }
+        if let Ok(waiting) = listen::waiting(self.listener) {
+            waiting.for_each(admit);
         }
     }
 }

@@ -6,7 +6,7 @@
 use crate::connection::{self, Worker};
 use crate::deny::Refusal;
 use crate::gateway::Core;
-use postern_service::listen::BindError;
+use postern_service::listen::{self, BindError, is_of_one_connection};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -25,10 +25,7 @@ const BACKLOG: i32 = 4096;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Opens one listening socket a worker on one address; port 0 becomes the same free port for all.
-pub(crate) fn listen(
-    address: SocketAddr,
-    workers: usize,
-) -> Result<(SocketAddr, Vec<StdListener>), BindError> {
+pub(crate) fn open(address: SocketAddr, workers: usize) -> Result<(SocketAddr, Vec<StdListener>), BindError> {
     let failed = |source| BindError { what: "the gateway", address, source };
     // Sockets that share a port would also share it with another gateway's: one that does not share finds out first.
     let bound = socket(address, false).and_then(|probe| probe.local_addr()).map_err(failed)?;
@@ -70,25 +67,10 @@ pub(crate) async fn work(
             () = &mut draining => break,
         }
     }
-    admit_waiting(&listener.into_std()?, &worker)?;
+    listen::waiting(listener)?.for_each(|stream| admit(stream, &worker));
     drop(accepting);
     shutdown.stopped().await;
     Ok(())
-}
-
-/// Closing a listener resets what waits in its queue: those clients were accepted by the kernel, so serve them. The
-/// kernel is asked itself, for tokio's listener says "nothing yet" when it has not looked, or has accepted many at once.
-fn admit_waiting(listener: &StdListener, worker: &Arc<Worker>) -> io::Result<()> {
-    loop {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                stream.set_nonblocking(true)?;
-                admit(TcpStream::from_std(stream)?, worker);
-            }
-            Err(error) if is_of_one_connection(&error) => {}
-            Err(_) => return Ok(()), // the queue is empty, or cannot be read any more
-        }
-    }
 }
 
 /// Errors of one connection pass by themselves; lack of descriptors or memory lasts, and must not become a busy loop.
@@ -97,11 +79,6 @@ async fn pause(error: &io::Error) {
         tracing::warn!(%error, "accepting fails; raise the limit of open files if this goes on");
         sleep(ACCEPT_PAUSE).await;
     }
-}
-
-fn is_of_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
 fn admit(stream: TcpStream, worker: &Arc<Worker>) {

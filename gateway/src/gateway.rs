@@ -102,7 +102,7 @@ impl Gateway {
             0 => thread::available_parallelism().map_or(1, usize::from),
             workers => workers,
         };
-        let (address, listeners) = accept::listen(config.listen.address, workers)?;
+        let (address, listeners) = accept::open(config.listen.address, workers)?;
         let workers = listeners
             .into_iter()
             // The kernel accepts from now on, so a drain has something to wait for from now on.

@@ -1,8 +1,8 @@
 //! Opening a listening socket, with an error that names the listener and says what to do.
 
 use std::io;
-use std::net::SocketAddr;
-use tokio::net::TcpListener;
+use std::net::{SocketAddr, TcpStream as StdStream};
+use tokio::net::{TcpListener, TcpStream};
 
 /// Listens on `address`. `what` is the listener's name in the error, such as "the admin listener".
 ///
@@ -10,6 +10,35 @@ use tokio::net::TcpListener;
 /// When the address cannot be bound: in use, not on this machine, or a port below 1024 without the right to it.
 pub async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
     TcpListener::bind(address).await.map_err(|source| BindError { what, address, source })
+}
+
+/// The connections that wait in the kernel's queue when a drain begins, until it is empty; then the listener is closed.
+/// Closing it at once would reset them, though the kernel has accepted them.
+///
+/// # Errors
+/// When tokio does not give the listener back.
+pub fn waiting(listener: TcpListener) -> io::Result<impl Iterator<Item = TcpStream>> {
+    // The kernel is asked itself: tokio's listener says "nothing yet" when it has not looked, or has accepted many at
+    // once.
+    let listener = listener.into_std()?;
+    let next = move || loop {
+        match listener.accept() {
+            Ok((stream, _)) => return Some(stream),
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(_) => return None, // the queue is empty, or cannot be read any more
+        }
+    };
+    let usable =
+        |stream: StdStream| stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)).ok();
+    Ok(std::iter::from_fn(next).filter_map(usable))
+}
+
+/// Whether accepting failed because of the one connection that was to be accepted. Everything else (lack of descriptors
+/// or memory) lasts, and must not become a busy loop.
+#[must_use]
+pub fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
 /// A listener that could not be opened. Daemons exit with [`crate::exit::RUNTIME`] on it.
