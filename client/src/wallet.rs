@@ -31,6 +31,13 @@ struct Contents {
     slots: u64,
 }
 
+impl Drop for Contents {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a child that is being started has the descriptor until it runs its program.
+        let _ = self.file.unlock(); // it is unlocked at the latest when the process ends
+    }
+}
+
 /// A token and the slot that it is in.
 struct Held {
     slot: u64,

@@ -67,7 +67,14 @@ fn temporary_name(path: &Path) -> io::Result<PathBuf> {
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for DataDir {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a child that is being started has the descriptor until it runs its program.
+        let _ = self.lock.unlock(); // it is unlocked at the latest when the process ends
+    }
 }
 
 impl DataDir {
@@ -92,7 +99,7 @@ impl DataDir {
             Err(TryLockError::Error(source)) => return Err(unusable(source)),
         }
         remove_leftovers(path).map_err(unusable)?;
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Self { path: path.to_owned(), lock })
     }
 
     /// The directory.

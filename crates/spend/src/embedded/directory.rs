@@ -17,7 +17,14 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Directory {
     path: PathBuf,
     handle: File,
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a child that is being started has the descriptor until it runs its program.
+        _ = self.lock.unlock(); // it is unlocked at the latest when the process ends
+    }
 }
 
 /// What [`Directory::take`] found. New, unfinished files have been removed.
@@ -40,7 +47,7 @@ impl Directory {
             return Err(StoreError::Exposed { path: path.to_owned(), mode: meta.mode() & 0o7777 });
         }
         let lock = lock(path)?;
-        let directory = Self { path: path.to_owned(), handle, _lock: lock };
+        let directory = Self { path: path.to_owned(), handle, lock };
         let contents = directory.list()?;
         Ok((directory, contents))
     }
