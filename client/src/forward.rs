@@ -12,10 +12,7 @@ use crate::answer::Refusal;
 use crate::http_proxy::{Body, full};
 use crate::target::Target;
 use bytes::Bytes;
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{HOST, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Request, Response, Uri, Version};
@@ -24,6 +21,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use postern_service::http::remove_hop_by_hop;
 
 /// The most tunnels kept for one client connection; most programs use a connection for one target only.
 const MOST_KEPT: usize = 4;
@@ -122,32 +120,6 @@ fn from_target(response: Response<Incoming>) -> Response<Body> {
     *response.version_mut() = Version::HTTP_11;
     remove_hop_by_hop(response.headers_mut());
     response
-}
-
-/// RFC 9110, section 7.6.1: what is about this connection only, and what `Connection` names. Framing is hyper's.
-fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    const ALWAYS: [HeaderName; 9] = [
-        CONNECTION,
-        HeaderName::from_static("keep-alive"),
-        HeaderName::from_static("proxy-connection"),
-        PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION,
-        TE,
-        TRAILER,
-        TRANSFER_ENCODING,
-        UPGRADE,
-    ];
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
-        .collect();
-    for name in named.iter().chain(&ALWAYS) {
-        headers.remove(name);
-    }
 }
 
 #[cfg(test)]

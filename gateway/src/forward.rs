@@ -4,31 +4,20 @@
 use crate::deny::Refusal;
 use crate::dial::Dialled;
 use bytes::Bytes;
-use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, VIA};
+use http::header::{HOST, HeaderValue, VIA};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Request, Response, Uri, Version};
+use http::{Request, Response, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use postern_service::http::remove_hop_by_hop;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Sleep, sleep, timeout};
 
-/// Fields that concern one connection and not the request (RFC 9110, section 7.6.1), Proxy-Authorization above all.
-const HOP_BY_HOP: &[&str] = &[
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 /// What the Via field of RFC 9110, section 7.6.3 says of this hop: its protocol and a pseudonym.
 const VIA_SELF: HeaderValue = HeaderValue::from_static("1.1 postern");
 
@@ -54,7 +43,7 @@ pub(crate) async fn send(
         .map_err(|_| Refusal::UpstreamTimeout)?
         .map_err(|_| Refusal::UpstreamBroken)?;
     let (mut head, body) = response.into_parts();
-    strip(&mut head.headers);
+    remove_hop_by_hop(&mut head.headers);
     head.headers.append(VIA, VIA_SELF);
     head.version = Version::HTTP_11;
     Ok(Response::from_parts(head, ForwardedBody { body, connection, idle, alarm: Box::pin(sleep(idle)) }))
@@ -65,29 +54,12 @@ fn towards_target(request: Request<Incoming>) -> Result<Request<Incoming>, Refus
     let (mut head, body) = request.into_parts();
     let host = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    strip(&mut head.headers);
+    remove_hop_by_hop(&mut head.headers);
     head.headers.insert(HOST, host.ok_or(Refusal::NotProxied)?);
     head.headers.append(VIA, VIA_SELF);
     head.uri = Uri::from(path);
     head.version = Version::HTTP_11;
     Ok(Request::from_parts(head, body))
-}
-
-/// Removes the fields of this hop, those that Connection names among them.
-fn strip(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named {
-        headers.remove(name);
-    }
-    for name in HOP_BY_HOP {
-        headers.remove(*name);
-    }
 }
 
 /// The connection to the target; gone once it has ended.
@@ -153,6 +125,8 @@ impl Body for ForwardedBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderMap;
+    use http::header::HeaderName;
 
     #[test]
     fn fields_of_this_hop_and_those_that_connection_names_are_removed() {
@@ -166,7 +140,7 @@ mod tests {
         ] {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        strip(&mut headers);
+        remove_hop_by_hop(&mut headers);
         assert_eq!(headers.keys().collect::<Vec<_>>(), ["accept"]);
     }
 }
