@@ -4,6 +4,7 @@ use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A memory of spent tokens.
 ///
@@ -87,6 +88,15 @@ pub enum Seen {
     NotSeen,
 }
 
+/// What a caller waited for before its command was on its way. Added to, so that a retry counts too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// For a connection of the pool.
+    pub pool: Duration,
+    /// For the check of a connection before its use; part of `pool`.
+    pub health: Duration,
+}
+
 /// The verdict of [`SpendStore::spend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
@@ -116,6 +126,21 @@ pub enum Unknown {
         "the double-spend store could not sync to disk and refuses until it is opened again: check the disk"
     )]
     SyncFailed,
+    /// There is more to do than the bounds allow: a full queue, or no free connection in time.
+    #[error("the double-spend store has more to do than its bounds allow")]
+    Overloaded,
+    /// The store answered that it could not do it: a server behind the router is down, or the memory is full.
+    #[error("the double-spend store answered with an error")]
+    Rejected,
+    /// What came is not a reply to what was asked.
+    #[error("the double-spend store gave an answer that is not understood")]
+    Garbled,
+    /// It is not proven that all addresses lead to one memory.
+    #[error("the double-spend store's addresses are not proven to lead to one memory")]
+    Unproven,
+    /// Records of the token's key were lost, and the operator chose to refuse then.
+    #[error("the double-spend store has lost records of the token's key")]
+    RecordsLost,
     /// The token's key has been retired: its records may be gone, so none of its tokens is admitted any more. The
     /// token's fault, not the store's: the answer to the client is a new challenge.
     #[error("the token's key has been retired")]
@@ -131,6 +156,11 @@ impl Unknown {
             Self::TimedOut => "timed_out",
             Self::DiskFull => "disk_full",
             Self::SyncFailed => "sync_failed",
+            Self::Overloaded => "overloaded",
+            Self::Rejected => "rejected",
+            Self::Garbled => "garbled",
+            Self::Unproven => "unproven",
+            Self::RecordsLost => "records_lost",
             Self::EpochRetired => "epoch_retired",
         }
     }

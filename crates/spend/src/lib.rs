@@ -10,8 +10,9 @@
 pub mod conformance;
 mod contract;
 mod embedded;
+pub mod memcached;
 mod store;
 
-pub use contract::{Epoch, Seen, Spend, SpendStore, Unknown};
+pub use contract::{Epoch, Seen, Spend, SpendStore, Unknown, Waits};
 pub use embedded::{Embedded, Fsync, Stats, StoreError};
 pub use store::Store;

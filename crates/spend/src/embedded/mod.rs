@@ -12,7 +12,7 @@ mod tests;
 use crate::{Epoch, Seen, Spend, SpendStore, Unknown};
 use directory::Directory;
 pub use error::StoreError;
-use format::ShortKey;
+pub(crate) use format::ShortKey;
 use log::EpochLog;
 use parking_lot::{Mutex, RwLock};
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};

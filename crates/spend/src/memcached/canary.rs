@@ -1,0 +1,157 @@
+//! Canaries: records whose only purpose is to be missed. They tell when the memory has lost spent records, which
+//! nothing else would. The records and their timing; no I/O.
+//!
+//! Each epoch has two kinds:
+//!
+//! * 64 **hearth** canaries, which never expire. They are read every second and spread over the servers by their hash,
+//!   so that a server that came back empty is noticed at once (one of N servers stays unwatched with a probability of
+//!   at most N·(1 − 1/N)^64: one in 10^8 for 4 servers, 1% for 10).
+//! * **Sentinels**, in 160 groups of 16, written when the epoch begins and each read once, at ages that grow by a
+//!   tenth. memcached evicts what was not read for longest: that is the next group. Canaries that are read again and
+//!   again would never be evicted and never notice.
+//!
+//! Every canary holds when the epoch's records expire. So the memory itself remembers it, and gateways that learn
+//! different expiries (from a directory that changes, or at different times) all keep to the first. Records written
+//! under an earlier expiry would otherwise vanish while the epoch goes on.
+
+use super::protocol::{Command, Kind, RecordKey, VALUE_LEN, Value};
+use postern_token::{TokenKeyId, UnixSeconds};
+
+/// Hearth canaries of an epoch.
+pub(crate) const HEARTH: u32 = 64;
+/// Sentinels of a group, and groups of an epoch: the last is read at an age of 95 days.
+pub(crate) const GROUP: u32 = 16;
+pub(crate) const GROUPS: u32 = 160;
+/// How much older each group is than the one before when it is read, and the age in seconds at the first, as a power.
+const GROWTH: f64 = 1.1;
+const FIRST: i32 = 8;
+/// The record that says that all sentinels were written, in so many copies.
+const COMPLETE: u32 = u32::MAX;
+pub(crate) const COPIES: u32 = 4;
+/// Ten decimal digits.
+const LARGEST: u64 = 9_999_999_999;
+
+/// What a canary says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The record had been lost and was written again: so may have been others.
+    pub(crate) rewritten: bool,
+    /// When the epoch's records expire.
+    pub(crate) expires: UnixSeconds,
+    /// When the epoch was begun in this memory.
+    pub(crate) created: UnixSeconds,
+}
+
+impl Mark {
+    pub(crate) fn value(&self) -> Value {
+        let state = if self.rewritten { 'l' } else { 'w' };
+        let (expires, created) = (self.expires.0.min(LARGEST), self.created.0.min(LARGEST));
+        let text = format!("{state}{expires:010}.{created:010}");
+        let mut value = [b'0'; VALUE_LEN];
+        value.copy_from_slice(&text.as_bytes()[..VALUE_LEN]); // a letter, ten digits, a dot, ten digits: ASCII
+        Value(value)
+    }
+
+    pub(crate) fn parse(value: &Value) -> Option<Self> {
+        let rewritten = match value.0[0] {
+            b'w' => false,
+            b'l' => true,
+            _ => return None,
+        };
+        let (expires, created) = std::str::from_utf8(&value.0[1..]).ok()?.split_once('.')?;
+        let seconds = |text: &str| {
+            let digits = text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit());
+            digits.then(|| text.parse().ok().map(UnixSeconds)).flatten()
+        };
+        Some(Self { rewritten, expires: seconds(expires)?, created: seconds(created)? })
+    }
+}
+
+/// The canaries of one epoch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Canaries(pub(crate) TokenKeyId);
+
+impl Canaries {
+    pub(crate) fn hearth(self) -> Vec<RecordKey> {
+        (0..HEARTH).map(|index| self.key(0, index)).collect()
+    }
+
+    pub(crate) fn sentinels(self, group: u32) -> Vec<RecordKey> {
+        (0..GROUP).map(|index| self.key(group + 1, index)).collect()
+    }
+
+    /// The records that say that all sentinels were written.
+    pub(crate) fn complete(self) -> Vec<RecordKey> {
+        (0..COPIES).map(|index| self.key(COMPLETE, index)).collect()
+    }
+
+    /// 24 bytes of the token key's id, which is public, and eight that number its canaries.
+    fn key(self, group: u32, index: u32) -> RecordKey {
+        let mut name = self.0.0;
+        name[24..28].copy_from_slice(&group.to_be_bytes());
+        name[28..].copy_from_slice(&index.to_be_bytes());
+        RecordKey::new(Kind::Canary, &name)
+    }
+}
+
+/// The `get` of each.
+pub(crate) fn gets(keys: &[RecordKey]) -> Vec<Command> {
+    keys.iter().map(|key| Command::Get(*key)).collect()
+}
+
+/// The `add` of each.
+pub(crate) fn adds(keys: &[RecordKey], mark: Mark, expires: UnixSeconds) -> Vec<Command> {
+    keys.iter().map(|key| Command::Add { key: *key, value: mark.value(), expires }).collect()
+}
+
+/// An expiry that means never.
+pub(crate) const NEVER: UnixSeconds = UnixSeconds(u64::MAX);
+
+/// The group to be read at this age, the last one that is due; `None` before the first.
+pub(crate) fn due(created: UnixSeconds, now: UnixSeconds) -> Option<u32> {
+    let age = now.0.saturating_sub(created.0) as f64;
+    if age < GROWTH.powi(FIRST) {
+        return None;
+    }
+    let power = age.ln() / GROWTH.ln();
+    Some((power as u32).saturating_sub(FIRST as u32).min(GROUPS - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_mark_survives_the_memory() {
+        for (rewritten, expires) in [(false, 1_900_000_000), (true, 7)] {
+            let mark = Mark { rewritten, expires: UnixSeconds(expires), created: UnixSeconds(1_800_000_000) };
+            assert_eq!(Mark::parse(&mark.value()), Some(mark));
+        }
+        let far = Mark { rewritten: false, expires: UnixSeconds(u64::MAX), created: UnixSeconds(0) };
+        assert_eq!(Mark::parse(&far.value()).unwrap().expires, UnixSeconds(LARGEST));
+        assert_eq!(Mark::parse(&Value(*b"x1900000000.1800000000")), None);
+        assert_eq!(Mark::parse(&Value(*b"w+900000000.1800000000")), None);
+    }
+
+    #[test]
+    fn no_two_canaries_share_a_key() {
+        let canaries = Canaries(TokenKeyId([9; 32]));
+        let mut keys: HashSet<RecordKey> = canaries.hearth().into_iter().collect();
+        keys.extend((0..GROUPS).flat_map(|group| canaries.sentinels(group)));
+        keys.extend(canaries.complete());
+        assert_eq!(keys.len(), (HEARTH + GROUP * GROUPS + COPIES) as usize);
+    }
+
+    #[test]
+    fn groups_come_due_one_after_the_other_and_last_for_three_months() {
+        let created = UnixSeconds(1_000_000);
+        let at = |age: u64| due(created, UnixSeconds(1_000_000 + age));
+        assert_eq!((at(0), at(2), at(3)), (None, None, Some(3)));
+        assert_eq!(due(created, UnixSeconds(0)), None);
+        assert!(at(90 * 86_400).unwrap() < GROUPS - 1);
+        assert_eq!(at(u64::MAX / 2), Some(GROUPS - 1));
+        let ages = [10, 100, 1_000, 10_000, 100_000, 1_000_000];
+        assert!(ages.windows(2).all(|pair| at(pair[1]) > at(pair[0])));
+    }
+}

@@ -1,0 +1,258 @@
+//! The store as one runtime uses it.
+
+use super::Memory;
+use super::door::Door;
+use super::epochs::EpochState;
+use super::failure::Failure;
+use super::options::{OnLoss, Transport};
+use super::pipelined::Pipelined;
+use super::pooled::Pooled;
+use super::protocol::{Command, RecordKey, Reply, Value};
+use crate::{Epoch, Seen, Spend, SpendStore, Unknown, Waits};
+use postern_token::{SpentKey, UnixSeconds};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::time::timeout;
+
+/// Connections of one runtime to the shared memory, made by [`Memcached::client`](super::Memcached::client).
+///
+/// Clones share the connections. They close when the last clone is dropped.
+#[derive(Clone)]
+pub struct Client(Arc<Links>);
+
+struct Links {
+    memory: Arc<Memory>,
+    links: Vec<Link>,
+    /// Where the next command looks first.
+    turn: AtomicUsize,
+}
+
+/// The connections to one door.
+struct Link {
+    door: Arc<Door>,
+    transport: Way,
+}
+
+enum Way {
+    Pipelined(Pipelined),
+    Pooled(Pooled),
+}
+
+impl Client {
+    /// Starts the connections, on the present runtime.
+    pub(super) fn start(memory: &Arc<Memory>) -> Self {
+        let patience = memory.options.timeout;
+        let links = memory.doors.iter().map(|door| {
+            let transport = match &memory.options.transport {
+                Transport::Pipelined { connections, queue } => {
+                    Way::Pipelined(Pipelined::start(door, *connections, *queue, patience))
+                }
+                Transport::Pooled(pool) => Way::Pooled(Pooled::start(door, pool, patience, &memory.counters)),
+            };
+            Link { door: Arc::clone(door), transport }
+        });
+        Self(Arc::new(Links {
+            memory: Arc::clone(memory),
+            links: links.collect(),
+            turn: AtomicUsize::new(0),
+        }))
+    }
+
+    /// [`SpendStore::seen`], with the waits it is made of.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn seen_with(&self, key: &SpentKey, epoch: &Epoch, waits: &mut Waits) -> Result<Seen, Unknown> {
+        let links = &*self.0;
+        links.memory.intact()?;
+        if let Some(known) = links.memory.epochs.find(epoch.key)
+            && known.is_known_spent(key)
+        {
+            links.memory.counters.cache_hit();
+            return Ok(Seen::Spent);
+        }
+        let command = Command::Get(RecordKey::spent(key));
+        match links.anywhere(&command, true, waits).await.map_err(Failure::unknown)? {
+            Reply::Hit(_) => {
+                if let Some(known) = links.memory.epochs.find(epoch.key) {
+                    known.remember_spent(key);
+                }
+                Ok(Seen::Spent)
+            }
+            Reply::Miss => Ok(Seen::NotSeen),
+            Reply::ServerError => Err(Unknown::Rejected),
+            Reply::Stored | Reply::NotStored => Err(Unknown::Garbled), // no replies to a `get`
+        }
+    }
+
+    /// [`SpendStore::spend`], with the waits it is made of.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn spend_with(
+        &self,
+        key: &SpentKey,
+        epoch: &Epoch,
+        now: UnixSeconds,
+        waits: &mut Waits,
+    ) -> Result<Spend, Unknown> {
+        let links = &*self.0;
+        if now >= epoch.expires {
+            return Err(Unknown::EpochRetired);
+        }
+        links.memory.intact()?;
+        let state = links.epoch(epoch).await?;
+        let expires = state.expires().ok_or(Unknown::TimedOut)?;
+        if now >= expires {
+            return Err(Unknown::EpochRetired); // the memory forgets its records from now on
+        }
+        links.memory.permits(&state)?;
+        if state.is_known_spent(key) {
+            links.memory.counters.cache_hit();
+            return Ok(Spend::AlreadySpent);
+        }
+        let verdict = links.add(RecordKey::spent(key), expires, waits).await?;
+        // The record was written before a loss that has been noticed since: it may be the second one.
+        if verdict == Spend::Admitted {
+            links.memory.permits(&state)?;
+        }
+        state.remember_spent(key);
+        Ok(verdict)
+    }
+}
+
+impl Links {
+    /// The epoch, adopted by the memory. Waits for that only the first time this process meets it.
+    async fn epoch(&self, epoch: &Epoch) -> Result<Arc<EpochState>, Unknown> {
+        if let Some(known) = self.memory.epochs.find(epoch.key)
+            && known.expires().is_some()
+        {
+            return Ok(known);
+        }
+        self.up()?;
+        let entered = self.memory.epochs.enter(epoch.key, epoch.expires);
+        self.memory.nudge.notify_one();
+        entered.adopted(self.memory.options.timeout + self.memory.options.connect_timeout).await?;
+        Ok(entered)
+    }
+
+    async fn add(&self, key: RecordKey, expires: UnixSeconds, waits: &mut Waits) -> Result<Spend, Unknown> {
+        let attempt = Value::unique();
+        match self.anywhere(&Command::Add { key, value: attempt, expires }, false, waits).await {
+            Ok(Reply::Stored) => Ok(Spend::Admitted),
+            Ok(Reply::NotStored) => Ok(Spend::AlreadySpent),
+            Ok(Reply::ServerError) => Err(Unknown::Rejected),
+            Ok(Reply::Hit(_) | Reply::Miss) => Err(Unknown::Garbled), // no replies to an `add`
+            Err(Failure::NotSent(reason)) => Err(reason),
+            Err(Failure::Sent(reason)) => self.whose(key, attempt, waits).await.ok_or(reason),
+        }
+    }
+
+    /// After an `add` without an answer: the record says whose attempt wrote it. Nothing is known when it is not
+    /// there: the command may still be on its way, which is also why it is not repeated.
+    async fn whose(&self, key: RecordKey, attempt: Value, waits: &mut Waits) -> Option<Spend> {
+        let command = Command::Get(key);
+        let asking = self.anywhere(&command, true, waits);
+        match timeout(self.memory.options.timeout, asking).await {
+            Ok(Ok(Reply::Hit(value))) if value != attempt => Some(Spend::AlreadySpent),
+            Ok(Ok(Reply::Hit(_))) if self.memory.options.ask_whose => Some(Spend::Admitted),
+            _ => None,
+        }
+    }
+
+    /// Sends a command through the door with the least to do. Through the others only when no byte of it was sent, or
+    /// when it may be `repeated`.
+    async fn anywhere(&self, command: &Command, repeated: bool, waits: &mut Waits) -> Result<Reply, Failure> {
+        let mut failure = Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected));
+        let mut tried = 0_u64;
+        while let Some((index, link)) = self.next(tried) {
+            tried |= 1 << index;
+            let result = link.exchange(command, waits).await;
+            self.memory.counters.command(command, &result);
+            match result {
+                Ok(reply) => return Ok(reply),
+                Err(Failure::Sent(reason)) if !repeated => return Err(Failure::Sent(reason)),
+                Err(reason) => failure = reason,
+            }
+        }
+        if tried == 0 {
+            self.memory.counters.command(command, &Err(failure));
+        }
+        Err(failure)
+    }
+
+    /// The door with the least to do among those that are up and not tried yet; in turn where they are equal.
+    fn next(&self, tried: u64) -> Option<(usize, &Link)> {
+        let count = self.links.len();
+        let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        (0..count)
+            .map(|offset| (turn.wrapping_add(offset)) % count)
+            .filter(|index| tried & (1 << index) == 0 && self.links[*index].is_up())
+            .map(|index| (index, &self.links[index]))
+            .min_by_key(|(_, link)| link.outstanding())
+    }
+
+    fn up(&self) -> Result<(), Unknown> {
+        if self.links.iter().any(Link::is_up) {
+            Ok(())
+        } else {
+            Err(Unknown::Unavailable(io::ErrorKind::NotConnected))
+        }
+    }
+}
+
+impl Link {
+    async fn exchange(&self, command: &Command, waits: &mut Waits) -> Result<Reply, Failure> {
+        match &self.transport {
+            Way::Pipelined(pipelined) => pipelined.exchange(command).await,
+            Way::Pooled(pooled) => pooled.exchange(command, waits).await,
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        !self.door.is_foreign()
+            && match &self.transport {
+                Way::Pipelined(pipelined) => pipelined.is_up(),
+                Way::Pooled(pooled) => pooled.is_up(),
+            }
+    }
+
+    fn outstanding(&self) -> usize {
+        match &self.transport {
+            Way::Pipelined(pipelined) => pipelined.outstanding(),
+            Way::Pooled(pooled) => pooled.outstanding(),
+        }
+    }
+}
+
+impl SpendStore for Client {
+    async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
+        self.seen_with(key, epoch, &mut Waits::default()).await
+    }
+
+    async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
+        self.spend_with(key, epoch, now, &mut Waits::default()).await
+    }
+
+    async fn ready(&self) -> Result<(), Unknown> {
+        self.0.memory.intact()?;
+        self.0.up()
+    }
+}
+
+impl Memory {
+    /// Whether the doors lead to one memory.
+    fn intact(&self) -> Result<(), Unknown> {
+        if self.doors.iter().any(|door| door.is_foreign()) { Err(Unknown::Unproven) } else { Ok(()) }
+    }
+
+    /// Whether tokens of an epoch may be admitted although records were lost.
+    fn permits(&self, epoch: &EpochState) -> Result<(), Unknown> {
+        match self.options.on_loss {
+            OnLoss::Refuse if epoch.is_lost() => Err(Unknown::RecordsLost),
+            OnLoss::Retire if epoch.is_lost() => Err(Unknown::EpochRetired),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! One address of the store, and the way to a connection that may be trusted.
+
+use super::address::{Address, Stream, Tls};
+use super::line::Line;
+use super::probe::{Probes, Proof};
+use crate::Unknown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+
+/// The first pause between two attempts to connect, and the longest: a store that is back is in use within a second.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+
+/// An address of the store.
+pub(crate) struct Door {
+    address: Address,
+    tls: Option<Tls>,
+    connect_timeout: Duration,
+    /// The probes that prove a connection; `None` until the first were written.
+    probes: watch::Receiver<Option<Arc<Probes>>>,
+    /// Wakes the watch, which finds out why a connection could not be proven.
+    nudge: Arc<Notify>,
+    connections: AtomicUsize,
+    /// Whether its loss was logged and its return was not.
+    lost: AtomicBool,
+    /// Reads another memory than the other doors.
+    foreign: AtomicBool,
+}
+
+impl Door {
+    pub(crate) fn new(
+        address: Address,
+        tls: Option<Tls>,
+        connect_timeout: Duration,
+        probes: watch::Receiver<Option<Arc<Probes>>>,
+        nudge: Arc<Notify>,
+    ) -> Self {
+        let connections = AtomicUsize::new(0);
+        let (lost, foreign) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { address, tls, connect_timeout, probes, nudge, connections, lost, foreign }
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// A connection nothing is known of.
+    pub(crate) async fn connect(&self) -> Result<Line, Unknown> {
+        Line::open(&self.address, self.tls.as_ref(), self.connect_timeout).await
+    }
+
+    /// A connection that has just read one of this process's probes. So it leads to the one memory, and the memory
+    /// answers: a frozen server's kernel accepts connections too, and mcrouter answers `version` all by itself.
+    pub(crate) async fn connect_proven(&self) -> Result<Stream, Unknown> {
+        let probes = self.probes().await;
+        let mut line = self.connect().await?;
+        let replies = line.exchange(&probes.gets()).await?;
+        match probes.judge(&replies) {
+            Proof::Same => Ok(line.into_stream()),
+            Proof::Other => {
+                self.nudge.notify_one();
+                Err(Unknown::Unproven)
+            }
+            Proof::Unclear => Err(Unknown::Rejected),
+        }
+    }
+
+    /// The probes, as soon as there are some.
+    async fn probes(&self) -> Arc<Probes> {
+        let mut probes = self.probes.clone();
+        match probes.wait_for(Option::is_some).await.map(|probes| probes.clone()) {
+            Ok(Some(probes)) => probes,
+            // The store is being closed, and this task with it.
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Counts a connection until the result is dropped.
+    pub(crate) fn connected(self: &Arc<Self>) -> Connected {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        if self.lost.swap(false, Ordering::Relaxed) {
+            tracing::info!(address = %self.address, "the double-spend store is back");
+        }
+        Connected(Arc::clone(self))
+    }
+
+    /// A connection failed or could not be made. Says so once until one is back.
+    pub(crate) fn failed(&self, reason: Unknown) {
+        if !self.lost.swap(true, Ordering::Relaxed) {
+            tracing::warn!(address = %self.address, %reason, "a connection to the double-spend store is lost");
+        }
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.foreign.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_foreign(&self, foreign: bool) {
+        self.foreign.store(foreign, Ordering::Release);
+    }
+
+    pub(crate) fn backoff(&self) -> Backoff {
+        Backoff(FIRST_PAUSE)
+    }
+}
+
+/// A connection in use.
+pub(crate) struct Connected(Arc<Door>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Pauses that grow, each shortened at random by up to a half, so that a fleet does not come back in step.
+pub(crate) struct Backoff(Duration);
+
+impl Backoff {
+    pub(crate) async fn wait(&mut self) {
+        sleep(self.0.mul_f64(rand::random_range(0.5..1.0))).await;
+        self.0 = (self.0 * 2).min(LONGEST_PAUSE);
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.0 = FIRST_PAUSE;
+    }
+}

@@ -1,0 +1,112 @@
+//! The epochs that this process knows: when their records expire, whether some were lost, which keys are known spent.
+
+use super::cache::SpentCache;
+use crate::Unknown;
+use crate::embedded::ShortKey;
+use parking_lot::RwLock;
+use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// One epoch in one memory.
+pub(crate) struct EpochState {
+    pub(crate) key: TokenKeyId,
+    /// The expiry that the first caller named: the one the memory is asked to adopt if it knows none.
+    pub(crate) wanted: UnixSeconds,
+    /// The expiry of its records, once the memory has been asked.
+    expires: watch::Sender<Option<UnixSeconds>>,
+    lost: AtomicBool,
+    spent: SpentCache,
+}
+
+impl EpochState {
+    /// The expiry that the memory holds to.
+    pub(crate) fn expires(&self) -> Option<UnixSeconds> {
+        *self.expires.borrow()
+    }
+
+    /// The memory was asked: it keeps the epoch's records until then.
+    pub(crate) fn adopt(&self, expires: UnixSeconds) {
+        self.expires.send_replace(Some(expires));
+    }
+
+    /// Waits until the memory has been asked.
+    pub(crate) async fn adopted(&self, patience: Duration) -> Result<UnixSeconds, Unknown> {
+        let mut expires = self.expires.subscribe();
+        match timeout(patience, expires.wait_for(Option::is_some)).await {
+            Ok(Ok(expires)) => expires.ok_or(Unknown::TimedOut),
+            _ => Err(Unknown::TimedOut),
+        }
+    }
+
+    /// Some of its records are gone: true the first time this is said.
+    pub(crate) fn set_lost(&self) -> bool {
+        !self.lost.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_known_spent(&self, key: &SpentKey) -> bool {
+        self.spent.contains(ShortKey::of(key))
+    }
+
+    pub(crate) fn remember_spent(&self, key: &SpentKey) {
+        self.spent.insert(ShortKey::of(key));
+    }
+
+    pub(crate) fn remembered(&self) -> usize {
+        self.spent.len()
+    }
+}
+
+/// All of them: few, so a list.
+pub(crate) struct Epochs {
+    list: RwLock<Vec<Arc<EpochState>>>,
+    cache_bytes: usize,
+}
+
+impl Epochs {
+    /// `cache_bytes` is what the keys known to be spent may take for each epoch.
+    pub(crate) fn new(cache_bytes: usize) -> Self {
+        Self { list: RwLock::default(), cache_bytes }
+    }
+
+    pub(crate) fn find(&self, key: TokenKeyId) -> Option<Arc<EpochState>> {
+        self.list.read().iter().find(|epoch| epoch.key == key).cloned()
+    }
+
+    /// The epoch, added to the list if need be.
+    pub(crate) fn enter(&self, key: TokenKeyId, wanted: UnixSeconds) -> Arc<EpochState> {
+        let mut list = self.list.write();
+        if let Some(known) = list.iter().find(|epoch| epoch.key == key) {
+            return Arc::clone(known);
+        }
+        let epoch = Arc::new(EpochState {
+            key,
+            wanted,
+            expires: watch::Sender::new(None),
+            lost: AtomicBool::new(false),
+            spent: SpentCache::new(self.cache_bytes),
+        });
+        list.push(Arc::clone(&epoch));
+        epoch
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<EpochState>> {
+        self.list.read().clone()
+    }
+
+    /// Forgets epochs that have expired. Should one be asked for again, the memory's canaries still say that it has:
+    /// they never expire.
+    pub(crate) fn drop_expired(&self, now: UnixSeconds) -> usize {
+        let mut list = self.list.write();
+        let over = |epoch: &Arc<EpochState>| now >= epoch.expires().unwrap_or(epoch.wanted);
+        list.extract_if(.., |epoch| over(epoch)).count()
+    }
+}

@@ -1,0 +1,73 @@
+//! One connection used by one task at a time: for probes and canaries, and to prove a connection before it is used.
+
+use super::address::{Address, Stream, Tls};
+use super::failure::broken;
+use super::protocol::{Asked, Command, LONGEST_REPLY, Reply, parse};
+use crate::Unknown;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+/// A connection whose answers are read in order. After an error it is of no use: drop it.
+#[derive(Debug)]
+pub(crate) struct Line {
+    stream: Stream,
+    patience: Duration,
+    buffer: Box<[u8; 4 * LONGEST_REPLY]>,
+}
+
+impl Line {
+    /// Connects within `patience`, which is also what each later exchange may take.
+    pub(crate) async fn open(
+        address: &Address,
+        tls: Option<&Tls>,
+        patience: Duration,
+    ) -> Result<Self, Unknown> {
+        let stream = timeout(patience, address.connect(tls)).await.map_err(|_| Unknown::TimedOut)?;
+        let stream = stream.map_err(|error| broken(&error))?;
+        Ok(Self { stream, patience, buffer: Box::new([0; 4 * LONGEST_REPLY]) })
+    }
+
+    /// Sends all commands in one write and reads their replies.
+    pub(crate) async fn exchange(&mut self, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
+        let patience = self.patience;
+        timeout(patience, self.send_and_read(commands)).await.unwrap_or(Err(Unknown::TimedOut))
+    }
+
+    /// The stream, when all that was asked has been answered.
+    pub(crate) fn into_stream(self) -> Stream {
+        self.stream
+    }
+
+    async fn send_and_read(&mut self, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
+        let mut out = Vec::with_capacity(commands.len() * 100);
+        commands.iter().for_each(|command| command.encode(&mut out));
+        self.stream.write_all(&out).await.map_err(|error| broken(&error))?;
+        self.stream.flush().await.map_err(|error| broken(&error))?;
+        let mut asked: std::collections::VecDeque<Asked> = commands.iter().map(Command::asked).collect();
+        let mut replies = Vec::with_capacity(commands.len());
+        let mut filled = 0;
+        while !asked.is_empty() {
+            let read = self.stream.read(&mut self.buffer[filled..]).await.map_err(|error| broken(&error))?;
+            if read == 0 {
+                return Err(Unknown::Unavailable(std::io::ErrorKind::UnexpectedEof));
+            }
+            filled += read;
+            let mut used = 0;
+            while let Some(front) = asked.front() {
+                match parse(front, &self.buffer[used..filled]).map_err(|_| Unknown::Garbled)? {
+                    Some((reply, length)) => {
+                        asked.pop_front();
+                        replies.push(reply);
+                        used += length;
+                    }
+                    None => break,
+                }
+            }
+            self.buffer.copy_within(used..filled, 0);
+            filled -= used;
+        }
+        // More than was asked for: whose answer would that be?
+        if filled == 0 { Ok(replies) } else { Err(Unknown::Garbled) }
+    }
+}

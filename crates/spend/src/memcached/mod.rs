@@ -1,0 +1,161 @@
+//! The store for a fleet: one memory of memcacheds, reached directly or through mcrouter or twemproxy.
+//!
+//! ```text
+//! Client (one a runtime) ── transport ── door ── mcrouter ── memcached
+//!    │                      pipelined    one of several addresses
+//!    │                      or pooled    of the same memory
+//!    └─ Memory: epochs, keys known spent, counters; one a process, watched by a thread of its own
+//! ```
+//!
+//! * A spend is one `add` of a record with a value of its own; `STORED` is the only admission. The epoch's end is its
+//!   absolute expiry.
+//! * A connection is used only after it has read one of this process's probes: it leads to the memory the others lead
+//!   to (`door`, `probe`).
+//! * Canaries tell when the memory has lost records, and hold when an epoch's records expire (`canary`, `watch`).
+//!
+//! docs/spend-contract.md has what this keeps and what it cannot; docs/decisions/store-transport.md why pipelined is the
+//! default.
+
+mod address;
+mod cache;
+mod canary;
+mod checked;
+mod client;
+mod door;
+mod epochs;
+mod failure;
+mod line;
+mod options;
+mod pipelined;
+mod pooled;
+mod probe;
+mod protocol;
+mod stats;
+mod watch;
+
+pub use address::{Address, AddressError, Tls};
+pub use client::Client;
+pub use options::{OnLoss, Options, Pool, Transport, pool_size};
+pub use stats::{Ended, Totals, Verb};
+
+use crate::Unknown;
+use door::Door;
+use epochs::Epochs;
+use postern_token::{TokenKeyId, UnixSeconds};
+use stats::Counters;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use tokio::sync::{Notify, watch as channel};
+use watch::Watch;
+
+/// The most addresses: they are doors to one memory, not servers.
+const MOST_ADDRESSES: usize = 32;
+
+/// The shared store of one process.
+///
+/// It has a thread that proves the doors and reads the canaries; [`Memcached::client`] makes the connections that spend.
+/// Dropping it ends the thread; clients then go on with what was known.
+pub struct Memcached {
+    memory: Arc<Memory>,
+    _watch: Watch,
+}
+
+/// What all users of the store share.
+struct Memory {
+    options: Options,
+    doors: Vec<Arc<Door>>,
+    epochs: Epochs,
+    counters: Arc<Counters>,
+    /// Wakes the watch.
+    nudge: Arc<Notify>,
+}
+
+/// How the store is.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// Whether a spend could be answered.
+    pub ready: Result<(), Unknown>,
+    /// The token keys of which records were lost, so that tokens already spent may be spent again.
+    pub lost: Vec<TokenKeyId>,
+    /// Each address, the connections to it, and whether it leads to another memory than the first.
+    pub doors: Vec<(Address, usize, bool)>,
+    /// Keys known to be spent, held in this process.
+    pub remembered: usize,
+}
+
+impl Memcached {
+    /// Opens the store. Does not wait for any connection: until there is one, everything is refused as unknown.
+    ///
+    /// # Errors
+    /// When there is no address or too many, or no thread can be started.
+    pub fn open(options: Options) -> io::Result<Self> {
+        if options.addresses.is_empty() || options.addresses.len() > MOST_ADDRESSES {
+            let message = format!("between 1 and {MOST_ADDRESSES} addresses are needed");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let nudge = Arc::new(Notify::new());
+        let (publish, probes) = channel::channel(None);
+        let door = |address: &Address| {
+            let (tls, patience) = (options.tls.clone(), options.connect_timeout);
+            Arc::new(Door::new(address.clone(), tls, patience, probes.clone(), Arc::clone(&nudge)))
+        };
+        let memory = Arc::new(Memory {
+            doors: options.addresses.iter().map(door).collect(),
+            epochs: Epochs::new(options.cache_bytes),
+            counters: Arc::default(),
+            nudge,
+            options,
+        });
+        Ok(Self { _watch: Watch::start(Arc::clone(&memory), publish)?, memory })
+    }
+
+    /// Connections for the present runtime.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::start(&self.memory)
+    }
+
+    /// How the store is now.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let doors = &self.memory.doors;
+        let ready = if doors.iter().any(|door| door.is_foreign()) {
+            Err(Unknown::Unproven)
+        } else if doors.iter().all(|door| door.connections() == 0) {
+            Err(Unknown::Unavailable(io::ErrorKind::NotConnected))
+        } else {
+            Ok(())
+        };
+        let epochs = self.memory.epochs.all();
+        Health {
+            ready,
+            lost: epochs.iter().filter(|epoch| epoch.is_lost()).map(|epoch| epoch.key).collect(),
+            doors: doors
+                .iter()
+                .map(|door| (door.address().clone(), door.connections(), door.is_foreign()))
+                .collect(),
+            remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),
+        }
+    }
+
+    /// What was counted since the store was opened.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.memory.counters.totals()
+    }
+
+    /// Forgets what this process remembers of expired epochs.
+    pub fn drop_expired(&self, now: UnixSeconds) -> usize {
+        self.memory.epochs.drop_expired(now)
+    }
+}
+
+impl fmt::Debug for Memcached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memcached").field("health", &self.health()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+//! What an operator chooses about the shared store.
+
+use super::address::{Address, Tls};
+use std::time::Duration;
+
+/// How to reach and use the shared store.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The doors to one memory: at least one.
+    pub addresses: Vec<Address>,
+    /// TLS to all of them.
+    pub tls: Option<Tls>,
+    /// How commands travel.
+    pub transport: Transport,
+    /// How long a command may take. What takes longer is unknown, and its connection is closed.
+    pub timeout: Duration,
+    /// How long connecting may take, and then proving the connection.
+    pub connect_timeout: Duration,
+    /// How often the canaries are read, and the doors proven.
+    pub canary_interval: Duration,
+    /// What to do when the memory has lost records.
+    pub on_loss: OnLoss,
+    /// Ask whose record it is when an `add` went unanswered, and admit if it is this attempt's. Right only where every
+    /// record has one copy: behind a quorum a minority's copy answers too, and two presentations could be admitted.
+    pub ask_whose: bool,
+    /// Memory for keys known to be spent, in bytes for each epoch.
+    pub cache_bytes: usize,
+}
+
+/// How commands travel.
+#[derive(Clone, Debug)]
+pub enum Transport {
+    /// Connections that carry the commands of all callers at once.
+    Pipelined {
+        /// Connections to each address, for each runtime.
+        connections: usize,
+        /// The most commands without an answer on one connection. What comes on top is refused at once.
+        queue: usize,
+    },
+    /// A pool of connections that carry one command at a time.
+    Pooled(Pool),
+}
+
+/// A pool of connections.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Connections to each address, for each runtime.
+    pub size: usize,
+    /// How long a command may wait for a connection.
+    pub checkout_timeout: Duration,
+    /// Ask a connection for its `version` before each use. One more round trip, and not about the memory: mcrouter
+    /// answers it by itself.
+    pub check_on_checkout: bool,
+    /// How often each idle connection is proven again.
+    pub idle_probe: Duration,
+    /// A connection is replaced when it has lasted so long.
+    pub max_lifetime: Duration,
+}
+
+/// What to do when the memory has lost records of an epoch, so that its spent tokens may be spent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum OnLoss {
+    /// Go on, and say so.
+    #[default]
+    Warn,
+    /// Refuse the epoch's tokens as unknown ([`Unknown::RecordsLost`](crate::Unknown::RecordsLost)).
+    Refuse,
+    /// Refuse the epoch's tokens as those of a retired key, so that clients come back with tokens of another.
+    Retire,
+}
+
+/// How many connections carry `commands_per_second` of which each takes `latency`: by Little's law as many as are under
+/// way on average, and three standard deviations more, for arrivals come in bursts.
+///
+/// ```
+/// # use postern_spend::memcached::pool_size;
+/// # use std::time::Duration;
+/// // 5,000 a second at 1 ms each: 5 on average.
+/// assert_eq!(pool_size(5_000.0, Duration::from_millis(1)), 12);
+/// // The same at 45 ms: 225.
+/// assert_eq!(pool_size(5_000.0, Duration::from_millis(45)), 270);
+/// ```
+#[must_use]
+pub fn pool_size(commands_per_second: f64, latency: Duration) -> usize {
+    let under_way = commands_per_second.max(0.0) * latency.as_secs_f64();
+    // A sum of finite, non-negative numbers; the cast saturates.
+    (under_way + 3.0 * under_way.sqrt()).ceil().max(1.0) as usize
+}

@@ -1,0 +1,165 @@
+//! The task of one connection: it connects, serves a lane until something goes wrong, and connects again.
+
+use super::lane::Lane;
+use crate::Unknown;
+use crate::memcached::address::Stream;
+use crate::memcached::door::Door;
+use crate::memcached::failure::broken;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Room for a hundred replies or more a read.
+const READ_BUFFER: usize = 16 * 1024;
+
+/// A connection that lasted so long is replaced without a pause.
+const STEADY: Duration = Duration::from_secs(1);
+/// A timer that has nothing to watch.
+const NEVER: Duration = Duration::from_secs(86_400);
+
+/// Keeps a lane connected until it is dropped.
+pub(crate) async fn run(lane: Arc<Lane>, door: Arc<Door>, patience: Duration) {
+    let lane = CloseOnDrop(lane);
+    let mut backoff = door.backoff();
+    loop {
+        let reason = match door.connect_proven().await {
+            Ok(stream) => {
+                lane.0.open();
+                let _up = door.connected();
+                let since = Instant::now();
+                let reason = serve(stream, &lane.0, patience).await;
+                if since.elapsed() > STEADY {
+                    backoff.reset();
+                }
+                reason
+            }
+            Err(reason) => reason,
+        };
+        lane.0.close(reason);
+        door.failed(reason);
+        backoff.wait().await;
+    }
+}
+
+/// A runtime that shuts down drops this task wherever it is, and callers of other runtimes may still wait.
+struct CloseOnDrop(Arc<Lane>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close(Unknown::Unavailable(std::io::ErrorKind::NotConnected));
+    }
+}
+
+/// Serves the lane until the connection fails, and says how.
+async fn serve(stream: Stream, lane: &Lane, patience: Duration) -> Unknown {
+    let mut deadline = pin!(sleep(NEVER));
+    let mut serving = Serving {
+        stream,
+        lane,
+        patience,
+        watched: false,
+        taken: Vec::new(),
+        written: 0,
+        flushing: false,
+        buffer: vec![0; READ_BUFFER].into_boxed_slice(),
+        filled: 0,
+        woken: Vec::new(),
+    };
+    poll_fn(|cx| serving.poll(cx, deadline.as_mut())).await
+}
+
+struct Serving<'a> {
+    stream: Stream,
+    lane: &'a Lane,
+    patience: Duration,
+    /// Whether the timer is set.
+    watched: bool,
+    /// Commands being written, and how much of them is.
+    taken: Vec<u8>,
+    written: usize,
+    flushing: bool,
+    /// Replies being read, and how much of the buffer they fill.
+    buffer: Box<[u8]>,
+    filled: usize,
+    woken: Vec<Waker>,
+}
+
+impl Serving<'_> {
+    /// Ready when the connection must be closed.
+    fn poll(&mut self, cx: &mut Context<'_>, deadline: Pin<&mut Sleep>) -> Poll<Unknown> {
+        if let Poll::Ready(reason) = self.poll_read(cx) {
+            return Poll::Ready(reason);
+        }
+        if let Poll::Ready(reason) = self.poll_write(cx) {
+            return Poll::Ready(reason);
+        }
+        self.poll_deadline(cx, deadline)
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Unknown> {
+        loop {
+            let mut room = ReadBuf::new(&mut self.buffer[self.filled..]);
+            if let Err(error) = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room)) {
+                return Poll::Ready(broken(&error));
+            }
+            let read = room.filled().len();
+            if read == 0 {
+                return Poll::Ready(Unknown::Unavailable(std::io::ErrorKind::UnexpectedEof));
+            }
+            self.filled += read;
+            let delivered = self.lane.deliver(&self.buffer[..self.filled], &mut self.woken);
+            self.woken.drain(..).for_each(Waker::wake);
+            let Ok(used) = delivered else { return Poll::Ready(Unknown::Garbled) };
+            self.buffer.copy_within(used..self.filled, 0);
+            self.filled -= used; // shorter than one reply, so there is always room
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Unknown> {
+        loop {
+            if self.written == self.taken.len() {
+                if self.flushing {
+                    if let Err(error) = ready!(Pin::new(&mut self.stream).poll_flush(cx)) {
+                        return Poll::Ready(broken(&error));
+                    }
+                    self.flushing = false;
+                }
+                self.taken.clear();
+                self.written = 0;
+                if !self.lane.take(&mut self.taken, cx.waker()) {
+                    return Poll::Pending;
+                }
+            }
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.taken[self.written..])) {
+                Ok(0) => return Poll::Ready(Unknown::Unavailable(std::io::ErrorKind::WriteZero)),
+                Ok(written) => self.written += written,
+                Err(error) => return Poll::Ready(broken(&error)),
+            }
+            self.flushing = true;
+        }
+    }
+
+    /// Replies come in order, so one timer for the oldest command does for all: when it has waited too long, nothing
+    /// behind it will be answered in time either. The timer is set when it fires and when an idle connection gets
+    /// something to do, not with every command.
+    fn poll_deadline(&mut self, cx: &mut Context<'_>, mut deadline: Pin<&mut Sleep>) -> Poll<Unknown> {
+        if !self.watched && !self.taken.is_empty() {
+            self.watched = true;
+            deadline.as_mut().reset(Instant::now() + self.patience);
+        }
+        while deadline.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            let next = self.lane.oldest().map(|since| Instant::from_std(since) + self.patience);
+            if next.is_some_and(|due| due <= now) {
+                return Poll::Ready(Unknown::TimedOut);
+            }
+            self.watched = next.is_some();
+            deadline.as_mut().reset(next.unwrap_or(now + NEVER));
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,57 @@
+//! The pipelined transport: one connection carries the commands of all callers at once.
+//!
+//! Commands that come together leave in one write, replies are matched in order, and no caller waits for another's
+//! round trip. `lane` is the queue, `connection` the task that serves it.
+
+mod connection;
+mod lane;
+
+use super::door::Door;
+use super::failure::Failure;
+use super::protocol::{Command, Reply};
+use crate::Unknown;
+use lane::Lane;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// The lanes to one address.
+pub(crate) struct Pipelined {
+    lanes: Vec<(Arc<Lane>, JoinHandle<()>)>,
+}
+
+impl Pipelined {
+    /// Starts the connections on the present runtime. Until the first is proven, everything is refused.
+    pub(crate) fn start(door: &Arc<Door>, connections: usize, queue: usize, patience: Duration) -> Self {
+        let lanes = (0..connections.max(1)).map(|_| {
+            let lane = Arc::new(Lane::new(queue.max(1)));
+            let task = tokio::spawn(connection::run(Arc::clone(&lane), Arc::clone(door), patience));
+            (lane, task)
+        });
+        Self { lanes: lanes.collect() }
+    }
+
+    pub(crate) async fn exchange(&self, command: &Command) -> Result<Reply, Failure> {
+        let idlest =
+            self.lanes.iter().filter(|(lane, _)| lane.is_up()).min_by_key(|(lane, _)| lane.outstanding());
+        match idlest.or(self.lanes.first()) {
+            Some((lane, _)) => lane.submit(command)?.await,
+            None => Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected))),
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.lanes.iter().any(|(lane, _)| lane.is_up())
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.lanes.iter().map(|(lane, _)| lane.outstanding()).sum()
+    }
+}
+
+impl Drop for Pipelined {
+    fn drop(&mut self) {
+        self.lanes.iter().for_each(|(_, task)| task.abort());
+    }
+}

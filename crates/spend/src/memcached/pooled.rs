@@ -1,0 +1,288 @@
+//! The pooled transport: bb8 over memcache-async, a connection a command.
+//!
+//! Both crates need a guard before they may decide about admission (docs/decisions/store-transport.md):
+//!
+//! * memcache-async takes any line that is not an error or `NOT_STORED` for a stored record, reads lines and values of
+//!   any length, and writes `add` in three pieces. It reads here through [`Checked`](super::checked::Checked), which
+//!   lets only a complete reply through that the strict parser has accepted, and writes into a buffer that is flushed
+//!   once.
+//! * bb8 hands a connection out again although the exchange on it was cancelled, and serves some waiters while others
+//!   starve. A connection whose exchange did not finish is broken here, and a fair semaphore stands in front.
+
+use super::checked::Checked;
+use super::door::{Connected, Door};
+use super::failure::{Failure, broken};
+use super::options::Pool;
+use super::protocol::{Command, Reply};
+use super::stats::Counters;
+use crate::{Unknown, Waits};
+use bb8::{ManageConnection, RunError};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Failures in a row after which the pool stops trying and leaves it to the background.
+const ENOUGH: u32 = 3;
+
+/// The pool of one address.
+pub(crate) struct Pooled {
+    core: Arc<Core>,
+    tending: JoinHandle<()>,
+}
+
+struct Core {
+    pool: bb8::Pool<Connector>,
+    /// As many turns as connections: FIFO, where bb8 is not.
+    turns: Semaphore,
+    size: usize,
+    door: Arc<Door>,
+    breaker: Breaker,
+    options: Pool,
+    patience: Duration,
+    counters: Arc<Counters>,
+}
+
+impl Pooled {
+    /// Builds the pool on the present runtime. Until a connection is proven, everything is refused.
+    pub(crate) fn start(
+        door: &Arc<Door>,
+        options: &Pool,
+        patience: Duration,
+        counters: &Arc<Counters>,
+    ) -> Self {
+        let size = options.size.max(1);
+        let pool = bb8::Pool::builder()
+            .max_size(u32::try_from(size).unwrap_or(u32::MAX))
+            .min_idle(u32::try_from(size).ok())
+            .connection_timeout(options.checkout_timeout)
+            .idle_timeout(None)
+            .max_lifetime(Some(options.max_lifetime))
+            .reaper_rate(Duration::from_secs(1))
+            .retry_connection(false)
+            // The one that idled longest comes next: so the background probe gets round to all of them.
+            .queue_strategy(bb8::QueueStrategy::Fifo)
+            .test_on_check_out(options.check_on_checkout)
+            .build_unchecked(Connector { door: Arc::clone(door), patience });
+        let core = Arc::new(Core {
+            pool,
+            turns: Semaphore::new(size),
+            size,
+            door: Arc::clone(door),
+            breaker: Breaker::default(),
+            options: options.clone(),
+            patience,
+            counters: Arc::clone(counters),
+        });
+        let tending = tokio::spawn(tend(Arc::clone(&core)));
+        Self { core, tending }
+    }
+
+    pub(crate) async fn exchange(&self, command: &Command, waits: &mut Waits) -> Result<Reply, Failure> {
+        self.core.exchange(command, waits).await
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.core.breaker.is_closed()
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.core.size - self.core.turns.available_permits().min(self.core.size)
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        self.tending.abort();
+    }
+}
+
+impl Core {
+    async fn exchange(&self, command: &Command, waits: &mut Waits) -> Result<Reply, Failure> {
+        if !self.breaker.is_closed() {
+            return Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected)));
+        }
+        let began = Instant::now();
+        let checkout = self.checkout().await;
+        waits.pool += began.elapsed();
+        let (_turn, mut connection) = checkout.map_err(Failure::NotSent)?;
+        waits.health += std::mem::take(&mut connection.checked_for);
+        match timeout(self.patience, connection.exchange(command)).await {
+            Ok(Ok(reply)) => {
+                self.breaker.succeeded();
+                Ok(reply)
+            }
+            Ok(Err(error)) => Err(Failure::Sent(self.failed(broken(&error)))),
+            Err(_) => Err(Failure::Sent(self.failed(Unknown::TimedOut))),
+        }
+    }
+
+    async fn checkout(
+        &self,
+    ) -> Result<(tokio::sync::SemaphorePermit<'_>, bb8::PooledConnection<'_, Connector>), Unknown> {
+        let turn = match self.turns.try_acquire() {
+            Ok(turn) => turn,
+            Err(_) => {
+                self.counters.pool_waited();
+                let turn = timeout(self.options.checkout_timeout, self.turns.acquire()).await;
+                let turn = turn.map_err(|_| Unknown::Overloaded)?;
+                turn.map_err(|_| Unknown::Overloaded)? // never closed
+            }
+        };
+        match self.pool.get().await {
+            Ok(connection) => Ok((turn, connection)),
+            // A turn was free, so it was connecting that took too long.
+            Err(RunError::TimedOut) => Err(self.failed(Unknown::TimedOut)),
+            Err(RunError::User(error)) => Err(self.failed(broken(&error))),
+        }
+    }
+
+    fn failed(&self, reason: Unknown) -> Unknown {
+        if self.breaker.failed() {
+            self.door.failed(reason);
+        }
+        reason
+    }
+}
+
+/// Keeps the pool's connections good: proves idle ones again, and closes the breaker when the store is back.
+async fn tend(core: Arc<Core>) {
+    loop {
+        if core.breaker.is_closed() {
+            let pause = tokio::time::sleep(core.options.idle_probe);
+            tokio::select! {
+                () = pause => prove_idle(&core).await,
+                () = core.breaker.opened.notified() => {}
+            }
+            continue;
+        }
+        let mut backoff = core.door.backoff();
+        loop {
+            match core.door.connect_proven().await {
+                Ok(_) => break,
+                Err(reason) => core.door.failed(reason),
+            }
+            backoff.wait().await;
+        }
+        core.breaker.close();
+        let mut warm = Vec::new(); // all at once, or the same one would be taken again and again
+        for _ in 0..core.size {
+            warm.extend(core.pool.get().await.ok());
+        }
+    }
+}
+
+/// Asks each idle connection for a probe; one that does not answer is dropped, and bb8 makes another.
+async fn prove_idle(core: &Core) {
+    for _ in 0..core.pool.state().idle_connections {
+        let Ok(_turn) = core.turns.try_acquire() else { return };
+        let Ok(mut connection) = core.pool.get().await else { return };
+        let proven = timeout(core.patience, connection.prove()).await;
+        if !matches!(proven, Ok(Ok(()))) {
+            core.failed(Unknown::TimedOut);
+        }
+    }
+}
+
+/// Makes bb8's connections.
+struct Connector {
+    door: Arc<Door>,
+    patience: Duration,
+}
+
+impl ManageConnection for Connector {
+    type Connection = Connection;
+    type Error = io::Error;
+
+    async fn connect(&self) -> Result<Connection, io::Error> {
+        let stream = self.door.connect_proven().await.map_err(io::Error::other)?;
+        Ok(Connection {
+            checked: Checked::new(stream),
+            in_flight: AtomicBool::new(false),
+            checked_for: Duration::ZERO,
+            _up: self.door.connected(),
+        })
+    }
+
+    async fn is_valid(&self, connection: &mut Connection) -> Result<(), io::Error> {
+        let began = Instant::now();
+        timeout(self.patience, connection.version()).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))?;
+        connection.checked_for = began.elapsed();
+        Ok(())
+    }
+
+    fn has_broken(&self, connection: &mut Connection) -> bool {
+        connection.in_flight.load(Ordering::Relaxed)
+    }
+}
+
+struct Connection {
+    checked: Checked,
+    /// Set before each exchange, cleared when it has come to its end: a connection on which a reply is still to come
+    /// must not be used again, or its next user would read it.
+    in_flight: AtomicBool,
+    /// How long the check at checkout took.
+    checked_for: Duration,
+    _up: Connected,
+}
+
+impl Connection {
+    async fn exchange(&mut self, command: &Command) -> Result<Reply, io::Error> {
+        self.in_flight.store(true, Ordering::Relaxed);
+        let reply = self.checked.exchange(command).await?;
+        self.in_flight.store(false, Ordering::Relaxed);
+        Ok(reply)
+    }
+
+    async fn version(&mut self) -> Result<(), io::Error> {
+        self.in_flight.store(true, Ordering::Relaxed);
+        self.checked.version().await?;
+        self.in_flight.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Any `get` that is answered shows that the connection works.
+    async fn prove(&mut self) -> Result<(), io::Error> {
+        let nothing = super::protocol::RecordKey::new(super::protocol::Kind::Probe, &rand::random());
+        self.exchange(&Command::Get(nothing)).await.map(drop)
+    }
+}
+
+/// Open while the store does not answer: callers are refused at once instead of each waiting in vain.
+#[derive(Default)]
+struct Breaker {
+    closed: AtomicBool,
+    failures: AtomicU32,
+    opened: Notify,
+}
+
+impl Breaker {
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn close(&self) {
+        self.failures.store(0, Ordering::Relaxed);
+        self.closed.store(true, Ordering::Release);
+    }
+
+    fn succeeded(&self) {
+        // A plain load first: the flag's cache line stays shared while all is well.
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// True when this failure opened it.
+    fn failed(&self) -> bool {
+        let enough = self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= ENOUGH;
+        let opened = enough && self.closed.swap(false, Ordering::AcqRel);
+        if opened {
+            self.opened.notify_one();
+        }
+        opened
+    }
+}

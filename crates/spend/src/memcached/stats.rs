@@ -1,0 +1,132 @@
+//! What the store counts: everything since it was opened. Outcomes for the daemon to publish; no names, no labels.
+
+use super::failure::Failure;
+use super::protocol::{Command, Reply};
+use crate::Unknown;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A command of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// The hint.
+    Get,
+    /// The verdict.
+    Add,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ended {
+    /// `STORED`.
+    Stored,
+    /// `NOT_STORED`.
+    NotStored,
+    /// A record was read.
+    Hit,
+    /// No record was found.
+    Miss,
+    /// `SERVER_ERROR`.
+    ServerError,
+    /// No reply in time.
+    TimedOut,
+    /// The connection broke, or what came was no reply.
+    Broken,
+    /// Not sent: no connection, a full queue, no free connection in time.
+    Refused,
+}
+
+impl Verb {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Get, Self::Add];
+}
+
+impl Ended {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Stored,
+        Self::NotStored,
+        Self::Hit,
+        Self::Miss,
+        Self::ServerError,
+        Self::TimedOut,
+        Self::Broken,
+        Self::Refused,
+    ];
+
+    fn of(result: &Result<Reply, Failure>) -> Self {
+        match result {
+            Ok(Reply::Stored) => Self::Stored,
+            Ok(Reply::NotStored) => Self::NotStored,
+            Ok(Reply::Hit(_)) => Self::Hit,
+            Ok(Reply::Miss) => Self::Miss,
+            Ok(Reply::ServerError) => Self::ServerError,
+            Err(Failure::NotSent(_)) => Self::Refused,
+            Err(Failure::Sent(Unknown::TimedOut)) => Self::TimedOut,
+            Err(Failure::Sent(_)) => Self::Broken,
+        }
+    }
+}
+
+/// The counters of one store, shared by all its users.
+#[derive(Default)]
+pub(crate) struct Counters {
+    commands: [[AtomicU64; Ended::ALL.len()]; Verb::ALL.len()],
+    cache_hits: AtomicU64,
+    pool_waits: AtomicU64,
+    canaries_lost: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn command(&self, command: &Command, result: &Result<Reply, Failure>) {
+        let verb = match command {
+            Command::Get(_) => Verb::Get,
+            Command::Add { .. } => Verb::Add,
+        };
+        self.commands[verb as usize][Ended::of(result) as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn cache_hit(&self) {
+        self.cache_hits.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn pool_waited(&self) {
+        self.pool_waits.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn canaries_lost(&self, number: u64) {
+        self.canaries_lost.fetch_add(number, Relaxed);
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        let mut commands = [[0; Ended::ALL.len()]; Verb::ALL.len()];
+        for (counts, totals) in self.commands.iter().zip(&mut commands) {
+            counts.iter().zip(totals).for_each(|(count, total)| *total = count.load(Relaxed));
+        }
+        Totals {
+            commands,
+            cache_hits: self.cache_hits.load(Relaxed),
+            pool_waits: self.pool_waits.load(Relaxed),
+            canaries_lost: self.canaries_lost.load(Relaxed),
+        }
+    }
+}
+
+/// The counters at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    commands: [[u64; Ended::ALL.len()]; Verb::ALL.len()],
+    /// Replays answered from the memory of this process.
+    pub cache_hits: u64,
+    /// Commands that found no free connection in the pool.
+    pub pool_waits: u64,
+    /// Canaries that were gone.
+    pub canaries_lost: u64,
+}
+
+impl Totals {
+    /// How many commands ended this way.
+    #[must_use]
+    pub fn commands(&self, verb: Verb, ended: Ended) -> u64 {
+        self.commands[verb as usize][ended as usize]
+    }
+}

@@ -1,0 +1,171 @@
+//! The watch: a thread that proves the doors, begins epochs and reads canaries, away from the runtimes that spend.
+
+use super::Memory;
+use super::line::Line;
+use super::probe::{Probes, Proof};
+use super::protocol::{Command, Reply};
+use crate::Unknown;
+use postern_token::{TokenKeyId, UnixSeconds};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use tokio::runtime::Builder;
+use tokio::sync::{oneshot, watch as channel};
+use tokio::time::sleep;
+
+mod tend;
+use tend::Tended;
+
+/// The shortest time between two rounds, however often the watch is woken.
+const BREATH: Duration = Duration::from_millis(5);
+
+/// The thread. It ends when this is dropped.
+pub(super) struct Watch(#[expect(dead_code, reason = "dropping it is the signal")] oneshot::Sender<()>);
+
+impl Watch {
+    pub(super) fn start(
+        memory: Arc<Memory>,
+        publish: channel::Sender<Option<Arc<Probes>>>,
+    ) -> io::Result<Self> {
+        let (keep, ended) = oneshot::channel();
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        thread::Builder::new().name("store-watch".to_owned()).spawn(move || {
+            let lines = memory.doors.iter().map(|_| None).collect();
+            let rounds = Rounds { memory, publish, lines, tended: HashMap::new() };
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = ended => {}
+                    () = rounds.run() => {}
+                }
+            });
+        })?;
+        Ok(Self(keep))
+    }
+}
+
+struct Rounds {
+    memory: Arc<Memory>,
+    publish: channel::Sender<Option<Arc<Probes>>>,
+    /// A connection through each door, kept from round to round.
+    lines: Vec<Option<Line>>,
+    tended: HashMap<TokenKeyId, Tended>,
+}
+
+impl Rounds {
+    async fn run(mut self) {
+        loop {
+            let now = UnixSeconds::now();
+            if let Some(door) = self.prove_doors(now).await {
+                self.tend_epochs(door, now).await;
+            }
+            sleep(BREATH).await;
+            tokio::select! {
+                () = self.memory.nudge.notified() => {}
+                () = sleep(self.memory.options.canary_interval) => {}
+            }
+        }
+    }
+
+    /// Reads the probes through every door. Returns a door that leads to the memory, if there is one.
+    async fn prove_doors(&mut self, now: UnixSeconds) -> Option<usize> {
+        let published = self.publish.borrow().clone();
+        let Some(probes) = published.filter(|probes| !probes.are_old(now)) else {
+            return self.renew(now).await;
+        };
+        let mut proofs = Vec::new();
+        for door in 0..self.lines.len() {
+            proofs.push(self.read(door, &probes).await);
+        }
+        let Some(same) = proofs.iter().position(|proof| *proof == Proof::Same) else {
+            // Nobody has them, and somebody could say so: they were lost, and so may have been more.
+            return if proofs.contains(&Proof::Other) { self.renew(now).await } else { None };
+        };
+        self.judge(same, &proofs, now).await;
+        Some(same)
+    }
+
+    /// Writes new probes through the first door that takes them, and publishes them when no other door contradicts.
+    async fn renew(&mut self, now: UnixSeconds) -> Option<usize> {
+        for writer in 0..self.lines.len() {
+            let Some(probes) = self.write(writer, now).await else { continue };
+            let mut proofs = Vec::new();
+            for door in 0..self.lines.len() {
+                proofs.push(self.read(door, &probes).await);
+            }
+            if proofs[writer] != Proof::Same {
+                continue;
+            }
+            self.judge(writer, &proofs, now).await;
+            if self.memory.doors.iter().any(|door| door.is_foreign()) {
+                return None;
+            }
+            // First what was lost with the old ones: connections are proven by the new ones from here on.
+            self.tend_epochs(writer, now).await;
+            self.publish.send_replace(Some(Arc::new(probes)));
+            return Some(writer);
+        }
+        None
+    }
+
+    /// Marks doors that lead to another memory than `same`, once a second reading has shown it again: records may have
+    /// been lost between the writing and the first.
+    async fn judge(&mut self, same: usize, proofs: &[Proof], now: UnixSeconds) {
+        for (index, proof) in proofs.iter().enumerate() {
+            let foreign = match proof {
+                Proof::Same => false,
+                Proof::Unclear => continue,
+                Proof::Other => match self.write(same, now).await {
+                    Some(again) => {
+                        self.read(index, &again).await == Proof::Other
+                            && self.read(same, &again).await == Proof::Same
+                    }
+                    None => continue,
+                },
+            };
+            let door = &self.memory.doors[index];
+            if foreign && !door.is_foreign() {
+                tracing::error!(
+                    address = %door.address(), other = %self.memory.doors[same].address(),
+                    "two addresses of the double-spend store lead to two memories, and each would admit a token once: \
+                     every token is refused until they lead to one, or one of them is removed"
+                );
+            }
+            door.set_foreign(foreign);
+        }
+    }
+
+    /// New probes, as far as they could be written through a door.
+    async fn write(&mut self, door: usize, now: UnixSeconds) -> Option<Probes> {
+        let probes = Probes::new(now);
+        let replies = self.ask(door, &probes.adds()).await.ok()?;
+        probes.stored(&replies)
+    }
+
+    async fn read(&mut self, door: usize, probes: &Probes) -> Proof {
+        match self.ask(door, &probes.gets()).await {
+            Ok(replies) => probes.judge(&replies),
+            Err(_) => Proof::Unclear,
+        }
+    }
+
+    /// One exchange through a door, over a kept connection if it still works. Every command here may be repeated.
+    async fn ask(&mut self, door: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
+        if let Some(mut line) = self.lines[door].take() {
+            match line.exchange(commands).await {
+                Ok(replies) => {
+                    self.lines[door] = Some(line);
+                    return Ok(replies);
+                }
+                // It would not answer on a new connection either.
+                Err(Unknown::TimedOut) => return Err(Unknown::TimedOut),
+                Err(_) => {}
+            }
+        }
+        let mut line = self.memory.doors[door].connect().await?;
+        let replies = line.exchange(commands).await?;
+        self.lines[door] = Some(line);
+        Ok(replies)
+    }
+}

@@ -1,0 +1,229 @@
+//! Tending the epochs: asking the memory what it knows of one, writing its canaries, and missing those that are gone.
+
+use super::Rounds;
+use crate::Unknown;
+use crate::memcached::canary::{Canaries, GROUPS, Mark, NEVER, adds, due, gets};
+use crate::memcached::epochs::EpochState;
+use crate::memcached::protocol::{RecordKey, Reply};
+use postern_token::{TokenKeyId, UnixSeconds};
+use std::sync::Arc;
+
+/// While an epoch is this young, in seconds, a canary that is not there may still be about to be written by the
+/// gateway that began it.
+const YOUNG: u64 = 60;
+/// Groups of sentinels written in one round: 320 records.
+const GROUPS_A_ROUND: u32 = 20;
+
+/// What the watch remembers of an epoch.
+pub(super) struct Tended {
+    mark: Mark,
+    /// All hearth canaries were seen at once: from then on one that is missing was lost.
+    whole: bool,
+    sentinels: Sentinels,
+    /// The last group that was read.
+    read: Option<u32>,
+}
+
+/// How far the sentinels are.
+#[derive(Clone, Copy, PartialEq)]
+enum Sentinels {
+    /// This process writes them: so many groups are done.
+    Writing(u32),
+    /// Another process does, or did.
+    Elsewhere,
+    Complete,
+}
+
+/// What was found under some canaries' keys.
+struct Found {
+    marks: Vec<Mark>,
+    /// Those that are not there.
+    missing: Vec<RecordKey>,
+    /// How many could not be asked for.
+    unclear: usize,
+}
+
+impl Rounds {
+    /// Tends all epochs through one door. What fails is tried again in the next round.
+    pub(super) async fn tend_epochs(&mut self, door: usize, now: UnixSeconds) {
+        let epochs = self.memory.epochs.all();
+        self.tended.retain(|key, _| epochs.iter().any(|epoch| epoch.key == *key));
+        for epoch in &epochs {
+            if let Err(reason) = self.tend(epoch, door, now).await {
+                tracing::debug!(%reason, "the canaries of an epoch could not be read");
+            }
+        }
+    }
+
+    async fn tend(&mut self, epoch: &Arc<EpochState>, door: usize, now: UnixSeconds) -> Result<(), Unknown> {
+        let hearth = Canaries(epoch.key).hearth();
+        let mut found = self.find(door, &hearth).await?;
+        if !self.tended.contains_key(&epoch.key) {
+            found = self.adopt(epoch, door, now, found).await?;
+        }
+        let Some(tended) = self.tended.get_mut(&epoch.key) else { return Ok(()) };
+        if found.missing.is_empty() && found.unclear == 0 {
+            tended.whole = true;
+        }
+        let (mark, whole) = (tended.mark, tended.whole);
+        let young = !whole && now.0.saturating_sub(mark.created.0) < YOUNG;
+        let gone = self.rewrite(door, &found.missing, Mark { rewritten: !young, ..mark }, NEVER).await?;
+        let rewritten = found.marks.iter().filter(|mark| mark.rewritten).count();
+        if young {
+            return self.tend_sentinels(epoch, door, now).await;
+        }
+        self.report(epoch, "hearth", gone, rewritten);
+        self.tend_sentinels(epoch, door, now).await
+    }
+
+    /// Begins an epoch, or takes over what the memory says of it.
+    async fn adopt(
+        &mut self,
+        epoch: &Arc<EpochState>,
+        door: usize,
+        now: UnixSeconds,
+        mut found: Found,
+    ) -> Result<Found, Unknown> {
+        let hearth = Canaries(epoch.key).hearth();
+        let mut sentinels = Sentinels::Elsewhere;
+        if found.marks.is_empty() {
+            if found.missing.is_empty() {
+                return Err(Unknown::Rejected); // nobody could say whether it is new
+            }
+            // Where an earlier life of the epoch is known here, the memory has lost all of it.
+            let rewritten = epoch.expires().is_some();
+            let mark = Mark { rewritten, expires: epoch.expires().unwrap_or(epoch.wanted), created: now };
+            self.rewrite(door, &hearth, mark, NEVER).await?;
+            // Another gateway may have been faster: what counts is what stands there.
+            found = self.find(door, &hearth).await?;
+            sentinels = Sentinels::Writing(0);
+        }
+        let (Some(expires), Some(created)) = (
+            found.marks.iter().map(|mark| mark.expires).min(),
+            found.marks.iter().map(|mark| mark.created).min(),
+        ) else {
+            return Err(Unknown::Rejected);
+        };
+        let mark = Mark { rewritten: false, expires, created };
+        let read = due(created, now);
+        self.tended.insert(epoch.key, Tended { mark, whole: false, sentinels, read });
+        if found.marks.iter().any(|mark| mark.rewritten) {
+            self.report(epoch, "hearth", 0, 1);
+        }
+        epoch.adopt(expires);
+        Ok(found)
+    }
+
+    async fn tend_sentinels(
+        &mut self,
+        epoch: &Arc<EpochState>,
+        door: usize,
+        now: UnixSeconds,
+    ) -> Result<(), Unknown> {
+        let Some(tended) = self.tended.get(&epoch.key) else { return Ok(()) };
+        let (mark, canaries) = (tended.mark, Canaries(epoch.key));
+        let next = match tended.sentinels {
+            Sentinels::Writing(done) => {
+                let until = (done + GROUPS_A_ROUND).min(GROUPS);
+                let keys: Vec<_> = (done..until).flat_map(|group| canaries.sentinels(group)).collect();
+                self.rewrite(door, &keys, mark, mark.expires).await?;
+                if until == GROUPS {
+                    self.rewrite(door, &canaries.complete(), mark, NEVER).await?;
+                    Sentinels::Complete
+                } else {
+                    Sentinels::Writing(until)
+                }
+            }
+            Sentinels::Elsewhere => {
+                let complete = self.find(door, &canaries.complete()).await?;
+                let young = now.0.saturating_sub(mark.created.0) < YOUNG;
+                match (complete.marks.is_empty(), complete.unclear) {
+                    (false, _) => Sentinels::Complete,
+                    // Whoever began has not finished, and will not.
+                    (true, 0) if !young => Sentinels::Writing(0),
+                    _ => Sentinels::Elsewhere,
+                }
+            }
+            Sentinels::Complete => {
+                self.read_group(epoch, door, now).await?;
+                Sentinels::Complete
+            }
+        };
+        if let Some(tended) = self.tended.get_mut(&epoch.key) {
+            tended.sentinels = next;
+        }
+        Ok(())
+    }
+
+    /// Reads the group of sentinels that is due, once.
+    async fn read_group(
+        &mut self,
+        epoch: &Arc<EpochState>,
+        door: usize,
+        now: UnixSeconds,
+    ) -> Result<(), Unknown> {
+        let Some(tended) = self.tended.get_mut(&epoch.key) else { return Ok(()) };
+        let (mark, group) = (tended.mark, due(tended.mark.created, now));
+        if group.is_none() || group <= tended.read {
+            return Ok(());
+        }
+        let keys = Canaries(epoch.key).sentinels(group.unwrap_or_default());
+        let found = self.find(door, &keys).await?;
+        let lost = Mark { rewritten: true, ..mark };
+        let gone = self.rewrite(door, &found.missing, lost, mark.expires).await?;
+        if let Some(tended) = self.tended.get_mut(&epoch.key) {
+            tended.read = group;
+        }
+        self.report(epoch, "sentinel", gone, found.marks.iter().filter(|mark| mark.rewritten).count());
+        Ok(())
+    }
+
+    async fn find(&mut self, door: usize, keys: &[RecordKey]) -> Result<Found, Unknown> {
+        let replies = self.ask(door, &gets(keys)).await?;
+        let mut found = Found { marks: Vec::new(), missing: Vec::new(), unclear: 0 };
+        for (key, reply) in keys.iter().zip(replies) {
+            match reply {
+                Reply::Hit(value) => match Mark::parse(&value) {
+                    Some(mark) => found.marks.push(mark),
+                    None => found.unclear += 1,
+                },
+                Reply::Miss => found.missing.push(*key),
+                Reply::Stored | Reply::NotStored | Reply::ServerError => found.unclear += 1,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes canaries where there are none, and returns how many were really missing: a miss alone proves nothing,
+    /// for a router may answer so for a server that is down. `STORED` proves it.
+    async fn rewrite(
+        &mut self,
+        door: usize,
+        keys: &[RecordKey],
+        mark: Mark,
+        expires: UnixSeconds,
+    ) -> Result<usize, Unknown> {
+        if keys.is_empty() {
+            return Ok(0);
+        }
+        let replies = self.ask(door, &adds(keys, mark, expires)).await?;
+        Ok(replies.iter().filter(|reply| **reply == Reply::Stored).count())
+    }
+
+    /// Records are lost when canaries were gone, or when another gateway has found them gone before.
+    fn report(&self, epoch: &EpochState, kind: &str, gone: usize, rewritten: usize) {
+        self.memory.counters.canaries_lost(gone as u64);
+        if (gone > 0 || rewritten > 0) && epoch.set_lost() {
+            tracing::error!(
+                token_key = %short(epoch.key), kind, gone, found_by_others = rewritten,
+                "the double-spend store has lost records: a server came back empty or evicts. Tokens of this key that \
+                 were spent may be spent again: rotate the issuer's key"
+            );
+        }
+    }
+}
+
+/// The first four bytes of a key's id, which is public.
+fn short(key: TokenKeyId) -> String {
+    key.to_hex()[..8].to_owned()
+}

@@ -1,0 +1,52 @@
+//! The shared store against real memcacheds: the conformance suite over both transports and kinds of socket, doors that
+//! lead to two memories, lost records, outages.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use postern_spend::conformance;
+use postern_spend::memcached::{Memcached, Options, Transport};
+use support::{Relay, Server, client, options, pipelined, pooled, transports};
+
+fn conforms(options: Options) {
+    let store = Memcached::open(options).unwrap();
+    conformance::check(|| client(&store)).unwrap_or_else(|violation| panic!("{violation}"));
+}
+
+#[test]
+fn pipelined_conforms() {
+    let server = Server::tcp(&[]);
+    conforms(options(vec![server.address()], pipelined()));
+}
+
+#[test]
+fn pooled_conforms() {
+    let server = Server::tcp(&[]);
+    conforms(options(vec![server.address()], pooled(16)));
+}
+
+#[test]
+fn pooled_conforms_with_a_check_before_each_use() {
+    let server = Server::tcp(&[]);
+    let Transport::Pooled(mut pool) = pooled(16) else { unreachable!() };
+    pool.check_on_checkout = true;
+    conforms(options(vec![server.address()], Transport::Pooled(pool)));
+}
+
+#[test]
+fn both_conform_over_a_unix_socket_with_a_cache_of_spent_keys() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::unix(home.path());
+    for (_, transport) in transports() {
+        conforms(Options { cache_bytes: 1 << 20, ..options(vec![server.address()], transport) });
+    }
+}
+
+#[test]
+fn two_doors_to_one_memory_conform() {
+    let server = Server::tcp(&[]);
+    let relay = Relay::to(server.port());
+    for (_, transport) in transports() {
+        conforms(options(vec![server.address(), relay.address()], transport));
+    }
+}
