@@ -1,16 +1,59 @@
-//! The second stage: the double-spend store's hint. A hit is a replay, refused before any cryptography is done; a miss
-//! proves nothing.
+//! The second stage: the double-spend store's hint. A hit is a replay, refused before any cryptography is done or while
+//! it is; a miss proves nothing.
 
 use crate::deny::Refusal;
 use crate::parse::Presented;
-use postern_spend::{Seen, SpendStore, Store};
+use postern_spend::{Epoch, Seen, Store, Waits};
+use postern_token::SpentKey;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
-/// Refuses a token that the store remembers.
-///
-/// A store that gives no hint is asked again by the spend stage, whose verdict counts, so no hint refuses nobody.
-pub(crate) async fn replay(store: &Store, presented: &Presented) -> Result<(), Refusal> {
-    match store.seen(presented.spent_key(), presented.epoch()).await {
-        Ok(Seen::Spent) => Err(Refusal::AlreadySpent),
-        Ok(Seen::NotSeen) | Err(_) => Ok(()),
+/// The question whether the store remembers a token.
+pub(crate) struct Question<'a> {
+    store: &'a Store,
+    key: SpentKey,
+    epoch: Epoch,
+}
+
+/// The answer, and what it took.
+pub(crate) struct Replay {
+    pub(crate) verdict: Result<(), Refusal>,
+    pub(crate) took: Duration,
+    pub(crate) waits: Waits,
+}
+
+impl<'a> Question<'a> {
+    pub(crate) fn new(store: &'a Store, presented: &Presented) -> Self {
+        Self { store, key: *presented.spent_key(), epoch: *presented.epoch() }
+    }
+
+    /// Refuses a token that the store remembers.
+    ///
+    /// A store that gives no hint is asked again by the spend stage, whose verdict counts, so no hint refuses nobody.
+    pub(crate) async fn ask(self) -> Replay {
+        let (began, mut waits) = (Instant::now(), Waits::default());
+        let verdict = match self.store.seen_with(&self.key, &self.epoch, &mut waits).await {
+            Ok(Seen::Spent) => Err(Refusal::AlreadySpent),
+            Ok(Seen::NotSeen) | Err(_) => Ok(()),
+        };
+        Replay { verdict, took: began.elapsed(), waits }
+    }
+
+    /// Asks, does `work` while the answer is under way, and returns both; no work when the answer is there at once and
+    /// says that the token was spent.
+    pub(crate) async fn ask_beside<T>(self, work: impl FnOnce() -> T) -> (Replay, Option<T>) {
+        let mut asking = pin!(self.ask());
+        match poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx))).await {
+            Poll::Ready(replay) if replay.verdict.is_err() => (replay, None),
+            Poll::Ready(replay) => (replay, Some(work())),
+            Poll::Pending => {
+                // The connection's task sends what has gathered, before the processor is busy here.
+                tokio::task::yield_now().await;
+                let done = work();
+                (asking.await, Some(done))
+            }
+        }
     }
 }

@@ -1,5 +1,9 @@
 //! The gateway's configuration file. `docs/configuration.md` is generated from these types.
 
+mod store;
+
+pub use store::{Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
+
 use ipnet::IpNet;
 use postern_service::config::{Size, Span};
 use postern_service::log::LogFormat;
@@ -117,77 +121,6 @@ pub struct ChallengeConfig {
 
 fn default_max_age() -> Span {
     Span::hours(24)
-}
-
-/// The double-spend store.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct StoreConfig {
-    /// Which store.
-    pub kind: StoreKind,
-    /// The directory of the embedded store. One gateway process has it to itself.
-    pub path: PathBuf,
-    /// When spent records reach the disk: "always" (before each answer) or an interval such as "1s". A killed process
-    /// loses nothing either way; see docs/spend-contract.md for what a power loss costs.
-    pub fsync: Fsync,
-}
-
-impl Default for StoreConfig {
-    fn default() -> Self {
-        Self {
-            kind: StoreKind::Embedded,
-            path: "postern-data/spent".into(),
-            fsync: Fsync::Interval(Span::secs(1)),
-        }
-    }
-}
-
-/// The kinds of double-spend store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum StoreKind {
-    /// Files of this process.
-    Embedded,
-}
-
-/// When spent records reach the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fsync {
-    /// Before each answer.
-    Always,
-    /// At this interval.
-    Interval(Span),
-}
-
-impl<'de> Deserialize<'de> for Fsync {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        match text.as_str() {
-            "always" => Ok(Self::Always),
-            interval => interval.parse().map(Self::Interval).map_err(|error| {
-                serde::de::Error::custom(format_args!("{error}, or \"always\" to sync before each answer"))
-            }),
-        }
-    }
-}
-
-impl Serialize for Fsync {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Always => serializer.serialize_str("always"),
-            Self::Interval(span) => span.serialize(serializer),
-        }
-    }
-}
-
-impl JsonSchema for Fsync {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Fsync".into()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        String::json_schema(generator)
-    }
 }
 
 /// Where tunnels may go.

@@ -20,6 +20,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use postern_service::names::Outcome;
+use postern_spend::Store;
 use postern_token::UnixSeconds;
 use std::convert::Infallible;
 use std::future::Future;
@@ -41,6 +42,7 @@ const FIRST_REQUEST: Duration = Duration::from_millis(500);
 /// What a worker thread lends to its connections.
 pub(crate) struct Worker {
     pub(crate) core: Arc<Core>,
+    pub(crate) store: Store,
     pub(crate) resolver: Resolver,
 }
 
@@ -163,7 +165,7 @@ async fn respond(
 ) -> Result<Response<Spoken>, Infallible> {
     let core = &worker.core;
     let (head, body) = request.into_parts();
-    let answered = match session::run(core, &worker.resolver, &head).await {
+    let answered = match session::run(&worker, &head).await {
         Ok(dialled) if head.method == Method::CONNECT => {
             *opened.lock() = Some(dialled);
             Ok(answer::opened())

@@ -1,7 +1,8 @@
 //! A gateway, from its configuration to its last connection.
 
 use crate::accept;
-use crate::config::{Config, Fsync, Limits};
+use crate::backend::{self, BackendError};
+use crate::config::{Config, Hint, Limits};
 use crate::connection::Worker;
 use crate::egress::Policy;
 use crate::keyring::{Keyring, Lifetimes, Offer};
@@ -16,8 +17,8 @@ use postern_service::drain::Shutdown;
 use postern_service::exit;
 use postern_service::listen::BindError;
 use postern_service::tls::{self, ServerConfig, TlsError};
-use postern_spend::{Embedded, Store, StoreError};
-use postern_token::{ChallengeError, UnixSeconds};
+use postern_spend::Backend;
+use postern_token::ChallengeError;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -32,7 +33,8 @@ pub(crate) struct Core {
     pub(crate) policy: Policy,
     pub(crate) offer: Offer,
     pub(crate) keyring: ArcSwap<Keyring>,
-    pub(crate) store: Store,
+    pub(crate) backend: Backend,
+    pub(crate) hint: Hint,
     pub(crate) limits: Limits,
     pub(crate) recorder: Recorder,
     pub(crate) shutdown: Shutdown,
@@ -65,7 +67,7 @@ pub enum StartError {
     HeaderSize(Size),
     /// The double-spend store.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] BackendError),
     /// The listening address.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -77,9 +79,10 @@ pub enum StartError {
 impl StartError {
     /// The code to exit with: [`exit::CONFIG`] when the configuration must be edited, [`exit::RUNTIME`] otherwise.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Challenge(_) | Self::Source(_) | Self::Tls(_) | Self::HeaderSize(_) => exit::CONFIG,
+            Self::Store(error) if error.is_configuration() => exit::CONFIG,
             Self::Store(_) | Self::Bind(_) | Self::Resolver(_) => exit::RUNTIME,
         }
     }
@@ -103,7 +106,7 @@ impl Gateway {
             workers => workers,
         };
         let (address, listeners) = accept::open(config.listen.address, workers)?;
-        let workers = listeners
+        let workers: Vec<_> = listeners
             .into_iter()
             // The kernel accepts from now on, so a drain has something to wait for from now on.
             .map(|listener| Ok((listener, Resolver::new()?, shutdown.tracker().token())))
@@ -112,7 +115,8 @@ impl Gateway {
             policy: Policy::new(&config.egress),
             offer,
             keyring: ArcSwap::default(),
-            store: open_store(config)?,
+            backend: backend::open(&config.store, workers.len())?,
+            hint: config.store.memcached.hint,
             limits: config.limits.clone(),
             recorder: Recorder::new(),
             shutdown: shutdown.clone(),
@@ -123,7 +127,9 @@ impl Gateway {
             unsaid: config.issuer.key_lifetime.get(),
             removed: config.issuer.removed_grace.get(),
         };
-        let upkeep = Upkeep::new(Arc::clone(&core), source, lifetimes, config.issuer.poll.get(), readiness);
+        let on_loss = config.store.memcached.on_loss;
+        let upkeep =
+            Upkeep::new(Arc::clone(&core), source, lifetimes, config.issuer.poll.get(), on_loss, readiness);
         Ok(Self { core, address, workers, upkeep })
     }
 
@@ -140,14 +146,16 @@ impl Gateway {
     pub async fn run(self) -> io::Result<()> {
         let mut threads = Vec::new();
         for (index, (listener, resolver, accepting)) in self.workers.into_iter().enumerate() {
-            let worker = Worker { core: Arc::clone(&self.core), resolver };
+            let core = Arc::clone(&self.core);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let name = format!("gateway-{index}");
-            threads.push(
-                thread::Builder::new()
-                    .name(name)
-                    .spawn(move || runtime.block_on(accept::work(listener, worker, accepting)))?,
-            );
+            threads.push(thread::Builder::new().name(name).spawn(move || {
+                runtime.block_on(async {
+                    // Here, because the store's connections belong to the runtime that opens them.
+                    let worker = Worker { store: core.backend.store(), core, resolver };
+                    accept::work(listener, worker, accepting).await
+                })
+            })?);
         }
         self.core.shutdown.until_stopped(self.upkeep.run()).await;
         let joined = tokio::task::spawn_blocking(move || {
@@ -158,12 +166,4 @@ impl Gateway {
         });
         joined.await.map_err(io::Error::other)?
     }
-}
-
-fn open_store(config: &Config) -> Result<Store, StoreError> {
-    let fsync = match config.store.fsync {
-        Fsync::Always => postern_spend::Fsync::Always,
-        Fsync::Interval(span) => postern_spend::Fsync::Interval(span.get()),
-    };
-    Ok(Store::Embedded(Embedded::open(&config.store.path, fsync, UnixSeconds::now())?))
 }

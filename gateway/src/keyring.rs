@@ -113,6 +113,13 @@ impl Keyring {
         Ok(Self { keys: KeySet::new(fresh.into_iter().chain(dropped)) })
     }
 
+    /// These keys without some of them, whose tokens are not taken any more.
+    pub(crate) fn without(&self, lost: &[TokenKeyId]) -> Self {
+        let kept = self.keys.iter().filter(|known| !lost.contains(&known.key.id()));
+        let copy = |known: &TrustedKey| TrustedKey { key: Arc::clone(&known.key), window: known.window };
+        Self { keys: KeySet::new(kept.map(copy)) }
+    }
+
     /// A key with its window. What the directory says counts; a key it says nothing about keeps the window it was
     /// first given, for a window that moved on with every poll would never end.
     fn dated(

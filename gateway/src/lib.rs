@@ -4,6 +4,7 @@
 
 mod accept;
 mod answer;
+mod backend;
 mod check;
 pub mod config;
 mod connection;
@@ -19,12 +20,14 @@ mod resolve;
 mod session;
 mod source;
 mod spend;
+mod store_metrics;
 mod target;
 mod tunnel;
 mod unsaid;
 mod upkeep;
 mod verify;
 
+pub use backend::BackendError;
 pub use config::Config;
 pub use gateway::{Gateway, StartError};
 pub use resolve::ResolverError;

@@ -3,6 +3,7 @@
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use postern_service::names::{self, CheckResult, CheckStage, Direction, Outcome, TunnelEnd};
 use postern_service::relay::Relayed;
+use postern_spend::Waits;
 use std::time::{Duration, Instant};
 
 /// The handles.
@@ -22,6 +23,8 @@ pub(crate) struct CheckTimes {
     pub(crate) get: Option<Duration>,
     pub(crate) verify: Option<Duration>,
     pub(crate) add: Option<Duration>,
+    /// Parts of `get` and `add`.
+    pub(crate) waits: Waits,
 }
 
 /// Counts something down when it is dropped, however the task that holds it ends.
@@ -64,8 +67,15 @@ impl Recorder {
 
     /// One check, from its first stage to its verdict.
     pub(crate) fn checked(&self, started: Instant, times: CheckTimes, result: CheckResult) {
-        let stages =
-            [(CheckStage::Get, times.get), (CheckStage::Verify, times.verify), (CheckStage::Add, times.add)];
+        // Nobody waits for a pool that is not there.
+        let waited = |wait: Duration| if wait.is_zero() { None } else { Some(wait) };
+        let stages = [
+            (CheckStage::PoolWait, waited(times.waits.pool)),
+            (CheckStage::Health, waited(times.waits.health)),
+            (CheckStage::Get, times.get),
+            (CheckStage::Verify, times.verify),
+            (CheckStage::Add, times.add),
+        ];
         for (stage, time) in stages {
             if let Some(time) = time {
                 self.check(stage, result).record(time);

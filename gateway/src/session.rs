@@ -7,34 +7,34 @@
 //! Each stage hands the next one a value that only it can make: [`Presented`], [`Verified`], [`Spent`], [`Dialled`]. A
 //! stage that refuses ends the request; `deny` has the answer.
 
-use crate::check;
+use crate::check::{Question, Replay};
+use crate::config::Hint;
+use crate::connection::Worker;
 use crate::deny::Refusal;
 use crate::dial::Dialled;
-use crate::gateway::Core;
 use crate::parse::Presented;
 use crate::recorder::CheckTimes;
-use crate::resolve::Resolver;
 use crate::spend::Spent;
 use crate::verify::Verified;
 use http::request;
 use postern_service::names::CheckResult;
 use postern_token::UnixSeconds;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// From a request's head to a connection to its target.
-pub(crate) async fn run(core: &Core, resolver: &Resolver, head: &request::Parts) -> Result<Dialled, Refusal> {
-    let now = UnixSeconds::now();
+pub(crate) async fn run(worker: &Worker, head: &request::Parts) -> Result<Dialled, Refusal> {
+    let (core, now) = (&worker.core, UnixSeconds::now());
     let presented = Presented::parse(head, &core.policy, &core.offer, &core.keyring.load(), now)?;
-    let spent = admit(core, presented, now).await?;
-    Dialled::dial(spent, &core.policy, resolver, core.limits.dial_timeout.get()).await
+    let spent = admit(worker, presented, now).await?;
+    Dialled::dial(spent, &core.policy, &worker.resolver, core.limits.dial_timeout.get()).await
 }
 
 /// The double-spend check, every time measured.
-async fn admit(core: &Core, presented: Presented, now: UnixSeconds) -> Result<Spent, Refusal> {
+async fn admit(worker: &Worker, presented: Presented, now: UnixSeconds) -> Result<Spent, Refusal> {
     let started = Instant::now();
     let mut times = CheckTimes::default();
-    let result = staged(core, presented, now, &mut times).await;
-    core.recorder.checked(
+    let result = staged(worker, presented, now, &mut times).await;
+    worker.core.recorder.checked(
         started,
         times,
         result.as_ref().map_or_else(Refusal::check_result, |_| CheckResult::Admitted),
@@ -43,33 +43,46 @@ async fn admit(core: &Core, presented: Presented, now: UnixSeconds) -> Result<Sp
 }
 
 async fn staged(
-    core: &Core,
+    worker: &Worker,
     presented: Presented,
     now: UnixSeconds,
     times: &mut CheckTimes,
 ) -> Result<Spent, Refusal> {
-    let mut lap = Lap::start();
-    let replay = check::replay(&core.store, &presented).await;
-    times.get = Some(lap.next());
-    replay?;
-    let verified = Verified::verify(presented);
-    times.verify = Some(lap.next());
-    let spent = Spent::spend(verified?, &core.store, now).await;
-    times.add = Some(lap.next());
+    let question = Question::new(&worker.store, &presented);
+    let verify = || timed(|| Verified::verify(presented));
+    let verified = match worker.core.hint {
+        Hint::Before => {
+            times.asked(question.ask().await)?;
+            Some(verify())
+        }
+        Hint::Beside => {
+            let (replay, verified) = question.ask_beside(verify).await;
+            times.verify = verified.as_ref().map(|(_, took)| *took);
+            times.asked(replay)?;
+            verified
+        }
+        Hint::Off => Some(verify()),
+    };
+    let (verified, took) = verified.ok_or(Refusal::AlreadySpent)?;
+    times.verify = Some(took);
+    let verified = verified?;
+    let started = Instant::now();
+    let spent = Spent::spend(verified, &worker.store, now, &mut times.waits).await;
+    times.add = Some(started.elapsed());
     spent
 }
 
-/// A stopwatch: one reading of the clock a stage.
-struct Lap(Instant);
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let started = Instant::now();
+    let done = work();
+    (done, started.elapsed())
+}
 
-impl Lap {
-    fn start() -> Self {
-        Self(Instant::now())
-    }
-
-    fn next(&mut self) -> std::time::Duration {
-        let now = Instant::now();
-        now.duration_since(std::mem::replace(&mut self.0, now))
+impl CheckTimes {
+    fn asked(&mut self, replay: Replay) -> Result<(), Refusal> {
+        self.get = Some(replay.took);
+        self.waits = replay.waits;
+        replay.verdict
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::deny::Refusal;
 use crate::target::Target;
 use crate::verify::Verified;
-use postern_spend::{Spend, SpendStore, Store};
+use postern_spend::{Spend, Store, Waits};
 use postern_token::UnixSeconds;
 
 /// The right to one tunnel to one target: a token that this very request spent. Only this file makes one, and a tunnel
@@ -15,9 +15,14 @@ pub(crate) struct Spent {
 impl Spent {
     /// Spends the token. When this future is dropped, the token may be spent and nobody was admitted: the client lost
     /// it, which is the cheaper mistake.
-    pub(crate) async fn spend(verified: Verified, store: &Store, now: UnixSeconds) -> Result<Self, Refusal> {
+    pub(crate) async fn spend(
+        verified: Verified,
+        store: &Store,
+        now: UnixSeconds,
+        waits: &mut Waits,
+    ) -> Result<Self, Refusal> {
         let presented = verified.presented();
-        match store.spend(presented.spent_key(), presented.epoch(), now).await {
+        match store.spend_with(presented.spent_key(), presented.epoch(), now, waits).await {
             Ok(Spend::Admitted) => Ok(Self { target: verified.into_presented().into_target() }),
             Ok(Spend::AlreadySpent) => Err(Refusal::AlreadySpent),
             Err(unknown) => Err(Refusal::StoreUnknown(unknown)),

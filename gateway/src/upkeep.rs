@@ -1,19 +1,24 @@
 //! What goes on beside the requests: keys are fetched, retired records dropped, gauges set, readiness told.
 
+use crate::config::LossPolicy;
 use crate::gateway::Core;
 use crate::keyring::Lifetimes;
 use crate::source::{Fetched, Source};
+use crate::store_metrics::StoreMetrics;
 use metrics::gauge;
 use postern_service::admin::{Gate, Readiness};
 use postern_service::names;
-use postern_spend::{SpendStore, Store};
-use postern_token::UnixSeconds;
+use postern_spend::Backend;
+use postern_spend::memcached::Memcached;
+use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, interval, sleep_until};
 
 /// The first wait after a failed fetch; it doubles up to the poll interval.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
+/// How often the store is asked how it is.
+const STORE_TICK: Duration = Duration::from_millis(250);
 /// How often records are looked through for expired epochs, and gauges set.
 const TICK: Duration = Duration::from_secs(10);
 
@@ -24,6 +29,10 @@ pub(crate) struct Upkeep {
     poll: Duration,
     keys_gate: Gate,
     store_gate: Gate,
+    store_metrics: StoreMetrics,
+    on_loss: LossPolicy,
+    /// Keys of which the store has lost records, and whose tokens are therefore not taken any more.
+    lost: Vec<TokenKeyId>,
 }
 
 impl Upkeep {
@@ -32,15 +41,28 @@ impl Upkeep {
         source: Source,
         lifetimes: Lifetimes,
         poll: Duration,
+        on_loss: LossPolicy,
         readiness: &Readiness,
     ) -> Self {
         let (keys_gate, store_gate) = (readiness.gate("keys"), readiness.gate("store"));
-        Self { core, source, lifetimes, poll, keys_gate, store_gate }
+        let store_metrics = StoreMetrics::new(&core.backend);
+        Self {
+            core,
+            source,
+            lifetimes,
+            poll,
+            keys_gate,
+            store_gate,
+            store_metrics,
+            on_loss,
+            lost: Vec::new(),
+        }
     }
 
     /// Goes on until it is dropped.
     pub(crate) async fn run(mut self) {
         let mut reloads = self.core.shutdown.reloads();
+        let mut store_ticks = interval(STORE_TICK);
         let (mut next_fetch, mut next_tick, mut retry) = (Instant::now(), Instant::now(), FIRST_RETRY);
         loop {
             tokio::select! {
@@ -48,6 +70,7 @@ impl Upkeep {
                     self.tick().await;
                     next_tick = Instant::now() + TICK;
                 }
+                _ = store_ticks.tick() => self.look_after_store().await,
                 () = sleep_until(next_fetch) => {
                     let succeeded = self.fetch().await;
                     let wait = if succeeded { self.poll } else { retry.min(self.poll) };
@@ -75,7 +98,7 @@ impl Upkeep {
         match updated {
             Ok(fresh) => {
                 if let Some((keyring, etag)) = fresh {
-                    self.core.keyring.store(Arc::new(keyring));
+                    self.core.keyring.store(Arc::new(keyring.without(&self.lost)));
                     self.source.used(etag);
                 }
                 self.tell_keys("the issuer's directory lists no key that is in use now");
@@ -104,19 +127,46 @@ impl Upkeep {
             gauge!(names::KEY_AGE).set(age.as_secs_f64());
             self.tell_keys("every known key has retired");
         }
-        match self.core.store.ready().await {
-            Ok(()) => self.store_gate.set_ready(),
-            Err(unknown) => self.store_gate.set_not_ready(unknown.to_string()),
-        }
         let core = Arc::clone(&self.core);
         // The disk may take its time, and this runtime has other things to do.
         let dropped = tokio::task::spawn_blocking(move || {
-            let Store::Embedded(store) = &core.store;
-            gauge!(names::SPENT_RECORDS).set(store.stats().records as f64);
-            core.store.drop_expired(now)
+            if let Backend::Embedded(store) = &core.backend {
+                gauge!(names::SPENT_RECORDS).set(store.stats().records as f64);
+            }
+            core.backend.drop_expired(now)
         });
         if let Ok(Err(error)) = dropped.await {
             tracing::warn!(%error, "spent records of retired keys could not be dropped");
+        }
+    }
+
+    /// Tells whether a spend could be answered, and publishes what the store has counted.
+    async fn look_after_store(&mut self) {
+        let core = Arc::clone(&self.core);
+        match core.backend.ready().await {
+            Ok(()) => self.store_gate.set_ready(),
+            Err(unknown) => self.store_gate.set_not_ready(unknown.to_string()),
+        }
+        if let Backend::Memcached(memory) = &core.backend {
+            self.look_after_memory(memory);
+        }
+    }
+
+    fn look_after_memory(&mut self, memory: &Memcached) {
+        let health = memory.health();
+        self.store_metrics.publish(&memory.totals(), &health);
+        if health.lost.is_empty() || health.ready.is_err() {
+            return;
+        }
+        let keys = health.lost.len();
+        self.store_gate.set_degraded(format!(
+            "records of {keys} token keys were lost, so spent tokens may be spent again; rotate the issuer's keys"
+        ));
+        if self.on_loss == LossPolicy::Rotate && health.lost.iter().any(|key| !self.lost.contains(key)) {
+            self.lost = health.lost;
+            let left = self.core.keyring.load().without(&self.lost);
+            self.core.keyring.store(Arc::new(left));
+            self.tell_keys("the store has lost records of every key; publish a new one");
         }
     }
 }

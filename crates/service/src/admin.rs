@@ -37,8 +37,15 @@ pub struct Readiness(Arc<RwLock<Vec<Awaited>>>);
 #[derive(Debug)]
 struct Awaited {
     name: &'static str,
-    /// Why it is not ready; `None` when it is.
-    reason: Option<String>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Ready,
+    /// It works, and somebody should look after it all the same.
+    Degraded(String),
+    NotReady(String),
 }
 
 impl Readiness {
@@ -52,18 +59,32 @@ impl Readiness {
     #[must_use]
     pub fn gate(&self, name: &'static str) -> Gate {
         let mut gates = self.0.write();
-        gates.push(Awaited { name, reason: Some("starting".to_owned()) });
+        gates.push(Awaited { name, state: State::NotReady("starting".to_owned()) });
         Gate { readiness: self.clone(), index: gates.len() - 1 }
     }
 
     /// What is not ready, as "name: reason"; nothing when all is.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
+        self.list(|state| match state {
+            State::NotReady(reason) => Some(reason),
+            State::Ready | State::Degraded(_) => None,
+        })
+    }
+
+    /// What works but is degraded, as "name: reason".
+    #[must_use]
+    pub fn degraded(&self) -> Vec<String> {
+        self.list(|state| match state {
+            State::Degraded(reason) => Some(reason),
+            State::Ready | State::NotReady(_) => None,
+        })
+    }
+
+    fn list(&self, reason: impl Fn(&State) -> Option<&String>) -> Vec<String> {
         let gates = self.0.read();
-        gates
-            .iter()
-            .filter_map(|Awaited { name, reason }| reason.as_ref().map(|reason| format!("{name}: {reason}")))
-            .collect()
+        let named = |gate: &Awaited| reason(&gate.state).map(|reason| format!("{}: {reason}", gate.name));
+        gates.iter().filter_map(named).collect()
     }
 }
 
@@ -77,18 +98,23 @@ pub struct Gate {
 impl Gate {
     /// It is ready.
     pub fn set_ready(&self) {
-        self.set(None);
+        self.set(State::Ready);
+    }
+
+    /// It works, but somebody should look after it: `/readyz` stays 200 and says why.
+    pub fn set_degraded(&self, reason: impl Into<String>) {
+        self.set(State::Degraded(reason.into()));
     }
 
     /// It is not, for a reason that an operator can act on. The reason is public to whoever reaches the admin
     /// listener: no destination, client or token belongs in it.
     pub fn set_not_ready(&self, reason: impl Into<String>) {
-        self.set(Some(reason.into()));
+        self.set(State::NotReady(reason.into()));
     }
 
-    fn set(&self, reason: Option<String>) {
+    fn set(&self, state: State) {
         if let Some(gate) = self.readiness.0.write().get_mut(self.index) {
-            gate.reason = reason;
+            gate.state = state;
         }
     }
 }
@@ -204,14 +230,10 @@ impl Pages {
         if self.shutdown.is_draining() {
             reasons.insert(0, "draining".to_owned());
         }
-        if reasons.is_empty() {
-            return text(StatusCode::OK, "ready\n");
+        if !reasons.is_empty() {
+            return text(StatusCode::SERVICE_UNAVAILABLE, lines(String::new(), "", &reasons));
         }
-        let body = reasons.iter().fold(String::new(), |mut body, reason| {
-            let _ = writeln!(body, "{reason}"); // writing to a String cannot fail
-            body
-        });
-        text(StatusCode::SERVICE_UNAVAILABLE, body)
+        text(StatusCode::OK, lines("ready\n".to_owned(), "degraded: ", &self.readiness.degraded()))
     }
 
     fn metrics(&self) -> Response<Full<Bytes>> {
@@ -222,6 +244,13 @@ impl Pages {
         );
         response
     }
+}
+
+fn lines(text: String, prefix: &str, reasons: &[String]) -> String {
+    reasons.iter().fold(text, |mut text, reason| {
+        let _ = writeln!(text, "{prefix}{reason}"); // writing to a String cannot fail
+        text
+    })
 }
 
 const INDEX: &str = "\

@@ -22,6 +22,20 @@ pub const TUNNEL_BYTES: &str = "postern_tunnel_bytes_total";
 pub const CONNECTIONS_OPEN: &str = "postern_connections_open";
 /// Records in the embedded double-spend store.
 pub const SPENT_RECORDS: &str = "postern_spent_records";
+/// Commands to the shared double-spend store.
+pub const STORE_COMMANDS: &str = "postern_store_commands_total";
+/// Connections to each address of the shared store.
+pub const STORE_CONNECTIONS: &str = "postern_store_connections";
+/// Commands that found every connection of the pool in use.
+pub const STORE_POOL_WAITS: &str = "postern_store_pool_waits_total";
+/// Replays answered from the memory of the process.
+pub const STORE_CACHE_HITS: &str = "postern_store_cache_hits_total";
+/// Keys known to be spent, held in the process.
+pub const STORE_CACHE_KEYS: &str = "postern_store_cache_keys";
+/// Canaries that were gone.
+pub const STORE_CANARIES_LOST: &str = "postern_store_canaries_lost_total";
+/// Token keys of which records were lost.
+pub const STORE_KEYS_LOST: &str = "postern_store_keys_lost";
 /// Age of each token key that the gateway accepts.
 pub const KEY_AGE: &str = "postern_key_age_seconds";
 /// Requests that the issuer answered.
@@ -122,6 +136,55 @@ pub const ALL: &[Metric] = &[
         labels: &[],
     },
     Metric {
+        name: STORE_COMMANDS,
+        kind: Kind::Counter,
+        unit: None,
+        help: "Commands to the shared double-spend store, by how they ended.",
+        labels: &[StoreCommand::LABEL, StoreEnded::LABEL],
+    },
+    Metric {
+        name: STORE_CONNECTIONS,
+        kind: Kind::Gauge,
+        unit: None,
+        help: "Proven connections to the shared double-spend store, by address.",
+        labels: &[ADDRESS_LABEL],
+    },
+    Metric {
+        name: STORE_POOL_WAITS,
+        kind: Kind::Counter,
+        unit: None,
+        help: "Commands that found every connection of the pool in use: the pool is too small when this grows.",
+        labels: &[],
+    },
+    Metric {
+        name: STORE_CACHE_HITS,
+        kind: Kind::Counter,
+        unit: None,
+        help: "Replays refused from the process's own memory, without asking the shared store.",
+        labels: &[],
+    },
+    Metric {
+        name: STORE_CACHE_KEYS,
+        kind: Kind::Gauge,
+        unit: None,
+        help: "Keys known to be spent that the process holds in memory.",
+        labels: &[],
+    },
+    Metric {
+        name: STORE_CANARIES_LOST,
+        kind: Kind::Counter,
+        unit: None,
+        help: "Canary records that the shared store had lost: spent records were lost with them.",
+        labels: &[],
+    },
+    Metric {
+        name: STORE_KEYS_LOST,
+        kind: Kind::Gauge,
+        unit: None,
+        help: "Token keys of which the shared store has lost records, so that spent tokens may be spent again.",
+        labels: &[],
+    },
+    Metric {
         name: KEY_AGE,
         kind: Kind::Gauge,
         unit: Some(Unit::Seconds),
@@ -174,6 +237,8 @@ pub const ALL: &[Metric] = &[
 
 /// The label of [`TOKENS_ISSUED`]: the token type's code point in decimal.
 pub const TYPE_LABEL: &str = "type";
+/// The label of [`STORE_CONNECTIONS`]: an address of the configuration.
+pub const ADDRESS_LABEL: &str = "address";
 /// The label of [`BUILD_INFO`].
 pub const VERSION_LABEL: &str = "version";
 
@@ -229,6 +294,38 @@ label! {
         /// The store gave no answer that can be trusted.
         Unknown = "unknown",
         /// Refused for load before the check was done.
+        Refused = "refused",
+    }
+}
+
+label! {
+    /// A command to the shared store.
+    StoreCommand = "command" {
+        /// The hint.
+        Get = "get",
+        /// The verdict.
+        Add = "add",
+    }
+}
+
+label! {
+    /// How a command to the shared store ended.
+    StoreEnded = "result" {
+        /// The record was written.
+        Stored = "stored",
+        /// It was there already.
+        NotStored = "not_stored",
+        /// It was read.
+        Hit = "hit",
+        /// It was not found.
+        Miss = "miss",
+        /// The store answered with an error.
+        ServerError = "server_error",
+        /// No reply in time.
+        TimedOut = "timed_out",
+        /// The connection broke, or what came was no reply.
+        Broken = "broken",
+        /// Not sent: no connection, a full queue, no free connection in time.
         Refused = "refused",
     }
 }

@@ -2,9 +2,10 @@
 
 pub use rustls::{ClientConfig, ServerConfig};
 
+use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
-use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use std::path::{Path, PathBuf};
@@ -18,11 +19,7 @@ const ALPN: &[u8] = b"http/1.1";
 /// # Errors
 /// Names the file: missing, without a certificate or a key in it, or a key that is not the certificate's.
 pub fn server_config(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
-    let chain = certificates(certificate)?;
-    let key_der = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
-        pem::Error::NoItemsFound => TlsError::NoKey { path: key.to_owned() },
-        error => TlsError::from_pem(key, error),
-    })?;
+    let (chain, key_der) = identity(certificate, key)?;
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key_der))
@@ -43,18 +40,55 @@ pub fn server_config(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>
 /// # Errors
 /// When the CA file is missing or holds no certificate.
 pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
+    let mut config = trusting(ca_file)?.with_no_client_auth();
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// A client of a server that does not speak HTTP, and to which it may have to show the certificate chain and key of two
+/// PEM files.
+///
+/// # Errors
+/// As [`client_config`] and [`server_config`].
+pub fn store_client_config(
+    ca_file: Option<&Path>,
+    own: Option<(&Path, &Path)>,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    let trusting = trusting(ca_file)?;
+    let Some((certificate, key)) = own else { return Ok(Arc::new(trusting.with_no_client_auth())) };
+    let (chain, key_der) = identity(certificate, key)?;
+    let config = trusting.with_client_auth_cert(chain, key_der).map_err(|source| TlsError::Refused {
+        certificate: certificate.to_owned(),
+        key: key.to_owned(),
+        source,
+    })?;
+    Ok(Arc::new(config))
+}
+
+fn trusting(ca_file: Option<&Path>) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, TlsError> {
     let verifier = match ca_file {
         Some(path) => trust_file(path)?,
         None => trust_platform(),
     };
-    let mut config = ClientConfig::builder_with_provider(provider())
+    let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Provider)?
         .dangerous() // only because the verifier is given as a value: each of the two below verifies in full
-        .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![ALPN.to_vec()];
-    Ok(Arc::new(config))
+        .with_custom_certificate_verifier(verifier);
+    Ok(builder)
+}
+
+/// A certificate chain and its private key.
+fn identity(
+    certificate: &Path,
+    key: &Path,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+    let chain = certificates(certificate)?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+        pem::Error::NoItemsFound => TlsError::NoKey { path: key.to_owned() },
+        error => TlsError::from_pem(key, error),
+    })?;
+    Ok((chain, key))
 }
 
 fn provider() -> Arc<CryptoProvider> {

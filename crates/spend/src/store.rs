@@ -1,16 +1,43 @@
 //! The choice of a store at run time.
 
-use crate::{Embedded, Epoch, Seen, Spend, SpendStore, StoreError, Unknown};
+use crate::memcached::{Client, Memcached};
+use crate::{Embedded, Epoch, Seen, Spend, SpendStore, StoreError, Unknown, Waits};
 use postern_token::{SpentKey, UnixSeconds};
+use std::sync::Arc;
 
-/// The store a configuration chose: what a gateway holds, so that nothing in it is generic over the store.
+/// What a configuration chose, opened once a process.
 #[derive(Debug)]
-pub enum Store {
+pub enum Backend {
     /// One process, one directory.
-    Embedded(Embedded),
+    Embedded(Arc<Embedded>),
+    /// A fleet, one memory of memcacheds.
+    Memcached(Memcached),
 }
 
-impl Store {
+impl Backend {
+    /// The store for the present runtime, which a shared store connects from.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn store(&self) -> Store {
+        match self {
+            Self::Embedded(store) => Store::Embedded(Arc::clone(store)),
+            Self::Memcached(memory) => Store::Memcached(memory.client()),
+        }
+    }
+
+    /// Whether a spend could be answered now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn ready(&self) -> Result<(), Unknown> {
+        match self {
+            Self::Embedded(store) => store.ready().await,
+            Self::Memcached(memory) => memory.health().ready,
+        }
+    }
+
     /// Gives back what expired epochs hold; see [`Embedded::drop_expired`]. Blocks on the disk: call it on a blocking
     /// thread, every minute or so.
     ///
@@ -19,26 +46,63 @@ impl Store {
     pub fn drop_expired(&self, now: UnixSeconds) -> Result<usize, StoreError> {
         match self {
             Self::Embedded(store) => store.drop_expired(now),
+            Self::Memcached(memory) => Ok(memory.drop_expired(now)),
+        }
+    }
+}
+
+/// The store in the hands of one runtime: nothing in a gateway is generic over it. Clones share it.
+#[derive(Clone)]
+pub enum Store {
+    /// One process, one directory.
+    Embedded(Arc<Embedded>),
+    /// A fleet, one memory of memcacheds.
+    Memcached(Client),
+}
+
+impl Store {
+    /// [`SpendStore::seen`], with the waits it is made of.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn seen_with(&self, key: &SpentKey, epoch: &Epoch, waits: &mut Waits) -> Result<Seen, Unknown> {
+        match self {
+            Self::Embedded(store) => store.seen(key, epoch).await,
+            Self::Memcached(client) => client.seen_with(key, epoch, waits).await,
+        }
+    }
+
+    /// [`SpendStore::spend`], with the waits it is made of.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn spend_with(
+        &self,
+        key: &SpentKey,
+        epoch: &Epoch,
+        now: UnixSeconds,
+        waits: &mut Waits,
+    ) -> Result<Spend, Unknown> {
+        match self {
+            Self::Embedded(store) => store.spend(key, epoch, now).await,
+            Self::Memcached(client) => client.spend_with(key, epoch, now, waits).await,
         }
     }
 }
 
 impl SpendStore for Store {
     async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
-        match self {
-            Self::Embedded(store) => store.seen(key, epoch).await,
-        }
+        self.seen_with(key, epoch, &mut Waits::default()).await
     }
 
     async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
-        match self {
-            Self::Embedded(store) => store.spend(key, epoch, now).await,
-        }
+        self.spend_with(key, epoch, now, &mut Waits::default()).await
     }
 
     async fn ready(&self) -> Result<(), Unknown> {
         match self {
             Self::Embedded(store) => store.ready().await,
+            Self::Memcached(client) => client.ready().await,
         }
     }
 }

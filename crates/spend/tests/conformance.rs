@@ -23,8 +23,8 @@ fn the_embedded_store_conforms_with_fsync_always() {
 fn embedded_conforms(fsync: Fsync) {
     let directory = tempfile::tempdir().unwrap();
     let store = Embedded::open(directory.path(), fsync, UnixSeconds::now()).unwrap();
-    let store = Arc::new(Store::Embedded(store));
-    conformance::check(|| async { Arc::clone(&store) }).unwrap();
+    let store = Store::Embedded(Arc::new(store));
+    conformance::check(|| async { store.clone() }).unwrap();
 }
 
 /// A store that is right in memory, apart from one fault.

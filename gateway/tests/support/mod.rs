@@ -94,6 +94,7 @@ pub(crate) fn config(home: &Path) -> Config {
             kind: StoreKind::Embedded,
             path: home.join("spent"),
             fsync: Fsync::Interval(Span::secs(1)),
+            memcached: Default::default(),
         },
         egress: Egress { private: true, ports: Ports::Any, deny: Vec::new() },
         limits: Limits::default(),

@@ -53,6 +53,16 @@ impl Ended {
         Self::Refused,
     ];
 
+    /// Whether a command of this kind can end so.
+    #[must_use]
+    pub const fn can_follow(self, verb: Verb) -> bool {
+        match self {
+            Self::Stored | Self::NotStored => matches!(verb, Verb::Add),
+            Self::Hit | Self::Miss => matches!(verb, Verb::Get),
+            Self::ServerError | Self::TimedOut | Self::Broken | Self::Refused => true,
+        }
+    }
+
     fn of(result: &Result<Reply, Failure>) -> Self {
         match result {
             Ok(Reply::Stored) => Self::Stored,

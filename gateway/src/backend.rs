@@ -1,0 +1,141 @@
+//! Opening the double-spend store that the configuration chose.
+
+use crate::config::{
+    Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
+};
+use postern_service::tls::{self, TlsError};
+use postern_spend::memcached::{
+    self, AddressError, Memcached, OnLoss, Options, Pool, Tls, Transport, pool_size,
+};
+use postern_spend::{Backend, Embedded, StoreError};
+use postern_token::UnixSeconds;
+use std::io;
+use std::sync::Arc;
+
+/// Why the store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The embedded store.
+    #[error(transparent)]
+    Embedded(#[from] StoreError),
+    /// No address at all.
+    #[error(
+        "store.memcached.addresses: kind = \"memcached\" needs at least one, such as [\"127.0.0.1:11211\"]"
+    )]
+    NoAddress,
+    /// An address that is none.
+    #[error("store.memcached.addresses: {0}")]
+    Address(#[from] AddressError),
+    /// The certificate files.
+    #[error("store.memcached.tls: {0}")]
+    Tls(#[from] TlsError),
+    /// One of two files that go together.
+    #[error("store.memcached.tls: certificate and key go together; give both or neither")]
+    HalfIdentity,
+    /// A number that makes no store.
+    #[error("store.memcached.{0} must be at least 1")]
+    Zero(&'static str),
+    /// The thread that watches the shared store.
+    #[error("cannot open the shared store: {0}")]
+    Start(io::Error),
+}
+
+impl BackendError {
+    /// Whether the configuration must be edited, and not the machine.
+    pub(crate) const fn is_configuration(&self) -> bool {
+        !matches!(self, Self::Embedded(_) | Self::Start(_))
+    }
+}
+
+/// Opens the store, for so many workers. Blocks while an embedded one is loaded; a shared one connects by itself.
+pub(crate) fn open(config: &StoreConfig, workers: usize) -> Result<Backend, BackendError> {
+    match config.kind {
+        StoreKind::Embedded => {
+            let fsync = match config.fsync {
+                Fsync::Always => postern_spend::Fsync::Always,
+                Fsync::Interval(span) => postern_spend::Fsync::Interval(span.get()),
+            };
+            let store = Embedded::open(&config.path, fsync, UnixSeconds::now())?;
+            Ok(Backend::Embedded(Arc::new(store)))
+        }
+        StoreKind::Memcached => {
+            let options = options(&config.memcached, workers)?;
+            Ok(Backend::Memcached(Memcached::open(options).map_err(BackendError::Start)?))
+        }
+    }
+}
+
+fn options(config: &MemcachedConfig, workers: usize) -> Result<Options, BackendError> {
+    if config.addresses.is_empty() {
+        return Err(BackendError::NoAddress);
+    }
+    for (name, number) in [("connections", config.connections), ("queue", config.queue)] {
+        if number == 0 {
+            return Err(BackendError::Zero(name));
+        }
+    }
+    let addresses = config.addresses.iter().map(|text| text.parse());
+    let addresses: Vec<memcached::Address> = addresses.collect::<Result<_, AddressError>>()?;
+    let transport = match config.transport {
+        TransportKind::Pipelined => {
+            tracing::info!(
+                addresses = addresses.len(),
+                workers,
+                connections = config.connections,
+                "the double-spend store is shared, commands are pipelined"
+            );
+            Transport::Pipelined { connections: config.connections, queue: config.queue }
+        }
+        TransportKind::Pooled => Transport::Pooled(pool(config, addresses.len(), workers)),
+    };
+    Ok(Options {
+        tls: config.tls.as_ref().map(store_tls).transpose()?,
+        addresses,
+        transport,
+        timeout: config.timeout.get(),
+        connect_timeout: config.connect_timeout.get(),
+        canary_interval: config.canary_interval.get(),
+        on_loss: match config.on_loss {
+            LossPolicy::Warn => OnLoss::Warn,
+            LossPolicy::Refuse => OnLoss::Refuse,
+            LossPolicy::Rotate => OnLoss::Retire,
+        },
+        ask_whose: config.ask_whose,
+        cache_bytes: config.spent_cache.as_usize(),
+    })
+}
+
+/// The pool of one worker to one address, by Little's law where its size is not given.
+fn pool(config: &MemcachedConfig, addresses: usize, workers: usize) -> Pool {
+    let commands_a_check = if config.hint == Hint::Off { 1 } else { 2 };
+    let share =
+        f64::from(config.checks_per_second) * f64::from(commands_a_check) / (workers * addresses) as f64;
+    let size = match config.pool_size {
+        0 => pool_size(share, config.latency.get()),
+        size => size,
+    };
+    tracing::info!(
+        addresses, workers, connections = size, derived = config.pool_size == 0,
+        checks_per_second = config.checks_per_second, latency = ?config.latency.get(),
+        "the double-spend store is shared, commands are pooled: so many connections for each worker and address"
+    );
+    Pool {
+        size,
+        checkout_timeout: config.checkout_timeout.get(),
+        check_on_checkout: config.check_on_checkout,
+        idle_probe: config.idle_probe.get(),
+        max_lifetime: config.max_lifetime.get(),
+    }
+}
+
+fn store_tls(config: &StoreTls) -> Result<Tls, BackendError> {
+    let own = match (&config.certificate, &config.key) {
+        (Some(certificate), Some(key)) => Some((certificate.as_path(), key.as_path())),
+        (None, None) => None,
+        _ => return Err(BackendError::HalfIdentity),
+    };
+    Ok(Tls {
+        config: tls::store_client_config(config.ca.as_deref(), own)?,
+        server_name: config.server_name.clone(),
+    })
+}

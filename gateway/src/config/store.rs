@@ -1,0 +1,206 @@
+//! The double-spend store's part of the configuration.
+
+use postern_service::config::{Size, Span};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The double-spend store.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StoreConfig {
+    /// Which store: "embedded" (one gateway, files of its own) or "memcached" (a fleet, one memory).
+    pub kind: StoreKind,
+    /// The directory of the embedded store. One gateway process has it to itself.
+    pub path: PathBuf,
+    /// When spent records reach the disk: "always" (before each answer) or an interval such as "1s". A killed process
+    /// loses nothing either way; see docs/spend-contract.md for what a power loss costs.
+    pub fsync: Fsync,
+    /// The store that a fleet shares. Used with kind = "memcached" only.
+    pub memcached: MemcachedConfig,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            kind: StoreKind::Embedded,
+            path: "postern-data/spent".into(),
+            fsync: Fsync::Interval(Span::secs(1)),
+            memcached: MemcachedConfig::default(),
+        }
+    }
+}
+
+/// The kinds of double-spend store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreKind {
+    /// Files of this process.
+    Embedded,
+    /// One memory of memcacheds, directly or through mcrouter or twemproxy.
+    Memcached,
+}
+
+/// The store that a fleet shares: one memory of memcacheds, directly or through mcrouter or twemproxy.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MemcachedConfig {
+    /// Where it listens: "host:port", "[ipv6]:port" or "unix:/path". Several addresses are doors to the same memory,
+    /// such as two mcrouters with one configuration; two plain memcacheds are two memories and are refused.
+    pub addresses: Vec<String>,
+    /// How commands travel: "pipelined" (a connection carries those of all callers at once) or "pooled" (a connection
+    /// a command).
+    pub transport: TransportKind,
+    /// How long a command may take. What takes longer is answered 503, and its connection is closed.
+    pub timeout: Span,
+    /// How long connecting may take, and then proving that the connection leads to the memory.
+    pub connect_timeout: Span,
+    /// When the hint is asked for: "beside" the verification of the signature, "before" it, or "off" (the verdict alone,
+    /// one command a check).
+    pub hint: Hint,
+    /// What to do when the memory has lost records, so that spent tokens may be spent again: "warn" (go on, and say so in
+    /// log, metrics and readiness), "refuse" (503 for tokens of the key), or "rotate" (treat the key as retired, so that
+    /// clients come back with tokens of another as soon as the issuer publishes one).
+    pub on_loss: LossPolicy,
+    /// How often the canaries are read and the doors proven.
+    pub canary_interval: Span,
+    /// After an unanswered write, ask whose record is there and admit if it is this attempt's. Only where every record
+    /// has one copy, never behind a quorum.
+    pub ask_whose: bool,
+    /// Memory for keys known to be spent, for each token key: replays of them are refused without asking. "0B" for none.
+    pub spent_cache: Size,
+    /// Pipelined: connections to each address, for each worker.
+    pub connections: usize,
+    /// Pipelined: commands without an answer on one connection. What comes on top is answered 503 at once.
+    pub queue: usize,
+    /// Pooled: checks a second that are expected of this gateway, from which the pool's size follows.
+    pub checks_per_second: u32,
+    /// Pooled: how long a command is expected to take, from which the pool's size follows.
+    pub latency: Span,
+    /// Pooled: connections to each address, for each worker. 0 derives the number by Little's law.
+    pub pool_size: usize,
+    /// Pooled: how long a command may wait for a connection.
+    pub checkout_timeout: Span,
+    /// Pooled: ask a connection for its version before each use. Costs a round trip, and mcrouter answers by itself.
+    pub check_on_checkout: bool,
+    /// Pooled: how often idle connections are proven again.
+    pub idle_probe: Span,
+    /// Pooled: how long a connection lasts before it is replaced.
+    pub max_lifetime: Span,
+    /// TLS to the store. Without this section the connections are plain.
+    pub tls: Option<StoreTls>,
+}
+
+impl Default for MemcachedConfig {
+    fn default() -> Self {
+        Self {
+            addresses: Vec::new(),
+            transport: TransportKind::Pipelined,
+            timeout: Span::millis(100),
+            connect_timeout: Span::millis(250),
+            hint: Hint::Beside,
+            on_loss: LossPolicy::Warn,
+            canary_interval: Span::secs(1),
+            ask_whose: false,
+            spent_cache: Size::mib(16),
+            connections: 1,
+            queue: 4096,
+            checks_per_second: 5000,
+            latency: Span::millis(1),
+            pool_size: 0,
+            checkout_timeout: Span::millis(10),
+            check_on_checkout: false,
+            idle_probe: Span::secs(5),
+            max_lifetime: Span::minutes(10),
+            tls: None,
+        }
+    }
+}
+
+/// How commands travel to the shared store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TransportKind {
+    /// A connection carries the commands of all callers at once.
+    Pipelined,
+    /// A connection a command.
+    Pooled,
+}
+
+/// When the hint is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Hint {
+    /// Before the signature is verified: a replay costs no cryptography, an honest token a round trip more.
+    Before,
+    /// While the signature is verified.
+    Beside,
+    /// Never: the verdict alone.
+    Off,
+}
+
+/// What to do when the memory has lost records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LossPolicy {
+    /// Go on, and say so.
+    Warn,
+    /// Answer tokens of the key 503.
+    Refuse,
+    /// Treat the key as retired.
+    Rotate,
+}
+
+/// TLS to the shared store.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StoreTls {
+    /// PEM file with the certificates to trust instead of the platform's.
+    pub ca: Option<PathBuf>,
+    /// The name that the store's certificate must be for, where it is not the address's host.
+    pub server_name: Option<String>,
+    /// PEM file with the gateway's own certificate chain, where the store asks for one.
+    pub certificate: Option<PathBuf>,
+    /// PEM file with its private key.
+    pub key: Option<PathBuf>,
+}
+
+/// When spent records reach the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fsync {
+    /// Before each answer.
+    Always,
+    /// At this interval.
+    Interval(Span),
+}
+
+impl<'de> Deserialize<'de> for Fsync {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            "always" => Ok(Self::Always),
+            interval => interval.parse().map(Self::Interval).map_err(|error| {
+                serde::de::Error::custom(format_args!("{error}, or \"always\" to sync before each answer"))
+            }),
+        }
+    }
+}
+
+impl Serialize for Fsync {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Always => serializer.serialize_str("always"),
+            Self::Interval(span) => span.serialize(serializer),
+        }
+    }
+}
+
+impl JsonSchema for Fsync {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Fsync".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        String::json_schema(generator)
+    }
+}
