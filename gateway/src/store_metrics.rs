@@ -42,8 +42,8 @@ impl StoreMetrics {
         for (verb, ended, counter) in &handles.commands {
             counter.absolute(totals.commands(*verb, *ended));
         }
-        for (gauge, (_, connections, _)) in handles.connections.iter().zip(&health.doors) {
-            gauge.set(*connections as f64);
+        for (gauge, door) in handles.connections.iter().zip(&health.doors) {
+            gauge.set(door.connections as f64);
         }
         handles.pool_waits.absolute(totals.pool_waits);
         handles.cache_hits.absolute(totals.cache_hits);

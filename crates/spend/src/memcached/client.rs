@@ -10,7 +10,6 @@ use super::pooled::Pooled;
 use super::protocol::{Command, RecordKey, Reply, Value};
 use crate::{Epoch, Seen, Spend, SpendStore, Unknown, Waits};
 use postern_token::{SpentKey, UnixSeconds};
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::timeout;
@@ -164,7 +163,7 @@ impl Links {
     /// Sends a command through the door with the least to do. Through the others only when no byte of it was sent, or
     /// when it may be `repeated`.
     async fn anywhere(&self, command: &Command, repeated: bool, waits: &mut Waits) -> Result<Reply, Failure> {
-        let mut failure = Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected));
+        let mut failure = Failure::NotSent(self.memory.failure());
         let mut tried = 0_u64;
         while let Some((index, link)) = self.next(tried) {
             tried |= 1 << index;
@@ -194,11 +193,7 @@ impl Links {
     }
 
     fn up(&self) -> Result<(), Unknown> {
-        if self.links.iter().any(Link::is_up) {
-            Ok(())
-        } else {
-            Err(Unknown::Unavailable(io::ErrorKind::NotConnected))
-        }
+        if self.links.iter().any(Link::is_up) { Ok(()) } else { Err(self.memory.failure()) }
     }
 }
 
@@ -245,6 +240,12 @@ impl Memory {
     /// Whether the doors lead to one memory.
     fn intact(&self) -> Result<(), Unknown> {
         if self.doors.iter().any(|door| door.is_foreign()) { Err(Unknown::Unproven) } else { Ok(()) }
+    }
+
+    /// Why there is no connection, by the first door.
+    pub(super) fn failure(&self) -> Unknown {
+        let none = Unknown::Unavailable(std::io::ErrorKind::NotConnected);
+        self.doors.first().map_or(none, |door| door.failure())
     }
 
     /// Whether tokens of an epoch may be admitted although records were lost.

@@ -1,9 +1,12 @@
 //! One address of the store, and the way to a connection that may be trusted.
 
+use super::DoorHealth;
 use super::address::{Address, Stream, Tls};
 use super::line::Line;
 use super::probe::{Probes, Proof};
 use crate::Unknown;
+use parking_lot::Mutex;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,6 +27,8 @@ pub(crate) struct Door {
     /// Wakes the watch, which finds out why a connection could not be proven.
     nudge: Arc<Notify>,
     connections: AtomicUsize,
+    /// Why the last attempt to connect failed, or the last connection.
+    failure: Mutex<Unknown>,
     /// Whether its loss was logged and its return was not.
     lost: AtomicBool,
     /// Reads another memory than the other doors.
@@ -39,8 +44,9 @@ impl Door {
         nudge: Arc<Notify>,
     ) -> Self {
         let connections = AtomicUsize::new(0);
+        let failure = Mutex::new(Unknown::Unavailable(io::ErrorKind::NotConnected));
         let (lost, foreign) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { address, tls, connect_timeout, probes, nudge, connections, lost, foreign }
+        Self { address, tls, connect_timeout, probes, nudge, connections, failure, lost, foreign }
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -89,8 +95,24 @@ impl Door {
 
     /// A connection failed or could not be made. Says so once until one is back.
     pub(crate) fn failed(&self, reason: Unknown) {
+        *self.failure.lock() = reason;
         if !self.lost.swap(true, Ordering::Relaxed) {
             tracing::warn!(address = %self.address, %reason, "a connection to the double-spend store is lost");
+        }
+    }
+
+    /// Why there is no connection, when there is none.
+    pub(crate) fn failure(&self) -> Unknown {
+        *self.failure.lock()
+    }
+
+    pub(crate) fn health(&self) -> DoorHealth {
+        let connections = self.connections();
+        DoorHealth {
+            address: self.address.clone(),
+            connections,
+            foreign: self.is_foreign(),
+            failure: (connections == 0).then(|| self.failure()),
         }
     }
 

@@ -78,10 +78,23 @@ pub struct Health {
     pub ready: Result<(), Unknown>,
     /// The token keys of which records were lost, so that tokens already spent may be spent again.
     pub lost: Vec<TokenKeyId>,
-    /// Each address, the connections to it, and whether it leads to another memory than the first.
-    pub doors: Vec<(Address, usize, bool)>,
+    /// Each address.
+    pub doors: Vec<DoorHealth>,
     /// Keys known to be spent, held in this process.
     pub remembered: usize,
+}
+
+/// How one address of the store is.
+#[derive(Clone, Debug)]
+pub struct DoorHealth {
+    /// The address.
+    pub address: Address,
+    /// Proven connections to it that can be used.
+    pub connections: usize,
+    /// It leads to another memory than the others.
+    pub foreign: bool,
+    /// How the last connection failed; `None` while there is one.
+    pub failure: Option<Unknown>,
 }
 
 impl Memcached {
@@ -126,7 +139,7 @@ impl Memcached {
         let ready = if doors.iter().any(|door| door.is_foreign()) {
             Err(Unknown::Unproven)
         } else if doors.iter().all(|door| door.connections() == 0) {
-            Err(Unknown::Unavailable(io::ErrorKind::NotConnected))
+            Err(self.memory.failure())
         } else {
             Ok(())
         };
@@ -134,10 +147,7 @@ impl Memcached {
         Health {
             ready,
             lost: epochs.iter().filter(|epoch| epoch.is_lost()).map(|epoch| epoch.key).collect(),
-            doors: doors
-                .iter()
-                .map(|door| (door.address().clone(), door.connections(), door.is_foreign()))
-                .collect(),
+            doors: doors.iter().map(|door| door.health()).collect(),
             remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),
         }
     }

@@ -132,11 +132,19 @@ impl Core {
                 turn.map_err(|_| Unknown::Overloaded)? // never closed
             }
         };
-        match self.pool.get().await {
-            Ok(connection) => Ok((turn, connection)),
-            // A turn was free, so it was connecting that took too long.
-            Err(RunError::TimedOut) => Err(self.failed(Unknown::TimedOut)),
-            Err(RunError::User(error)) => Err(self.failed(broken(&error))),
+        loop {
+            match self.pool.get().await {
+                Ok(mut connection) => {
+                    if connection.checked.is_silent() {
+                        return Ok((turn, connection));
+                    }
+                    // Closed by the server while it was idle, or something came that nobody has asked for.
+                    connection.in_flight.store(true, Ordering::Relaxed);
+                }
+                // A turn was free, so it was connecting that took too long.
+                Err(RunError::TimedOut) => return Err(self.failed(Unknown::TimedOut)),
+                Err(RunError::User(error)) => return Err(self.failed(broken(&error))),
+            }
         }
     }
 

@@ -150,8 +150,20 @@ impl Rounds {
         }
     }
 
-    /// One exchange through a door, over a kept connection if it still works. Every command here may be repeated.
+    /// One exchange through a door. While nobody else is connected through it, this is who knows why not.
     async fn ask(&mut self, door: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
+        let replies = self.exchange(door, commands).await;
+        match &replies {
+            Err(reason) if self.memory.doors[door].connections() == 0 => {
+                self.memory.doors[door].failed(*reason)
+            }
+            _ => {}
+        }
+        replies
+    }
+
+    /// Over a kept connection if it still works. Every command here may be repeated.
+    async fn exchange(&mut self, door: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
         if let Some(mut line) = self.lines[door].take() {
             match line.exchange(commands).await {
                 Ok(replies) => {

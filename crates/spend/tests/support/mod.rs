@@ -9,9 +9,12 @@ use std::future::Future;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// Longer than anything takes that works.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,6 +35,23 @@ impl Server {
     /// On a free port.
     pub fn tcp(more: &[&str]) -> Self {
         Self::start(At::Port(free_port()), more)
+    }
+
+    /// On this port.
+    pub fn tcp_on(port: u16) -> Self {
+        Self::start(At::Port(port), &[])
+    }
+
+    /// On a free port, TLS only, with a certificate for memcached.example; and what to trust.
+    pub fn tls(directory: &Path) -> (Self, RootCertStore) {
+        let own = rcgen::generate_simple_self_signed(["memcached.example".to_owned()]).unwrap();
+        let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
+        std::fs::write(&certificate, own.cert.pem()).unwrap();
+        std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
+        let files = format!("ssl_chain_cert={},ssl_key={}", certificate.display(), key.display());
+        let mut roots = RootCertStore::empty();
+        roots.add(own.cert.der().clone()).unwrap();
+        (Self::tcp(&["-Z", "-o", &files]), roots)
     }
 
     /// On a Unix socket in `directory`.
@@ -120,6 +140,13 @@ pub struct Relay {
 
 impl Relay {
     pub fn to(server: u16) -> Self {
+        Self::new(move |near| relay(near, server))
+    }
+
+    fn new<F>(serve: impl Fn(tokio::net::TcpStream) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -132,7 +159,7 @@ impl Relay {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 loop {
                     let (near, _) = listener.accept().await.unwrap();
-                    let relay = tokio::spawn(relay(near, server));
+                    let relay = tokio::spawn(serve(near));
                     relays.lock().unwrap().push(relay.abort_handle());
                 }
             };
@@ -163,6 +190,73 @@ async fn relay(mut near: tokio::net::TcpStream, server: u16) {
 
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A TLS client that trusts these.
+pub fn trusting(roots: RootCertStore) -> Arc<ClientConfig> {
+    let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// A door that swallows one answer to an `add` of a spent record: it arrives, and the connection is closed instead of
+/// answered.
+pub struct Swallower {
+    relay: Relay,
+    state: Arc<AtomicU8>,
+}
+
+const IDLE: u8 = 0;
+const ARMED: u8 = 1;
+const SWALLOWED: u8 = 2;
+
+impl Swallower {
+    pub fn to(server: u16) -> Self {
+        let state = Arc::new(AtomicU8::new(IDLE));
+        let shared = Arc::clone(&state);
+        Self { relay: Relay::new(move |near| swallow(near, server, Arc::clone(&shared))), state }
+    }
+
+    pub fn address(&self) -> Address {
+        self.relay.address()
+    }
+
+    pub fn arm(&self) {
+        self.state.store(ARMED, SeqCst);
+    }
+
+    pub fn has_swallowed(&self) -> bool {
+        self.state.load(SeqCst) == SWALLOWED
+    }
+}
+
+async fn swallow(mut near: tokio::net::TcpStream, server: u16, state: Arc<AtomicU8>) {
+    let Ok(mut far) = tokio::net::TcpStream::connect(("127.0.0.1", server)).await else { return };
+    near.set_nodelay(true).unwrap();
+    far.set_nodelay(true).unwrap();
+    let (mut asked, mut answer) = (vec![0; 65_536], vec![0; 65_536]);
+    let mut add = false;
+    loop {
+        tokio::select! {
+            read = near.read(&mut asked) => {
+                let Ok(length @ 1..) = read else { return };
+                add = asked.starts_with(b"add ps1.");
+                if far.write_all(&asked[..length]).await.is_err() {
+                    return;
+                }
+            }
+            read = far.read(&mut answer) => {
+                let Ok(length @ 1..) = read else { return };
+                if add && state.compare_exchange(ARMED, SWALLOWED, SeqCst, SeqCst).is_ok() {
+                    return;
+                }
+                if near.write_all(&answer[..length]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// Both transports, by name.

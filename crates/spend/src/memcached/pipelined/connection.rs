@@ -61,6 +61,7 @@ async fn serve(stream: Stream, lane: &Lane, patience: Duration) -> Unknown {
         stream,
         lane,
         patience,
+        sent: false,
         watched: false,
         taken: Vec::new(),
         written: 0,
@@ -76,6 +77,8 @@ struct Serving<'a> {
     stream: Stream,
     lane: &'a Lane,
     patience: Duration,
+    /// Whether commands were taken since the timer was set last.
+    sent: bool,
     /// Whether the timer is set.
     watched: bool,
     /// Commands being written, and how much of them is.
@@ -133,6 +136,7 @@ impl Serving<'_> {
                 if !self.lane.take(&mut self.taken, cx.waker()) {
                     return Poll::Pending;
                 }
+                self.sent = true;
             }
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.taken[self.written..])) {
                 Ok(0) => return Poll::Ready(Unknown::Unavailable(std::io::ErrorKind::WriteZero)),
@@ -147,7 +151,7 @@ impl Serving<'_> {
     /// behind it will be answered in time either. The timer is set when it fires and when an idle connection gets
     /// something to do, not with every command.
     fn poll_deadline(&mut self, cx: &mut Context<'_>, mut deadline: Pin<&mut Sleep>) -> Poll<Unknown> {
-        if !self.watched && !self.taken.is_empty() {
+        if self.sent && !self.watched {
             self.watched = true;
             deadline.as_mut().reset(Instant::now() + self.patience);
         }
@@ -157,6 +161,7 @@ impl Serving<'_> {
             if next.is_some_and(|due| due <= now) {
                 return Poll::Ready(Unknown::TimedOut);
             }
+            self.sent = false; // what was taken until now is answered, or older than `next`
             self.watched = next.is_some();
             deadline.as_mut().reset(next.unwrap_or(now + NEVER));
         }

@@ -1,5 +1,4 @@
-//! The shared store against real memcacheds: the conformance suite over both transports and kinds of socket, doors that
-//! lead to two memories, lost records, outages.
+//! The shared store against a real memcached: the conformance suite over both transports and kinds of socket.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;

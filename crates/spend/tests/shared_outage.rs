@@ -1,0 +1,273 @@
+//! The shared store when memcached is away, frozen, restarted empty, full, or another one than it was.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use postern_spend::memcached::{Client, Memcached, OnLoss, Options, Transport};
+use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
+use postern_token::{SpentKey, UnixSeconds};
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+use support::{
+    PATIENCE, Relay, Server, client, epoch, eventually, free_port, fresh, options, pipelined, transports,
+};
+use tokio::task::JoinSet;
+
+async fn spend(client: &Client, key: &SpentKey, epoch: &Epoch) -> Result<Spend, Unknown> {
+    client.spend(key, epoch, UnixSeconds::now()).await
+}
+
+/// Deadlines as in production.
+fn brisk(server: &Server, transport: Transport) -> Options {
+    Options {
+        timeout: Duration::from_millis(100),
+        connect_timeout: Duration::from_millis(250),
+        ..options(vec![server.address()], transport)
+    }
+}
+
+#[tokio::test]
+async fn two_memories_behind_two_doors_are_never_served() {
+    let (one, other) = (Server::tcp(&[]), Server::tcp(&[]));
+    for (name, transport) in transports() {
+        let store = Memcached::open(options(vec![one.address(), other.address()], transport)).unwrap();
+        let client = store.client();
+        eventually(name, || async { (client.ready().await == Err(Unknown::Unproven)).then_some(()) }).await;
+        let epoch = epoch();
+        assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Err(Unknown::Unproven), "{name}");
+        assert_eq!(client.seen(&fresh(&epoch), &epoch).await, Err(Unknown::Unproven), "{name}");
+        assert_eq!(store.health().ready, Err(Unknown::Unproven));
+    }
+}
+
+#[tokio::test]
+async fn a_door_that_opens_later_to_another_memory_ends_the_service() {
+    let (one, port) = (Server::tcp(&[]), free_port());
+    for (name, transport) in transports() {
+        let doors = vec![one.address(), format!("127.0.0.1:{port}").parse().unwrap()];
+        let store = Memcached::open(options(doors, transport)).unwrap();
+        let (client, epoch) = (client(&store).await, epoch());
+        assert_eq!(
+            spend(&client, &fresh(&epoch), &epoch).await,
+            Ok(Spend::Admitted),
+            "{name}: one door will do"
+        );
+        let _other = Server::tcp_on(port);
+        eventually(name, || async {
+            // Until it is noticed the other door is not used: its connections could not be proven.
+            match spend(&client, &fresh(&epoch), &epoch).await {
+                Err(Unknown::Unproven) => Some(()),
+                answer => {
+                    assert_eq!(answer, Ok(Spend::Admitted), "{name}");
+                    None
+                }
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn what_one_door_cannot_carry_goes_through_the_other() {
+    let server = Server::tcp(&[]);
+    let mut doors = vec![server.address(), format!("127.0.0.1:{}", free_port()).parse().unwrap()];
+    for (name, transport) in transports() {
+        doors.reverse();
+        let store = Memcached::open(options(doors.clone(), transport)).unwrap();
+        let (client, epoch) = (client(&store).await, epoch());
+        for _ in 0..50 {
+            let key = fresh(&epoch);
+            assert_eq!(spend(&client, &key, &epoch).await, Ok(Spend::Admitted), "{name}");
+            assert_eq!(client.seen(&key, &epoch).await, Ok(Seen::Spent), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_at_the_start_is_used_when_it_is_there() {
+    for (name, transport) in transports() {
+        let port = free_port();
+        let doors = vec![format!("127.0.0.1:{port}").parse().unwrap()];
+        let store = Memcached::open(options(doors, transport)).unwrap();
+        let (client, epoch) = (store.client(), epoch());
+        let refused = Err(Unknown::Unavailable(ErrorKind::ConnectionRefused));
+        eventually("the reason", || async { (client.ready().await == refused.map(drop)).then_some(()) })
+            .await;
+        assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, refused, "{name}");
+        assert!(store.health().ready.is_err());
+        let _server = Server::tcp_on(port);
+        let began = Instant::now();
+        eventually(name, || async { client.ready().await.ok() }).await;
+        println!("{name}: in use {:?} after it came up", began.elapsed());
+        assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Ok(Spend::Admitted), "{name}");
+    }
+}
+
+/// With one memcached, a connection to the new process cannot be proven before the loss has been noticed, so not one
+/// token is admitted twice.
+#[tokio::test]
+async fn an_empty_restart_is_noticed_before_anything_is_admitted() {
+    for (policy, answer) in [
+        (OnLoss::Refuse, Err(Unknown::RecordsLost)),
+        (OnLoss::Retire, Err(Unknown::EpochRetired)),
+        (OnLoss::Warn, Ok(Spend::Admitted)),
+    ] {
+        for (name, transport) in transports() {
+            let mut server = Server::tcp(&[]);
+            let store = Memcached::open(Options { on_loss: policy, ..brisk(&server, transport) }).unwrap();
+            let (client, epoch) = (client(&store).await, epoch());
+            let key = fresh(&epoch);
+            assert_eq!(spend(&client, &key, &epoch).await, Ok(Spend::Admitted), "{name}");
+            server.restart();
+            let first = eventually(name, || async {
+                match spend(&client, &key, &epoch).await {
+                    Err(Unknown::Unavailable(_) | Unknown::TimedOut | Unknown::Unproven) => None,
+                    answer => Some(answer),
+                }
+            })
+            .await;
+            assert_eq!(first, answer, "{name} {policy:?}");
+            assert_eq!(store.health().lost, [epoch.key], "{name} {policy:?}");
+            assert_eq!(store.totals().canaries_lost, 64, "{name} {policy:?}");
+            // Another epoch has lost nothing.
+            eventually(name, || async { client.ready().await.ok() }).await;
+            let other = support::epoch();
+            assert_eq!(
+                spend(&client, &fresh(&other), &other).await,
+                Ok(Spend::Admitted),
+                "{name} {policy:?}"
+            );
+            // Another gateway, and one that starts later, learn it from the memory.
+            let later = Memcached::open(Options { on_loss: policy, ..brisk(&server, pipelined()) }).unwrap();
+            let late = support::client(&later).await;
+            assert_eq!(spend(&late, &fresh(&epoch), &epoch).await, answer, "{name} {policy:?}, later");
+            assert_eq!(later.health().lost, [epoch.key]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn eviction_is_noticed() {
+    let server = Server::tcp(&["-m", "8"]);
+    let store = Memcached::open(options(vec![server.address()], pipelined())).unwrap();
+    let (client, epoch) = (client(&store).await, epoch());
+    let mut spent = 0;
+    eventually("eviction", || async {
+        let mut spends = JoinSet::new();
+        for _ in 0..2000 {
+            let client = client.clone();
+            spends.spawn(async move { spend(&client, &fresh(&epoch), &epoch).await });
+        }
+        for answer in spends.join_all().await {
+            assert_eq!(answer, Ok(Spend::Admitted));
+        }
+        (!store.health().lost.is_empty()).then_some(())
+    })
+    .await;
+    spent += store.totals().canaries_lost;
+    assert!(spent > 0);
+}
+
+#[tokio::test]
+async fn a_full_memory_that_does_not_evict_refuses_and_loses_nothing() {
+    let server = Server::tcp(&["-m", "4", "-M"]);
+    let store = Memcached::open(options(vec![server.address()], pipelined())).unwrap();
+    let (client, epoch) = (client(&store).await, epoch());
+    let first = fresh(&epoch);
+    assert_eq!(spend(&client, &first, &epoch).await, Ok(Spend::Admitted));
+    let mut full = 0;
+    for _ in 0..200_000 {
+        match spend(&client, &fresh(&epoch), &epoch).await {
+            Ok(Spend::Admitted) => {}
+            answer => {
+                assert_eq!(answer, Err(Unknown::Rejected));
+                full += 1;
+                if full == 100 {
+                    break;
+                }
+            }
+        }
+    }
+    assert_eq!(full, 100, "it never was full");
+    // memcached makes room for a record before it looks whether there is one.
+    assert_eq!(spend(&client, &first, &epoch).await, Err(Unknown::Rejected));
+    assert_eq!(client.seen(&first, &epoch).await, Ok(Seen::Spent));
+    assert_eq!(store.health().lost, []);
+}
+
+/// A frozen server: its kernel goes on accepting connections and bytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_store_fails_fast_and_comes_back_by_itself() {
+    for (name, transport) in transports() {
+        let server = Server::tcp(&[]);
+        let store = Memcached::open(brisk(&server, transport)).unwrap();
+        let (client, epoch) = (client(&store).await, epoch());
+        let key = fresh(&epoch);
+        assert_eq!(spend(&client, &key, &epoch).await, Ok(Spend::Admitted), "{name}");
+        server.signal("STOP");
+        let mut waiting = JoinSet::new();
+        for _ in 0..200 {
+            let client = client.clone();
+            waiting.spawn(async move { spend(&client, &fresh(&epoch), &epoch).await });
+        }
+        let answers =
+            tokio::time::timeout(PATIENCE, waiting.join_all()).await.expect("nobody waits for ever");
+        assert!(answers.iter().all(Result::is_err), "{name}: {answers:?}");
+        // From here on nobody waits at all: a thousand answers in less than ten deadlines.
+        eventually(name, || async { client.ready().await.err() }).await;
+        let began = Instant::now();
+        for _ in 0..1000 {
+            assert!(spend(&client, &fresh(&epoch), &epoch).await.is_err(), "{name}");
+        }
+        assert!(began.elapsed() < Duration::from_secs(1), "{name}: {:?}", began.elapsed());
+        server.signal("CONT");
+        let thawed = Instant::now();
+        eventually(name, || async { client.ready().await.ok() }).await;
+        println!("{name}: in use {:?} after the thaw", thawed.elapsed());
+        assert_eq!(spend(&client, &key, &epoch).await, Ok(Spend::AlreadySpent), "{name}");
+        assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Ok(Spend::Admitted), "{name}");
+        assert_eq!(store.health().lost, [], "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cut_connections_admit_nothing_twice() {
+    const ROUNDS: usize = 20;
+    const KEYS: usize = 500;
+    for (name, transport) in transports() {
+        let server = Server::tcp(&[]);
+        let (relay, also) = (Relay::to(server.port()), Relay::to(server.port()));
+        let store = Memcached::open(options(vec![relay.address(), also.address()], transport)).unwrap();
+        let (client, epoch) = (client(&store).await, epoch());
+        let (mut admitted, mut unknown) = (0, 0);
+        for round in 0..ROUNDS {
+            let connected = || store.health().doors.iter().all(|door| door.connections > 0);
+            eventually(name, || async { connected().then_some(()) }).await;
+            let keys: Vec<_> = (0..KEYS).map(|_| fresh(&epoch)).collect();
+            let mut spends = JoinSet::new();
+            for number in 0..4 * KEYS {
+                let (client, key) = (client.clone(), keys[number % KEYS]);
+                spends.spawn(async move { (number % KEYS, spend(&client, &key, &epoch).await) });
+            }
+            let mut answers = vec![spends.join_next().await.unwrap().unwrap()];
+            if round % 2 == 0 {
+                relay.cut()
+            } else {
+                also.cut()
+            }
+            answers.extend(spends.join_all().await);
+            for (index, key) in keys.iter().enumerate() {
+                let won = |(of, answer): &&(usize, _)| *of == index && *answer == Ok(Spend::Admitted);
+                let winners = answers.iter().filter(won).count();
+                assert!(winners <= 1, "{name}: {answers:?}");
+                admitted += winners;
+                if winners == 1 {
+                    assert_ne!(spend(&client, key, &epoch).await, Ok(Spend::Admitted), "{name}");
+                }
+            }
+            unknown += answers.iter().filter(|(_, answer)| answer.is_err()).count();
+        }
+        println!("{name}: {admitted} of {} admitted, {unknown} answers unknown", ROUNDS * KEYS);
+        assert!(admitted > ROUNDS * KEYS / 2 && unknown > 0, "{name}");
+    }
+}

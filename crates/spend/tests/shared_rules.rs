@@ -1,0 +1,191 @@
+//! What the shared store promises beyond the conformance suite: one expiry for a fleet, replays answered from memory, an
+//! unanswered write asked for, TLS, a pool that says when it is too small.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use postern_spend::memcached::{Ended, Memcached, Options, Tls, Transport, Verb};
+use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
+use postern_token::UnixSeconds;
+use std::time::Duration;
+use support::{Server, Swallower, client, epoch, fresh, options, pipelined, pooled, transports};
+use tokio::task::JoinSet;
+use tokio_rustls::rustls::RootCertStore;
+
+#[tokio::test]
+async fn a_fleet_keeps_to_the_expiry_that_the_memory_heard_first() {
+    let server = Server::tcp(&[]);
+    let (one, other) = (
+        Memcached::open(options(vec![server.address()], pipelined())).unwrap(),
+        Memcached::open(options(vec![server.address()], pooled(2))).unwrap(),
+    );
+    let (one, other) = (client(&one).await, client(&other).await);
+    let (first, now) = (epoch(), UnixSeconds::now());
+    let later = Epoch { expires: first.expires.saturating_add(Duration::from_secs(86_400)), ..first };
+    let (key, fresh_key) = (fresh(&first), fresh(&first));
+    assert_eq!(one.spend(&key, &first, now).await, Ok(Spend::Admitted));
+    assert_eq!(other.spend(&key, &later, now).await, Ok(Spend::AlreadySpent));
+    let last = UnixSeconds(first.expires.0 - 1);
+    assert_eq!(other.spend(&key, &later, last).await, Ok(Spend::AlreadySpent));
+    // The record of the first spend may be gone from here on, whatever the second gateway has been told.
+    for key in [key, fresh_key] {
+        assert_eq!(other.spend(&key, &later, first.expires).await, Err(Unknown::EpochRetired));
+    }
+}
+
+#[tokio::test]
+async fn an_epoch_that_was_forgotten_here_is_still_remembered_there() {
+    let server = Server::tcp(&[]);
+    let store = Memcached::open(options(vec![server.address()], pipelined())).unwrap();
+    let (client, first) = (client(&store).await, epoch());
+    let now = UnixSeconds::now();
+    assert_eq!(client.spend(&fresh(&first), &first, now).await, Ok(Spend::Admitted));
+    assert_eq!(store.drop_expired(first.expires), 1);
+    let later = Epoch { expires: first.expires.saturating_add(Duration::from_secs(86_400)), ..first };
+    assert_eq!(client.spend(&fresh(&first), &later, first.expires).await, Err(Unknown::EpochRetired));
+}
+
+#[tokio::test]
+async fn replays_are_answered_from_memory_even_when_the_store_is_gone() {
+    for (name, transport) in transports() {
+        let mut server = Server::tcp(&[]);
+        let options = Options { cache_bytes: 1 << 20, ..options(vec![server.address()], transport) };
+        let store = Memcached::open(options).unwrap();
+        let (client, epoch, now) = (client(&store).await, epoch(), UnixSeconds::now());
+        let key = fresh(&epoch);
+        assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::Admitted), "{name}");
+        let asked = store.totals();
+        assert_eq!(client.seen(&key, &epoch).await, Ok(Seen::Spent), "{name}");
+        assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::AlreadySpent), "{name}");
+        let after = store.totals();
+        assert_eq!(after.cache_hits, 2, "{name}");
+        assert_eq!(after.commands(Verb::Add, Ended::Stored), asked.commands(Verb::Add, Ended::Stored));
+        assert_eq!(after.commands(Verb::Get, Ended::Hit), 0, "{name}");
+        server.kill();
+        assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::AlreadySpent), "{name}");
+        assert_eq!(store.health().remembered, 1, "{name}");
+    }
+}
+
+/// The write arrives, its answer does not.
+#[tokio::test]
+async fn an_unanswered_write_is_unknown_unless_the_operator_lets_us_ask() {
+    for ask_whose in [false, true] {
+        for (name, transport) in transports() {
+            let server = Server::tcp(&[]);
+            let swallower = Swallower::to(server.port());
+            // The second door is the way to ask.
+            let doors = vec![swallower.address(), server.address()];
+            let options = Options { ask_whose, ..options(doors, transport) };
+            let store = Memcached::open(options).unwrap();
+            let (client, epoch, now) = (client(&store).await, epoch(), UnixSeconds::now());
+            assert_eq!(client.spend(&fresh(&epoch), &epoch, now).await, Ok(Spend::Admitted));
+            swallower.arm();
+            let mut answers = Vec::new();
+            while !swallower.has_swallowed() {
+                let key = fresh(&epoch);
+                answers.push((key, client.spend(&key, &epoch, now).await));
+            }
+            let (last, swallowed) = answers.pop().unwrap();
+            assert!(answers.iter().all(|(_, answer)| *answer == Ok(Spend::Admitted)), "{name}: {answers:?}");
+            if ask_whose {
+                assert_eq!(swallowed, Ok(Spend::Admitted), "{name}");
+            } else {
+                assert!(swallowed.is_err(), "{name}: {swallowed:?}");
+            }
+            assert_eq!(client.spend(&last, &epoch, now).await, Ok(Spend::AlreadySpent), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_record_of_somebody_else_is_never_taken_for_ones_own() {
+    for (name, transport) in transports() {
+        let server = Server::tcp(&[]);
+        let swallower = Swallower::to(server.port());
+        let all = options(vec![server.address()], pipelined());
+        let other = Memcached::open(all).unwrap();
+        let other = client(&other).await;
+        let options =
+            Options { ask_whose: true, ..options(vec![swallower.address(), server.address()], transport) };
+        let store = Memcached::open(options).unwrap();
+        let (client, epoch, now) = (client(&store).await, epoch(), UnixSeconds::now());
+        assert_eq!(client.spend(&fresh(&epoch), &epoch, now).await, Ok(Spend::Admitted));
+        swallower.arm();
+        while !swallower.has_swallowed() {
+            let key = fresh(&epoch);
+            assert_eq!(other.spend(&key, &epoch, now).await, Ok(Spend::Admitted), "{name}");
+            assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::AlreadySpent), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_store_is_reached_over_tls_and_only_with_a_certificate_that_is_trusted() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, roots) = Server::tls(home.path());
+    for (name, transport) in transports() {
+        let with = |roots: RootCertStore, name: &str| Options {
+            tls: Some(Tls { config: support::trusting(roots), server_name: Some(name.into()) }),
+            ..options(vec![server.address()], transport.clone())
+        };
+        let store = Memcached::open(with(roots.clone(), "memcached.example")).unwrap();
+        let (client, epoch, now) = (client(&store).await, epoch(), UnixSeconds::now());
+        let key = fresh(&epoch);
+        assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::Admitted), "{name}");
+        assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::AlreadySpent), "{name}");
+
+        let nobody = RootCertStore::empty();
+        for wrong in [with(nobody, "memcached.example"), with(roots.clone(), "another.example")] {
+            let store = Memcached::open(wrong).unwrap();
+            let client = store.client();
+            // A handshake that fails is bytes that are not understood.
+            let refused = Err(Unknown::Garbled);
+            support::eventually("the reason", || async { (client.ready().await == refused).then_some(()) })
+                .await;
+            let spent = client.spend(&fresh(&epoch), &epoch, now).await;
+            assert_eq!(spent, Err(Unknown::Garbled), "{name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_that_is_too_small_says_so_and_serves_everyone_in_turn() {
+    let server = Server::tcp(&[]);
+    let store = Memcached::open(options(vec![server.address()], pooled(2))).unwrap();
+    let (client, epoch) = (client(&store).await, epoch());
+    assert_eq!(client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await, Ok(Spend::Admitted));
+    let mut callers = JoinSet::new();
+    for _ in 0..64 {
+        let client = client.clone();
+        callers.spawn(async move {
+            for _ in 0..50 {
+                let spent = client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await;
+                assert_eq!(spent, Ok(Spend::Admitted));
+            }
+        });
+    }
+    callers.join_all().await;
+    assert!(store.totals().pool_waits > 100, "{:?}", store.totals());
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_at_once() {
+    let server = Server::tcp(&[]);
+    let options = options(vec![server.address()], Transport::Pipelined { connections: 1, queue: 8 });
+    let store = Memcached::open(options).unwrap();
+    let (client, epoch) = (client(&store).await, epoch());
+    assert_eq!(client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await, Ok(Spend::Admitted));
+    server.signal("STOP");
+    let mut callers = JoinSet::new();
+    for _ in 0..20 {
+        let client = client.clone();
+        callers.spawn(async move { client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await });
+    }
+    for _ in 0..12 {
+        assert_eq!(callers.join_next().await.unwrap().unwrap(), Err(Unknown::Overloaded));
+    }
+    server.signal("CONT");
+    let rest = callers.join_all().await;
+    assert_eq!(rest, vec![Ok(Spend::Admitted); 8]);
+}
