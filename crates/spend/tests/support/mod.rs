@@ -2,6 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+pub mod fake;
+
 use postern_spend::memcached::{Address, Client, Memcached, OnLoss, Options, Pool, Transport};
 use postern_spend::{Epoch, SpendStore};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};

@@ -63,6 +63,7 @@ async fn serve(stream: Stream, lane: &Lane, patience: Duration) -> Unknown {
         patience,
         sent: false,
         watched: false,
+        asked: false,
         taken: Vec::new(),
         written: 0,
         flushing: false,
@@ -77,10 +78,9 @@ struct Serving<'a> {
     stream: Stream,
     lane: &'a Lane,
     patience: Duration,
-    /// Whether commands were taken since the timer was set last.
-    sent: bool,
-    /// Whether the timer is set.
+    /// Whether the timer is set, and whether commands were taken since it was last looked at.
     watched: bool,
+    asked: bool,
     /// Commands being written, and how much of them is.
     taken: Vec<u8>,
     written: usize,
@@ -136,7 +136,7 @@ impl Serving<'_> {
                 if !self.lane.take(&mut self.taken, cx.waker()) {
                     return Poll::Pending;
                 }
-                self.sent = true;
+                self.asked = true;
             }
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.taken[self.written..])) {
                 Ok(0) => return Poll::Ready(Unknown::Unavailable(std::io::ErrorKind::WriteZero)),
@@ -151,7 +151,7 @@ impl Serving<'_> {
     /// behind it will be answered in time either. The timer is set when it fires and when an idle connection gets
     /// something to do, not with every command.
     fn poll_deadline(&mut self, cx: &mut Context<'_>, mut deadline: Pin<&mut Sleep>) -> Poll<Unknown> {
-        if self.sent && !self.watched {
+        if std::mem::take(&mut self.asked) && !self.watched {
             self.watched = true;
             deadline.as_mut().reset(Instant::now() + self.patience);
         }
