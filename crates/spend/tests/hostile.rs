@@ -282,6 +282,39 @@ async fn slow_bytes_within_the_deadline_are_an_answer() {
     }
 }
 
+/// One reply too many would be taken for the answer to the next command, and a replay be admitted.
+#[tokio::test]
+async fn a_second_reply_is_nobodys() {
+    let pause = Step::Pause(Duration::from_millis(20));
+    let second = [
+        ("at once", vec![send(b"STORED\r\nSTORED\r\n")]),
+        ("a part of it", vec![send(b"STORED\r\nS")]),
+        ("later", vec![send(b"STORED\r\n"), pause.clone(), send(b"STORED\r\n")]),
+        ("later, a part of it", vec![send(b"STORED\r\n"), pause, send(b"STOR")]),
+    ];
+    for (name, transport) in transports() {
+        for (when, steps) in &second {
+            let scene = Scene::set(transport.clone(), |options| options.timeout = SHORT).await;
+            let last: usize =
+                steps.iter().map(|step| if let Step::Send(bytes) = step { bytes.len() } else { 0 }).sum();
+            let acted = scene.fake.plan(Verb::Add, true, steps.clone());
+            let first = scene.spend(&fresh(&scene.epoch)).await;
+            assert!(
+                matches!(first, Ok(Spend::Admitted) | Err(Unknown::Garbled)),
+                "{name}, {when}: {first:?}"
+            );
+            let sent = || async { (acted.pushed() == last as u64).then_some(()) };
+            eventually("the second reply is sent", sent).await;
+            // It has been sent, so it is there: loopback delivers before the sender goes on. And now this runtime looks.
+            tokio::task::yield_now().await;
+            let replay = scene.spend_when_up(&scene.spent).await;
+            assert_eq!(replay, Spend::AlreadySpent, "{name}, {when}: a replay");
+            dropped(&acted, &format!("{name}, {when}")).await;
+            scene.assert_well().await;
+        }
+    }
+}
+
 /// Of many callers at once, those whose answers came before the nonsense have theirs, the others have none, and
 /// nobody has somebody else's.
 #[tokio::test]

@@ -3,6 +3,7 @@
 use super::address::Stream;
 use super::protocol::{Asked, Command, LONGEST_REPLY, Reply, VALUE_LEN, exptime, parse};
 use memcache_async::ascii::Protocol;
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
@@ -79,6 +80,17 @@ impl Checked {
             Some(reply) if understood == Some(reply) => Ok(reply),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
+    }
+
+    /// Whether nothing has come since the last reply, as far as this runtime has seen. Bytes that nobody asked for would
+    /// be taken for the next command's reply, and the end of the stream means that there will be none.
+    pub(crate) async fn is_quiet(&mut self) -> bool {
+        let look = poll_fn(|cx| {
+            let mut room = [0; 1];
+            let read = Pin::new(&mut self.stream).poll_read(cx, &mut ReadBuf::new(&mut room));
+            Poll::Ready(read.is_pending())
+        });
+        tokio::task::unconstrained(look).await
     }
 
     /// Asks for the version.

@@ -132,14 +132,17 @@ impl Core {
                 turn.map_err(|_| Unknown::Overloaded)? // never closed
             }
         };
+        let began = Instant::now();
         loop {
             match self.pool.get().await {
                 Ok(mut connection) => {
-                    if connection.checked.is_silent() {
+                    if connection.is_quiet().await {
                         return Ok((turn, connection));
                     }
-                    // Closed by the server while it was idle, or something came that nobody has asked for.
-                    connection.in_flight.store(true, Ordering::Relaxed);
+                    // It died or spoke while it was idle: another one, but not for ever.
+                    if began.elapsed() > self.options.checkout_timeout {
+                        return Err(self.failed(Unknown::Garbled));
+                    }
                 }
                 // A turn was free, so it was connecting that took too long.
                 Err(RunError::TimedOut) => return Err(self.failed(Unknown::TimedOut)),
@@ -188,6 +191,9 @@ async fn prove_idle(core: &Core) {
     for _ in 0..core.pool.state().idle_connections {
         let Ok(_turn) = core.turns.try_acquire() else { return };
         let Ok(mut connection) = core.pool.get().await else { return };
+        if !connection.is_quiet().await {
+            continue;
+        }
         let proven = timeout(core.patience, connection.prove()).await;
         if !matches!(proven, Ok(Ok(()))) {
             core.failed(Unknown::TimedOut);
@@ -243,6 +249,13 @@ impl Connection {
         let reply = self.checked.exchange(command).await?;
         self.in_flight.store(false, Ordering::Relaxed);
         Ok(reply)
+    }
+
+    /// Whether nothing came while it was idle; broken if something did.
+    async fn is_quiet(&mut self) -> bool {
+        let quiet = self.checked.is_quiet().await;
+        self.in_flight.store(!quiet, Ordering::Relaxed);
+        quiet
     }
 
     async fn version(&mut self) -> Result<(), io::Error> {
