@@ -198,7 +198,7 @@ async fn answers_wrongly(transport: Transport, verb: Verb, case: Wrong) {
         let key = fresh(&scene.epoch);
         let reason = match verb {
             Verb::Add => scene.spend(&key).await.map(|verdict| format!("{verdict:?}")),
-            Verb::Get => scene.seen(&key).await.map(|seen| format!("{seen:?}")),
+            _ => scene.seen(&key).await.map(|seen| format!("{seen:?}")),
         }
         .map_err(Unknown::reason);
         assert!(acted.begun(), "{name}: the fake was not asked");

@@ -1,7 +1,7 @@
 //! memcache-async on a connection that lets only checked replies through.
 
 use super::address::Stream;
-use super::protocol::{Asked, Command, LONGEST_REPLY, Reply, VALUE_LEN, exptime, parse};
+use super::protocol::{Asked, Command, LONGEST_REPLY, Reply, VALUE_LEN, Value, exptime, parse};
 use memcache_async::ascii::Protocol;
 use std::future::poll_fn;
 use std::io;
@@ -58,20 +58,20 @@ impl Checked {
     pub(crate) async fn exchange(&mut self, command: &Command) -> Result<Reply, io::Error> {
         self.expect(Expected::Reply(command.asked()))?;
         // A Protocol a command: what it has buffered is nothing, since only this reply is let through.
-        let mut protocol = Protocol::new(&mut *self);
         let understood = match command {
-            Command::Get(key) => match protocol.get(key.as_bytes()).await {
-                Ok(value) => {
-                    <[u8; VALUE_LEN]>::try_from(value).ok().map(super::protocol::Value).map(Reply::Hit)
+            Command::Get(key) => {
+                let value = Protocol::new(&mut *self).get(key.as_bytes()).await;
+                match value.map(<[u8; VALUE_LEN]>::try_from) {
+                    Ok(value) => value.ok().map(Value).map(Reply::Hit),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Reply::Miss),
+                    Err(error) => Some(self.server_error(error)?),
                 }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Reply::Miss),
-                Err(error) => server_error(error)?,
-            },
+            }
             Command::Add { key, value, expires } => {
-                match protocol.add(key, &value.0, exptime(*expires)).await {
+                match Protocol::new(&mut *self).add(key, &value.0, exptime(*expires)).await {
                     Ok(()) => Some(Reply::Stored),
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Some(Reply::NotStored),
-                    Err(error) => server_error(error)?,
+                    Err(error) => Some(self.server_error(error)?),
                 }
             }
         };
@@ -110,6 +110,12 @@ impl Checked {
         Ok(())
     }
 
+    /// memcache-async reports a `SERVER_ERROR` as another error with the line; one of the connection stays one.
+    fn server_error(&self, error: io::Error) -> io::Result<Reply> {
+        let expected = matches!(self.expected, Expected::Accepted(Some(Reply::ServerError)));
+        if expected && error.kind() == io::ErrorKind::Other { Ok(Reply::ServerError) } else { Err(error) }
+    }
+
     fn finished(&mut self) -> Option<Reply> {
         let whole = self.read == self.released;
         (self.filled, self.released, self.read) = (0, 0, 0);
@@ -138,14 +144,6 @@ impl Checked {
         self.released = length;
         self.expected = Expected::Accepted(reply);
         Ok(true)
-    }
-}
-
-/// memcache-async reports a `SERVER_ERROR` as another error with the line; an error of the connection stays one.
-fn server_error(error: io::Error) -> io::Result<Option<Reply>> {
-    match error.kind() {
-        io::ErrorKind::Other => Ok(Some(Reply::ServerError)),
-        _ => Err(error),
     }
 }
 

@@ -26,6 +26,8 @@ pub enum Step {
     /// Sends these bytes one at a time, with a pause before each.
     Slowly(Vec<u8>, Duration),
     Pause(Duration),
+    /// Waits for [`Fake::go_on`].
+    Wait,
     /// Sends these bytes again and again, for as long as they are taken.
     Endlessly(Vec<u8>),
     /// Closes the connection.
@@ -52,6 +54,7 @@ pub enum Manner {
 pub enum Verb {
     Get,
     Add,
+    Version,
 }
 
 /// What became of a planned misbehaviour.
@@ -100,6 +103,7 @@ struct State {
     manner: Mutex<Manner>,
     accepted: AtomicUsize,
     refusing: AtomicBool,
+    go_on: tokio::sync::Semaphore,
     /// Something came that is neither of the commands the store speaks.
     confused: AtomicBool,
 }
@@ -122,6 +126,7 @@ impl Fake {
             manner: Mutex::new(Manner::AtOnce),
             accepted: AtomicUsize::new(0),
             refusing: AtomicBool::new(false),
+            go_on: tokio::sync::Semaphore::new(0),
             confused: AtomicBool::new(false),
         });
         let (end, ended) = tokio::sync::oneshot::channel();
@@ -160,6 +165,11 @@ impl Fake {
     /// Closes new connections as soon as they come, as a server at its limit does.
     pub fn refuse(&self, refusing: bool) {
         self.state.refusing.store(refusing, SeqCst);
+    }
+
+    /// Ends every [`Step::Wait`].
+    pub fn go_on(&self) {
+        self.state.go_on.add_permits(1 << 20);
     }
 
     /// Connections that were ever made.
@@ -253,6 +263,7 @@ impl Conversation {
             ["get", key] if key.len() == 47 => {
                 (Asked { verb: Verb::Get, key: key.to_owned(), value: Vec::new() }, end + 2)
             }
+            ["version"] => (Asked { verb: Verb::Version, key: String::new(), value: Vec::new() }, end + 2),
             ["add", key, "0", _, "22"] if key.len() == 47 => {
                 if self.held.len() < end + 26 {
                     return Ok(None);
@@ -289,6 +300,7 @@ impl Conversation {
                 reply.extend_from_slice(b"\r\nEND\r\n");
                 reply
             }
+            (Verb::Version, _) => b"VERSION fake\r\n".to_vec(),
             (Verb::Get, None) => b"END\r\n".to_vec(),
             (Verb::Add, Some(_)) => b"NOT_STORED\r\n".to_vec(),
             (Verb::Add, None) => {
@@ -312,6 +324,7 @@ impl Conversation {
                         self.push(&[byte], &plan.acted).await?;
                     }
                 }
+                Step::Wait => self.state.go_on.acquire().await.unwrap().forget(),
                 Step::Pause(pause) => tokio::time::sleep(pause).await,
                 Step::Endlessly(bytes) => {
                     while plan.acted.pushed() < ENDLESS {

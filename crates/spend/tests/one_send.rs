@@ -1,0 +1,162 @@
+//! Every command leaves in one send, and commands that come together share one: counted by strace, at a real memcached.
+//!
+//! In two writes a command can wait 40 ms for an acknowledgement, or be cut where the connection breaks.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use postern_spend::memcached::{Memcached, Options, Transport};
+use postern_spend::{Seen, Spend, SpendStore};
+use postern_token::UnixSeconds;
+use std::collections::HashSet;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use support::{Server, client, epoch, fresh, options, pipelined, pooled};
+use tokio::task::JoinSet;
+
+/// What the traced process does: the transport and the callers, as in `pipelined one-by-one PORT`.
+const TASK: &str = "POSTERN_ONE_SEND";
+/// Commands one after the other: half of them `get`, half `add`.
+const COMMANDS: usize = 400;
+/// Callers at once.
+const CALLERS: usize = 64;
+
+/// Not a test of its own: what the tests below run under strace.
+#[test]
+fn traced() {
+    let Ok(task) = std::env::var(TASK) else { return };
+    let words: Vec<&str> = task.split(' ').collect();
+    let [transport, callers, port] = words[..] else { panic!("{task}") };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let transport = if transport == "pipelined" { pipelined() } else { pooled(CALLERS) };
+    runtime.block_on(speak(transport, callers == "at-once", port.parse().unwrap()));
+}
+
+async fn speak(transport: Transport, at_once: bool, port: u16) {
+    let address = format!("127.0.0.1:{port}").parse().unwrap();
+    // The canaries are read when the epoch begins, and then not again.
+    let canary_interval = Duration::from_secs(3600);
+    let store = Memcached::open(Options { canary_interval, ..options(vec![address], transport) }).unwrap();
+    let (client, epoch) = (client(&store).await, epoch());
+    if !at_once {
+        for _ in 0..COMMANDS / 2 {
+            let key = fresh(&epoch);
+            assert_eq!(client.seen(&key, &epoch).await, Ok(Seen::NotSeen));
+            assert_eq!(client.spend(&key, &epoch, UnixSeconds::now()).await, Ok(Spend::Admitted));
+        }
+        return;
+    }
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let client = client.clone();
+        callers.spawn(async move { client.seen(&fresh(&epoch), &epoch).await });
+    }
+    assert!(callers.join_all().await.iter().all(|seen| *seen == Ok(Seen::NotSeen)));
+}
+
+/// Runs a task under strace; each send to memcached as strace prints its bytes, or why there is no trace.
+fn sends(task: &str) -> Result<Vec<String>, String> {
+    let strace = |more: &[&str]| {
+        let mut command = Command::new("strace");
+        command.args(["-f", "-s", "65536", "-e", "trace=network,write,writev,close"]).args(more);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    };
+    match strace(&["true"]).output() {
+        Err(error) => return Err(format!("strace cannot be run: {error}")),
+        Ok(output) if !output.status.success() => {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        Ok(_) => {}
+    }
+    let server = Server::tcp(&[]);
+    let trace = tempfile::NamedTempFile::new().unwrap();
+    let this = std::env::current_exe().unwrap();
+    let mut command = strace(&["-o", trace.path().to_str().unwrap()]);
+    command.arg(this).args(["--exact", "traced"]).env(TASK, format!("{task} {}", server.port()));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{task}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(sends_to(server.port(), &std::fs::read_to_string(trace.path()).unwrap()))
+}
+
+/// What was sent on the descriptors that are connected to `port`: the beginning of each call, for strace prints a call
+/// that is interrupted by another thread's in two lines, and its bytes in the first.
+fn sends_to(port: u16, trace: &str) -> Vec<String> {
+    let mut connected = HashSet::new();
+    let mut sends = Vec::new();
+    for line in trace.lines() {
+        let call = line.split_once(' ').unwrap().1.trim_start();
+        let Some((name, arguments)) = call.split_once('(') else { continue };
+        let descriptor = arguments.split([',', ')', ' ']).next().unwrap().to_owned();
+        match name {
+            "connect" if arguments.contains(&format!("htons({port})")) => {
+                connected.insert(descriptor);
+            }
+            "close" => {
+                connected.remove(&descriptor);
+            }
+            "write" | "writev" | "sendto" | "sendmsg" | "sendmmsg" if connected.contains(&descriptor) => {
+                sends.push(arguments.split_once('"').map_or("", |(_, bytes)| bytes).to_owned());
+            }
+            _ => {}
+        }
+    }
+    sends
+}
+
+/// Those of callers: canaries and probes are whole batches of the store's own.
+fn of_callers(sends: &[String]) -> Vec<&String> {
+    sends.iter().filter(|send| !send.contains("pc1.") && !send.contains("pp1.")).collect()
+}
+
+/// The commands in one send, which must begin and end with it.
+fn commands(send: &str) -> usize {
+    let bytes = send.split_once('"').map_or(send, |(bytes, _)| bytes);
+    let commands: Vec<&str> = bytes.split_inclusive(r"\r\n").collect();
+    let mut count = 0;
+    let mut lines = commands.iter();
+    while let Some(line) = lines.next() {
+        let (words, add) = (line.split(' ').count(), line.starts_with("add ps1."));
+        let value = if add { lines.next() } else { None };
+        let whole = if add {
+            words == 5 && value.is_some_and(|value| value.len() == 22 + 4 && value.ends_with(r"\r\n"))
+        } else {
+            line.starts_with("get ps1.") && words == 2 && line.ends_with(r"\r\n")
+        };
+        assert!(whole, "a send that is no whole command: {bytes}");
+        count += 1;
+    }
+    count
+}
+
+fn traced_or_skipped(task: &str) -> Option<Vec<String>> {
+    match sends(task) {
+        Ok(sends) => Some(sends),
+        Err(reason) => {
+            eprintln!("SKIPPED, no sends were counted: {reason}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_command_is_one_send() {
+    for transport in ["pipelined", "pooled"] {
+        let Some(sends) = traced_or_skipped(&format!("{transport} one-by-one")) else { return };
+        let sends = of_callers(&sends);
+        assert!(sends.iter().all(|send| commands(send) == 1), "{transport}: a send of several");
+        assert_eq!(sends.len(), COMMANDS, "{transport}: sends for {COMMANDS} commands");
+    }
+}
+
+#[test]
+fn callers_at_once_share_sends_where_they_share_a_connection() {
+    for (transport, most) in [("pipelined", CALLERS / 8), ("pooled", CALLERS)] {
+        let Some(sends) = traced_or_skipped(&format!("{transport} at-once")) else { return };
+        let sends = of_callers(&sends);
+        let sum: usize = sends.iter().map(|send| commands(send)).sum();
+        assert_eq!(sum, CALLERS, "{transport}");
+        assert!(sends.len() <= most, "{transport}: {} sends for {CALLERS} commands", sends.len());
+        eprintln!("{transport}: {} sends for {CALLERS} commands at once", sends.len());
+    }
+}
