@@ -171,19 +171,40 @@ async fn tend(core: Arc<Core>) {
             continue;
         }
         let mut backoff = core.door.backoff();
-        loop {
-            match core.door.connect_proven().await {
-                Ok(_) => break,
-                Err(reason) => core.door.failed(reason),
+        while let Err(reason) = core.door.connect_proven().await {
+            // A server at its limit takes no more connections, and may answer on those it has.
+            if has_proven(&core).await {
+                break;
             }
+            core.door.failed(reason);
             backoff.wait().await;
         }
+        warm_up(&core).await;
         core.breaker.close();
-        let mut warm = Vec::new(); // all at once, or the same one would be taken again and again
-        for _ in 0..core.size {
-            warm.extend(core.pool.get().await.ok());
+    }
+}
+
+/// Makes all connections, as far as they can be had, before callers come: they would wait for each other's.
+async fn warm_up(core: &Core) {
+    let mut all = Vec::new(); // all at once, or the same one would be taken again and again
+    for _ in 0..2 * core.size {
+        let Ok(mut connection) = core.pool.get().await else { return };
+        if connection.is_quiet().await {
+            all.push(connection); // those that died are dropped, and bb8 makes others
+        }
+        if all.len() == core.size {
+            return;
         }
     }
+}
+
+/// Whether an idle connection of the pool answers.
+async fn has_proven(core: &Core) -> bool {
+    if core.pool.state().idle_connections == 0 {
+        return false;
+    }
+    let Ok(mut connection) = core.pool.get().await else { return false };
+    connection.is_quiet().await && matches!(timeout(core.patience, connection.prove()).await, Ok(Ok(())))
 }
 
 /// Asks each idle connection for a probe; one that does not answer is dropped, and bb8 makes another.

@@ -102,7 +102,9 @@ struct State {
     plans: Mutex<VecDeque<Plan>>,
     manner: Mutex<Manner>,
     accepted: AtomicUsize,
-    refusing: AtomicBool,
+    open: AtomicUsize,
+    /// The most connections at once.
+    limit: AtomicUsize,
     go_on: tokio::sync::Semaphore,
     /// Something came that is neither of the commands the store speaks.
     confused: AtomicBool,
@@ -125,7 +127,8 @@ impl Fake {
             plans: Mutex::default(),
             manner: Mutex::new(Manner::AtOnce),
             accepted: AtomicUsize::new(0),
-            refusing: AtomicBool::new(false),
+            open: AtomicUsize::new(0),
+            limit: AtomicUsize::new(usize::MAX),
             go_on: tokio::sync::Semaphore::new(0),
             confused: AtomicBool::new(false),
         });
@@ -162,9 +165,9 @@ impl Fake {
         *self.state.manner.lock().unwrap() = manner;
     }
 
-    /// Closes new connections as soon as they come, as a server at its limit does.
-    pub fn refuse(&self, refusing: bool) {
-        self.state.refusing.store(refusing, SeqCst);
+    /// Closes new connections as soon as they come when there are so many, as a memcached at its limit does.
+    pub fn limit(&self, connections: usize) {
+        self.state.limit.store(connections, SeqCst);
     }
 
     /// Ends every [`Step::Wait`].
@@ -196,15 +199,17 @@ impl Fake {
 async fn accept(listener: TcpListener, state: Arc<State>) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        if state.refusing.load(SeqCst) {
+        if state.open.load(SeqCst) >= state.limit.load(SeqCst) {
             continue;
         }
+        state.open.fetch_add(1, SeqCst);
         stream.set_nodelay(true).unwrap();
         state.accepted.fetch_add(1, SeqCst);
         let state = Arc::clone(&state);
         tokio::spawn(async move {
             let mut conversation = Conversation { stream, state, held: Vec::new(), acted: None };
             let _ = conversation.hold().await; // either side may close it
+            conversation.state.open.fetch_sub(1, SeqCst);
             if let Some(acted) = &conversation.acted {
                 acted.dropped.store(true, SeqCst);
             }
