@@ -1,14 +1,14 @@
-//! What the shared store makes of restarts and limits.
+//! What the shared store makes of restarts, limits and gateways that disagree.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 
-use postern_spend::memcached::{Memcached, Transport};
-use postern_spend::{Spend, SpendStore};
+use postern_spend::memcached::{Memcached, Options, Transport};
+use postern_spend::{Epoch, Spend, SpendStore, Unknown};
 use postern_token::UnixSeconds;
 use std::time::{Duration, Instant};
 use support::fake::Fake;
-use support::{Server, client, epoch, eventually, fresh, options, pooled, transports};
+use support::{Server, client, epoch, eventually, fresh, options, pipelined, pooled, transports};
 
 /// A restart closes every connection. Each is found out before it costs anybody a token, however few the callers are.
 #[tokio::test]
@@ -45,4 +45,56 @@ async fn a_pool_that_cannot_be_filled_serves_with_what_it_has() {
         assert_eq!(client.spend(&key, &epoch, UnixSeconds::now()).await, Ok(Spend::Admitted));
         tokio::task::yield_now().await;
     }
+}
+
+/// What a process has forgotten of an expired epoch it learns again when somebody asks, as soon as the first time.
+#[tokio::test]
+async fn an_expired_epoch_that_was_forgotten_is_refused_at_once() {
+    let server = Server::tcp(&[]);
+    let now = UnixSeconds::now();
+    let store = Memcached::open(Options {
+        canary_interval: Duration::from_secs(3600),
+        timeout: Duration::from_millis(500),
+        connect_timeout: Duration::from_millis(500),
+        ..options(vec![server.address()], pipelined())
+    })
+    .unwrap();
+    let client = client(&store).await;
+    let first = Epoch { expires: now.saturating_add(Duration::from_secs(600)), ..epoch() };
+    let later = Epoch { expires: now.saturating_add(Duration::from_secs(6000)), ..first };
+    let key = fresh(&first);
+    assert_eq!(client.spend(&key, &first, now).await, Ok(Spend::Admitted));
+    // A directory that moves the expiry does not move the memory's.
+    let over = now.saturating_add(Duration::from_secs(601));
+    assert_eq!(client.spend(&key, &later, over).await, Err(Unknown::EpochRetired));
+    assert_eq!(store.drop_expired(over), 1);
+    assert_eq!(client.spend(&key, &later, over).await, Err(Unknown::EpochRetired));
+}
+
+/// Two gateways that begin an epoch while a server is away can each see other canaries. As soon as they see the same
+/// ones, both keep to the first expiry: records written under it are gone afterwards.
+#[tokio::test]
+async fn the_first_expiry_holds_even_when_it_is_learned_later() {
+    let fake = Fake::start();
+    let store = Memcached::open(options(vec![fake.address()], pipelined())).unwrap();
+    let (client, epoch) = (client(&store).await, epoch());
+    let now = UnixSeconds::now();
+    let later = now.saturating_add(Duration::from_secs(100));
+    assert_eq!(client.spend(&fresh(&epoch), &epoch, later).await, Ok(Spend::Admitted));
+    let earlier = format!("w{:010}.{:010}", later.0, now.0);
+    let mut altered = false;
+    fake.alter(|(key, value)| {
+        let hearth = key.starts_with("pc1.") && key[36..44] == *"AAAAAAAA"; // the group of a canary that is read again
+        if hearth && !std::mem::replace(&mut altered, true) {
+            *value = earlier.clone().into_bytes();
+        }
+    });
+    assert!(altered);
+    let refused = || async {
+        let verdict = client.spend(&fresh(&epoch), &epoch, later).await;
+        (verdict == Err(Unknown::EpochRetired)).then_some(())
+    };
+    eventually("the earlier expiry holds", refused).await;
+    let before = UnixSeconds(later.0 - 1);
+    assert_eq!(client.spend(&fresh(&epoch), &epoch, before).await, Ok(Spend::Admitted));
 }

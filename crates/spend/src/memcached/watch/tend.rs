@@ -24,6 +24,15 @@ pub(super) struct Tended {
     read: Option<u32>,
 }
 
+impl Tended {
+    /// Gateways that begin an epoch at once, while some canaries cannot be read or after all were lost, may each have
+    /// seen others' marks. Records written under the first expiry are gone after it, so it holds as soon as it is seen.
+    fn keep_to_the_first(&mut self, marks: &[Mark]) {
+        let first = marks.iter().map(|mark| mark.expires).min();
+        self.mark.expires = first.map_or(self.mark.expires, |first| first.min(self.mark.expires));
+    }
+}
+
 /// How far the sentinels are.
 #[derive(Clone, Copy, PartialEq)]
 enum Sentinels {
@@ -62,6 +71,10 @@ impl Rounds {
             found = self.adopt(epoch, door, now, found).await?;
         }
         let Some(tended) = self.tended.get_mut(&epoch.key) else { return Ok(()) };
+        tended.keep_to_the_first(&found.marks);
+        if epoch.expires() != Some(tended.mark.expires) {
+            epoch.adopt(tended.mark.expires); // also when callers' side had forgotten the epoch in between
+        }
         if found.missing.is_empty() && found.unclear == 0 {
             tended.whole = true;
         }
