@@ -6,7 +6,7 @@ use memcache_async::ascii::Protocol;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, BufWriter, ReadBuf};
 
 /// A connection below memcache-async.
@@ -44,14 +44,6 @@ impl Checked {
             released: 0,
             read: 0,
         }
-    }
-
-    /// Whether nothing has come since the last reply. Costs no system call: the runtime knows.
-    pub(crate) fn is_silent(&mut self) -> bool {
-        let mut cx = Context::from_waker(Waker::noop());
-        let mut byte = [0];
-        let mut room = ReadBuf::new(&mut byte);
-        Pin::new(&mut self.stream).poll_read(&mut cx, &mut room).is_pending()
     }
 
     /// One command and its reply.

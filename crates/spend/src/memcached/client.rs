@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::timeout;
 
+/// What a caller is told while there is no connection; why there is none, readiness says.
+const NOT_CONNECTED: Unknown = Unknown::Unavailable(std::io::ErrorKind::NotConnected);
+
 /// Connections of one runtime to the shared memory, made by [`Memcached::client`](super::Memcached::client).
 ///
 /// Clones share the connections. They close when the last clone is dropped.
@@ -129,7 +132,7 @@ impl Links {
         {
             return Ok(known);
         }
-        self.up()?;
+        self.up().then_some(()).ok_or(NOT_CONNECTED)?;
         let entered = self.memory.epochs.enter(epoch.key, epoch.expires);
         self.memory.nudge.notify_one();
         entered.adopted(self.memory.options.timeout + self.memory.options.connect_timeout).await?;
@@ -163,7 +166,7 @@ impl Links {
     /// Sends a command through the door with the least to do. Through the others only when no byte of it was sent, or
     /// when it may be `repeated`.
     async fn anywhere(&self, command: &Command, repeated: bool, waits: &mut Waits) -> Result<Reply, Failure> {
-        let mut failure = Failure::NotSent(self.memory.failure());
+        let mut failure = Failure::NotSent(NOT_CONNECTED);
         let mut tried = 0_u64;
         while let Some((index, link)) = self.next(tried) {
             tried |= 1 << index;
@@ -192,8 +195,8 @@ impl Links {
             .min_by_key(|(_, link)| link.outstanding())
     }
 
-    fn up(&self) -> Result<(), Unknown> {
-        if self.links.iter().any(Link::is_up) { Ok(()) } else { Err(self.memory.failure()) }
+    fn up(&self) -> bool {
+        self.links.iter().any(Link::is_up)
     }
 }
 
@@ -232,7 +235,7 @@ impl SpendStore for Client {
 
     async fn ready(&self) -> Result<(), Unknown> {
         self.0.memory.intact()?;
-        self.0.up()
+        if self.0.up() { Ok(()) } else { Err(self.0.memory.failure()) }
     }
 }
 
@@ -244,8 +247,7 @@ impl Memory {
 
     /// Why there is no connection, by the first door.
     pub(super) fn failure(&self) -> Unknown {
-        let none = Unknown::Unavailable(std::io::ErrorKind::NotConnected);
-        self.doors.first().map_or(none, |door| door.failure())
+        self.doors.first().map_or(NOT_CONNECTED, |door| door.failure())
     }
 
     /// Whether tokens of an epoch may be admitted although records were lost.

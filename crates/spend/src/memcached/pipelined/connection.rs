@@ -61,7 +61,6 @@ async fn serve(stream: Stream, lane: &Lane, patience: Duration) -> Unknown {
         stream,
         lane,
         patience,
-        sent: false,
         watched: false,
         asked: false,
         taken: Vec::new(),
@@ -161,7 +160,6 @@ impl Serving<'_> {
             if next.is_some_and(|due| due <= now) {
                 return Poll::Ready(Unknown::TimedOut);
             }
-            self.sent = false; // what was taken until now is answered, or older than `next`
             self.watched = next.is_some();
             deadline.as_mut().reset(next.unwrap_or(now + NEVER));
         }

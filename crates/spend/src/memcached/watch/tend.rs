@@ -67,7 +67,7 @@ impl Rounds {
     async fn tend(&mut self, epoch: &Arc<EpochState>, door: usize, now: UnixSeconds) -> Result<(), Unknown> {
         let hearth = Canaries(epoch.key).hearth();
         let mut found = self.find(door, &hearth).await?;
-        if epoch.expires().is_none() || !self.tended.contains_key(&epoch.key) {
+        if !self.tended.contains_key(&epoch.key) {
             found = self.adopt(epoch, door, now, found).await?;
         }
         let Some(tended) = self.tended.get_mut(&epoch.key) else { return Ok(()) };
