@@ -12,7 +12,7 @@ use support::fake::{Acted, Fake, Step, Verb, send};
 use support::{client, epoch, eventually, fresh, options, pipelined, pooled};
 
 /// A deadline that the cases which wait for it are done with soon.
-const SHORT: Duration = Duration::from_millis(250);
+const SHORT: Duration = Duration::from_secs(1);
 
 /// Both transports with one connection, so that who comes next comes to the same one.
 fn transports() -> [(&'static str, Transport); 2] {
@@ -340,7 +340,7 @@ async fn nonsense_among_many_callers_admits_nobody_else() {
             let verdicts = callers.join_all().await;
             let admitted = verdicts.iter().filter(|verdict| **verdict == Ok(Spend::Admitted)).count();
             assert!(!verdicts.contains(&Ok(Spend::AlreadySpent)), "{name}, {what}: all were fresh");
-            assert!(admitted >= 20 && admitted < CALLERS, "{name}, {what}: {admitted} admitted");
+            assert!(admitted > 0 && admitted < CALLERS, "{name}, {what}: {admitted} admitted");
             assert!(admitted <= scene.fake.spent() - before, "{name}, {what}: admitted and not stored");
             gone(&acted, name).await; // the commands of others had been sent on it before
             let mut again = 0;
