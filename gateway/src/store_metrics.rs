@@ -23,9 +23,10 @@ impl StoreMetrics {
         let Backend::Memcached(memory) = backend else { return Self(None) };
         let commands = Verb::ALL.iter().flat_map(|verb| Ended::ALL.map(|ended| (*verb, ended)));
         let commands = commands.filter(|(verb, ended)| ended.can_follow(*verb));
-        let connections = memory.health().doors.into_iter().map(
-            |(address, ..)| gauge!(names::STORE_CONNECTIONS, names::ADDRESS_LABEL => address.to_string()),
-        );
+        let connections =
+            memory.health().doors.into_iter().map(
+                |door| gauge!(names::STORE_CONNECTIONS, names::ADDRESS_LABEL => door.address.to_string()),
+            );
         Self(Some(Handles {
             commands: commands.map(|(verb, ended)| (verb, ended, command(verb, ended))).collect(),
             connections: connections.collect(),

@@ -1,6 +1,9 @@
 //! What the tests share: an issuer in a variable, a gateway on a free port, raw clients, small targets.
 
 pub(crate) mod client;
+#[path = "../../../crates/spend/tests/support/server.rs"]
+#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+pub(crate) mod memcached;
 pub(crate) mod proxy_status;
 pub(crate) mod target;
 
@@ -102,6 +105,15 @@ pub(crate) fn config(home: &Path) -> Config {
     }
 }
 
+/// A home with [`ISSUER`]'s directory in it.
+pub(crate) fn home_with_keys() -> TempDir {
+    let home = TempDir::new().unwrap();
+    let not_after = UnixSeconds::now().saturating_add(Duration::from_secs(86_400)).0;
+    let entry = ISSUER.entry(None, Some(not_after));
+    std::fs::write(home.path().join("keys.json"), directory(vec![entry])).unwrap();
+    home
+}
+
 /// A gateway that runs until it is dropped or stopped.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
@@ -121,12 +133,7 @@ impl Running {
 
     /// The same, its configuration changed by `change`.
     pub(crate) async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
-        let home = TempDir::new().unwrap();
-        let now = UnixSeconds::now();
-        let not_after = now.saturating_add(Duration::from_secs(86_400)).0;
-        std::fs::write(home.path().join("keys.json"), directory(vec![ISSUER.entry(None, Some(not_after))]))
-            .unwrap();
-        let mut running = Self::start_in(home, change).unwrap();
+        let mut running = Self::start_in(home_with_keys(), change).unwrap();
         running.ready().await;
         running.idle_tasks = running.shutdown.tracker().len();
         running

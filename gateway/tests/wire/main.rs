@@ -12,6 +12,7 @@ mod header;
 mod keys;
 mod pipeline;
 mod replay;
+mod shared;
 mod status;
 mod tls;
 mod token;

@@ -1,137 +1,26 @@
 //! A real memcached for the tests, on a port of its own.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 pub mod fake;
+pub mod server;
+
+pub use server::{Server, free_port};
 
 use postern_spend::memcached::{Address, Client, Memcached, OnLoss, Options, Pool, Transport};
 use postern_spend::{Epoch, SpendStore};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use std::future::Future;
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// Longer than anything takes that works.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A memcached process; killed when it is dropped.
-pub struct Server {
-    child: Child,
-    args: Vec<String>,
-    at: At,
-}
-
-enum At {
-    Port(u16),
-    Socket(PathBuf),
-}
-
-impl Server {
-    /// On a free port.
-    pub fn tcp(more: &[&str]) -> Self {
-        Self::start(At::Port(free_port()), more)
-    }
-
-    /// On this port.
-    pub fn tcp_on(port: u16) -> Self {
-        Self::start(At::Port(port), &[])
-    }
-
-    /// On a free port, TLS only, with a certificate for memcached.example; and what to trust.
-    pub fn tls(directory: &Path) -> (Self, RootCertStore) {
-        let own = rcgen::generate_simple_self_signed(["memcached.example".to_owned()]).unwrap();
-        let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
-        std::fs::write(&certificate, own.cert.pem()).unwrap();
-        std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
-        let files = format!("ssl_chain_cert={},ssl_key={}", certificate.display(), key.display());
-        let mut roots = RootCertStore::empty();
-        roots.add(own.cert.der().clone()).unwrap();
-        (Self::tcp(&["-Z", "-o", &files]), roots)
-    }
-
-    /// On a Unix socket in `directory`.
-    pub fn unix(directory: &Path) -> Self {
-        Self::start(At::Socket(directory.join("memcached.sock")), &[])
-    }
-
-    fn start(at: At, more: &[&str]) -> Self {
-        let args: Vec<String> = more.iter().map(|&arg| arg.to_owned()).collect();
-        let server = Self { child: spawn(&at, &args), args, at };
-        server.answers();
-        server
-    }
-
-    pub fn address(&self) -> Address {
-        match &self.at {
-            At::Port(port) => format!("127.0.0.1:{port}"),
-            At::Socket(path) => format!("unix:{}", path.display()),
-        }
-        .parse()
-        .unwrap()
-    }
-
-    pub fn port(&self) -> u16 {
-        match self.at {
-            At::Port(port) => port,
-            At::Socket(_) => panic!("it listens on a Unix socket"),
-        }
-    }
-
-    /// SIGKILL, and the end of it.
-    pub fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// A new process in its place, which knows nothing.
-    pub fn restart(&mut self) {
-        self.kill();
-        self.child = spawn(&self.at, &self.args);
-        self.answers();
-    }
-
-    /// "STOP" freezes it, "CONT" lets it go on.
-    pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
-    }
-
-    fn answers(&self) {
-        let began = Instant::now();
-        while !match &self.at {
-            At::Port(port) => TcpStream::connect(("127.0.0.1", *port)).is_ok(),
-            At::Socket(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
-        } {
-            assert!(began.elapsed() < PATIENCE, "memcached does not listen");
-            thread::sleep(Duration::from_millis(2));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn spawn(at: &At, more: &[String]) -> Child {
-    let mut command = Command::new("memcached");
-    match at {
-        At::Port(port) => command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0"]),
-        At::Socket(path) => command.arg("-s").arg(path),
-    };
-    // As root it refuses to start without a user; as somebody else it ignores the option.
-    command.args(["-u", "root", "-c", "4096"]).args(more).stdin(Stdio::null()).stderr(Stdio::null());
-    command.spawn().expect("memcached is installed (apt-get install memcached)")
-}
 
 /// Another door to a server: a port that leads to it, until it is cut. Runs on a thread of its own.
 pub struct Relay {
@@ -188,10 +77,6 @@ async fn relay(mut near: tokio::net::TcpStream, server: u16) {
         far.set_nodelay(true).unwrap();
         let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await; // either may go away
     }
-}
-
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A TLS client that trusts these.

@@ -105,6 +105,9 @@ impl Rounds {
             }
             // Where an earlier life of the epoch is known here, the memory has lost all of it.
             let rewritten = epoch.expires().is_some();
+            if !rewritten {
+                tracing::info!(token_key = %short(epoch.key), "the double-spend store has no record of this key yet");
+            }
             let mark = Mark { rewritten, expires: epoch.expires().unwrap_or(epoch.wanted), created: now };
             self.rewrite(door, &hearth, mark, NEVER).await?;
             // Another gateway may have been faster: what counts is what stands there.

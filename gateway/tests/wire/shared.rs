@@ -1,0 +1,135 @@
+//! A gateway that spends in a shared memory: real memcached, every transport and every time to ask for the hint.
+
+use crate::support::client::{Client, connect, connect_with};
+use crate::support::memcached::{Server, free_port};
+use crate::support::target::Echo;
+use crate::support::{ISSUER, PATIENCE, Running, home_with_keys};
+use postern_gateway::StartError;
+use postern_gateway::config::{
+    Config, Hint, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
+};
+use postern_service::config::Span;
+use postern_service::exit;
+use postern_token::Token;
+use postern_token::header::format_authorization;
+use tempfile::TempDir;
+
+fn shared(config: &mut Config, server: &Server, change: impl FnOnce(&mut MemcachedConfig)) {
+    config.store.kind = StoreKind::Memcached;
+    config.store.memcached.addresses = vec![server.address().to_string()];
+    config.store.memcached.canary_interval = Span::millis(100);
+    // A busy machine is not an outage.
+    config.store.memcached.timeout = Span::secs(5);
+    config.store.memcached.checkout_timeout = Span::secs(5);
+    change(&mut config.store.memcached);
+}
+
+#[tokio::test]
+async fn a_token_opens_one_tunnel_whatever_the_transport_and_the_hint() {
+    let (server, echo) = (Server::tcp(&[]), Echo::start().await);
+    let mut opened = 0;
+    for transport in [TransportKind::Pipelined, TransportKind::Pooled] {
+        for hint in [Hint::Before, Hint::Beside, Hint::Off] {
+            let gateways = [(); 2].map(|()| {
+                Running::start_with(|config| {
+                    shared(config, &server, |store| {
+                        store.transport = transport;
+                        store.hint = hint;
+                    });
+                })
+            });
+            let [first, second] = gateways;
+            let (first, second) = (first.await, second.await);
+            let request = connect_with(echo.address, &[&ISSUER.authorization()]);
+            Client::ask(first.address, &request).await.assert_opened();
+            opened += 1;
+            for gateway in [&second, &first, &second] {
+                let answer = Client::ask(gateway.address, &request).await;
+                answer.assert_refused(407, "http_request_denied", "token already spent");
+            }
+            let mut forged = ISSUER.token().as_bytes().to_vec();
+            forged[200] ^= 1;
+            let forged = format_authorization(&Token::parse(&forged).unwrap());
+            let answer = Client::ask(first.address, connect_with(echo.address, &[&forged])).await;
+            answer.assert_refused(407, "http_request_denied", "signature is not valid");
+        }
+    }
+    assert_eq!(echo.came().await, opened);
+}
+
+#[tokio::test]
+async fn a_memory_that_is_away_is_503_until_it_is_there() {
+    let (port, echo) = (free_port(), Echo::start().await);
+    let gateway = Running::start_in(home_with_keys(), |config| {
+        config.store.kind = StoreKind::Memcached;
+        config.store.memcached.addresses = vec![format!("127.0.0.1:{port}")];
+    })
+    .unwrap();
+    gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.contains("connection refused"))).await;
+    let request = connect(echo.address);
+    let answer = Client::ask(gateway.address, &request).await;
+    answer.assert_refused(503, "proxy_internal_error", "the double-spend store");
+    assert_eq!(answer.value("retry-after"), "1");
+    let _server = Server::tcp_on(port);
+    gateway.ready().await;
+    Client::ask(gateway.address, &request).await.assert_opened();
+}
+
+#[tokio::test]
+async fn lost_records_are_told_and_their_key_can_be_retired() {
+    let echo = Echo::start().await;
+    for (policy, status) in [(LossPolicy::Warn, 200), (LossPolicy::Refuse, 503), (LossPolicy::Rotate, 503)] {
+        let mut server = Server::tcp(&[]);
+        let gateway =
+            Running::start_with(|config| shared(config, &server, |store| store.on_loss = policy)).await;
+        let spent = connect(echo.address);
+        Client::ask(gateway.address, &spent).await.assert_opened();
+        server.restart();
+        let degraded = || gateway.readiness.degraded().iter().any(|reason| reason.contains("were lost"));
+        let waiting = async {
+            while !degraded() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.unwrap();
+        let answer = Client::ask(gateway.address, connect(echo.address)).await;
+        assert_eq!(answer.status, status, "{policy:?}");
+        match policy {
+            LossPolicy::Warn => {}
+            LossPolicy::Refuse => answer.assert_refused(503, "proxy_internal_error", "has lost records"),
+            // The only key is gone from the ring.
+            LossPolicy::Rotate => {
+                answer.assert_refused(503, "proxy_internal_error", "no issuer key is known")
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
+    type Change = fn(&mut MemcachedConfig);
+    let cases: [(Change, &str); 5] = [
+        (
+            |store| store.addresses.clear(),
+            "store.memcached.addresses: kind = \"memcached\" needs at least one",
+        ),
+        (|store| store.addresses = vec!["10.0.0.1".into()], "\"10.0.0.1\" is not an address of a memcached"),
+        (|store| store.queue = 0, "store.memcached.queue must be at least 1"),
+        (|store| store.connections = 0, "store.memcached.connections must be at least 1"),
+        (
+            |store| store.tls = Some(StoreTls { key: Some("key.pem".into()), ..StoreTls::default() }),
+            "certificate and key go together",
+        ),
+    ];
+    for (change, sentence) in cases {
+        let started = Running::start_in(TempDir::new().unwrap(), |config| {
+            config.store.kind = StoreKind::Memcached;
+            config.store.memcached.addresses = vec!["127.0.0.1:1".into()];
+            change(&mut config.store.memcached);
+        });
+        let Err(error) = started else { panic!("{sentence}") };
+        assert!(error.to_string().contains(sentence), "{error}");
+        assert_eq!(error.exit_code(), exit::CONFIG);
+        assert!(matches!(error, StartError::Store(_)));
+    }
+}
