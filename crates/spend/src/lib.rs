@@ -10,6 +10,7 @@
 pub mod conformance;
 mod contract;
 mod embedded;
+pub mod mcrouter;
 pub mod memcached;
 mod store;
 
