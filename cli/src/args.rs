@@ -27,6 +27,9 @@ pub(crate) enum Command {
     /// Get tokens, or look into one
     #[command(subcommand)]
     Token(Token),
+    /// Check configurations without starting anything
+    #[command(arg_required_else_help = true)]
+    Doctor(Doctor),
 }
 
 /// A daemon that reads a configuration file.
@@ -57,6 +60,19 @@ pub(crate) struct Up {
     /// Let tunnels reach any address and port: by default private addresses and ports other than 80 and 443 are refused
     #[arg(long)]
     pub(crate) open_egress: bool,
+}
+
+/// Check configurations without starting anything: one of them, or both.
+///
+/// Exit code 0 when nothing is refused, 64 when something is.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// A gateway's configuration file (TOML), with the environment variables as they are now
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// An mcrouter configuration file: can an `add` of a spent token be admitted twice under its routes?
+    #[arg(long, value_name = "FILE")]
+    pub(crate) mcrouter_config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

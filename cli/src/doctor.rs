@@ -1,0 +1,49 @@
+//! `postern doctor`: what is wrong with a configuration, before it is used.
+
+use crate::args::Doctor;
+use crate::failure::Failure;
+use postern_service::config;
+use postern_spend::mcrouter::{self, Severity};
+use std::path::Path;
+
+/// Checks every file that is named; the findings go to standard output, what was refused is the failure.
+pub(crate) fn run(doctor: &Doctor) -> Result<(), Failure> {
+    let config = doctor.config.as_deref().map_or(Ok(()), gateway);
+    let mcrouter = doctor.mcrouter_config.as_deref().map_or(Ok(()), mcrouter_config);
+    match (config, mcrouter) {
+        (Err(first), Err(second)) => {
+            Err(Failure::configuration(format_args!("{}\npostern: {}", first.sentence, second.sentence)))
+        }
+        (first, second) => first.and(second),
+    }
+}
+
+fn gateway(path: &Path) -> Result<(), Failure> {
+    config::load::<postern_gateway::Config>(path, config::environment())?;
+    println!("{}: a gateway can be started with it, as far as the file tells.", path.display());
+    Ok(())
+}
+
+fn mcrouter_config(path: &Path) -> Result<(), Failure> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::configuration(format_args!("{name}: cannot read the mcrouter configuration: {error}"))
+    })?;
+    let findings = mcrouter::judge(&text);
+    for finding in &findings {
+        println!("{finding}");
+    }
+    let refused = findings.iter().filter(|finding| finding.severity == Severity::Refuse).count();
+    match refused {
+        0 => {
+            println!("{name}: fit to remember spent tokens, as far as the file tells.");
+            Ok(())
+        }
+        1 => Err(Failure::configuration(format_args!(
+            "{name}: not fit to remember spent tokens: see the refusal above"
+        ))),
+        _ => Err(Failure::configuration(format_args!(
+            "{name}: not fit to remember spent tokens: see the {refused} refusals above"
+        ))),
+    }
+}

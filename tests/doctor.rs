@@ -1,0 +1,97 @@
+//! `postern doctor`: exit codes and what it prints.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::path::Path;
+use support::process::{Ended, run};
+use tempfile::TempDir;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn doctor(arguments: &[&str]) -> Ended {
+    run(["doctor"].iter().chain(arguments))
+}
+
+fn mcrouter(path: &Path) -> Ended {
+    doctor(&["--mcrouter-config", path.to_str().unwrap()])
+}
+
+#[test]
+fn the_configurations_that_we_deploy_are_fit() {
+    for (file, part) in [("quorum.json", "a quorum: 3 replicas"), ("single.json", "one pool of 3 servers")] {
+        let ended = mcrouter(&root().join("deploy/mcrouter").join(file));
+        ended.assert_stopped();
+        assert!(ended.stdout.contains(part) && ended.stdout.contains("fit to remember"), "{ended:#?}");
+        assert_eq!(ended.stderr, "");
+    }
+}
+
+#[test]
+fn what_can_admit_twice_is_refused_by_its_place_and_reason() {
+    let home = TempDir::new().unwrap();
+    let path = home.path().join("mcrouter.json");
+    let quorum = std::fs::read_to_string(root().join("deploy/mcrouter/quorum.json")).unwrap();
+    std::fs::write(&path, quorum.replace("AllMajorityRoute", "FailoverRoute")).unwrap();
+    let ended = mcrouter(&path);
+    assert_eq!(ended.code, Some(64), "{ended:#?}");
+    let place = "refuse: route.operation_policies.add (FailoverRoute): while the first child does not answer";
+    assert!(ended.stdout.starts_with(place), "{ended:#?}");
+    assert!(ended.stderr.contains("not fit to remember spent tokens: see the refusal above"), "{ended:#?}");
+
+    std::fs::write(&path, "{\"route\": ").unwrap();
+    let cut = mcrouter(&path);
+    assert_eq!(cut.code, Some(64), "{cut:#?}");
+    assert!(cut.stdout.contains("refuse: it is not the JSON that mcrouter reads"), "{cut:#?}");
+
+    std::fs::write(&path, b"{\"route\": \"\xff\"}").unwrap();
+    mcrouter(&path).assert_failed(64, &["cannot read the mcrouter configuration"]);
+    mcrouter(&home.path().join("nowhere")).assert_failed(64, &["nowhere", "cannot read"]);
+}
+
+#[test]
+fn a_warning_does_not_fail() {
+    let home = TempDir::new().unwrap();
+    let path = home.path().join("one.json");
+    std::fs::write(&path, r#"{"pools": {"A": {"servers": ["10.0.0.1:11211"]}}, "route": "PoolRoute|A"}"#)
+        .unwrap();
+    let ended = mcrouter(&path);
+    ended.assert_stopped();
+    assert!(
+        ended.stdout.contains("warn: route (PoolRoute): one server is all the memory there is"),
+        "{ended:#?}"
+    );
+}
+
+#[test]
+fn a_gateway_configuration_is_loaded_and_both_are_checked() {
+    let home = TempDir::new().unwrap();
+    let gateway = home.path().join("gateway.toml");
+    let unfit = home.path().join("mcrouter.json");
+    std::fs::write(&unfit, "{}").unwrap();
+    let both = ["--config", gateway.to_str().unwrap(), "--mcrouter-config", unfit.to_str().unwrap()];
+
+    let text = "[issuer]\ndirectory = \"http://127.0.0.1:1/\"\n[challenge]\nissuer_name = \"i.example\"\norigin = \"o.example\"\n[store]\npath = \"x\"\n";
+    std::fs::write(&gateway, text).unwrap();
+    let fine = doctor(&both[..2]);
+    fine.assert_stopped();
+    assert!(fine.stdout.contains("gateway.toml: a gateway can be started"), "{fine:#?}");
+
+    std::fs::write(&gateway, format!("{text}[nonsense]\n")).unwrap();
+    doctor(&both[..2]).assert_failed(64, &["gateway.toml", "nonsense"]);
+    let ended = doctor(&both);
+    assert_eq!(ended.code, Some(64));
+    assert!(
+        ended.stderr.contains("nonsense") && ended.stderr.contains("mcrouter.json: not fit"),
+        "{ended:#?}"
+    );
+}
+
+#[test]
+fn without_a_file_it_says_what_it_can_do() {
+    let ended = doctor(&[]);
+    ended.assert_failed(2, &["--config <FILE>", "--mcrouter-config <FILE>", "Check configurations"]);
+    doctor(&["--mcrouter"]).assert_failed(2, &["--mcrouter"]);
+}
