@@ -22,12 +22,13 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// README.md, ARCHITECTURE.md and their like, and everything below `docs/`.
+/// README.md, ARCHITECTURE.md and their like, and everything below `docs/` and `deploy/`.
 fn documents() -> Vec<Document> {
     let mut paths = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
     let others = ["CHANGELOG.md", "SECURITY.md"].map(|name| root().join(name));
     paths.extend(others.into_iter().filter(|path| path.exists()));
     collect(&root().join("docs"), &mut paths);
+    collect(&root().join("deploy"), &mut paths);
     let read = |path: PathBuf| {
         let text =
             std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
