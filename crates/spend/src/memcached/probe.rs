@@ -4,10 +4,15 @@ use super::protocol::{Command, Kind, RecordKey, Reply, Value};
 use postern_token::UnixSeconds;
 use std::time::Duration;
 
-/// Probes at once: they spread over the servers behind a router, so that one dead server does not hide the memory.
-const COUNT: usize = 8;
+/// Probes at once. They spread over the servers behind a router, and compare the doors: where a tenth of the keys lies
+/// elsewhere, all 64 miss it with a probability of 0.1%.
+const COUNT: usize = 64;
+/// Those that prove one connection: several, so that one dead server does not hide the memory.
+const FEW: usize = 8;
 /// How long a probe record lasts, and for how long it is used.
 const LIFETIME: Duration = Duration::from_secs(2 * 86_400);
+/// How long one lasts that is used once: longer than the clocks of gateways and servers differ.
+const BRIEF: Duration = Duration::from_secs(3600);
 const IN_USE: Duration = Duration::from_secs(86_400);
 
 /// Records with keys and values drawn at random: who reads one reads the memory it was written to.
@@ -15,33 +20,57 @@ const IN_USE: Duration = Duration::from_secs(86_400);
 pub(crate) struct Probes {
     records: Vec<(RecordKey, Value)>,
     written: UnixSeconds,
+    expires: UnixSeconds,
 }
 
 /// What reading the probes through a connection has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// At least one was read: it is the memory they were written to.
+    /// All were read: it is the memory they were written to.
     Same,
+    /// Some were read, others are not there: servers are away, or this is the memory for a part of the keys only.
+    Partly,
     /// All were answered, and none is there: another memory, or one that has forgotten.
     Other,
     /// Errors: nothing is shown.
     Unclear,
 }
 
+impl Proof {
+    /// Whether it is the memory, at least for a part of the keys.
+    pub(crate) fn is_some(self) -> bool {
+        matches!(self, Self::Same | Self::Partly)
+    }
+}
+
 impl Probes {
     /// Probes that have not been written yet.
     pub(crate) fn new(now: UnixSeconds) -> Self {
         let record = |_| (RecordKey::new(Kind::Probe, &rand::random()), Value::unique());
-        Self { records: (0..COUNT).map(record).collect(), written: now }
+        Self {
+            records: (0..COUNT).map(record).collect(),
+            written: now,
+            expires: now.saturating_add(LIFETIME),
+        }
+    }
+
+    /// Probes to compare two doors by, once: many may be needed while the doors differ.
+    pub(crate) fn brief(now: UnixSeconds) -> Self {
+        Self { expires: now.saturating_add(BRIEF), ..Self::new(now) }
     }
 
     pub(crate) fn adds(&self) -> Vec<Command> {
-        let expires = self.written.saturating_add(LIFETIME);
-        self.records.iter().map(|&(key, value)| Command::Add { key, value, expires }).collect()
+        let add = |&(key, value): &_| Command::Add { key, value, expires: self.expires };
+        self.records.iter().map(add).collect()
     }
 
     pub(crate) fn gets(&self) -> Vec<Command> {
         self.records.iter().map(|(key, _)| Command::Get(*key)).collect()
+    }
+
+    /// The `get`s that prove a connection.
+    pub(crate) fn few(&self) -> Vec<Command> {
+        self.records.iter().take(FEW).map(|(key, _)| Command::Get(*key)).collect()
     }
 
     /// Those of them whose `add` was answered `STORED`; `None` when there are none.
@@ -51,11 +80,37 @@ impl Probes {
         if self.records.is_empty() { None } else { Some(self) }
     }
 
-    /// What the replies to [`Probes::gets`] show.
+    /// The probes at which `here` gave another answer than `there`, where they are.
+    pub(crate) fn missed(&self, there: &[Reply], here: &[Reply]) -> Self {
+        let mut pairs = there.iter().zip(here);
+        let mut missed = self.clone();
+        missed.records.retain(|(_, value)| {
+            let read = Reply::Hit(*value);
+            pairs.next().is_some_and(|(there, here)| {
+                *there == read && *here != read && matches!(here, Reply::Miss | Reply::Hit(_))
+            })
+        });
+        missed
+    }
+
+    /// An `add` of each with another value: `STORED` says that there was none.
+    pub(crate) fn others(&self) -> Vec<Command> {
+        let other = |&(key, _): &_| Command::Add { key, value: Value::unique(), expires: self.expires };
+        self.records.iter().map(other).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// What the replies to [`Probes::gets`] or [`Probes::few`] show.
     pub(crate) fn judge(&self, replies: &[Reply]) -> Proof {
-        let same = self.records.iter().zip(replies).any(|((_, value), reply)| *reply == Reply::Hit(*value));
-        if same {
+        let pairs = || self.records.iter().zip(replies);
+        let same = pairs().filter(|((_, value), reply)| **reply == Reply::Hit(*value)).count();
+        if same > 0 && same == replies.len() {
             Proof::Same
+        } else if same > 0 {
+            Proof::Partly
         } else if replies.iter().all(|reply| matches!(reply, Reply::Miss | Reply::Hit(_))) {
             Proof::Other
         } else {
@@ -81,9 +136,24 @@ mod tests {
         replies[0] = Reply::ServerError;
         assert_eq!(probes.judge(&replies), Proof::Unclear);
         replies[3] = Reply::Hit(value);
-        assert_eq!(probes.judge(&replies), Proof::Same);
+        assert_eq!(probes.judge(&replies), Proof::Partly);
         replies[3] = Reply::Hit(Value::unique());
         assert_eq!(probes.judge(&replies), Proof::Unclear);
+    }
+
+    #[test]
+    fn only_what_is_there_can_be_missed() {
+        let probes = Probes::new(UnixSeconds(0));
+        let there: Vec<Reply> = probes.records.iter().map(|(_, value)| Reply::Hit(*value)).collect();
+        assert_eq!(probes.judge(&there), Proof::Same);
+        assert_eq!(probes.judge(&there[..FEW]), Proof::Same);
+        assert!(probes.missed(&there, &there).is_empty());
+        let mut here = there.clone();
+        here[1] = Reply::Miss;
+        here[2] = Reply::Hit(Value::unique());
+        here[3] = Reply::ServerError;
+        assert_eq!(probes.missed(&there, &here).records, probes.records[1..3]);
+        assert!(probes.missed(&here, &there).is_empty());
     }
 
     #[test]

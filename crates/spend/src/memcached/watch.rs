@@ -78,7 +78,8 @@ impl Rounds {
         for door in 0..self.lines.len() {
             proofs.push(self.read(door, &probes).await);
         }
-        let Some(same) = proofs.iter().position(|proof| *proof == Proof::Same) else {
+        let whole = proofs.iter().position(|proof| *proof == Proof::Same);
+        let Some(same) = whole.or_else(|| proofs.iter().position(|proof| proof.is_some())) else {
             // Nobody has them, and somebody could say so: they were lost, and so may have been more.
             return if proofs.contains(&Proof::Other) { self.renew(now).await } else { None };
         };
@@ -89,12 +90,12 @@ impl Rounds {
     /// Writes new probes through the first door that takes them, and publishes them when no other door contradicts.
     async fn renew(&mut self, now: UnixSeconds) -> Option<usize> {
         for writer in 0..self.lines.len() {
-            let Some(probes) = self.write(writer, now).await else { continue };
+            let Some(probes) = self.write(writer, Probes::new(now)).await else { continue };
             let mut proofs = Vec::new();
             for door in 0..self.lines.len() {
                 proofs.push(self.read(door, &probes).await);
             }
-            if proofs[writer] != Proof::Same {
+            if !proofs[writer].is_some() {
                 continue;
             }
             self.judge(writer, &proofs, now).await;
@@ -115,11 +116,16 @@ impl Rounds {
         for (index, proof) in proofs.iter().enumerate() {
             let foreign = match proof {
                 Proof::Same => false,
+                Proof::Partly if index == same => false,
+                // Once foreign, until all probes are read: new ones might all lie in the part that is shared.
+                Proof::Partly => {
+                    self.memory.doors[index].is_foreign() || self.lacks(index, same, now).await == Ok(true)
+                }
                 Proof::Unclear => continue,
-                Proof::Other => match self.write(same, now).await {
+                Proof::Other => match self.write(same, Probes::brief(now)).await {
                     Some(again) => {
                         self.read(index, &again).await == Proof::Other
-                            && self.read(same, &again).await == Proof::Same
+                            && self.read(same, &again).await.is_some()
                     }
                     None => continue,
                 },
@@ -136,9 +142,24 @@ impl Rounds {
         }
     }
 
+    /// Whether a door leads elsewhere for a part of the keys: it takes probes that are in the memory a second time. A miss
+    /// alone proves nothing, for a router may answer so for a server that is down.
+    async fn lacks(&mut self, door: usize, same: usize, now: UnixSeconds) -> Result<bool, Unknown> {
+        let Some(probes) = self.write(same, Probes::brief(now)).await else { return Ok(false) };
+        let there = self.ask(same, &probes.gets()).await?;
+        let here = self.ask(door, &probes.gets()).await?;
+        let missed = probes.missed(&there, &here);
+        if missed.is_empty() {
+            return Ok(false);
+        }
+        let taken = self.ask(door, &missed.others()).await?;
+        let Some(twice) = missed.stored(&taken) else { return Ok(false) };
+        // Unless they were lost in between.
+        Ok(twice.judge(&self.ask(same, &twice.gets()).await?).is_some())
+    }
+
     /// New probes, as far as they could be written through a door.
-    async fn write(&mut self, door: usize, now: UnixSeconds) -> Option<Probes> {
-        let probes = Probes::new(now);
+    async fn write(&mut self, door: usize, probes: Probes) -> Option<Probes> {
         let replies = self.ask(door, &probes.adds()).await.ok()?;
         probes.stored(&replies)
     }

@@ -97,8 +97,13 @@ struct Plan {
     acted: Arc<Acted>,
 }
 
+type Records = Arc<Mutex<HashMap<String, Vec<u8>>>>;
+type Elsewhere = (fn(&str) -> bool, Records);
+
 struct State {
-    records: Mutex<HashMap<String, Vec<u8>>>,
+    records: Records,
+    /// Keys that lie elsewhere, and where.
+    elsewhere: Option<Elsewhere>,
     plans: Mutex<VecDeque<Plan>>,
     manner: Mutex<Manner>,
     accepted: AtomicUsize,
@@ -119,11 +124,22 @@ pub struct Fake {
 
 impl Fake {
     pub fn start() -> Self {
+        Self::with(None)
+    }
+
+    /// A door to another memory, but for the keys that it `shares` with this one: as two routers do when one of them
+    /// has been told of a new server.
+    pub fn beside(&self, shares: fn(&str) -> bool) -> Self {
+        Self::with(Some((shares, Arc::clone(&self.state.records))))
+    }
+
+    fn with(elsewhere: Option<Elsewhere>) -> Self {
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();
         let state = Arc::new(State {
-            records: Mutex::default(),
+            records: Records::default(),
+            elsewhere,
             plans: Mutex::default(),
             manner: Mutex::new(Manner::AtOnce),
             accepted: AtomicUsize::new(0),
@@ -297,7 +313,11 @@ impl Conversation {
 
     /// What an honest server does and says.
     fn answer(&self, asked: &Asked) -> Vec<u8> {
-        let mut records = self.state.records.lock().unwrap();
+        let records = match &self.state.elsewhere {
+            Some((shares, records)) if shares(&asked.key) => records,
+            _ => &self.state.records,
+        };
+        let mut records = records.lock().unwrap();
         match (asked.verb, records.get(&asked.key)) {
             (Verb::Get, Some(value)) => {
                 let mut reply = format!("VALUE {} 0 {}\r\n", asked.key, value.len()).into_bytes();

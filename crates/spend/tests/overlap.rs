@@ -1,0 +1,58 @@
+//! Doors to memories that share some of their servers: routers with two versions of a configuration. Most keys lie in one
+//! place for both, and each of the others would be admitted twice.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use postern_spend::memcached::Memcached;
+use postern_spend::{Spend, SpendStore, Unknown};
+use postern_token::UnixSeconds;
+use support::fake::Fake;
+use support::{client, epoch, eventually, fresh, options, transports};
+
+/// Three quarters of all keys.
+fn shared(key: &str) -> bool {
+    key.bytes().map(u32::from).sum::<u32>() % 4 != 0
+}
+
+#[tokio::test]
+async fn doors_that_share_a_part_are_refused() {
+    for (name, transport) in transports() {
+        let first = Fake::start();
+        let second = first.beside(shared);
+        for addresses in [[first.address(), second.address()], [second.address(), first.address()]] {
+            let store = Memcached::open(options(addresses.to_vec(), transport.clone())).unwrap();
+            let client = store.client();
+            let refused = || async { (client.ready().await == Err(Unknown::Unproven)).then_some(()) };
+            eventually("the doors are found out", refused).await;
+            let epoch = epoch();
+            let verdict = client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await;
+            assert_eq!(verdict, Err(Unknown::Unproven), "{name}");
+            // And they stay so, although the probes are now in both.
+            for _ in 0..5 {
+                tokio::time::sleep(std::time::Duration::from_millis(150)).await; // longer than a round of the watch
+                assert_eq!(client.ready().await, Err(Unknown::Unproven), "{name}");
+            }
+        }
+    }
+}
+
+/// Two doors to one memory are what several addresses are for.
+#[tokio::test]
+async fn doors_to_one_memory_are_not_refused() {
+    for (name, transport) in transports() {
+        let first = Fake::start();
+        let second = first.beside(|_| true);
+        let store = Memcached::open(options(vec![first.address(), second.address()], transport)).unwrap();
+        let (client, epoch) = (client(&store).await, epoch());
+        for _ in 0..20 {
+            let key = fresh(&epoch);
+            assert_eq!(client.spend(&key, &epoch, UnixSeconds::now()).await, Ok(Spend::Admitted), "{name}");
+            assert_eq!(
+                client.spend(&key, &epoch, UnixSeconds::now()).await,
+                Ok(Spend::AlreadySpent),
+                "{name}"
+            );
+        }
+    }
+}
