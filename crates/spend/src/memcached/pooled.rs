@@ -61,7 +61,8 @@ impl Pooled {
             .connection_timeout(options.checkout_timeout)
             .idle_timeout(None)
             .max_lifetime(Some(options.max_lifetime))
-            .reaper_rate(Duration::from_secs(1))
+            // Also how soon it tries again to connect: at the first try a restarted store may not hold the probes yet.
+            .reaper_rate(Duration::from_millis(250))
             .retry_connection(false)
             // The one that idled longest comes next: so the background probe gets round to all of them.
             .queue_strategy(bb8::QueueStrategy::Fifo)
