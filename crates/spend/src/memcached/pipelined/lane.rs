@@ -3,10 +3,14 @@
 //! Callers put a command in and hold a [`Waiting`]; the connection's task takes what has gathered, sends it in one
 //! write, and hands replies out in the order of the commands. A caller that goes away leaves its place in the order
 //! behind, so nobody else can be given its answer.
+//!
+//! The `get`s of a burst are joined into few ([`joined`]), behind its `add`s. Callers of one burst wait at the same
+//! time, so none of them can tell in which order they were served.
 
+use super::joined::{self, MOST_KEYS, Piece};
 use crate::Unknown;
 use crate::memcached::failure::Failure;
-use crate::memcached::protocol::{Asked, Command, Garbled, Reply, parse};
+use crate::memcached::protocol::{Asked, Command, Garbled, RecordKey, Reply, Value, parse};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,9 +19,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 type Answer = Result<Reply, Failure>;
+
+/// For how long `get`s travel apart after joined ones were answered with an error. A router that has lost a server
+/// answers the whole command so, and twemproxy closes the connection as well.
+const APART: Duration = Duration::from_secs(60);
 
 /// The queue between callers and the task of one connection.
 pub(crate) struct Lane {
@@ -31,16 +39,38 @@ pub(crate) struct Lane {
 struct Queue {
     /// Why there is no connection; `None` while there is one.
     down: Option<Unknown>,
-    /// Commands that the task has not taken yet, as they are sent.
+    /// What the task has not taken yet: the `add`s as they are sent, their cells, the cells of the `get`s, and when
+    /// the first of all was put in.
     out: Vec<u8>,
-    /// How many those are: the last ones in `order`.
-    untaken: usize,
-    /// The cells of all commands without a reply, in the order of the commands.
-    order: VecDeque<u32>,
+    adds: Vec<u32>,
+    gets: Vec<u32>,
+    gathered: Option<Instant>,
+    /// The commands without a reply that were taken, in their order, and the cells of all of them in a row.
+    order: VecDeque<Sent>,
+    places: VecDeque<u32>,
+    /// What has come of the reply to the first of them: keys found, as places in the row.
+    found: Vec<(usize, Value)>,
+    /// Until when `get`s are not joined.
+    apart_until: Option<Instant>,
     cells: Vec<Cell>,
     free: Vec<u32>,
     /// The task, when it waits for commands.
     task: Option<Waker>,
+}
+
+/// A command that was taken.
+#[derive(Clone, Copy)]
+struct Sent {
+    what: What,
+    /// When the oldest of its burst was put in.
+    since: Instant,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Add,
+    /// One `get` for so many callers.
+    Gets(usize),
 }
 
 /// One caller's place.
@@ -48,13 +78,11 @@ enum Cell {
     Free,
     Waiting {
         asked: Asked,
-        since: Instant,
         caller: Option<Waker>,
     },
     /// The caller went away; the reply will come all the same.
     Abandoned {
         asked: Asked,
-        since: Instant,
     },
     Answered(Answer),
 }
@@ -65,8 +93,13 @@ impl Lane {
         let queue = Queue {
             down: Some(Unknown::Unavailable(io::ErrorKind::NotConnected)),
             out: Vec::new(),
-            untaken: 0,
+            adds: Vec::new(),
+            gets: Vec::new(),
+            gathered: None,
             order: VecDeque::new(),
+            places: VecDeque::new(),
+            found: Vec::new(),
+            apart_until: None,
             cells: Vec::new(),
             free: Vec::new(),
             task: None,
@@ -80,15 +113,19 @@ impl Lane {
         if let Some(reason) = queue.down {
             return Err(Failure::NotSent(reason));
         }
-        if queue.order.len() >= self.limit {
+        if queue.unanswered() >= self.limit {
             return Err(Failure::NotSent(Unknown::Overloaded));
         }
-        command.encode(&mut queue.out);
-        let cell = Cell::Waiting { asked: command.asked(), since: Instant::now(), caller: None };
-        let place = queue.place(cell);
-        queue.order.push_back(place);
-        queue.untaken += 1;
-        self.outstanding.store(queue.order.len(), Ordering::Relaxed);
+        let place = queue.place(Cell::Waiting { asked: command.asked(), caller: None });
+        match command {
+            Command::Get(_) => queue.gets.push(place),
+            Command::Add { .. } => {
+                command.encode(&mut queue.out);
+                queue.adds.push(place);
+            }
+        }
+        queue.gathered.get_or_insert_with(Instant::now);
+        self.outstanding.store(queue.unanswered(), Ordering::Relaxed);
         let task = queue.task.take();
         drop(queue);
         if let Some(task) = task {
@@ -110,7 +147,7 @@ impl Lane {
     /// A proven connection is there.
     pub(crate) fn open(&self) {
         let mut queue = self.queue.lock();
-        debug_assert!(queue.order.is_empty() && queue.out.is_empty());
+        debug_assert!(queue.unanswered() == 0 && queue.order.is_empty() && queue.out.is_empty());
         queue.down = None;
     }
 
@@ -119,31 +156,45 @@ impl Lane {
         let mut queue = self.queue.lock();
         queue.down = Some(reason);
         queue.out.clear();
+        queue.order.clear();
+        queue.found.clear();
+        queue.gathered = None;
+        let sent = std::mem::take(&mut queue.places);
+        let adds = std::mem::take(&mut queue.adds);
+        let gets = std::mem::take(&mut queue.gets);
         let mut callers = Vec::new();
-        let untaken = std::mem::take(&mut queue.untaken);
-        while let Some(place) = queue.order.pop_front() {
-            let sent = queue.order.len() >= untaken;
-            let failure = if sent { Failure::Sent(reason) } else { Failure::NotSent(reason) };
-            callers.extend(queue.answer(place, Err(failure)));
+        for place in sent {
+            callers.extend(queue.answer(place, Err(Failure::Sent(reason))));
+        }
+        for place in adds.into_iter().chain(gets) {
+            callers.extend(queue.answer(place, Err(Failure::NotSent(reason))));
         }
         self.outstanding.store(0, Ordering::Relaxed);
         drop(queue);
         callers.into_iter().for_each(Waker::wake);
     }
 
-    /// Swaps the gathered commands for the empty `taken`; false, and the task is woken for the next one, when there
+    /// Puts the gathered commands into the empty `taken`; false, and the task is woken for the next one, when there
     /// are none.
     pub(crate) fn take(&self, taken: &mut Vec<u8>, task: &Waker) -> bool {
         debug_assert!(taken.is_empty());
         let mut queue = self.queue.lock();
-        if queue.out.is_empty() {
+        let Some(since) = queue.gathered.take() else {
             if !queue.task.as_ref().is_some_and(|known| known.will_wake(task)) {
                 queue.task = Some(task.clone());
             }
             return false;
-        }
-        queue.untaken = 0;
+        };
         std::mem::swap(&mut queue.out, taken);
+        let Queue { adds, gets, order, places, cells, apart_until, .. } = &mut *queue;
+        let most = if apart_until.is_some_and(|end| since < end) { 1 } else { MOST_KEYS };
+        order.extend(adds.iter().map(|_| Sent { what: What::Add, since }));
+        places.extend(adds.drain(..));
+        for together in gets.chunks(most) {
+            joined::encode(together.iter().filter_map(|place| cells[*place as usize].key()), taken);
+            order.push_back(Sent { what: What::Gets(together.len()), since });
+        }
+        places.extend(gets.drain(..));
         true
     }
 
@@ -155,24 +206,26 @@ impl Lane {
         let mut queue = self.queue.lock();
         let mut read = 0;
         while read < bytes.len() {
-            if queue.order.len() == queue.untaken {
+            let Some(&Sent { what, .. }) = queue.order.front() else {
                 return Err(Garbled); // an answer to a question that was not sent
+            };
+            let length = match what {
+                What::Add => queue.deliver_add(&bytes[read..], woken)?,
+                What::Gets(number) => queue.deliver_gets(number, &bytes[read..], woken)?,
+            };
+            match length {
+                Some(length) => read += length,
+                None => break,
             }
-            let Some(&place) = queue.order.front() else { return Err(Garbled) };
-            let Some(asked) = queue.cells[place as usize].asked() else { return Err(Garbled) };
-            let Some((reply, length)) = parse(asked, &bytes[read..])? else { break };
-            read += length;
-            queue.order.pop_front();
-            woken.extend(queue.answer(place, Ok(reply)));
         }
-        self.outstanding.store(queue.order.len(), Ordering::Relaxed);
+        self.outstanding.store(queue.unanswered(), Ordering::Relaxed);
         Ok(read)
     }
 
     /// When the command was put in that has waited longest.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         let queue = self.queue.lock();
-        queue.order.front().and_then(|place| queue.cells[*place as usize].since())
+        queue.order.front().map(|sent| sent.since).or(queue.gathered)
     }
 
     // ---- For a caller ----
@@ -199,8 +252,8 @@ impl Lane {
     fn abandon(&self, place: u32) {
         let mut queue = self.queue.lock();
         match queue.cells[place as usize] {
-            Cell::Waiting { asked, since, .. } => {
-                queue.cells[place as usize] = Cell::Abandoned { asked, since };
+            Cell::Waiting { asked, .. } => {
+                queue.cells[place as usize] = Cell::Abandoned { asked };
             }
             _ => queue.release(place),
         }
@@ -208,6 +261,55 @@ impl Lane {
 }
 
 impl Queue {
+    /// Commands without a reply.
+    fn unanswered(&self) -> usize {
+        self.places.len() + self.adds.len() + self.gets.len()
+    }
+
+    /// The reply to the `add` that comes next; its length, if it is complete.
+    fn deliver_add(&mut self, bytes: &[u8], woken: &mut Vec<Waker>) -> Result<Option<usize>, Garbled> {
+        let Some((reply, length)) = parse(&Asked::Add, bytes)? else { return Ok(None) };
+        self.order.pop_front();
+        let place = self.places.pop_front().ok_or(Garbled)?;
+        woken.extend(self.answer(place, Ok(reply)));
+        Ok(Some(length))
+    }
+
+    /// A piece of the reply to the `get` of `number` keys that comes next; its length, if it is complete. Nobody is
+    /// answered before the end.
+    fn deliver_gets(
+        &mut self,
+        number: usize,
+        bytes: &[u8],
+        woken: &mut Vec<Waker>,
+    ) -> Result<Option<usize>, Garbled> {
+        let Self { places, cells, found, .. } = &*self;
+        let key = |place: &u32| cells[*place as usize].key();
+        let first = places.front().and_then(key).ok_or(Garbled)?;
+        let missing = places.iter().take(number).enumerate().filter_map(|(index, place)| {
+            let come = found.iter().any(|(found, _)| *found == index);
+            if come { None } else { Some((index, key(place)?)) }
+        });
+        let piece = joined::piece(first, missing, bytes)?;
+        let Some((piece, length)) = piece else { return Ok(None) };
+        match piece {
+            Piece::Block(index, value) => self.found.push((index, value)),
+            Piece::End(others) => {
+                if others == Reply::ServerError && number > 1 {
+                    self.apart_until = Some(Instant::now() + APART);
+                }
+                self.order.pop_front();
+                let found = std::mem::take(&mut self.found);
+                for index in 0..number {
+                    let place = self.places.pop_front().ok_or(Garbled)?;
+                    let value = found.iter().find(|(found, _)| *found == index).map(|(_, value)| *value);
+                    woken.extend(self.answer(place, Ok(value.map_or(others, Reply::Hit))));
+                }
+            }
+        }
+        Ok(Some(length))
+    }
+
     fn place(&mut self, cell: Cell) -> u32 {
         match self.free.pop() {
             Some(place) => {
@@ -239,17 +341,13 @@ impl Queue {
 }
 
 impl Cell {
-    fn asked(&self) -> Option<&Asked> {
+    /// The key of a `get` without a reply.
+    fn key(&self) -> Option<&RecordKey> {
         match self {
-            Self::Waiting { asked, .. } | Self::Abandoned { asked, .. } => Some(asked),
-            Self::Free | Self::Answered(_) => None,
-        }
-    }
-
-    fn since(&self) -> Option<Instant> {
-        match self {
-            Self::Waiting { since, .. } | Self::Abandoned { since, .. } => Some(*since),
-            Self::Free | Self::Answered(_) => None,
+            Self::Waiting { asked: Asked::Get(key), .. } | Self::Abandoned { asked: Asked::Get(key) } => {
+                Some(key)
+            }
+            _ => None,
         }
     }
 }
@@ -278,3 +376,6 @@ impl Drop for Waiting {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

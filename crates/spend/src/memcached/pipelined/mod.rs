@@ -1,9 +1,10 @@
 //! The pipelined transport: one connection carries the commands of all callers at once.
 //!
 //! Commands that come together leave in one write, replies are matched in order, and no caller waits for another's
-//! round trip. `lane` is the queue, `connection` the task that serves it.
+//! round trip. `lane` is the queue, `joined` how it asks for several keys at once, `connection` the task that serves it.
 
 mod connection;
+mod joined;
 mod lane;
 
 use super::door::Door;

@@ -1,0 +1,204 @@
+//! The queue without a connection: bursts, and who is given which reply.
+
+use super::*;
+use crate::memcached::protocol::{Kind, VALUE_LEN};
+use postern_token::UnixSeconds;
+use std::pin::pin;
+
+fn key(number: u8) -> RecordKey {
+    RecordKey::new(Kind::Spent, &[number; 32])
+}
+
+fn get(number: u8) -> Command {
+    Command::Get(key(number))
+}
+
+fn add(number: u8) -> Command {
+    Command::Add { key: key(number), value: value(number), expires: UnixSeconds(0) }
+}
+
+fn value(number: u8) -> Value {
+    Value([b'0' + number; VALUE_LEN])
+}
+
+fn block(number: u8) -> String {
+    format!("VALUE {} 0 22\r\n{}\r\n", key(number), char::from(b'0' + number).to_string().repeat(VALUE_LEN))
+}
+
+fn lane() -> Arc<Lane> {
+    let lane = Arc::new(Lane::new(100));
+    lane.open();
+    lane
+}
+
+fn taken(lane: &Lane) -> String {
+    let mut taken = Vec::new();
+    assert!(lane.take(&mut taken, Waker::noop()));
+    String::from_utf8(taken).unwrap()
+}
+
+/// What a caller is told when it looks now.
+fn told(waiting: Waiting) -> Option<Answer> {
+    match pin!(waiting).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => Some(answer),
+        Poll::Pending => None,
+    }
+}
+
+/// Delivers a byte at a time, as a connection may.
+fn deliver(lane: &Lane, replies: &str) -> Result<(), Garbled> {
+    let mut held = Vec::new();
+    for byte in replies.bytes() {
+        held.push(byte);
+        let used = lane.deliver(&held, &mut Vec::new())?;
+        held.drain(..used);
+    }
+    assert!(held.is_empty(), "left over: {:?}", held.escape_ascii());
+    Ok(())
+}
+
+#[test]
+fn the_gets_of_a_burst_are_one_command_behind_its_adds() {
+    let lane = lane();
+    let commands = [get(1), add(2), get(3), get(4)];
+    let [first, second, third, fourth] = commands.map(|command| lane.submit(&command).unwrap());
+    let sent = taken(&lane);
+    assert_eq!(sent.matches("get ").count(), 1);
+    assert!(sent.starts_with("add ") && sent.ends_with(&format!("get {} {} {}\r\n", key(1), key(3), key(4))));
+    assert_eq!(lane.outstanding(), 4);
+    // Blocks come in any order.
+    deliver(&lane, &format!("STORED\r\n{}{}END\r\n", block(4), block(1))).unwrap();
+    assert_eq!(told(first), Some(Ok(Reply::Hit(value(1)))));
+    assert_eq!(told(second), Some(Ok(Reply::Stored)));
+    assert_eq!(told(third), Some(Ok(Reply::Miss)));
+    assert_eq!(told(fourth), Some(Ok(Reply::Hit(value(4)))));
+    assert_eq!(lane.outstanding(), 0);
+}
+
+#[test]
+fn nobody_is_answered_before_the_end() {
+    let lane = lane();
+    let waiting = lane.submit(&get(1)).unwrap();
+    taken(&lane);
+    deliver(&lane, &block(1)).unwrap();
+    assert_eq!(lane.outstanding(), 1);
+    assert_eq!(deliver(&lane, "SERVER_ERROR late\r\n"), Err(Garbled));
+    lane.close(Unknown::Garbled);
+    assert_eq!(told(waiting), Some(Err(Failure::Sent(Unknown::Garbled))));
+    // What had come is not carried over to the next connection.
+    lane.open();
+    let waiting = lane.submit(&get(1)).unwrap();
+    taken(&lane);
+    deliver(&lane, "END\r\n").unwrap();
+    assert_eq!(told(waiting), Some(Ok(Reply::Miss)));
+}
+
+#[test]
+fn a_caller_that_went_away_keeps_its_place_among_the_keys() {
+    let lane = lane();
+    let mut waiting: Vec<Option<Waiting>> =
+        (0..5).map(|number| Some(lane.submit(&get(number)).unwrap())).collect();
+    waiting[1] = None; // before it is sent
+    taken(&lane);
+    waiting[3] = None; // after
+    let newcomer = lane.submit(&get(9)).unwrap();
+    deliver(&lane, &format!("{}{}{}END\r\n", block(1), block(2), block(3))).unwrap();
+    for (number, waiting) in (0..).zip(waiting) {
+        let expected = if number == 2 { Reply::Hit(value(2)) } else { Reply::Miss };
+        if let Some(waiting) = waiting {
+            assert_eq!(told(waiting), Some(Ok(expected)), "{number}");
+        }
+    }
+    assert_eq!(told(newcomer), None);
+}
+
+#[test]
+fn an_error_behind_some_blocks_is_the_others_reply() {
+    let lane = lane();
+    let [first, second] = [get(1), get(2)].map(|command| lane.submit(&command).unwrap());
+    taken(&lane);
+    deliver(&lane, &format!("{}SERVER_ERROR unavailable\r\n", block(2))).unwrap();
+    assert_eq!(told(first), Some(Ok(Reply::ServerError)));
+    assert_eq!(told(second), Some(Ok(Reply::Hit(value(2)))));
+}
+
+#[test]
+fn after_an_error_gets_travel_apart_for_a_while() {
+    let lane = lane();
+    let burst = || {
+        let waiting = [get(1), get(2)].map(|command| lane.submit(&command).unwrap());
+        (taken(&lane).matches("get ").count(), waiting)
+    };
+    let (commands, _waiting) = burst();
+    assert_eq!(commands, 1);
+    deliver(&lane, "SERVER_ERROR unavailable\r\n").unwrap();
+    lane.close(Unknown::TimedOut); // as twemproxy does
+    lane.open();
+    let (commands, [first, second]) = burst();
+    assert_eq!(commands, 2);
+    deliver(&lane, &format!("SERVER_ERROR unavailable\r\n{}END\r\n", block(2))).unwrap();
+    assert_eq!(told(first), Some(Ok(Reply::ServerError)));
+    assert_eq!(told(second), Some(Ok(Reply::Hit(value(2)))));
+    lane.queue.lock().apart_until = Some(Instant::now());
+    assert_eq!(burst().0, 1);
+}
+
+#[test]
+fn two_callers_with_one_key_are_both_answered() {
+    let lane = lane();
+    let [first, second] = [get(1), get(1)].map(|command| lane.submit(&command).unwrap());
+    taken(&lane);
+    deliver(&lane, &format!("{}{}END\r\n", block(1), block(1))).unwrap();
+    assert_eq!(told(first), Some(Ok(Reply::Hit(value(1)))));
+    assert_eq!(told(second), Some(Ok(Reply::Hit(value(1)))));
+    // A third block would be nobody's.
+    let [first, second] = [get(1), get(1)].map(|command| lane.submit(&command).unwrap());
+    taken(&lane);
+    assert_eq!(deliver(&lane, &block(1).repeat(3)), Err(Garbled));
+    drop((first, second));
+}
+
+#[test]
+fn many_gets_are_several_commands() {
+    let lane = lane();
+    let waiting: Vec<Waiting> = (0..70).map(|number| lane.submit(&get(number)).unwrap()).collect();
+    assert_eq!(taken(&lane).matches("get ").count(), 3);
+    deliver(&lane, &format!("END\r\n{}END\r\nSERVER_ERROR\r\n", block(40))).unwrap();
+    for (number, waiting) in (0..).zip(waiting) {
+        let expected = match number {
+            40 => Reply::Hit(value(40)),
+            64.. => Reply::ServerError,
+            _ => Reply::Miss,
+        };
+        assert_eq!(told(waiting), Some(Ok(expected)), "{number}");
+    }
+}
+
+#[test]
+fn what_was_not_taken_was_not_sent() {
+    let lane = lane();
+    let [sent_get, sent_add] = [get(1), add(2)].map(|command| lane.submit(&command).unwrap());
+    taken(&lane);
+    let [other_get, other_add] = [get(3), add(4)].map(|command| lane.submit(&command).unwrap());
+    lane.close(Unknown::TimedOut);
+    for waiting in [sent_get, sent_add] {
+        assert_eq!(told(waiting), Some(Err(Failure::Sent(Unknown::TimedOut))));
+    }
+    for waiting in [other_get, other_add] {
+        assert_eq!(told(waiting), Some(Err(Failure::NotSent(Unknown::TimedOut))));
+    }
+    assert_eq!((lane.outstanding(), lane.oldest()), (0, None));
+}
+
+#[test]
+fn the_limit_counts_what_was_sent_and_what_was_not() {
+    let lane = Arc::new(Lane::new(3));
+    lane.open();
+    let _waiting = [get(1), add(2)].map(|command| lane.submit(&command).unwrap());
+    taken(&lane);
+    let _third = lane.submit(&get(3)).unwrap();
+    let refused = lane.submit(&add(4)).err();
+    assert_eq!(refused, Some(Failure::NotSent(Unknown::Overloaded)));
+    deliver(&lane, "STORED\r\n").unwrap();
+    assert!(lane.submit(&add(4)).is_ok());
+}
