@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 /// What a check is made of.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Check {
+pub(crate) enum Check {
     /// The verdict alone: one `add`.
     Spend,
     /// The hint and the verdict: a `get`, then an `add`.
@@ -29,15 +29,15 @@ pub enum Check {
 }
 
 /// What happened in one turn.
-pub struct Turn {
+pub(crate) struct Turn {
     /// Nanoseconds a check.
-    pub latencies: Histogram<u64>,
+    pub(crate) latencies: Histogram<u64>,
     /// Checks of each caller.
-    pub each: Vec<u64>,
-    pub wall: Duration,
+    pub(crate) each: Vec<u64>,
+    pub(crate) wall: Duration,
     /// CPU time of this thread, and of memcached.
-    pub cpu: Duration,
-    pub server_cpu: Duration,
+    pub(crate) cpu: Duration,
+    pub(crate) server_cpu: Duration,
 }
 
 type Run = fn(&Server, Check, usize, Duration) -> Turn;
@@ -130,7 +130,7 @@ fn ours(transport: Transport, server: &Server, check: Check, callers: usize, len
 }
 
 /// Runs `checks`, which returns the number each caller has done, and reads the clocks around it.
-pub async fn measured(server: &Server, checks: impl AsyncFnOnce() -> Vec<u64>) -> Turn {
+pub(crate) async fn measured(server: &Server, checks: impl AsyncFnOnce() -> Vec<u64>) -> Turn {
     LATENCIES.with_borrow_mut(Histogram::reset);
     let (wall, cpu, server_cpu) = (Instant::now(), rig::cpu_here(), server.cpu());
     let each = checks().await;
@@ -145,7 +145,7 @@ pub async fn measured(server: &Server, checks: impl AsyncFnOnce() -> Vec<u64>) -
 
 thread_local! {
     /// One for all callers: one each would not fit into the cache.
-    pub static LATENCIES: RefCell<Histogram<u64>> = RefCell::new(rig::histogram());
+    pub(crate) static LATENCIES: RefCell<Histogram<u64>> = RefCell::new(rig::histogram());
 }
 
 /// `callers` tasks that check one token after the other.

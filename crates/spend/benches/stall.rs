@@ -28,18 +28,18 @@ const STALLS: usize = 3;
 const STALL: Duration = Duration::from_millis(20);
 
 /// One row of the table.
-pub struct Row {
-    pub shape: &'static Shape,
+pub(crate) struct Row {
+    pub(crate) shape: &'static Shape,
     /// Nanoseconds a command.
-    pub latencies: Histogram<u64>,
+    pub(crate) latencies: Histogram<u64>,
 }
 
 fn main() {
     if !rig::asked_for() {
         return;
     }
-    let names: Vec<String> = rig::arguments();
-    let (options, names): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.starts_with("--"));
+    let (options, names): (Vec<_>, Vec<_>) =
+        rig::arguments().into_iter().partition(|argument| argument.starts_with("--"));
     rig::take_first_core();
     let server = Server::start();
     let chosen = |shape: &&Shape| names.is_empty() || names.iter().any(|name| shape.name.contains(name));

@@ -4,8 +4,8 @@ use crate::Row;
 use std::fmt::Write;
 
 /// Where the bars begin and end, in SVG units.
-const LEFT: f64 = 370.0;
-const RIGHT: f64 = 880.0;
+const LEFT: f64 = 410.0;
+const RIGHT: f64 = 910.0;
 const TOP: f64 = 64.0;
 const STEP: f64 = 26.0;
 /// The ends of the axis, as powers of ten of a microsecond.
@@ -25,7 +25,7 @@ pub(crate) fn svg(rows: &[Row]) -> String {
     let height = bottom + 44.0;
     let _ = writeln!(
         out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 980 {height}\" width=\"980\" height=\"{height}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1010 {height}\" width=\"1010\" height=\"{height}\" \
          role=\"img\" aria-label=\"Latency of one memcached command by the shape of its writes\">\n\
          <style>{STYLE}</style>\n\
          <text x=\"16\" y=\"26\" class=\"title\">One command after the other on one connection to memcached</text>\n\

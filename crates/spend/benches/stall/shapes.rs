@@ -95,18 +95,18 @@ struct Pieces {
 
 impl Pieces {
     fn get(server: &Server, nodelay: bool) -> Later<'_, Box<dyn Connection>> {
-        Self::new(server, nodelay, false, get, "END\r\n")
+        Self::open(server, nodelay, false, get, "END\r\n")
     }
 
     fn add(server: &Server, nodelay: bool) -> Later<'_, Box<dyn Connection>> {
-        Self::new(server, nodelay, false, add, "STORED\r\n")
+        Self::open(server, nodelay, false, add, "STORED\r\n")
     }
 
     fn whole(server: &Server) -> Later<'_, Box<dyn Connection>> {
-        Self::new(server, true, true, add, "STORED\r\n")
+        Self::open(server, true, true, add, "STORED\r\n")
     }
 
-    fn new<'a>(
+    fn open<'a>(
         server: &'a Server,
         nodelay: bool,
         whole: bool,
@@ -210,15 +210,15 @@ struct Ours {
 
 impl Ours {
     fn get(server: &Server, transport: Transport) -> Later<'_, Box<dyn Connection>> {
-        Self::new(server, transport, false)
+        Self::open(server, transport, false)
     }
 
     fn add(server: &Server, transport: Transport) -> Later<'_, Box<dyn Connection>> {
-        Self::new(server, transport, true)
+        Self::open(server, transport, true)
     }
 
     /// A pool has one connection here, so that each command follows another on the same.
-    fn new(server: &Server, mut transport: Transport, spends: bool) -> Later<'_, Box<dyn Connection>> {
+    fn open(server: &Server, mut transport: Transport, spends: bool) -> Later<'_, Box<dyn Connection>> {
         if let Transport::Pooled(pool) = &mut transport {
             pool.size = 1;
         }
@@ -253,14 +253,14 @@ struct Blocking {
 
 impl Blocking {
     fn get(server: &Server) -> Later<'_, Box<dyn Connection>> {
-        Self::new(server, get, "END\r\n")
+        Self::open(server, get, "END\r\n")
     }
 
     fn add(server: &Server) -> Later<'_, Box<dyn Connection>> {
-        Self::new(server, add, "STORED\r\n")
+        Self::open(server, add, "STORED\r\n")
     }
 
-    fn new<'a>(
+    fn open<'a>(
         server: &'a Server,
         command: fn() -> [String; 3],
         reply: &'static str,
