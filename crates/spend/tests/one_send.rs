@@ -109,7 +109,7 @@ fn of_callers(sends: &[String]) -> Vec<&String> {
     sends.iter().filter(|send| !send.contains("pc1.") && !send.contains("pp1.")).collect()
 }
 
-/// The commands in one send, which must begin and end with it.
+/// How many callers' commands there are in one send, which must begin and end with them. A `get` may be that of several.
 fn commands(send: &str) -> usize {
     let bytes = send.split_once('"').map_or(send, |(bytes, _)| bytes);
     let commands: Vec<&str> = bytes.split_inclusive(r"\r\n").collect();
@@ -121,10 +121,12 @@ fn commands(send: &str) -> usize {
         let whole = if add {
             words == 5 && value.is_some_and(|value| value.len() == 22 + 4 && value.ends_with(r"\r\n"))
         } else {
-            line.starts_with("get ps1.") && words == 2 && line.ends_with(r"\r\n")
+            let keys = line.trim_end_matches(r"\r\n").split(' ').skip(1);
+            let keyed = keys.clone().all(|key| key.len() == 47 && key.starts_with("ps1."));
+            line.starts_with("get ") && keyed && words > 1 && line.ends_with(r"\r\n")
         };
         assert!(whole, "a send that is no whole command: {bytes}");
-        count += 1;
+        count += if add { 1 } else { words - 1 };
     }
     count
 }

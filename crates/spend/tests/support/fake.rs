@@ -244,7 +244,8 @@ struct Conversation {
 /// A command as it came.
 struct Asked {
     verb: Verb,
-    key: String,
+    /// Several for a joined `get`, none for `version`.
+    keys: Vec<String>,
     value: Vec<u8>,
 }
 
@@ -256,7 +257,7 @@ impl Conversation {
                 if let Some(acted) = &self.acted {
                     acted.reused.store(true, SeqCst);
                 }
-                let ours = asked.key.starts_with("ps1.");
+                let ours = asked.keys.first().is_some_and(|key| key.starts_with("ps1."));
                 if let Some(plan) = ours.then(|| self.planned(asked.verb)).flatten() {
                     self.stream.write_all(&std::mem::take(&mut replies)).await?;
                     self.act(&asked, plan).await?;
@@ -281,16 +282,17 @@ impl Conversation {
         let line = String::from_utf8_lossy(&self.held[..end]).into_owned();
         let words: Vec<&str> = line.split(' ').collect();
         let (asked, length) = match words[..] {
-            ["get", key] if key.len() == 47 => {
-                (Asked { verb: Verb::Get, key: key.to_owned(), value: Vec::new() }, end + 2)
+            ["get", ref keys @ ..] if !keys.is_empty() && keys.iter().all(|key| key.len() == 47) => {
+                let keys = keys.iter().map(|&key| key.to_owned()).collect();
+                (Asked { verb: Verb::Get, keys, value: Vec::new() }, end + 2)
             }
-            ["version"] => (Asked { verb: Verb::Version, key: String::new(), value: Vec::new() }, end + 2),
+            ["version"] => (Asked { verb: Verb::Version, keys: Vec::new(), value: Vec::new() }, end + 2),
             ["add", key, "0", _, "22"] if key.len() == 47 => {
                 if self.held.len() < end + 26 {
                     return Ok(None);
                 }
                 let value = self.held[end + 2..end + 24].to_vec();
-                (Asked { verb: Verb::Add, key: key.to_owned(), value }, end + 26)
+                (Asked { verb: Verb::Add, keys: vec![key.to_owned()], value }, end + 26)
             }
             _ => {
                 self.state.confused.store(true, SeqCst);
@@ -313,25 +315,37 @@ impl Conversation {
 
     /// What an honest server does and says.
     fn answer(&self, asked: &Asked) -> Vec<u8> {
-        let records = match &self.state.elsewhere {
-            Some((shares, records)) if shares(&asked.key) => records,
-            _ => &self.state.records,
-        };
-        let mut records = records.lock().unwrap();
-        match (asked.verb, records.get(&asked.key)) {
-            (Verb::Get, Some(value)) => {
-                let mut reply = format!("VALUE {} 0 {}\r\n", asked.key, value.len()).into_bytes();
-                reply.extend_from_slice(value);
-                reply.extend_from_slice(b"\r\nEND\r\n");
+        match asked.verb {
+            Verb::Version => b"VERSION fake\r\n".to_vec(),
+            Verb::Get => {
+                let mut reply = Vec::new();
+                for key in &asked.keys {
+                    if let Some(value) = self.records(key).lock().unwrap().get(key) {
+                        reply.extend(format!("VALUE {key} 0 {}\r\n", value.len()).into_bytes());
+                        reply.extend_from_slice(value);
+                        reply.extend_from_slice(b"\r\n");
+                    }
+                }
+                reply.extend_from_slice(b"END\r\n");
                 reply
             }
-            (Verb::Version, _) => b"VERSION fake\r\n".to_vec(),
-            (Verb::Get, None) => b"END\r\n".to_vec(),
-            (Verb::Add, Some(_)) => b"NOT_STORED\r\n".to_vec(),
-            (Verb::Add, None) => {
-                records.insert(asked.key.clone(), asked.value.clone());
+            Verb::Add => {
+                let key = &asked.keys[0];
+                let mut records = self.records(key).lock().unwrap();
+                if records.contains_key(key) {
+                    return b"NOT_STORED\r\n".to_vec();
+                }
+                records.insert(key.clone(), asked.value.clone());
                 b"STORED\r\n".to_vec()
             }
+        }
+    }
+
+    /// Where a key lives.
+    fn records(&self, key: &str) -> &Records {
+        match &self.state.elsewhere {
+            Some((shares, records)) if shares(key) => records,
+            _ => &self.state.records,
         }
     }
 
@@ -341,7 +355,7 @@ impl Conversation {
         plan.acted.begun.store(true, SeqCst);
         for step in plan.steps {
             match step {
-                Step::Send(bytes) => self.push(&filled_in(&bytes, &asked.key), &plan.acted).await?,
+                Step::Send(bytes) => self.push(&filled_in(&bytes, &asked.keys[0]), &plan.acted).await?,
                 Step::Honest => self.push(&honest, &plan.acted).await?,
                 Step::Slowly(bytes, pause) => {
                     for byte in bytes {
