@@ -30,9 +30,6 @@ use handle::{Handle, Judge};
 use json::Json;
 use std::collections::BTreeSet;
 
-/// What the keys of Postern's records begin with: spent tokens, canaries, probes. All must take one route.
-pub const KEY_PREFIXES: [&str; 3] = ["ps1.", "pc1.", "pp1."];
-
 /// Judges the text of an mcrouter configuration for Postern; the weightiest findings come first.
 ///
 /// Nothing of [`Severity::Refuse`] among them means that, as far as the file tells, no token can be admitted twice while

@@ -1,9 +1,9 @@
 //! Which routes Postern's keys take: by routing prefix, then by key prefix.
 
-use super::KEY_PREFIXES;
 use super::Severity::Note;
 use super::handle::{Judge, join};
 use super::json::Json;
+use crate::memcached::KEY_PREFIXES;
 
 /// The prefix of keys that carry no routing prefix, as Postern's, unless mcrouter's `--route-prefix` says otherwise.
 const DEFAULT_ROUTE: &str = "/././";

@@ -36,6 +36,7 @@ mod watch;
 pub use address::{Address, AddressError, Tls};
 pub use client::Client;
 pub use options::{OnLoss, Options, Pool, Transport, pool_size};
+pub use protocol::KEY_PREFIXES;
 pub use stats::{Ended, Totals, Verb};
 
 use crate::Unknown;

@@ -60,14 +60,18 @@ impl Pooled {
             .min_idle(u32::try_from(size).ok())
             .connection_timeout(options.checkout_timeout)
             .idle_timeout(None)
-            .max_lifetime(Some(options.max_lifetime))
+            .max_lifetime(None) // each connection has its own
             // Also how soon it tries again to connect: at the first try a restarted store may not hold the probes yet.
             .reaper_rate(Duration::from_millis(250))
             .retry_connection(false)
             // The one that idled longest comes next: so the background probe gets round to all of them.
             .queue_strategy(bb8::QueueStrategy::Fifo)
             .test_on_check_out(options.check_on_checkout)
-            .build_unchecked(Connector { door: Arc::clone(door), patience });
+            .build_unchecked(Connector {
+                door: Arc::clone(door),
+                patience,
+                max_lifetime: options.max_lifetime,
+            });
         let core = Arc::new(Core {
             pool,
             turns: Semaphore::new(size),
@@ -227,6 +231,7 @@ async fn prove_idle(core: &Core) {
 struct Connector {
     door: Arc<Door>,
     patience: Duration,
+    max_lifetime: Duration,
 }
 
 impl ManageConnection for Connector {
@@ -239,6 +244,8 @@ impl ManageConnection for Connector {
             checked: Checked::new(stream),
             in_flight: AtomicBool::new(false),
             checked_for: Duration::ZERO,
+            // Shortened at random by up to a half: connections that were made together are not replaced together.
+            ends: Instant::now() + self.max_lifetime.mul_f64(rand::random_range(0.5..1.0)),
             _up: self.door.connected(),
         })
     }
@@ -251,7 +258,7 @@ impl ManageConnection for Connector {
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
-        connection.in_flight.load(Ordering::Relaxed)
+        connection.in_flight.load(Ordering::Relaxed) || Instant::now() >= connection.ends
     }
 }
 
@@ -262,6 +269,8 @@ struct Connection {
     in_flight: AtomicBool,
     /// How long the check at checkout took.
     checked_for: Duration,
+    /// When it is replaced.
+    ends: Instant,
     _up: Connected,
 }
 

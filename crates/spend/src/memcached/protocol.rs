@@ -20,6 +20,9 @@ const LONGEST_LINE: usize = 512;
 /// The longest reply to one command.
 pub(crate) const LONGEST_REPLY: usize = LONGEST_LINE;
 
+/// What the keys of all records begin with, by [`Kind`]: what a router may select them by.
+pub const KEY_PREFIXES: [&str; 3] = ["ps1.", "pc1.", "pp1."];
+
 /// The key of a record: 47 bytes of `A-Z a-z 0-9 - _ .`, so nothing in it can end a command or make two keys of one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RecordKey([u8; KEY_LEN]);
@@ -43,11 +46,7 @@ impl RecordKey {
 
     pub(crate) fn new(kind: Kind, name: &[u8; 32]) -> Self {
         let mut key = [b'A'; KEY_LEN];
-        key[..4].copy_from_slice(match kind {
-            Kind::Spent => b"ps1.",
-            Kind::Canary => b"pc1.",
-            Kind::Probe => b"pp1.",
-        });
+        key[..4].copy_from_slice(KEY_PREFIXES[kind as usize].as_bytes());
         let encoded = URL_SAFE_NO_PAD.encode_slice(name, &mut key[4..]);
         debug_assert_eq!(encoded, Ok(KEY_LEN - 4));
         Self(key)
