@@ -241,7 +241,7 @@ impl SpendStore for Client {
 
 impl Memory {
     /// Whether the doors lead to one memory.
-    fn intact(&self) -> Result<(), Unknown> {
+    pub(super) fn intact(&self) -> Result<(), Unknown> {
         if self.doors.iter().any(|door| door.is_foreign()) { Err(Unknown::Unproven) } else { Ok(()) }
     }
 

@@ -20,6 +20,8 @@ use tend::Tended;
 
 /// The shortest time between two rounds, however often the watch is woken.
 const BREATH: Duration = Duration::from_millis(5);
+/// How soon to look for the memory again while none has been found yet: nobody can be served before.
+const SEARCH: Duration = Duration::from_millis(200);
 
 /// The thread. It ends when this is dropped.
 pub(super) struct Watch(#[expect(dead_code, reason = "dropping it is the signal")] oneshot::Sender<()>);
@@ -63,9 +65,15 @@ impl Rounds {
             sleep(BREATH).await;
             tokio::select! {
                 () = self.memory.nudge.notified() => {}
-                () = sleep(self.memory.options.canary_interval) => {}
+                () = sleep(self.pause()) => {}
             }
         }
+    }
+
+    fn pause(&self) -> Duration {
+        let interval = self.memory.options.canary_interval;
+        let searching = self.publish.borrow().is_none() && self.memory.intact().is_ok();
+        if searching { interval.min(SEARCH) } else { interval }
     }
 
     /// Reads the probes through every door. Returns a door that leads to the memory, if there is one.
