@@ -75,17 +75,23 @@ impl Rounds {
         if epoch.expires() != Some(tended.mark.expires) {
             epoch.adopt(tended.mark.expires); // also when callers' side had forgotten the epoch in between
         }
-        if found.missing.is_empty() && found.unclear == 0 {
-            tended.whole = true;
-        }
+        let complete = found.missing.is_empty() && found.unclear == 0;
+        tended.whole |= complete;
+        // Somebody has begun the epoch who found nothing of it, although it was there before.
+        let begun_again = complete && found.marks.iter().all(|mark| mark.created > tended.mark.created);
         let (mark, whole) = (tended.mark, tended.whole);
         let young = !whole && now.0.saturating_sub(mark.created.0) < YOUNG;
-        let gone = self.rewrite(door, &found.missing, Mark { rewritten: !young, ..mark }, NEVER).await?;
-        let rewritten = found.marks.iter().filter(|mark| mark.rewritten).count();
+        let rewrite = Mark { rewritten: !young, ..mark };
+        let (gone, unclear) = self.rewrite(door, &found.missing, rewrite, NEVER).await?;
         if young {
+            // Whoever wrote what was missing, it is there now: from here on it is missed.
+            if let Some(tended) = self.tended.get_mut(&epoch.key) {
+                tended.whole = found.unclear == 0 && unclear == 0;
+            }
             return self.tend_sentinels(epoch, door, now).await;
         }
-        self.report(epoch, "hearth", gone, rewritten);
+        let rewritten = found.marks.iter().filter(|mark| mark.rewritten).count();
+        self.report(epoch, "hearth", gone, rewritten + usize::from(begun_again));
         self.tend_sentinels(epoch, door, now).await
     }
 
@@ -186,7 +192,7 @@ impl Rounds {
         let keys = Canaries(epoch.key).sentinels(group.unwrap_or_default());
         let found = self.find(door, &keys).await?;
         let lost = Mark { rewritten: true, ..mark };
-        let gone = self.rewrite(door, &found.missing, lost, mark.expires).await?;
+        let (gone, _) = self.rewrite(door, &found.missing, lost, mark.expires).await?;
         if let Some(tended) = self.tended.get_mut(&epoch.key) {
             tended.read = group;
         }
@@ -210,20 +216,22 @@ impl Rounds {
         Ok(found)
     }
 
-    /// Writes canaries where there are none, and returns how many were really missing: a miss alone proves nothing,
-    /// for a router may answer so for a server that is down. `STORED` proves it.
+    /// Writes canaries where there are none, and returns how many were really missing and of how many that is unclear: a
+    /// miss alone proves nothing, for a router may answer so for a server that is down. `STORED` proves it.
     async fn rewrite(
         &mut self,
         door: usize,
         keys: &[RecordKey],
         mark: Mark,
         expires: UnixSeconds,
-    ) -> Result<usize, Unknown> {
+    ) -> Result<(usize, usize), Unknown> {
         if keys.is_empty() {
-            return Ok(0);
+            return Ok((0, 0));
         }
         let replies = self.ask(door, &adds(keys, mark, expires)).await?;
-        Ok(replies.iter().filter(|reply| **reply == Reply::Stored).count())
+        let count = |wanted| replies.iter().filter(|reply| **reply == wanted).count();
+        let (gone, there) = (count(Reply::Stored), count(Reply::NotStored));
+        Ok((gone, replies.len() - gone - there))
     }
 
     /// Records are lost when canaries were gone, or when another gateway has found them gone before.
