@@ -60,7 +60,8 @@ impl Pooled {
             .min_idle(u32::try_from(size).ok())
             .connection_timeout(options.checkout_timeout)
             .idle_timeout(None)
-            .max_lifetime(None) // each connection has its own
+            // Each connection has an end of its own before that; without this bb8 would not look after its pool at all.
+            .max_lifetime(Some(options.max_lifetime))
             // Also how soon it tries again to connect: at the first try a restarted store may not hold the probes yet.
             .reaper_rate(Duration::from_millis(250))
             .retry_connection(false)
