@@ -5,9 +5,12 @@
 pub mod admin;
 pub mod daemon;
 pub mod ledger;
+pub mod memcached;
 pub mod needles;
 pub mod process;
 pub mod proxy;
+pub mod relay;
+pub mod router;
 pub mod target;
 pub mod tls;
 pub mod tokens;

@@ -1,0 +1,148 @@
+//! Four gateway processes over one memory of spent tokens: 5,000 tokens, each presented eight times at once at random
+//! gateways and once more afterwards, while connections are cut and memcacheds are frozen and killed. Never two tunnels
+//! for a token. Every answer is written to a file, and a checker that had no part in the run reads it; a store that is
+//! broken on purpose shows that it is caught.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(unreachable_pub, reason = "the modules of a test are its own")]
+
+#[path = "fleet/broken.rs"]
+mod broken;
+#[path = "fleet/checker.rs"]
+mod checker;
+#[path = "fleet/driver.rs"]
+mod driver;
+#[path = "fleet/faults.rs"]
+mod faults;
+#[path = "fleet/history.rs"]
+mod history;
+#[path = "fleet/liar.rs"]
+mod liar;
+#[path = "fleet/loss.rs"]
+mod loss;
+#[path = "fleet/outage.rs"]
+mod outage;
+#[path = "fleet/purse.rs"]
+mod purse;
+#[path = "fleet/seed.rs"]
+mod seed;
+mod support;
+
+use checker::{Claim, Summary};
+use driver::{Fleet, four};
+use faults::{Deployment, Fault};
+use history::{Answer, Line, Presentation};
+use purse::{RESERVE, TOKENS, Turn};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::memcached::Memcached;
+use support::relay::Relay;
+use support::router::{Router, mcrouter_binary, with_servers};
+use tempfile::TempDir;
+
+/// A run that ends with a server's death for good.
+const FOREVER: Duration = Duration::from_secs(86_400);
+
+/// One memcached: it may be slow, connections may break; its death is the end of admissions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_memcached_admits_each_token_once() {
+    let turn = Turn::take().await;
+    let server = Memcached::start();
+    let relays = vec![Relay::to(&[server.port()])];
+    let mut deployment = Deployment { relays, servers: vec![server], fallible: 0..1 };
+    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &four(&deployment.doors(), "")).await;
+    race_through(&fleet, &mut deployment, &[Fault::Cut, Fault::Cut, Fault::Freeze, Fault::Freeze]).await;
+
+    let from = fleet.history.now();
+    deployment.servers[0].kill();
+    fleet.history.write_outage(from, FOREVER, "the server is dead");
+    fleet.race(TOKENS..TOKENS + 50).await;
+    let summary = fleet.verdict(0..TOKENS + 50, Claim::OneWins);
+    assert_quiet_runs(summary);
+    assert_eq!(opened_after(&fleet, from), 0, "a dead server admitted");
+}
+
+/// Three memcacheds behind two twemproxies that never eject a server: its death is the end of admissions for its keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_memcacheds_behind_two_twemproxies_admit_each_token_once() {
+    let turn = Turn::take().await;
+    let home = TempDir::new().unwrap();
+    let servers: Vec<_> = (0..3).map(|_| Memcached::start()).collect();
+    let routers: Vec<_> = (0..2).map(|_| Router::twemproxy(home.path(), &servers)).collect();
+    let relays = routers.iter().map(|router| Relay::to(&[router.port()])).collect();
+    let mut deployment = Deployment { relays, servers, fallible: 0..3 };
+    let fleet = Fleet::ready(&turn, home, &four(&deployment.doors(), "")).await;
+    let faults = [Fault::Cut, Fault::Cut, Fault::Freeze, Fault::Freeze];
+    race_through(&fleet, &mut deployment, &faults).await;
+
+    let from = fleet.history.now();
+    deployment.servers[1].kill();
+    fleet.history.write_outage(from, FOREVER, "one of three servers is dead");
+    fleet.race(TOKENS..TOKENS + 200).await;
+    let summary = fleet.verdict(0..TOKENS + 200, Claim::OneWins);
+    assert_quiet_runs(summary);
+    let opened = opened_after(&fleet, from);
+    println!("{opened} of 200 tokens opened a tunnel with one of three servers dead");
+    assert!((1..200).contains(&opened), "its keys are refused, and the others' are not: {opened} of 200");
+}
+
+/// Three replicas behind two mcrouters: one of them may be killed, come back empty, and freeze.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quorum_of_three_admits_each_token_once() {
+    let Some(binary) = mcrouter_binary("a_quorum_of_three_admits_each_token_once") else { return };
+    let turn = Turn::take().await;
+    let home = TempDir::new().unwrap();
+    let servers: Vec<_> = (0..3).map(|_| Memcached::start()).collect();
+    let routers: Vec<_> = (0..2).map(|_| Router::mcrouter(&binary, home.path(), &servers)).collect();
+    let relays = routers.iter().map(|router| Relay::to(&[router.port()])).collect();
+    // Only one and the same: a record that one replica missed is lost when another comes back empty.
+    let mut deployment = Deployment { relays, servers, fallible: 2..3 };
+    let fleet = Fleet::ready(&turn, home, &four(&deployment.doors(), "")).await;
+    let faults = [Fault::Cut, Fault::Cut, Fault::Freeze, Fault::Freeze, Fault::Empty, Fault::Empty];
+    race_through(&fleet, &mut deployment, &faults).await;
+    let summary = fleet.verdict(0..TOKENS, Claim::TiesLose);
+    assert_quiet_runs(summary);
+    println!("{} tokens were refused to all eight that raced for them", summary.tied);
+}
+
+#[test]
+fn each_pool_of_a_configuration_gets_a_server() {
+    let servers = [Memcached::absent(), Memcached::absent()];
+    let config = "{\"a\": {\"servers\": [\"10.0.0.1:1\", \"10.0.0.2:1\"], // two\n\"b\": {\"servers\": [\"10.0.1.1:1\"]}";
+    let (a, b) = (servers[0].address(), servers[1].address());
+    let expected = format!("{{\"a\": {{\"servers\": [\"{a}\"], // two\n\"b\": {{\"servers\": [\"{b}\"]}}");
+    assert_eq!(with_servers(config, &servers), expected);
+}
+
+/// Presents the race's tokens while the deployment suffers, and each once more when it has recovered.
+async fn race_through(fleet: &Arc<Fleet>, deployment: &mut Deployment, faults: &[Fault]) {
+    let racing = tokio::spawn({
+        let fleet = Arc::clone(fleet);
+        async move { fleet.race(0..TOKENS).await }
+    });
+    deployment.suffer(fleet, TOKENS, faults).await;
+    racing.await.unwrap();
+    let began = Instant::now();
+    fleet.sweep(0..TOKENS).await;
+    println!("each once more in {:.1?}", began.elapsed());
+}
+
+/// The rule that a 503 falls into an outage says something only when there is a time without.
+fn assert_quiet_runs(summary: Summary) {
+    assert!(summary.quiet * 4 > summary.presentations, "nearly all of it was an outage: {summary:?}");
+    assert!(summary.unavailable > 0, "the faults met no traffic: {summary:?}");
+    assert!(summary.opened * 2 > TOKENS, "{summary:?}");
+}
+
+/// How many presentations that began after a moment were answered 200.
+fn opened_after(fleet: &Fleet, moment: u64) -> usize {
+    let lines = history::read(&fleet.written()).unwrap();
+    let opened = |line: &&Line| match line {
+        Line::Presentation(Presentation { start, answer, .. }) => {
+            *start >= moment && matches!(answer, Answer::Opened | Answer::OpenedAndLost)
+        }
+        Line::Outage(_) => false,
+    };
+    lines.iter().filter(opened).count()
+}
+
+const _: () = assert!(RESERVE >= 200, "a race after the death of a server takes as many");

@@ -1,0 +1,191 @@
+//! A fleet of gateways over one store, and tokens presented to it.
+
+use super::checker::{Claim, Summary, Violation, check};
+use super::history::{Answer, History, Presentation};
+use super::purse::Turn;
+use super::seed::Seed;
+use super::support::daemon::Daemon;
+use super::support::{proxy, target};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+/// How often each token is presented at once.
+pub const PRESENTERS: usize = 8;
+/// Tokens that are raced for at the same time.
+const AT_A_TIME: usize = 16;
+/// After a race that an outage decided, so that a short outage does not use up all tokens.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How one gateway reaches the store.
+#[derive(Clone)]
+pub struct Route {
+    pub addresses: Vec<String>,
+    pub transport: &'static str,
+    /// More keys of `[store.memcached]`, a line each.
+    pub more: &'static str,
+}
+
+/// Four gateways, two of each transport.
+pub fn four(addresses: &[String], more: &'static str) -> Vec<Route> {
+    let route = |transport| Route { addresses: addresses.to_vec(), transport, more };
+    ["pipelined", "pooled", "pipelined", "pooled"].map(route).into()
+}
+
+/// Gateways, ready; a target; a history.
+pub struct Fleet {
+    pub gateways: Vec<Daemon>,
+    pub history: History,
+    pub seed: Seed,
+    pub home: TempDir,
+    tokens: Vec<String>,
+    target: SocketAddr,
+}
+
+impl Fleet {
+    /// Waits until all gateways are ready.
+    pub async fn ready(turn: &Turn, home: TempDir, routes: &[Route]) -> Arc<Self> {
+        let mut gateways = Vec::new();
+        for (index, route) in routes.iter().enumerate() {
+            gateways.push(Daemon::ready("gateway", &config(turn, home.path(), index, route)).await);
+        }
+        let seed = Seed::new();
+        println!("seed {}", seed.0);
+        Arc::new(Self {
+            gateways,
+            history: History::create(home.path().join("history.tsv")),
+            seed,
+            home,
+            tokens: turn.tokens.clone(),
+            target: target::echo().await,
+        })
+    }
+
+    /// Presents each token [`PRESENTERS`] times at once, each time at a random gateway.
+    pub async fn race(self: &Arc<Self>, tokens: Range<usize>) {
+        let began = Instant::now();
+        let count = tokens.len();
+        let mut races = JoinSet::new();
+        for token in tokens {
+            if races.len() == AT_A_TIME {
+                races.join_next().await.unwrap().unwrap();
+            }
+            races.spawn(Arc::clone(self).race_for(token));
+        }
+        while let Some(ended) = races.join_next().await {
+            ended.unwrap();
+        }
+        println!("{count} tokens raced for in {:.1?}", began.elapsed());
+    }
+
+    async fn race_for(self: Arc<Self>, token: usize) {
+        let start = Arc::new(Barrier::new(PRESENTERS));
+        let mut presenters = JoinSet::new();
+        for presenter in 0..PRESENTERS {
+            presenters.spawn(Arc::clone(&self).present(token, presenter, Some(Arc::clone(&start))));
+        }
+        let mut answers = Vec::new();
+        while let Some(ended) = presenters.join_next().await {
+            answers.push(ended.unwrap());
+        }
+        if !answers.contains(&Answer::Opened) {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Presents each token once more.
+    pub async fn sweep(self: &Arc<Self>, tokens: Range<usize>) {
+        let mut sweeping = JoinSet::new();
+        for token in tokens {
+            if sweeping.len() == AT_A_TIME {
+                sweeping.join_next().await.unwrap().unwrap();
+            }
+            sweeping.spawn(Arc::clone(self).present(token, PRESENTERS, None));
+        }
+        while let Some(ended) = sweeping.join_next().await {
+            ended.unwrap();
+        }
+    }
+
+    /// One presentation, the `nth` of the token, written to the history.
+    async fn present(self: Arc<Self>, token: usize, nth: usize, together: Option<Arc<Barrier>>) -> Answer {
+        let gateway = self.seed.draw("gateway", token * (PRESENTERS + 1) + nth, self.gateways.len());
+        let start = self.history.now();
+        let answer = self.exchange(self.gateways[gateway].address, token, together).await;
+        self.history.write(Presentation { token, gateway, start, end: self.history.now(), answer });
+        answer
+    }
+
+    /// One presentation at a gateway of any fleet, not written to the history.
+    pub async fn exchange(
+        &self,
+        gateway: SocketAddr,
+        token: usize,
+        together: Option<Arc<Barrier>>,
+    ) -> Answer {
+        let connected = proxy::dial(gateway).await;
+        if let Some(barrier) = together {
+            barrier.wait().await;
+        }
+        let Ok(mut stream) = connected else { return Answer::Broken };
+        match proxy::connect(&mut stream, &self.target.to_string(), Some(&self.tokens[token])).await {
+            Ok(head) if head.status == 200 => {
+                let sent = format!("token {token} paid for this");
+                match proxy::echoes(&mut stream, sent.as_bytes()).await {
+                    Ok(()) => Answer::Opened,
+                    Err(_) => Answer::OpenedAndLost,
+                }
+            }
+            Ok(head) if head.says_spent() => Answer::AlreadySpent,
+            Ok(head) if head.status == 503 => Answer::Unavailable,
+            Ok(head) => Answer::Other(head.status),
+            Err(_) => Answer::Broken,
+        }
+    }
+
+    /// What was written so far.
+    pub fn written(&self) -> String {
+        std::fs::read_to_string(self.history.path()).unwrap()
+    }
+
+    /// What the checker says of the file, in which each of `tokens` must be found.
+    pub fn judged(&self, tokens: Range<usize>, claim: Claim) -> Result<Summary, Violation> {
+        let summary = check(&self.written(), tokens, PRESENTERS, claim)?;
+        println!("{summary:?}");
+        Ok(summary)
+    }
+
+    /// The same of a run that keeps the contract. A file that does not is left for inspection.
+    pub fn verdict(&self, tokens: Range<usize>, claim: Claim) -> Summary {
+        self.judged(tokens, claim).unwrap_or_else(|violation| {
+            let kept = std::env::temp_dir().join(format!("postern-fleet-{}.tsv", self.seed.0));
+            std::fs::copy(self.history.path(), &kept).unwrap();
+            panic!("seed {}: {violation}\nThe history is {}", self.seed.0, kept.display())
+        })
+    }
+}
+
+/// The configuration of one gateway: two workers, deadlines that a busy machine keeps.
+pub fn config(turn: &Turn, home: &Path, index: usize, route: &Route) -> PathBuf {
+    let Route { addresses, transport, more } = route;
+    let keys = home.join("directory.json");
+    std::fs::write(&keys, &turn.directory).unwrap();
+    let text = format!(
+        "[listen]\naddress = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nworkers = 2
+[issuer]\nkeys = {keys:?}
+[challenge]\nissuer_name = \"issuer.example\"\norigin = \"proxy.example\"
+[store]\nkind = \"memcached\"
+[store.memcached]\naddresses = {addresses:?}\ntransport = \"{transport}\"
+timeout = \"500ms\"\nconnect_timeout = \"1s\"\npool_size = 16\ncheckout_timeout = \"1s\"
+{more}
+[egress]\nprivate = true\nports = \"any\"\n"
+    );
+    let path = home.join(format!("gateway-{index}.toml"));
+    std::fs::write(&path, text).unwrap();
+    path
+}

@@ -1,0 +1,78 @@
+//! A memory in this process that answers `STORED` to some repeated `add`s of spent tokens.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+#[derive(Default)]
+struct Memory {
+    records: HashMap<String, String>,
+    /// How many spent tokens were added again.
+    repeated: usize,
+}
+
+/// Starts it; one in `lies` repeated `add`s is answered `STORED`. Returns its address.
+pub fn start(lies: usize) -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let memory = Arc::new(Mutex::new(Memory::default()));
+    tokio::spawn(async move {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        while let Ok((stream, _)) = listener.accept().await {
+            stream.set_nodelay(true).unwrap();
+            let memory = Arc::clone(&memory);
+            tokio::spawn(async move {
+                let _ = serve(stream, &memory, lies).await; // gateways go away
+            });
+        }
+    });
+    address
+}
+
+async fn serve(stream: TcpStream, memory: &Mutex<Memory>, lies: usize) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).await? == 0 {
+            return Ok(());
+        }
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let reply = match words[..] {
+            ["get", key] => {
+                let found = memory.lock().unwrap().records.get(key).cloned();
+                found.map_or_else(
+                    || "END\r\n".to_owned(),
+                    |value| format!("VALUE {key} 0 {}\r\n{value}\r\nEND\r\n", value.len()),
+                )
+            }
+            ["add", key, _, _, length] => {
+                let mut value = vec![0; length.parse::<usize>().unwrap() + 2];
+                stream.read_exact(&mut value).await?;
+                let value = std::str::from_utf8(&value).unwrap().trim_end();
+                memory.lock().unwrap().add(key, value, lies).to_owned()
+            }
+            _ => "ERROR\r\n".to_owned(),
+        };
+        stream.write_all(reply.as_bytes()).await?;
+    }
+}
+
+impl Memory {
+    fn add(&mut self, key: &str, value: &str, lies: usize) -> &'static str {
+        if !self.records.contains_key(key) {
+            self.records.insert(key.to_owned(), value.to_owned());
+            return "STORED\r\n";
+        }
+        if key.starts_with("ps1.") {
+            self.repeated += 1;
+            if self.repeated.is_multiple_of(lies) {
+                return "STORED\r\n";
+            }
+        }
+        "NOT_STORED\r\n"
+    }
+}

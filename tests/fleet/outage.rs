@@ -1,0 +1,129 @@
+//! A store that is not there at the start, and one that freezes: quick answers, no pile-up, recovery without help.
+
+use super::driver::{Route, config};
+use super::purse::{Purse, TOKENS, Turn};
+use super::support::admin::metrics_when;
+use super::support::daemon::Daemon;
+use super::support::memcached::Memcached;
+use super::support::proxy::{Head, connect, dial};
+use super::support::{admin, eventually, target};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+
+/// What the gateway promises is a second; a busy machine may take longer.
+const SOON: Duration = Duration::from_secs(5);
+const CROWD: usize = 200;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_down_at_the_start_is_used_as_soon_as_it_is_there() {
+    let turn = Turn::take().await;
+    for (index, transport) in ["pipelined", "pooled"].into_iter().enumerate() {
+        let home = TempDir::new().unwrap();
+        let mut server = Memcached::absent();
+        // However rarely the canaries are read.
+        let route = Route { addresses: vec![server.address()], transport, more: "canary_interval = \"30s\"" };
+        let gateway = Daemon::start("gateway", &config(&turn, home.path(), 0, &route));
+        let target = target::echo().await;
+        let token = &turn.tokens[TOKENS + index];
+        eventually("the keys are read, and only the store is missing", || async {
+            let (status, page) = admin::get(gateway.admin, "/readyz").await?;
+            assert_eq!(status, 503, "{page}");
+            (page.contains("store: ") && !page.contains("keys: ")).then_some(())
+        })
+        .await;
+        let (_, page) = admin::get(gateway.admin, "/readyz").await.unwrap();
+        assert!(page.contains("the double-spend store failed or could not be reached"), "{page}");
+
+        let (head, took) = ask(gateway.address, target, token).await;
+        println!("{transport}: without a store answered {} after {took:.1?}", head.status);
+        assert_unavailable(&head, "could not be reached");
+        assert!(took < SOON, "{took:?}");
+
+        server.launch();
+        let back = Instant::now();
+        eventually("the gateway is ready", || async {
+            admin::get(gateway.admin, "/readyz").await.filter(|(status, _)| *status == 200)
+        })
+        .await;
+        println!("{transport}: ready {:.2?} after the store's start", back.elapsed());
+        assert!(back.elapsed() < SOON);
+        // The command was never sent: the token is as good as it was.
+        let (head, _) = ask(gateway.address, target, token).await;
+        assert_eq!(head.status, 200, "{head:?}");
+        let (head, _) = ask(gateway.address, target, token).await;
+        assert!(head.says_spent(), "{head:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_store_piles_nothing_up_and_is_used_again_when_it_moves() {
+    let turn = Turn::take().await;
+    for transport in ["pipelined", "pooled"] {
+        let home = TempDir::new().unwrap();
+        let server = Memcached::start();
+        let route = Route { addresses: vec![server.address()], transport, more: "" };
+        let gateway = Daemon::ready("gateway", &config(&turn, home.path(), 0, &route)).await;
+        let target = target::echo().await;
+        let (head, _) = ask(gateway.address, target, &turn.tokens[TOKENS]).await;
+        assert_eq!(head.status, 200, "{head:?}");
+
+        server.freeze();
+        let (heads, longest) = crowd(&turn, gateway.address, target).await;
+        println!("{transport}: {CROWD} at once at a frozen store, the last answer after {longest:.1?}");
+        assert!(heads.iter().all(|head| head.status == 503), "{heads:?}");
+        assert!(longest < SOON, "{longest:?}");
+        // Each of them waited for the deadline, or came after those that did. Now nobody waits.
+        let (heads, longest) = crowd(&turn, gateway.address, target).await;
+        println!("{transport}: and {CROWD} more, the last answer after {longest:.1?}");
+        assert!(heads.iter().all(|head| head.status == 503), "{heads:?}");
+        metrics_when(gateway.admin, "they were refused without being sent", |metrics| {
+            let refused = metrics.value("postern_store_commands_total{command=\"add\",result=\"refused\"}");
+            refused >= u64::try_from(CROWD).unwrap()
+        })
+        .await;
+
+        server.thaw();
+        let back = Instant::now();
+        let mut fresh = turn.tokens[TOKENS + 1 + CROWD..].iter();
+        eventually("a token opens a tunnel", || {
+            let token = fresh.next().expect("fewer attempts than tokens");
+            async move {
+                let (head, _) = ask(gateway.address, target, token).await;
+                (head.status == 200).then_some(())
+            }
+        })
+        .await;
+        println!("{transport}: admits again {:.2?} after the store moves", back.elapsed());
+        assert!(back.elapsed() < SOON);
+        let ready = admin::get(gateway.admin, "/readyz").await.unwrap();
+        println!("{transport}: then /readyz is {ready:?}");
+    }
+}
+
+/// Many presentations of different tokens at once: the answers, and how long the longest took.
+async fn crowd(purse: &Purse, gateway: SocketAddr, target: SocketAddr) -> (Vec<Head>, Duration) {
+    let mut asking = JoinSet::new();
+    for token in &purse.tokens[TOKENS + 1..TOKENS + 1 + CROWD] {
+        let token = token.clone();
+        asking.spawn(async move { ask(gateway, target, &token).await });
+    }
+    let answers = asking.join_all().await;
+    let longest = answers.iter().map(|(_, took)| *took).max().unwrap();
+    (answers.into_iter().map(|(head, _)| head).collect(), longest)
+}
+
+/// The answer to a presentation, and how long it took.
+async fn ask(gateway: SocketAddr, target: SocketAddr, token: &str) -> (Head, Duration) {
+    let began = Instant::now();
+    let mut stream = dial(gateway).await.unwrap();
+    let head = connect(&mut stream, &target.to_string(), Some(token)).await.unwrap();
+    (head, began.elapsed())
+}
+
+fn assert_unavailable(head: &Head, details: &str) {
+    assert_eq!(head.status, 503, "{head:?}");
+    assert!(head.value("retry-after").is_some(), "{head:?}");
+    assert!(head.value("proxy-status").is_some_and(|status| status.contains(details)), "{head:?}");
+}

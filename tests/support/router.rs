@@ -1,0 +1,99 @@
+//! Routers in front of several memcacheds: twemproxy from its package, mcrouter where the environment names one.
+
+use super::memcached::{Memcached, free_port, listens, spawn};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+/// A router; killed when it is dropped.
+pub struct Router {
+    port: u16,
+    child: Child,
+}
+
+impl Router {
+    /// twemproxy over `servers`. Two with the same servers are two doors to one memory.
+    pub fn twemproxy(home: &Path, servers: &[Memcached]) -> Self {
+        let port = free_port();
+        let list = servers.iter().enumerate();
+        let list: String =
+            list.map(|(index, server)| format!("  - {}:1 server{index}\n", server.address())).collect();
+        // A server that is ejected hands its keys to the others, which would admit them again: never eject.
+        let config = format!(
+            "postern:\n  listen: 127.0.0.1:{port}\n  hash: fnv1a_64\n  distribution: ketama\n  timeout: 400\n  \
+             preconnect: true\n  auto_eject_hosts: false\n  server_retry_timeout: 500\n  servers:\n{list}"
+        );
+        let path = home.join(format!("twemproxy-{port}.yml"));
+        std::fs::write(&path, config).unwrap();
+        let mut command = Command::new(twemproxy_binary());
+        let stats = free_port().to_string();
+        command.arg("-c").arg(&path).args(["-a", "127.0.0.1", "-s", &stats]);
+        Self::started(command, port, "nutcracker")
+    }
+
+    /// mcrouter over three `servers`, each a replica of its own, by the configuration that the project ships.
+    pub fn mcrouter(binary: &Path, home: &Path, servers: &[Memcached]) -> Self {
+        let port = free_port();
+        let path = home.join(format!("mcrouter-{port}.json"));
+        std::fs::write(&path, with_servers(&quorum_json(), servers)).unwrap();
+        let mut command = Command::new(binary);
+        command.args(["-p", &port.to_string(), "-f"]).arg(&path);
+        command.args(["-n", "4096", "--asynclog-disable", "--disable-miss-on-get-errors"]);
+        Self::started(command, port, "mcrouter")
+    }
+
+    fn started(command: Command, port: u16, package: &str) -> Self {
+        let router = Self { port, child: spawn(command, package) };
+        listens(port, package);
+        router
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
+    }
+}
+
+/// The mcrouter that the environment names. Says that a test is skipped when there is none, past libtest's capture.
+pub fn mcrouter_binary(test: &str) -> Option<PathBuf> {
+    let binary = std::env::var_os("POSTERN_MCROUTER").map(PathBuf::from);
+    if binary.is_none() {
+        let note = format!("{test} is skipped: POSTERN_MCROUTER does not name an mcrouter binary\n");
+        std::io::stderr().write_all(note.as_bytes()).unwrap();
+    }
+    binary
+}
+
+/// Debian keeps it where only root's PATH looks.
+fn twemproxy_binary() -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    let found = folders.map(|folder| folder.join("nutcracker")).find(|file| file.is_file());
+    found.expect("twemproxy is installed (apt-get install nutcracker)")
+}
+
+fn quorum_json() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/mcrouter/quorum.json");
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The configuration with one of `servers` in each of its pools. Done on the text, for it has comments.
+pub fn with_servers(config: &str, servers: &[Memcached]) -> String {
+    const LIST: &str = "\"servers\": [";
+    let mut parts = config.split(LIST);
+    let mut text = parts.next().unwrap().to_owned();
+    let mut servers = servers.iter();
+    for part in parts {
+        let (_, rest) = part.split_once(']').expect("a list ends");
+        let server = servers.next().expect("a server for each pool").address();
+        text += &format!("{LIST}\"{server}\"]{rest}");
+    }
+    assert!(servers.next().is_none(), "fewer pools than servers: {config}");
+    text
+}
