@@ -116,6 +116,9 @@ impl Core {
         waits.pool += began.elapsed();
         let (_turn, mut connection) = checkout.map_err(Failure::NotSent)?;
         waits.health += std::mem::take(&mut connection.checked_for);
+        if !self.breaker.is_closed() {
+            return Err(Failure::NotSent(self.door.failure())); // opened while this caller stood in the queue
+        }
         match timeout(self.patience, connection.exchange(command)).await {
             Ok(Ok(reply)) => {
                 self.breaker.succeeded();
