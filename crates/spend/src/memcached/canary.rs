@@ -15,7 +15,7 @@
 //! under an earlier expiry would otherwise vanish while the epoch goes on.
 
 use super::protocol::{Command, Kind, RecordKey, VALUE_LEN, Value};
-use postern_token::{TokenKeyId, UnixSeconds};
+use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 
 /// Hearth canaries of an epoch.
 pub(crate) const HEARTH: u32 = 64;
@@ -85,12 +85,15 @@ impl Canaries {
         (0..COPIES).map(|index| self.key(COMPLETE, index)).collect()
     }
 
-    /// 24 bytes of the token key's id, which is public, and eight that number its canaries.
+    /// Named as spent records are, by a digest of the token key's id and a number. Names that differ in a few bytes only
+    /// would all lie on one server behind a router with a plain hash, such as twemproxy's FNV, and the others would be
+    /// unwatched.
     fn key(self, group: u32, index: u32) -> RecordKey {
-        let mut name = self.0.0;
-        name[24..28].copy_from_slice(&group.to_be_bytes());
-        name[28..].copy_from_slice(&index.to_be_bytes());
-        RecordKey::new(Kind::Canary, &name)
+        let mut number = [0; 32];
+        number[..4].copy_from_slice(&group.to_be_bytes());
+        number[4..8].copy_from_slice(&index.to_be_bytes());
+        let digest = SpentKey::derive(TokenType::BlindRsa2048, self.0, Nonce(number));
+        RecordKey::new(Kind::Canary, digest.as_bytes())
     }
 }
 
@@ -141,6 +144,22 @@ mod tests {
         keys.extend((0..GROUPS).flat_map(|group| canaries.sentinels(group)));
         keys.extend(canaries.complete());
         assert_eq!(keys.len(), (HEARTH + GROUP * GROUPS + COPIES) as usize);
+    }
+
+    /// twemproxy: the lower half of FNV-1a, on a ring.
+    #[test]
+    fn canaries_spread_over_the_servers_by_a_plain_hash_too() {
+        let fnv = |key: &RecordKey| {
+            let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            key.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step) as u32
+        };
+        let canaries = Canaries(TokenKeyId([9; 32]));
+        let sentinels = (0..GROUPS).step_by(4).flat_map(|group| canaries.sentinels(group)).collect();
+        for keys in [canaries.hearth(), sentinels] {
+            let mut quarters = [0; 4];
+            keys.iter().for_each(|key| quarters[(fnv(key) >> 30) as usize] += 1);
+            assert!(quarters.iter().all(|count| count * 8 > keys.len()), "{quarters:?} of {}", keys.len());
+        }
     }
 
     #[test]
