@@ -4,11 +4,16 @@
 
 mod support;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_spend::memcached::{Ended, Memcached, Options, Tls, Transport, Verb};
 use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
 use postern_token::UnixSeconds;
+use std::collections::HashSet;
 use std::time::Duration;
 use support::{Server, Swallower, client, epoch, fresh, options, pipelined, pooled, transports};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::rustls::RootCertStore;
 
@@ -147,6 +152,50 @@ async fn the_store_is_reached_over_tls_and_only_with_a_certificate_that_is_trust
             assert_eq!(spent, Err(Unknown::Unavailable(std::io::ErrorKind::NotConnected)), "{name}");
         }
     }
+}
+
+/// All that anyone who reads the memory can learn: digests of spent tokens, random numbers, and how many there are.
+#[tokio::test]
+async fn what_is_stored_is_a_digest_and_a_random_number() {
+    let server = Server::tcp(&[]);
+    let store = Memcached::open(options(vec![server.address()], pipelined())).unwrap();
+    let (client, epoch) = (client(&store).await, epoch());
+    let spent: Vec<_> = (0..10).map(|_| fresh(&epoch)).collect();
+    for key in &spent {
+        assert_eq!(client.spend(key, &epoch, UnixSeconds::now()).await, Ok(Spend::Admitted));
+    }
+    let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", server.port())).await.unwrap());
+    stream.write_all(b"lru_crawler metadump all\r\n").await.unwrap();
+    let (mut found, mut others) = (HashSet::new(), 0);
+    let mut line = String::new();
+    while stream.read_line(&mut line).await.unwrap() > 0 && line.trim_end() != "END" {
+        let field =
+            |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name)).unwrap().to_owned();
+        match field("key=").split_once('.').unwrap() {
+            ("ps1", digest) => {
+                assert_eq!(field("exp="), epoch.expires.0.to_string());
+                found.insert(digest.to_owned());
+            }
+            ("pc1" | "pp1", name) if name.len() == 43 => others += 1,
+            key => panic!("{key:?}"),
+        }
+        line.clear();
+    }
+    let expected = spent.iter().map(|key| URL_SAFE_NO_PAD.encode(key.as_bytes())).collect::<HashSet<_>>();
+    assert_eq!(found, expected);
+    assert!(others >= 64, "{others} canaries and probes");
+    let mut values = HashSet::new();
+    for digest in &expected {
+        stream.write_all(format!("get ps1.{digest}\r\n").as_bytes()).await.unwrap();
+        let mut reply = String::new();
+        while !reply.ends_with("END\r\n") {
+            stream.read_line(&mut reply).await.unwrap();
+        }
+        let value = reply.lines().nth(1).unwrap();
+        assert_eq!(URL_SAFE_NO_PAD.decode(value).unwrap().len(), 16);
+        values.insert(value.to_owned());
+    }
+    assert_eq!(values.len(), spent.len(), "no two attempts have one id");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -27,6 +27,8 @@ const GROWTH: f64 = 1.1;
 const FIRST: i32 = 8;
 /// The record that says that all sentinels were written, in so many copies.
 const COMPLETE: u32 = u32::MAX;
+/// The record that says that records were lost, in so many copies.
+const LOSS: u32 = u32::MAX - 1;
 pub(crate) const COPIES: u32 = 4;
 /// Ten decimal digits.
 const LARGEST: u64 = 9_999_999_999;
@@ -83,6 +85,12 @@ impl Canaries {
     /// The records that say that all sentinels were written.
     pub(crate) fn complete(self) -> Vec<RecordKey> {
         (0..COPIES).map(|index| self.key(COMPLETE, index)).collect()
+    }
+
+    /// The records that say that records of the epoch were lost. A canary that stands cannot be marked any more, and a
+    /// gateway that is started after everything was lost writes them all anew.
+    pub(crate) fn loss(self) -> Vec<RecordKey> {
+        (0..COPIES).map(|index| self.key(LOSS, index)).collect()
     }
 
     /// Named as spent records are, by a digest of the token key's id and a number. Names that differ in a few bytes only
@@ -143,7 +151,8 @@ mod tests {
         let mut keys: HashSet<RecordKey> = canaries.hearth().into_iter().collect();
         keys.extend((0..GROUPS).flat_map(|group| canaries.sentinels(group)));
         keys.extend(canaries.complete());
-        assert_eq!(keys.len(), (HEARTH + GROUP * GROUPS + COPIES) as usize);
+        keys.extend(canaries.loss());
+        assert_eq!(keys.len(), (HEARTH + GROUP * GROUPS + 2 * COPIES) as usize);
     }
 
     /// twemproxy: the lower half of FNV-1a, on a ring.

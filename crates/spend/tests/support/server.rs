@@ -1,6 +1,7 @@
 //! A real memcached, as a process.
 
 use postern_spend::memcached::Address;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -85,6 +86,15 @@ impl Server {
         self.kill();
         self.child = spawn(&self.at, &self.args);
         self.answers();
+    }
+
+    /// Makes it forget everything, while its connections stay.
+    pub fn flush(&self) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
+        stream.write_all(b"flush_all\r\n").unwrap();
+        let mut reply = [0; 4];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(&reply, b"OK\r\n");
     }
 
     /// "STOP" freezes it, "CONT" lets it go on.

@@ -65,6 +65,30 @@ impl Rounds {
     }
 
     async fn tend(&mut self, epoch: &Arc<EpochState>, door: usize, now: UnixSeconds) -> Result<(), Unknown> {
+        self.tend_hearth(epoch, door, now).await?;
+        self.share_loss(epoch, door).await?;
+        self.tend_sentinels(epoch, door, now).await
+    }
+
+    /// Tells the other gateways of a loss, and hears of one from them.
+    async fn share_loss(&mut self, epoch: &Arc<EpochState>, door: usize) -> Result<(), Unknown> {
+        let flags = Canaries(epoch.key).loss();
+        let told = self.find(door, &flags).await?;
+        if !epoch.is_lost() {
+            self.report(epoch, "hearth", 0, told.marks.len());
+        } else if let Some(tended) = self.tended.get(&epoch.key) {
+            let mark = Mark { rewritten: true, ..tended.mark };
+            self.rewrite(door, &told.missing, mark, NEVER).await?;
+        }
+        Ok(())
+    }
+
+    async fn tend_hearth(
+        &mut self,
+        epoch: &Arc<EpochState>,
+        door: usize,
+        now: UnixSeconds,
+    ) -> Result<(), Unknown> {
         let hearth = Canaries(epoch.key).hearth();
         let mut found = self.find(door, &hearth).await?;
         if !self.tended.contains_key(&epoch.key) {
@@ -88,11 +112,11 @@ impl Rounds {
             if let Some(tended) = self.tended.get_mut(&epoch.key) {
                 tended.whole = found.unclear == 0 && unclear == 0;
             }
-            return self.tend_sentinels(epoch, door, now).await;
+            return Ok(());
         }
         let rewritten = found.marks.iter().filter(|mark| mark.rewritten).count();
         self.report(epoch, "hearth", gone, rewritten + usize::from(begun_again));
-        self.tend_sentinels(epoch, door, now).await
+        Ok(())
     }
 
     /// Begins an epoch, or takes over what the memory says of it.
