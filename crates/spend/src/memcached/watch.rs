@@ -110,8 +110,11 @@ impl Rounds {
             if self.memory.doors.iter().any(|door| door.is_foreign()) {
                 return None;
             }
-            // First what was lost with the old ones: connections are proven by the new ones from here on.
-            self.tend_epochs(writer, now).await;
+            // First what was lost with the old ones: connections are proven by the new ones from here on, and would admit
+            // tokens of an epoch whose loss nobody knows of yet.
+            if !self.tend_epochs(writer, now).await {
+                return None;
+            }
             self.publish.send_replace(Some(Arc::new(probes)));
             return Some(writer);
         }

@@ -53,15 +53,19 @@ struct Found {
 }
 
 impl Rounds {
-    /// Tends all epochs through one door. What fails is tried again in the next round.
-    pub(super) async fn tend_epochs(&mut self, door: usize, now: UnixSeconds) {
+    /// Tends all epochs through one door; whether every epoch that is in use could be. What fails is tried again in the
+    /// next round.
+    pub(super) async fn tend_epochs(&mut self, door: usize, now: UnixSeconds) -> bool {
+        let mut all = true;
         let epochs = self.memory.epochs.all();
         self.tended.retain(|key, _| epochs.iter().any(|epoch| epoch.key == *key));
         for epoch in &epochs {
             if let Err(reason) = self.tend(epoch, door, now).await {
                 tracing::debug!(%reason, "the canaries of an epoch could not be read");
+                all &= epoch.expires().is_none();
             }
         }
+        all
     }
 
     async fn tend(&mut self, epoch: &Arc<EpochState>, door: usize, now: UnixSeconds) -> Result<(), Unknown> {
