@@ -1,6 +1,7 @@
 //! The second stage: the double-spend store's hint. A hit is a replay, refused before any cryptography is done or while
 //! it is; a miss proves nothing.
 
+use crate::config::Hint;
 use crate::deny::Refusal;
 use crate::parse::Presented;
 use postern_spend::{Epoch, Seen, Store, Waits};
@@ -32,7 +33,7 @@ impl<'a> Question<'a> {
     /// Refuses a token that the store remembers.
     ///
     /// A store that gives no hint is asked again by the spend stage, whose verdict counts, so no hint refuses nobody.
-    pub(crate) async fn ask(self) -> Replay {
+    async fn ask(self) -> Replay {
         let (began, mut waits) = (Instant::now(), Waits::default());
         let verdict = match self.store.seen_with(&self.key, &self.epoch, &mut waits).await {
             Ok(Seen::Spent) => Err(Refusal::AlreadySpent),
@@ -41,9 +42,28 @@ impl<'a> Question<'a> {
         Replay { verdict, took: began.elapsed(), waits }
     }
 
-    /// Asks, does `work` while the answer is under way, and returns both; no work when the answer is there at once and
-    /// says that the token was spent.
-    pub(crate) async fn ask_beside<T>(self, work: impl FnOnce() -> T) -> (Replay, Option<T>) {
+    /// Asks when `hint` says, and does the `work` that may be done before, while or after the answer comes. No work, when
+    /// the answer is there before it and says that the token was spent.
+    pub(crate) async fn ask_around<T>(
+        self,
+        hint: Hint,
+        work: impl FnOnce() -> T,
+    ) -> (Option<Replay>, Option<T>) {
+        match hint {
+            Hint::Off => (None, Some(work())),
+            Hint::Before => {
+                let replay = self.ask().await;
+                let done = replay.verdict.is_ok().then(work);
+                (Some(replay), done)
+            }
+            Hint::Beside => {
+                let (replay, done) = self.ask_beside(work).await;
+                (Some(replay), done)
+            }
+        }
+    }
+
+    async fn ask_beside<T>(self, work: impl FnOnce() -> T) -> (Replay, Option<T>) {
         let mut asking = pin!(self.ask());
         match poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx))).await {
             Poll::Ready(replay) if replay.verdict.is_err() => (replay, None),

@@ -7,8 +7,7 @@
 //! Each stage hands the next one a value that only it can make: [`Presented`], [`Verified`], [`Spent`], [`Dialled`]. A
 //! stage that refuses ends the request; `deny` has the answer.
 
-use crate::check::{Question, Replay};
-use crate::config::Hint;
+use crate::check::Question;
 use crate::connection::Worker;
 use crate::deny::Refusal;
 use crate::dial::Dialled;
@@ -50,21 +49,14 @@ async fn staged(
 ) -> Result<Spent, Refusal> {
     let question = Question::new(&worker.store, &presented);
     let verify = || timed(|| Verified::verify(presented));
-    let verified = match worker.core.hint {
-        Hint::Before => {
-            times.asked(question.ask().await)?;
-            Some(verify())
-        }
-        Hint::Beside => {
-            let (replay, verified) = question.ask_beside(verify).await;
-            times.verify = verified.as_ref().map(|(_, took)| *took);
-            times.asked(replay)?;
-            verified
-        }
-        Hint::Off => Some(verify()),
-    };
-    let (verified, took) = verified.ok_or(Refusal::AlreadySpent)?;
-    times.verify = Some(took);
+    let (replay, verified) = question.ask_around(worker.core.hint, verify).await;
+    times.verify = verified.as_ref().map(|(_, took)| *took);
+    if let Some(replay) = replay {
+        times.get = Some(replay.took);
+        times.waits = replay.waits;
+        replay.verdict?;
+    }
+    let (verified, _) = verified.ok_or(Refusal::AlreadySpent)?;
     let verified = verified?;
     let started = Instant::now();
     let spent = Spent::spend(verified, &worker.store, now, &mut times.waits).await;
@@ -76,14 +68,6 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let started = Instant::now();
     let done = work();
     (done, started.elapsed())
-}
-
-impl CheckTimes {
-    fn asked(&mut self, replay: Replay) -> Result<(), Refusal> {
-        self.get = Some(replay.took);
-        self.waits = replay.waits;
-        replay.verdict
-    }
 }
 
 impl Refusal {

@@ -45,8 +45,8 @@ pub enum StoreKind {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemcachedConfig {
-    /// Where it listens: "host:port", "[ipv6]:port" or "unix:/path". Several addresses are doors to the same memory,
-    /// such as two mcrouters with one configuration; two plain memcacheds are two memories and are refused.
+    /// Where it listens: "host:port" (an IPv6 address in brackets) or "unix:/path". Several addresses are doors to the
+    /// same memory, such as two mcrouters with one configuration; two plain memcacheds are two memories and are refused.
     pub addresses: Vec<String>,
     /// How commands travel: "pipelined" (a connection carries those of all callers at once) or "pooled" (a connection
     /// a command).

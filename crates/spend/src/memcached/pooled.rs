@@ -3,7 +3,7 @@
 //! Both crates need a guard before they may decide about admission (docs/decisions/store-transport.md):
 //!
 //! * memcache-async takes any line that is not an error or `NOT_STORED` for a stored record, reads lines and values of
-//!   any length, and writes `add` in three pieces. It reads here through [`Checked`](super::checked::Checked), which
+//!   any length, and writes `add` in three pieces. It reads here through [`Checked`], which
 //!   lets only a complete reply through that the strict parser has accepted, and writes into a buffer that is flushed
 //!   once.
 //! * bb8 hands a connection out again although the exchange on it was cancelled, and serves some waiters while others

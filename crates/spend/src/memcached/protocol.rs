@@ -20,7 +20,7 @@ const LONGEST_LINE: usize = 512;
 /// The longest reply to one command.
 pub(crate) const LONGEST_REPLY: usize = LONGEST_LINE;
 
-/// What the keys of all records begin with, by [`Kind`]: what a router may select them by.
+/// What the keys of all records begin with, by kind (spent, canary, probe): what a router may select them by.
 pub const KEY_PREFIXES: [&str; 3] = ["ps1.", "pc1.", "pp1."];
 
 /// The key of a record: 47 bytes of `A-Z a-z 0-9 - _ .`, so nothing in it can end a command or make two keys of one.
