@@ -3,6 +3,7 @@
 use crate::config::{
     Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
 };
+use postern_service::config::Span;
 use postern_service::tls::{self, TlsError};
 use postern_spend::memcached::{
     self, AddressError, Memcached, OnLoss, Options, Pool, Tls, Transport, pool_size,
@@ -11,6 +12,9 @@ use postern_spend::{Backend, Embedded, StoreError};
 use postern_token::UnixSeconds;
 use std::io;
 use std::sync::Arc;
+
+/// The most connections in one pool: memcached's own default for all of its clients is 1,024.
+const MOST_POOLED: usize = 10_000;
 
 /// Why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +37,40 @@ pub enum BackendError {
     #[error("store.memcached.tls: certificate and key go together; give both or neither")]
     HalfIdentity,
     /// A number that makes no store.
-    #[error("store.memcached.{0} must be at least 1")]
-    Zero(&'static str),
+    #[error("store.memcached.{name} is {found}, and must be between {least} and {most}")]
+    Number {
+        /// The key.
+        name: &'static str,
+        /// What it says.
+        found: usize,
+        /// The smallest number that is accepted.
+        least: usize,
+        /// The largest.
+        most: usize,
+    },
+    /// A duration that makes no store.
+    #[error("store.memcached.{name} is {found}, and must be between {least} and {most}")]
+    Duration {
+        /// The key.
+        name: &'static str,
+        /// What it says.
+        found: Span,
+        /// The shortest duration that is accepted.
+        least: Span,
+        /// The longest.
+        most: Span,
+    },
+    /// A pool that no server takes.
+    #[error(
+        "store.memcached: {found} connections for each worker and address follow from checks_per_second and latency, \
+         and at most {most} are made: check the two, or set pool_size"
+    )]
+    PoolSize {
+        /// What follows.
+        found: usize,
+        /// The most.
+        most: usize,
+    },
     /// The thread that watches the shared store.
     #[error("cannot open the shared store: {0}")]
     Start(io::Error),
@@ -69,11 +105,7 @@ fn options(config: &MemcachedConfig, workers: usize) -> Result<Options, BackendE
     if config.addresses.is_empty() {
         return Err(BackendError::NoAddress);
     }
-    for (name, number) in [("connections", config.connections), ("queue", config.queue)] {
-        if number == 0 {
-            return Err(BackendError::Zero(name));
-        }
-    }
+    check_bounds(config)?;
     let addresses = config.addresses.iter().map(|text| text.parse());
     let addresses: Vec<memcached::Address> = addresses.collect::<Result<_, AddressError>>()?;
     let transport = match config.transport {
@@ -86,7 +118,7 @@ fn options(config: &MemcachedConfig, workers: usize) -> Result<Options, BackendE
             );
             Transport::Pipelined { connections: config.connections, queue: config.queue }
         }
-        TransportKind::Pooled => Transport::Pooled(pool(config, addresses.len(), workers)),
+        TransportKind::Pooled => Transport::Pooled(pool(config, addresses.len(), workers)?),
     };
     Ok(Options {
         tls: config.tls.as_ref().map(store_tls).transpose()?,
@@ -105,8 +137,35 @@ fn options(config: &MemcachedConfig, workers: usize) -> Result<Options, BackendE
     })
 }
 
+/// What is out of these bounds is a slip of the pen, and would stop the gateway later and with a worse message.
+fn check_bounds(config: &MemcachedConfig) -> Result<(), BackendError> {
+    for (name, found, least, most) in [
+        ("connections", config.connections, 1, 256),
+        ("queue", config.queue, 1, 1_000_000),
+        ("pool_size", config.pool_size, 0, MOST_POOLED),
+    ] {
+        if !(least..=most).contains(&found) {
+            return Err(BackendError::Number { name, found, least, most });
+        }
+    }
+    for (name, found, least, most) in [
+        ("timeout", config.timeout, Span::millis(1), Span::minutes(1)),
+        ("connect_timeout", config.connect_timeout, Span::millis(1), Span::minutes(1)),
+        ("checkout_timeout", config.checkout_timeout, Span::millis(1), Span::minutes(1)),
+        ("canary_interval", config.canary_interval, Span::millis(10), Span::hours(1)),
+        ("idle_probe", config.idle_probe, Span::millis(10), Span::hours(24)),
+        ("max_lifetime", config.max_lifetime, Span::secs(1), Span::days(30)),
+        ("latency", config.latency, Span::millis(0), Span::minutes(1)),
+    ] {
+        if !(least..=most).contains(&found) {
+            return Err(BackendError::Duration { name, found, least, most });
+        }
+    }
+    Ok(())
+}
+
 /// The pool of one worker to one address, by Little's law where its size is not given.
-fn pool(config: &MemcachedConfig, addresses: usize, workers: usize) -> Pool {
+fn pool(config: &MemcachedConfig, addresses: usize, workers: usize) -> Result<Pool, BackendError> {
     let commands_a_check = if config.hint == Hint::Off { 1 } else { 2 };
     let share =
         f64::from(config.checks_per_second) * f64::from(commands_a_check) / (workers * addresses) as f64;
@@ -114,18 +173,21 @@ fn pool(config: &MemcachedConfig, addresses: usize, workers: usize) -> Pool {
         0 => pool_size(share, config.latency.get()),
         size => size,
     };
+    if size > MOST_POOLED {
+        return Err(BackendError::PoolSize { found: size, most: MOST_POOLED });
+    }
     tracing::info!(
         addresses, workers, connections = size, derived = config.pool_size == 0,
         checks_per_second = config.checks_per_second, latency = ?config.latency.get(),
         "the double-spend store is shared, commands are pooled: so many connections for each worker and address"
     );
-    Pool {
+    Ok(Pool {
         size,
         checkout_timeout: config.checkout_timeout.get(),
         check_on_checkout: config.check_on_checkout,
         idle_probe: config.idle_probe.get(),
         max_lifetime: config.max_lifetime.get(),
-    }
+    })
 }
 
 fn store_tls(config: &StoreTls) -> Result<Tls, BackendError> {

@@ -108,14 +108,31 @@ async fn lost_records_are_told_and_their_key_can_be_retired() {
 #[tokio::test]
 async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
     type Change = fn(&mut MemcachedConfig);
-    let cases: [(Change, &str); 5] = [
+    let cases: [(Change, &str); 10] = [
         (
             |store| store.addresses.clear(),
             "store.memcached.addresses: kind = \"memcached\" needs at least one",
         ),
         (|store| store.addresses = vec!["10.0.0.1".into()], "\"10.0.0.1\" is not an address of a memcached"),
-        (|store| store.queue = 0, "store.memcached.queue must be at least 1"),
-        (|store| store.connections = 0, "store.memcached.connections must be at least 1"),
+        (|store| store.queue = 0, "store.memcached.queue is 0, and must be between 1 and 1000000"),
+        (
+            |store| store.connections = usize::MAX,
+            "store.memcached.connections is 18446744073709551615, and must be",
+        ),
+        (|store| store.pool_size = usize::MAX / 2, "store.memcached.pool_size is"),
+        (
+            |store| store.timeout = Span::millis(0),
+            "store.memcached.timeout is 0s, and must be between 1ms and 1m",
+        ),
+        (|store| store.timeout = Span::days(1 << 30), "and must be between 1ms and 1m"),
+        (|store| store.max_lifetime = Span::days(1 << 30), "and must be between 1s and 30d"),
+        (
+            |store| {
+                store.transport = TransportKind::Pooled;
+                (store.checks_per_second, store.latency) = (u32::MAX, Span::minutes(1));
+            },
+            "follow from checks_per_second and latency, and at most 10000 are made",
+        ),
         (
             |store| store.tls = Some(StoreTls { key: Some("key.pem".into()), ..StoreTls::default() }),
             "certificate and key go together",
