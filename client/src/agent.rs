@@ -103,13 +103,13 @@ impl Agent {
         self.local
     }
 
-    /// Serves until the drain begins. Connections are on the tracker of `shutdown`, and go on until
-    /// [`Shutdown::wait`] has seen them end or its deadline has passed.
+    /// Accepts until the drain begins, and ends with the stop, when nothing of it holds the wallet any more. Connections
+    /// are on the tracker of `shutdown`, and go on until [`Shutdown::wait`] has seen them end or its deadline has passed.
     pub async fn run(self) {
         let shutdown = self.desk.shutdown.clone();
         // A drain that finds nothing tracked would be over before the last connections are accepted.
-        let _accepting = shutdown.tracker().token();
-        tokio::spawn(self.refill.run(shutdown.clone()));
+        let accepting = shutdown.tracker().token();
+        let refilling = tokio::spawn(self.refill.run(shutdown.clone()));
         let admit = |stream| {
             let (desk, shutdown) = (self.desk.clone(), shutdown.clone());
             self.desk.shutdown.tracker().spawn(async move {
@@ -132,6 +132,9 @@ impl Agent {
         if let Ok(waiting) = listen::waiting(self.listener) {
             waiting.for_each(admit);
         }
+        drop(accepting);
+        // It ends with the stop. Should it have panicked, the log has it, and there is nothing left to be done here.
+        let _ = refilling.await;
     }
 }
 
