@@ -137,13 +137,9 @@ impl Memcached {
     #[must_use]
     pub fn health(&self) -> Health {
         let doors = &self.memory.doors;
-        let ready = if doors.iter().any(|door| door.is_foreign()) {
-            Err(Unknown::Unproven)
-        } else if doors.iter().all(|door| door.connections() == 0) {
-            Err(self.memory.failure())
-        } else {
-            Ok(())
-        };
+        let connected = doors.iter().any(|door| door.connections() > 0);
+        let ready =
+            self.memory.intact().and_then(|()| if connected { Ok(()) } else { Err(self.memory.failure()) });
         let epochs = self.memory.epochs.all();
         Health {
             ready,

@@ -52,6 +52,13 @@ struct Found {
     unclear: usize,
 }
 
+impl Found {
+    /// How many had been lost before, and were written again.
+    fn rewritten(&self) -> usize {
+        self.marks.iter().filter(|mark| mark.rewritten).count()
+    }
+}
+
 impl Rounds {
     /// Tends all epochs through one door; whether every epoch that is in use could be. What fails is tried again in the
     /// next round.
@@ -118,8 +125,7 @@ impl Rounds {
             }
             return Ok(());
         }
-        let rewritten = found.marks.iter().filter(|mark| mark.rewritten).count();
-        self.report(epoch, "hearth", gone, rewritten + usize::from(begun_again));
+        self.report(epoch, "hearth", gone, found.rewritten() + usize::from(begun_again));
         Ok(())
     }
 
@@ -157,9 +163,7 @@ impl Rounds {
         let mark = Mark { rewritten: false, expires, created };
         let read = due(created, now);
         self.tended.insert(epoch.key, Tended { mark, whole: false, sentinels, read });
-        if found.marks.iter().any(|mark| mark.rewritten) {
-            self.report(epoch, "hearth", 0, 1);
-        }
+        self.report(epoch, "hearth", 0, found.rewritten());
         epoch.adopt(expires);
         Ok(found)
     }
@@ -224,7 +228,7 @@ impl Rounds {
         if let Some(tended) = self.tended.get_mut(&epoch.key) {
             tended.read = group;
         }
-        self.report(epoch, "sentinel", gone, found.marks.iter().filter(|mark| mark.rewritten).count());
+        self.report(epoch, "sentinel", gone, found.rewritten());
         Ok(())
     }
 
