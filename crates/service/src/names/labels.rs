@@ -60,6 +60,8 @@ label! {
         Unknown = "unknown",
         /// Refused for load before the check was done.
         Refused = "refused",
+        /// The client went away before there was a verdict.
+        Abandoned = "abandoned",
     }
 }
 
@@ -206,5 +208,95 @@ label! {
         GatewayFailed = "gateway_failed",
         /// The program in front sent something malformed.
         BadRequest = "bad_request",
+    }
+}
+
+label! {
+    /// Why the store gave no verdict.
+    UnknownReason = "reason" {
+        /// It could not be reached, or reading or writing failed.
+        Unavailable = "unavailable",
+        /// No answer in time.
+        TimedOut = "timed_out",
+        /// No room for the record.
+        DiskFull = "disk_full",
+        /// A sync to disk failed earlier.
+        SyncFailed = "sync_failed",
+        /// A full queue, or no free connection in time.
+        Overloaded = "overloaded",
+        /// It answered with an error.
+        Rejected = "rejected",
+        /// What came is no reply.
+        Garbled = "garbled",
+        /// It is not proven that all addresses lead to one memory.
+        Unproven = "unproven",
+        /// Records of the token's key were lost.
+        RecordsLost = "records_lost",
+        /// The token's key has retired.
+        EpochRetired = "epoch_retired",
+    }
+}
+
+label! {
+    /// Where in its life a token key is.
+    KeyPhase = "phase" {
+        /// Published, and not in use yet.
+        Upcoming = "upcoming",
+        /// The newest in use: the one that challenges ask for.
+        Newest = "newest",
+        /// Older, and its tokens are still good.
+        Older = "older",
+    }
+}
+
+label! {
+    /// The token type that a request asks for.
+    TokenTypeAsked = "type" {
+        /// Blind RSA with 2048 bits.
+        BlindRsa2048 = "2",
+        /// Any other.
+        Other = "other",
+        /// The request was refused before its type was read.
+        Unread = "unread",
+    }
+}
+
+label! {
+    /// What a link leads to.
+    LinkKind = "link" {
+        /// An address of the shared double-spend store.
+        Store = "store",
+        /// The token issuer.
+        Issuer = "issuer",
+        /// The gateway.
+        Gateway = "gateway",
+    }
+}
+
+label! {
+    /// Why a request's trace was kept, or that it was not.
+    TraceKept = "reason" {
+        /// By the dice.
+        Sampled = "sampled",
+        /// The upstream had sampled it.
+        Upstream = "upstream",
+        /// Its check was slow.
+        Slow = "slow",
+        /// It ended in an unexpected error.
+        Error = "error",
+        /// It was slow or an error, and too many such were kept already.
+        OverLimit = "over_limit",
+    }
+}
+
+label! {
+    /// What became of a span.
+    SpanEnded = "result" {
+        /// The collector has it.
+        Exported = "exported",
+        /// The queue was full.
+        QueueFull = "queue_full",
+        /// The collector did not take it.
+        Failed = "failed",
     }
 }

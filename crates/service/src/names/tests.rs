@@ -43,5 +43,6 @@ fn label_values_are_distinct_and_plain() {
         assert!(values.iter().all(|value| value.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')));
     }
     macro_rules! each { ($($label:ident)+) => { $(check(&$label::ALL.iter().map(|v| v.as_str()).collect::<Vec<_>>());)+ } }
-    each!(CheckStage CheckResult Outcome Direction TunnelEnd IssuerOutcome AgentOutcome);
+    each!(CheckStage CheckResult StoreCommand StoreEnded Outcome Direction TunnelEnd IssuerOutcome AgentOutcome);
+    each!(UnknownReason KeyPhase LinkKind TraceKept SpanEnded);
 }
