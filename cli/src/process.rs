@@ -1,8 +1,9 @@
 //! What every daemon's process has: logs, metrics, signals, the admin listener, a drain.
 
 use crate::failure::Failure;
-use postern_service::admin::{Admin, Readiness};
-use postern_service::drain::{Drained, Shutdown};
+use postern_service::admin::Admin;
+use postern_service::drain::Drained;
+use postern_service::host::Host;
 use postern_service::log::{self, LogFormat};
 use postern_service::metrics;
 use std::future::Future;
@@ -12,8 +13,8 @@ use std::time::Duration;
 
 /// The process around one or several daemons.
 pub(crate) struct Process {
-    pub(crate) shutdown: Shutdown,
-    pub(crate) readiness: Readiness,
+    /// What the daemons share.
+    pub(crate) host: Host,
     /// Where the admin listener is, if there is one: the real port when port 0 was asked for.
     pub(crate) admin: Option<SocketAddr>,
 }
@@ -23,21 +24,22 @@ impl Process {
     pub(crate) async fn start(format: LogFormat, admin: Option<SocketAddr>) -> Result<Self, Failure> {
         log::init(format).map_err(Failure::configuration)?;
         let exporter = metrics::install().map_err(Failure::runtime)?;
-        let (shutdown, readiness) = (Shutdown::new(), Readiness::new());
-        shutdown
+        let host = Host::default();
+        host.shutdown
             .on_signals()
             .map_err(|error| Failure::runtime(format_args!("cannot handle signals: {error}")))?;
         let admin = match admin {
             Some(address) => {
-                let admin =
-                    Admin::bind(address, readiness.clone(), exporter).await.map_err(Failure::runtime)?;
+                let admin = Admin::bind(address, &host, exporter).await.map_err(Failure::runtime)?;
                 let local = admin.local_addr();
-                tokio::spawn(admin.serve(shutdown.clone()));
+                let watched = host.live.start(host.readiness.clone(), host.shutdown.clone());
+                watched.map_err(Failure::runtime)?;
+                tokio::spawn(admin.serve());
                 Some(local)
             }
             None => None,
         };
-        Ok(Self { shutdown, readiness, admin })
+        Ok(Self { host, admin })
     }
 
     /// Runs until the daemons have drained: all tracked work done, or `deadline` past. `serving` is the daemons; when
@@ -49,7 +51,7 @@ impl Process {
         let mut serving = tokio::spawn(serving);
         tokio::select! {
             ended = &mut serving => return served(ended),
-            drained = self.shutdown.wait(deadline) => if let Drained::CutOff(open) = drained {
+            drained = self.host.shutdown.wait(deadline) => if let Drained::CutOff(open) = drained {
                 tracing::warn!(open, "the drain's deadline passed: open connections are closed");
             },
         }

@@ -26,7 +26,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     log::init_quiet(LogFormat::Text).map_err(Failure::configuration)?; // before Process starts it: the first call counts
     let data = DataDir::open(&args.data).map_err(Failure::runtime)?;
     let process = Process::start(LogFormat::Text, Some(args.admin)).await?;
-    let (shutdown, readiness) = (&process.shutdown, &process.readiness);
+    let (shutdown, readiness) = (&process.host.shutdown, &process.host.readiness);
 
     let issuer = postern_issuer::Config::loopback(args.issuer, &data.join("issuer"));
     let issuer = Issuer::bind(issuer, shutdown.clone(), readiness).await?;
@@ -44,7 +44,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
 
     tokio::spawn(issuer.run());
     tokio::spawn(agent.run());
-    tokio::spawn(announce(process.readiness.clone(), addresses, args.data.display().to_string()));
+    tokio::spawn(announce(process.host.readiness.clone(), addresses, args.data.display().to_string()));
     process.run(gateway.run(), DRAIN_DEADLINE).await
 }
 

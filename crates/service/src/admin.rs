@@ -1,14 +1,17 @@
-//! The admin listener: `/livez`, `/readyz`, `/metrics` and a page that lists them. Never on the public address.
+//! The admin listener: `/livez`, `/readyz`, `/metrics` and the live page. Never on the public address.
 //!
-//! Several daemons in one process share one listener, one [`Readiness`] and one [`Exporter`].
+//! Several daemons in one process share one listener, one [`Host`] and one [`Exporter`].
 
-use crate::drain::Shutdown;
+use crate::host::Host;
 use crate::http::text;
 use crate::listen::{self, BindError};
+use crate::live;
 use crate::metrics::Exporter;
 use ::http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
-use http_body_util::Full;
+use futures_util::StreamExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -27,6 +30,8 @@ use tokio::sync::Semaphore;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// More connections than this wait in the kernel's backlog: a scraper or two and a person need a handful.
 const MAX_CONNECTIONS: usize = 64;
+/// Browsers that may watch the live page at once: fewer, so that a scraper always finds a place.
+const MAX_WATCHERS: usize = 48;
 /// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -124,7 +129,7 @@ impl Gate {
 pub struct Admin {
     listener: TcpListener,
     local: SocketAddr,
-    readiness: Readiness,
+    host: Host,
     exporter: Exporter,
 }
 
@@ -133,15 +138,11 @@ impl Admin {
     ///
     /// # Errors
     /// When the address cannot be bound.
-    pub async fn bind(
-        address: SocketAddr,
-        readiness: Readiness,
-        exporter: Exporter,
-    ) -> Result<Self, BindError> {
+    pub async fn bind(address: SocketAddr, host: &Host, exporter: Exporter) -> Result<Self, BindError> {
         const WHAT: &str = "the admin listener";
         let listener = listen::bind(WHAT, address).await?;
         let local = listener.local_addr().map_err(|source| BindError { what: WHAT, address, source })?;
-        Ok(Self { listener, local, readiness, exporter })
+        Ok(Self { listener, local, host: host.clone(), exporter })
     }
 
     /// Where it listens: the port is the real one when port 0 was asked for.
@@ -150,14 +151,15 @@ impl Admin {
         self.local
     }
 
-    /// Serves until the state of `shutdown` is *stopped*: through the drain, so that it can be watched. Spawn it
-    /// beside the work, not on the tracker.
-    pub async fn serve(self, shutdown: Shutdown) {
+    /// Serves until the state is *stopped*: through the drain, so that it can be watched. Spawn it beside the work, not
+    /// on the tracker.
+    pub async fn serve(self) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let shutdown = self.host.shutdown.clone();
         let pages = Arc::new(Pages {
-            readiness: self.readiness,
+            host: self.host,
             exporter: self.exporter,
-            shutdown: shutdown.clone(),
+            watchers: Arc::new(Semaphore::new(MAX_WATCHERS)),
         });
         let accepting = async {
             // The semaphore is never closed, so this ends only when `shutdown` does.
@@ -200,50 +202,91 @@ async fn connection(stream: TcpStream, pages: Arc<Pages>) {
     }
 }
 
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
 /// What the listener answers.
 struct Pages {
-    readiness: Readiness,
+    host: Host,
     exporter: Exporter,
-    shutdown: Shutdown,
+    watchers: Arc<Semaphore>,
 }
 
 impl Pages {
-    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
-        if !matches!(path, "/" | "/livez" | "/readyz" | "/metrics") {
-            return text(StatusCode::NOT_FOUND, format!("Nothing here.\n{INDEX}"));
+    fn answer(&self, method: &Method, path: &str) -> Response<Body> {
+        if !PATHS.contains(&path) {
+            let list = PATHS.join("\n");
+            return whole(text(StatusCode::NOT_FOUND, format!("Nothing here. There is:\n{list}\n")));
         }
         if method != Method::GET && method != Method::HEAD {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD are answered here.\n");
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return response;
+            return whole(response);
         }
         match path {
-            "/livez" => text(StatusCode::OK, "live\n"),
-            "/readyz" => self.ready(),
-            "/metrics" => self.metrics(),
-            _ => text(StatusCode::OK, INDEX),
+            "/livez" => whole(text(StatusCode::OK, "live\n")),
+            "/readyz" => whole(self.ready()),
+            "/metrics" => whole(of_type("text/plain; version=0.0.4; charset=utf-8", self.exporter.render())),
+            "/live.json" => whole(of_type("application/json", self.host.live.latest())),
+            "/events" => self.events(method),
+            _ => whole(page()),
         }
     }
 
     fn ready(&self) -> Response<Full<Bytes>> {
-        let mut reasons = self.readiness.reasons();
-        if self.shutdown.is_draining() {
+        let mut reasons = self.host.readiness.reasons();
+        if self.host.shutdown.is_draining() {
             reasons.insert(0, "draining".to_owned());
         }
         if !reasons.is_empty() {
             return text(StatusCode::SERVICE_UNAVAILABLE, lines(String::new(), "", &reasons));
         }
-        text(StatusCode::OK, lines("ready\n".to_owned(), "degraded: ", &self.readiness.degraded()))
+        text(StatusCode::OK, lines("ready\n".to_owned(), "degraded: ", &self.host.readiness.degraded()))
     }
 
-    fn metrics(&self) -> Response<Full<Bytes>> {
-        let mut response = text(StatusCode::OK, self.exporter.render());
-        response.headers_mut().insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"),
-        );
+    /// The live page's stream: the one answer here that does not end by itself.
+    fn events(&self, method: &Method) -> Response<Body> {
+        if method == Method::HEAD {
+            return whole(of_type(EVENT_STREAM, ""));
+        }
+        let Ok(place) = Arc::clone(&self.watchers).try_acquire_owned() else {
+            let said = format!("{MAX_WATCHERS} pages are open already: close one.\n");
+            return whole(text(StatusCode::SERVICE_UNAVAILABLE, said));
+        };
+        // The place is given back with the stream.
+        let events = live::events(&self.host.live).map(move |event| {
+            let _place = &place;
+            event
+        });
+        let mut response = Response::new(StreamBody::new(events).boxed_unsync());
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response
     }
+}
+
+const PATHS: [&str; 6] = ["/", "/livez", "/readyz", "/metrics", "/live.json", "/events"];
+const EVENT_STREAM: &str = "text/event-stream";
+/// Nothing from elsewhere, and nothing to elsewhere.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
+                      img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+fn page() -> Response<Full<Bytes>> {
+    let mut response = of_type("text/html; charset=utf-8", live::page());
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    response
+}
+
+fn of_type(content_type: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = text(StatusCode::OK, body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+fn whole(response: Response<Full<Bytes>>) -> Response<Body> {
+    response.map(BodyExt::boxed_unsync)
 }
 
 fn lines(text: String, prefix: &str, reasons: &[String]) -> String {
@@ -252,11 +295,3 @@ fn lines(text: String, prefix: &str, reasons: &[String]) -> String {
         text
     })
 }
-
-const INDEX: &str = "\
-Postern, admin listener
-
-/livez    200 while the process answers
-/readyz   200 when it may be sent traffic, otherwise 503 and the reasons
-/metrics  Prometheus metrics
-";

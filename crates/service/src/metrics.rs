@@ -11,13 +11,18 @@ const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Reads the process's metrics. Cheap to clone.
 #[derive(Clone)]
-pub struct Exporter(PrometheusHandle);
+pub struct Exporter {
+    handle: PrometheusHandle,
+    /// What the system says of the process: asked for when it is read.
+    process: metrics_process::Collector,
+}
 
 impl Exporter {
     /// Every metric in Prometheus text format 0.0.4.
     #[must_use]
     pub fn render(&self) -> String {
-        self.0.render()
+        self.process.collect();
+        self.handle.render()
     }
 }
 
@@ -38,9 +43,11 @@ pub fn install() -> Result<Exporter, MetricsError> {
     if let Some(exporter) = &*installed {
         return Ok(exporter.clone());
     }
-    let exporter = Exporter(builder()?.install_recorder()?);
-    start_upkeep(exporter.0.clone())?;
+    let handle = builder()?.install_recorder()?;
+    let exporter = Exporter { handle, process: metrics_process::Collector::default() };
+    start_upkeep(exporter.handle.clone())?;
     names::describe_all();
+    exporter.process.describe();
     metrics::gauge!(names::BUILD_INFO, names::VERSION_LABEL => env!("CARGO_PKG_VERSION")).set(1.0);
     *installed = Some(exporter.clone());
     Ok(exporter)

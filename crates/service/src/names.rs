@@ -4,6 +4,7 @@
 use metrics::Unit;
 
 mod labels;
+pub mod spans;
 #[cfg(test)]
 mod tests;
 

@@ -3,11 +3,13 @@
 //! Bytes are read into one buffer that all tunnels of a thread share and written on at once. Only what the writer did
 //! not take is kept, so an idle tunnel holds no buffer, and a busy one reads 64 KiB at a time.
 
+use crate::live::Tally;
 use crate::names::TunnelEnd;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -45,6 +47,16 @@ pub struct Relay<C, T> {
     broken: bool,
     last_moved: Instant,
     patience: Option<Patience>,
+    meter: Option<Arc<Meter>>,
+}
+
+/// Counts bytes as they are relayed: a tunnel that lasts for hours must not show only at its end.
+#[derive(Debug)]
+pub struct Meter {
+    /// From the client to the target.
+    pub up: Tally,
+    /// From the target to the client.
+    pub down: Tally,
 }
 
 /// How long nothing may move, and the alarm that looks.
@@ -63,11 +75,13 @@ where
         let now = Instant::now();
         let patience = idle.map(|limit| Patience { limit, alarm: Box::pin(sleep_until(now + limit)) });
         let (up, down) = (Half::new(early), Half::new(&[]));
-        Self { client, target, up, down, broken: false, last_moved: now, patience }
+        Self { client, target, up, down, broken: false, last_moved: now, patience, meter: None }
     }
 
-    fn copied(&self) -> u64 {
-        self.up.copied + self.down.copied
+    /// Counts what it relays in `meter`, too.
+    #[must_use]
+    pub fn metered(self, meter: &Arc<Meter>) -> Self {
+        Self { meter: Some(Arc::clone(meter)), ..self }
     }
 
     fn relayed(&self, ended: TunnelEnd) -> Relayed {
@@ -113,13 +127,18 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Relayed> {
         let relay = &mut *self;
-        let before = relay.copied();
+        let before = (relay.up.copied, relay.down.copied);
         let (up, down) = SCRATCH.with_borrow_mut(|scratch| {
             let up = relay.up.poll_copy(cx, &mut relay.client, &mut relay.target, scratch);
             (up, relay.down.poll_copy(cx, &mut relay.target, &mut relay.client, scratch))
         });
-        if relay.copied() != before {
+        let moved = (relay.up.copied - before.0, relay.down.copied - before.1);
+        if moved != (0, 0) {
             relay.last_moved = Instant::now();
+            if let Some(meter) = &relay.meter {
+                meter.up.add(moved.0);
+                meter.down.add(moved.1);
+            }
         }
         if relay.up.reader_gone || relay.down.reader_gone {
             return Poll::Ready(relay.relayed(TunnelEnd::Broken));
@@ -291,121 +310,4 @@ fn is_of_a_connection_gone(error: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-
-    const LONG: Duration = Duration::from_secs(600);
-
-    fn tunnel(
-        early: &[u8],
-        idle: Duration,
-    ) -> (DuplexStream, DuplexStream, tokio::task::JoinHandle<Relayed>) {
-        // Small pipes, so that writers are often full.
-        let (client, front) = duplex(100);
-        let (target, back) = duplex(100);
-        let relay = Relay::new(front, back, early, Some(idle));
-        (client, target, tokio::spawn(relay))
-    }
-
-    #[tokio::test]
-    async fn every_byte_arrives_both_ways_also_after_a_half_close() {
-        let (mut client, mut target, relay) = tunnel(b"early ", LONG);
-        let up: Vec<u8> = (0..300_000_u32).map(|n| n as u8).collect();
-        let down: Vec<u8> = (0..200_000_u32).map(|n| (n / 3) as u8).collect();
-        let client_side = async {
-            client.write_all(&up).await.unwrap();
-            client.shutdown().await.unwrap();
-            let mut got = Vec::new();
-            client.read_to_end(&mut got).await.unwrap();
-            got
-        };
-        let target_side = async {
-            let mut got = Vec::new();
-            target.read_to_end(&mut got).await.unwrap();
-            target.write_all(&down).await.unwrap(); // after the client's end: the other direction still works
-            target.shutdown().await.unwrap();
-            got
-        };
-        let (client_got, target_got) = tokio::join!(client_side, target_side);
-        assert!(client_got == down && target_got == [b"early ".as_slice(), &up].concat());
-        let relayed = relay.await.unwrap();
-        assert_eq!(relayed.ended, TunnelEnd::Finished);
-        assert_eq!((relayed.up, relayed.down), (300_006, 200_000));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_silent_tunnel_is_closed_and_a_slow_one_is_not() {
-        let (mut client, mut target, relay) = tunnel(b"", Duration::from_secs(10));
-        for _ in 0..5 {
-            tokio::time::sleep(Duration::from_secs(9)).await;
-            client.write_all(b"x").await.unwrap();
-            let mut byte = [0];
-            target.read_exact(&mut byte).await.unwrap();
-        }
-        assert!(!relay.is_finished());
-        let relayed = relay.await.unwrap();
-        assert_eq!((relayed.ended, relayed.up), (TunnelEnd::Idle, 5));
-    }
-
-    #[tokio::test]
-    async fn a_side_that_breaks_off_ends_the_tunnel() {
-        let (mut client, target, relay) = tunnel(b"", LONG);
-        drop(target);
-        // The target's end is passed on, and writing to it fails.
-        let _ = client.write_all(&[0; 1000]).await;
-        assert_eq!(relay.await.unwrap().ended, TunnelEnd::Broken);
-    }
-
-    #[tokio::test]
-    async fn what_came_before_a_break_is_still_delivered() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let connecting = tokio::net::TcpStream::connect(listener.local_addr().unwrap());
-        let (back, accepted) = tokio::join!(connecting, listener.accept());
-        let (mut client, front) = duplex(100);
-        let relay = tokio::spawn(Relay::new(front, back.unwrap(), b"an upload that nobody reads", None));
-        let (mut target, _) = accepted.unwrap();
-        target.readable().await.unwrap();
-        target.write_all(b"refused").await.unwrap();
-        drop(target); // with unread bytes: a reset
-        // The upload goes on and breaks; the answer arrives all the same.
-        let _ = client.write_all(&[0; 10_000]).await;
-        let mut got = Vec::new();
-        client.read_to_end(&mut got).await.unwrap();
-        assert_eq!(got, b"refused");
-        assert_eq!(relay.await.unwrap().ended, TunnelEnd::Broken);
-    }
-    /// A side that has been reset.
-    struct Reset;
-
-    impl AsyncRead for Reset {
-        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
-        }
-    }
-
-    impl AsyncWrite for Reset {
-        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
-            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
-        }
-
-        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_side_that_was_reset_ends_the_tunnel_at_once() {
-        let (_client, front) = duplex(100);
-        let started = Instant::now();
-        let down = Relay::new(front, Reset, b"", Some(LONG)).await;
-        let (_target, back) = duplex(100);
-        let up = Relay::new(Reset, back, b"", Some(LONG)).await;
-        assert_eq!((down.ended, up.ended), (TunnelEnd::Broken, TunnelEnd::Broken));
-        assert_eq!(started.elapsed(), Duration::ZERO);
-    }
-}
+mod tests;

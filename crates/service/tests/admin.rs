@@ -3,6 +3,8 @@
 
 use postern_service::admin::{Admin, Readiness};
 use postern_service::drain::Shutdown;
+use postern_service::host::Host;
+use postern_service::live::{Live, Section, Show};
 use postern_service::{metrics, names};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,16 +16,18 @@ struct Running {
     address: SocketAddr,
     readiness: Readiness,
     shutdown: Shutdown,
+    live: Live,
     served: JoinHandle<()>,
 }
 
 async fn start() -> Running {
-    let (readiness, shutdown) = (Readiness::new(), Shutdown::new());
+    let host = Host::default();
     let exporter = metrics::install().unwrap();
-    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), readiness.clone(), exporter).await.unwrap();
+    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), &host, exporter).await.unwrap();
     let address = admin.local_addr();
-    let served = tokio::spawn(admin.serve(shutdown.clone()));
-    Running { address, readiness, shutdown, served }
+    let served = tokio::spawn(admin.serve());
+    let Host { readiness, shutdown, live } = host;
+    Running { address, readiness, shutdown, live, served }
 }
 
 /// Sends raw bytes and reads until the server closes.
@@ -96,12 +100,11 @@ async fn anything_else_is_refused() {
     let admin = start().await;
     let (status, index) = get(admin.address, "/").await;
     assert_eq!(status, 200);
-    for path in ["/livez", "/readyz", "/metrics"] {
-        assert!(index.contains(path), "{path} is not on the page");
-    }
+    assert!(index.starts_with("<!doctype html>") && !index.contains("/*SCRIPT*/"), "{index}");
     assert_eq!(get(admin.address, "/livez").await, (200, "live\n".to_owned()));
     assert_eq!(get(admin.address, "/metrics?a=b").await.0, 200);
-    assert_eq!(get(admin.address, "/nothing").await.0, 404);
+    let (status, list) = get(admin.address, "/nothing").await;
+    assert!(status == 404 && list.contains("/metrics"), "{list}");
 
     let post = "POST /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
     let answer = exchange(admin.address, post).await;
@@ -139,4 +142,89 @@ async fn connections_are_bounded_and_the_next_one_waits_its_turn() {
     assert!(tokio::time::timeout(Duration::from_millis(200), &mut next).await.is_err(), "a 65th was served");
     idle.pop();
     assert_eq!(next.await.0, 200);
+}
+
+/// Reads from a stream until it has said `wanted`.
+async fn heard(stream: &mut TcpStream, wanted: &str) -> String {
+    let mut said = String::new();
+    let listening = async {
+        while !said.contains(wanted) {
+            let mut bytes = [0; 4096];
+            let read = stream.read(&mut bytes).await.unwrap();
+            assert!(read > 0, "the stream ended after {said:?}");
+            said.push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+    };
+    let heard = tokio::time::timeout(Duration::from_secs(30), listening).await;
+    assert!(heard.is_ok(), "{wanted:?} was not said in {said:?}");
+    said
+}
+
+#[tokio::test]
+async fn the_live_page_streams_what_the_daemons_show() {
+    let admin = start().await;
+    let mut asked = 0;
+    admin.live.add(move || {
+        asked += 1;
+        Section::new("test", "A test").tile("Asked", Show::Count, f64::from(asked))
+    });
+    let gate = admin.readiness.gate("store");
+    gate.set_not_ready("one <b>reason</b>");
+    admin.live.start(admin.readiness.clone(), admin.shutdown.clone()).unwrap();
+
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(admin.address).await.unwrap();
+        stream.write_all(b"GET /events HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        streams.push(stream);
+    }
+    for stream in &mut streams {
+        let said = heard(stream, "\"value\":3.0").await;
+        assert!(
+            said.contains("content-type: text/event-stream") && said.contains("event: history\n"),
+            "{said}"
+        );
+        assert!(
+            said.contains("\"state\":\"not_ready\",\"reasons\":[\"store: one <b>reason</b>\"]"),
+            "{said}"
+        );
+    }
+    gate.set_ready();
+    heard(&mut streams[0], "\"state\":\"ready\"").await;
+    let (status, latest) = get(admin.address, "/live.json").await;
+    assert_eq!(status, 200);
+    let latest: serde_json::Value = serde_json::from_str(&latest).unwrap();
+    assert_eq!(latest["sections"][0]["title"], "A test");
+    // Scrapers find their place beside the watchers, and a stop ends the streams.
+    assert_eq!(get(admin.address, "/livez").await.0, 200);
+    admin.shutdown.stop();
+    admin.served.await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(30), streams[1].read_to_end(&mut Vec::new())).await;
+    assert!(ended.is_ok(), "the stream goes on after the stop");
+}
+
+#[tokio::test]
+async fn watchers_are_bounded() {
+    let admin = start().await;
+    let mut streams = Vec::new();
+    for number in 0..50 {
+        let mut stream = TcpStream::connect(admin.address).await.unwrap();
+        stream.write_all(b"GET /events HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        heard(&mut stream, if number < 48 { "HTTP/1.1 200 " } else { "HTTP/1.1 503 " }).await;
+        streams.push(stream);
+    }
+    assert_eq!(get(admin.address, "/metrics").await.0, 200);
+    streams.drain(..40);
+    // The places of those that went away are given back, as soon as the server has noticed.
+    let again = async {
+        loop {
+            let mut stream = TcpStream::connect(admin.address).await.unwrap();
+            stream.write_all(b"GET /events HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+            if heard(&mut stream, "\r\n").await.starts_with("HTTP/1.1 200 ") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), again).await.unwrap();
 }

@@ -1,0 +1,407 @@
+'use strict';
+// The live page. Snapshots come from /events and are drawn once a second into nodes that are kept.
+// Text from the server reaches the document by textContent only.
+
+const HEAT_SECONDS = 300;
+const SPARK_SECONDS = 90;
+const STALE = 4_000; // Milliseconds without a snapshot after which the figures are shown as stale,
+const REOPEN = 10_000; // and after which the stream is opened anew.
+
+const $ = (id) => document.getElementById(id);
+const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+const clock = (date) => date.toLocaleTimeString('en-GB');
+
+let latest = null; // The last snapshot,
+let lastAt = null; // its time, unless a history came after it,
+let ticks = 0; // and its number, counted from when the page was opened.
+let chosen = null; // The window of the latency tables.
+const heats = new Map(); // Columns of the sections' heat maps, oldest first; null where nothing is known.
+const sparks = new Map(); // The last values of tiles with a line.
+
+// ---- Numbers: [text, unit] ----
+
+const grouped = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+const SECONDS = [[1e-9, 'ns'], [1e-6, 'µs'], [1e-3, 'ms'], [1, 's']];
+const BYTES = [[1, 'B'], [1e3, 'kB'], [1e6, 'MB'], [1e9, 'GB'], [1e12, 'TB']];
+
+/** Three significant digits, never an exponent. */
+function digits(value) {
+    const rounded = Number(value.toPrecision(3));
+    const size = Math.abs(rounded);
+    return size >= 1000 ? grouped.format(rounded) : rounded.toFixed(size >= 100 || size === 0 ? 0 : size >= 10 ? 1 : 2);
+}
+
+function scaled(value, units) {
+    if (value === 0) return ['0', ''];
+    const rounded = Math.abs(Number(value.toPrecision(3)));
+    const [size, unit] = units.filter(([size]) => size <= rounded).at(-1) ?? units[0];
+    return [unit === 'B' ? value.toFixed(0) : digits(value / size), `\u202f${unit}`];
+}
+
+/** The two largest units: "3 d 4 h". */
+function age(seconds) {
+    const left = Math.floor(Math.abs(seconds));
+    const parts = [[86_400, 'd'], [3_600, 'h'], [60, 'min'], [1, 's']].map(([size, unit], index, units) => [
+        Math.floor(index === 0 ? left / size : (left % units[index - 1][0]) / size),
+        unit,
+    ]);
+    const first = Math.max(0, parts.findIndex(([count]) => count > 0));
+    const shown = left === 0 ? [[0, 's']] : parts.slice(first, first + 2).filter(([count]) => count > 0);
+    return (seconds <= -1 ? '−' : '') + shown.map(([count, unit]) => `${count}\u202f${unit}`).join(' ');
+}
+
+const formats = {
+    count: (value) => [grouped.format(value), ''],
+    rate: (value) => [digits(value), '/s'],
+    bytes: (value) => scaled(value, BYTES),
+    bytes_rate: (value) => scaled(value, BYTES).map((part, index) => (index === 1 ? `${part}/s` : part)),
+    duration: (value) => (Math.abs(value) < 1000 ? scaled(value, SECONDS) : [age(value), '']),
+    age: (value) => [age(value), ''],
+    percent: (value) => [value > 0 && value < 1e-4 ? '<0.01' : digits(value * 100), '%'],
+};
+
+function format(value, kind) {
+    if (value === null || value === undefined) return ['–', ''];
+    if (kind === 'state') return [String(value).replace(/^(?:warn|bad): */s, ''), ''];
+    return typeof value === 'number' && formats[kind] ? formats[kind](value) : [String(value), ''];
+}
+
+/** A bucket's bound, without needless zeros: "50 µs". */
+function bound(seconds) {
+    const [size, unit] = SECONDS.filter(([size]) => size <= seconds * 1.000001).at(-1) ?? SECONDS[0];
+    return `${Number((seconds / size).toPrecision(3))}\u202f${unit}`;
+}
+
+// ---- Nodes ----
+
+function make(tag, attributes = {}, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+}
+
+function setText(node, text) {
+    if (node.textContent !== text) node.textContent = text;
+}
+
+/** Makes `parent` hold one node per item, in order. `create` makes a node with `update(item)`; nodes are kept by key. */
+function each(parent, items, keyOf, create) {
+    const before = parent.kept ?? new Map();
+    const kept = new Map();
+    items.forEach((item, index) => {
+        let key = String(keyOf(item, index));
+        while (kept.has(key)) key += '\u0000';
+        const node = before.get(key) ?? create(item);
+        kept.set(key, node);
+        if (parent.children[index] !== node) parent.insertBefore(node, parent.children[index] ?? null);
+        node.update(item);
+    });
+    while (parent.children.length > items.length) parent.lastElementChild.remove();
+    parent.kept = kept;
+}
+
+/** A cell or a tile's value: a number and its unit; bars and symbols are the style sheet's. */
+function valueNode(tag, attributes) {
+    const [value, unit] = [make('span'), make('span', { class: 'unit' })];
+    const node = make(tag, attributes, value, unit);
+    node.update = (content, kind) => {
+        const name = kind in formats || kind === 'state' || kind === 'spread' ? kind : 'text';
+        if (node.className !== name) node.className = name;
+        if (kind === 'spread') return spread(node, content);
+        const [text, after] = format(content, kind);
+        setText(value, text);
+        setText(unit, after);
+        if (kind === 'percent') node.style.setProperty('--share', clamp(content ?? 0, 0, 1));
+        const state = kind === 'state' && /^(ok|warn|bad)\b/.exec(content ?? '')?.[1];
+        if (state) node.dataset.state = state;
+        else delete node.dataset.state;
+    };
+    return node;
+}
+
+/** Places the percentiles of `row` on a log scale between `low` and `high`. */
+function spread(node, { row, low, high }) {
+    for (const name of ['p50', 'p99', 'p999']) {
+        const at = row?.count > 0 && row[name] > 0 ? Math.log(row[name] / low) / Math.log(high / low) : 0;
+        node.style.setProperty(`--${name}`, clamp(at, 0, 1).toFixed(4));
+    }
+}
+
+// ---- Sections ----
+
+function sectionNode({ id }) {
+    const title = make('h2', { tabindex: '-1' });
+    const [tiles, panels] = [make('dl', { class: 'tiles' }), make('div', { class: 'panels' })];
+    const node = make('section', { 'data-id': id }, title, tiles, panels);
+    node.update = ({ title: name, tiles: values = [], latency, heat, tables = [] }) => {
+        setText(title, name);
+        each(tiles, values, (tile) => tile.label, () => tileNode(id));
+        const list = tables.map((table) => ({ key: `table ${table.title}`, create: tableNode, data: table }));
+        if (heat) list.unshift({ key: 'heat', create: heatNode, data: heat });
+        if (latency) list.unshift({ key: 'latency', create: latencyNode, data: latency });
+        each(panels, list, ({ key }) => key, ({ create }) => create(id));
+        node.wide = Boolean(latency || heat) || tables.some(({ columns }) => columns.length > 6);
+    };
+    return node;
+}
+
+function tileNode(id) {
+    const [label, value, line] = [make('dt'), valueNode('dd'), make('dd', { class: 'spark', 'aria-hidden': 'true' })];
+    const node = make('div', { class: 'tile' }, label, value, line);
+    node.update = (tile) => {
+        setText(label, tile.label);
+        label.title = tile.label;
+        value.update(tile.value, tile.kind);
+        drawSpark(line, sparks.get(`${id} ${tile.label}`));
+    };
+    return node;
+}
+
+function drawSpark(box, values) {
+    box.hidden = !values;
+    if (!values) return;
+    if (!box.firstChild) {
+        const svg = (name) => document.createElementNS('http://www.w3.org/2000/svg', name);
+        const picture = box.appendChild(svg('svg'));
+        picture.setAttribute('viewBox', `0 0 ${SPARK_SECONDS - 1} 1`);
+        picture.setAttribute('preserveAspectRatio', 'none');
+        picture.append(svg('path'), svg('path'));
+        picture.firstChild.setAttribute('class', 'area');
+    }
+    const top = Math.max(...values, Number.MIN_VALUE);
+    const first = SPARK_SECONDS - values.length;
+    const line = values.map((value, index) => `${first + index},${(1 - value / top).toFixed(3)}`).join('L');
+    const [area, stroke] = box.firstChild.children;
+    area.setAttribute('d', `M${first},1L${line}L${SPARK_SECONDS - 1},1Z`);
+    stroke.setAttribute('d', `M${line}`);
+}
+
+let panelCount = 0;
+function panelNode(title, ...aside) {
+    const heading = make('h3', { id: `panel-${(panelCount += 1)}` }, title);
+    const node = make('div', { class: 'panel' }, make('div', { class: 'head' }, heading, ...aside));
+    return [node, heading];
+}
+
+/** A table that scrolls inside itself: `draw(columns, rows)`. */
+function gridNode(labelledby) {
+    const [head, body] = [make('tr'), make('tbody')];
+    const table = make('table', { 'aria-labelledby': labelledby }, make('thead', {}, head), body);
+    const node = make('div', { class: 'scroll', role: 'group', 'aria-labelledby': labelledby }, table);
+    overflows.observe(node);
+    node.draw = (columns, rows) => {
+        each(head, columns, ({ label }) => label, () => {
+            const cell = make('th', { scope: 'col' }, make('span'));
+            cell.update = ({ label, kind }) => {
+                setText(cell.firstChild, label);
+                cell.title = kind === 'spread' ? 'From p50 to p99.9, with a notch at p99, on a logarithmic scale' : '';
+                cell.className = kind in formats || kind === 'spread' ? kind : 'text';
+            };
+            return cell;
+        });
+        each(body, rows, (_, index) => index, () => {
+            const row = make('tr');
+            row.update = (values) => {
+                const cells = columns.map(({ kind }, index) => ({ kind, value: values[index] }));
+                each(row, cells, (_, index) => index, () => {
+                    const cell = valueNode(row.children.length ? 'td' : 'th', row.children.length ? {} : { scope: 'row' });
+                    const update = cell.update;
+                    cell.update = ({ value, kind }) => update(value, kind);
+                    return cell;
+                });
+            };
+            return row;
+        });
+    };
+    return node;
+}
+
+/** Only what scrolls needs a stop for the Tab key. */
+const overflows = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+        if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+        else target.removeAttribute('tabindex');
+    }
+});
+
+function tableNode() {
+    const [node, heading] = panelNode('');
+    const [grid, empty] = [gridNode(heading.id), make('p', { class: 'empty' })];
+    node.append(grid, empty);
+    node.update = ({ data }) => {
+        setText(heading, data.title);
+        setText(empty, data.empty ?? 'Nothing.');
+        grid.hidden = data.rows.length === 0;
+        empty.hidden = !grid.hidden;
+        grid.draw(data.columns, data.rows);
+    };
+    return node;
+}
+
+const PERCENTILES = [['p50', 'p50'], ['p95', 'p95'], ['p99', 'p99'], ['p99.9', 'p999'], ['max', 'max']];
+
+function latencyNode(id) {
+    const choice = make('fieldset', {}, make('legend', {}, 'Window'));
+    const options = choice.appendChild(make('div', { style: 'display: contents' }));
+    const [node, heading] = panelNode('Latency by stage', choice);
+    const grid = node.appendChild(gridNode(heading.id));
+    node.update = ({ data: { windows, rows } }) => {
+        const index = Math.max(0, windows.indexOf(chosen));
+        each(options, windows, (label) => label, (label) => {
+            const input = make('input', { type: 'radio', name: `window-${id}`, value: label });
+            input.addEventListener('change', () => choose(label));
+            const option = make('label', {}, input, make('span', {}, label));
+            option.update = () => (input.checked = label === windows[index]);
+            return option;
+        });
+        const shown = rows.map((row) => row.windows[index]);
+        const [low, high] = decades(shown);
+        const columns = [
+            { label: 'stage', kind: 'text' },
+            { label: 'count', kind: 'count' },
+            ...PERCENTILES.map(([label]) => ({ label, kind: 'duration' })),
+            { label: `${bound(low)} … ${bound(high)}`, kind: 'spread' },
+        ];
+        const cells = (row) => [row?.count, ...PERCENTILES.map(([, name]) => row?.[name]), { row, low, high }];
+        grid.draw(columns, shown.map((row, at) => [rows[at].label, ...cells(row)]));
+    };
+    return node;
+}
+
+/** The powers of ten around all percentiles. */
+function decades(rows) {
+    const known = rows.filter((row) => row?.p50 > 0);
+    const low = Math.min(1e-3, ...known.map((row) => row.p50));
+    const high = Math.max(1e-3, ...known.map((row) => row.p999));
+    return [10 ** Math.floor(Math.log10(low)), 10 ** Math.ceil(Math.log10(high * 1.01))];
+}
+
+// ---- The whole page ----
+
+const STATES = { ready: ['ok', 'ready'], degraded: ['warn', 'degraded'], not_ready: ['bad', 'not ready'], draining: ['warn', 'draining'] };
+
+/** Draws a snapshot. */
+function render(snapshot) {
+    const [state, word] = STATES[snapshot.state] ?? ['warn', String(snapshot.state)];
+    setText($('name'), snapshot.name);
+    setText($('version'), snapshot.version);
+    setText($('uptime'), `up ${age(snapshot.uptime)}`);
+    setText($('state'), word);
+    $('state').dataset.state = state;
+    document.title = `${{ ok: '✓', warn: '▲', bad: '✕' }[state]} ${word} · ${snapshot.name}`;
+    each($('reasons'), snapshot.reasons ?? [], (reason) => reason, () => {
+        const item = make('li');
+        item.update = (reason) => setText(item, reason);
+        return item;
+    });
+    for (const item of $('reasons').children) item.dataset.state = state;
+    each($('nav'), snapshot.sections, ({ id }) => id, navNode);
+    each($('main'), snapshot.sections, ({ id }) => id, sectionNode);
+    let half = null; // A section that has the left half of its row: alone there, it gets all of it.
+    for (const section of $('main').children) {
+        section.classList.toggle('wide', section.wide);
+        if (section.wide) half?.classList.add('wide');
+        half = section.wide || half ? null : section;
+    }
+    half?.classList.add('wide');
+    document.querySelector('noscript')?.remove();
+}
+
+function navNode({ id }) {
+    const link = make('a', { href: `#${id}` });
+    link.addEventListener('click', (event) => {
+        event.preventDefault(); // The hash is for the window.
+        const section = [...$('main').children].find((node) => node.dataset.id === id);
+        section?.scrollIntoView();
+        section?.querySelector('h2').focus({ preventScroll: true });
+    });
+    const node = make('li', {}, link);
+    node.update = ({ title }) => setText(link, title);
+    return node;
+}
+
+/** The window of all latency tables; the URL's hash remembers it. */
+function choose(label) {
+    history.replaceState(null, '', `#${new URLSearchParams({ window: label })}`);
+    readHash();
+}
+
+function readHash() {
+    chosen = new URLSearchParams(location.hash.slice(1)).get('window');
+    if (latest) render(latest);
+}
+
+// ---- The stream ----
+
+let source;
+let heard = 0; // When the last snapshot came, or the stream was opened.
+let lost = false; // Whether the figures are stale.
+
+function connect() {
+    source?.close();
+    heard = performance.now();
+    source = new EventSource('/events');
+    source.addEventListener('history', ({ data }) => {
+        heats.clear();
+        for (const [id, columns] of Object.entries(JSON.parse(data).heat)) heats.set(id, columns);
+        lastAt = null;
+    });
+    source.addEventListener('snapshot', ({ data }) => receive(JSON.parse(data)));
+    source.addEventListener('error', disconnected);
+}
+
+/** Takes a snapshot. What has a history is kept while nobody looks, too; it is drawn when somebody does. */
+function receive(snapshot) {
+    if (!snapshot.sections) return; // The server has only just started.
+    heard = performance.now();
+    lost = false;
+    latest = snapshot;
+    remember(snapshot);
+    document.body.classList.remove('stale');
+    $('connection').dataset.is = 'live';
+    setText($('connection'), 'live');
+    if (!document.hidden) render(snapshot);
+}
+
+function remember({ at, sections }) {
+    const missed = lastAt === null ? 0 : clamp(at - lastAt - 1, 0, HEAT_SECONDS);
+    const gap = missed > 1 ? new Array(missed).fill(null) : []; // One second is the clock's rounding.
+    lastAt = at;
+    ticks += gap.length + 1;
+    for (const { id, heat, tiles = [] } of sections) {
+        if (heat) heats.set(id, [...(heats.get(id) ?? []), ...gap, heat.column].slice(-HEAT_SECONDS));
+        for (const { label, value, kind } of tiles) {
+            if (!/rate$/.test(kind) || typeof value !== 'number') continue;
+            const values = sparks.get(`${id} ${label}`) ?? [];
+            sparks.set(`${id} ${label}`, [...values, value].slice(-SPARK_SECONDS));
+        }
+    }
+}
+
+function disconnected() {
+    if (lost) return;
+    lost = true;
+    document.body.classList.add('stale');
+    $('connection').dataset.is = 'lost';
+    setText($('connection'), `reconnecting since ${clock(new Date())}`);
+}
+
+/** The browser reconnects by itself, but not after every error, and it does not notice a server that hangs. */
+setInterval(() => {
+    const silence = performance.now() - heard;
+    if (silence > STALE) disconnected();
+    if (silence > REOPEN || (source.readyState === EventSource.CLOSED && silence > STALE)) connect();
+}, 1000);
+
+document.addEventListener('visibilitychange', () => !document.hidden && latest && render(latest));
+window.addEventListener('hashchange', readHash);
+$('skip').addEventListener('click', (event) => {
+    event.preventDefault();
+    $('main').focus();
+});
+new ResizeObserver(([{ target }]) => {
+    document.documentElement.style.setProperty('--header', `${target.offsetHeight}px`);
+}).observe($('header'));
+readHash();
+connect();
