@@ -15,7 +15,8 @@ use super::failure::{Failure, broken};
 use super::options::Pool;
 use super::protocol::{Command, Reply};
 use super::stats::Counters;
-use crate::{Unknown, Waits};
+use crate::Unknown;
+use crate::journal::Entry;
 use bb8::{ManageConnection, RunError};
 use std::io;
 use std::sync::Arc;
@@ -87,8 +88,8 @@ impl Pooled {
         Self { core, tending }
     }
 
-    pub(crate) async fn exchange(&self, command: &Command, waits: &mut Waits) -> Result<Reply, Failure> {
-        self.core.exchange(command, waits).await
+    pub(crate) async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
+        self.core.exchange(command, entry).await
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -107,15 +108,15 @@ impl Drop for Pooled {
 }
 
 impl Core {
-    async fn exchange(&self, command: &Command, waits: &mut Waits) -> Result<Reply, Failure> {
+    async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected)));
         }
         let began = Instant::now();
         let checkout = self.checkout().await;
-        waits.pool += began.elapsed();
+        entry.journal.pool += began.elapsed();
         let (_turn, mut connection) = checkout.map_err(Failure::NotSent)?;
-        waits.health += std::mem::take(&mut connection.checked_for);
+        entry.journal.health += std::mem::take(&mut connection.checked_for);
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(self.door.failure())); // opened while this caller stood in the queue
         }
