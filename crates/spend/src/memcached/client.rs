@@ -223,7 +223,7 @@ impl Links {
 impl Link {
     async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
         match &self.transport {
-            Way::Pipelined(pipelined) => pipelined.exchange(command).await,
+            Way::Pipelined(pipelined) => pipelined.exchange(command, entry).await,
             Way::Pooled(pooled) => pooled.exchange(command, entry).await,
         }
     }

@@ -11,7 +11,8 @@ use super::door::Door;
 use super::failure::Failure;
 use super::protocol::{Command, Reply};
 use crate::Unknown;
-use lane::Lane;
+use crate::journal::Entry;
+use lane::{Lane, Waiting};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,11 +34,14 @@ impl Pipelined {
         Self { lanes: lanes.collect() }
     }
 
-    pub(crate) async fn exchange(&self, command: &Command) -> Result<Reply, Failure> {
+    pub(crate) async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
         let idlest =
             self.lanes.iter().filter(|(lane, _)| lane.is_up()).min_by_key(|(lane, _)| lane.outstanding());
         match idlest.or(self.lanes.first()) {
-            Some((lane, _)) => lane.submit(command)?.await,
+            Some((lane, _)) => {
+                let waiting = lane.submit(command, entry.exchange.began)?;
+                Noting { waiting, entry }.answer().await
+            }
             None => Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected))),
         }
     }
@@ -48,6 +52,29 @@ impl Pipelined {
 
     pub(crate) fn outstanding(&self) -> usize {
         self.lanes.iter().map(|(lane, _)| lane.outstanding()).sum()
+    }
+}
+
+/// A caller's wait, of which its journal hears however it ends.
+struct Noting<'a, 'b> {
+    waiting: Waiting,
+    entry: &'a mut Entry<'b>,
+}
+
+impl Noting<'_, '_> {
+    async fn answer(mut self) -> Result<Reply, Failure> {
+        let answer = (&mut self.waiting).await;
+        self.entry.exchange.written = answer.written;
+        self.entry.exchange.first_byte = answer.read;
+        answer.result
+    }
+}
+
+impl Drop for Noting<'_, '_> {
+    fn drop(&mut self) {
+        if let written @ Some(_) = self.waiting.written() {
+            self.entry.exchange.written = written;
+        }
     }
 }
 
