@@ -120,7 +120,8 @@ impl Core {
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(self.door.failure())); // opened while this caller stood in the queue
         }
-        match timeout(self.patience, connection.exchange(command)).await {
+        let mut noting = Noting { connection, entry };
+        match timeout(self.patience, noting.connection.exchange(command)).await {
             Ok(Ok(reply)) => {
                 self.breaker.succeeded();
                 Ok(reply)
@@ -166,6 +167,19 @@ impl Core {
             self.door.failed(reason);
         }
         reason
+    }
+}
+
+/// A caller's exchange, of which its journal hears however it ends.
+struct Noting<'a, 'b> {
+    connection: bb8::PooledConnection<'a, Connector>,
+    entry: &'a mut Entry<'b>,
+}
+
+impl Drop for Noting<'_, '_> {
+    fn drop(&mut self) {
+        let exchange = &mut self.entry.exchange;
+        (exchange.written, exchange.first_byte) = self.connection.checked.stamps();
     }
 }
 
