@@ -10,7 +10,7 @@
 //!   starve. A connection whose exchange did not finish is broken here, and a fair semaphore stands in front.
 
 use super::checked::Checked;
-use super::door::{Connected, Door};
+use super::door::{Carrier, Connected, Door};
 use super::failure::{Failure, broken};
 use super::options::Pool;
 use super::protocol::{Command, Reply};
@@ -19,8 +19,8 @@ use crate::Unknown;
 use crate::journal::Entry;
 use bb8::{ManageConnection, RunError};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
@@ -84,6 +84,8 @@ impl Pooled {
             patience,
             counters: Arc::clone(counters),
         });
+        let carrier: Weak<dyn Carrier> = Arc::<Core>::downgrade(&core);
+        door.carried_by(carrier);
         let tending = tokio::spawn(tend(Arc::clone(&core)));
         Self { core, tending }
     }
@@ -97,13 +99,23 @@ impl Pooled {
     }
 
     pub(crate) fn outstanding(&self) -> usize {
-        self.core.size - self.core.turns.available_permits().min(self.core.size)
+        self.core.outstanding()
     }
 }
 
 impl Drop for Pooled {
     fn drop(&mut self) {
         self.tending.abort();
+    }
+}
+
+impl Carrier for Core {
+    fn outstanding(&self) -> usize {
+        self.size - self.turns.available_permits().min(self.size)
+    }
+
+    fn capacity(&self) -> usize {
+        self.size
     }
 }
 

@@ -148,6 +148,11 @@ impl Lane {
         self.outstanding.load(Ordering::Relaxed)
     }
 
+    /// The most commands without a reply.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     // ---- For the connection's task ----
 
     /// A proven connection is there.

@@ -7,14 +7,14 @@ mod connection;
 mod joined;
 mod lane;
 
-use super::door::Door;
+use super::door::{Carrier, Door};
 use super::failure::Failure;
 use super::protocol::{Command, Reply};
 use crate::Unknown;
 use crate::journal::Entry;
 use lane::{Lane, Waiting};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -28,6 +28,8 @@ impl Pipelined {
     pub(crate) fn start(door: &Arc<Door>, connections: usize, queue: usize, patience: Duration) -> Self {
         let lanes = (0..connections.max(1)).map(|_| {
             let lane = Arc::new(Lane::new(queue.max(1)));
+            let carrier: Weak<dyn Carrier> = Arc::<Lane>::downgrade(&lane);
+            door.carried_by(carrier);
             let task = tokio::spawn(connection::run(Arc::clone(&lane), Arc::clone(door), patience));
             (lane, task)
         });
@@ -75,6 +77,16 @@ impl Drop for Noting<'_, '_> {
         if let written @ Some(_) = self.waiting.written() {
             self.entry.exchange.written = written;
         }
+    }
+}
+
+impl Carrier for Lane {
+    fn outstanding(&self) -> usize {
+        self.outstanding()
+    }
+
+    fn capacity(&self) -> usize {
+        self.limit()
     }
 }
 
