@@ -4,7 +4,7 @@
 use crate::config::Hint;
 use crate::deny::Refusal;
 use crate::parse::Presented;
-use postern_spend::{Epoch, Seen, Store, Waits};
+use postern_spend::{Epoch, Journal, Seen, Store};
 use postern_token::SpentKey;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -22,7 +22,7 @@ pub(crate) struct Question<'a> {
 pub(crate) struct Replay {
     pub(crate) verdict: Result<(), Refusal>,
     pub(crate) took: Duration,
-    pub(crate) waits: Waits,
+    pub(crate) waits: Journal,
 }
 
 impl<'a> Question<'a> {
@@ -34,7 +34,7 @@ impl<'a> Question<'a> {
     ///
     /// A store that gives no hint is asked again by the spend stage, whose verdict counts, so no hint refuses nobody.
     async fn ask(self) -> Replay {
-        let (began, mut waits) = (Instant::now(), Waits::default());
+        let (began, mut waits) = (Instant::now(), Journal::default());
         let verdict = match self.store.seen_with(&self.key, &self.epoch, &mut waits).await {
             Ok(Seen::Spent) => Err(Refusal::AlreadySpent),
             Ok(Seen::NotSeen) | Err(_) => Ok(()),

@@ -3,7 +3,7 @@
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use postern_service::names::{self, CheckResult, CheckStage, Direction, Outcome, TunnelEnd};
 use postern_service::relay::Relayed;
-use postern_spend::Waits;
+use postern_spend::Journal;
 use std::time::{Duration, Instant};
 
 /// The handles.
@@ -18,13 +18,13 @@ pub(crate) struct Recorder {
 }
 
 /// How long each stage of one check took; a stage that was not reached has no time.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct CheckTimes {
     pub(crate) get: Option<Duration>,
     pub(crate) verify: Option<Duration>,
     pub(crate) add: Option<Duration>,
     /// Parts of `get` and `add`.
-    pub(crate) waits: Waits,
+    pub(crate) waits: Journal,
 }
 
 /// Counts something down when it is dropped, however the task that holds it ends.

@@ -3,7 +3,7 @@
 use crate::deny::Refusal;
 use crate::target::Target;
 use crate::verify::Verified;
-use postern_spend::{Spend, Store, Waits};
+use postern_spend::{Journal, Spend, Store};
 use postern_token::UnixSeconds;
 
 /// The right to one tunnel to one target: a token that this very request spent. Only this file makes one, and a tunnel
@@ -19,7 +19,7 @@ impl Spent {
         verified: Verified,
         store: &Store,
         now: UnixSeconds,
-        waits: &mut Waits,
+        waits: &mut Journal,
     ) -> Result<Self, Refusal> {
         let presented = verified.presented();
         match store.spend_with(presented.spent_key(), presented.epoch(), now, waits).await {

@@ -4,7 +4,6 @@ use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A memory of spent tokens.
 ///
@@ -86,15 +85,6 @@ pub enum Seen {
     Spent,
     /// No record was found, which proves nothing.
     NotSeen,
-}
-
-/// What a caller waited for before its command was on its way. Added to, so that a retry counts too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// For a connection of the pool.
-    pub pool: Duration,
-    /// For the check of a connection before its use; part of `pool`.
-    pub health: Duration,
 }
 
 /// The verdict of [`SpendStore::spend`].

@@ -4,16 +4,19 @@
 //! [`Backend`] and [`Store`] the choice a configuration makes, and [`conformance`] the suite that every store must pass. `docs/spend-contract.md` has the contract on a page,
 //! with the sizes and the durability that were measured.
 //!
-//! The crate records no metrics, and a spend reads no clock: time is an argument, outcomes are returned. It writes digests
+//! The crate records no metrics, and no verdict hangs on a clock read here: time is an argument, outcomes are returned, and
+//! a [`Journal`] says what a call waited for. It writes digests
 //! ([`SpentKey`](postern_token::SpentKey)) and never a byte of a token.
 
 pub mod conformance;
 mod contract;
 mod embedded;
+mod journal;
 pub mod mcrouter;
 pub mod memcached;
 mod store;
 
-pub use contract::{Epoch, Seen, Spend, SpendStore, Unknown, Waits};
+pub use contract::{Epoch, Seen, Spend, SpendStore, Unknown};
 pub use embedded::{Embedded, Fsync, Stats, StoreError};
+pub use journal::{Exchange, Journal, TcpFacts};
 pub use store::{Backend, Store};

@@ -1,7 +1,7 @@
 //! The choice of a store at run time.
 
 use crate::memcached::{Client, Memcached};
-use crate::{Embedded, Epoch, Seen, Spend, SpendStore, StoreError, Unknown, Waits};
+use crate::{Embedded, Epoch, Journal, Seen, Spend, SpendStore, StoreError, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::sync::Arc;
 
@@ -61,18 +61,23 @@ pub enum Store {
 }
 
 impl Store {
-    /// [`SpendStore::seen`], with the waits it is made of.
+    /// [`SpendStore::seen`], with a journal of what it waited for.
     ///
     /// # Errors
     /// As there.
-    pub async fn seen_with(&self, key: &SpentKey, epoch: &Epoch, waits: &mut Waits) -> Result<Seen, Unknown> {
+    pub async fn seen_with(
+        &self,
+        key: &SpentKey,
+        epoch: &Epoch,
+        journal: &mut Journal,
+    ) -> Result<Seen, Unknown> {
         match self {
             Self::Embedded(store) => store.seen(key, epoch).await,
-            Self::Memcached(client) => client.seen_with(key, epoch, waits).await,
+            Self::Memcached(client) => client.seen_with(key, epoch, journal).await,
         }
     }
 
-    /// [`SpendStore::spend`], with the waits it is made of.
+    /// [`SpendStore::spend`], with a journal of what it waited for.
     ///
     /// # Errors
     /// As there.
@@ -81,22 +86,22 @@ impl Store {
         key: &SpentKey,
         epoch: &Epoch,
         now: UnixSeconds,
-        waits: &mut Waits,
+        journal: &mut Journal,
     ) -> Result<Spend, Unknown> {
         match self {
             Self::Embedded(store) => store.spend(key, epoch, now).await,
-            Self::Memcached(client) => client.spend_with(key, epoch, now, waits).await,
+            Self::Memcached(client) => client.spend_with(key, epoch, now, journal).await,
         }
     }
 }
 
 impl SpendStore for Store {
     async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
-        self.seen_with(key, epoch, &mut Waits::default()).await
+        self.seen_with(key, epoch, &mut Journal::default()).await
     }
 
     async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
-        self.spend_with(key, epoch, now, &mut Waits::default()).await
+        self.spend_with(key, epoch, now, &mut Journal::default()).await
     }
 
     async fn ready(&self) -> Result<(), Unknown> {

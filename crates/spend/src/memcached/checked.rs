@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, BufWriter, ReadBuf};
 
 /// A connection below memcache-async.
@@ -23,6 +24,9 @@ pub(crate) struct Checked {
     /// How much of what is held may be read, and how much has been.
     released: usize,
     read: usize,
+    /// When the last command had been given to the kernel, and when the first byte of its reply was read.
+    written: Option<Instant>,
+    first_byte: Option<Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -43,6 +47,8 @@ impl Checked {
             filled: 0,
             released: 0,
             read: 0,
+            written: None,
+            first_byte: None,
         }
     }
 
@@ -85,6 +91,11 @@ impl Checked {
         tokio::task::unconstrained(look).await
     }
 
+    /// When the last command had been written, and when the first byte of its reply was read.
+    pub(crate) fn stamps(&self) -> (Option<Instant>, Option<Instant>) {
+        (self.written, self.first_byte)
+    }
+
     /// Asks for the version.
     pub(crate) async fn version(&mut self) -> Result<(), io::Error> {
         self.expect(Expected::Version)?;
@@ -95,6 +106,7 @@ impl Checked {
 
     /// Nothing may be left over when a command begins: it would be taken for its reply.
     fn expect(&mut self, expected: Expected) -> io::Result<()> {
+        (self.written, self.first_byte) = (None, None);
         if !matches!(self.expected, Expected::Nothing) || self.filled != 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -159,6 +171,7 @@ impl AsyncRead for Checked {
                 return Poll::Ready(Ok(())); // the end of the stream, or a reply longer than any
             }
             this.filled += room.filled().len();
+            this.first_byte.get_or_insert_with(Instant::now);
             this.check()?;
         }
         let length = buf.remaining().min(this.released - this.read);
@@ -174,7 +187,9 @@ impl AsyncWrite for Checked {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        self.written = Some(Instant::now()); // memcache-async flushes a command once, behind its last byte
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -8,7 +8,9 @@ use super::options::{OnLoss, Transport};
 use super::pipelined::Pipelined;
 use super::pooled::Pooled;
 use super::protocol::{Command, RecordKey, Reply, Value};
-use crate::{Epoch, Seen, Spend, SpendStore, Unknown, Waits};
+use super::stats::{Ended, Verb};
+use crate::journal::Entry;
+use crate::{Epoch, Journal, Seen, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,11 +63,16 @@ impl Client {
         }))
     }
 
-    /// [`SpendStore::seen`], with the waits it is made of.
+    /// [`SpendStore::seen`], with a journal of what it waited for.
     ///
     /// # Errors
     /// As there.
-    pub async fn seen_with(&self, key: &SpentKey, epoch: &Epoch, waits: &mut Waits) -> Result<Seen, Unknown> {
+    pub async fn seen_with(
+        &self,
+        key: &SpentKey,
+        epoch: &Epoch,
+        journal: &mut Journal,
+    ) -> Result<Seen, Unknown> {
         let links = &*self.0;
         links.memory.intact()?;
         if let Some(known) = links.memory.epochs.find(epoch.key)
@@ -75,7 +82,7 @@ impl Client {
             return Ok(Seen::Spent);
         }
         let command = Command::Get(RecordKey::spent(key));
-        match links.anywhere(&command, true, waits).await.map_err(Failure::unknown)? {
+        match links.anywhere(&command, true, journal).await.map_err(Failure::unknown)? {
             Reply::Hit(_) => {
                 if let Some(known) = links.memory.epochs.find(epoch.key) {
                     known.remember_spent(key);
@@ -88,7 +95,7 @@ impl Client {
         }
     }
 
-    /// [`SpendStore::spend`], with the waits it is made of.
+    /// [`SpendStore::spend`], with a journal of what it waited for.
     ///
     /// # Errors
     /// As there.
@@ -97,7 +104,7 @@ impl Client {
         key: &SpentKey,
         epoch: &Epoch,
         now: UnixSeconds,
-        waits: &mut Waits,
+        journal: &mut Journal,
     ) -> Result<Spend, Unknown> {
         let links = &*self.0;
         if now >= epoch.expires {
@@ -114,7 +121,7 @@ impl Client {
             links.memory.counters.cache_hit();
             return Ok(Spend::AlreadySpent);
         }
-        let verdict = links.add(RecordKey::spent(key), expires, waits).await?;
+        let verdict = links.add(RecordKey::spent(key), expires, journal).await?;
         // The record was written before a loss that has been noticed since: it may be the second one.
         if verdict == Spend::Admitted {
             links.memory.permits(&state)?;
@@ -139,23 +146,28 @@ impl Links {
         Ok(entered)
     }
 
-    async fn add(&self, key: RecordKey, expires: UnixSeconds, waits: &mut Waits) -> Result<Spend, Unknown> {
+    async fn add(
+        &self,
+        key: RecordKey,
+        expires: UnixSeconds,
+        journal: &mut Journal,
+    ) -> Result<Spend, Unknown> {
         let attempt = Value::unique();
-        match self.anywhere(&Command::Add { key, value: attempt, expires }, false, waits).await {
+        match self.anywhere(&Command::Add { key, value: attempt, expires }, false, journal).await {
             Ok(Reply::Stored) => Ok(Spend::Admitted),
             Ok(Reply::NotStored) => Ok(Spend::AlreadySpent),
             Ok(Reply::ServerError) => Err(Unknown::Rejected),
             Ok(Reply::Hit(_) | Reply::Miss) => Err(Unknown::Garbled), // no replies to an `add`
             Err(Failure::NotSent(reason)) => Err(reason),
-            Err(Failure::Sent(reason)) => self.whose(key, attempt, waits).await.ok_or(reason),
+            Err(Failure::Sent(reason)) => self.whose(key, attempt, journal).await.ok_or(reason),
         }
     }
 
     /// After an `add` without an answer: the record says whose attempt wrote it. Nothing is known when it is not
     /// there: the command may still be on its way, which is also why it is not repeated.
-    async fn whose(&self, key: RecordKey, attempt: Value, waits: &mut Waits) -> Option<Spend> {
+    async fn whose(&self, key: RecordKey, attempt: Value, journal: &mut Journal) -> Option<Spend> {
         let command = Command::Get(key);
-        let asking = self.anywhere(&command, true, waits);
+        let asking = self.anywhere(&command, true, journal);
         match timeout(self.memory.options.timeout, asking).await {
             Ok(Ok(Reply::Hit(value))) if value != attempt => Some(Spend::AlreadySpent),
             Ok(Ok(Reply::Hit(_))) if self.memory.options.ask_whose => Some(Spend::Admitted),
@@ -165,12 +177,19 @@ impl Links {
 
     /// Sends a command through the door with the least to do. Through the others only when no byte of it was sent, or
     /// when it may be `repeated`.
-    async fn anywhere(&self, command: &Command, repeated: bool, waits: &mut Waits) -> Result<Reply, Failure> {
+    async fn anywhere(
+        &self,
+        command: &Command,
+        repeated: bool,
+        journal: &mut Journal,
+    ) -> Result<Reply, Failure> {
         let mut failure = Failure::NotSent(NOT_CONNECTED);
         let mut tried = 0_u64;
         while let Some((index, link)) = self.next(tried) {
             tried |= 1 << index;
-            let result = link.exchange(command, waits).await;
+            let mut entry = journal.begin(Verb::of(command), u8::try_from(index).ok());
+            let result = link.exchange(command, &mut entry).await;
+            entry.end(Ended::of(&result));
             self.memory.counters.command(command, &result);
             match result {
                 Ok(reply) => return Ok(reply),
@@ -179,6 +198,7 @@ impl Links {
             }
         }
         if tried == 0 {
+            journal.begin(Verb::of(command), None).end(Ended::Refused);
             self.memory.counters.command(command, &Err(failure));
         }
         Err(failure)
@@ -201,10 +221,10 @@ impl Links {
 }
 
 impl Link {
-    async fn exchange(&self, command: &Command, waits: &mut Waits) -> Result<Reply, Failure> {
+    async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
         match &self.transport {
-            Way::Pipelined(pipelined) => pipelined.exchange(command).await,
-            Way::Pooled(pooled) => pooled.exchange(command, waits).await,
+            Way::Pipelined(pipelined) => pipelined.exchange(command, entry).await,
+            Way::Pooled(pooled) => pooled.exchange(command, entry).await,
         }
     }
 
@@ -226,11 +246,11 @@ impl Link {
 
 impl SpendStore for Client {
     async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
-        self.seen_with(key, epoch, &mut Waits::default()).await
+        self.seen_with(key, epoch, &mut Journal::default()).await
     }
 
     async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
-        self.spend_with(key, epoch, now, &mut Waits::default()).await
+        self.spend_with(key, epoch, now, &mut Journal::default()).await
     }
 
     async fn ready(&self) -> Result<(), Unknown> {

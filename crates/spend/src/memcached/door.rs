@@ -7,8 +7,8 @@ use super::probe::{Probes, Proof};
 use crate::Unknown;
 use parking_lot::Mutex;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
@@ -27,12 +27,25 @@ pub(crate) struct Door {
     /// Wakes the watch, which finds out why a connection could not be proven.
     nudge: Arc<Notify>,
     connections: AtomicUsize,
+    /// What carries clients' commands: asked when somebody wants to know, so that a command counts nothing here.
+    carriers: Mutex<Vec<Weak<dyn Carrier>>>,
+    /// Attempts of clients to connect, and those that failed.
+    connects: AtomicU64,
+    connect_failures: AtomicU64,
     /// Why the last attempt to connect failed, or the last connection.
     failure: Mutex<Unknown>,
     /// Whether its loss was logged and its return was not.
     lost: AtomicBool,
     /// Reads another memory than the other doors.
     foreign: AtomicBool,
+}
+
+/// What carries commands through a door: a lane or a pool.
+pub(crate) trait Carrier: Send + Sync {
+    /// Commands without a reply.
+    fn outstanding(&self) -> usize;
+    /// The most of them.
+    fn capacity(&self) -> usize;
 }
 
 impl Door {
@@ -46,7 +59,20 @@ impl Door {
         let connections = AtomicUsize::new(0);
         let failure = Mutex::new(Unknown::Unavailable(io::ErrorKind::NotConnected));
         let (lost, foreign) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { address, tls, connect_timeout, probes, nudge, connections, failure, lost, foreign }
+        Self {
+            address,
+            tls,
+            connect_timeout,
+            probes,
+            nudge,
+            connections,
+            carriers: Mutex::default(),
+            connects: AtomicU64::new(0),
+            connect_failures: AtomicU64::new(0),
+            failure,
+            lost,
+            foreign,
+        }
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -62,6 +88,15 @@ impl Door {
     /// answers: a frozen server's kernel accepts connections too, and mcrouter answers `version` all by itself.
     pub(crate) async fn connect_proven(&self) -> Result<Stream, Unknown> {
         let probes = self.probes().await;
+        self.connects.fetch_add(1, Ordering::Relaxed);
+        let connected = self.connect_and_prove(&probes).await;
+        if connected.is_err() {
+            self.connect_failures.fetch_add(1, Ordering::Relaxed);
+        }
+        connected
+    }
+
+    async fn connect_and_prove(&self, probes: &Probes) -> Result<Stream, Unknown> {
         let mut line = self.connect().await?;
         let replies = line.exchange(&probes.few()).await?;
         match probes.judge(&replies) {
@@ -106,11 +141,24 @@ impl Door {
         *self.failure.lock()
     }
 
+    /// A client's lane or pool, for as long as it lives.
+    pub(crate) fn carried_by(&self, carrier: Weak<dyn Carrier>) {
+        let mut carriers = self.carriers.lock();
+        carriers.retain(|known| known.strong_count() > 0);
+        carriers.push(carrier);
+    }
+
     pub(crate) fn health(&self) -> DoorHealth {
         let connections = self.connections();
+        // The last reference may be one of these: it is dropped outside of the lock.
+        let carriers: Vec<Arc<dyn Carrier>> = self.carriers.lock().iter().filter_map(Weak::upgrade).collect();
         DoorHealth {
             address: self.address.clone(),
             connections,
+            outstanding: carriers.iter().map(|carrier| carrier.outstanding()).sum(),
+            capacity: carriers.iter().map(|carrier| carrier.capacity()).sum(),
+            connects: self.connects.load(Ordering::Relaxed),
+            connect_failures: self.connect_failures.load(Ordering::Relaxed),
             foreign: self.is_foreign(),
             failure: (connections == 0).then(|| self.failure()),
         }

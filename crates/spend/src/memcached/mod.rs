@@ -92,6 +92,15 @@ pub struct DoorHealth {
     pub address: Address,
     /// Proven connections to it that can be used.
     pub connections: usize,
+    /// Commands without a reply, of all clients: those that wait to be written too, but not those that wait for a
+    /// connection of a pool.
+    pub outstanding: usize,
+    /// The most of them: the sizes of all clients' pools, or of their connections' queues.
+    pub capacity: usize,
+    /// Attempts of clients to connect since the store was opened.
+    pub connects: u64,
+    /// Those that failed: no connection in time, or one that could not be proven.
+    pub connect_failures: u64,
     /// It leads to another memory than the others.
     pub foreign: bool,
     /// How the last connection failed; `None` while there is one.

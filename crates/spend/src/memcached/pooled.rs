@@ -10,16 +10,17 @@
 //!   starve. A connection whose exchange did not finish is broken here, and a fair semaphore stands in front.
 
 use super::checked::Checked;
-use super::door::{Connected, Door};
+use super::door::{Carrier, Connected, Door};
 use super::failure::{Failure, broken};
 use super::options::Pool;
 use super::protocol::{Command, Reply};
 use super::stats::Counters;
-use crate::{Unknown, Waits};
+use crate::Unknown;
+use crate::journal::Entry;
 use bb8::{ManageConnection, RunError};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
@@ -83,12 +84,14 @@ impl Pooled {
             patience,
             counters: Arc::clone(counters),
         });
+        let carrier: Weak<dyn Carrier> = Arc::<Core>::downgrade(&core);
+        door.carried_by(carrier);
         let tending = tokio::spawn(tend(Arc::clone(&core)));
         Self { core, tending }
     }
 
-    pub(crate) async fn exchange(&self, command: &Command, waits: &mut Waits) -> Result<Reply, Failure> {
-        self.core.exchange(command, waits).await
+    pub(crate) async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
+        self.core.exchange(command, entry).await
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -96,7 +99,7 @@ impl Pooled {
     }
 
     pub(crate) fn outstanding(&self) -> usize {
-        self.core.size - self.core.turns.available_permits().min(self.core.size)
+        self.core.outstanding()
     }
 }
 
@@ -106,20 +109,31 @@ impl Drop for Pooled {
     }
 }
 
+impl Carrier for Core {
+    fn outstanding(&self) -> usize {
+        self.size - self.turns.available_permits().min(self.size)
+    }
+
+    fn capacity(&self) -> usize {
+        self.size
+    }
+}
+
 impl Core {
-    async fn exchange(&self, command: &Command, waits: &mut Waits) -> Result<Reply, Failure> {
+    async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected)));
         }
         let began = Instant::now();
         let checkout = self.checkout().await;
-        waits.pool += began.elapsed();
+        entry.journal.pool += began.elapsed();
         let (_turn, mut connection) = checkout.map_err(Failure::NotSent)?;
-        waits.health += std::mem::take(&mut connection.checked_for);
+        entry.journal.health += std::mem::take(&mut connection.checked_for);
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(self.door.failure())); // opened while this caller stood in the queue
         }
-        match timeout(self.patience, connection.exchange(command)).await {
+        let mut noting = Noting { connection, entry };
+        match timeout(self.patience, noting.connection.exchange(command)).await {
             Ok(Ok(reply)) => {
                 self.breaker.succeeded();
                 Ok(reply)
@@ -165,6 +179,19 @@ impl Core {
             self.door.failed(reason);
         }
         reason
+    }
+}
+
+/// A caller's exchange, of which its journal hears however it ends.
+struct Noting<'a, 'b> {
+    connection: bb8::PooledConnection<'a, Connector>,
+    entry: &'a mut Entry<'b>,
+}
+
+impl Drop for Noting<'_, '_> {
+    fn drop(&mut self) {
+        let exchange = &mut self.entry.exchange;
+        (exchange.written, exchange.first_byte) = self.connection.checked.stamps();
     }
 }
 

@@ -38,6 +38,13 @@ pub enum Ended {
 impl Verb {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Get, Self::Add];
+
+    pub(crate) fn of(command: &Command) -> Self {
+        match command {
+            Command::Get(_) => Self::Get,
+            Command::Add { .. } => Self::Add,
+        }
+    }
 }
 
 impl Ended {
@@ -63,7 +70,7 @@ impl Ended {
         }
     }
 
-    fn of(result: &Result<Reply, Failure>) -> Self {
+    pub(crate) fn of(result: &Result<Reply, Failure>) -> Self {
         match result {
             Ok(Reply::Stored) => Self::Stored,
             Ok(Reply::NotStored) => Self::NotStored,
@@ -88,11 +95,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn command(&self, command: &Command, result: &Result<Reply, Failure>) {
-        let verb = match command {
-            Command::Get(_) => Verb::Get,
-            Command::Add { .. } => Verb::Add,
-        };
-        self.commands[verb as usize][Ended::of(result) as usize].fetch_add(1, Relaxed);
+        self.commands[Verb::of(command) as usize][Ended::of(result) as usize].fetch_add(1, Relaxed);
     }
 
     pub(crate) fn cache_hit(&self) {

@@ -9,7 +9,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant as StdInstant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -113,7 +113,8 @@ impl Serving<'_> {
                 return Poll::Ready(Unknown::Unavailable(std::io::ErrorKind::UnexpectedEof));
             }
             self.filled += read;
-            let delivered = self.lane.deliver(&self.buffer[..self.filled], &mut self.woken);
+            let now = StdInstant::now();
+            let delivered = self.lane.deliver(&self.buffer[..self.filled], now, &mut self.woken);
             self.woken.drain(..).for_each(Waker::wake);
             let Ok(used) = delivered else { return Poll::Ready(Unknown::Garbled) };
             self.buffer.copy_within(used..self.filled, 0);
@@ -124,15 +125,17 @@ impl Serving<'_> {
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Unknown> {
         loop {
             if self.written == self.taken.len() {
+                let mut done = None;
                 if self.flushing {
                     if let Err(error) = ready!(Pin::new(&mut self.stream).poll_flush(cx)) {
                         return Poll::Ready(broken(&error));
                     }
                     self.flushing = false;
+                    done = Some(StdInstant::now());
                 }
                 self.taken.clear();
                 self.written = 0;
-                if !self.lane.take(&mut self.taken, cx.waker()) {
+                if !self.lane.take(&mut self.taken, done, cx.waker()) {
                     return Poll::Pending;
                 }
                 self.asked = true;

@@ -7,21 +7,31 @@
 //! The `get`s of a burst are joined into few ([`joined`]), behind its `add`s. Callers of one burst wait at the same
 //! time, so none of them can tell in which order they were served.
 
+mod burst;
+mod waiting;
+
 use super::joined::{self, MOST_KEYS, Piece};
 use crate::Unknown;
 use crate::memcached::failure::Failure;
 use crate::memcached::protocol::{Asked, Command, Garbled, RecordKey, Reply, Value, parse};
+use burst::{Burst, Bursts};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+pub(crate) use waiting::Waiting;
 
-type Answer = Result<Reply, Failure>;
+/// What a caller is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) result: Result<Reply, Failure>,
+    /// When the command's burst had been written, and when the read returned that brought the reply to its end.
+    pub(crate) written: Option<Instant>,
+    pub(crate) read: Option<Instant>,
+}
 
 /// For how long `get`s travel apart after joined ones were answered with an error. A router that has lost a server
 /// answers the whole command so, and twemproxy closes the connection as well.
@@ -45,8 +55,10 @@ struct Queue {
     adds: Vec<u32>,
     gets: Vec<u32>,
     gathered: Option<Instant>,
-    /// The commands without a reply that were taken, in their order, and the cells of all of them in a row.
-    order: VecDeque<Sent>,
+    /// The commands without a reply that were taken, in their order, the bursts they were taken in, and the cells of all
+    /// of them in a row.
+    order: VecDeque<What>,
+    bursts: Bursts,
     places: VecDeque<u32>,
     /// What has come of the reply to the first of them: keys found, as places in the row.
     found: Vec<(usize, Value)>,
@@ -59,13 +71,6 @@ struct Queue {
 }
 
 /// A command that was taken.
-#[derive(Clone, Copy)]
-struct Sent {
-    what: What,
-    /// When the oldest of its burst was put in.
-    since: Instant,
-}
-
 #[derive(Clone, Copy)]
 enum What {
     Add,
@@ -97,6 +102,7 @@ impl Lane {
             gets: Vec::new(),
             gathered: None,
             order: VecDeque::new(),
+            bursts: Bursts::new(),
             places: VecDeque::new(),
             found: Vec::new(),
             apart_until: None,
@@ -107,8 +113,8 @@ impl Lane {
         Self { queue: Mutex::new(queue), outstanding: AtomicUsize::new(0), limit }
     }
 
-    /// Puts a command into the queue, or refuses at once: without a connection, or when the queue is full.
-    pub(crate) fn submit(self: &Arc<Self>, command: &Command) -> Result<Waiting, Failure> {
+    /// Puts a command into the queue `now`, or refuses at once: without a connection, or when the queue is full.
+    pub(crate) fn submit(self: &Arc<Self>, command: &Command, now: Instant) -> Result<Waiting, Failure> {
         let mut queue = self.queue.lock();
         if let Some(reason) = queue.down {
             return Err(Failure::NotSent(reason));
@@ -124,14 +130,14 @@ impl Lane {
                 queue.adds.push(place);
             }
         }
-        queue.gathered.get_or_insert_with(Instant::now);
+        queue.gathered.get_or_insert(now);
         self.outstanding.store(queue.unanswered(), Ordering::Relaxed);
         let task = queue.task.take();
         drop(queue);
         if let Some(task) = task {
             task.wake();
         }
-        Ok(Waiting { lane: Arc::clone(self), place, collected: false })
+        Ok(Waiting::new(Arc::clone(self), place))
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -142,12 +148,18 @@ impl Lane {
         self.outstanding.load(Ordering::Relaxed)
     }
 
+    /// The most commands without a reply.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     // ---- For the connection's task ----
 
     /// A proven connection is there.
     pub(crate) fn open(&self) {
         let mut queue = self.queue.lock();
         debug_assert!(queue.unanswered() == 0 && queue.order.is_empty() && queue.out.is_empty());
+        debug_assert!(queue.bursts.is_empty());
         queue.down = None;
     }
 
@@ -160,14 +172,18 @@ impl Lane {
         queue.found.clear();
         queue.gathered = None;
         let sent = std::mem::take(&mut queue.places);
+        let mut bursts = std::mem::replace(&mut queue.bursts, Bursts::new());
         let adds = std::mem::take(&mut queue.adds);
         let gets = std::mem::take(&mut queue.gets);
         let mut callers = Vec::new();
         for place in sent {
-            callers.extend(queue.answer(place, Err(Failure::Sent(reason))));
+            let written = bursts.answer(1).and_then(|burst| burst.written);
+            let result = Err(Failure::Sent(reason));
+            callers.extend(queue.answer(place, Answer { result, written, read: None }));
         }
         for place in adds.into_iter().chain(gets) {
-            callers.extend(queue.answer(place, Err(Failure::NotSent(reason))));
+            let result = Err(Failure::NotSent(reason));
+            callers.extend(queue.answer(place, Answer { result, written: None, read: None }));
         }
         self.outstanding.store(0, Ordering::Relaxed);
         drop(queue);
@@ -175,10 +191,13 @@ impl Lane {
     }
 
     /// Puts the gathered commands into the empty `taken`; false, and the task is woken for the next one, when there
-    /// are none.
-    pub(crate) fn take(&self, taken: &mut Vec<u8>, task: &Waker) -> bool {
+    /// are none. `written` is when the kernel had all that was taken before.
+    pub(crate) fn take(&self, taken: &mut Vec<u8>, written: Option<Instant>, task: &Waker) -> bool {
         debug_assert!(taken.is_empty());
         let mut queue = self.queue.lock();
+        if let Some(written) = written {
+            queue.bursts.written(written);
+        }
         let Some(since) = queue.gathered.take() else {
             if !queue.task.as_ref().is_some_and(|known| known.will_wake(task)) {
                 queue.task = Some(task.clone());
@@ -186,49 +205,62 @@ impl Lane {
             return false;
         };
         std::mem::swap(&mut queue.out, taken);
-        let Queue { adds, gets, order, places, cells, apart_until, .. } = &mut *queue;
+        let Queue { adds, gets, order, bursts, places, cells, apart_until, .. } = &mut *queue;
+        bursts.take(adds.len() + gets.len(), since);
         let most = if apart_until.is_some_and(|end| since < end) { 1 } else { MOST_KEYS };
-        order.extend(adds.iter().map(|_| Sent { what: What::Add, since }));
+        order.extend(adds.iter().map(|_| What::Add));
         places.extend(adds.drain(..));
         for together in gets.chunks(most) {
             joined::encode(together.iter().filter_map(|place| cells[*place as usize].key()), taken);
-            order.push_back(Sent { what: What::Gets(together.len()), since });
+            order.push_back(What::Gets(together.len()));
         }
         places.extend(gets.drain(..));
         true
     }
 
-    /// Hands out the replies in `bytes`, puts their callers into `woken`, and returns the length of what was read.
+    /// Hands out the replies in `bytes`, the last of which were `read` now, puts their callers into `woken`, and returns the length of what was read.
     ///
     /// # Errors
     /// When the bytes are not what was asked for: nothing after them can be told apart.
-    pub(crate) fn deliver(&self, bytes: &[u8], woken: &mut Vec<Waker>) -> Result<usize, Garbled> {
+    pub(crate) fn deliver(
+        &self,
+        bytes: &[u8],
+        read: Instant,
+        woken: &mut Vec<Waker>,
+    ) -> Result<usize, Garbled> {
         let mut queue = self.queue.lock();
-        let mut read = 0;
-        while read < bytes.len() {
-            let Some(&Sent { what, .. }) = queue.order.front() else {
+        let mut used = 0;
+        while used < bytes.len() {
+            let Some(&what) = queue.order.front() else {
                 return Err(Garbled); // an answer to a question that was not sent
             };
             let length = match what {
-                What::Add => queue.deliver_add(&bytes[read..], woken)?,
-                What::Gets(number) => queue.deliver_gets(number, &bytes[read..], woken)?,
+                What::Add => queue.deliver_add(&bytes[used..], read, woken)?,
+                What::Gets(number) => queue.deliver_gets(number, &bytes[used..], read, woken)?,
             };
             match length {
-                Some(length) => read += length,
+                Some(length) => used += length,
                 None => break,
             }
         }
         self.outstanding.store(queue.unanswered(), Ordering::Relaxed);
-        Ok(read)
+        Ok(used)
     }
 
     /// When the command was put in that has waited longest.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         let queue = self.queue.lock();
-        queue.order.front().map(|sent| sent.since).or(queue.gathered)
+        queue.bursts.oldest().or(queue.gathered)
     }
 
     // ---- For a caller ----
+
+    /// When the command of a caller who has no answer had been written.
+    fn written(&self, place: u32) -> Option<Instant> {
+        let queue = self.queue.lock();
+        let index = queue.places.iter().position(|other| *other == place)?;
+        queue.bursts.of(index)?.written
+    }
 
     fn poll(&self, place: u32, cx: &Context<'_>) -> Poll<Answer> {
         let mut queue = self.queue.lock();
@@ -245,7 +277,10 @@ impl Lane {
                 Poll::Pending
             }
             // A place belongs to its caller until it is released, so neither of these can be.
-            Cell::Abandoned { .. } | Cell::Free => Poll::Ready(Err(Failure::Sent(Unknown::Garbled))),
+            Cell::Abandoned { .. } | Cell::Free => {
+                let result = Err(Failure::Sent(Unknown::Garbled));
+                Poll::Ready(Answer { result, written: None, read: None })
+            }
         }
     }
 
@@ -267,11 +302,17 @@ impl Queue {
     }
 
     /// The reply to the `add` that comes next; its length, if it is complete.
-    fn deliver_add(&mut self, bytes: &[u8], woken: &mut Vec<Waker>) -> Result<Option<usize>, Garbled> {
+    fn deliver_add(
+        &mut self,
+        bytes: &[u8],
+        read: Instant,
+        woken: &mut Vec<Waker>,
+    ) -> Result<Option<usize>, Garbled> {
         let Some((reply, length)) = parse(&Asked::Add, bytes)? else { return Ok(None) };
         self.order.pop_front();
         let place = self.places.pop_front().ok_or(Garbled)?;
-        woken.extend(self.answer(place, Ok(reply)));
+        let burst = self.bursts.answer(1).ok_or(Garbled)?;
+        woken.extend(self.answer(place, burst.brought(reply, read)));
         Ok(Some(length))
     }
 
@@ -281,6 +322,7 @@ impl Queue {
         &mut self,
         number: usize,
         bytes: &[u8],
+        read: Instant,
         woken: &mut Vec<Waker>,
     ) -> Result<Option<usize>, Garbled> {
         let Self { places, cells, found, .. } = &*self;
@@ -300,10 +342,11 @@ impl Queue {
                 }
                 self.order.pop_front();
                 let found = std::mem::take(&mut self.found);
+                let burst = self.bursts.answer(number).ok_or(Garbled)?;
                 for index in 0..number {
                     let place = self.places.pop_front().ok_or(Garbled)?;
                     let value = found.iter().find(|(found, _)| *found == index).map(|(_, value)| *value);
-                    woken.extend(self.answer(place, Ok(value.map_or(others, Reply::Hit))));
+                    woken.extend(self.answer(place, burst.brought(value.map_or(others, Reply::Hit), read)));
                 }
             }
         }
@@ -340,6 +383,12 @@ impl Queue {
     }
 }
 
+impl Burst {
+    fn brought(&self, reply: Reply, read: Instant) -> Answer {
+        Answer { result: Ok(reply), written: self.written, read: Some(read) }
+    }
+}
+
 impl Cell {
     /// The key of a `get` without a reply.
     fn key(&self) -> Option<&RecordKey> {
@@ -348,31 +397,6 @@ impl Cell {
                 Some(key)
             }
             _ => None,
-        }
-    }
-}
-
-/// One caller's wait for its reply. Dropped early, its place stays in the order until the reply has come.
-pub(crate) struct Waiting {
-    lane: Arc<Lane>,
-    place: u32,
-    collected: bool,
-}
-
-impl Future for Waiting {
-    type Output = Answer;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
-        let answer = self.lane.poll(self.place, cx);
-        self.collected = answer.is_ready();
-        answer
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if !self.collected {
-            self.lane.abandon(self.place);
         }
     }
 }

@@ -7,13 +7,14 @@ mod connection;
 mod joined;
 mod lane;
 
-use super::door::Door;
+use super::door::{Carrier, Door};
 use super::failure::Failure;
 use super::protocol::{Command, Reply};
 use crate::Unknown;
-use lane::Lane;
+use crate::journal::Entry;
+use lane::{Lane, Waiting};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -27,17 +28,22 @@ impl Pipelined {
     pub(crate) fn start(door: &Arc<Door>, connections: usize, queue: usize, patience: Duration) -> Self {
         let lanes = (0..connections.max(1)).map(|_| {
             let lane = Arc::new(Lane::new(queue.max(1)));
+            let carrier: Weak<dyn Carrier> = Arc::<Lane>::downgrade(&lane);
+            door.carried_by(carrier);
             let task = tokio::spawn(connection::run(Arc::clone(&lane), Arc::clone(door), patience));
             (lane, task)
         });
         Self { lanes: lanes.collect() }
     }
 
-    pub(crate) async fn exchange(&self, command: &Command) -> Result<Reply, Failure> {
+    pub(crate) async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
         let idlest =
             self.lanes.iter().filter(|(lane, _)| lane.is_up()).min_by_key(|(lane, _)| lane.outstanding());
         match idlest.or(self.lanes.first()) {
-            Some((lane, _)) => lane.submit(command)?.await,
+            Some((lane, _)) => {
+                let waiting = lane.submit(command, entry.exchange.began)?;
+                Noting { waiting, entry }.answer().await
+            }
             None => Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected))),
         }
     }
@@ -48,6 +54,39 @@ impl Pipelined {
 
     pub(crate) fn outstanding(&self) -> usize {
         self.lanes.iter().map(|(lane, _)| lane.outstanding()).sum()
+    }
+}
+
+/// A caller's wait, of which its journal hears however it ends.
+struct Noting<'a, 'b> {
+    waiting: Waiting,
+    entry: &'a mut Entry<'b>,
+}
+
+impl Noting<'_, '_> {
+    async fn answer(mut self) -> Result<Reply, Failure> {
+        let answer = (&mut self.waiting).await;
+        self.entry.exchange.written = answer.written;
+        self.entry.exchange.first_byte = answer.read;
+        answer.result
+    }
+}
+
+impl Drop for Noting<'_, '_> {
+    fn drop(&mut self) {
+        if let written @ Some(_) = self.waiting.written() {
+            self.entry.exchange.written = written;
+        }
+    }
+}
+
+impl Carrier for Lane {
+    fn outstanding(&self) -> usize {
+        self.outstanding()
+    }
+
+    fn capacity(&self) -> usize {
+        self.limit()
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::memcached::protocol::{Kind, VALUE_LEN};
 use postern_token::UnixSeconds;
+use std::future::Future;
 use std::pin::pin;
 
 fn key(number: u8) -> RecordKey {
@@ -33,14 +34,14 @@ fn lane() -> Arc<Lane> {
 
 fn taken(lane: &Lane) -> String {
     let mut taken = Vec::new();
-    assert!(lane.take(&mut taken, Waker::noop()));
+    assert!(lane.take(&mut taken, None, Waker::noop()));
     String::from_utf8(taken).unwrap()
 }
 
 /// What a caller is told when it looks now.
-fn told(waiting: Waiting) -> Option<Answer> {
+fn told(waiting: Waiting) -> Option<Result<Reply, Failure>> {
     match pin!(waiting).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => Some(answer),
+        Poll::Ready(answer) => Some(answer.result),
         Poll::Pending => None,
     }
 }
@@ -50,7 +51,7 @@ fn deliver(lane: &Lane, replies: &str) -> Result<(), Garbled> {
     let mut held = Vec::new();
     for byte in replies.bytes() {
         held.push(byte);
-        let used = lane.deliver(&held, &mut Vec::new())?;
+        let used = lane.deliver(&held, Instant::now(), &mut Vec::new())?;
         held.drain(..used);
     }
     assert!(held.is_empty(), "left over: {:?}", held.escape_ascii());
@@ -61,7 +62,8 @@ fn deliver(lane: &Lane, replies: &str) -> Result<(), Garbled> {
 fn the_gets_of_a_burst_are_one_command_behind_its_adds() {
     let lane = lane();
     let commands = [get(1), add(2), get(3), get(4)];
-    let [first, second, third, fourth] = commands.map(|command| lane.submit(&command).unwrap());
+    let [first, second, third, fourth] =
+        commands.map(|command| lane.submit(&command, Instant::now()).unwrap());
     let sent = taken(&lane);
     assert_eq!(sent.matches("get ").count(), 1);
     assert!(sent.starts_with("add ") && sent.ends_with(&format!("get {} {} {}\r\n", key(1), key(3), key(4))));
@@ -78,7 +80,7 @@ fn the_gets_of_a_burst_are_one_command_behind_its_adds() {
 #[test]
 fn nobody_is_answered_before_the_end() {
     let lane = lane();
-    let waiting = lane.submit(&get(1)).unwrap();
+    let waiting = lane.submit(&get(1), Instant::now()).unwrap();
     taken(&lane);
     deliver(&lane, &block(1)).unwrap();
     assert_eq!(lane.outstanding(), 1);
@@ -87,7 +89,7 @@ fn nobody_is_answered_before_the_end() {
     assert_eq!(told(waiting), Some(Err(Failure::Sent(Unknown::Garbled))));
     // What had come is not carried over to the next connection.
     lane.open();
-    let waiting = lane.submit(&get(1)).unwrap();
+    let waiting = lane.submit(&get(1), Instant::now()).unwrap();
     taken(&lane);
     deliver(&lane, "END\r\n").unwrap();
     assert_eq!(told(waiting), Some(Ok(Reply::Miss)));
@@ -97,11 +99,11 @@ fn nobody_is_answered_before_the_end() {
 fn a_caller_that_went_away_keeps_its_place_among_the_keys() {
     let lane = lane();
     let mut waiting: Vec<Option<Waiting>> =
-        (0..5).map(|number| Some(lane.submit(&get(number)).unwrap())).collect();
+        (0..5).map(|number| Some(lane.submit(&get(number), Instant::now()).unwrap())).collect();
     waiting[1] = None; // before it is sent
     taken(&lane);
     waiting[3] = None; // after
-    let newcomer = lane.submit(&get(9)).unwrap();
+    let newcomer = lane.submit(&get(9), Instant::now()).unwrap();
     deliver(&lane, &format!("{}{}{}END\r\n", block(1), block(2), block(3))).unwrap();
     for (number, waiting) in (0..).zip(waiting) {
         let expected = if number == 2 { Reply::Hit(value(2)) } else { Reply::Miss };
@@ -115,7 +117,7 @@ fn a_caller_that_went_away_keeps_its_place_among_the_keys() {
 #[test]
 fn an_error_behind_some_blocks_is_the_others_reply() {
     let lane = lane();
-    let [first, second] = [get(1), get(2)].map(|command| lane.submit(&command).unwrap());
+    let [first, second] = [get(1), get(2)].map(|command| lane.submit(&command, Instant::now()).unwrap());
     taken(&lane);
     deliver(&lane, &format!("{}SERVER_ERROR unavailable\r\n", block(2))).unwrap();
     assert_eq!(told(first), Some(Ok(Reply::ServerError)));
@@ -126,7 +128,7 @@ fn an_error_behind_some_blocks_is_the_others_reply() {
 fn after_an_error_gets_travel_apart_for_a_while() {
     let lane = lane();
     let burst = || {
-        let waiting = [get(1), get(2)].map(|command| lane.submit(&command).unwrap());
+        let waiting = [get(1), get(2)].map(|command| lane.submit(&command, Instant::now()).unwrap());
         (taken(&lane).matches("get ").count(), waiting)
     };
     let (commands, _waiting) = burst();
@@ -146,13 +148,13 @@ fn after_an_error_gets_travel_apart_for_a_while() {
 #[test]
 fn two_callers_with_one_key_are_both_answered() {
     let lane = lane();
-    let [first, second] = [get(1), get(1)].map(|command| lane.submit(&command).unwrap());
+    let [first, second] = [get(1), get(1)].map(|command| lane.submit(&command, Instant::now()).unwrap());
     taken(&lane);
     deliver(&lane, &format!("{}{}END\r\n", block(1), block(1))).unwrap();
     assert_eq!(told(first), Some(Ok(Reply::Hit(value(1)))));
     assert_eq!(told(second), Some(Ok(Reply::Hit(value(1)))));
     // A third block would be nobody's.
-    let [first, second] = [get(1), get(1)].map(|command| lane.submit(&command).unwrap());
+    let [first, second] = [get(1), get(1)].map(|command| lane.submit(&command, Instant::now()).unwrap());
     taken(&lane);
     assert_eq!(deliver(&lane, &block(1).repeat(3)), Err(Garbled));
     drop((first, second));
@@ -161,7 +163,8 @@ fn two_callers_with_one_key_are_both_answered() {
 #[test]
 fn many_gets_are_several_commands() {
     let lane = lane();
-    let waiting: Vec<Waiting> = (0..70).map(|number| lane.submit(&get(number)).unwrap()).collect();
+    let waiting: Vec<Waiting> =
+        (0..70).map(|number| lane.submit(&get(number), Instant::now()).unwrap()).collect();
     assert_eq!(taken(&lane).matches("get ").count(), 3);
     deliver(&lane, &format!("END\r\n{}END\r\nSERVER_ERROR\r\n", block(40))).unwrap();
     for (number, waiting) in (0..).zip(waiting) {
@@ -177,9 +180,10 @@ fn many_gets_are_several_commands() {
 #[test]
 fn what_was_not_taken_was_not_sent() {
     let lane = lane();
-    let [sent_get, sent_add] = [get(1), add(2)].map(|command| lane.submit(&command).unwrap());
+    let [sent_get, sent_add] = [get(1), add(2)].map(|command| lane.submit(&command, Instant::now()).unwrap());
     taken(&lane);
-    let [other_get, other_add] = [get(3), add(4)].map(|command| lane.submit(&command).unwrap());
+    let [other_get, other_add] =
+        [get(3), add(4)].map(|command| lane.submit(&command, Instant::now()).unwrap());
     lane.close(Unknown::TimedOut);
     for waiting in [sent_get, sent_add] {
         assert_eq!(told(waiting), Some(Err(Failure::Sent(Unknown::TimedOut))));
@@ -194,11 +198,11 @@ fn what_was_not_taken_was_not_sent() {
 fn the_limit_counts_what_was_sent_and_what_was_not() {
     let lane = Arc::new(Lane::new(3));
     lane.open();
-    let _waiting = [get(1), add(2)].map(|command| lane.submit(&command).unwrap());
+    let _waiting = [get(1), add(2)].map(|command| lane.submit(&command, Instant::now()).unwrap());
     taken(&lane);
-    let _third = lane.submit(&get(3)).unwrap();
-    let refused = lane.submit(&add(4)).err();
+    let _third = lane.submit(&get(3), Instant::now()).unwrap();
+    let refused = lane.submit(&add(4), Instant::now()).err();
     assert_eq!(refused, Some(Failure::NotSent(Unknown::Overloaded)));
     deliver(&lane, "STORED\r\n").unwrap();
-    assert!(lane.submit(&add(4)).is_ok());
+    assert!(lane.submit(&add(4), Instant::now()).is_ok());
 }

@@ -1,0 +1,169 @@
+//! What one call asked of the store, and where the time of each exchange went.
+
+use crate::memcached::{Ended, Verb};
+pub use postern_tcp_info::TcpFacts;
+use smallvec::SmallVec;
+use std::time::{Duration, Instant};
+
+/// The most exchanges of one call that are listed. A hint and a verdict are two; a third comes when a command went
+/// unanswered, and others with several doors of which some are down.
+const MOST: usize = 4;
+
+/// What one call waited for, and its exchanges with the store. Added to, so that a retry counts too, and a journal can be
+/// kept for several calls.
+///
+/// Some 600 bytes without anything on the heap; a new one is made by writing four of its fields.
+#[derive(Clone, Debug, Default)]
+pub struct Journal {
+    /// The wait for a connection of the pool.
+    pub pool: Duration,
+    /// The wait for the check of a connection before its use; part of `pool`.
+    pub health: Duration,
+    /// Never more than its inline room.
+    exchanges: SmallVec<[Exchange; MOST]>,
+    left_out: usize,
+}
+
+/// One command and its reply, or one attempt at it: a retry through another door is an exchange of its own.
+///
+/// Each moment is there when it came, in this order: `began`, `written`, `first_byte`, `finished`.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange {
+    /// What was asked.
+    pub verb: Verb,
+    /// How it ended. [`Ended::TimedOut`] also when the caller gave up first.
+    pub ended: Ended,
+    /// The door, as an index of [`Health::doors`](crate::memcached::Health::doors). `None` when nothing was sent because
+    /// no door was up.
+    pub door: Option<u8>,
+    /// When the caller asked.
+    pub began: Instant,
+    /// When the last byte of the command, and of those that were sent in one write with it, had been given to the kernel.
+    /// `None` when it was not, or when the reply came before that.
+    pub written: Option<Instant>,
+    /// When the first byte of the reply was read. Of pipelined commands: when the read returned that brought the reply to
+    /// its end.
+    pub first_byte: Option<Instant>,
+    /// When the caller had the reply, or was told that there is none.
+    pub finished: Instant,
+    /// The connection as the kernel saw it when the reply was read or given up: only of an exchange that took longer than
+    /// [`Options::slow`](crate::memcached::Options::slow), and only over TCP.
+    pub tcp: Option<TcpFacts>,
+}
+
+impl Journal {
+    /// The exchanges, in the order in which they ended: at most four, the first ones.
+    #[must_use]
+    pub fn exchanges(&self) -> &[Exchange] {
+        &self.exchanges
+    }
+
+    /// How many exchanges came after those that are listed.
+    #[must_use]
+    pub fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    /// Adds what another journal holds: the waits, and the exchanges behind the own.
+    pub fn absorb(&mut self, other: Self) {
+        self.pool += other.pool;
+        self.health += other.health;
+        other.exchanges.into_iter().for_each(|exchange| self.push(exchange));
+        self.left_out += other.left_out;
+    }
+
+    /// An exchange begins now.
+    pub(crate) fn begin(&mut self, verb: Verb, door: Option<u8>) -> Entry<'_> {
+        let began = Instant::now();
+        let exchange = Exchange {
+            verb,
+            ended: Ended::TimedOut,
+            door,
+            began,
+            written: None,
+            first_byte: None,
+            finished: began,
+            tcp: None,
+        };
+        Entry { journal: self, exchange }
+    }
+
+    fn push(&mut self, exchange: Exchange) {
+        if self.exchanges.len() < MOST {
+            self.exchanges.push(exchange);
+        } else {
+            self.left_out += 1;
+        }
+    }
+}
+
+/// An exchange that is under way. It is listed when this is dropped, and so also when the caller gives up half-way.
+pub(crate) struct Entry<'a> {
+    pub(crate) journal: &'a mut Journal,
+    pub(crate) exchange: Exchange,
+}
+
+impl Entry<'_> {
+    pub(crate) fn end(mut self, ended: Ended) {
+        self.exchange.ended = ended;
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.exchange.finished = Instant::now();
+        self.journal.push(self.exchange);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal(number: usize) -> Journal {
+        let mut journal =
+            Journal { pool: Duration::from_secs(2), health: Duration::from_secs(1), ..Default::default() };
+        for index in 0..number {
+            journal.begin(Verb::Add, u8::try_from(index).ok()).end(Ended::Stored);
+        }
+        journal
+    }
+
+    fn doors(journal: &Journal) -> Vec<Option<u8>> {
+        journal.exchanges().iter().map(|exchange| exchange.door).collect()
+    }
+
+    #[test]
+    fn the_first_are_listed_and_the_others_counted() {
+        let journal = journal(MOST + 2);
+        assert_eq!(doors(&journal), [Some(0), Some(1), Some(2), Some(3)]);
+        assert_eq!(journal.left_out(), 2);
+        assert!(!journal.exchanges.spilled(), "on the heap");
+    }
+
+    #[test]
+    fn one_journal_absorbs_another() {
+        let mut one = journal(3);
+        one.absorb(journal(0));
+        assert_eq!((one.exchanges().len(), one.left_out()), (3, 0));
+        one.absorb(journal(MOST + 1));
+        assert_eq!(doors(&one), [Some(0), Some(1), Some(2), Some(0)]);
+        assert_eq!(one.left_out(), 4);
+        assert_eq!((one.pool, one.health), (Duration::from_secs(6), Duration::from_secs(3)));
+        assert!(!one.exchanges.spilled(), "on the heap");
+    }
+
+    #[test]
+    fn a_caller_that_gives_up_leaves_an_entry() {
+        let mut journal = Journal::default();
+        drop(journal.begin(Verb::Get, Some(1)));
+        let [exchange] = journal.exchanges() else { panic!("{journal:?}") };
+        assert_eq!((exchange.verb, exchange.ended), (Verb::Get, Ended::TimedOut));
+        assert!(exchange.written.is_none() && exchange.finished >= exchange.began);
+    }
+
+    #[test]
+    fn a_journal_stays_small() {
+        assert!(size_of::<Journal>() <= 640, "{}", size_of::<Journal>());
+    }
+}

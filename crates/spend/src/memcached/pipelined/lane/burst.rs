@@ -1,0 +1,67 @@
+//! What the commands of one write have in common.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// The bursts that were taken and are not answered to their end, in their order. One stamp does for all commands of a
+/// burst, so that a command costs no look at the clock.
+pub(super) struct Bursts(VecDeque<Burst>);
+
+/// The commands that were taken at once.
+#[derive(Clone, Copy)]
+pub(super) struct Burst {
+    /// Callers without a reply.
+    left: usize,
+    /// When the oldest of its commands was put in.
+    pub(super) since: Instant,
+    /// When the kernel had all of it.
+    pub(super) written: Option<Instant>,
+}
+
+impl Bursts {
+    pub(super) fn new() -> Self {
+        Self(VecDeque::new())
+    }
+
+    /// A burst of so many callers is about to be written.
+    pub(super) fn take(&mut self, callers: usize, since: Instant) {
+        self.0.push_back(Burst { left: callers, since, written: None });
+    }
+
+    /// The one that was taken last has been written: there is never more than one that is not. It may be answered
+    /// already, and with it all before it.
+    pub(super) fn written(&mut self, at: Instant) {
+        if let Some(last) = self.0.back_mut() {
+            last.written = Some(at);
+        }
+    }
+
+    /// The next so many callers, all of one burst, are answered; theirs.
+    pub(super) fn answer(&mut self, callers: usize) -> Option<Burst> {
+        let first = self.0.front_mut()?;
+        first.left = first.left.saturating_sub(callers);
+        let burst = *first;
+        if burst.left == 0 {
+            self.0.pop_front();
+        }
+        Some(burst)
+    }
+
+    /// The burst of the caller who is at this place of the row.
+    pub(super) fn of(&self, mut index: usize) -> Option<Burst> {
+        let own = |burst: &&Burst| {
+            let within = index < burst.left;
+            index = index.saturating_sub(burst.left);
+            within
+        };
+        self.0.iter().find(own).copied()
+    }
+
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.0.front().map(|burst| burst.since)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

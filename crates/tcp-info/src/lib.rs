@@ -1,0 +1,164 @@
+//! What the kernel knows of a TCP connection: `TCP_INFO`, as far as it tells why a reply was late.
+//!
+//! Why this crate, and why `unsafe`: the option is a struct that grows with the kernel, and neither the standard library
+//! nor the safe wrappers of socket options read it. So one call of `getsockopt` is made here and nowhere else; every
+//! other crate of the workspace but `postern-raw-rsa` forbids `unsafe`.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// A connection at one moment, as its sender's side sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpFacts {
+    /// The smoothed time from a segment to its acknowledgement, to the microsecond. Acknowledgements that the peer
+    /// delays are in it, so it grows towards 40 ms where every reply is late.
+    pub rtt: Duration,
+    /// The smoothed deviation of `rtt`.
+    pub rtt_var: Duration,
+    /// The shortest of the last minutes: the network's part. As `rtt` on a kernel that does not say (before 4.6).
+    pub rtt_min: Duration,
+    /// Segments that were sent again since the connection began.
+    pub retransmits: u32,
+    /// Segments that are sent and not acknowledged.
+    pub unacknowledged: u32,
+    /// Those of them that are taken for lost.
+    pub lost: u32,
+}
+
+/// Reads `TCP_INFO` of a connection: one system call, which neither waits nor changes anything.
+///
+/// # Errors
+/// When the socket is not one of TCP, and where the system is not Linux.
+pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpFacts> {
+    system::read(socket)
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use super::{BorrowedFd, Duration, TcpFacts, io};
+    use libc::tcp_info;
+    use std::mem::{offset_of, size_of};
+    use std::os::fd::AsRawFd;
+
+    /// Bytes and not the struct: an old kernel fills a part of it.
+    const ROOM: usize = size_of::<tcp_info>();
+
+    pub(super) fn read(socket: BorrowedFd<'_>) -> io::Result<TcpFacts> {
+        let mut bytes = [0_u8; ROOM];
+        let mut length = ROOM as libc::socklen_t; // some 250 bytes
+        // SAFETY: `socket` is open for as long as it is borrowed. The kernel writes at most `length` bytes to the
+        // pointer, and `bytes` has as many, of a type that any bytes are valid for; it writes the number of those it
+        // filled to `length`. Both live until the call returns, and nothing else refers to them meanwhile.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                bytes.as_mut_ptr().cast(),
+                &mut length,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        facts(bytes.get(..length as usize).unwrap_or(&bytes))
+    }
+
+    /// What was filled, which must reach as far as the fields of Linux 3.
+    pub(super) fn facts(filled: &[u8]) -> io::Result<TcpFacts> {
+        let at = |offset: usize| {
+            let number = filled.get(offset..).and_then(|rest| rest.first_chunk());
+            number.map(|number| u32::from_ne_bytes(*number)).ok_or(io::ErrorKind::UnexpectedEof)
+        };
+        let span = |offset| at(offset).map(|microseconds| Duration::from_micros(microseconds.into()));
+        let rtt = span(offset_of!(tcp_info, tcpi_rtt))?;
+        Ok(TcpFacts {
+            rtt,
+            rtt_var: span(offset_of!(tcp_info, tcpi_rttvar))?,
+            rtt_min: span(offset_of!(tcp_info, tcpi_min_rtt)).unwrap_or(rtt).min(rtt),
+            retransmits: at(offset_of!(tcp_info, tcpi_total_retrans))?,
+            unacknowledged: at(offset_of!(tcp_info, tcpi_unacked))?,
+            lost: at(offset_of!(tcp_info, tcpi_lost))?,
+        })
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use super::{BorrowedFd, TcpFacts, io};
+
+    pub(super) fn read(_: BorrowedFd<'_>) -> io::Result<TcpFacts> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_connection_has_a_round_trip_time_after_an_exchange() {
+        let (mut near, mut far) = connection();
+        near.write_all(b"asked").unwrap();
+        far.read_exact(&mut [0; 5]).unwrap();
+        far.write_all(b"reply").unwrap();
+        near.read_exact(&mut [0; 5]).unwrap();
+        let facts = tcp_info(near.as_fd()).unwrap();
+        assert!(facts.rtt > Duration::ZERO && facts.rtt_var > Duration::ZERO, "{facts:?}");
+        assert!(facts.rtt_min > Duration::ZERO && facts.rtt_min <= facts.rtt, "{facts:?}");
+        assert_eq!((facts.unacknowledged, facts.lost, facts.retransmits), (0, 0, 0), "{facts:?}");
+    }
+
+    #[test]
+    fn a_connection_that_has_ended_is_still_described() {
+        let (near, far) = connection();
+        drop(far);
+        assert!(tcp_info(near.as_fd()).is_ok());
+    }
+
+    #[test]
+    fn what_is_not_tcp_is_an_error() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        assert!(tcp_info(one.as_fd()).is_err());
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(tcp_info(udp.as_fd()).is_err());
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(tcp_info(file.as_fd()).is_err());
+    }
+
+    /// As kernels of several ages fill it: each number is at its own place, and none is made up.
+    #[test]
+    fn an_older_kernel_says_less() {
+        // The offsets of linux/tcp.h, which do not move: unacked 24, lost 32, rtt 68, rttvar 72, total_retrans 100,
+        // min_rtt 148.
+        let mut bytes = [0_u8; 152];
+        for (offset, number) in [(24, 1_u32), (32, 2), (68, 3_000), (72, 4_000), (100, 5), (148, 60)] {
+            bytes[offset..offset + 4].copy_from_slice(&number.to_ne_bytes());
+        }
+        let all = TcpFacts {
+            rtt: Duration::from_millis(3),
+            rtt_var: Duration::from_millis(4),
+            rtt_min: Duration::from_micros(60),
+            retransmits: 5,
+            unacknowledged: 1,
+            lost: 2,
+        };
+        assert_eq!(system::facts(&bytes).unwrap(), all);
+        let older = TcpFacts { rtt_min: all.rtt, ..all };
+        assert_eq!(system::facts(&bytes[..104]).unwrap(), older);
+        assert_eq!(system::facts(&bytes[..103]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(system::facts(&[]).is_err());
+    }
+}
