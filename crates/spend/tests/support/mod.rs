@@ -172,6 +172,7 @@ pub fn options(addresses: Vec<Address>, transport: Transport) -> Options {
         tls: None,
         transport,
         timeout: Duration::from_secs(5),
+        slow: Duration::from_millis(20),
         connect_timeout: Duration::from_secs(5),
         canary_interval: Duration::from_millis(100),
         on_loss: OnLoss::Warn,

@@ -51,7 +51,7 @@ fn deliver(lane: &Lane, replies: &str) -> Result<(), Garbled> {
     let mut held = Vec::new();
     for byte in replies.bytes() {
         held.push(byte);
-        let used = lane.deliver(&held, Instant::now(), &mut Vec::new())?;
+        let used = lane.deliver(&held, &Read::new(Duration::MAX, &|| None), &mut Vec::new())?;
         held.drain(..used);
     }
     assert!(held.is_empty(), "left over: {:?}", held.escape_ascii());
@@ -85,7 +85,7 @@ fn nobody_is_answered_before_the_end() {
     deliver(&lane, &block(1)).unwrap();
     assert_eq!(lane.outstanding(), 1);
     assert_eq!(deliver(&lane, "SERVER_ERROR late\r\n"), Err(Garbled));
-    lane.close(Unknown::Garbled);
+    lane.close(Unknown::Garbled, None);
     assert_eq!(told(waiting), Some(Err(Failure::Sent(Unknown::Garbled))));
     // What had come is not carried over to the next connection.
     lane.open();
@@ -134,7 +134,7 @@ fn after_an_error_gets_travel_apart_for_a_while() {
     let (commands, _waiting) = burst();
     assert_eq!(commands, 1);
     deliver(&lane, "SERVER_ERROR unavailable\r\n").unwrap();
-    lane.close(Unknown::TimedOut); // as twemproxy does
+    lane.close(Unknown::TimedOut, None); // as twemproxy does
     lane.open();
     let (commands, [first, second]) = burst();
     assert_eq!(commands, 2);
@@ -184,7 +184,7 @@ fn what_was_not_taken_was_not_sent() {
     taken(&lane);
     let [other_get, other_add] =
         [get(3), add(4)].map(|command| lane.submit(&command, Instant::now()).unwrap());
-    lane.close(Unknown::TimedOut);
+    lane.close(Unknown::TimedOut, None);
     for waiting in [sent_get, sent_add] {
         assert_eq!(told(waiting), Some(Err(Failure::Sent(Unknown::TimedOut))));
     }
