@@ -12,9 +12,12 @@ use postern_spend::{Backend, Embedded, StoreError};
 use postern_token::UnixSeconds;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The most connections in one pool: memcached's own default for all of its clients is 1,024.
 const MOST_POOLED: usize = 10_000;
+/// A store command that takes longer has its connection looked at, for the trace.
+const SLOW: Duration = Duration::from_millis(20);
 
 /// Why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +128,7 @@ fn options(config: &MemcachedConfig, workers: usize) -> Result<Options, BackendE
         addresses,
         transport,
         timeout: config.timeout.get(),
+        slow: SLOW,
         connect_timeout: config.connect_timeout.get(),
         canary_interval: config.canary_interval.get(),
         on_loss: match config.on_loss {

@@ -1,8 +1,11 @@
 //! What one call asked of the store, and where the time of each exchange went.
 
+mod stall;
+
 use crate::memcached::{Ended, Verb};
 pub use postern_tcp_info::TcpFacts;
 use smallvec::SmallVec;
+pub use stall::Stall;
 use std::time::{Duration, Instant};
 
 /// The most exchanges of one call that are listed. A hint and a verdict are two; a third comes when a command went

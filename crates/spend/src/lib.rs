@@ -18,5 +18,5 @@ mod store;
 
 pub use contract::{Epoch, Seen, Spend, SpendStore, Unknown};
 pub use embedded::{Embedded, Fsync, Stats, StoreError};
-pub use journal::{Exchange, Journal, TcpFacts};
+pub use journal::{Exchange, Journal, Stall, TcpFacts};
 pub use store::{Backend, Store};

@@ -1,7 +1,9 @@
 //! Where a memcached, mcrouter or twemproxy listens, and connections to it.
 
+use postern_tcp_info::{TcpFacts, tcp_info};
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::str::FromStr;
@@ -114,6 +116,17 @@ pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<TlsStream<Stream>>),
+}
+
+impl Stream {
+    /// What the kernel knows of the connection, where it is one of TCP.
+    pub(crate) fn tcp_facts(&self) -> Option<TcpFacts> {
+        match self {
+            Self::Tcp(stream) => tcp_info(stream.as_fd()).ok(),
+            Self::Unix(_) => None,
+            Self::Tls(stream) => stream.get_ref().0.tcp_facts(),
+        }
+    }
 }
 
 impl AsyncRead for Stream {

@@ -3,6 +3,7 @@
 use super::address::Stream;
 use super::protocol::{Asked, Command, LONGEST_REPLY, Reply, VALUE_LEN, Value, exptime, parse};
 use memcache_async::ascii::Protocol;
+use postern_tcp_info::TcpFacts;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -94,6 +95,11 @@ impl Checked {
     /// When the last command had been written, and when the first byte of its reply was read.
     pub(crate) fn stamps(&self) -> (Option<Instant>, Option<Instant>) {
         (self.written, self.first_byte)
+    }
+
+    /// What the kernel knows of the connection.
+    pub(crate) fn tcp_facts(&self) -> Option<TcpFacts> {
+        self.stream.get_ref().tcp_facts()
     }
 
     /// Asks for the version.

@@ -46,13 +46,13 @@ enum Way {
 impl Client {
     /// Starts the connections, on the present runtime.
     pub(super) fn start(memory: &Arc<Memory>) -> Self {
-        let patience = memory.options.timeout;
+        let limits = memory.options.limits();
         let links = memory.doors.iter().map(|door| {
             let transport = match &memory.options.transport {
                 Transport::Pipelined { connections, queue } => {
-                    Way::Pipelined(Pipelined::start(door, *connections, *queue, patience))
+                    Way::Pipelined(Pipelined::start(door, *connections, *queue, limits))
                 }
-                Transport::Pooled(pool) => Way::Pooled(Pooled::start(door, pool, patience, &memory.counters)),
+                Transport::Pooled(pool) => Way::Pooled(Pooled::start(door, pool, limits, &memory.counters)),
             };
             Link { door: Arc::clone(door), transport }
         });

@@ -14,6 +14,8 @@ pub struct Options {
     pub transport: Transport,
     /// How long a command may take. What takes longer is unknown, and its connection is closed.
     pub timeout: Duration,
+    /// What takes longer has the connection's `TCP_INFO` read, for the journal.
+    pub slow: Duration,
     /// How long connecting may take, and then proving the connection.
     pub connect_timeout: Duration,
     /// How often the canaries are read, and the doors proven.
@@ -25,6 +27,21 @@ pub struct Options {
     pub ask_whose: bool,
     /// Memory for keys known to be spent, in bytes for each epoch.
     pub cache_bytes: usize,
+}
+
+/// What the time of an exchange is held against.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// [`Options::timeout`].
+    pub(crate) patience: Duration,
+    /// [`Options::slow`].
+    pub(crate) slow: Duration,
+}
+
+impl Options {
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { patience: self.timeout, slow: self.slow }
+    }
 }
 
 /// How commands travel.

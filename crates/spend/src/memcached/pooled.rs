@@ -12,7 +12,7 @@
 use super::checked::Checked;
 use super::door::{Carrier, Connected, Door};
 use super::failure::{Failure, broken};
-use super::options::Pool;
+use super::options::{Limits, Pool};
 use super::protocol::{Command, Reply};
 use super::stats::Counters;
 use crate::Unknown;
@@ -43,18 +43,13 @@ struct Core {
     door: Arc<Door>,
     breaker: Breaker,
     options: Pool,
-    patience: Duration,
+    limits: Limits,
     counters: Arc<Counters>,
 }
 
 impl Pooled {
     /// Builds the pool on the present runtime. Until a connection is proven, everything is refused.
-    pub(crate) fn start(
-        door: &Arc<Door>,
-        options: &Pool,
-        patience: Duration,
-        counters: &Arc<Counters>,
-    ) -> Self {
+    pub(crate) fn start(door: &Arc<Door>, options: &Pool, limits: Limits, counters: &Arc<Counters>) -> Self {
         let size = options.size.max(1);
         let pool = bb8::Pool::builder()
             .max_size(u32::try_from(size).unwrap_or(u32::MAX))
@@ -71,7 +66,7 @@ impl Pooled {
             .test_on_check_out(options.check_on_checkout)
             .build_unchecked(Connector {
                 door: Arc::clone(door),
-                patience,
+                patience: limits.patience,
                 max_lifetime: options.max_lifetime,
             });
         let core = Arc::new(Core {
@@ -81,7 +76,7 @@ impl Pooled {
             door: Arc::clone(door),
             breaker: Breaker::default(),
             options: options.clone(),
-            patience,
+            limits,
             counters: Arc::clone(counters),
         });
         let carrier: Weak<dyn Carrier> = Arc::<Core>::downgrade(&core);
@@ -132,8 +127,8 @@ impl Core {
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(self.door.failure())); // opened while this caller stood in the queue
         }
-        let mut noting = Noting { connection, entry };
-        match timeout(self.patience, noting.connection.exchange(command)).await {
+        let mut noting = Noting { connection, entry, slow: self.limits.slow };
+        match timeout(self.limits.patience, noting.connection.exchange(command)).await {
             Ok(Ok(reply)) => {
                 self.breaker.succeeded();
                 Ok(reply)
@@ -186,12 +181,16 @@ impl Core {
 struct Noting<'a, 'b> {
     connection: bb8::PooledConnection<'a, Connector>,
     entry: &'a mut Entry<'b>,
+    slow: Duration,
 }
 
 impl Drop for Noting<'_, '_> {
     fn drop(&mut self) {
         let exchange = &mut self.entry.exchange;
         (exchange.written, exchange.first_byte) = self.connection.checked.stamps();
+        if exchange.began.elapsed() > self.slow {
+            exchange.tcp = self.connection.checked.tcp_facts();
+        }
     }
 }
 
@@ -240,7 +239,8 @@ async fn has_proven(core: &Core) -> bool {
         return false;
     }
     let Ok(mut connection) = core.pool.get().await else { return false };
-    connection.is_quiet().await && matches!(timeout(core.patience, connection.prove()).await, Ok(Ok(())))
+    connection.is_quiet().await
+        && matches!(timeout(core.limits.patience, connection.prove()).await, Ok(Ok(())))
 }
 
 /// Asks each idle connection for a probe; one that does not answer is dropped, and bb8 makes another.
@@ -251,7 +251,7 @@ async fn prove_idle(core: &Core) {
         if !connection.is_quiet().await {
             continue;
         }
-        let proven = timeout(core.patience, connection.prove()).await;
+        let proven = timeout(core.limits.patience, connection.prove()).await;
         if !matches!(proven, Ok(Ok(()))) {
             core.failed(Unknown::TimedOut);
         }

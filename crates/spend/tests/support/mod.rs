@@ -34,6 +34,12 @@ impl Relay {
         Self::new(move |near| relay(near, server))
     }
 
+    /// One that passes every command on in two small writes, on a socket that holds small segments back (Nagle): the
+    /// second waits until the server acknowledges the first, which it delays. 40 ms, as in the story.
+    pub fn in_two_writes_to(server: u16) -> Self {
+        Self::new(move |near| in_two_writes(near, server))
+    }
+
     fn new<F>(serve: impl Fn(tokio::net::TcpStream) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -77,6 +83,23 @@ async fn relay(mut near: tokio::net::TcpStream, server: u16) {
         far.set_nodelay(true).unwrap();
         let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await; // either may go away
     }
+}
+
+async fn in_two_writes(near: tokio::net::TcpStream, server: u16) {
+    let Ok(far) = tokio::net::TcpStream::connect(("127.0.0.1", server)).await else { return };
+    near.set_nodelay(true).unwrap();
+    let ((mut asking, mut answered), (mut answers, mut asked)) = (near.into_split(), far.into_split());
+    let up = async move {
+        let mut bytes = vec![0; 65_536];
+        while let Ok(length @ 1..) = asking.read(&mut bytes).await {
+            let (first, second) = bytes[..length].split_at(length - 1);
+            if asked.write_all(first).await.is_err() || asked.write_all(second).await.is_err() {
+                return;
+            }
+        }
+    };
+    let down = tokio::io::copy(&mut answers, &mut answered);
+    tokio::select! { () = up => {}, _ = down => {} }
 }
 
 /// A TLS client that trusts these.
@@ -172,6 +195,7 @@ pub fn options(addresses: Vec<Address>, transport: Transport) -> Options {
         tls: None,
         transport,
         timeout: Duration::from_secs(5),
+        slow: Duration::from_millis(20),
         connect_timeout: Duration::from_secs(5),
         canary_interval: Duration::from_millis(100),
         on_loss: OnLoss::Warn,

@@ -1,10 +1,12 @@
 //! The task of one connection: it connects, serves a lane until something goes wrong, and connects again.
 
-use super::lane::Lane;
+use super::lane::{Lane, Read};
 use crate::Unknown;
 use crate::memcached::address::Stream;
 use crate::memcached::door::Door;
 use crate::memcached::failure::broken;
+use crate::memcached::options::Limits;
+use postern_tcp_info::TcpFacts;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -22,24 +24,24 @@ const STEADY: Duration = Duration::from_secs(1);
 const NEVER: Duration = Duration::from_secs(86_400);
 
 /// Keeps a lane connected until it is dropped.
-pub(crate) async fn run(lane: Arc<Lane>, door: Arc<Door>, patience: Duration) {
+pub(crate) async fn run(lane: Arc<Lane>, door: Arc<Door>, limits: Limits) {
     let lane = CloseOnDrop(lane);
     let mut backoff = door.backoff();
     loop {
-        let reason = match door.connect_proven().await {
+        let (reason, facts) = match door.connect_proven().await {
             Ok(stream) => {
                 lane.0.open();
                 let _up = door.connected();
                 let since = Instant::now();
-                let reason = serve(stream, &lane.0, patience).await;
+                let (reason, facts) = serve(stream, &lane.0, limits).await;
                 if since.elapsed() > STEADY {
                     backoff.reset();
                 }
-                reason
+                (reason, facts)
             }
-            Err(reason) => reason,
+            Err(reason) => (reason, None),
         };
-        lane.0.close(reason);
+        lane.0.close(reason, facts);
         door.failed(reason);
         backoff.wait().await;
     }
@@ -50,17 +52,17 @@ struct CloseOnDrop(Arc<Lane>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        self.0.close(Unknown::Unavailable(std::io::ErrorKind::NotConnected));
+        self.0.close(Unknown::Unavailable(std::io::ErrorKind::NotConnected), None);
     }
 }
 
-/// Serves the lane until the connection fails, and says how.
-async fn serve(stream: Stream, lane: &Lane, patience: Duration) -> Unknown {
+/// Serves the lane until the connection fails, and says how; and what the kernel knew of it when somebody had waited long.
+async fn serve(stream: Stream, lane: &Lane, limits: Limits) -> (Unknown, Option<TcpFacts>) {
     let mut deadline = pin!(sleep(NEVER));
     let mut serving = Serving {
         stream,
         lane,
-        patience,
+        limits,
         watched: false,
         asked: false,
         taken: Vec::new(),
@@ -70,13 +72,15 @@ async fn serve(stream: Stream, lane: &Lane, patience: Duration) -> Unknown {
         filled: 0,
         woken: Vec::new(),
     };
-    poll_fn(|cx| serving.poll(cx, deadline.as_mut())).await
+    let reason = poll_fn(|cx| serving.poll(cx, deadline.as_mut())).await;
+    let waited = lane.oldest().is_some_and(|since| since.elapsed() > limits.slow);
+    (reason, if waited { serving.stream.tcp_facts() } else { None })
 }
 
 struct Serving<'a> {
     stream: Stream,
     lane: &'a Lane,
-    patience: Duration,
+    limits: Limits,
     /// Whether the timer is set, and whether commands were taken since it was last looked at.
     watched: bool,
     asked: bool,
@@ -113,8 +117,9 @@ impl Serving<'_> {
                 return Poll::Ready(Unknown::Unavailable(std::io::ErrorKind::UnexpectedEof));
             }
             self.filled += read;
-            let now = StdInstant::now();
-            let delivered = self.lane.deliver(&self.buffer[..self.filled], now, &mut self.woken);
+            let facts = || self.stream.tcp_facts();
+            let read = Read::new(self.limits.slow, &facts);
+            let delivered = self.lane.deliver(&self.buffer[..self.filled], &read, &mut self.woken);
             self.woken.drain(..).for_each(Waker::wake);
             let Ok(used) = delivered else { return Poll::Ready(Unknown::Garbled) };
             self.buffer.copy_within(used..self.filled, 0);
@@ -155,11 +160,11 @@ impl Serving<'_> {
     fn poll_deadline(&mut self, cx: &mut Context<'_>, mut deadline: Pin<&mut Sleep>) -> Poll<Unknown> {
         if std::mem::take(&mut self.asked) && !self.watched {
             self.watched = true;
-            deadline.as_mut().reset(Instant::now() + self.patience);
+            deadline.as_mut().reset(Instant::now() + self.limits.patience);
         }
         while deadline.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
-            let next = self.lane.oldest().map(|since| Instant::from_std(since) + self.patience);
+            let next = self.lane.oldest().map(|since| Instant::from_std(since) + self.limits.patience);
             if next.is_some_and(|due| due <= now) {
                 return Poll::Ready(Unknown::TimedOut);
             }

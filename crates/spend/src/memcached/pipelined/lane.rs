@@ -14,24 +14,17 @@ use super::joined::{self, MOST_KEYS, Piece};
 use crate::Unknown;
 use crate::memcached::failure::Failure;
 use crate::memcached::protocol::{Asked, Command, Garbled, RecordKey, Reply, Value, parse};
-use burst::{Burst, Bursts};
+use burst::Bursts;
+pub(crate) use burst::Read;
 use parking_lot::Mutex;
+use postern_tcp_info::TcpFacts;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-pub(crate) use waiting::Waiting;
-
-/// What a caller is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) result: Result<Reply, Failure>,
-    /// When the command's burst had been written, and when the read returned that brought the reply to its end.
-    pub(crate) written: Option<Instant>,
-    pub(crate) read: Option<Instant>,
-}
+pub(crate) use waiting::{Answer, Waiting};
 
 /// For how long `get`s travel apart after joined ones were answered with an error. A router that has lost a server
 /// answers the whole command so, and twemproxy closes the connection as well.
@@ -164,7 +157,7 @@ impl Lane {
     }
 
     /// The connection is lost, or there is still none: everyone who waits is told, and so is who comes next.
-    pub(crate) fn close(&self, reason: Unknown) {
+    pub(crate) fn close(&self, reason: Unknown, tcp: Option<TcpFacts>) {
         let mut queue = self.queue.lock();
         queue.down = Some(reason);
         queue.out.clear();
@@ -178,12 +171,10 @@ impl Lane {
         let mut callers = Vec::new();
         for place in sent {
             let written = bursts.answer(1).and_then(|burst| burst.written);
-            let result = Err(Failure::Sent(reason));
-            callers.extend(queue.answer(place, Answer { result, written, read: None }));
+            callers.extend(queue.answer(place, Answer::failed(Failure::Sent(reason), written, tcp)));
         }
         for place in adds.into_iter().chain(gets) {
-            let result = Err(Failure::NotSent(reason));
-            callers.extend(queue.answer(place, Answer { result, written: None, read: None }));
+            callers.extend(queue.answer(place, Answer::failed(Failure::NotSent(reason), None, tcp)));
         }
         self.outstanding.store(0, Ordering::Relaxed);
         drop(queue);
@@ -218,14 +209,14 @@ impl Lane {
         true
     }
 
-    /// Hands out the replies in `bytes`, the last of which were `read` now, puts their callers into `woken`, and returns the length of what was read.
+    /// Hands out the replies in `bytes`, the last of which came with `read`, puts their callers into `woken`, and returns the length of what was read.
     ///
     /// # Errors
     /// When the bytes are not what was asked for: nothing after them can be told apart.
     pub(crate) fn deliver(
         &self,
         bytes: &[u8],
-        read: Instant,
+        read: &Read<'_>,
         woken: &mut Vec<Waker>,
     ) -> Result<usize, Garbled> {
         let mut queue = self.queue.lock();
@@ -278,8 +269,7 @@ impl Lane {
             }
             // A place belongs to its caller until it is released, so neither of these can be.
             Cell::Abandoned { .. } | Cell::Free => {
-                let result = Err(Failure::Sent(Unknown::Garbled));
-                Poll::Ready(Answer { result, written: None, read: None })
+                Poll::Ready(Answer::failed(Failure::Sent(Unknown::Garbled), None, None))
             }
         }
     }
@@ -305,14 +295,14 @@ impl Queue {
     fn deliver_add(
         &mut self,
         bytes: &[u8],
-        read: Instant,
+        read: &Read<'_>,
         woken: &mut Vec<Waker>,
     ) -> Result<Option<usize>, Garbled> {
         let Some((reply, length)) = parse(&Asked::Add, bytes)? else { return Ok(None) };
         self.order.pop_front();
         let place = self.places.pop_front().ok_or(Garbled)?;
         let burst = self.bursts.answer(1).ok_or(Garbled)?;
-        woken.extend(self.answer(place, burst.brought(reply, read)));
+        woken.extend(self.answer(place, burst.answered(reply, read)));
         Ok(Some(length))
     }
 
@@ -322,7 +312,7 @@ impl Queue {
         &mut self,
         number: usize,
         bytes: &[u8],
-        read: Instant,
+        read: &Read<'_>,
         woken: &mut Vec<Waker>,
     ) -> Result<Option<usize>, Garbled> {
         let Self { places, cells, found, .. } = &*self;
@@ -346,7 +336,7 @@ impl Queue {
                 for index in 0..number {
                     let place = self.places.pop_front().ok_or(Garbled)?;
                     let value = found.iter().find(|(found, _)| *found == index).map(|(_, value)| *value);
-                    woken.extend(self.answer(place, burst.brought(value.map_or(others, Reply::Hit), read)));
+                    woken.extend(self.answer(place, burst.answered(value.map_or(others, Reply::Hit), read)));
                 }
             }
         }
@@ -380,12 +370,6 @@ impl Queue {
                 None
             }
         }
-    }
-}
-
-impl Burst {
-    fn brought(&self, reply: Reply, read: Instant) -> Answer {
-        Answer { result: Ok(reply), written: self.written, read: Some(read) }
     }
 }
 

@@ -9,6 +9,7 @@ mod lane;
 
 use super::door::{Carrier, Door};
 use super::failure::Failure;
+use super::options::Limits;
 use super::protocol::{Command, Reply};
 use crate::Unknown;
 use crate::journal::Entry;
@@ -21,19 +22,20 @@ use tokio::task::JoinHandle;
 /// The lanes to one address.
 pub(crate) struct Pipelined {
     lanes: Vec<(Arc<Lane>, JoinHandle<()>)>,
+    slow: Duration,
 }
 
 impl Pipelined {
     /// Starts the connections on the present runtime. Until the first is proven, everything is refused.
-    pub(crate) fn start(door: &Arc<Door>, connections: usize, queue: usize, patience: Duration) -> Self {
+    pub(crate) fn start(door: &Arc<Door>, connections: usize, queue: usize, limits: Limits) -> Self {
         let lanes = (0..connections.max(1)).map(|_| {
             let lane = Arc::new(Lane::new(queue.max(1)));
             let carrier: Weak<dyn Carrier> = Arc::<Lane>::downgrade(&lane);
             door.carried_by(carrier);
-            let task = tokio::spawn(connection::run(Arc::clone(&lane), Arc::clone(door), patience));
+            let task = tokio::spawn(connection::run(Arc::clone(&lane), Arc::clone(door), limits));
             (lane, task)
         });
-        Self { lanes: lanes.collect() }
+        Self { lanes: lanes.collect(), slow: limits.slow }
     }
 
     pub(crate) async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
@@ -42,7 +44,7 @@ impl Pipelined {
         match idlest.or(self.lanes.first()) {
             Some((lane, _)) => {
                 let waiting = lane.submit(command, entry.exchange.began)?;
-                Noting { waiting, entry }.answer().await
+                Noting { waiting, entry, slow: self.slow }.answer().await
             }
             None => Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected))),
         }
@@ -61,13 +63,16 @@ impl Pipelined {
 struct Noting<'a, 'b> {
     waiting: Waiting,
     entry: &'a mut Entry<'b>,
+    slow: Duration,
 }
 
 impl Noting<'_, '_> {
     async fn answer(mut self) -> Result<Reply, Failure> {
         let answer = (&mut self.waiting).await;
-        self.entry.exchange.written = answer.written;
-        self.entry.exchange.first_byte = answer.read;
+        let exchange = &mut self.entry.exchange;
+        (exchange.written, exchange.first_byte) = (answer.written, answer.read);
+        // They were read for the oldest of the burst, and this one may have come later.
+        exchange.tcp = answer.tcp.filter(|_| exchange.began.elapsed() > self.slow);
         answer.result
     }
 }

@@ -1,7 +1,11 @@
-//! What the commands of one write have in common.
+//! What the commands of one write have in common, and the replies of one read.
 
+use super::Answer;
+use crate::memcached::protocol::Reply;
+use postern_tcp_info::TcpFacts;
+use std::cell::OnceCell;
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The bursts that were taken and are not answered to their end, in their order. One stamp does for all commands of a
 /// burst, so that a command costs no look at the clock.
@@ -63,5 +67,33 @@ impl Bursts {
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+impl Burst {
+    /// What one of its callers is told.
+    pub(super) fn answered(&self, reply: Reply, read: &Read<'_>) -> Answer {
+        let tcp = read.facts_for(self.since);
+        Answer { result: Ok(reply), written: self.written, read: Some(read.at), tcp }
+    }
+}
+
+/// Bytes that came in one read. The connection's facts are read at most once for them, and only for a reply that was slow.
+pub(crate) struct Read<'a> {
+    at: Instant,
+    slow: Duration,
+    connection: &'a dyn Fn() -> Option<TcpFacts>,
+    facts: OnceCell<Option<TcpFacts>>,
+}
+
+impl<'a> Read<'a> {
+    /// A read that returned now.
+    pub(crate) fn new(slow: Duration, connection: &'a dyn Fn() -> Option<TcpFacts>) -> Self {
+        Self { at: Instant::now(), slow, connection, facts: OnceCell::new() }
+    }
+
+    fn facts_for(&self, since: Instant) -> Option<TcpFacts> {
+        let slow = self.at.saturating_duration_since(since) > self.slow;
+        if slow { *self.facts.get_or_init(self.connection) } else { None }
     }
 }

@@ -51,7 +51,7 @@ fn deliver(lane: &Lane, replies: &str) -> Result<(), Garbled> {
     let mut held = Vec::new();
     for byte in replies.bytes() {
         held.push(byte);
-        let used = lane.deliver(&held, Instant::now(), &mut Vec::new())?;
+        let used = lane.deliver(&held, &Read::new(Duration::MAX, &|| None), &mut Vec::new())?;
         held.drain(..used);
     }
     assert!(held.is_empty(), "left over: {:?}", held.escape_ascii());
@@ -85,7 +85,7 @@ fn nobody_is_answered_before_the_end() {
     deliver(&lane, &block(1)).unwrap();
     assert_eq!(lane.outstanding(), 1);
     assert_eq!(deliver(&lane, "SERVER_ERROR late\r\n"), Err(Garbled));
-    lane.close(Unknown::Garbled);
+    lane.close(Unknown::Garbled, None);
     assert_eq!(told(waiting), Some(Err(Failure::Sent(Unknown::Garbled))));
     // What had come is not carried over to the next connection.
     lane.open();
@@ -134,7 +134,7 @@ fn after_an_error_gets_travel_apart_for_a_while() {
     let (commands, _waiting) = burst();
     assert_eq!(commands, 1);
     deliver(&lane, "SERVER_ERROR unavailable\r\n").unwrap();
-    lane.close(Unknown::TimedOut); // as twemproxy does
+    lane.close(Unknown::TimedOut, None); // as twemproxy does
     lane.open();
     let (commands, [first, second]) = burst();
     assert_eq!(commands, 2);
@@ -177,6 +177,66 @@ fn many_gets_are_several_commands() {
     }
 }
 
+/// As the connection's task does: it says that the last burst is written when it looks for the next one.
+fn written(lane: &Lane, at: Instant) {
+    lane.take(&mut Vec::new(), Some(at), Waker::noop());
+}
+
+fn answer(waiting: Waiting) -> Answer {
+    match pin!(waiting).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("no answer"),
+    }
+}
+
+#[test]
+fn each_burst_has_the_stamp_of_its_own_write() {
+    let lane = lane();
+    let (now, step) = (Instant::now(), Duration::from_millis(1));
+    let [first, second] = [add(1), get(2)].map(|command| lane.submit(&command, now).unwrap());
+    taken(&lane);
+    let third = lane.submit(&add(3), now).unwrap();
+    let mut out = Vec::new();
+    assert!(lane.take(&mut out, Some(now + step), Waker::noop()));
+    assert_eq!(
+        (first.written(), second.written(), third.written()),
+        (Some(now + step), Some(now + step), None)
+    );
+    // The second burst is answered in part before all of it is written.
+    let fourth = lane.submit(&add(4), now).unwrap();
+    deliver(&lane, "STORED\r\nEND\r\nSTORED\r\n").unwrap();
+    assert_eq!(answer(first).written, Some(now + step));
+    assert_eq!(answer(second).written, Some(now + step));
+    let third = answer(third);
+    assert_eq!((third.written, third.read.is_some()), (None, true));
+    // Nothing that was written is left, and the stamp is nobody's.
+    out.clear();
+    assert!(lane.take(&mut out, Some(now + 2 * step), Waker::noop()));
+    assert_eq!(fourth.written(), None);
+    written(&lane, now + 3 * step);
+    lane.close(Unknown::TimedOut, None);
+    let fourth = answer(fourth);
+    assert_eq!((fourth.written, fourth.read), (Some(now + 3 * step), None));
+}
+
+#[test]
+fn the_connection_is_looked_at_once_a_read_and_only_for_what_was_slow() {
+    let looks = std::cell::Cell::new(0);
+    let look = || {
+        looks.set(looks.get() + 1);
+        None
+    };
+    let lane = lane();
+    let (now, slow) = (Instant::now(), Duration::from_secs(60));
+    for (since, expected) in [(now, 0), (now.checked_sub(2 * slow).unwrap(), 1)] {
+        let waiting = [add(1), add(2)].map(|command| lane.submit(&command, since).unwrap());
+        taken(&lane);
+        lane.deliver(b"STORED\r\nSTORED\r\n", &Read::new(slow, &look), &mut Vec::new()).unwrap();
+        assert_eq!(looks.get(), expected);
+        drop(waiting);
+    }
+}
+
 #[test]
 fn what_was_not_taken_was_not_sent() {
     let lane = lane();
@@ -184,7 +244,7 @@ fn what_was_not_taken_was_not_sent() {
     taken(&lane);
     let [other_get, other_add] =
         [get(3), add(4)].map(|command| lane.submit(&command, Instant::now()).unwrap());
-    lane.close(Unknown::TimedOut);
+    lane.close(Unknown::TimedOut, None);
     for waiting in [sent_get, sent_add] {
         assert_eq!(told(waiting), Some(Err(Failure::Sent(Unknown::TimedOut))));
     }

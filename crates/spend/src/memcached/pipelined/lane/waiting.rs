@@ -1,11 +1,31 @@
 //! The caller's side of a lane.
 
-use super::{Answer, Lane};
+use super::Lane;
+use crate::memcached::failure::Failure;
+use crate::memcached::protocol::Reply;
+use postern_tcp_info::TcpFacts;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
+
+/// What a caller is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) result: Result<Reply, Failure>,
+    /// When the command's burst had been written, and when the read returned that brought the reply to its end.
+    pub(crate) written: Option<Instant>,
+    pub(crate) read: Option<Instant>,
+    /// The connection, when the oldest of the burst had waited long.
+    pub(crate) tcp: Option<TcpFacts>,
+}
+
+impl Answer {
+    pub(super) fn failed(failure: Failure, written: Option<Instant>, tcp: Option<TcpFacts>) -> Self {
+        Self { result: Err(failure), written, read: None, tcp }
+    }
+}
 
 /// One caller's wait for its reply. Dropped early, its place stays in the order until the reply has come.
 pub(crate) struct Waiting {
