@@ -10,8 +10,8 @@ use crate::supply::{Current, Supply};
 use crate::tunnel::Opener;
 use crate::wallet::{Wallet, WalletError};
 use crate::{http_proxy, socks};
-use postern_service::admin::Readiness;
 use postern_service::drain::Shutdown;
+use postern_service::host::Host;
 use postern_service::listen::{self, BindError};
 use postern_service::names::{self, AgentOutcome};
 use std::net::SocketAddr;
@@ -67,11 +67,11 @@ impl StartError {
 
 impl Agent {
     /// Opens the wallet and the listener. Neither the gateway nor the issuer is needed yet; the gate "agent" of
-    /// `readiness` says what is missing.
+    /// the host says what is missing.
     ///
     /// # Errors
     /// [`StartError`].
-    pub async fn bind(config: Config, shutdown: Shutdown, readiness: &Readiness) -> Result<Self, StartError> {
+    pub async fn bind(config: Config, host: &Host) -> Result<Self, StartError> {
         config.check()?;
         let gateway = Arc::new(Gateway::new(&config.gateway)?);
         let issuer = Issuer::new(config.issuer)?;
@@ -90,7 +90,8 @@ impl Agent {
             supply.adopt(current);
         }
         let waters = (config.wallet.low, config.wallet.high);
-        let gate = readiness.gate("agent");
+        let gate = host.readiness.gate("agent");
+        let shutdown = host.shutdown.clone();
         let refill = Refill::new(supply.clone(), gateway.clone(), issuer, remembered, waters, gate);
         let desk =
             Arc::new(Desk { opener: Opener { gateway, supply }, shutdown, address: local.to_string() });
@@ -104,7 +105,7 @@ impl Agent {
     }
 
     /// Accepts until the drain begins, and ends with the stop, when nothing of it holds the wallet any more. Connections
-    /// are on the tracker of `shutdown`, and go on until [`Shutdown::wait`] has seen them end or its deadline has passed.
+    /// are on the tracker of the host's shutdown, and go on until [`Shutdown::wait`] has seen them end or its deadline has passed.
     pub async fn run(self) {
         let shutdown = self.desk.shutdown.clone();
         // A drain that finds nothing tracked would be over before the last connections are accepted.

@@ -4,8 +4,7 @@
 mod support;
 
 use postern_client::{Agent, Config};
-use postern_service::admin::Readiness;
-use postern_service::drain::Shutdown;
+use postern_service::host::Host;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -27,7 +26,7 @@ async fn the_agent_that_is_killed() {
     config.issuer.url = Some(std::env::var(ISSUER).unwrap());
     config.listen.address = ([127, 0, 0, 1], 0).into();
     (config.wallet.low, config.wallet.high) = (30, 40);
-    let agent = Agent::bind(config, Shutdown::new(), &Readiness::new()).await.unwrap();
+    let agent = Agent::bind(config, &Host::default()).await.unwrap();
     println!("\nlistening {}", agent.local_addr());
     agent.run().await;
 }

@@ -121,7 +121,7 @@ async fn tokens_are_minted_ahead_between_low_and_high_water() {
     assert_eq!(world.connect(&target).await.status, 200);
     world.stocked(8).await;
     assert_eq!(world.issuer.signed(), 13);
-    assert_eq!(world.agent.readiness.reasons(), Vec::<String>::new());
+    assert_eq!(world.agent.host.readiness.reasons(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -165,7 +165,11 @@ async fn an_unwilling_issuer_is_quoted_to_the_user() {
     let expected = "answered 401 Unauthorized: \"account closed\"; check the account's key (issuer.api_key, or --api-key)";
     assert!(answer.body.contains(expected), "{}", answer.body);
     assert!(field(&answer.head, "retry-after").unwrap().parse::<u64>().unwrap() >= 9);
-    assert!(agent.readiness.reasons()[0].contains("account closed"), "{:?}", agent.readiness.reasons());
+    assert!(
+        agent.host.readiness.reasons()[0].contains("account closed"),
+        "{:?}",
+        agent.host.readiness.reasons()
+    );
     assert!(gateway.tokens().is_empty());
 }
 

@@ -27,9 +27,10 @@ pub use quota::Quota;
 use accounts::Accounts;
 use issue::Issuance;
 use keys::KeyStore;
-use postern_service::admin::{Gate, Readiness};
+use postern_service::admin::Gate;
 use postern_service::drain::Shutdown;
 use postern_service::exit;
+use postern_service::host::Host;
 use postern_service::listen::{self, BindError};
 use postern_service::tls::{self, TlsError};
 use postern_token::{DIRECTORY_PATH, UnixSeconds};
@@ -60,9 +61,10 @@ impl Issuer {
     ///
     /// # Errors
     /// A sentence for the operator, and with [`StartError::exit_code`] what to exit with.
-    pub async fn bind(config: Config, shutdown: Shutdown, readiness: &Readiness) -> Result<Self, StartError> {
+    pub async fn bind(config: Config, host: &Host) -> Result<Self, StartError> {
         config.check()?;
-        let gate = readiness.gate("issuer");
+        let gate = host.readiness.gate("issuer");
+        let shutdown = host.shutdown.clone();
         let tls = match &config.tls {
             Some(tls) => Some(TlsAcceptor::from(tls::server_config(&tls.certificate, &tls.key)?)),
             None => None,
@@ -113,8 +115,8 @@ impl Issuer {
         format!("{scheme}://{}{DIRECTORY_PATH}", self.local)
     }
 
-    /// Serves until it has drained or `shutdown` is *stopped*. It counts as tracked work of `shutdown`, so waiting for
-    /// the drain waits for the last answer and for the quota counts to be on disk.
+    /// Serves until it has drained or the host is *stopped*. It counts as tracked work of the host's shutdown, so waiting
+    /// for the drain waits for the last answer and for the quota counts to be on disk.
     pub async fn run(self) {
         let tracker = self.shutdown.tracker().clone();
         tracker.track_future(self.serve()).await;

@@ -5,10 +5,9 @@ mod support;
 
 use postern_issuer::config::Tls;
 use postern_issuer::{Config, Issuer, StartError};
-use postern_service::admin::Readiness;
 use postern_service::config::{Span, parse};
-use postern_service::drain::Shutdown;
 use postern_service::exit;
+use postern_service::host::Host;
 use postern_service::http::{ClientOptions, client, fetch_limited};
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, TokenResponse, UnixSeconds};
 use std::path::Path;
@@ -17,7 +16,7 @@ use support::{Answer, Running, account, bearer, config, post, request, rest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn refusal(config: Config) -> StartError {
-    Issuer::bind(config, Shutdown::new(), &Readiness::new()).await.unwrap_err()
+    Issuer::bind(config, &Host::default()).await.unwrap_err()
 }
 
 async fn good(issuer: &Running) -> Vec<u8> {
@@ -30,7 +29,7 @@ async fn the_directory_is_cacheable_and_a_known_one_is_304() {
     let issuer = Running::start(config(directory.path())).await;
     let first = issuer.get("").await;
     assert_eq!(first.status, 200);
-    assert!(issuer.readiness.reasons().is_empty());
+    assert!(issuer.host.readiness.reasons().is_empty());
     assert_eq!(first.field("content-type"), Some("application/private-token-issuer-directory"));
     assert_eq!(first.field("cache-control"), Some("public, max-age=3600"));
     let etag = first.field("etag").unwrap().to_owned();
@@ -137,7 +136,7 @@ async fn a_drain_answers_what_was_asked_and_closes_idle_connections() {
     let mut interim = [0; 25];
     asking.read_exact(&mut interim).await.unwrap();
 
-    issuer.shutdown.drain();
+    issuer.host.shutdown.drain();
     rest(&mut idle).await;
     asking.write_all(&body[2..]).await.unwrap();
     assert_eq!(Answer::read(&mut asking).await.status, 200);

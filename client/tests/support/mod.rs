@@ -7,8 +7,7 @@ pub mod issuer;
 use gateway::Gateway;
 use issuer::Issuer;
 use postern_client::{Agent, Config};
-use postern_service::admin::Readiness;
-use postern_service::drain::Shutdown;
+use postern_service::host::Host;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,8 +30,7 @@ pub struct World {
 
 pub struct RunningAgent {
     pub address: SocketAddr,
-    pub readiness: Readiness,
-    pub shutdown: Shutdown,
+    pub host: Host,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -95,24 +93,24 @@ pub fn unspent(wallet: &Path) -> usize {
 
 impl RunningAgent {
     pub async fn start(config: Config) -> Self {
-        let (shutdown, readiness) = (Shutdown::new(), Readiness::new());
-        let agent = Agent::bind(config, shutdown.clone(), &readiness).await.unwrap();
+        let host = Host::default();
+        let agent = Agent::bind(config, &host).await.unwrap();
         let address = agent.local_addr();
-        Self { address, readiness, shutdown, task: tokio::spawn(agent.run()) }
+        Self { address, host, task: tokio::spawn(agent.run()) }
     }
 
     /// Stops everything and waits until the wallet is free again.
     pub async fn stop(mut self) {
-        self.shutdown.stop();
+        self.host.shutdown.stop();
         let _ = (&mut self.task).await;
-        self.shutdown.tracker().close();
-        self.shutdown.tracker().wait().await;
+        self.host.shutdown.tracker().close();
+        self.host.shutdown.tracker().wait().await;
     }
 }
 
 impl Drop for RunningAgent {
     fn drop(&mut self) {
-        self.shutdown.stop();
+        self.host.shutdown.stop();
     }
 }
 

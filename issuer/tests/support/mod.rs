@@ -5,8 +5,8 @@
 use postern_issuer::Config;
 use postern_issuer::Issuer;
 use postern_issuer::config::{Account, KeyHash};
-use postern_service::admin::Readiness;
-use postern_service::drain::{Drained, Shutdown};
+use postern_service::drain::Drained;
+use postern_service::host::Host;
 use postern_token::{DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,22 +19,21 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 pub struct Running {
     pub address: SocketAddr,
-    pub readiness: Readiness,
-    pub shutdown: Shutdown,
+    pub host: Host,
 }
 
 impl Running {
     pub async fn start(config: Config) -> Self {
-        let (shutdown, readiness) = (Shutdown::new(), Readiness::new());
-        let issuer = Issuer::bind(config, shutdown.clone(), &readiness).await.unwrap();
+        let host = Host::default();
+        let issuer = Issuer::bind(config, &host).await.unwrap();
         let address = issuer.local_addr();
         tokio::spawn(issuer.run());
-        Self { address, readiness, shutdown }
+        Self { address, host }
     }
 
     pub async fn stop(self) {
-        self.shutdown.drain();
-        assert_eq!(self.shutdown.wait(DEADLINE).await, Drained::Finished);
+        self.host.shutdown.drain();
+        assert_eq!(self.host.shutdown.wait(DEADLINE).await, Drained::Finished);
     }
 
     /// Sends `bytes` and reads until the issuer closes.
