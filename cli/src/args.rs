@@ -27,7 +27,7 @@ pub(crate) enum Command {
     /// Get tokens, or look into one
     #[command(subcommand)]
     Token(Token),
-    /// Check configurations without starting anything
+    /// Check configurations without starting anything, or the links of what runs
     #[command(arg_required_else_help = true)]
     Doctor(Doctor),
 }
@@ -54,17 +54,20 @@ pub(crate) struct Up {
     /// Where the issuer listens
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
     pub(crate) issuer: SocketAddr,
-    /// Where /metrics, /livez and /readyz are served
+    /// Where the live page, /metrics, /livez and /readyz are served
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9090")]
     pub(crate) admin: SocketAddr,
     /// Let tunnels reach any address and port: by default private addresses and ports other than 80 and 443 are refused
     #[arg(long)]
     pub(crate) open_egress: bool,
+    /// Send a trace of every request to this OTLP collector (gRPC), such as Jaeger's http://127.0.0.1:4317
+    #[arg(long, value_name = "URL")]
+    pub(crate) traces: Option<String>,
 }
 
-/// Check configurations without starting anything: one of them, or both.
+/// Check configurations without starting anything, or the links of a process that runs.
 ///
-/// Exit code 0 when nothing is refused, 64 when something is.
+/// Exit code 0 when nothing is refused, 64 when a configuration is, 70 when a link is bad or nothing answers.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
     /// A gateway's configuration file (TOML), with the environment variables as they are now
@@ -73,6 +76,10 @@ pub(crate) struct Doctor {
     /// An mcrouter configuration file: can an `add` of a spent token be admitted twice under its routes?
     #[arg(long, value_name = "FILE")]
     pub(crate) mcrouter_config: Option<PathBuf>,
+    /// The admin address of a running gateway, issuer or agent, such as http://127.0.0.1:9090: attempts, losses and
+    /// times of each of its links
+    #[arg(long, value_name = "URL")]
+    pub(crate) links: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

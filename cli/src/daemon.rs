@@ -13,7 +13,7 @@ use std::path::Path;
 pub(crate) async fn gateway(path: &Path) -> Result<(), Failure> {
     let config: postern_gateway::Config = config::load(path, config::environment())?;
     let process = start(config.log.format, Some(config.listen.admin)).await?;
-    let gateway = Gateway::bind(&config, &process.host.shutdown, &process.host.readiness)?;
+    let gateway = Gateway::bind(&config, &process.host)?;
     tracing::info!("the gateway listens on {}", gateway.local_addr());
     process.run(gateway.run(), config.drain.deadline.get()).await
 }
@@ -22,7 +22,7 @@ pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
     let config: postern_issuer::Config = config::load(path, config::environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
     let process = start(config.log.format, Some(admin)).await?;
-    let issuer = Issuer::bind(config, process.host.shutdown.clone(), &process.host.readiness).await?;
+    let issuer = Issuer::bind(config, &process.host).await?;
     let serving = async {
         issuer.run().await;
         Ok(())
@@ -34,7 +34,7 @@ pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
     let config: postern_client::Config = config::load(path, config::environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
     let process = start(config.log.format, admin).await?;
-    let agent = Agent::bind(config, process.host.shutdown.clone(), &process.host.readiness).await?;
+    let agent = Agent::bind(config, &process.host).await?;
     tracing::info!("the agent listens on {}", agent.local_addr());
     let stopped = process.host.shutdown.clone();
     let serving = async move {

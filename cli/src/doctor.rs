@@ -1,4 +1,6 @@
-//! `postern doctor`: what is wrong with a configuration, before it is used.
+//! `postern doctor`: what is wrong with a configuration, before it is used; and which link of a running process is bad.
+
+mod links;
 
 use crate::args::Doctor;
 use crate::failure::Failure;
@@ -6,16 +8,18 @@ use postern_service::config;
 use postern_spend::mcrouter::{self, Severity};
 use std::path::Path;
 
-/// Checks every file that is named; the findings go to standard output, what was refused is the failure.
-pub(crate) fn run(doctor: &Doctor) -> Result<(), Failure> {
+/// Checks everything that is named; the findings go to standard output, what was refused is the failure.
+pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
     let config = doctor.config.as_deref().map_or(Ok(()), gateway);
     let mcrouter = doctor.mcrouter_config.as_deref().map_or(Ok(()), mcrouter_config);
-    match (config, mcrouter) {
-        (Err(first), Err(second)) => {
-            Err(Failure::configuration(format_args!("{}\npostern: {}", first.sentence, second.sentence)))
-        }
-        (first, second) => first.and(second),
-    }
+    let links = match &doctor.links {
+        Some(admin) => links::check(admin).await,
+        None => Ok(()),
+    };
+    let failures: Vec<Failure> = [config, mcrouter, links].into_iter().filter_map(Result::err).collect();
+    let Some(code) = failures.first().map(|failure| failure.code) else { return Ok(()) };
+    let sentences: Vec<String> = failures.into_iter().map(|failure| failure.sentence).collect();
+    Err(Failure::new(code, sentences.join("\npostern: ")))
 }
 
 fn gateway(path: &Path) -> Result<(), Failure> {

@@ -34,7 +34,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Client(daemon) => runtime(None)?.block_on(daemon::client(&daemon.config)),
         Command::Token(Token::Mint(mint)) => runtime(None)?.block_on(token::mint(mint)),
         Command::Token(Token::Inspect(inspect)) => token::inspect(inspect),
-        Command::Doctor(doctor) => doctor::run(&doctor),
+        Command::Doctor(doctor) => runtime(Some(1))?.block_on(doctor::run(&doctor)),
     }
 }
 

@@ -10,6 +10,7 @@ use postern_issuer::Issuer;
 use postern_service::config::Span;
 use postern_service::files::DataDir;
 use postern_service::log::{self, LogFormat};
+use postern_service::traces::TracingConfig;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -26,12 +27,12 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     log::init_quiet(LogFormat::Text).map_err(Failure::configuration)?; // before Process starts it: the first call counts
     let data = DataDir::open(&args.data).map_err(Failure::runtime)?;
     let process = Process::start(LogFormat::Text, Some(args.admin)).await?;
-    let (shutdown, readiness) = (&process.host.shutdown, &process.host.readiness);
+    let host = &process.host;
 
     let issuer = postern_issuer::Config::loopback(args.issuer, &data.join("issuer"));
-    let issuer = Issuer::bind(issuer, shutdown.clone(), readiness).await?;
+    let issuer = Issuer::bind(issuer, host).await?;
     let gateway = gateway_config(&args, issuer.directory_url(), &data);
-    let gateway = Gateway::bind(&gateway, shutdown, readiness)?;
+    let gateway = Gateway::bind(&gateway, host)?;
     let addresses = Addresses {
         gateway: gateway.local_addr(),
         issuer: issuer.local_addr(),
@@ -39,7 +40,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
         client: args.client,
     };
     let agent = agent_config(&args, addresses, &data);
-    let agent = Agent::bind(agent, shutdown.clone(), readiness).await?;
+    let agent = Agent::bind(agent, host).await?;
     let addresses = Addresses { client: agent.local_addr(), ..addresses };
 
     tokio::spawn(issuer.run());
@@ -69,7 +70,13 @@ fn gateway_config(args: &Up, directory: String, data: &DataDir) -> postern_gatew
         limits: Default::default(),
         drain: Default::default(),
         log: Default::default(),
+        tracing: tracing(args.traces.clone()),
     }
+}
+
+/// Every request: there are few on one person's machine, and it is to look at them that traces are asked for here.
+fn tracing(endpoint: Option<String>) -> TracingConfig {
+    TracingConfig { endpoint, sample_ratio: 1.0, ..TracingConfig::default() }
 }
 
 fn agent_config(args: &Up, addresses: Addresses, data: &DataDir) -> postern_client::Config {
@@ -111,7 +118,7 @@ A browser takes {client} as its HTTP or SOCKS5 proxy.
     agent    http://{client}
     gateway  http://{gateway}
     issuer   http://{issuer}
-    admin    http://{admin}/    (metrics, readiness)
+    admin    http://{admin}/    (the live page; /metrics, /readyz)
     data     {data}    (keys, spent records, wallet: kept when it stops)
 
 Ctrl-C stops it."

@@ -90,32 +90,33 @@ fn admit(stream: TcpStream, worker: &Arc<Worker>) {
         return;
     }
     let over = place.number > limit;
+    let client = if core.recorder.names_clients() { stream.peer_addr().ok() } else { None };
     let shutdown = core.shutdown.clone();
     core.shutdown.tracker().spawn(async move {
         let _place = place;
-        let _ = shutdown.until_stopped(serve(stream, worker, over)).await;
+        let _ = shutdown.until_stopped(serve(stream, client, worker, over)).await;
     });
 }
 
-async fn serve(stream: TcpStream, worker: Arc<Worker>, over: bool) {
+async fn serve(stream: TcpStream, client: Option<SocketAddr>, worker: Arc<Worker>, over: bool) {
     let core = Arc::clone(&worker.core);
     let _open = core.recorder.connection_opened();
     // The answers are small and must not wait for an acknowledgement: the 40 ms story.
     let _ = stream.set_nodelay(true);
     let Some(tls) = &core.tls else {
         if over {
-            core.recorder.answered(Refusal::TooMany.outcome());
+            core.recorder.turned_away(&Refusal::TooMany);
             return connection::part(stream, &Refusal::TooMany).await;
         }
-        return connection::serve(stream, worker).await;
+        return connection::serve(stream, client, worker).await;
     };
     let handshake = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
     if let Ok(Ok(stream)) = timeout(core.limits.header_timeout.get(), handshake).await {
         if over {
-            core.recorder.answered(Refusal::TooMany.outcome());
+            core.recorder.turned_away(&Refusal::TooMany);
             return connection::part(stream, &Refusal::TooMany).await;
         }
-        connection::serve(stream, worker).await;
+        connection::serve(stream, client, worker).await;
     }
 }
 

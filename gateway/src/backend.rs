@@ -16,8 +16,6 @@ use std::time::Duration;
 
 /// The most connections in one pool: memcached's own default for all of its clients is 1,024.
 const MOST_POOLED: usize = 10_000;
-/// A store command that takes longer has its connection looked at, for the trace.
-const SLOW: Duration = Duration::from_millis(20);
 
 /// Why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -86,8 +84,9 @@ impl BackendError {
     }
 }
 
-/// Opens the store, for so many workers. Blocks while an embedded one is loaded; a shared one connects by itself.
-pub(crate) fn open(config: &StoreConfig, workers: usize) -> Result<Backend, BackendError> {
+/// Opens the store, for so many workers. Blocks while an embedded one is loaded; a shared one connects by itself, and
+/// looks at the connection of a command that took longer than `slow`.
+pub(crate) fn open(config: &StoreConfig, workers: usize, slow: Duration) -> Result<Backend, BackendError> {
     match config.kind {
         StoreKind::Embedded => {
             let fsync = match config.fsync {
@@ -98,13 +97,13 @@ pub(crate) fn open(config: &StoreConfig, workers: usize) -> Result<Backend, Back
             Ok(Backend::Embedded(Arc::new(store)))
         }
         StoreKind::Memcached => {
-            let options = options(&config.memcached, workers)?;
+            let options = options(&config.memcached, workers, slow)?;
             Ok(Backend::Memcached(Memcached::open(options).map_err(BackendError::Start)?))
         }
     }
 }
 
-fn options(config: &MemcachedConfig, workers: usize) -> Result<Options, BackendError> {
+fn options(config: &MemcachedConfig, workers: usize, slow: Duration) -> Result<Options, BackendError> {
     if config.addresses.is_empty() {
         return Err(BackendError::NoAddress);
     }
@@ -128,7 +127,7 @@ fn options(config: &MemcachedConfig, workers: usize) -> Result<Options, BackendE
         addresses,
         transport,
         timeout: config.timeout.get(),
-        slow: SLOW,
+        slow,
         connect_timeout: config.connect_timeout.get(),
         canary_interval: config.canary_interval.get(),
         on_loss: match config.on_loss {

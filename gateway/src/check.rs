@@ -4,12 +4,13 @@
 use crate::config::Hint;
 use crate::deny::Refusal;
 use crate::parse::Presented;
+use crate::timeline::Times;
 use postern_spend::{Epoch, Journal, Seen, Store};
 use postern_token::SpentKey;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The question whether the store remembers a token.
 pub(crate) struct Question<'a> {
@@ -21,8 +22,22 @@ pub(crate) struct Question<'a> {
 /// The answer, and what it took.
 pub(crate) struct Replay {
     pub(crate) verdict: Result<(), Refusal>,
-    pub(crate) took: Duration,
-    pub(crate) waits: Journal,
+    pub(crate) times: Times,
+    pub(crate) journal: Journal,
+}
+
+/// Work that was done around the question, and when.
+pub(crate) struct Done<T> {
+    pub(crate) value: T,
+    pub(crate) times: Times,
+}
+
+impl<T> Done<T> {
+    fn of(work: impl FnOnce() -> T) -> Self {
+        let from = Instant::now();
+        let value = work();
+        Self { value, times: (from, Instant::now()) }
+    }
 }
 
 impl<'a> Question<'a> {
@@ -34,12 +49,12 @@ impl<'a> Question<'a> {
     ///
     /// A store that gives no hint is asked again by the spend stage, whose verdict counts, so no hint refuses nobody.
     async fn ask(self) -> Replay {
-        let (began, mut waits) = (Instant::now(), Journal::default());
-        let verdict = match self.store.seen_with(&self.key, &self.epoch, &mut waits).await {
+        let (began, mut journal) = (Instant::now(), Journal::default());
+        let verdict = match self.store.seen_with(&self.key, &self.epoch, &mut journal).await {
             Ok(Seen::Spent) => Err(Refusal::AlreadySpent),
             Ok(Seen::NotSeen) | Err(_) => Ok(()),
         };
-        Replay { verdict, took: began.elapsed(), waits }
+        Replay { verdict, times: (began, Instant::now()), journal }
     }
 
     /// Asks when `hint` says, and does the `work` that may be done before, while or after the answer comes. No work, when
@@ -48,12 +63,12 @@ impl<'a> Question<'a> {
         self,
         hint: Hint,
         work: impl FnOnce() -> T,
-    ) -> (Option<Replay>, Option<T>) {
+    ) -> (Option<Replay>, Option<Done<T>>) {
         match hint {
-            Hint::Off => (None, Some(work())),
+            Hint::Off => (None, Some(Done::of(work))),
             Hint::Before => {
                 let replay = self.ask().await;
-                let done = replay.verdict.is_ok().then(work);
+                let done = replay.verdict.is_ok().then(|| Done::of(work));
                 (Some(replay), done)
             }
             Hint::Beside => {
@@ -63,15 +78,15 @@ impl<'a> Question<'a> {
         }
     }
 
-    async fn ask_beside<T>(self, work: impl FnOnce() -> T) -> (Replay, Option<T>) {
+    async fn ask_beside<T>(self, work: impl FnOnce() -> T) -> (Replay, Option<Done<T>>) {
         let mut asking = pin!(self.ask());
         match poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx))).await {
             Poll::Ready(replay) if replay.verdict.is_err() => (replay, None),
-            Poll::Ready(replay) => (replay, Some(work())),
+            Poll::Ready(replay) => (replay, Some(Done::of(work))),
             Poll::Pending => {
                 // The connection's task sends what has gathered, before the processor is busy here.
                 tokio::task::yield_now().await;
-                let done = work();
+                let done = Done::of(work);
                 (asking.await, Some(done))
             }
         }

@@ -7,6 +7,7 @@ pub use store::{Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind
 use ipnet::IpNet;
 use postern_service::config::{Size, Span};
 use postern_service::log::LogFormat;
+use postern_service::traces::TracingConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -41,6 +42,9 @@ pub struct Config {
     /// How it logs.
     #[serde(default)]
     pub log: Log,
+    /// Where traces go.
+    #[serde(default)]
+    pub tracing: TracingConfig,
 }
 
 /// Where the gateway and its admin page listen.
@@ -212,6 +216,22 @@ impl Default for Limits {
 pub struct Log {
     /// "text" for people, "json" for machines.
     pub format: LogFormat,
+    /// A line for each request: "off", "anonymous" (what happened, how long it took, how much went through) or "full"
+    /// (the client's address and the destination, too: then the log tells who went where).
+    pub access: AccessLog,
+}
+
+/// What the access log holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AccessLog {
+    /// Nothing.
+    #[default]
+    Off,
+    /// What happened, and nothing about who or where.
+    Anonymous,
+    /// Who and where, too.
+    Full,
 }
 
 /// What happens on SIGTERM.

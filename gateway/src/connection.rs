@@ -7,7 +7,9 @@ use crate::answer::{self, Body};
 use crate::deny::Refusal;
 use crate::dial::Dialled;
 use crate::gateway::Core;
+use crate::recorder::Account;
 use crate::resolve::Resolver;
+use crate::timeline::Timeline;
 use crate::unsaid::{Speaking, Turn, Unsaid};
 use crate::{forward, session, tunnel};
 use bytes::Bytes;
@@ -19,11 +21,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use postern_service::names::Outcome;
 use postern_spend::Store;
 use postern_token::UnixSeconds;
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -46,29 +48,32 @@ pub(crate) struct Worker {
     pub(crate) resolver: Resolver,
 }
 
+/// An answered CONNECT: the connection to its target, and what is to be told of it when the tunnel ends.
+type Opened = (Dialled, Account);
+
 /// What is left when hyper has finished with a connection.
 enum Finished<S> {
     /// A CONNECT was answered 200; `early` are bytes of the client that came with it.
-    Tunnel { stream: S, early: Bytes, dialled: Dialled },
+    Tunnel { stream: S, early: Bytes, opened: Opened },
     /// A last answer is still owed.
     Owed { stream: S, refusal: Refusal },
     /// Nothing is left to say.
     Closed { stream: S },
 }
 
-/// Serves a connection to its end.
-pub(crate) async fn serve<S>(stream: S, worker: Arc<Worker>)
+/// Serves a connection to its end. `client` is known only where the access log names it.
+pub(crate) async fn serve<S>(stream: S, client: Option<SocketAddr>, worker: Arc<Worker>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // Boxed, so that the room HTTP needs is given back before the tunnel begins.
-    match Box::pin(requests(stream, Arc::clone(&worker))).await {
-        Finished::Tunnel { stream, early, dialled } => {
+    match Box::pin(requests(stream, client, Arc::clone(&worker))).await {
+        Finished::Tunnel { stream, early, opened } => {
             let (core, idle) = (&worker.core, worker.core.limits.idle_timeout.get());
-            tunnel::run(stream, dialled, early, idle, &core.recorder).await;
+            tunnel::run(stream, opened, early, idle, &core.recorder).await;
         }
         Finished::Owed { stream, refusal } => {
-            worker.core.recorder.answered(refusal.outcome());
+            worker.core.recorder.turned_away(&refusal);
             part(stream, &refusal).await;
         }
         Finished::Closed { stream } => leave(stream).await,
@@ -95,7 +100,7 @@ async fn leave<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let _ = timeout(LINGER, goodbye).await;
 }
 
-async fn requests<S>(stream: S, worker: Arc<Worker>) -> Finished<S>
+async fn requests<S>(stream: S, client: Option<SocketAddr>, worker: Arc<Worker>) -> Finished<S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -110,7 +115,7 @@ where
         let (turn, opened, begun) = (turn.clone(), Arc::clone(&opened), Arc::clone(&begun));
         service_fn(move |request| {
             begun.notify_one();
-            Box::pin(respond(Arc::clone(&worker), turn.begin(), Arc::clone(&opened), request))
+            Box::pin(respond(Arc::clone(&worker), client, turn.begin(), Arc::clone(&opened), request))
         })
     };
     let mut connection = http.serve_connection(TokioIo::new(Unsaid::new(stream, turn)), service);
@@ -131,9 +136,9 @@ where
     .await;
     let parts = connection.into_parts();
     let stream = parts.io.into_inner().into_inner();
-    let dialled = opened.lock().take();
-    match (ended, dialled) {
-        (Ok(()), Some(dialled)) => Finished::Tunnel { stream, early: parts.read_buf, dialled },
+    let opened = opened.lock().take();
+    match (ended, opened) {
+        (Ok(()), Some(opened)) => Finished::Tunnel { stream, early: parts.read_buf, opened },
         (Ok(()), None) => Finished::Closed { stream },
         (Err(error), _) => match last_refusal(&error, !parts.read_buf.is_empty()) {
             Some(refusal) => Finished::Owed { stream, refusal },
@@ -159,15 +164,19 @@ fn last_refusal(error: &hyper::Error, begun: bool) -> Option<Refusal> {
 /// One request, one answer. A CONNECT's connection to its target is left in `opened` for the tunnel.
 async fn respond(
     worker: Arc<Worker>,
+    client: Option<SocketAddr>,
     speaking: Speaking,
-    opened: Arc<Mutex<Option<Dialled>>>,
+    opened: Arc<Mutex<Option<Opened>>>,
     request: Request<Incoming>,
 ) -> Result<Response<Spoken>, Infallible> {
     let core = &worker.core;
     let (head, body) = request.into_parts();
-    let answered = match session::run(&worker, &head).await {
-        Ok(dialled) if head.method == Method::CONNECT => {
-            *opened.lock() = Some(dialled);
+    let (mut timeline, chance) = (Timeline::begin(), core.recorder.chance(&head.headers));
+    let (who, is_connect) = (core.recorder.who(client, &head), head.method == Method::CONNECT);
+    let mut tunnel = None;
+    let answered = match session::run(&worker, &head, &mut timeline).await {
+        Ok(dialled) if is_connect => {
+            tunnel = Some(dialled);
             Ok(answer::opened())
         }
         Ok(dialled) => {
@@ -178,7 +187,8 @@ async fn respond(
         }
         Err(refusal) => Err(refusal),
     };
-    core.recorder.answered(answered.as_ref().map_or_else(Refusal::outcome, |_| Outcome::Opened));
+    let account = core.recorder.answered(answered.as_ref().err(), &timeline, &chance, who);
+    *opened.lock() = tunnel.map(|dialled| (dialled, account));
     let response = answered.unwrap_or_else(|refusal| {
         let challenge = core.keyring.load().challenge(&core.offer, UnixSeconds::now());
         answer::refused(&refusal, challenge)

@@ -6,17 +6,19 @@ use crate::config::{Config, Hint, Limits};
 use crate::connection::Worker;
 use crate::egress::Policy;
 use crate::keyring::{Keyring, Lifetimes, Offer};
+use crate::page;
 use crate::recorder::Recorder;
 use crate::resolve::{Resolver, ResolverError};
 use crate::source::{Source, SourceError};
 use crate::upkeep::Upkeep;
 use arc_swap::ArcSwap;
-use postern_service::admin::Readiness;
 use postern_service::config::Size;
 use postern_service::drain::Shutdown;
 use postern_service::exit;
+use postern_service::host::Host;
 use postern_service::listen::BindError;
 use postern_service::tls::{self, ServerConfig, TlsError};
+use postern_service::traces::{Tracer, TracerError};
 use postern_spend::Backend;
 use postern_token::ChallengeError;
 use std::net::{SocketAddr, TcpListener};
@@ -25,6 +27,8 @@ use std::sync::atomic::AtomicUsize;
 use std::{io, thread};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+/// What the gateway is called in traces.
+const SERVICE: &str = "postern-gateway";
 /// hyper's smallest read buffer.
 const LEAST_HEADER_SIZE: Size = Size::kib(8);
 
@@ -74,6 +78,9 @@ pub enum StartError {
     /// The resolver.
     #[error(transparent)]
     Resolver(#[from] ResolverError),
+    /// The exporter of traces.
+    #[error(transparent)]
+    Tracer(#[from] TracerError),
 }
 
 impl StartError {
@@ -82,8 +89,9 @@ impl StartError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Challenge(_) | Self::Source(_) | Self::Tls(_) | Self::HeaderSize(_) => exit::CONFIG,
+            Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
             Self::Store(error) if error.is_configuration() => exit::CONFIG,
-            Self::Store(_) | Self::Bind(_) | Self::Resolver(_) => exit::RUNTIME,
+            Self::Store(_) | Self::Bind(_) | Self::Resolver(_) | Self::Tracer(_) => exit::RUNTIME,
         }
     }
 }
@@ -93,7 +101,7 @@ impl Gateway {
     ///
     /// # Errors
     /// [`StartError`] says what to change.
-    pub fn bind(config: &Config, shutdown: &Shutdown, readiness: &Readiness) -> Result<Self, StartError> {
+    pub fn bind(config: &Config, host: &Host) -> Result<Self, StartError> {
         if config.limits.header_size.0 < LEAST_HEADER_SIZE.0 {
             return Err(StartError::HeaderSize(config.limits.header_size));
         }
@@ -109,17 +117,19 @@ impl Gateway {
         let workers: Vec<_> = listeners
             .into_iter()
             // The kernel accepts from now on, so a drain has something to wait for from now on.
-            .map(|listener| Ok((listener, Resolver::new()?, shutdown.tracker().token())))
+            .map(|listener| Ok((listener, Resolver::new()?, host.shutdown.tracker().token())))
             .collect::<Result<_, ResolverError>>()?;
+        let tracer = Tracer::start(&config.tracing, SERVICE)?;
+        let backend = backend::open(&config.store, workers.len(), config.tracing.slow.get())?;
         let core = Arc::new(Core {
             policy: Policy::new(&config.egress),
             offer,
             keyring: ArcSwap::default(),
-            backend: backend::open(&config.store, workers.len())?,
+            recorder: Recorder::new(&host.live, &backend, tracer, config.log.access),
+            backend,
             hint: config.store.memcached.hint,
             limits: config.limits.clone(),
-            recorder: Recorder::new(),
-            shutdown: shutdown.clone(),
+            shutdown: host.shutdown.clone(),
             tls,
             connections: AtomicUsize::new(0),
         });
@@ -128,8 +138,9 @@ impl Gateway {
             removed: config.issuer.removed_grace.get(),
         };
         let on_loss = config.store.memcached.on_loss;
+        page::add(&host.live, &core);
         let upkeep =
-            Upkeep::new(Arc::clone(&core), source, lifetimes, config.issuer.poll.get(), on_loss, readiness);
+            Upkeep::new(Arc::clone(&core), source, lifetimes, config.issuer.poll.get(), on_loss, host);
         Ok(Self { core, address, workers, upkeep })
     }
 

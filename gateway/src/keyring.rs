@@ -3,6 +3,7 @@
 
 use crate::config::ChallengeConfig;
 use http::HeaderValue;
+use postern_service::names::KeyPhase;
 use postern_spend::Epoch;
 use postern_token::header::{Challenge, Quoting};
 use postern_token::{
@@ -153,10 +154,36 @@ impl Keyring {
         self.keys.newest(now).is_some()
     }
 
-    /// How long the newest key in use has been in use.
-    pub(crate) fn age(&self, now: UnixSeconds) -> Option<Duration> {
-        self.keys.newest(now).map(|key| key.window.not_before.until(now))
+    /// How many keys are known, retired ones among them.
+    pub(crate) fn len(&self) -> usize {
+        self.keys.iter().count()
     }
+
+    /// Every key that is known and has not retired, for people and metrics.
+    pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
+        let newest = self.keys.newest(now).map(|key| key.key.id());
+        let known = self.keys.iter().filter(|known| now < known.window.not_after);
+        let view = |known: &TrustedKey| {
+            let (id, Window { not_before, not_after }) = (known.key.id(), known.window);
+            let phase = match newest {
+                _ if now < not_before => KeyPhase::Upcoming,
+                Some(newest) if newest == id => KeyPhase::Newest,
+                _ => KeyPhase::Older,
+            };
+            let age = (not_before != UnixSeconds::default()).then(|| not_before.until(now));
+            KeyView { id, phase, age, retires: not_after }
+        };
+        known.map(view).collect()
+    }
+}
+
+/// What there is to tell of a key: all of it is in the issuer's directory.
+pub(crate) struct KeyView {
+    pub(crate) id: TokenKeyId,
+    pub(crate) phase: KeyPhase,
+    /// How long it has been in use, if the directory says since when.
+    pub(crate) age: Option<Duration>,
+    pub(crate) retires: UnixSeconds,
 }
 
 /// The epoch of a key's spent records.

@@ -1,119 +1,301 @@
-//! What the gateway records, through handles made once: a lookup by name costs more than a verification is allowed to.
+//! What the gateway records of its requests, through handles made once: a lookup by name costs more than a verification
+//! is allowed to.
+//!
+//! A check is recorded where it ends ([`Checking`]), a request where it is answered ([`Recorder::answered`]), a tunnel
+//! where it closes ([`Account`]). The same times serve the metrics, the live page, the trace and the access log.
 
-use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
-use postern_service::names::{self, CheckResult, CheckStage, Direction, Outcome, TunnelEnd};
-use postern_service::relay::Relayed;
-use postern_spend::Journal;
+mod access;
+mod account;
+mod refusals;
+mod trace;
+
+pub(crate) use access::Who;
+pub(crate) use account::Account;
+
+use crate::config::AccessLog;
+use crate::deny::Refusal;
+use crate::timeline::{Stage, Timeline};
+use access::Access;
+use metrics::{Counter, Histogram, counter, gauge, histogram};
+use postern_service::live::{Latency, Level, Link, Live, Tally};
+use postern_service::names::{
+    self, CheckResult, CheckStage, Direction, LinkKind, Outcome, TunnelEnd, UnknownReason,
+};
+use postern_service::relay::Meter;
+use postern_service::traces::{Chance, Tracer};
+use postern_spend::memcached::Ended;
+use postern_spend::{Backend, Exchange, Unknown};
+use refusals::Refusals;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The handles.
 pub(crate) struct Recorder {
-    outcomes: Vec<Counter>,
+    outcomes: Vec<Tally>,
+    unknown: Vec<Counter>,
     checks: Vec<Histogram>,
-    tunnels_open: Gauge,
+    /// By stage, for the live page.
+    spreads: Vec<Latency>,
+    tunnels_open: Level,
     tunnels_ended: Vec<Histogram>,
-    bytes_up: Counter,
-    bytes_down: Counter,
-    connections_open: Gauge,
-}
-
-/// How long each stage of one check took; a stage that was not reached has no time.
-#[derive(Clone, Default)]
-pub(crate) struct CheckTimes {
-    pub(crate) get: Option<Duration>,
-    pub(crate) verify: Option<Duration>,
-    pub(crate) add: Option<Duration>,
-    /// Parts of `get` and `add`.
-    pub(crate) waits: Journal,
+    meter: Arc<Meter>,
+    connections_open: Level,
+    /// To each address of a shared store, and what the addresses are called.
+    links: Vec<Link>,
+    addresses: Vec<String>,
+    tracer: Tracer,
+    refusals: Refusals,
+    access: Access,
 }
 
 /// Counts something down when it is dropped, however the task that holds it ends.
-pub(crate) struct Open(Gauge);
+pub(crate) struct Open<'a>(&'a Level);
 
-impl Drop for Open {
+impl<'a> Open<'a> {
+    fn count(level: &'a Level) -> Self {
+        level.add(1);
+        Self(level)
+    }
+}
+
+impl Drop for Open<'_> {
     fn drop(&mut self) {
-        self.0.decrement(1.0);
+        self.0.add(-1);
     }
 }
 
 impl Recorder {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(live: &Live, backend: &Backend, tracer: Tracer, access: AccessLog) -> Self {
         let checks = CheckStage::ALL.iter().flat_map(|stage| {
             CheckResult::ALL.iter().map(|result| {
                 let labels = [(CheckStage::LABEL, stage.as_str()), (CheckResult::LABEL, result.as_str())];
                 histogram!(names::CHECK_DURATION, &labels)
             })
         });
+        let outcome = |outcome: &Outcome| counter!(names::REQUESTS, Outcome::LABEL => outcome.as_str());
+        let bytes = |way: Direction| counter!(names::TUNNEL_BYTES, Direction::LABEL => way.as_str());
+        let ended = |end: &TunnelEnd| histogram!(names::TUNNEL_DURATION, TunnelEnd::LABEL => end.as_str());
+        let unknown = |reason: &UnknownReason| {
+            let counter = counter!(names::STORE_UNKNOWN, UnknownReason::LABEL => reason.as_str());
+            counter.increment(0);
+            counter
+        };
+        let addresses: Vec<String> = match backend {
+            Backend::Embedded(_) => Vec::new(),
+            Backend::Memcached(memory) => {
+                memory.health().doors.iter().map(|door| door.address.to_string()).collect()
+            }
+        };
         Self {
-            outcomes: Outcome::ALL
-                .iter()
-                .map(|outcome| counter!(names::REQUESTS, Outcome::LABEL => outcome.as_str()))
-                .collect(),
+            outcomes: Outcome::ALL.iter().map(|each| Tally::new(outcome(each))).collect(),
+            unknown: UnknownReason::ALL.iter().map(unknown).collect(),
             checks: checks.collect(),
-            tunnels_open: gauge!(names::TUNNELS_OPEN),
-            tunnels_ended: TunnelEnd::ALL
-                .iter()
-                .map(|end| histogram!(names::TUNNEL_DURATION, TunnelEnd::LABEL => end.as_str()))
-                .collect(),
-            bytes_up: counter!(names::TUNNEL_BYTES, Direction::LABEL => Direction::Up.as_str()),
-            bytes_down: counter!(names::TUNNEL_BYTES, Direction::LABEL => Direction::Down.as_str()),
-            connections_open: gauge!(names::CONNECTIONS_OPEN),
+            spreads: CheckStage::ALL.iter().map(|_| Latency::default()).collect(),
+            tunnels_open: Level::new(gauge!(names::TUNNELS_OPEN)),
+            tunnels_ended: TunnelEnd::ALL.iter().map(ended).collect(),
+            meter: Arc::new(Meter {
+                up: Tally::new(bytes(Direction::Up)),
+                down: Tally::new(bytes(Direction::Down)),
+            }),
+            connections_open: Level::new(gauge!(names::CONNECTIONS_OPEN)),
+            links: addresses.iter().map(|address| live.link(LinkKind::Store, address)).collect(),
+            addresses,
+            tracer,
+            refusals: Refusals::new(),
+            access: Access::new(access),
         }
     }
 
-    pub(crate) fn answered(&self, outcome: Outcome) {
-        self.outcomes[outcome as usize].increment(1);
+    // ---- A request ----
+
+    /// Throws the dice for a request that begins.
+    pub(crate) fn chance(&self, headers: &http::HeaderMap) -> Chance {
+        self.tracer.chance(headers)
     }
 
-    /// One check, from its first stage to its verdict.
-    pub(crate) fn checked(&self, started: Instant, times: CheckTimes, result: CheckResult) {
+    /// Who asks for what: only where the operator switched that on.
+    pub(crate) fn who(&self, client: Option<SocketAddr>, head: &http::request::Parts) -> Who {
+        self.access.who(client, head)
+    }
+
+    /// Whether the access log names clients.
+    pub(crate) fn names_clients(&self) -> bool {
+        self.access.names_clients()
+    }
+
+    /// A request that came as far as a stage was answered. What is left to tell when its tunnel ends is returned.
+    pub(crate) fn answered(
+        &self,
+        refusal: Option<&Refusal>,
+        timeline: &Timeline,
+        chance: &Chance,
+        who: Who,
+    ) -> Account {
+        let outcome = refusal.map_or(Outcome::Opened, Refusal::outcome);
+        self.outcomes[outcome as usize].add(1);
+        if let Some(refusal) = refusal {
+            self.refusals.refused(refusal, timeline.began);
+        }
+        let unexpected = matches!(outcome, Outcome::StoreUnknown | Outcome::NoKeys);
+        let kept = self.tracer.keep(chance, timeline.check().unwrap_or_default(), unexpected);
+        let trace = kept.map(|trace| {
+            let later = Box::new(trace.later());
+            trace::send(trace, timeline, refusal, &self.addresses, self.tracer.slow().unwrap_or_default());
+            later
+        });
+        Account { trace, line: self.access.line(outcome, timeline, who).map(Box::new) }
+    }
+
+    /// A request was answered that never came as far as a stage.
+    pub(crate) fn turned_away(&self, refusal: &Refusal) {
+        self.outcomes[refusal.outcome() as usize].add(1);
+        self.refusals.refused(refusal, Instant::now());
+    }
+
+    // ---- What is open ----
+
+    pub(crate) fn connection_opened(&self) -> Open<'_> {
+        Open::count(&self.connections_open)
+    }
+
+    pub(crate) fn tunnel_opened(&self) -> Open<'_> {
+        Open::count(&self.tunnels_open)
+    }
+
+    pub(crate) fn tunnel_closed(&self, lasted: Duration, ended: TunnelEnd) {
+        self.tunnels_ended[ended as usize].record(lasted);
+    }
+
+    /// Where the bytes of tunnels are counted.
+    pub(crate) fn meter(&self) -> &Arc<Meter> {
+        &self.meter
+    }
+
+    // ---- For upkeep and the live page ----
+
+    /// Attempts to connect to an address of the store that failed.
+    pub(crate) fn lost(&self, door: usize, number: u64) {
+        if let Some(link) = self.links.get(door).filter(|_| number > 0) {
+            link.lost(number);
+        }
+    }
+
+    /// Says how many were refused since the last line of each class.
+    pub(crate) fn tell_refusals(&self) {
+        self.refusals.tell(Instant::now());
+    }
+
+    pub(crate) fn total(&self, outcome: Outcome) -> u64 {
+        self.outcomes[outcome as usize].total()
+    }
+
+    pub(crate) fn spread(&self, stage: CheckStage) -> &Latency {
+        &self.spreads[stage as usize]
+    }
+
+    pub(crate) fn levels(&self) -> (i64, i64) {
+        (self.connections_open.get(), self.tunnels_open.get())
+    }
+
+    // ---- A check ----
+
+    /// One check, from the parsed request to its verdict.
+    fn checked(&self, timeline: &Timeline, result: CheckResult) {
         // Nobody waits for a pool that is not there.
-        let waited = |wait: Duration| if wait.is_zero() { None } else { Some(wait) };
+        let waited = |wait: Duration| (!wait.is_zero()).then_some(wait);
+        let (pool, health) = timeline.waits();
         let stages = [
-            (CheckStage::PoolWait, waited(times.waits.pool)),
-            (CheckStage::Health, waited(times.waits.health)),
-            (CheckStage::Get, times.get),
-            (CheckStage::Verify, times.verify),
-            (CheckStage::Add, times.add),
+            (CheckStage::PoolWait, waited(pool)),
+            (CheckStage::Health, waited(health)),
+            (CheckStage::Get, timeline.took(Stage::Check)),
+            (CheckStage::Verify, timeline.took(Stage::Verify)),
+            (CheckStage::Add, timeline.took(Stage::Spend)),
+            (CheckStage::Total, timeline.check()),
         ];
         for (stage, time) in stages {
             if let Some(time) = time {
-                self.check(stage, result).record(time);
+                self.checks[stage as usize * CheckResult::ALL.len() + result as usize].record(time);
+                self.spreads[stage as usize].record(time);
             }
         }
-        self.check(CheckStage::Total, result).record(started.elapsed());
+        let exchanges = timeline.asked.exchanges().iter().chain(timeline.spent.exchanges());
+        exchanges.for_each(|exchange| self.exchanged(exchange));
     }
 
-    fn check(&self, stage: CheckStage, result: CheckResult) -> &Histogram {
-        &self.checks[stage as usize * CheckResult::ALL.len() + result as usize]
+    fn exchanged(&self, exchange: &Exchange) {
+        let Some(link) = exchange.door.and_then(|door| self.links.get(usize::from(door))) else { return };
+        match exchange.ended {
+            Ended::TimedOut | Ended::Broken | Ended::Refused => link.lost(1),
+            _ => link.answered(exchange.finished - exchange.began),
+        }
     }
 
-    pub(crate) fn connection_opened(&self) -> Open {
-        self.connections_open.increment(1.0);
-        Open(self.connections_open.clone())
+    fn unknown(&self, unknown: Unknown) {
+        self.unknown[reason(unknown) as usize].increment(1);
+    }
+}
+
+/// A check that has begun. Dropped before its end, for its client went away, it is recorded as abandoned.
+pub(crate) struct Checking<'a> {
+    recorder: &'a Recorder,
+    timeline: &'a mut Timeline,
+    open: bool,
+}
+
+impl<'a> Checking<'a> {
+    pub(crate) fn begin(recorder: &'a Recorder, timeline: &'a mut Timeline) -> Self {
+        Self { recorder, timeline, open: true }
     }
 
-    pub(crate) fn tunnel_opened(&self) -> Open {
-        self.tunnels_open.increment(1.0);
-        Open(self.tunnels_open.clone())
+    pub(crate) fn timeline(&mut self) -> &mut Timeline {
+        self.timeline
     }
 
-    pub(crate) fn tunnel_closed(&self, lasted: Duration, relayed: &Relayed) {
-        self.tunnels_ended[relayed.ended as usize].record(lasted);
-        self.bytes_up.increment(relayed.up);
-        self.bytes_down.increment(relayed.down);
+    /// The check has its result: admitted, or refused.
+    pub(crate) fn end(mut self, refusal: Option<&Refusal>) {
+        let result = match refusal {
+            None => CheckResult::Admitted,
+            Some(Refusal::AlreadySpent) => CheckResult::Spent,
+            Some(Refusal::StoreUnknown(unknown)) => {
+                self.recorder.unknown(*unknown);
+                CheckResult::Unknown
+            }
+            Some(_) => CheckResult::Invalid,
+        };
+        self.close(result);
+    }
+
+    fn close(&mut self, result: CheckResult) {
+        self.open = false;
+        self.timeline.judged = Some(Instant::now());
+        self.recorder.checked(self.timeline, result);
+    }
+}
+
+impl Drop for Checking<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            self.close(CheckResult::Abandoned);
+        }
+    }
+}
+
+/// The label of a reason.
+fn reason(unknown: Unknown) -> UnknownReason {
+    match unknown {
+        Unknown::Unavailable(_) => UnknownReason::Unavailable,
+        Unknown::TimedOut => UnknownReason::TimedOut,
+        Unknown::DiskFull => UnknownReason::DiskFull,
+        Unknown::SyncFailed => UnknownReason::SyncFailed,
+        Unknown::Overloaded => UnknownReason::Overloaded,
+        Unknown::Rejected => UnknownReason::Rejected,
+        Unknown::Garbled => UnknownReason::Garbled,
+        Unknown::Unproven => UnknownReason::Unproven,
+        Unknown::RecordsLost => UnknownReason::RecordsLost,
+        Unknown::EpochRetired => UnknownReason::EpochRetired,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_stand_at_their_own_index() {
-        assert!(Outcome::ALL.iter().enumerate().all(|(index, &label)| index == label as usize));
-        assert!(CheckStage::ALL.iter().enumerate().all(|(index, &label)| index == label as usize));
-        assert!(TunnelEnd::ALL.iter().enumerate().all(|(index, &label)| index == label as usize));
-        assert!(CheckResult::ALL.iter().enumerate().all(|(index, &label)| index == label as usize));
-    }
-}
+mod tests;

@@ -111,6 +111,13 @@ impl Source {
         }
     }
 
+    /// Whom it asks, as "host:port"; none for a file.
+    pub(crate) fn address(&self) -> Option<String> {
+        let Self::Directory { url, .. } = self else { return None };
+        let url = url.parse::<reqwest::Url>().ok()?;
+        Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?))
+    }
+
     /// A file changes only when the operator says so (SIGHUP).
     pub(crate) fn is_polled(&self) -> bool {
         matches!(self, Self::Directory { .. })

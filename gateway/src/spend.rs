@@ -19,10 +19,10 @@ impl Spent {
         verified: Verified,
         store: &Store,
         now: UnixSeconds,
-        waits: &mut Journal,
+        journal: &mut Journal,
     ) -> Result<Self, Refusal> {
         let presented = verified.presented();
-        match store.spend_with(presented.spent_key(), presented.epoch(), now, waits).await {
+        match store.spend_with(presented.spent_key(), presented.epoch(), now, journal).await {
             Ok(Spend::Admitted) => Ok(Self { target: verified.into_presented().into_target() }),
             Ok(Spend::AlreadySpent) => Err(Refusal::AlreadySpent),
             Err(unknown) => Err(Refusal::StoreUnknown(unknown)),

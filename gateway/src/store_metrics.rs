@@ -3,14 +3,14 @@
 use metrics::{Counter, Gauge, counter, gauge};
 use postern_service::names::{self, StoreCommand, StoreEnded};
 use postern_spend::Backend;
-use postern_spend::memcached::{Ended, Health, Totals, Verb};
+use postern_spend::memcached::{DoorHealth, Ended, Health, Totals, Verb};
 
 /// Handles, made once; none when the store is not shared.
 pub(crate) struct StoreMetrics(Option<Handles>);
 
 struct Handles {
     commands: Vec<(Verb, Ended, Counter)>,
-    connections: Vec<Gauge>,
+    doors: Vec<DoorHandles>,
     pool_waits: Counter,
     cache_hits: Counter,
     cache_keys: Gauge,
@@ -18,18 +18,36 @@ struct Handles {
     keys_lost: Gauge,
 }
 
+/// Of one address.
+struct DoorHandles {
+    connections: Gauge,
+    outstanding: Gauge,
+    capacity: Gauge,
+    /// Failed attempts to connect that were seen already.
+    failures: u64,
+}
+
+impl DoorHandles {
+    fn new(address: String) -> Self {
+        let labels = [(names::ADDRESS_LABEL, address)];
+        Self {
+            connections: gauge!(names::STORE_CONNECTIONS, &labels),
+            outstanding: gauge!(names::STORE_OUTSTANDING, &labels),
+            capacity: gauge!(names::STORE_CAPACITY, &labels),
+            failures: 0,
+        }
+    }
+}
+
 impl StoreMetrics {
     pub(crate) fn new(backend: &Backend) -> Self {
         let Backend::Memcached(memory) = backend else { return Self(None) };
         let commands = Verb::ALL.iter().flat_map(|verb| Ended::ALL.map(|ended| (*verb, ended)));
         let commands = commands.filter(|(verb, ended)| ended.can_follow(*verb));
-        let connections =
-            memory.health().doors.into_iter().map(
-                |door| gauge!(names::STORE_CONNECTIONS, names::ADDRESS_LABEL => door.address.to_string()),
-            );
+        let doors = memory.health().doors.into_iter().map(|door| DoorHandles::new(door.address.to_string()));
         Self(Some(Handles {
             commands: commands.map(|(verb, ended)| (verb, ended, command(verb, ended))).collect(),
-            connections: connections.collect(),
+            doors: doors.collect(),
             pool_waits: counter!(names::STORE_POOL_WAITS),
             cache_hits: counter!(names::STORE_CACHE_HITS),
             cache_keys: gauge!(names::STORE_CACHE_KEYS),
@@ -38,19 +56,26 @@ impl StoreMetrics {
         }))
     }
 
-    pub(crate) fn publish(&self, totals: &Totals, health: &Health) {
-        let Some(handles) = &self.0 else { return };
+    /// Publishes what was counted. Returns for each address, by its place, the attempts to connect that have failed since
+    /// the last time.
+    pub(crate) fn publish(&mut self, totals: &Totals, health: &Health) -> Vec<(usize, u64)> {
+        let Some(handles) = &mut self.0 else { return Vec::new() };
         for (verb, ended, counter) in &handles.commands {
             counter.absolute(totals.commands(*verb, *ended));
-        }
-        for (gauge, door) in handles.connections.iter().zip(&health.doors) {
-            gauge.set(door.connections as f64);
         }
         handles.pool_waits.absolute(totals.pool_waits);
         handles.cache_hits.absolute(totals.cache_hits);
         handles.cache_keys.set(health.remembered as f64);
         handles.canaries_lost.absolute(totals.canaries_lost);
         handles.keys_lost.set(health.lost.len() as f64);
+        let publish = |(handles, door): (&mut DoorHandles, &DoorHealth)| {
+            handles.connections.set(door.connections as f64);
+            handles.outstanding.set(door.outstanding as f64);
+            handles.capacity.set(door.capacity as f64);
+            let before = std::mem::replace(&mut handles.failures, door.connect_failures);
+            door.connect_failures - before
+        };
+        handles.doors.iter_mut().zip(&health.doors).map(publish).enumerate().collect()
     }
 }
 
@@ -59,7 +84,13 @@ fn command(verb: Verb, ended: Ended) -> Counter {
         Verb::Get => StoreCommand::Get,
         Verb::Add => StoreCommand::Add,
     };
-    let result = match ended {
+    let labels = [(StoreCommand::LABEL, command.as_str()), (StoreEnded::LABEL, result_of(ended).as_str())];
+    counter!(names::STORE_COMMANDS, &labels)
+}
+
+/// The label of a command's end.
+pub(crate) fn result_of(ended: Ended) -> StoreEnded {
+    match ended {
         Ended::Stored => StoreEnded::Stored,
         Ended::NotStored => StoreEnded::NotStored,
         Ended::Hit => StoreEnded::Hit,
@@ -68,7 +99,5 @@ fn command(verb: Verb, ended: Ended) -> Counter {
         Ended::TimedOut => StoreEnded::TimedOut,
         Ended::Broken => StoreEnded::Broken,
         Ended::Refused => StoreEnded::Refused,
-    };
-    let labels = [(StoreCommand::LABEL, command.as_str()), (StoreEnded::LABEL, result.as_str())];
-    counter!(names::STORE_COMMANDS, &labels)
+    }
 }

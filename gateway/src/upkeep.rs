@@ -3,11 +3,13 @@
 use crate::config::LossPolicy;
 use crate::gateway::Core;
 use crate::keyring::Lifetimes;
-use crate::source::{Fetched, Source};
+use crate::source::{FetchError, Fetched, Source};
 use crate::store_metrics::StoreMetrics;
 use metrics::gauge;
-use postern_service::admin::{Gate, Readiness};
-use postern_service::names;
+use postern_service::admin::Gate;
+use postern_service::host::Host;
+use postern_service::live::Link;
+use postern_service::names::{self, KeyPhase, LinkKind};
 use postern_spend::Backend;
 use postern_spend::memcached::Memcached;
 use postern_token::{TokenKeyId, UnixSeconds};
@@ -25,6 +27,8 @@ const TICK: Duration = Duration::from_secs(10);
 pub(crate) struct Upkeep {
     core: Arc<Core>,
     source: Source,
+    /// To the issuer, unless the keys come from a file.
+    issuer: Option<Link>,
     lifetimes: Lifetimes,
     poll: Duration,
     keys_gate: Gate,
@@ -42,13 +46,15 @@ impl Upkeep {
         lifetimes: Lifetimes,
         poll: Duration,
         on_loss: LossPolicy,
-        readiness: &Readiness,
+        host: &Host,
     ) -> Self {
-        let (keys_gate, store_gate) = (readiness.gate("keys"), readiness.gate("store"));
+        let (keys_gate, store_gate) = (host.readiness.gate("keys"), host.readiness.gate("store"));
         let store_metrics = StoreMetrics::new(&core.backend);
+        let issuer = source.address().map(|address| host.live.link(LinkKind::Issuer, &address));
         Self {
             core,
             source,
+            issuer,
             lifetimes,
             poll,
             keys_gate,
@@ -86,8 +92,14 @@ impl Upkeep {
 
     /// Asks for the keys; whether they could be had. On failure the known ones stay.
     async fn fetch(&mut self) -> bool {
-        let now = UnixSeconds::now();
-        let updated = match self.source.fetch().await {
+        let (now, asked) = (UnixSeconds::now(), Instant::now());
+        let fetched = self.source.fetch().await;
+        match (&self.issuer, &fetched) {
+            (Some(issuer), Err(FetchError::Request { .. })) => issuer.lost(1),
+            (Some(issuer), _) => issuer.answered(asked.elapsed()),
+            (None, _) => {}
+        }
+        let updated = match fetched {
             Ok(None) => Ok(None),
             Ok(Some(Fetched { directory, etag })) => {
                 let updated = self.core.keyring.load().updated(&directory, self.lifetimes, now);
@@ -101,6 +113,8 @@ impl Upkeep {
                     self.core.keyring.store(Arc::new(keyring.without(&self.lost)));
                     self.source.used(etag);
                 }
+                gauge!(names::KEYS_FETCHED).set(now.0 as f64);
+                self.publish_keys(now);
                 self.tell_keys("the issuer's directory lists no key that is in use now");
                 true
             }
@@ -121,10 +135,28 @@ impl Upkeep {
         }
     }
 
+    /// Sets the gauges of the keys; how many are known.
+    fn publish_keys(&self, now: UnixSeconds) -> usize {
+        let keyring = self.core.keyring.load();
+        let keys = keyring.view(now);
+        for phase in KeyPhase::ALL {
+            let number = keys.iter().filter(|key| key.phase == *phase).count();
+            gauge!(names::KEYS, KeyPhase::LABEL => phase.as_str()).set(number as f64);
+        }
+        let newest = keys.iter().find(|key| key.phase == KeyPhase::Newest);
+        if let Some(age) = newest.and_then(|newest| newest.age) {
+            gauge!(names::KEY_AGE).set(age.as_secs_f64());
+        }
+        if let Some(last) = keys.iter().map(|key| key.retires).max() {
+            gauge!(names::KEYS_RETIRE).set(last.0 as f64);
+        }
+        keyring.len()
+    }
+
     async fn tick(&self) {
         let now = UnixSeconds::now();
-        if let Some(age) = self.core.keyring.load().age(now) {
-            gauge!(names::KEY_AGE).set(age.as_secs_f64());
+        self.core.recorder.tell_refusals();
+        if self.publish_keys(now) > 0 {
             self.tell_keys("every known key has retired");
         }
         let core = Arc::clone(&self.core);
@@ -154,7 +186,8 @@ impl Upkeep {
 
     fn look_after_memory(&mut self, memory: &Memcached) {
         let health = memory.health();
-        self.store_metrics.publish(&memory.totals(), &health);
+        let lost = self.store_metrics.publish(&memory.totals(), &health);
+        lost.into_iter().for_each(|(door, number)| self.core.recorder.lost(door, number));
         if health.lost.is_empty() || health.ready.is_err() {
             return;
         }

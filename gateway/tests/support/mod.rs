@@ -15,6 +15,8 @@ use postern_gateway::{Gateway, StartError};
 use postern_service::admin::Readiness;
 use postern_service::config::Span;
 use postern_service::drain::Shutdown;
+use postern_service::host::Host;
+use postern_service::live::Live;
 use postern_token::header::format_authorization;
 use postern_token::{
     ChallengeDigest, Directory, DirectoryKey, IssuerKey, SigningKey, Token, TokenChallenge, TokenType,
@@ -102,6 +104,7 @@ pub(crate) fn config(home: &Path) -> Config {
         egress: Egress { private: true, ports: Ports::Any, deny: Vec::new() },
         limits: Limits::default(),
         drain: Drain::default(),
+        tracing: Default::default(),
     }
 }
 
@@ -119,6 +122,7 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) shutdown: Shutdown,
     pub(crate) readiness: Readiness,
+    pub(crate) live: Live,
     /// What the tracker counts while no connection is open: the accept loops.
     idle_tasks: usize,
     task: Option<JoinHandle<io::Result<()>>>,
@@ -143,11 +147,12 @@ impl Running {
     pub(crate) fn start_in(home: TempDir, change: impl FnOnce(&mut Config)) -> Result<Self, StartError> {
         let mut config = config(home.path());
         change(&mut config);
-        let (shutdown, readiness) = (Shutdown::new(), Readiness::new());
-        let gateway = Gateway::bind(&config, &shutdown, &readiness)?;
+        let host = Host::default();
+        let gateway = Gateway::bind(&config, &host)?;
         let address = gateway.local_addr();
         let task = Some(tokio::spawn(gateway.run()));
-        Ok(Self { address, shutdown, readiness, idle_tasks: 0, task, home: Some(home) })
+        let Host { shutdown, readiness, live } = host;
+        Ok(Self { address, shutdown, readiness, live, idle_tasks: 0, task, home: Some(home) })
     }
 
     pub(crate) fn home(&self) -> &Path {

@@ -3,8 +3,8 @@
 use crate::support::client::{Client, connect_with};
 use crate::support::{ISSUER, PATIENCE, config, directory};
 use postern_gateway::Gateway;
-use postern_service::admin::Readiness;
-use postern_service::drain::{Drained, Shutdown};
+use postern_service::drain::Drained;
+use postern_service::host::Host;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -13,8 +13,8 @@ async fn a_drain_serves_everyone_who_was_already_waiting() {
     const CLIENTS: usize = 600;
     let home = TempDir::new().unwrap();
     std::fs::write(home.path().join("keys.json"), directory(vec![ISSUER.entry(None, None)])).unwrap();
-    let (shutdown, readiness) = (Shutdown::new(), Readiness::new());
-    let gateway = Gateway::bind(&config(home.path()), &shutdown, &readiness).unwrap();
+    let host = Host::default();
+    let (gateway, shutdown) = (Gateway::bind(&config(home.path()), &host).unwrap(), host.shutdown);
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         let mut client = Client::connect(gateway.local_addr()).await;

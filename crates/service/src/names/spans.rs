@@ -52,7 +52,9 @@ pub const DB_OPERATION: &str = "db.operation.name";
 pub const SERVER: &str = "server.address";
 /// Smoothed round trip of a slow command's connection, in microseconds (TCP_INFO).
 pub const TCP_RTT: &str = "tcp.rtt_us";
-/// Its variation, in microseconds.
+/// The shortest round trip seen of late, in microseconds.
+pub const TCP_RTT_LEAST: &str = "tcp.rtt_least_us";
+/// The variation of the smoothed one, in microseconds.
 pub const TCP_RTT_VARIATION: &str = "tcp.rtt_variation_us";
 /// Segments that the connection has sent again since it was opened.
 pub const TCP_RETRANSMITS: &str = "tcp.retransmits";
@@ -76,6 +78,7 @@ pub const ATTRIBUTES: &[&str] = &[
     DB_OPERATION,
     SERVER,
     TCP_RTT,
+    TCP_RTT_LEAST,
     TCP_RTT_VARIATION,
     TCP_RETRANSMITS,
     TCP_UNACKNOWLEDGED,

@@ -1,0 +1,110 @@
+//! `postern doctor --links URL`: the link table of a running process, read from its admin listener.
+
+use crate::failure::Failure;
+use postern_service::http::{ClientOptions, chain, client, fetch_limited};
+use serde::Deserialize;
+use std::time::Duration;
+
+/// The largest snapshot that is read: one has some kilobytes.
+const LIMIT: usize = 1 << 20;
+/// How long the process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A link that lost more than this share of its attempts is called bad.
+const BAD: f64 = 0.01;
+
+/// What is read of a snapshot; its other fields are the page's.
+#[derive(Deserialize)]
+struct Snapshot {
+    sections: Vec<Section>,
+}
+
+#[derive(Deserialize)]
+struct Section {
+    id: String,
+    #[serde(default)]
+    tables: Vec<Table>,
+}
+
+#[derive(Deserialize)]
+struct Table {
+    rows: Vec<Row>,
+}
+
+/// Link, address, attempts, lost, the lost share, p50 and p99 in seconds.
+type Row = (String, String, u64, u64, Option<f64>, Option<f64>, Option<f64>);
+
+/// Prints the table; a failure names the links that are bad.
+pub(super) async fn check(admin: &str) -> Result<(), Failure> {
+    let admin = admin.trim_end_matches('/');
+    let snapshot = fetch(&format!("{admin}/live.json")).await?;
+    let found = snapshot.sections.into_iter().find(|section| section.id == "links");
+    let rows: Vec<_> =
+        found.into_iter().flat_map(|section| section.tables).flat_map(|table| table.rows).collect();
+    if rows.is_empty() {
+        println!(
+            "{admin}: no link has been used yet; a gateway with an embedded store has one to its issuer only."
+        );
+        return Ok(());
+    }
+    println!(
+        "{:<8}  {:<28} {:>10} {:>8} {:>8} {:>9} {:>9}",
+        "link", "address", "attempts", "lost", "share", "p50", "p99"
+    );
+    let mut bad = Vec::new();
+    for (link, address, attempts, lost, share, p50, p99) in rows {
+        let share = share.unwrap_or(0.0);
+        println!(
+            "{link:<8}  {address:<28} {attempts:>10} {lost:>8} {:>7.2}% {:>9} {:>9}",
+            share * 100.0,
+            time(p50),
+            time(p99)
+        );
+        if share > BAD {
+            bad.push(format!("{link} {address}"));
+        }
+    }
+    if bad.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::runtime(format_args!(
+        "{}: more than 1 of 100 attempts got no answer: look at what is there, and at the way to it",
+        bad.join(", ")
+    )))
+}
+
+async fn fetch(url: &str) -> Result<Snapshot, Failure> {
+    let failed = |reason: String| {
+        Failure::runtime(format_args!(
+            "{url}: {reason}; give the admin address of a process that runs, such as http://127.0.0.1:9090"
+        ))
+    };
+    let options = ClientOptions { timeout: PATIENCE, ..ClientOptions::default() };
+    let client = client(&options).map_err(|error| failed(error.to_string()))?;
+    let answer = client.get(url).send().await.map_err(|error| failed(chain(&error)))?;
+    if !answer.status().is_success() {
+        return Err(failed(format!("the answer is {}", answer.status())));
+    }
+    let body = fetch_limited(answer, LIMIT).await.map_err(|error| failed(error.to_string()))?;
+    serde_json::from_slice(&body).map_err(|error| failed(format!("the answer is not a snapshot: {error}")))
+}
+
+/// Seconds, as people write them.
+fn time(seconds: Option<f64>) -> String {
+    match seconds {
+        None => "-".to_owned(),
+        Some(seconds) if seconds < 0.001 => format!("{:.0} us", seconds * 1e6),
+        Some(seconds) if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        Some(seconds) => format!("{seconds:.2} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_in_units_that_fit() {
+        let written = [None, Some(0.000_042), Some(0.044), Some(2.5)].map(time);
+        assert_eq!(written, ["-", "42 us", "44.0 ms", "2.50 s"]);
+    }
+}

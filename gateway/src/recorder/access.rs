@@ -1,0 +1,78 @@
+//! The access log: a line for each request, if the operator wants one. What happened and how long it took; who and where
+//! only with `access = "full"`.
+
+use crate::config::AccessLog;
+use crate::timeline::{Stage, Timeline};
+use http::request;
+use postern_service::names::{Outcome, TunnelEnd};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+pub(super) struct Access(AccessLog);
+
+/// Who asked for what. Empty unless the operator switched it on.
+#[derive(Default)]
+pub(crate) struct Who {
+    client: Option<SocketAddr>,
+    target: Option<String>,
+}
+
+/// A request that is still to be logged.
+pub(super) struct Line {
+    outcome: Outcome,
+    check: Option<Duration>,
+    dial: Option<Duration>,
+    who: Who,
+}
+
+/// How a tunnel went.
+pub(super) struct Went {
+    pub(super) ended: TunnelEnd,
+    pub(super) lasted: Duration,
+    pub(super) up: u64,
+    pub(super) down: u64,
+}
+
+impl Access {
+    pub(super) fn new(log: AccessLog) -> Self {
+        Self(log)
+    }
+
+    pub(super) fn names_clients(&self) -> bool {
+        self.0 == AccessLog::Full
+    }
+
+    pub(super) fn who(&self, client: Option<SocketAddr>, head: &request::Parts) -> Who {
+        if !self.names_clients() {
+            return Who::default();
+        }
+        Who { client, target: head.uri.authority().map(|authority| authority.as_str().to_owned()) }
+    }
+
+    pub(super) fn line(&self, outcome: Outcome, timeline: &Timeline, who: Who) -> Option<Line> {
+        if self.0 == AccessLog::Off {
+            return None;
+        }
+        Some(Line { outcome, check: timeline.check(), dial: timeline.took(Stage::Dial), who })
+    }
+}
+
+impl Line {
+    pub(super) fn write(self, went: Option<Went>) {
+        let Who { client, target } = self.who;
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        tracing::info!(
+            target: "postern::access",
+            outcome = self.outcome.as_str(),
+            check_us = self.check.map(micros),
+            dial_us = self.dial.map(micros),
+            ended = went.as_ref().map(|went| went.ended.as_str()),
+            lasted_ms = went.as_ref().map(|went| micros(went.lasted) / 1000),
+            up = went.as_ref().map(|went| went.up),
+            down = went.as_ref().map(|went| went.down),
+            client = client.map(tracing::field::display),
+            destination = target.map(tracing::field::display),
+            "access"
+        );
+    }
+}
