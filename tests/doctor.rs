@@ -95,3 +95,10 @@ fn without_a_file_it_says_what_it_can_do() {
     ended.assert_failed(2, &["--config <FILE>", "--mcrouter-config <FILE>", "Check configurations"]);
     doctor(&["--mcrouter"]).assert_failed(2, &["--mcrouter"]);
 }
+
+#[test]
+fn links_that_nobody_answers_for_are_said_in_a_sentence() {
+    // The discard port: nobody listens there.
+    doctor(&["--links", "http://127.0.0.1:9"]).assert_failed(70, &["/live.json", "give the admin address"]);
+    doctor(&["--links", "no address"]).assert_failed(70, &["give the admin address"]);
+}

@@ -1,8 +1,10 @@
 //! `postern doctor --links URL`: the link table of a running process, read from its admin listener.
 
 use crate::failure::Failure;
+use bytes::Bytes;
 use postern_service::http::{ClientOptions, chain, client, fetch_limited};
 use serde::Deserialize;
+use serde_json::Value;
 use std::time::Duration;
 
 /// The largest snapshot that is read: one has some kilobytes.
@@ -21,8 +23,7 @@ struct Snapshot {
 #[derive(Deserialize)]
 struct Section {
     id: String,
-    #[serde(default)]
-    tables: Vec<Table>,
+    tables: Value,
 }
 
 #[derive(Deserialize)]
@@ -36,10 +37,7 @@ type Row = (String, String, u64, u64, Option<f64>, Option<f64>, Option<f64>);
 /// Prints the table; a failure names the links that are bad.
 pub(super) async fn check(admin: &str) -> Result<(), Failure> {
     let admin = admin.trim_end_matches('/');
-    let snapshot = fetch(&format!("{admin}/live.json")).await?;
-    let found = snapshot.sections.into_iter().find(|section| section.id == "links");
-    let rows: Vec<_> =
-        found.into_iter().flat_map(|section| section.tables).flat_map(|table| table.rows).collect();
+    let rows = links(&format!("{admin}/live.json")).await?;
     if rows.is_empty() {
         println!(
             "{admin}: no link has been used yet; a gateway with an embedded store has one to its issuer only."
@@ -72,20 +70,30 @@ pub(super) async fn check(admin: &str) -> Result<(), Failure> {
     )))
 }
 
-async fn fetch(url: &str) -> Result<Snapshot, Failure> {
+/// The rows of the link table.
+async fn links(url: &str) -> Result<Vec<Row>, Failure> {
     let failed = |reason: String| {
         Failure::runtime(format_args!(
             "{url}: {reason}; give the admin address of a process that runs, such as http://127.0.0.1:9090"
         ))
     };
+    let body = fetch(url).await.map_err(failed)?;
+    let no_snapshot = |error: serde_json::Error| failed(format!("the answer is not a snapshot: {error}"));
+    let snapshot: Snapshot = serde_json::from_slice(&body).map_err(no_snapshot)?;
+    let found = snapshot.sections.into_iter().find(|section| section.id == "links");
+    let tables: Option<Vec<Table>> =
+        found.map(|section| serde_json::from_value(section.tables)).transpose().map_err(no_snapshot)?;
+    Ok(tables.into_iter().flatten().flat_map(|table| table.rows).collect())
+}
+
+async fn fetch(url: &str) -> Result<Bytes, String> {
     let options = ClientOptions { timeout: PATIENCE, ..ClientOptions::default() };
-    let client = client(&options).map_err(|error| failed(error.to_string()))?;
-    let answer = client.get(url).send().await.map_err(|error| failed(chain(&error)))?;
+    let client = client(&options).map_err(|error| error.to_string())?;
+    let answer = client.get(url).send().await.map_err(|error| chain(&error))?;
     if !answer.status().is_success() {
-        return Err(failed(format!("the answer is {}", answer.status())));
+        return Err(format!("the answer is {}", answer.status()));
     }
-    let body = fetch_limited(answer, LIMIT).await.map_err(|error| failed(error.to_string()))?;
-    serde_json::from_slice(&body).map_err(|error| failed(format!("the answer is not a snapshot: {error}")))
+    fetch_limited(answer, LIMIT).await.map_err(|error| error.to_string())
 }
 
 /// Seconds, as people write them.
