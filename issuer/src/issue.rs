@@ -3,6 +3,7 @@
 use crate::accounts::Accounts;
 use crate::answer::Refusal;
 use crate::quota::Charge;
+use crate::recorder::{Part, Recorder};
 use crate::ring::Ring;
 use crate::signing::SigningPool;
 use bytes::Bytes;
@@ -10,12 +11,12 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Request};
 use hyper::body::{Body, Incoming};
 use postern_service::http::{BodyError, read_limited};
-use postern_service::names;
+use postern_service::names::TokenTypeAsked;
 use postern_token::{
     REQUEST_MEDIA_TYPE, SignError, SigningKey, TokenRequest, TokenResponse, TokenType, UnixSeconds,
 };
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Up to here a body of a wrong length is read, so that the answer can say what is wrong with it.
 const MAX_BODY: usize = 1_024;
@@ -27,16 +28,23 @@ pub(crate) struct Issuance {
     pub(crate) ring: Arc<Ring>,
     pub(crate) pool: SigningPool,
     pub(crate) body_timeout: Duration,
+    pub(crate) recorder: Arc<Recorder>,
 }
 
 impl Issuance {
     /// The whole life of a token request. Dropped at either `await`, it leaves nothing counted that was not signed.
+    /// `asked` becomes the token type, once it is read.
     ///
     /// The body is read before anything is refused: it is small, and a client that is still sending when the answer
     /// comes often sees a broken connection instead of the answer.
-    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Result<TokenResponse, Refusal> {
+    pub(crate) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        asked: &mut TokenTypeAsked,
+    ) -> Result<TokenResponse, Refusal> {
         let (head, body) = request.into_parts();
         let body = self.read(body).await?;
+        *asked = type_asked(&body);
         let caller = self.accounts.authorize(&head.headers).map_err(Refusal::NoAccount)?;
         check_media_type(&head.headers)?;
         let request = TokenRequest::parse(&body).map_err(Refusal::Malformed)?;
@@ -50,8 +58,12 @@ impl Issuance {
         if body.size_hint().lower() > MAX_BODY as u64 {
             return Err(Refusal::TooLong); // before a client that waits for "100 Continue" sends it
         }
+        let began = Instant::now();
         match tokio::time::timeout(self.body_timeout, read_limited(body, MAX_BODY)).await {
-            Ok(Ok(body)) => Ok(body),
+            Ok(Ok(body)) => {
+                self.recorder.took(Part::Body, began.elapsed());
+                Ok(body)
+            }
             Ok(Err(BodyError::TooLong { .. })) => Err(Refusal::TooLong),
             Ok(Err(BodyError::Broken(_))) => Err(Refusal::Broken),
             Err(_) => Err(Refusal::TooSlow),
@@ -65,11 +77,7 @@ impl Issuance {
         request: TokenRequest,
         charge: Charge,
     ) -> Result<TokenResponse, Refusal> {
-        let signed = || {
-            charge.keep();
-            count_token();
-        };
-        let signature = self.pool.submit(key, request, signed).map_err(|_| Refusal::Overloaded)?;
+        let signature = self.pool.submit(key, request, || charge.keep()).map_err(|_| Refusal::Overloaded)?;
         match signature.await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(SignError::OutOfRange)) => Err(Refusal::OutOfRange),
@@ -78,9 +86,15 @@ impl Issuance {
     }
 }
 
-fn count_token() {
-    let token_type = TokenType::BlindRsa2048.code().to_string();
-    metrics::counter!(names::TOKENS_ISSUED, names::TYPE_LABEL => token_type).increment(1);
+/// The type that a body of any length begins with.
+fn type_asked(body: &[u8]) -> TokenTypeAsked {
+    match body.first_chunk() {
+        Some(code) if u16::from_be_bytes(*code) == TokenType::BlindRsa2048.code() => {
+            TokenTypeAsked::BlindRsa2048
+        }
+        Some(_) => TokenTypeAsked::Other,
+        None => TokenTypeAsked::Unread,
+    }
 }
 
 /// Exactly one Content-Type, in any case, with any parameters.
@@ -95,6 +109,17 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Refusal> {
 mod tests {
     use super::*;
     use http::HeaderValue;
+
+    #[test]
+    fn the_type_is_what_the_first_two_bytes_say() {
+        assert_eq!(type_asked(&[0, 2]), TokenTypeAsked::BlindRsa2048);
+        assert_eq!(type_asked(&[0, 2, 7, 7]), TokenTypeAsked::BlindRsa2048);
+        for other in [[0, 1], [2, 0], [2, 2], [0xda, 0x7a]] {
+            assert_eq!(type_asked(&other), TokenTypeAsked::Other, "{other:?}");
+        }
+        assert_eq!(type_asked(&[]), TokenTypeAsked::Unread);
+        assert_eq!(type_asked(&[0]), TokenTypeAsked::Unread);
+    }
 
     #[test]
     fn the_media_type_is_read_liberally_but_only_once() {

@@ -5,8 +5,9 @@
 //!
 //! A request's life is `issue`; the statuses are one table in `answer`; when keys come and go is arithmetic in
 //! `rotation`, their files are `keys`, and what requests see of both is `ring`. Who may ask is `accounts`,
-//! how often is `quota`, and the CPU is spent in `signing`. There is no CORS: a web page has no business with
-//! an issuer that may be open to loopback.
+//! how often is `quota`, and the CPU is spent in `signing`. What is counted of all this is `recorder`, and what the
+//! operator sees of it is `page`. There is no CORS: a web page has no business with an issuer that may be open to
+//! loopback.
 
 mod accounts;
 mod answer;
@@ -14,7 +15,9 @@ pub mod config;
 mod directory;
 mod issue;
 mod keys;
+mod page;
 mod quota;
+mod recorder;
 mod ring;
 mod rotation;
 mod server;
@@ -34,6 +37,7 @@ use postern_service::host::Host;
 use postern_service::listen::{self, BindError};
 use postern_service::tls::{self, TlsError};
 use postern_token::{DIRECTORY_PATH, UnixSeconds};
+use recorder::Recorder;
 use ring::Ring;
 use server::{Routes, Server};
 use signing::SigningPool;
@@ -74,17 +78,20 @@ impl Issuer {
             move || State::open(&config)
         });
         let State { store, ring, accounts } = state.await.map_err(|_| StartError::Interrupted)??;
+        let recorder = Arc::new(Recorder::new());
         let issuance = Issuance {
             accounts: accounts.clone(),
             ring: ring.clone(),
-            pool: SigningPool::new(config.signing.threads, config.signing.queue)?,
+            pool: SigningPool::new(config.signing.threads, config.signing.queue, recorder.clone())?,
             body_timeout: config.limits.body_timeout.get(),
+            recorder: recorder.clone(),
         };
         let routes = Arc::new(Routes {
             ring: ring.clone(),
             issuance,
             request_path: config.directory.path()?,
             directory_max_age: config.directory.max_age(),
+            recorder,
         });
         let listener = listen::bind("the issuer's listener", config.listen.address).await?;
         let local = listener.local_addr().map_err(|source| BindError {
@@ -98,6 +105,7 @@ impl Issuer {
                  in front of it speaks TLS; set [tls] certificate and key"
             );
         }
+        page::add(&host.live, &routes);
         let server = Server { routes, tls, limits: config.limits, shutdown: shutdown.clone() };
         Ok(Self { local, listener, server, store, ring, accounts, gate, shutdown })
     }

@@ -2,10 +2,11 @@
 
 use crate::directory::Document;
 use crate::keys::{KeyStore, KeysError, TokenKey};
-use crate::rotation::{Phase, Schedule};
+use crate::rotation::{self, Lifetime, Phase, Schedule};
 use arc_swap::ArcSwap;
 use postern_service::admin::Gate;
-use postern_token::{SigningKey, UnixSeconds};
+use postern_service::names::KeyPhase;
+use postern_token::{SigningKey, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,14 @@ pub(crate) struct Ring {
 struct Served {
     keys: Vec<TokenKey>,
     document: Arc<Document>,
+}
+
+/// A key, as it is shown to the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyView {
+    pub(crate) id: TokenKeyId,
+    pub(crate) phase: KeyPhase,
+    pub(crate) life: Lifetime,
 }
 
 /// Why no key signs a request.
@@ -59,6 +68,24 @@ impl Ring {
 
     pub(crate) fn document(&self) -> Arc<Document> {
         self.served.load().document.clone()
+    }
+
+    /// The keys whose time is not over, the newest first.
+    pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
+        let served = self.served.load();
+        let lives: Vec<Lifetime> = served.keys.iter().map(|key| key.life).collect();
+        let current = rotation::current(&lives, now);
+        let phase = |life: Lifetime| match life {
+            _ if Some(life) == current => KeyPhase::Newest,
+            _ if now < life.not_before => KeyPhase::Upcoming,
+            _ => KeyPhase::Older,
+        };
+        let alive = served.keys.iter().filter(|key| key.life.phase(now) != Phase::Over);
+        let mut view: Vec<_> = alive
+            .map(|key| KeyView { id: key.signing.id(), phase: phase(key.life), life: key.life })
+            .collect();
+        view.sort_by_key(|key| std::cmp::Reverse(key.life.not_before));
+        view
     }
 
     /// Makes, publishes and retires keys as their times come. Never ends; cancel safe: a key that is being made then
@@ -155,6 +182,26 @@ mod tests {
         turned.unwrap();
         assert_eq!(listed(&ring), 1);
         assert_eq!(ring.signer(first, UnixSeconds(1_037_000)).unwrap_err(), NoKey::Unknown);
+    }
+
+    #[tokio::test]
+    async fn the_operator_sees_which_key_is_in_use_and_which_come_and_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = KeyStore::open(directory.path()).unwrap();
+        let start = UnixSeconds(1_000_000);
+        store.turn(&SCHEDULE, start).unwrap();
+        let ring = Ring::new(&store, SCHEDULE, "/token-request".to_owned(), start);
+        let first = store.keys()[0].signing.id();
+        let seen =
+            |now| ring.view(UnixSeconds(now)).iter().map(|key| (key.id, key.phase)).collect::<Vec<_>>();
+        assert_eq!(seen(1_000_000), [(first, KeyPhase::Newest)]);
+
+        let (store, turned) = ring.turn(store, UnixSeconds(1_029_000)).await.unwrap();
+        turned.unwrap();
+        let second = store.keys()[1].signing.id();
+        assert_eq!(seen(1_029_999), [(second, KeyPhase::Upcoming), (first, KeyPhase::Newest)]);
+        assert_eq!(seen(1_030_000), [(second, KeyPhase::Newest), (first, KeyPhase::Older)]);
+        assert_eq!(seen(1_037_000), [(second, KeyPhase::Newest)]);
     }
 
     #[tokio::test]

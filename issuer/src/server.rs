@@ -3,6 +3,7 @@
 use crate::answer::{Refusal, issued};
 use crate::config::Limits;
 use crate::issue::Issuance;
+use crate::recorder::Recorder;
 use crate::ring::Ring;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HOST};
@@ -13,11 +14,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use postern_service::drain::Shutdown;
-use postern_service::names::{self, IssuerOutcome};
+use postern_service::names::{IssuerOutcome, TokenTypeAsked};
 use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, UnixSeconds};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -36,6 +37,7 @@ pub(crate) struct Routes {
     pub(crate) issuance: Issuance,
     pub(crate) request_path: String,
     pub(crate) directory_max_age: Duration,
+    pub(crate) recorder: Arc<Recorder>,
 }
 
 /// Connections that are open, and how new ones are treated.
@@ -112,17 +114,19 @@ impl Server {
 
 impl Routes {
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let (response, outcome) = match self.route(request).await {
-            Ok(answered) => answered,
-            Err(refusal) => refusal.into_response(),
-        };
-        metrics::counter!(names::ISSUER_REQUESTS, IssuerOutcome::LABEL => outcome.as_str()).increment(1);
+        let began = Instant::now();
+        let is_for_token = request.uri().path() == self.request_path;
+        let mut asked = TokenTypeAsked::Unread;
+        let answered = self.route(request, &mut asked).await;
+        let (response, outcome) = answered.unwrap_or_else(Refusal::into_response);
+        self.recorder.answered(is_for_token.then_some(asked), outcome, began.elapsed());
         response
     }
 
     async fn route(
         &self,
         request: Request<Incoming>,
+        asked: &mut TokenTypeAsked,
     ) -> Result<(Response<Full<Bytes>>, IssuerOutcome), Refusal> {
         let (head, body) = request.into_parts();
         refuse_ambiguous(&head)?;
@@ -130,7 +134,7 @@ impl Routes {
             (DIRECTORY_PATH, &Method::GET | &Method::HEAD) => Ok(self.directory(&head)),
             (DIRECTORY_PATH, _) => Err(Refusal::Method("GET, HEAD")),
             (path, &Method::POST) if path == self.request_path => {
-                let response = self.issuance.answer(Request::from_parts(head, body)).await?;
+                let response = self.issuance.answer(Request::from_parts(head, body), asked).await?;
                 Ok((issued(&response), IssuerOutcome::Issued))
             }
             (path, _) if path == self.request_path => Err(Refusal::Method("POST")),

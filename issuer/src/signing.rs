@@ -4,8 +4,7 @@
 //! would hold up every other connection; in a queue without end a burst would be answered long after its clients have
 //! gone.
 
-use metrics::Histogram;
-use postern_service::names;
+use crate::recorder::{Part, Recorder};
 use postern_token::{SignError, SigningKey, TokenRequest, TokenResponse};
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use std::num::NonZeroUsize;
@@ -19,6 +18,7 @@ pub(crate) struct SigningPool {
     threads: ThreadPool,
     /// One for each request that is being signed or waits for it.
     places: Arc<Semaphore>,
+    recorder: Arc<Recorder>,
 }
 
 /// Every thread is busy and every place to wait is taken.
@@ -30,7 +30,11 @@ pub(crate) type Signature = oneshot::Receiver<Result<TokenResponse, SignError>>;
 
 impl SigningPool {
     /// A pool of `threads`, by default one for each core, and of `queue` places to wait.
-    pub(crate) fn new(threads: Option<NonZeroUsize>, queue: usize) -> Result<Self, ThreadPoolBuildError> {
+    pub(crate) fn new(
+        threads: Option<NonZeroUsize>,
+        queue: usize,
+        recorder: Arc<Recorder>,
+    ) -> Result<Self, ThreadPoolBuildError> {
         let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let count = threads.unwrap_or_else(cores).get();
         let threads = ThreadPoolBuilder::new()
@@ -40,7 +44,8 @@ impl SigningPool {
             .panic_handler(|_| tracing::error!("a signing thread panicked; its request is answered 500"))
             .build()?;
         let places = count.saturating_add(queue).min(Semaphore::MAX_PERMITS);
-        Ok(Self { threads, places: Arc::new(Semaphore::new(places)) })
+        recorder.set_queue_limit(places);
+        Ok(Self { threads, places: Arc::new(Semaphore::new(places)), recorder })
     }
 
     /// Signs `request` when a thread is free. Its turn is skipped if the receiver is gone by then; `signed` is called
@@ -52,26 +57,25 @@ impl SigningPool {
         signed: impl FnOnce() + Send + 'static,
     ) -> Result<Signature, Full> {
         let place = self.places.clone().try_acquire_owned().map_err(|_| Full)?;
+        let place = (self.recorder.queued(), place);
         let (answer, signature) = oneshot::channel();
+        let (recorder, asked) = (self.recorder.clone(), Instant::now());
         self.threads.spawn_fifo(move || {
-            let _place = place;
             if answer.is_closed() {
                 return; // the client hung up while it waited
             }
             let started = Instant::now();
+            recorder.took(Part::Wait, started - asked);
             let response = key.sign(&request);
             if response.is_ok() {
-                duration().record(started.elapsed());
+                recorder.signed(started.elapsed());
                 signed();
             }
+            drop(place); // by now at the latest: a client that asks again at once must find it free
             let _ = answer.send(response); // the client may have hung up meanwhile
         });
         Ok(signature)
     }
-}
-
-fn duration() -> Histogram {
-    metrics::histogram!(names::ISSUER_SIGN_DURATION)
 }
 
 #[cfg(test)]
@@ -85,7 +89,7 @@ mod tests {
     }
 
     fn pool(threads: usize, queue: usize) -> SigningPool {
-        SigningPool::new(NonZeroUsize::new(threads), queue).unwrap()
+        SigningPool::new(NonZeroUsize::new(threads), queue, Arc::new(Recorder::new())).unwrap()
     }
 
     /// Occupies one thread of `pool` until the sender is dropped.
@@ -132,6 +136,26 @@ mod tests {
         drop(release);
         assert!(kept.await.unwrap().is_ok());
         assert_eq!(signed.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn the_queue_is_seen_and_empties_after_answers_hang_ups_and_panics() {
+        let recorder = Arc::new(Recorder::new());
+        let pool = SigningPool::new(NonZeroUsize::new(1), 5, recorder.clone()).unwrap();
+        let key = key();
+        let request = TokenRequest::new(key.id(), [1; 256]);
+        let submit = |signed: fn()| pool.submit(key.clone(), request.clone(), signed).unwrap();
+        assert_eq!(recorder.queue(), (0, 6));
+        let release = occupy(&pool); // takes a thread, and no place
+        let waiting = submit(|| {});
+        drop(submit(|| {}));
+        let failing = submit(|| panic!("a test of panics"));
+        assert_eq!(recorder.queue(), (3, 6), "one that hung up is there until its turn has come");
+        drop(release);
+        assert!(waiting.await.unwrap().is_ok());
+        assert!(failing.await.is_err());
+        assert!(submit(|| {}).await.unwrap().is_ok()); // the one thread has dropped everything before this
+        assert_eq!(recorder.queue(), (0, 6));
     }
 
     #[tokio::test]

@@ -1,0 +1,156 @@
+//! What the issuer records of its requests, through handles made once: a lookup by name takes a lock that the signing
+//! threads would share with every connection.
+//!
+//! A request is recorded where it is answered ([`Recorder::answered`]), a token where it is signed
+//! ([`Recorder::signed`]). Metrics and live page are served from the same counts, and nothing in them says who asked.
+
+use metrics::{Counter, Histogram, counter, gauge, histogram};
+use postern_service::live::{Latency, Level, Tally};
+use postern_service::names::{self, IssuerOutcome, TokenTypeAsked};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The handles. Every series is there from the start, so that Prometheus sees the first error as an increase.
+pub(crate) struct Recorder {
+    outcomes: Vec<Tally>,
+    /// By type, then by outcome.
+    issuances: Vec<Counter>,
+    tokens: Tally,
+    queue: Level,
+    queue_limit: Level,
+    sign_duration: Histogram,
+    /// For the live page.
+    spreads: Vec<Latency>,
+}
+
+/// A part of the time that a token takes, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Until the request's body was there: the client's and the network's time.
+    Body,
+    /// Waiting for a thread.
+    Wait,
+    /// The blind signature.
+    Sign,
+    /// All of it, from the request's head to its answer, for tokens that were issued.
+    Request,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 4] = [Self::Body, Self::Wait, Self::Sign, Self::Request];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Body => "body",
+            Self::Wait => "wait",
+            Self::Sign => "sign",
+            Self::Request => "request",
+        }
+    }
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        let outcome = |outcome: &IssuerOutcome| {
+            Tally::new(counter!(names::ISSUER_REQUESTS, IssuerOutcome::LABEL => outcome.as_str()))
+        };
+        let issuances = TokenTypeAsked::ALL
+            .iter()
+            .flat_map(|asked| IssuerOutcome::ALL.iter().map(|outcome| issuance(*asked, *outcome)));
+        let signed = TokenTypeAsked::BlindRsa2048.as_str();
+        Self {
+            outcomes: IssuerOutcome::ALL.iter().map(outcome).collect(),
+            issuances: issuances.collect(),
+            tokens: Tally::new(counter!(names::TOKENS_ISSUED, names::TYPE_LABEL => signed)),
+            queue: Level::new(gauge!(names::ISSUER_QUEUE)),
+            queue_limit: Level::new(gauge!(names::ISSUER_QUEUE_LIMIT)),
+            sign_duration: histogram!(names::ISSUER_SIGN_DURATION),
+            spreads: Part::ALL.iter().map(|_| Latency::default()).collect(),
+        }
+    }
+
+    // ---- A request ----
+
+    /// A request was answered after `took`; `asked` is the token type of one that was for a token.
+    pub(crate) fn answered(&self, asked: Option<TokenTypeAsked>, outcome: IssuerOutcome, took: Duration) {
+        self.outcomes[outcome as usize].add(1);
+        if let Some(asked) = asked {
+            self.issuances[asked as usize * IssuerOutcome::ALL.len() + outcome as usize].increment(1);
+        }
+        if outcome == IssuerOutcome::Issued {
+            self.took(Part::Request, took);
+        }
+    }
+
+    /// A token was signed: the signature alone took so long.
+    pub(crate) fn signed(&self, took: Duration) {
+        self.tokens.add(1);
+        self.sign_duration.record(took);
+        self.took(Part::Sign, took);
+    }
+
+    pub(crate) fn took(&self, part: Part, time: Duration) {
+        self.spreads[part as usize].record(time);
+    }
+
+    // ---- The queue ----
+
+    /// So many requests may be signed or wait.
+    pub(crate) fn set_queue_limit(&self, places: usize) {
+        self.queue_limit.set(i64::try_from(places).unwrap_or(i64::MAX));
+    }
+
+    /// A request has a place in the queue.
+    pub(crate) fn queued(self: &Arc<Self>) -> Queued {
+        self.queue.add(1);
+        Queued(self.clone())
+    }
+
+    // ---- For the live page ----
+
+    pub(crate) fn total(&self, outcome: IssuerOutcome) -> u64 {
+        self.outcomes[outcome as usize].total()
+    }
+
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens.total()
+    }
+
+    /// The places that are taken, and how many there are.
+    pub(crate) fn queue(&self) -> (i64, i64) {
+        (self.queue.get(), self.queue_limit.get())
+    }
+
+    pub(crate) fn spread(&self, part: Part) -> &Latency {
+        &self.spreads[part as usize]
+    }
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Recorder")
+    }
+}
+
+/// A request in the queue, counted until the value is dropped: whether it was signed, its client hung up, or its thread
+/// panicked.
+#[derive(Debug)]
+pub(crate) struct Queued(Arc<Recorder>);
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.0.queue.add(-1);
+    }
+}
+
+/// The counter of token requests of one type with one outcome.
+fn issuance(asked: TokenTypeAsked, outcome: IssuerOutcome) -> Counter {
+    // No answer to a token request: the series would be 0 for ever.
+    if matches!(outcome, IssuerOutcome::Directory | IssuerOutcome::NotModified) {
+        return Counter::noop();
+    }
+    let labels = [(TokenTypeAsked::LABEL, asked.as_str()), (IssuerOutcome::LABEL, outcome.as_str())];
+    let counter = counter!(names::ISSUANCES, &labels);
+    counter.increment(0);
+    counter
+}

@@ -1,0 +1,253 @@
+//! What the operator sees: metrics and the live page, over real sockets.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use postern_issuer::config::Signing;
+use postern_service::metrics;
+use postern_service::names::{
+    ISSUANCES, ISSUER_QUEUE, ISSUER_QUEUE_LIMIT, ISSUER_REQUESTS, ISSUER_SIGN_DURATION, IssuerOutcome,
+    TOKENS_ISSUED, TokenTypeAsked,
+};
+use postern_token::{ChallengeDigest, DIRECTORY_PATH};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::{REQUEST_TYPE, Running, account, bearer, config, post, request};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::Mutex;
+
+/// Metrics are of the process: one test at a time.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// The value of one series, `None` when there is no such series.
+fn value(series: &str) -> Option<f64> {
+    let text = metrics::install().unwrap().render();
+    text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+}
+
+fn requests(outcome: IssuerOutcome) -> f64 {
+    value(&format!("{ISSUER_REQUESTS}{{outcome=\"{}\"}}", outcome.as_str())).unwrap()
+}
+
+fn issuances(asked: TokenTypeAsked, outcome: IssuerOutcome) -> Option<f64> {
+    value(&format!("{ISSUANCES}{{type=\"{}\",outcome=\"{}\"}}", asked.as_str(), outcome.as_str()))
+}
+
+fn tokens() -> f64 {
+    value(&format!("{TOKENS_ISSUED}{{type=\"2\"}}")).unwrap()
+}
+
+/// Every series of requests and of token requests.
+fn counts() -> BTreeMap<String, u64> {
+    let text = metrics::install().unwrap().render();
+    let counters =
+        text.lines().filter(|line| line.starts_with(ISSUER_REQUESTS) || line.starts_with(ISSUANCES));
+    let split = counters.map(|line| line.rsplit_once(' ').unwrap());
+    split.map(|(series, value)| (series.to_owned(), value.parse().unwrap())).collect()
+}
+
+async fn good(issuer: &Running) -> Vec<u8> {
+    issuer.key().await.request(ChallengeDigest::of(b"challenge")).unwrap().0.serialize().to_vec()
+}
+
+#[tokio::test]
+async fn every_series_is_there_before_the_first_request() {
+    let _alone = ALONE.lock().await;
+    metrics::install().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.signing = Signing { threads: NonZeroUsize::new(2), queue: 5 };
+    let _issuer = Running::start(config).await;
+    for outcome in IssuerOutcome::ALL {
+        requests(*outcome);
+        for asked in TokenTypeAsked::ALL {
+            let is_of_directory = matches!(outcome, IssuerOutcome::Directory | IssuerOutcome::NotModified);
+            assert_eq!(issuances(*asked, *outcome).is_none(), is_of_directory, "{asked:?} {outcome:?}");
+        }
+    }
+    tokens();
+    assert!(value(&format!("{ISSUER_SIGN_DURATION}_count")).is_some());
+    assert_eq!((value(ISSUER_QUEUE), value(ISSUER_QUEUE_LIMIT)), (Some(0.0), Some(7.0)));
+}
+
+#[tokio::test]
+async fn each_request_is_counted_once_by_outcome_and_a_token_request_by_type_too() {
+    use IssuerOutcome::{
+        BadMediaType, BadRequest, BadTokenRequest, Directory, Issued, NotModified, QuotaSpent, Unauthorized,
+    };
+    use TokenTypeAsked::{BlindRsa2048, Other, Unread};
+    let _alone = ALONE.lock().await;
+    metrics::install().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.accounts = vec![account("one", "k1", "1/36500d")];
+    let issuer = Running::start(config).await;
+    let (k1, good) = (bearer("k1"), good(&issuer).await);
+    let other_type = [&[0xda, 0x7a][..], &good[2..]].concat();
+    let typed = |media: &str, body: &[u8]| {
+        let fields = format!("content-type: {media}\r\ncontent-length: {}\r\n{k1}", body.len());
+        request("POST", "/token-request", &fields, body)
+    };
+    let two_hosts =
+        format!("POST /token-request HTTP/1.1\r\nhost: a\r\nhost: b\r\nconnection: close\r\n{k1}\r\n");
+    let cases = [
+        (request("GET", DIRECTORY_PATH, "", b""), None, Directory),
+        (request("GET", DIRECTORY_PATH, "if-none-match: *\r\n", b""), None, NotModified),
+        (request("POST", DIRECTORY_PATH, "", b""), None, BadRequest),
+        (request("POST", "/token-requests", "", b""), None, BadRequest),
+        (request("GET", "/token-request", "", b""), Some(Unread), BadRequest),
+        (two_hosts.into_bytes(), Some(Unread), BadRequest),
+        (typed(REQUEST_TYPE, &[0; 1_025]), Some(Unread), BadRequest),
+        (post(&k1, b""), Some(Unread), BadTokenRequest),
+        (post(&k1, b"\0"), Some(Unread), BadTokenRequest),
+        (post(&k1, b"\0\x02"), Some(BlindRsa2048), BadTokenRequest),
+        (post(&k1, &other_type), Some(Other), BadTokenRequest),
+        (post("", &other_type), Some(Other), Unauthorized),
+        (post(&bearer("k2"), &good), Some(BlindRsa2048), Unauthorized),
+        (typed("text/plain", &good), Some(BlindRsa2048), BadMediaType),
+        (post(&k1, &good), Some(BlindRsa2048), Issued),
+        (post(&k1, &good), Some(BlindRsa2048), QuotaSpent),
+    ];
+    let (tokens_before, signed) = (tokens(), format!("{ISSUER_SIGN_DURATION}_count"));
+    let signed_before = value(&signed).unwrap();
+    for (bytes, asked, outcome) in cases {
+        let before = counts();
+        issuer.exchange(&bytes).await;
+        let after = counts().into_iter();
+        let risen: Vec<_> = after.filter(|(series, now)| *now != before[series]).collect();
+        let (outcome, asked) = (outcome.as_str(), asked.map(TokenTypeAsked::as_str));
+        let issuance = asked.map(|asked| format!("{ISSUANCES}{{type=\"{asked}\",outcome=\"{outcome}\"}}"));
+        let request = format!("{ISSUER_REQUESTS}{{outcome=\"{outcome}\"}}");
+        let series = issuance.into_iter().chain([request]);
+        let expected: Vec<_> = series.map(|series| (series.clone(), before[&series] + 1)).collect();
+        assert_eq!(risen, expected);
+    }
+    assert_eq!((tokens() - tokens_before, value(&signed).unwrap() - signed_before), (1.0, 1.0));
+}
+
+/// All of them ask at once, and none waits for its answer.
+#[tokio::test]
+async fn the_queue_is_empty_again_after_hang_ups() {
+    const CLIENTS: usize = 200;
+    let _alone = ALONE.lock().await;
+    metrics::install().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.signing = Signing { threads: NonZeroUsize::new(1), queue: CLIENTS };
+    let issuer = Running::start(config).await;
+    let whole = post("", &good(&issuer).await);
+    let (last, rest) = whole.split_last().unwrap();
+    let mut streams = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut stream = issuer.connect().await;
+        stream.write_all(rest).await.unwrap();
+        streams.push(stream);
+    }
+    let is_over = Arc::new(AtomicBool::new(false));
+    let watching = std::thread::spawn({
+        let is_over = is_over.clone();
+        move || {
+            let mut most = 0.0_f64;
+            while !is_over.load(Ordering::SeqCst) {
+                most = most.max(value(ISSUER_QUEUE).unwrap());
+            }
+            most
+        }
+    });
+    let before = tokens();
+    for stream in &mut streams {
+        stream.write_all(&[*last]).await.unwrap();
+    }
+    drop(streams);
+    let started = Instant::now();
+    // One more is answered after all that went before it.
+    assert_eq!(issuer.exchange(&whole).await.status, 200);
+    while value(ISSUER_QUEUE) != Some(0.0) {
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?} are left", value(ISSUER_QUEUE));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    is_over.store(true, Ordering::SeqCst);
+    let most = watching.join().unwrap();
+    let signed = tokens() - before;
+    assert!(most >= 1.0 && most <= CLIENTS as f64 + 1.0, "{most}");
+    assert!((1.0..=CLIENTS as f64 + 1.0).contains(&signed), "{signed} signed");
+}
+
+/// The issuer's section, once `is_wanted` holds of it.
+async fn section(issuer: &Running, is_wanted: impl Fn(&Value) -> bool) -> Value {
+    let started = Instant::now();
+    loop {
+        let page: Value = serde_json::from_slice(&issuer.host.live.latest()).unwrap();
+        if let Some(section) = page["sections"].as_array().and_then(|sections| sections.first())
+            && is_wanted(section)
+        {
+            return section.clone();
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "it never came: {page}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn tile<'a>(section: &'a Value, label: &str) -> &'a Value {
+    let tiles = section["tiles"].as_array().unwrap();
+    &tiles.iter().find(|tile| tile["label"] == label).unwrap()["value"]
+}
+
+#[tokio::test]
+async fn the_page_shows_rates_latencies_outcomes_and_keys() {
+    let _alone = ALONE.lock().await;
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.signing = Signing { threads: NonZeroUsize::new(1), queue: 3 };
+    config.accounts = vec![account("the account", "the api key", "10/36500d")];
+    let issuer = Running::start(config).await;
+    issuer.host.live.start(issuer.host.readiness.clone(), issuer.host.shutdown.clone()).unwrap();
+    let idle = section(&issuer, |_| true).await;
+    assert_eq!((&idle["id"], &idle["title"]), (&"issuer".into(), &"Issuer".into()));
+    assert_eq!((tile(&idle, "Queue"), tile(&idle, "Queue limit")), (&0.0.into(), &4.0.into()));
+
+    let good = good(&issuer).await;
+    for _ in 0..3 {
+        assert_eq!(issuer.post(&bearer("the api key"), &good).await.status, 200);
+    }
+    assert_eq!(issuer.post("", &good).await.status, 401);
+    let total = |section: &Value, outcome: &str| {
+        let rows = section["tables"][0]["rows"].as_array().unwrap().clone();
+        rows.into_iter().find(|row| row[0] == outcome).map(|row| row[2].clone())
+    };
+    let busy = section(&issuer, |section| total(section, "unauthorized") == Some(1.into())).await;
+    assert_eq!(total(&busy, "issued"), Some(3.into()));
+    assert_eq!(total(&busy, "directory"), Some(1.into()));
+    assert_eq!(total(&busy, "failed"), None, "what never came is no row");
+    let rate = |label| tile(&busy, label).as_f64().unwrap();
+    assert!(rate("Tokens") > 0.0 && rate("Requests") > rate("Tokens"), "{busy}");
+    for (part, count) in [("body", 4), ("wait", 3), ("sign", 3), ("request", 3)] {
+        let rows = busy["latency"]["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["label"] == part).unwrap();
+        assert_eq!(row["windows"][2]["count"], count, "{part}: {row}");
+    }
+    let longest = |part: usize| busy["latency"]["rows"][part]["windows"][2]["p50"].as_f64().unwrap();
+    assert!(longest(2) > 0.000_01 && longest(3) >= longest(2), "{}", busy["latency"]);
+
+    let key = issuer.key().await.id().to_hex();
+    let keys = &busy["tables"][1]["rows"];
+    assert_eq!(keys.as_array().unwrap().len(), 1);
+    assert_eq!(keys[0][0], format!("{}…", &key[..8]));
+    assert_eq!((&keys[0][1], &keys[0][2]), (&"newest".into(), &Value::Null));
+    let (days, in_days) = (86_400.0, |cell: &Value| cell.as_f64().unwrap() / 86_400.0);
+    assert!(
+        (60.0..120.0).contains(&(in_days(&keys[0][3]) * days)),
+        "made a minute ago, for slow clocks: {keys}"
+    );
+    assert!((29.9..=30.0).contains(&in_days(&keys[0][4])) && (36.9..=37.0).contains(&in_days(&keys[0][5])));
+
+    let whole = issuer.host.live.latest();
+    let whole = String::from_utf8_lossy(&whole);
+    for private in ["the account", "the api key", "127.0.0.1"] {
+        assert!(!whole.contains(private), "{private:?} is on the page: {whole}");
+    }
+}
