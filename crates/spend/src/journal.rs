@@ -15,15 +15,15 @@ const MOST: usize = 4;
 /// What one call waited for, and its exchanges with the store. Added to, so that a retry counts too, and a journal can be
 /// kept for several calls.
 ///
-/// Some 600 bytes without anything on the heap; a new one is made by writing four of its fields.
+/// Some 700 bytes without anything on the heap; a new one is made by writing four of its fields.
 #[derive(Clone, Debug, Default)]
 pub struct Journal {
     /// The wait for a connection of the pool.
     pub pool: Duration,
     /// The wait for the check of a connection before its use; part of `pool`.
     pub health: Duration,
-    /// Never more than its inline room.
-    exchanges: SmallVec<[Exchange; MOST]>,
+    /// Never more than its inline room, whose last place is for one that is under way and will be left out.
+    exchanges: SmallVec<[Exchange; MOST + 1]>,
     left_out: usize,
 }
 
@@ -58,7 +58,7 @@ impl Journal {
     /// The exchanges, in the order in which they ended: at most four, the first ones.
     #[must_use]
     pub fn exchanges(&self) -> &[Exchange] {
-        &self.exchanges
+        &self.exchanges[..self.exchanges.len().min(MOST)]
     }
 
     /// How many exchanges came after those that are listed.
@@ -71,14 +71,18 @@ impl Journal {
     pub fn absorb(&mut self, other: Self) {
         self.pool += other.pool;
         self.health += other.health;
-        other.exchanges.into_iter().for_each(|exchange| self.push(exchange));
+        for exchange in other.exchanges {
+            self.exchanges.push(exchange);
+            self.keep_most();
+        }
         self.left_out += other.left_out;
     }
 
     /// An exchange begins now.
     pub(crate) fn begin(&mut self, verb: Verb, door: Option<u8>) -> Entry<'_> {
         let began = Instant::now();
-        let exchange = Exchange {
+        // In its place from the beginning: copying it there would cost more than all the rest.
+        self.exchanges.push(Exchange {
             verb,
             ended: Ended::TimedOut,
             door,
@@ -87,35 +91,52 @@ impl Journal {
             first_byte: None,
             finished: began,
             tcp: None,
-        };
-        Entry { journal: self, exchange }
+        });
+        Entry { journal: self, began }
     }
 
-    fn push(&mut self, exchange: Exchange) {
-        if self.exchanges.len() < MOST {
-            self.exchanges.push(exchange);
-        } else {
+    fn keep_most(&mut self) {
+        if self.exchanges.len() > MOST {
+            self.exchanges.truncate(MOST);
             self.left_out += 1;
         }
     }
 }
 
-/// An exchange that is under way. It is listed when this is dropped, and so also when the caller gives up half-way.
+/// An exchange that is under way. It has its end when this is dropped, and so also when the caller gives up half-way.
 pub(crate) struct Entry<'a> {
-    pub(crate) journal: &'a mut Journal,
-    pub(crate) exchange: Exchange,
+    journal: &'a mut Journal,
+    /// When the caller asked.
+    pub(crate) began: Instant,
 }
 
 impl Entry<'_> {
     pub(crate) fn end(mut self, ended: Ended) {
-        self.exchange.ended = ended;
+        self.change(|exchange| exchange.ended = ended);
+    }
+
+    /// The caller waited so long for a connection.
+    pub(crate) fn waited_for_pool(&mut self, time: Duration) {
+        self.journal.pool += time;
+    }
+
+    /// So much of that wait was for the connection's check.
+    pub(crate) fn waited_for_check(&mut self, time: Duration) {
+        self.journal.health += time;
+    }
+
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut Exchange)) {
+        // Always there: the last is this one until the entry is dropped.
+        if let Some(exchange) = self.journal.exchanges.last_mut() {
+            change(exchange);
+        }
     }
 }
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        self.exchange.finished = Instant::now();
-        self.journal.push(self.exchange);
+        self.change(|exchange| exchange.finished = Instant::now());
+        self.journal.keep_most();
     }
 }
 
@@ -167,6 +188,6 @@ mod tests {
 
     #[test]
     fn a_journal_stays_small() {
-        assert!(size_of::<Journal>() <= 640, "{}", size_of::<Journal>());
+        assert!(size_of::<Journal>() <= 768, "{}", size_of::<Journal>());
     }
 }

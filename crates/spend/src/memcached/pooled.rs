@@ -119,11 +119,10 @@ impl Core {
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected)));
         }
-        let began = Instant::now();
         let checkout = self.checkout().await;
-        entry.journal.pool += began.elapsed();
+        entry.waited_for_pool(entry.began.elapsed());
         let (_turn, mut connection) = checkout.map_err(Failure::NotSent)?;
-        entry.journal.health += std::mem::take(&mut connection.checked_for);
+        entry.waited_for_check(std::mem::take(&mut connection.checked_for));
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(self.door.failure())); // opened while this caller stood in the queue
         }
@@ -186,11 +185,13 @@ struct Noting<'a, 'b> {
 
 impl Drop for Noting<'_, '_> {
     fn drop(&mut self) {
-        let exchange = &mut self.entry.exchange;
-        (exchange.written, exchange.first_byte) = self.connection.checked.stamps();
-        if exchange.began.elapsed() > self.slow {
-            exchange.tcp = self.connection.checked.tcp_facts();
-        }
+        let checked = &self.connection.checked;
+        self.entry.change(|exchange| {
+            (exchange.written, exchange.first_byte) = checked.stamps();
+            if exchange.began.elapsed() > self.slow {
+                exchange.tcp = checked.tcp_facts();
+            }
+        });
     }
 }
 

@@ -43,7 +43,7 @@ impl Pipelined {
             self.lanes.iter().filter(|(lane, _)| lane.is_up()).min_by_key(|(lane, _)| lane.outstanding());
         match idlest.or(self.lanes.first()) {
             Some((lane, _)) => {
-                let waiting = lane.submit(command, entry.exchange.began)?;
+                let waiting = lane.submit(command, entry.began)?;
                 Noting { waiting, entry, slow: self.slow }.answer().await
             }
             None => Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected))),
@@ -69,10 +69,11 @@ struct Noting<'a, 'b> {
 impl Noting<'_, '_> {
     async fn answer(mut self) -> Result<Reply, Failure> {
         let answer = (&mut self.waiting).await;
-        let exchange = &mut self.entry.exchange;
-        (exchange.written, exchange.first_byte) = (answer.written, answer.read);
-        // They were read for the oldest of the burst, and this one may have come later.
-        exchange.tcp = answer.tcp.filter(|_| exchange.began.elapsed() > self.slow);
+        self.entry.change(|exchange| {
+            (exchange.written, exchange.first_byte) = (answer.written, answer.read);
+            // They were read for the oldest of the burst, and this one may have come later.
+            exchange.tcp = answer.tcp.filter(|_| exchange.began.elapsed() > self.slow);
+        });
         answer.result
     }
 }
@@ -80,7 +81,7 @@ impl Noting<'_, '_> {
 impl Drop for Noting<'_, '_> {
     fn drop(&mut self) {
         if let written @ Some(_) = self.waiting.written() {
-            self.entry.exchange.written = written;
+            self.entry.change(|exchange| exchange.written = written);
         }
     }
 }
