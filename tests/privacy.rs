@@ -1,5 +1,5 @@
-//! A hundred tunnels, and then a search of everything that a whole system wrote, served or keeps: no target, no
-//! client, no byte of a spent token.
+//! A hundred tunnels, and then a search of everything that a whole system wrote, served, sent or keeps: no target, no
+//! client, no byte of a spent token. Every request is traced.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
@@ -9,6 +9,8 @@ use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use support::admin::{self, metrics_when};
+use support::collector::Collector;
+use support::eventually;
 use support::needles::Needles;
 use support::up::{Ports, Up, up};
 use support::{proxy, target, tokens};
@@ -43,8 +45,9 @@ async fn nothing_is_told_when_the_dependencies_are_traced_too() {
 async fn assert_nothing_is_told(level: Option<&str>) {
     let home = TempDir::new().unwrap();
     let data = home.path().join("data");
+    let collector = Collector::start().await;
     let mut command = up(&data, Ports::any());
-    command.arg("--open-egress").current_dir(home.path());
+    command.args(["--open-egress", "--traces", &collector.url()]).current_dir(home.path());
     if let Some(level) = level {
         command.env("RUST_LOG", level);
     }
@@ -60,11 +63,13 @@ async fn assert_nothing_is_told(level: Option<&str>) {
     let spent = to_the_gateway(ports, &mut needles, &mut told).await;
     told.pages(ports.admin).await;
     told.files(home.path());
+    let spans = collected(&collector).await;
     let ended = system.terminate();
     ended.assert_stopped();
     if level.is_some() {
         assert!(ended.stderr.contains(" INFO postern"), "nothing was traced: {}", ended.stderr);
     }
+    told.0.push(("spans".to_owned(), spans));
     told.0.push(("stdout".to_owned(), ended.stdout.into_bytes()));
     told.0.push(("stderr".to_owned(), ended.stderr.into_bytes()));
     told.files(home.path());
@@ -86,6 +91,17 @@ async fn assert_nothing_is_told(level: Option<&str>) {
     let found = told.found(&needles);
     assert!(found.is_empty(), "RUST_LOG {level:?}: {found:#?}");
     assert_planted_needles_are_found(&told, &needles, &gone[0]);
+}
+
+/// What the collector has, once the last tunnel's span is there: 40 went through the agent, 40 straight to the gateway.
+async fn collected(collector: &Collector) -> Vec<u8> {
+    eventually("80 tunnels are traced", || async {
+        let spans = collector.received();
+        let number = |name: &[u8]| spans.windows(name.len()).filter(|found| *found == name).count();
+        // A span's name is field 5 of its message.
+        (number(b"\x2a\x06tunnel") == 80 && number(b"already_spent") >= 40).then_some(spans)
+    })
+    .await
 }
 
 /// 60 tunnels by every way in, and ten requests that come to nothing.
@@ -183,10 +199,11 @@ struct Told(Vec<(String, Vec<u8>)>);
 
 impl Told {
     async fn pages(&mut self, address: SocketAddr) {
-        for path in ["/", "/livez", "/readyz", "/metrics", "/nothing"] {
+        for path in ["/", "/livez", "/readyz", "/metrics", "/live.json", "/nothing"] {
             let (_, body) = admin::get(address, path).await.unwrap();
             self.0.push((path.to_owned(), body.into_bytes()));
         }
+        self.0.push(("/events".to_owned(), admin::events(address, 2).await.into_bytes()));
     }
 
     /// Every file below, and its name.

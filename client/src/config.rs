@@ -35,7 +35,7 @@ pub struct Config {
 pub struct Listen {
     /// HTTP proxy and SOCKS5, on one port.
     pub address: SocketAddr,
-    /// The admin listener: /livez, /readyz, /metrics. Without it there is none.
+    /// The admin listener: the live page, `/metrics`, `/livez` and `/readyz`. Without it there is none.
     pub admin: Option<SocketAddr>,
     /// Listen on an address that is not loopback. Whoever reaches the agent spends your tokens.
     pub allow_remote: bool,

@@ -53,7 +53,7 @@ pub struct Config {
 pub struct Listen {
     /// The address that clients connect to.
     pub address: SocketAddr,
-    /// The address of `/metrics`, `/livez` and `/readyz`. Never reachable by clients.
+    /// The address of the live page, `/metrics`, `/livez` and `/readyz`. Never reachable by clients.
     pub admin: SocketAddr,
     /// How many threads serve connections, each with a runtime and a listening socket of its own. 0 means one a core.
     pub workers: usize,

@@ -24,6 +24,7 @@ use postern_token::ChallengeError;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 use std::{io, thread};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -120,7 +121,9 @@ impl Gateway {
             .map(|listener| Ok((listener, Resolver::new()?, host.shutdown.tracker().token())))
             .collect::<Result<_, ResolverError>>()?;
         let tracer = Tracer::start(&config.tracing, SERVICE)?;
-        let backend = backend::open(&config.store, workers.len(), config.tracing.slow.get())?;
+        // Nobody would see what TCP knows of a slow command.
+        let slow = tracer.slow().unwrap_or(Duration::MAX);
+        let backend = backend::open(&config.store, workers.len(), slow)?;
         let core = Arc::new(Core {
             policy: Policy::new(&config.egress),
             offer,

@@ -151,6 +151,7 @@ impl Recorder {
     pub(crate) fn turned_away(&self, refusal: &Refusal) {
         self.outcomes[refusal.outcome() as usize].add(1);
         self.refusals.refused(refusal, Instant::now());
+        self.access.turned_away(refusal.outcome());
     }
 
     // ---- What is open ----
@@ -268,7 +269,7 @@ impl<'a> Checking<'a> {
 
     fn close(&mut self, result: CheckResult) {
         self.open = false;
-        self.timeline.judged = Some(Instant::now());
+        self.timeline.judged = Some((Instant::now(), result));
         self.recorder.checked(self.timeline, result);
     }
 }

@@ -37,6 +37,9 @@ pub enum SourceError {
     /// The URL.
     #[error("issuer.directory: {0:?} is not an http:// or https:// URL")]
     Url(String),
+    /// The URL holds a password, which would be in every message about it.
+    #[error("issuer.directory: a name or password in the URL is not used; write it without them")]
+    Credentials,
     /// The trusted certificates.
     #[error("issuer.ca: {0}")]
     Client(#[from] ClientError),
@@ -63,6 +66,9 @@ impl Source {
                 let parsed = url.parse::<reqwest::Url>().map_err(|_| SourceError::Url(url.clone()))?;
                 if !matches!(parsed.scheme(), "http" | "https") {
                     return Err(SourceError::Url(url.clone()));
+                }
+                if !parsed.username().is_empty() || parsed.password().is_some() {
+                    return Err(SourceError::Credentials);
                 }
                 let options = ClientOptions { ca_file: issuer.ca.clone(), timeout: FETCH_TIMEOUT };
                 Ok(Self::Directory { url: url.clone(), client: client(&options)?, etag: None })

@@ -1,5 +1,6 @@
 //! When the stages of one request began and ended: measured once, for metrics, traces and the access log alike.
 
+use postern_service::names::CheckResult;
 use postern_spend::Journal;
 use std::time::{Duration, Instant};
 
@@ -25,8 +26,8 @@ pub(crate) struct Timeline {
     /// When its head had been read.
     pub(crate) began: Instant,
     stages: [Option<Times>; Stage::ALL.len()],
-    /// When the double-spend check had its result.
-    pub(crate) judged: Option<Instant>,
+    /// When the double-spend check had its result, and which.
+    pub(crate) judged: Option<(Instant, CheckResult)>,
     /// What the hint and the verdict did at the store.
     pub(crate) asked: Journal,
     pub(crate) spent: Journal,
@@ -79,7 +80,8 @@ impl Timeline {
 
     /// How long the check took: from the parsed request to its result. None when there was none.
     pub(crate) fn check(&self) -> Option<Duration> {
-        Some(self.judged? - self.presented()?)
+        let (judged, _) = self.judged?;
+        Some(judged - self.presented()?)
     }
 
     /// What the check waited for: a pooled connection, and the proof that it was alive.
@@ -103,7 +105,7 @@ mod tests {
         assert_eq!(timeline.check(), None);
         timeline.time(Stage::Parse, || ());
         assert_eq!(timeline.check(), None);
-        timeline.judged = Some(Instant::now());
+        timeline.judged = Some((Instant::now(), CheckResult::Admitted));
         assert!(timeline.check().is_some() && timeline.took(Stage::Verify).is_none());
     }
 }

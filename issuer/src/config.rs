@@ -54,7 +54,7 @@ pub struct Config {
 pub struct Listen {
     /// The public address. Anything but loopback needs at least one account.
     pub address: SocketAddr,
-    /// The admin address, for `/metrics`, `/livez` and `/readyz`. Never expose it to clients.
+    /// The admin address, for the live page, `/metrics`, `/livez` and `/readyz`. Never expose it to clients.
     pub admin: SocketAddr,
 }
 

@@ -102,10 +102,11 @@ async function start(args, wanted) {
         child.kill('SIGKILL');
         throw new Error(`postern ${args[0]} ${why}:\n${said.join('\n')}`);
     };
+    let listens = false; // the race leaves its losers running: the timer must not end a process that is well
     await Promise.race([
-        complete,
-        exited.then(([code]) => failed(`ended with ${code}`)),
-        expired(20_000).then(() => failed('did not say where it listens')),
+        complete.then(() => (listens = true)),
+        exited.then(([code]) => listens || failed(`ended with ${code}`)),
+        expired(20_000).then(() => listens || failed('did not say where it listens')),
     ]);
     /** Stops it as an operator would; it must end with exit code 0. */
     const stop = async () => {

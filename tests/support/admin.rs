@@ -3,7 +3,7 @@
 use super::proxy::read_response;
 use super::{PATIENCE, eventually};
 use std::net::SocketAddr;
-use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -24,6 +24,23 @@ pub async fn page(admin: SocketAddr, path: &str) -> String {
     let (status, body) = get(admin, path).await.unwrap();
     assert_eq!(status, 200, "{path}: {body}");
     body
+}
+
+/// The first so many snapshots of the live page's stream, with what comes before them.
+pub async fn events(admin: SocketAddr, snapshots: usize) -> String {
+    let listening = async {
+        let mut stream = TcpStream::connect(admin).await.unwrap();
+        let request = format!("GET /events HTTP/1.1\r\nHost: {admin}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let (mut said, mut bytes) = (String::new(), vec![0; 1 << 16]);
+        while said.matches("event: snapshot\n").count() <= snapshots {
+            let read = stream.read(&mut bytes).await.unwrap();
+            assert!(read > 0, "the stream ended: {said}");
+            said.push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+        said
+    };
+    timeout(PATIENCE, listening).await.unwrap()
 }
 
 /// `/metrics` at one moment.

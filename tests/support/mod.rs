@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 pub mod admin;
+pub mod collector;
 pub mod daemon;
 pub mod ledger;
 pub mod memcached;

@@ -11,7 +11,7 @@ use std::time::Duration;
 const LIMIT: usize = 1 << 20;
 /// How long the process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A link that lost more than this share of its attempts is called bad.
+/// A link that lost more than this share of its attempts of the last ten minutes is called bad.
 const BAD: f64 = 0.01;
 
 /// What is read of a snapshot; its other fields are the page's.
@@ -31,7 +31,7 @@ struct Table {
     rows: Vec<Row>,
 }
 
-/// Link, address, attempts, lost, the lost share, p50 and p99 in seconds.
+/// Link, address, attempts, lost, the lost share of the last ten minutes, p50 and p99 of the same in seconds.
 type Row = (String, String, u64, u64, Option<f64>, Option<f64>, Option<f64>);
 
 /// Prints the table; a failure names the links that are bad.
@@ -46,7 +46,7 @@ pub(super) async fn check(admin: &str) -> Result<(), Failure> {
     }
     println!(
         "{:<8}  {:<28} {:>10} {:>8} {:>8} {:>9} {:>9}",
-        "link", "address", "attempts", "lost", "share", "p50", "p99"
+        "link", "address", "attempts", "lost", "10 min", "p50", "p99"
     );
     let mut bad = Vec::new();
     for (link, address, attempts, lost, share, p50, p99) in rows {
@@ -65,7 +65,7 @@ pub(super) async fn check(admin: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::runtime(format_args!(
-        "{}: more than 1 of 100 attempts got no answer: look at what is there, and at the way to it",
+        "{}: more than 1 of 100 attempts in the last 10 minutes got no answer: look at what is there, and at the way to it",
         bad.join(", ")
     )))
 }

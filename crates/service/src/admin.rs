@@ -7,7 +7,8 @@ use crate::http::text;
 use crate::listen::{self, BindError};
 use crate::live;
 use crate::metrics::Exporter;
-use ::http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use ::http::uri::Authority;
+use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -20,7 +21,7 @@ use parking_lot::RwLock;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -160,6 +161,7 @@ impl Admin {
             host: self.host,
             exporter: self.exporter,
             watchers: Arc::new(Semaphore::new(MAX_WATCHERS)),
+            is_loopback: self.local.ip().is_loopback(),
         });
         let accepting = async {
             // The semaphore is never closed, so this ends only when `shutdown` does.
@@ -188,7 +190,7 @@ async fn pause(error: &io::Error) {
 
 async fn connection(stream: TcpStream, pages: Arc<Pages>) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = pages.answer(request.method(), request.uri().path());
+        let response = pages.answer(&request);
         async move { Ok::<_, Infallible>(response) }
     });
     let served = http1::Builder::new()
@@ -209,10 +211,27 @@ struct Pages {
     host: Host,
     exporter: Exporter,
     watchers: Arc<Semaphore>,
+    is_loopback: bool,
+}
+
+/// Whether a request means this machine by an address or as localhost. A web page whose name was made to lead to
+/// loopback (DNS rebinding) sends that name as Host, and could otherwise read everything that is here.
+fn is_of_this_machine(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST) else { return true };
+    let Some(authority) = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()) else {
+        return false;
+    };
+    let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
 }
 
 impl Pages {
-    fn answer(&self, method: &Method, path: &str) -> Response<Body> {
+    fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+        let (method, path) = (request.method(), request.uri().path());
+        if self.is_loopback && !is_of_this_machine(request.headers()) {
+            let said = "This listener is on loopback: ask for it by address, or as localhost.\n";
+            return whole(text(StatusCode::MISDIRECTED_REQUEST, said));
+        }
         if !PATHS.contains(&path) {
             let list = PATHS.join("\n");
             return whole(text(StatusCode::NOT_FOUND, format!("Nothing here. There is:\n{list}\n")));

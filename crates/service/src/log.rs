@@ -32,6 +32,10 @@ const QUIET_FILTER: &str = "warn";
 const RESOLVER: &str = "hickory";
 const RESOLVER_OFF: &str = ",hickory=off";
 
+/// Where access lines are logged. The configuration says whether there are any, so a filter need not name them.
+const ACCESS: &str = "postern::access";
+const ACCESS_ON: &str = ",postern::access=info";
+
 /// Starts logging. Only the first call in a process has an effect.
 ///
 /// # Errors
@@ -63,7 +67,8 @@ fn start(format: LogFormat, default: &str) -> Result<(), LogError> {
 fn filter(rust_log: Option<&str>, default: &str) -> Result<EnvFilter, LogError> {
     let text = rust_log.filter(|text| !text.is_empty()).unwrap_or(default);
     let silence = if text.contains(RESOLVER) { "" } else { RESOLVER_OFF };
-    EnvFilter::try_new(format!("{text}{silence}"))
+    let access = if text.contains(ACCESS) { "" } else { ACCESS_ON };
+    EnvFilter::try_new(format!("{text}{silence}{access}"))
         .map_err(|source| LogError { value: text.to_owned(), reason: source.to_string() })
 }
 
@@ -83,9 +88,18 @@ mod tests {
 
     #[test]
     fn the_default_covers_every_crate_of_ours_and_quiets_the_rest() {
-        assert_eq!(filter(None, DEFAULT_FILTER).unwrap().to_string(), "postern=info,hickory=off,warn");
-        assert_eq!(filter(Some(""), DEFAULT_FILTER).unwrap().to_string(), "postern=info,hickory=off,warn");
-        assert_eq!(filter(Some("debug"), QUIET_FILTER).unwrap().to_string(), "hickory=off,debug");
+        assert_eq!(
+            filter(None, DEFAULT_FILTER).unwrap().to_string(),
+            "postern::access=info,postern=info,hickory=off,warn"
+        );
+        assert_eq!(
+            filter(Some(""), DEFAULT_FILTER).unwrap().to_string(),
+            "postern::access=info,postern=info,hickory=off,warn"
+        );
+        assert_eq!(
+            filter(Some("debug"), QUIET_FILTER).unwrap().to_string(),
+            "postern::access=info,hickory=off,debug"
+        );
     }
 
     /// What is logged of a warning of the resolver and one of another crate.

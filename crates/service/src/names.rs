@@ -195,7 +195,7 @@ pub const ALL: &[Metric] = &[
         name: STORE_UNKNOWN,
         kind: Kind::Counter,
         unit: None,
-        help: "Checks that the double-spend store gave no verdict for, by reason: answered 503.",
+        help: "Checks that the double-spend store gave no verdict for, by reason.",
         labels: &[UnknownReason::LABEL],
     },
     Metric {

@@ -41,7 +41,8 @@ async fn exchange(address: SocketAddr, request: &str) -> String {
 
 async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let answer =
-        exchange(address, &format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).await;
+        exchange(address, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"))
+            .await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head[9..12].parse().unwrap(), body.to_owned())
 }
@@ -106,15 +107,36 @@ async fn anything_else_is_refused() {
     let (status, list) = get(admin.address, "/nothing").await;
     assert!(status == 404 && list.contains("/metrics"), "{list}");
 
-    let post = "POST /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let post = "POST /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
     let answer = exchange(admin.address, post).await;
     assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
     assert!(answer.contains("allow: GET, HEAD\r\n"), "{answer}");
 
-    let head = exchange(admin.address, "HEAD /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    let head =
+        exchange(admin.address, "HEAD /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
 
     assert!(exchange(admin.address, "nonsense\r\n\r\n").await.starts_with("HTTP/1.1 400 "));
+}
+
+/// A web page whose name leads to loopback must not read it.
+#[tokio::test]
+async fn on_loopback_only_this_machines_own_names_are_answered() {
+    let admin = start().await;
+    for (host, status) in [
+        ("127.0.0.1:9090", "200"),
+        ("[::1]:9090", "200"),
+        ("localhost", "200"),
+        ("up.localhost:9090", "200"),
+        ("rebound.example:9090", "421"),
+        ("localhost.example", "421"),
+        ("", "421"),
+        ("a b", "421"),
+    ] {
+        let request = format!("GET /metrics HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        let answer = exchange(admin.address, &request).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{host:?}: {answer}");
+    }
 }
 
 /// hyper's header timeout is silently off when no timer is given: only a real wait shows that it is on.
@@ -134,7 +156,7 @@ async fn connections_are_bounded_and_the_next_one_waits_its_turn() {
     let mut idle = Vec::new();
     for _ in 0..64 {
         let mut stream = TcpStream::connect(admin.address).await.unwrap();
-        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         stream.read_exact(&mut [0; 15]).await.unwrap(); // served, and kept alive
         idle.push(stream);
     }
@@ -175,7 +197,7 @@ async fn the_live_page_streams_what_the_daemons_show() {
     let mut streams = Vec::new();
     for _ in 0..20 {
         let mut stream = TcpStream::connect(admin.address).await.unwrap();
-        stream.write_all(b"GET /events HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         streams.push(stream);
     }
     for stream in &mut streams {
@@ -209,7 +231,7 @@ async fn watchers_are_bounded() {
     let mut streams = Vec::new();
     for number in 0..50 {
         let mut stream = TcpStream::connect(admin.address).await.unwrap();
-        stream.write_all(b"GET /events HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         heard(&mut stream, if number < 48 { "HTTP/1.1 200 " } else { "HTTP/1.1 503 " }).await;
         streams.push(stream);
     }
@@ -219,7 +241,7 @@ async fn watchers_are_bounded() {
     let again = async {
         loop {
             let mut stream = TcpStream::connect(admin.address).await.unwrap();
-            stream.write_all(b"GET /events HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+            stream.write_all(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
             if heard(&mut stream, "\r\n").await.starts_with("HTTP/1.1 200 ") {
                 return;
             }

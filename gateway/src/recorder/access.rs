@@ -46,14 +46,24 @@ impl Access {
         if !self.names_clients() {
             return Who::default();
         }
-        Who { client, target: head.uri.authority().map(|authority| authority.as_str().to_owned()) }
+        // Not the whole authority: a name and a password may stand before the host.
+        let target = head.uri.authority().map(|authority| match authority.port() {
+            Some(port) => format!("{}:{port}", authority.host()),
+            None => authority.host().to_owned(),
+        });
+        Who { client, target }
     }
 
     pub(super) fn line(&self, outcome: Outcome, timeline: &Timeline, who: Who) -> Option<Line> {
-        if self.0 == AccessLog::Off {
-            return None;
+        let line = Line { outcome, check: timeline.check(), dial: timeline.took(Stage::Dial), who };
+        (self.0 != AccessLog::Off).then_some(line)
+    }
+
+    /// The line of a request that was answered before anybody could read what it asks for.
+    pub(super) fn turned_away(&self, outcome: Outcome) {
+        if self.0 != AccessLog::Off {
+            Line { outcome, check: None, dial: None, who: Who::default() }.write(None);
         }
-        Some(Line { outcome, check: timeline.check(), dial: timeline.took(Stage::Dial), who })
     }
 }
 

@@ -36,11 +36,12 @@ pub(super) fn send(
     }
     let outcome = refusal.map_or(Outcome::Opened, Refusal::outcome);
     let status = refusal.map_or(http::StatusCode::OK, Refusal::status);
-    let attributes = vec![
+    let mut attributes: Vec<Attribute> = vec![
         (spans::OUTCOME, outcome.as_str().into()),
         (spans::KEPT, trace.reason().as_str().into()),
         (spans::STATUS, i64::from(status.as_u16()).into()),
     ];
+    attributes.extend(timeline.judged.map(|(_, result)| (spans::RESULT, result.as_str().into())));
     let error = matches!(outcome, Outcome::StoreUnknown | Outcome::NoKeys).then_some(outcome.as_str());
     trace.end(spans::REQUEST, (timeline.began, Instant::now()), attributes, error);
 }

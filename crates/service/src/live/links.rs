@@ -5,6 +5,7 @@ use crate::names::{self, LinkKind};
 use metrics::{Counter, Histogram, counter, histogram};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -33,7 +34,7 @@ impl Link {
             attempts: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             latency: Latency::default(),
-            counters: (counter!(names::LINK_ATTEMPTS, &labels), counter!(names::LINK_LOST, &labels)),
+            counters: (from_zero(names::LINK_ATTEMPTS, &labels), from_zero(names::LINK_LOST, &labels)),
             histogram: histogram!(names::LINK_DURATION, &labels),
         }))
     }
@@ -61,6 +62,13 @@ impl Link {
     }
 }
 
+/// A counter that is exported before it has counted anything: its first loss is seen as an increase.
+fn from_zero(name: &'static str, labels: &[(&'static str, String)]) -> Counter {
+    let counter = counter!(name, labels);
+    counter.increment(0);
+    counter
+}
+
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Link({} {})", self.0.kind.as_str(), self.0.address)
@@ -69,17 +77,43 @@ impl std::fmt::Debug for Link {
 
 /// All links of a process.
 #[derive(Default)]
-pub(super) struct Links(Mutex<Vec<(Link, Windows)>>);
+pub(super) struct Links(Mutex<Vec<Watched>>);
+
+/// A link, and its last ten minutes.
+struct Watched {
+    link: Link,
+    windows: Windows,
+    /// The totals at each tick.
+    totals: VecDeque<(u64, u64)>,
+}
+
+/// Ticks in ten minutes, and the one they began with.
+const TICKS: usize = 601;
+
+impl Watched {
+    /// Attempts and losses since the start, and over the last ten minutes.
+    fn tick(&mut self) -> [(u64, u64); 2] {
+        self.windows.tick();
+        let now = self.link.totals();
+        self.totals.push_back(now);
+        if self.totals.len() > TICKS {
+            self.totals.pop_front();
+        }
+        let before = self.totals.front().copied().unwrap_or_default();
+        [now, (now.0 - before.0, now.1 - before.1)]
+    }
+}
 
 impl Links {
     pub(super) fn get(&self, kind: LinkKind, address: &str) -> Link {
         let mut links = self.0.lock();
-        let known = links.iter().find(|(link, _)| link.0.kind == kind && link.0.address == address);
-        if let Some((link, _)) = known {
-            return link.clone();
+        let is_it = |known: &&Watched| known.link.0.kind == kind && known.link.0.address == address;
+        if let Some(known) = links.iter().find(is_it) {
+            return known.link.clone();
         }
         let link = Link::new(kind, address);
-        links.push((link.clone(), Windows::over(&link.0.latency)));
+        let (windows, totals) = (Windows::over(&link.0.latency), VecDeque::from([(0, 0)]));
+        links.push(Watched { link: link.clone(), windows, totals });
         link
     }
 
@@ -94,19 +128,18 @@ impl Links {
             ("address", Show::Text),
             ("attempts", Show::Count),
             ("lost", Show::Count),
-            ("lost share", Show::Percent),
+            ("lost, 10 min", Show::Percent),
             ("p50", Show::Duration),
             ("p99", Show::Duration),
         ];
         let mut table = Table::new("Links of this process, times over 10 min", "There are none.", &columns);
-        for (link, windows) in links.iter_mut() {
-            windows.tick();
-            let (attempts, lost) = link.totals();
-            let share = if attempts == 0 { Value::Null } else { json!(lost as f64 / attempts as f64) };
-            let spread = windows.spread();
+        for watched in links.iter_mut() {
+            let [(attempts, lost), recent] = watched.tick();
+            let share = if recent.0 == 0 { Value::Null } else { json!(recent.1 as f64 / recent.0 as f64) };
+            let (record, spread) = (&watched.link.0, watched.windows.spread());
             table.row(vec![
-                json!(link.0.kind.as_str()),
-                json!(link.0.address),
+                json!(record.kind.as_str()),
+                json!(record.address),
                 json!(attempts),
                 json!(lost),
                 share,
@@ -142,6 +175,22 @@ mod tests {
         assert_eq!((&rows[1][2], &rows[1][3], &rows[1][4]), (&json!(100), &json!(1), &json!(0.01)));
         let p99 = rows[1][6].as_f64().unwrap();
         assert!((0.044..0.047).contains(&p99), "{p99}");
+    }
+
+    #[test]
+    fn a_loss_of_long_ago_is_in_the_total_and_no_longer_in_the_share() {
+        let links = Links::default();
+        let link = links.get(LinkKind::Issuer, "issuer.example:443");
+        link.lost(1);
+        let row = |links: &Links| {
+            let section = serde_json::to_value(links.section().unwrap()).unwrap();
+            let row = &section["tables"][0]["rows"][0];
+            (row[3].clone(), row[4].clone())
+        };
+        assert_eq!(row(&links), (json!(1), json!(1.0)));
+        (0..600).for_each(|_| drop(links.section()));
+        link.answered(Duration::from_millis(1));
+        assert_eq!(row(&links), (json!(1), json!(0.0)));
     }
 
     #[test]

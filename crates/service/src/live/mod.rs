@@ -39,12 +39,12 @@ const TICK: Duration = Duration::from_secs(1);
 /// Columns of a heat map that a page which is opened later still gets.
 const HISTORY: usize = 300;
 
-/// The page itself: one file for the browser, three for people who edit it.
+/// The page itself: one file for the browser, four for people who edit it.
 #[must_use]
 pub fn page() -> String {
     include_str!("page.html")
         .replace("/*STYLE*/", include_str!("page.css"))
-        .replace("/*SCRIPT*/", include_str!("page.js"))
+        .replace("/*SCRIPT*/", concat!(include_str!("page.js"), include_str!("heat.js")))
 }
 
 /// A source: the section as it is now. Called once a second, on a thread of its own.

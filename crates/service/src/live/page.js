@@ -51,6 +51,7 @@ function age(seconds) {
 }
 
 const formats = {
+    __proto__: null,
     count: (value) => [grouped.format(value), ''],
     rate: (value) => [digits(value), '/s'],
     bytes: (value) => scaled(value, BYTES),
@@ -190,8 +191,9 @@ function gridNode(labelledby) {
     const table = make('table', { 'aria-labelledby': labelledby }, make('thead', {}, head), body);
     const node = make('div', { class: 'scroll', role: 'group', 'aria-labelledby': labelledby }, table);
     overflows.observe(node);
+    overflows.observe(table);
     node.draw = (columns, rows) => {
-        each(head, columns, ({ label }) => label, () => {
+        each(head, columns, (_, index) => index, () => {
             const cell = make('th', { scope: 'col' }, make('span'));
             cell.update = ({ label, kind }) => {
                 setText(cell.firstChild, label);
@@ -200,10 +202,10 @@ function gridNode(labelledby) {
             };
             return cell;
         });
-        each(body, rows, (_, index) => index, () => {
+        const lines = rows.map((values) => columns.map(({ kind }, index) => ({ kind, value: values[index] })));
+        each(body, lines, (_, index) => index, () => {
             const row = make('tr');
-            row.update = (values) => {
-                const cells = columns.map(({ kind }, index) => ({ kind, value: values[index] }));
+            row.update = (cells) => {
                 each(row, cells, (_, index) => index, () => {
                     const cell = valueNode(row.children.length ? 'td' : 'th', row.children.length ? {} : { scope: 'row' });
                     const update = cell.update;
@@ -219,9 +221,9 @@ function gridNode(labelledby) {
 
 /** Only what scrolls needs a stop for the Tab key. */
 const overflows = new ResizeObserver((entries) => {
-    for (const { target } of entries) {
-        if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
-        else target.removeAttribute('tabindex');
+    for (const node of entries.map(({ target }) => target.closest('.scroll'))) {
+        if (node.scrollWidth > node.clientWidth) node.tabIndex = 0;
+        else node.removeAttribute('tabindex');
     }
 });
 
@@ -248,11 +250,12 @@ function latencyNode(id) {
     const grid = node.appendChild(gridNode(heading.id));
     node.update = ({ data: { windows, rows } }) => {
         const index = Math.max(0, windows.indexOf(chosen));
-        each(options, windows, (label) => label, (label) => {
+        const radios = windows.map((label, at) => ({ label, checked: at === index }));
+        each(options, radios, ({ label }) => label, ({ label }) => {
             const input = make('input', { type: 'radio', name: `window-${id}`, value: label });
             input.addEventListener('change', () => choose(label));
             const option = make('label', {}, input, make('span', {}, label));
-            option.update = () => (input.checked = label === windows[index]);
+            option.update = ({ checked }) => (input.checked = checked);
             return option;
         });
         const shown = rows.map((row) => row.windows[index]);
@@ -279,7 +282,13 @@ function decades(rows) {
 
 // ---- The whole page ----
 
-const STATES = { ready: ['ok', 'ready'], degraded: ['warn', 'degraded'], not_ready: ['bad', 'not ready'], draining: ['warn', 'draining'] };
+const STATES = {
+    __proto__: null,
+    ready: ['ok', 'ready'],
+    degraded: ['warn', 'degraded'],
+    not_ready: ['bad', 'not ready'],
+    draining: ['warn', 'draining'],
+};
 
 /** Draws a snapshot. */
 function render(snapshot) {

@@ -58,8 +58,6 @@ label! {
         Invalid = "invalid",
         /// The store gave no answer that can be trusted.
         Unknown = "unknown",
-        /// Refused for load before the check was done.
-        Refused = "refused",
         /// The client went away before there was a verdict.
         Abandoned = "abandoned",
     }
@@ -132,16 +130,12 @@ label! {
         UpstreamBroken = "upstream_broken",
         /// 400: the request is malformed.
         BadRequest = "bad_request",
-        /// 405: a method or form that a proxy does not serve.
-        MethodRefused = "method_refused",
         /// 431: the header is too large.
         HeaderTooLarge = "header_too_large",
         /// 408: the header came too slowly.
         HeaderTimeout = "header_timeout",
         /// 503 or 429: too many connections or requests.
         TooMany = "too_many",
-        /// 503: the gateway is draining.
-        Draining = "draining",
     }
 }
 

@@ -25,7 +25,9 @@ pub(super) struct Exporter {
 }
 
 fn spans(ended: SpanEnded) -> Counter {
-    counter!(names::SPANS, SpanEnded::LABEL => ended.as_str())
+    let counter = counter!(names::SPANS, SpanEnded::LABEL => ended.as_str());
+    counter.increment(0);
+    counter
 }
 
 impl Exporter {

@@ -82,13 +82,14 @@ impl Tracer {
         let Some(endpoint) = &config.endpoint else { return Ok(Self::default()) };
         let kept =
             TraceKept::ALL.iter().map(|kept| counter!(names::TRACES, TraceKept::LABEL => kept.as_str()));
+        let kept: Vec<Counter> = kept.inspect(|counter| counter.increment(0)).collect();
         Ok(Self(Some(Arc::new(Active {
             sample_ratio: config.sample_ratio,
             slow: config.slow.get(),
             accept_context: config.accept_context,
             limit: Limit::per_second(config.most_kept),
             exporter: Exporter::start(endpoint, service, config.queue)?,
-            kept: kept.collect(),
+            kept,
         }))))
     }
 
@@ -111,7 +112,7 @@ impl Tracer {
         let sampled_upstream = chance.upstream.as_ref().is_some_and(SpanContext::is_sampled);
         let reason = if unexpected {
             TraceKept::Error
-        } else if check >= active.slow {
+        } else if check > active.slow {
             TraceKept::Slow
         } else if chance.sampled {
             TraceKept::Sampled

@@ -34,7 +34,7 @@ fn kept(tracer: &Tracer, headers: &HeaderMap, check: Duration, unexpected: bool)
 fn what_is_slow_or_an_error_is_kept_whatever_the_dice_said() {
     let (tracer, none) = (tracer(|_| {}), HeaderMap::new());
     assert_eq!(kept(&tracer, &none, FAST, false), None);
-    assert_eq!(kept(&tracer, &none, Duration::from_millis(10), false), Some(TraceKept::Slow));
+    assert_eq!(kept(&tracer, &none, Duration::from_millis(11), false), Some(TraceKept::Slow));
     assert_eq!(kept(&tracer, &none, FAST, true), Some(TraceKept::Error));
 }
 
