@@ -4,6 +4,8 @@ use crate::answer::Refusal;
 use crate::config::{Config, ConfigProblem};
 use crate::gateway::{Gateway, GatewayUrlError};
 use crate::mint::MintError;
+use crate::page;
+use crate::recorder::Recorder;
 use crate::refill::{Issuer, Refill};
 use crate::remembered::Remembered;
 use crate::supply::{Current, Supply};
@@ -13,7 +15,7 @@ use crate::{http_proxy, socks};
 use postern_service::drain::Shutdown;
 use postern_service::host::Host;
 use postern_service::listen::{self, BindError};
-use postern_service::names::{self, AgentOutcome};
+use postern_service::names::AgentOutcome;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,8 +75,8 @@ impl Agent {
     /// [`StartError`].
     pub async fn bind(config: Config, host: &Host) -> Result<Self, StartError> {
         config.check()?;
-        let gateway = Arc::new(Gateway::new(&config.gateway)?);
-        let issuer = Issuer::new(config.issuer)?;
+        let gateway = Arc::new(Gateway::new(&config.gateway)?.recorded(&host.live));
+        let issuer = Issuer::new(config.issuer, &host.live)?;
         let (path, fsync, url) = (config.wallet.path.clone(), config.wallet.fsync, gateway.url().to_owned());
         let opening =
             spawn_blocking(move || Ok((Wallet::open(&path, fsync)?, Remembered::read(&path, &url))));
@@ -85,6 +87,7 @@ impl Agent {
         let listener = listen::bind("the agent", config.listen.address).await?;
         let local = listener.local_addr().unwrap_or(config.listen.address);
 
+        let recorder = Arc::new(Recorder::new(wallet.shown().clone()));
         let supply = Arc::new(Supply::new(wallet));
         if let Some(current) = remembered.challenge().cloned().and_then(Current::new) {
             supply.adopt(current);
@@ -92,9 +95,14 @@ impl Agent {
         let waters = (config.wallet.low, config.wallet.high);
         let gate = host.readiness.gate("agent");
         let shutdown = host.shutdown.clone();
-        let refill = Refill::new(supply.clone(), gateway.clone(), issuer, remembered, waters, gate);
-        let desk =
-            Arc::new(Desk { opener: Opener { gateway, supply }, shutdown, address: local.to_string() });
+        let refill =
+            Refill::new(supply.clone(), gateway.clone(), issuer, remembered, waters, gate, recorder.clone());
+        page::add(&host.live, &recorder, waters);
+        let desk = Arc::new(Desk {
+            opener: Opener { gateway, supply, recorder },
+            shutdown,
+            address: local.to_string(),
+        });
         Ok(Self { listener, local, desk, refill })
     }
 
@@ -149,7 +157,7 @@ pub(crate) struct Desk {
 
 impl Desk {
     pub(crate) fn count(&self, outcome: AgentOutcome) {
-        metrics::counter!(names::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()).increment(1);
+        self.opener.recorder.answered(outcome);
     }
 
     /// SOCKS5 has no room for a sentence, so the operator gets it. What the gateway says about a target is the

@@ -2,11 +2,14 @@
 
 use crate::config::GatewayConfig;
 use crate::dial;
+use crate::recorder::{Attempts, Open};
 use crate::response::{self, Head, HeadError};
 use crate::target::Target;
 use bytes::{Buf, Bytes, BytesMut};
 use http::StatusCode;
 use http::header::{HeaderMap, PROXY_AUTHENTICATE};
+use postern_service::live::Live;
+use postern_service::names::LinkKind;
 use postern_service::tls::{self, TlsError};
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{Token, TokenType};
@@ -15,7 +18,7 @@ use std::io;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -31,6 +34,7 @@ pub(crate) struct Gateway {
     tls: Option<Tls>,
     connect_timeout: Duration,
     answer_timeout: Duration,
+    attempts: Attempts,
 }
 
 struct Tls {
@@ -128,7 +132,15 @@ impl Gateway {
             tls,
             connect_timeout: config.connect_timeout.get(),
             answer_timeout: config.answer_timeout.get(),
+            attempts: Attempts::default(),
         })
+    }
+
+    /// Shows each attempt in the link table of `live`, under the configured host and port.
+    pub(crate) fn recorded(mut self, live: &Live) -> Self {
+        let address = format!("{}:{}", self.host, self.port);
+        self.attempts = Attempts::over(live.link(LinkKind::Gateway, &address));
+        self
     }
 
     /// The address as it was configured.
@@ -149,11 +161,17 @@ impl Gateway {
             Ok::<_, io::Error>(io)
         };
         let url = || self.url.clone();
-        match timeout(self.connect_timeout, connecting).await {
-            Ok(Ok(io)) => Ok(Connection { gateway: self, io }),
-            Ok(Err(error)) => Err(DialError::Failed { url: url(), reason: error.to_string() }),
-            Err(_) => Err(DialError::Timeout { url: url(), limit: self.connect_timeout }),
-        }
+        let began = Instant::now();
+        let failure = match timeout(self.connect_timeout, connecting).await {
+            Ok(Ok(io)) => {
+                self.attempts.answered(began.elapsed());
+                return Ok(Connection { gateway: self, io });
+            }
+            Ok(Err(error)) => DialError::Failed { url: url(), reason: error.to_string() },
+            Err(_) => DialError::Timeout { url: url(), limit: self.connect_timeout },
+        };
+        self.attempts.lost();
+        Err(failure)
     }
 }
 
@@ -195,12 +213,14 @@ impl Connection<'_> {
             }
         };
         let url = || gateway.url.clone();
-        match timeout(gateway.answer_timeout, exchange).await {
-            Ok(Ok((head, buffer))) => Ok(answer(head, buffer, io).await),
-            Ok(Err(HeadError::Broken(reason))) => Err(ExchangeError::Broken { url: url(), reason }),
-            Ok(Err(reason)) => Err(ExchangeError::NotHttp { url: url(), reason }),
-            Err(_) => Err(ExchangeError::Silent { url: url(), limit: gateway.answer_timeout }),
-        }
+        let failure = match timeout(gateway.answer_timeout, exchange).await {
+            Ok(Ok((head, buffer))) => return Ok(answer(head, buffer, io).await),
+            Ok(Err(HeadError::Broken(reason))) => ExchangeError::Broken { url: url(), reason },
+            Ok(Err(reason)) => ExchangeError::NotHttp { url: url(), reason },
+            Err(_) => ExchangeError::Silent { url: url(), limit: gateway.answer_timeout },
+        };
+        gateway.attempts.lost();
+        Err(failure)
     }
 }
 
@@ -219,7 +239,7 @@ fn request(target: &Target, token: Option<&Token>) -> Vec<u8> {
 async fn answer(head: Head, mut buffer: BytesMut, mut io: Box<dyn Io>) -> Answer {
     if head.status.is_success() {
         // RFC 9110, section 9.3.6: what follows is the tunnel's, whatever the length fields say.
-        return Answer::Opened(Tunnel { early: buffer.freeze(), io });
+        return Answer::Opened(Tunnel { early: buffer.freeze(), io, _open: None });
     }
     let mut body = BytesMut::new();
     let reading = response::read_body(&mut io, &head, &mut buffer, &mut body);
@@ -275,6 +295,14 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 pub(crate) struct Tunnel {
     early: Bytes,
     io: Box<dyn Io>,
+    _open: Option<Open>,
+}
+
+impl Tunnel {
+    /// The tunnel, which counts as open for as long as it lives.
+    pub(crate) fn counted(self, open: Open) -> Self {
+        Self { _open: Some(open), ..self }
+    }
 }
 
 impl AsyncRead for Tunnel {

@@ -5,11 +5,12 @@
 
 use crate::config::GatewayConfig;
 use crate::gateway::{Answer, DialError, Gateway, GatewayUrlError};
+use crate::recorder::Attempts;
 use crate::target::Target;
 use http::StatusCode;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use postern_service::config::Secret;
-use postern_service::http::{ClientError, ClientOptions, chain, client, fetch_limited};
+use postern_service::http::{BodyError, ClientError, ClientOptions, chain, client, fetch_limited};
 use postern_token::header::Challenge;
 use postern_token::{
     BlindError, ChallengeDigest, DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, IssuerKey,
@@ -18,7 +19,7 @@ use postern_token::{
 use reqwest::{RequestBuilder, Response, Url};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::{JoinSet, spawn_blocking};
 
 /// The largest directory that is read, in bytes.
@@ -32,6 +33,7 @@ pub struct IssuerClient {
     http: reqwest::Client,
     url: Url,
     api_key: Option<Secret>,
+    attempts: Attempts,
 }
 
 /// A key to have tokens signed with.
@@ -200,7 +202,7 @@ impl IssuerClient {
             return Err(refused());
         }
         let options = ClientOptions { ca_file: ca, ..ClientOptions::default() };
-        Ok(Self { http: client(&options)?, url, api_key })
+        Ok(Self { http: client(&options)?, url, api_key, attempts: Attempts::default() })
     }
 
     /// The issuer that a challenge names: `https://` and its name, which must be a host (and a port).
@@ -210,6 +212,18 @@ impl IssuerClient {
     pub fn named(issuer_name: &str, ca: Option<PathBuf>) -> Result<Self, MintError> {
         let client = Self::new(&format!("https://{issuer_name}"), None, ca)?;
         if client.url.path() == "/" { Ok(client) } else { Err(MintError::Url(client.url.to_string())) }
+    }
+
+    /// Records its requests. Those to a request URI elsewhere are counted here too: the issuer chose that, and not the
+    /// operator.
+    pub(crate) fn recorded(self, attempts: Attempts) -> Self {
+        Self { attempts, ..self }
+    }
+
+    /// The host and port of its address.
+    pub(crate) fn address(&self) -> String {
+        let port = self.url.port_or_known_default().unwrap_or(443);
+        format!("{}:{port}", self.url.host_str().unwrap_or_default())
     }
 
     /// The issuer's keys.
@@ -341,13 +355,18 @@ impl IssuerClient {
 
     /// Sends, and returns the body of a 200.
     async fn send(&self, url: &Url, request: RequestBuilder, limit: usize) -> Result<Vec<u8>, MintError> {
-        let response = request.send().await.map_err(|error| MintError::Unreachable {
-            url: url.clone(),
-            reason: chain(&error.without_url()),
+        let began = Instant::now();
+        let response = request.send().await.map_err(|error| {
+            self.attempts.lost();
+            MintError::Unreachable { url: url.clone(), reason: chain(&error.without_url()) }
         })?;
         let status = response.status();
         let retry_after = retry_after(&response);
         let body = fetch_limited(response, limit).await;
+        match &body {
+            Err(BodyError::Broken(_)) => self.attempts.lost(),
+            Ok(_) | Err(BodyError::TooLong { .. }) => self.attempts.answered(began.elapsed()),
+        }
         if status != StatusCode::OK {
             let text = body.map(|body| one_line(&body)).unwrap_or_default();
             return Err(MintError::Status { url: url.clone(), status, text, retry_after });

@@ -4,12 +4,15 @@
 use crate::config::IssuerConfig;
 use crate::gateway::Gateway;
 use crate::mint::{self, ChallengeFetchError, IssuerClient, MintError};
+use crate::recorder::{Attempts, Recorder, Trouble};
 use crate::remembered::Remembered;
 use crate::slot::Unspent;
 use crate::supply::{Current, Demand, Failure, Supply};
 use crate::wallet::WalletError;
 use postern_service::admin::Gate;
 use postern_service::drain::Shutdown;
+use postern_service::live::Live;
+use postern_service::names::LinkKind;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +29,10 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// How often tokens of retired keys are looked for.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
+/// What an issuer is called that only a challenge names: a gateway's word is not the operator's configuration, and one
+/// that changes it again and again must not fill the table of links.
+const BY_CHALLENGE: &str = "by challenge";
+
 /// The task's own state.
 pub(crate) struct Refill {
     supply: Arc<Supply>,
@@ -35,6 +42,7 @@ pub(crate) struct Refill {
     low: usize,
     high: usize,
     gate: Gate,
+    recorder: Arc<Recorder>,
     /// Whether the gateway has been asked since the start: a remembered challenge may be an old one.
     asked_gateway: bool,
     failures_in_a_row: u32,
@@ -44,6 +52,7 @@ pub(crate) struct Refill {
 /// Where tokens come from.
 pub(crate) struct Issuer {
     config: IssuerConfig,
+    attempts: Attempts,
     /// Who is asked, and under which name in the challenge.
     client: Option<(String, IssuerClient)>,
 }
@@ -59,6 +68,26 @@ enum AttemptError {
     Wallet(#[from] WalletError),
 }
 
+impl AttemptError {
+    /// What failed, in our own words alone: an issuer's text may name the account, and a URL may name who runs it.
+    fn cause(&self) -> String {
+        let cause = match self {
+            Self::Gateway(ChallengeFetchError::Dial(_)) => "the gateway cannot be reached",
+            Self::Gateway(_) => "the gateway gave no challenge",
+            Self::Mint(MintError::Url(_) | MintError::Client(_)) => {
+                "the issuer's address or certificates cannot be used"
+            }
+            Self::Mint(MintError::Unreachable { .. }) => "the issuer cannot be reached",
+            Self::Mint(MintError::Status { status, .. }) => return format!("the issuer answered {status}"),
+            Self::Mint(MintError::Unusable { .. } | MintError::Blind { .. }) => {
+                "the issuer gave an answer that cannot be used"
+            }
+            Self::Wallet(_) => "the wallet cannot be written",
+        };
+        cause.to_owned()
+    }
+}
+
 impl Refill {
     pub(crate) fn new(
         supply: Arc<Supply>,
@@ -67,6 +96,7 @@ impl Refill {
         remembered: Remembered,
         (low, high): (usize, usize),
         gate: Gate,
+        recorder: Arc<Recorder>,
     ) -> Self {
         Self {
             supply,
@@ -76,6 +106,7 @@ impl Refill {
             low,
             high,
             gate,
+            recorder,
             asked_gateway: false,
             failures_in_a_row: 0,
             next_tidy: Instant::now(),
@@ -195,12 +226,22 @@ impl Refill {
         };
         let is_gateway = matches!(error, AttemptError::Gateway(_));
         let pause = pause(self.failures_in_a_row, is_lasting, retry_after, rand::random());
-        Failure { sentence: error.to_string(), is_gateway, next_attempt: Instant::now() + pause }
+        Failure {
+            sentence: error.to_string(),
+            cause: error.cause(),
+            is_gateway,
+            next_attempt: Instant::now() + pause,
+        }
     }
 
     fn report(&self, demand: &Demand) {
         let is_stocked =
             demand.current.as_ref().is_some_and(|current| current.has_context || demand.level > 0);
+        self.recorder.minting(demand.failure.as_ref().map(|failure| Trouble {
+            cause: failure.cause.clone(),
+            next_attempt: failure.next_attempt,
+            is_stocked,
+        }));
         match &demand.failure {
             _ if is_stocked => self.gate.set_ready(),
             Some(failure) => self.gate.set_not_ready(&failure.sentence),
@@ -213,14 +254,17 @@ impl Refill {
 }
 
 impl Issuer {
-    /// The issuer of `config`. One that the challenge names is made when the challenge is known.
-    pub(crate) fn new(config: IssuerConfig) -> Result<Self, MintError> {
-        let mut issuer = Self { config, client: None };
-        if let Some(url) = &issuer.config.url {
-            let client = IssuerClient::new(url, issuer.config.api_key.clone(), issuer.config.ca.clone())?;
-            issuer.client = Some((String::new(), client));
-        }
-        Ok(issuer)
+    /// The issuer of `config`, whose requests `live` shows. One that the challenge names is made when the challenge is
+    /// known.
+    pub(crate) fn new(config: IssuerConfig, live: &Live) -> Result<Self, MintError> {
+        let attempts = |address: &str| Attempts::over(live.link(LinkKind::Issuer, address));
+        let Some(url) = &config.url else {
+            return Ok(Self { attempts: attempts(BY_CHALLENGE), config, client: None });
+        };
+        let client = IssuerClient::new(url, config.api_key.clone(), config.ca.clone())?;
+        let attempts = attempts(&client.address());
+        let client = Some((String::new(), client.recorded(attempts.clone())));
+        Ok(Self { config, attempts, client })
     }
 
     fn of(&mut self, current: &Current) -> Result<IssuerClient, MintError> {
@@ -230,6 +274,7 @@ impl Issuer {
             }
             _ => {
                 let client = IssuerClient::named(&current.issuer_name, self.config.ca.clone())?;
+                let client = client.recorded(self.attempts.clone());
                 self.client = Some((current.issuer_name.clone(), client.clone()));
                 Ok(client)
             }

@@ -6,9 +6,7 @@ use crate::gateway::Refused;
 use crate::mint::one_line;
 use crate::slot::Unspent;
 use crate::wallet::{Wallet, WalletError};
-use metrics::Gauge;
 use parking_lot::Mutex;
-use postern_service::names;
 use postern_token::header::Challenge;
 use postern_token::{ChallengeDigest, Token, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
@@ -23,7 +21,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Tokens for the gateway's present challenge. Everyone shares one.
 pub(crate) struct Supply {
     wallet: Arc<Wallet>,
-    level: Gauge,
     state: Mutex<State>,
     /// Something the refill should look at: a level, a waiter, a challenge.
     wanted: Notify,
@@ -55,6 +52,8 @@ struct State {
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) sentence: String,
+    /// The same without URLs, paths and the issuer's text.
+    pub(crate) cause: String,
     /// The gateway gave no challenge: without it there is no tunnel anyway.
     pub(crate) is_gateway: bool,
     pub(crate) next_attempt: Instant,
@@ -109,15 +108,12 @@ impl Current {
 
 impl Supply {
     pub(crate) fn new(wallet: Wallet) -> Self {
-        let supply = Self {
+        Self {
             wallet: Arc::new(wallet),
-            level: metrics::gauge!(names::WALLET_TOKENS),
             state: Mutex::default(),
             wanted: Notify::new(),
             progress: watch::Sender::new(0),
-        };
-        supply.show_level();
-        supply
+        }
     }
 
     /// A token, if there is one now. It is no longer on disk when this returns; dropping the future may lose one.
@@ -133,7 +129,6 @@ impl Supply {
         } else {
             self.wallet.take(digest, now)
         };
-        self.show_level();
         self.wanted.notify_one();
         taken
     }
@@ -180,7 +175,6 @@ impl Supply {
         if let Err(error) = self.wallet.add(unspent) {
             tracing::warn!("a token that was not sent is lost: {error}");
         }
-        self.show_level();
     }
 
     /// Learns from a 407 to `token`: the challenge that is asked for now, and whether the token's key is of use.
@@ -263,7 +257,6 @@ impl Supply {
     /// Keeps a token that was minted, and wakes those who wait.
     pub(crate) fn add(&self, unspent: Unspent) -> Result<(), WalletError> {
         let added = self.wallet.add(unspent);
-        self.show_level();
         self.progress.send_modify(|count| *count += 1);
         added
     }
@@ -275,7 +268,6 @@ impl Supply {
             let retired = wallet.drop_retired(UnixSeconds::now())?;
             Ok(retired + current.map_or(Ok(0), |current| wallet.trim_others(current.digest, most))?)
         });
-        self.show_level();
     }
 
     /// On a blocking thread where writing waits for the disk: whoever asks need not wait for it.
@@ -291,12 +283,6 @@ impl Supply {
         } else {
             work();
         }
-    }
-
-    fn show_level(&self) {
-        // At most some thousands: exact in 64-bit floating point.
-        #[expect(clippy::cast_precision_loss, reason = "a wallet is far smaller than 2^52")]
-        self.level.set(self.wallet.len() as f64);
     }
 }
 

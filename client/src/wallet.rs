@@ -4,13 +4,17 @@
 //! either still has the token, unsent, or has lost it. [`slot`] has the format.
 
 use crate::slot::{self, FREE, HeaderError, SECTOR, Sector, Slot, Unspent};
+use metrics::gauge;
 use parking_lot::Mutex;
+use postern_service::live::Level;
+use postern_service::names;
 use postern_token::{ChallengeDigest, Nonce, TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Unspent tokens on disk, of any challenge and key. One process has it open, and one value in that process.
 ///
@@ -20,6 +24,7 @@ pub(crate) struct Wallet {
     path: PathBuf,
     fsync: bool,
     contents: Mutex<Contents>,
+    level: Arc<Level>,
 }
 
 struct Contents {
@@ -102,7 +107,10 @@ impl Wallet {
         }
         file.set_permissions(Permissions::from_mode(0o600)).map_err(failed("protect"))?;
         let contents = Contents::read(file, length).map_err(failed("read"))?;
-        Ok(Self { path: path.to_owned(), fsync, contents: Mutex::new(contents) })
+        let level = Arc::new(Level::new(gauge!(names::WALLET_TOKENS)));
+        let wallet = Self { path: path.to_owned(), fsync, contents: Mutex::new(contents), level };
+        wallet.show(&wallet.contents.lock());
+        Ok(wallet)
     }
 
     /// Whether a call that writes waits for the disk, and so belongs on a blocking thread.
@@ -110,9 +118,9 @@ impl Wallet {
         self.fsync
     }
 
-    /// How many tokens there are, of any challenge.
-    pub(crate) fn len(&self) -> usize {
-        self.contents.lock().held.len()
+    /// How many tokens there are, of any challenge, as metrics and live page show it.
+    pub(crate) fn shown(&self) -> &Arc<Level> {
+        &self.level
     }
 
     /// How many tokens there are for `challenge` whose key is not retired at `now`.
@@ -139,6 +147,7 @@ impl Wallet {
             .min_by_key(|(_, held)| held.unspent.not_after.unwrap_or(UnixSeconds::MAX));
         let Some((index, _)) = soonest else { return Ok(None) };
         let held = contents.held.swap_remove(index);
+        self.show(&contents);
         self.clear(&mut contents, [held.slot])?;
         Ok(Some(held.unspent))
     }
@@ -156,6 +165,7 @@ impl Wallet {
         // Not flushed: what a power loss takes here is a token that nobody has seen.
         contents.write(slot, &slot::encode(&unspent)).map_err(|source| self.unwritable(source))?;
         contents.held.push(Held { slot, unspent });
+        self.show(&contents);
         Ok(())
     }
 
@@ -167,6 +177,7 @@ impl Wallet {
         let mut contents = self.contents.lock();
         let (dropped, kept): (Vec<_>, Vec<_>) = contents.held.drain(..).partition(gone);
         contents.held = kept;
+        self.show(&contents);
         if dropped.is_empty() {
             return Ok(0);
         }
@@ -212,6 +223,12 @@ impl Wallet {
             contents.file.sync_data().map_err(|source| self.unwritable(source))?;
         }
         Ok(())
+    }
+
+    /// Called wherever the number changes, before the lock is given back: two changes at once are then shown in their
+    /// order, and one whose caller has gone away is shown too.
+    fn show(&self, contents: &Contents) {
+        self.level.set(i64::try_from(contents.held.len()).unwrap_or(i64::MAX));
     }
 
     fn unwritable(&self, source: io::Error) -> WalletError {

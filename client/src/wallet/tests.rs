@@ -87,8 +87,32 @@ fn challenges_are_kept_apart_and_retired_keys_are_passed_over() {
     let taken: Vec<_> = std::iter::from_fn(|| take(&wallet, OURS)).map(|t| t.nonce().0[0]).collect();
     assert_eq!(taken, [4, 3], "the token that spoils first goes first");
     assert_eq!(wallet.drop_retired(NOW).unwrap(), 1);
-    assert_eq!(wallet.len(), 1);
+    assert_eq!(wallet.shown().get(), 1);
     assert_eq!(take(&wallet, OTHER).unwrap().nonce(), Nonce([1; 32]));
+}
+
+#[test]
+fn the_level_shown_follows_every_change() {
+    let (_directory, path) = directory();
+    let wallet = open(&path);
+    assert_eq!(wallet.shown().get(), 0);
+    for (number, challenge, not_after) in
+        [(1, OURS, None), (2, OURS, Some(NOW)), (3, OTHER, None), (4, OTHER, None)]
+    {
+        add(&wallet, token(number, challenge, KEY), not_after);
+        assert_eq!(wallet.shown().get(), i64::from(number));
+    }
+    drop(wallet);
+    let wallet = open(&path);
+    assert_eq!(wallet.shown().get(), 4, "what lay in the file");
+    wallet.drop_retired(NOW).unwrap();
+    assert_eq!(wallet.shown().get(), 3);
+    take(&wallet, OURS).unwrap();
+    assert_eq!(wallet.shown().get(), 2);
+    wallet.trim_others(OURS, 1).unwrap();
+    assert_eq!(wallet.shown().get(), 1);
+    wallet.drop_key(OTHER, KEY).unwrap();
+    assert_eq!(wallet.shown().get(), 0);
 }
 
 #[test]

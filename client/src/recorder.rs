@@ -1,0 +1,153 @@
+//! What the agent records of its requests, through handles made once, for metrics and live page alike. Nothing in it says
+//! who asked, or for what.
+
+use metrics::counter;
+use parking_lot::Mutex;
+use postern_service::live::{Latency, Level, Link, Tally};
+use postern_service::names::{self, AgentOutcome};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The handles. Every series is there from the start, so that Prometheus sees the first error as an increase.
+pub(crate) struct Recorder {
+    outcomes: Vec<Tally>,
+    wallet: Arc<Level>,
+    /// A gateway in the same process has the metric of this name, so it is for the page only.
+    tunnels: AtomicUsize,
+    spreads: Vec<Latency>,
+    trouble: Mutex<Option<Trouble>>,
+}
+
+/// A part of the time that opening a tunnel takes, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A connection to the gateway, TLS handshake included.
+    Dial,
+    /// A token: off the disk, or minted while the request waits.
+    Token,
+    /// The gateway's 200; its own dial to the target is in it.
+    Answer,
+    /// All of it, from the program's request to the 200, second tries included.
+    Open,
+}
+
+/// Why the last attempt to mint failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Trouble {
+    /// In our own words alone.
+    pub(crate) cause: String,
+    pub(crate) next_attempt: Instant,
+    /// There are tokens all the same.
+    pub(crate) is_stocked: bool,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 4] = [Self::Dial, Self::Token, Self::Answer, Self::Open];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Dial => "dial the gateway",
+            Self::Token => "get a token",
+            Self::Answer => "gateway's answer",
+            Self::Open => "open a tunnel",
+        }
+    }
+}
+
+impl Recorder {
+    /// `wallet` is the level that the wallet keeps.
+    pub(crate) fn new(wallet: Arc<Level>) -> Self {
+        let outcome = |outcome: &AgentOutcome| {
+            Tally::new(counter!(names::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()))
+        };
+        Self {
+            outcomes: AgentOutcome::ALL.iter().map(outcome).collect(),
+            wallet,
+            tunnels: AtomicUsize::new(0),
+            spreads: Part::ALL.iter().map(|_| Latency::default()).collect(),
+            trouble: Mutex::default(),
+        }
+    }
+
+    /// A request was answered.
+    pub(crate) fn answered(&self, outcome: AgentOutcome) {
+        self.outcomes[outcome as usize].add(1);
+    }
+
+    pub(crate) fn took(&self, part: Part, time: Duration) {
+        self.spreads[part as usize].record(time);
+    }
+
+    /// A tunnel is open: the gateway answered after `answer`, and all of it took `whole`.
+    pub(crate) fn opened(self: &Arc<Self>, answer: Duration, whole: Duration) -> Open {
+        self.took(Part::Answer, answer);
+        self.took(Part::Open, whole);
+        self.tunnels.fetch_add(1, Relaxed);
+        Open(self.clone())
+    }
+
+    /// How minting stands.
+    pub(crate) fn minting(&self, trouble: Option<Trouble>) {
+        *self.trouble.lock() = trouble;
+    }
+
+    // ---- For the live page ----
+
+    pub(crate) fn total(&self, outcome: AgentOutcome) -> u64 {
+        self.outcomes[outcome as usize].total()
+    }
+
+    pub(crate) fn wallet(&self) -> i64 {
+        self.wallet.get()
+    }
+
+    pub(crate) fn tunnels(&self) -> usize {
+        self.tunnels.load(Relaxed)
+    }
+
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        self.trouble.lock().clone()
+    }
+
+    pub(crate) fn spread(&self, part: Part) -> &Latency {
+        &self.spreads[part as usize]
+    }
+}
+
+/// An open tunnel, counted until the value is dropped.
+pub(crate) struct Open(Arc<Recorder>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.tunnels.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Attempts over a link. A command that runs once records none.
+///
+/// To the gateway an attempt is a dial, name, TCP and TLS: it is answered when there is a connection. An exchange on that
+/// connection that ends without an answer we can read is one more attempt, and a lost one; the time of an answer is not
+/// the link's, for the gateway's dial to the target is in it. To the issuer an attempt is a request: it is answered when
+/// its whole answer is there, whatever that says. What is given up because a program hung up is no attempt.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Attempts(Option<Link>);
+
+impl Attempts {
+    pub(crate) fn over(link: Link) -> Self {
+        Self(Some(link))
+    }
+
+    pub(crate) fn answered(&self, took: Duration) {
+        if let Some(link) = &self.0 {
+            link.answered(took);
+        }
+    }
+
+    pub(crate) fn lost(&self) {
+        if let Some(link) = &self.0 {
+            link.lost(1);
+        }
+    }
+}
