@@ -71,7 +71,9 @@ async fn each_exchange_is_listed_with_its_moments_in_order() {
                         one.exchanges().iter().map(|one| (one.verb, one.ended, one.door)).collect();
                     let (get, add) = ((Verb::Get, Ended::Miss), (Verb::Add, Ended::Stored));
                     assert_eq!(ended, [(get.0, get.1, Some(0)), (add.0, add.1, Some(0))]);
-                    one.exchanges().iter().for_each(assert_in_order);
+                    for exchange in one.exchanges() {
+                        assert_in_order(exchange);
+                    }
                     journal.absorb(one);
                 }
                 (journal.exchanges().len(), journal.left_out())

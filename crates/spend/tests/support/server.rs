@@ -101,6 +101,21 @@ impl Server {
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        // A thread goes on until the kernel gets round to stopping it, and would answer meanwhile.
+        let began = Instant::now();
+        while name == "STOP" && !self.is_stopped() {
+            assert!(began.elapsed() < PATIENCE, "memcached does not stop");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether all of its threads are.
+    fn is_stopped(&self) -> bool {
+        let mut threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        threads.all(|thread| {
+            let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap_or_default();
+            status.contains("State:\tT")
+        })
     }
 
     fn answers(&self) {

@@ -81,7 +81,8 @@ impl Burst {
 /// Bytes that came in one read. The connection's facts are read at most once for them, and only for a reply that was slow.
 pub(crate) struct Read<'a> {
     at: Instant,
-    slow: Duration,
+    /// What was put in before that has waited long: one subtraction a read, and a comparison a reply.
+    cutoff: Option<Instant>,
     connection: &'a dyn Fn() -> Option<TcpFacts>,
     facts: OnceCell<Option<TcpFacts>>,
 }
@@ -89,11 +90,12 @@ pub(crate) struct Read<'a> {
 impl<'a> Read<'a> {
     /// A read that returned now.
     pub(crate) fn new(slow: Duration, connection: &'a dyn Fn() -> Option<TcpFacts>) -> Self {
-        Self { at: Instant::now(), slow, connection, facts: OnceCell::new() }
+        let at = Instant::now();
+        Self { at, cutoff: at.checked_sub(slow), connection, facts: OnceCell::new() }
     }
 
     fn facts_for(&self, since: Instant) -> Option<TcpFacts> {
-        let slow = self.at.saturating_duration_since(since) > self.slow;
+        let slow = self.cutoff.is_some_and(|cutoff| since < cutoff);
         if slow { *self.facts.get_or_init(self.connection) } else { None }
     }
 }
