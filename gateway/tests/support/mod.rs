@@ -19,8 +19,8 @@ use postern_service::host::Host;
 use postern_service::live::Live;
 use postern_token::header::format_authorization;
 use postern_token::{
-    ChallengeDigest, Directory, DirectoryKey, IssuerKey, SigningKey, Token, TokenChallenge, TokenType,
-    UnixSeconds,
+    ChallengeDigest, Directory, DirectoryKey, IssuerKey, SigningKey, Token, TokenChallenge, TokenKeyId,
+    TokenType, UnixSeconds,
 };
 use std::io;
 use std::net::SocketAddr;
@@ -51,6 +51,11 @@ impl Issuer {
 
     pub(crate) fn spki(&self) -> &[u8] {
         self.signing.spki()
+    }
+
+    #[allow(dead_code, reason = "of use to one of the binaries")]
+    pub(crate) fn key_id(&self) -> TokenKeyId {
+        self.signing.id()
     }
 
     /// A token for the challenge of [`config`].

@@ -14,6 +14,7 @@ mod pipeline;
 mod replay;
 mod shared;
 mod status;
+mod telemetry;
 mod tls;
 mod token;
 mod tunnel;

@@ -14,7 +14,7 @@ use postern_token::Token;
 use postern_token::header::format_authorization;
 use tempfile::TempDir;
 
-fn shared(config: &mut Config, server: &Server, change: impl FnOnce(&mut MemcachedConfig)) {
+pub(crate) fn shared(config: &mut Config, server: &Server, change: impl FnOnce(&mut MemcachedConfig)) {
     config.store.kind = StoreKind::Memcached;
     config.store.memcached.addresses = vec![server.address().to_string()];
     config.store.memcached.canary_interval = Span::millis(100);

@@ -1,0 +1,116 @@
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+//! The gateway's log: a line for a class of refusals, and the access log as far as the operator switched it on. A binary
+//! of its own, since it takes the process's logs for itself.
+
+#[allow(dead_code, reason = "the other binary uses the rest")]
+mod support;
+
+use parking_lot::Mutex;
+use postern_gateway::config::AccessLog;
+use std::io;
+use std::sync::Arc;
+use support::client::{Client, connect_with};
+use support::target::Echo;
+use support::{ISSUER, Running};
+use tracing_subscriber::fmt::MakeWriter;
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl Log {
+    /// The lines with this word that came since the last time.
+    fn taken(&self, word: &str) -> Vec<String> {
+        let bytes = std::mem::take(&mut *self.0.lock());
+        let text = String::from_utf8(bytes).unwrap();
+        text.lines().filter(|line| line.contains(word)).map(str::to_owned).collect()
+    }
+}
+
+/// A tunnel that was used, a replay, a refusal for its form, and one that nobody could read; where it came from.
+async fn traffic(gateway: &Running, echo: &Echo) -> String {
+    let request = connect_with(echo.address, &[&ISSUER.authorization()]);
+    let mut client = Client::connect(gateway.address).await;
+    let own = client.stream.local_addr().unwrap().to_string();
+    client.send(&request).await;
+    client.answer().await.assert_opened();
+    client.send("12345678").await;
+    client.take(8).await;
+    drop(client);
+    assert_eq!(Client::ask(gateway.address, &request).await.status, 407);
+    let credentials = "CONNECT bob:hunter2@secret.example:443 HTTP/1.1\r\nHost: a\r\n\r\n";
+    assert_eq!(Client::ask(gateway.address, credentials).await.status, 400);
+    assert_eq!(Client::ask(gateway.address, "\0\0\r\n\r\n").await.status, 400);
+    gateway.emptied().await;
+    own
+}
+
+#[tokio::test]
+async fn refusals_are_told_by_class_and_accesses_as_far_as_the_operator_wants() {
+    let log = Log::default();
+    let filter = tracing_subscriber::EnvFilter::new("warn,postern=info");
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(log.clone()).with_ansi(false).init();
+    let echo = Echo::start().await;
+
+    let gateway = Running::start().await;
+    for _ in 0..500 {
+        assert_eq!(Client::ask(gateway.address, connect_with(echo.address, &[])).await.status, 407);
+    }
+    traffic(&gateway, &echo).await;
+    let lines = log.taken("requests refused");
+    let of =
+        |outcome: &str| lines.iter().filter(|line| line.contains(&format!("outcome=\"{outcome}\""))).count();
+    // The first at once; on a slow machine ten seconds may pass meanwhile, and no more than a few times.
+    assert!((1..=5).contains(&of("no_token")), "{lines:#?}");
+    assert_eq!((of("already_spent"), of("bad_request")), (1, 1), "{lines:#?}");
+    assert!(lines.iter().all(|line| line.contains("number=")), "{lines:#?}");
+    gateway.stop().await;
+
+    let gateway = Running::start_with(|config| config.log.access = AccessLog::Off).await;
+    traffic(&gateway, &echo).await;
+    assert_eq!(log.taken("postern::access"), Vec::<String>::new());
+    gateway.stop().await;
+
+    let gateway = Running::start_with(|config| config.log.access = AccessLog::Anonymous).await;
+    let own = traffic(&gateway, &echo).await;
+    let lines = log.taken("postern::access");
+    assert_eq!(lines.len(), 4, "{lines:#?}");
+    let tunnel = lines.iter().find(|line| line.contains("outcome=\"opened\"")).unwrap();
+    for field in ["check_us=", "dial_us=", "ended=\"finished\"", "lasted_ms=", "up=8", "down=8"] {
+        assert!(tunnel.contains(field), "{field}: {tunnel}");
+    }
+    for private in
+        [&own, &echo.address.to_string(), "secret.example", "hunter2", "bob", "client", "destination"]
+    {
+        assert!(!lines.iter().any(|line| line.contains(private)), "{private}: {lines:#?}");
+    }
+    gateway.stop().await;
+
+    let gateway = Running::start_with(|config| config.log.access = AccessLog::Full).await;
+    let own = traffic(&gateway, &echo).await;
+    let lines = log.taken("postern::access");
+    let tunnel = lines.iter().find(|line| line.contains("outcome=\"opened\"")).unwrap();
+    assert!(tunnel.contains(&format!("client={own}")), "{tunnel}");
+    assert!(tunnel.contains(&format!("destination={}", echo.address)), "{tunnel}");
+    assert!(lines.iter().any(|line| line.contains("destination=secret.example:443")), "{lines:#?}");
+    assert!(!lines.iter().any(|line| line.contains("hunter2") || line.contains("bob")), "{lines:#?}");
+    gateway.stop().await;
+}
