@@ -4,9 +4,15 @@
 
 mod support;
 
-use support::jaeger::{Jaeger, Trace};
+use std::net::SocketAddr;
+use std::time::Duration;
+use support::admin::Metrics;
+use support::daemon::{Daemon, issuer_config};
+use support::jaeger::{Jaeger, Span, Trace};
+use support::memcached::Memcached;
+use support::relay::Relay;
 use support::up::{Ports, Up, up};
-use support::{proxy, target};
+use support::{proxy, target, tokens};
 use tempfile::TempDir;
 
 /// The stages of a request in their order.
@@ -86,4 +92,162 @@ fn assert_whole(trace: &Trace) {
         Some("slow") => assert!(check + ROUNDING >= 10_000, "{trace:#?}"),
         other => panic!("kept: {other:?}: {trace:#?}"),
     }
+}
+
+/// A gateway of its own, ready, with everything it needs, and tokens for it.
+struct Scene {
+    _home: TempDir,
+    _issuer: Daemon,
+    gateway: Daemon,
+    target: SocketAddr,
+    tokens: Vec<String>,
+}
+
+impl Scene {
+    /// `store` is what stands in the section `[store]`, `tracing` in `[tracing]`.
+    async fn new(jaeger: &Jaeger, store: &str, tracing: &str) -> Self {
+        let home = TempDir::new().unwrap();
+        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+        let text = format!(
+            "[listen]\naddress = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nworkers = 2
+[issuer]\ndirectory = \"{}/.well-known/private-token-issuer-directory\"
+[challenge]\nissuer_name = \"issuer.example\"\norigin = \"proxy.example\"
+[egress]\nprivate = true\nports = \"any\"
+[tracing]\nendpoint = \"{}\"\n{tracing}
+[store]\n{store}\n",
+            issuer.http(),
+            jaeger.endpoint()
+        );
+        let config = home.path().join("gateway.toml");
+        std::fs::write(&config, text.replace("HOME", home.path().to_str().unwrap())).unwrap();
+        let gateway = Daemon::ready("gateway", &config).await;
+        let tokens = tokens::mint(&issuer.http(), &gateway.http(), 64);
+        Self { _home: home, _issuer: issuer, gateway, target: target::echo().await, tokens }
+    }
+
+    /// Presents a token. `more` are fields of the request.
+    async fn present(&mut self, more: &str) -> proxy::Head {
+        let mut stream = proxy::dial(self.gateway.address).await.unwrap();
+        let fields = format!("{}{more}", self.tokens.pop().unwrap());
+        proxy::connect(&mut stream, &self.target.to_string(), Some(&fields)).await.unwrap()
+    }
+
+    async fn kept(&self, reason: &str) -> u64 {
+        let metrics = Metrics::of(self.gateway.admin).await;
+        metrics.value(&format!("postern_traces_total{{reason=\"{reason}\"}}"))
+    }
+}
+
+/// Far from what a check takes on a busy machine, and from what the store will take.
+const SLOW: Duration = Duration::from_millis(30);
+/// A little more than the 40 ms of a delayed acknowledgement, as those look from outside.
+const HELD: Duration = Duration::from_millis(44);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_and_failed_checks_are_traced_with_what_the_store_did() {
+    const REQUESTS: u64 = 20;
+    let Some(jaeger) = Jaeger::start("slow_and_failed_checks_are_traced_with_what_the_store_did").await else {
+        return;
+    };
+    let mut memcached = Memcached::start();
+    let relay = Relay::to(&[memcached.port()]);
+    let address = relay.address();
+    let store = format!(
+        "kind = \"memcached\"\n[store.memcached]\naddresses = [{address:?}]\ntimeout = \"2s\"\nconnect_timeout = \"2s\""
+    );
+    let tracing = format!("sample_ratio = 0.0\nslow = \"{}ms\"", SLOW.as_millis());
+    let mut scene = Scene::new(&jaeger, &store, &tracing).await;
+
+    for _ in 0..REQUESTS {
+        assert_eq!(scene.present("").await.status, 200);
+    }
+    let slow_by_accident = scene.kept("slow").await;
+    assert!(slow_by_accident < REQUESTS, "none of them was fast");
+    relay.hold_replies(HELD);
+    for _ in 0..REQUESTS {
+        assert_eq!(scene.present("").await.status, 200);
+    }
+    assert_eq!(scene.kept("slow").await, slow_by_accident + REQUESTS, "each was slow");
+    // Spans travel in a row: those of a fast request would be there before these.
+    let slow_by_accident = usize::try_from(slow_by_accident).unwrap();
+    let expected = slow_by_accident + REQUESTS as usize;
+    let mut traces = jaeger
+        .traces_when("the slow ones are there", |traces| traces.iter().filter(is_whole).count() >= expected)
+        .await;
+    assert_eq!(traces.len(), expected, "a fast request left a trace: {traces:#?}");
+    traces.sort_by_key(|trace| trace.span("request").start);
+    traces.iter().for_each(assert_slow);
+    let held = &traces[slow_by_accident..];
+    let stalls: Vec<_> = held.iter().map(|trace| assert_commands(trace, &address)).collect();
+    let add = held[0].span("store add");
+    println!("slow by accident: {slow_by_accident}; stalls: {stalls:?}; the first add: {:#?}", add.attributes);
+    assert!(stalls.contains(&["delayed_ack"; 2]), "{stalls:?}");
+
+    drop(relay);
+    memcached.kill();
+    assert_eq!(scene.present("").await.status, 503);
+    let failed = |trace: &&Trace| trace.kept() == Some("error");
+    let traces =
+        jaeger.traces_when("the failed one is there", |traces| traces.iter().any(|one| failed(&one))).await;
+    let failed: Vec<_> = traces.iter().filter(failed).collect();
+    let [failed] = failed[..] else { panic!("one request failed: {failed:#?}") };
+    let request = failed.span("request");
+    assert_eq!(request.word("postern.outcome"), Some("store_unknown"), "{failed:#?}");
+    assert_eq!(request.number("http.response.status_code"), Some(503), "{failed:#?}");
+    assert_eq!(request.attributes.get("error"), Some(&true.into()), "{failed:#?}");
+    assert_eq!(request.word("otel.status_code"), Some("ERROR"), "{failed:#?}");
+    assert!(failed.find("dial").is_none() && failed.find("tunnel").is_none(), "{failed:#?}");
+    scene.gateway.process.terminate().assert_stopped();
+    jaeger.terminate();
+}
+
+/// A request's own span is the last that is sent before its answer, and comes in one batch with its stages.
+fn is_whole(trace: &&Trace) -> bool {
+    trace.find("request").is_some()
+}
+
+/// It was kept for its check, and that was slow.
+fn assert_slow(trace: &Trace) {
+    let (parse, spend) = (trace.span("parse"), trace.span("spend"));
+    let check = Duration::from_micros(spend.end() - parse.end() + ROUNDING);
+    assert!(check >= SLOW, "not slow: {trace:#?}");
+    assert_eq!(trace.kept(), Some("slow"), "{trace:#?}");
+    assert_eq!(trace.span("request").attributes.get("error"), None, "{trace:#?}");
+}
+
+/// The commands stand below the stages that sent them; what they waited for.
+fn assert_commands<'a>(trace: &'a Trace, address: &str) -> [&'a str; 2] {
+    [("store get", "check", "get", "miss"), ("store add", "spend", "add", "stored")].map(
+        |(name, stage, operation, result)| {
+            let (command, stage) = (trace.span(name), trace.span(stage));
+            assert_eq!(command.parent, Some((trace.id.clone(), stage.id.clone())), "{trace:#?}");
+            assert!(command.start + ROUNDING >= stage.start && command.end() <= stage.end() + ROUNDING);
+            for (attribute, word) in [
+                ("server.address", address),
+                ("db.system.name", "memcached"),
+                ("db.operation.name", operation),
+                ("postern.store.result", result),
+            ] {
+                assert_eq!(command.word(attribute), Some(word), "{attribute}: {trace:#?}");
+            }
+            assert_stall(command)
+        },
+    )
+}
+
+/// What a command waited for, which must agree with the numbers beside it.
+fn assert_stall(command: &Span) -> &str {
+    let number = |attribute| command.number(attribute).unwrap_or_else(|| panic!("{attribute}: {command:#?}"));
+    let wait = number("postern.store.write_to_first_byte_us");
+    assert!(wait >= HELD.as_micros() as i64, "answered before the relay let it: {command:#?}");
+    assert!(number("postern.store.queued_us") >= 0, "{command:#?}");
+    assert_eq!(number("tcp.retransmits"), 0, "there is no loss on loopback: {command:#?}");
+    assert!(number("tcp.rtt_us") >= number("tcp.rtt_least_us"), "{command:#?}");
+    assert!(number("tcp.rtt_least_us") < 5_000, "loopback is near: {command:#?}");
+    let stall = command.word("postern.store.stall").unwrap_or_else(|| panic!("{command:#?}"));
+    let late = [number("postern.store.queued_us"), command.duration as i64 - wait];
+    if (40_000..=55_000).contains(&wait) && late.iter().all(|other| *other < 30_000) {
+        assert_eq!(stall, "delayed_ack", "{command:#?}");
+    }
+    stall
 }
