@@ -146,7 +146,8 @@ const HELD: Duration = Duration::from_millis(44);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_and_failed_checks_are_traced_with_what_the_store_did() {
     const REQUESTS: u64 = 20;
-    let Some(jaeger) = Jaeger::start("slow_and_failed_checks_are_traced_with_what_the_store_did").await else {
+    let Some(jaeger) = Jaeger::start("slow_and_failed_checks_are_traced_with_what_the_store_did").await
+    else {
         return;
     };
     let mut memcached = Memcached::start();
@@ -180,7 +181,10 @@ async fn slow_and_failed_checks_are_traced_with_what_the_store_did() {
     let held = &traces[slow_by_accident..];
     let stalls: Vec<_> = held.iter().map(|trace| assert_commands(trace, &address)).collect();
     let add = held[0].span("store add");
-    println!("slow by accident: {slow_by_accident}; stalls: {stalls:?}; the first add: {:#?}", add.attributes);
+    println!(
+        "slow by accident: {slow_by_accident}; stalls: {stalls:?}; the first add: {:#?}",
+        add.attributes
+    );
     assert!(stalls.contains(&["delayed_ack"; 2]), "{stalls:?}");
 
     drop(relay);
