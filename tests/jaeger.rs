@@ -5,14 +5,14 @@
 mod support;
 
 use std::net::SocketAddr;
-use std::time::Duration;
-use support::admin::Metrics;
+use std::time::{Duration, Instant};
+use support::admin::{Metrics, metrics_when};
 use support::daemon::{Daemon, issuer_config};
 use support::jaeger::{Jaeger, Span, Trace};
 use support::memcached::Memcached;
 use support::relay::Relay;
 use support::up::{Ports, Up, up};
-use support::{proxy, target, tokens};
+use support::{eventually, proxy, target, tokens};
 use tempfile::TempDir;
 
 /// The stages of a request in their order.
@@ -254,4 +254,115 @@ fn assert_stall(command: &Span) -> &str {
         assert_eq!(stall, "delayed_ack", "{command:#?}");
     }
     stall
+}
+
+/// Ids of an upstream's trace and span, as nobody else makes them.
+const UPSTREAM: (&str, &str) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+
+/// The field of a request that a proxy in front sends when it traces (or does not, without the flag).
+fn traceparent(flags: &str) -> String {
+    format!("\r\ntraceparent: 00-{}-{}-{flags}", UPSTREAM.0, UPSTREAM.1)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upstreams_context_is_taken_only_where_it_is_accepted() {
+    let Some(jaeger) = Jaeger::start("an_upstreams_context_is_taken_only_where_it_is_accepted").await else {
+        return;
+    };
+    let store = "path = \"HOME/spent\"";
+    // Whatever comes: so that the trace is there to be searched for the upstream's ids.
+    let mut careful = Scene::new(&jaeger, store, "sample_ratio = 1.0").await;
+    assert_eq!(careful.present(&traceparent("01")).await.status, 200);
+    jaeger.traces_when("its trace is there", |traces| tunnels(traces).count() == 1).await;
+    let everything = jaeger.everything().await;
+    assert!(!everything.contains(UPSTREAM.0) && !everything.contains(UPSTREAM.1), "{everything}");
+    assert!(everything.contains("postern-gateway"), "{everything}");
+    careful.gateway.process.terminate().assert_stopped();
+
+    // Nothing but the upstream can be a reason here.
+    let accept = "sample_ratio = 0.0\nslow = \"1m\"\naccept_context = true";
+    let mut trusting = Scene::new(&jaeger, store, accept).await;
+    assert_eq!(trusting.present("").await.status, 200);
+    assert_eq!(trusting.present(&traceparent("00")).await.status, 200);
+    assert_eq!(trusting.present(&traceparent("01")).await.status, 200);
+    let traces = jaeger.traces_when("the upstream's is there", |traces| tunnels(traces).count() == 2).await;
+    assert_eq!(trusting.kept("upstream").await, 1, "one of three was sampled upstream");
+    let trace = traces.iter().find(|trace| trace.id == UPSTREAM.0).unwrap_or_else(|| panic!("{traces:#?}"));
+    let request = trace.span("request");
+    assert_eq!(request.parent, Some((UPSTREAM.0.to_owned(), UPSTREAM.1.to_owned())), "{trace:#?}");
+    assert_eq!(trace.kept(), Some("upstream"), "{trace:#?}");
+    for name in STAGES {
+        assert_eq!(
+            trace.span(name).parent,
+            Some((trace.id.clone(), request.id.clone())),
+            "{name}: {trace:#?}"
+        );
+    }
+    trusting.gateway.process.terminate().assert_stopped();
+    jaeger.terminate();
+}
+
+/// How long a request may take on a busy machine, and less than an exporter waits for its collector (5 s): who waited for
+/// that took longer.
+const USUAL: Duration = Duration::from_secs(4);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_is_away_costs_its_spans_and_nothing_else() {
+    let Some(mut jaeger) = Jaeger::start("a_collector_that_is_away_costs_its_spans_and_nothing_else").await
+    else {
+        return;
+    };
+    let home = TempDir::new().unwrap();
+    let system = traced_up(&home, &jaeger);
+    let echo = target::echo().await.to_string();
+    timed_tunnels("beside Jaeger", &system, &echo).await;
+    jaeger.traces_when("traces are there", |traces| tunnels(traces).count() >= TUNNELS).await;
+    metrics_when(system.ports.admin, "they are counted", |metrics| spans(metrics, "exported") > 0).await;
+
+    // It accepts, and answers nothing: worse than one that is gone.
+    jaeger.freeze();
+    let before = spans(&Metrics::of(system.ports.admin).await, "failed");
+    timed_tunnels("while it is frozen", &system, &echo).await;
+    let metrics =
+        metrics_when(system.ports.admin, "spans are given up", |now| spans(now, "failed") > before).await;
+    jaeger.kill();
+    let before = spans(&metrics, "failed");
+    timed_tunnels("while it is dead", &system, &echo).await;
+    metrics_when(system.ports.admin, "spans are dropped", |metrics| spans(metrics, "failed") > before).await;
+
+    jaeger.launch().await;
+    assert_eq!(jaeger.traces().await.len(), 0, "it remembers nothing");
+    // The first batch may still meet the connection that broke.
+    eventually("new traces arrive", || async {
+        tunnel_through(&system, &echo).await;
+        (tunnels(&jaeger.traces().await).count() > 0).then_some(())
+    })
+    .await;
+    let everywhere = metrics_when(system.ports.admin, "every span is accounted for", |metrics| {
+        let ended: u64 = ["exported", "failed", "queue_full"].iter().map(|how| spans(metrics, how)).sum();
+        // Of each request its own span, five stages and a tunnel; the agent's question for a challenge has fewer.
+        ended >= metrics.requests("opened") * 7
+    })
+    .await;
+    println!("exported {}, failed {}", spans(&everywhere, "exported"), spans(&everywhere, "failed"));
+    system.terminate().assert_stopped();
+    jaeger.terminate();
+}
+
+const TUNNELS: usize = 20;
+
+/// Some requests, none of which waits for the collector.
+async fn timed_tunnels(when: &str, system: &Up, target: &str) {
+    let mut longest = Duration::ZERO;
+    for _ in 0..TUNNELS {
+        let began = Instant::now();
+        tunnel_through(system, target).await;
+        longest = longest.max(began.elapsed());
+    }
+    println!("{when}: {TUNNELS} requests, the longest took {longest:?}");
+    assert!(longest < USUAL, "{when}: {longest:?}");
+}
+
+fn spans(metrics: &Metrics, ended: &str) -> u64 {
+    metrics.value(&format!("postern_spans_total{{result=\"{ended}\"}}"))
 }
