@@ -2,6 +2,8 @@
 //! nothing of who asked for what.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "jaeger/privacy.rs"]
+mod privacy;
 mod support;
 
 use std::net::SocketAddr;
