@@ -5,10 +5,12 @@
 pub mod admin;
 pub mod collector;
 pub mod daemon;
+pub mod jaeger;
 pub mod ledger;
 pub mod memcached;
 pub mod needles;
 pub mod process;
+pub mod prometheus;
 pub mod proxy;
 pub mod relay;
 pub mod router;

@@ -1,9 +1,11 @@
-//! A TCP relay in front of a store, whose connections can be cut, and which can be closed.
+//! A TCP relay in front of a store, whose connections can be cut, which can be closed, and which can hold replies back.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
@@ -13,6 +15,8 @@ pub struct Relay {
     port: u16,
     connections: Arc<Mutex<Vec<AbortHandle>>>,
     closed: Arc<AtomicBool>,
+    /// Milliseconds that each reply is held back.
+    hold: Arc<AtomicU64>,
     _end: oneshot::Sender<()>,
 }
 
@@ -26,6 +30,8 @@ impl Relay {
         let (open, servers) = (Arc::clone(&connections), servers.to_vec());
         let closed = Arc::new(AtomicBool::new(false));
         let refuse = Arc::clone(&closed);
+        let hold = Arc::<AtomicU64>::default();
+        let holds = Arc::clone(&hold);
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let accepting = async {
@@ -38,14 +44,14 @@ impl Relay {
                     let far = SocketAddr::from((Ipv4Addr::LOCALHOST, *server));
                     let mut open = open.lock().unwrap();
                     open.retain(|connection: &AbortHandle| !connection.is_finished());
-                    open.push(tokio::spawn(relay(near, far)).abort_handle());
+                    open.push(tokio::spawn(relay(near, far, Arc::clone(&holds))).abort_handle());
                 }
             };
             runtime.block_on(async {
                 tokio::select! { _ = ended => {}, () = accepting => {} }
             });
         });
-        Self { port, connections, closed, _end: end }
+        Self { port, connections, closed, hold, _end: end }
     }
 
     pub fn address(&self) -> String {
@@ -63,15 +69,38 @@ impl Relay {
         self.cut();
     }
 
+    /// Passes each reply on so much later, from now on.
+    pub fn hold_replies(&self, time: Duration) {
+        self.hold.store(u64::try_from(time.as_millis()).unwrap(), Ordering::Release);
+    }
+
     pub fn open(&self) {
         self.closed.store(false, Ordering::Release);
     }
 }
 
-async fn relay(mut near: TcpStream, server: SocketAddr) {
-    if let Ok(mut far) = TcpStream::connect(server).await {
-        near.set_nodelay(true).unwrap();
-        far.set_nodelay(true).unwrap();
-        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await; // either may go away
-    }
+async fn relay(mut near: TcpStream, server: SocketAddr, hold: Arc<AtomicU64>) {
+    let Ok(mut far) = TcpStream::connect(server).await else { return };
+    near.set_nodelay(true).unwrap();
+    far.set_nodelay(true).unwrap();
+    let ((mut asks, mut is_told), (mut answers, mut is_asked)) = (near.split(), far.split());
+    let up = async {
+        tokio::io::copy(&mut asks, &mut is_asked).await?;
+        is_asked.shutdown().await
+    };
+    let down = async {
+        let mut bytes = vec![0; 1 << 16];
+        loop {
+            let length = answers.read(&mut bytes).await?;
+            if length == 0 {
+                return is_told.shutdown().await;
+            }
+            match hold.load(Ordering::Acquire) {
+                0 => {}
+                milliseconds => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
+            }
+            is_told.write_all(&bytes[..length]).await?;
+        }
+    };
+    let _ = tokio::try_join!(up, down); // either may go away
 }

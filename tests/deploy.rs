@@ -1,0 +1,150 @@
+//! What deploy/ asks for exists: metrics, labels and their values, recorded series, jobs, runbooks; and every alert has a
+//! test that makes it fire. A dashboard that asks for a name nobody registers shows an empty panel, and says nothing.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(unreachable_pub, reason = "the modules of a test are its own")]
+
+#[path = "deploy/catalogue.rs"]
+mod catalogue;
+#[path = "deploy/queries.rs"]
+mod queries;
+#[path = "deploy/rules.rs"]
+mod rules;
+
+use catalogue::Catalogue;
+use rules::Rule;
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The files below a folder that end so, with their texts.
+fn files(folder: &str, endings: &[&str]) -> BTreeMap<PathBuf, String> {
+    let (mut found, mut folders) = (BTreeMap::new(), vec![root().join(folder)]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if endings.iter().any(|ending| path.extension().is_some_and(|found| found == *ending)) {
+                let text = read(&path);
+                found.insert(path, text);
+            }
+        }
+    }
+    assert!(!found.is_empty(), "nothing in {folder}");
+    found
+}
+
+fn rules() -> Vec<Rule> {
+    let files = files("deploy/prometheus/rules", &["yml"]);
+    let rules: Vec<_> = files.values().flat_map(|text| rules::of(text)).collect();
+    // Read by lines, so: as many rules as there are expressions, or one was overlooked.
+    let expressions: usize = files.values().map(|text| text.matches("expr:").count()).sum();
+    assert_eq!(rules.len(), expressions);
+    rules
+}
+
+fn alerts() -> Vec<Rule> {
+    let alerts: Vec<_> = rules().into_iter().filter(|rule| rule.is_alert).collect();
+    assert!(!alerts.is_empty());
+    alerts
+}
+
+/// Of the project, with the recorded series and the scraped jobs.
+fn catalogue() -> Catalogue {
+    let jobs = rules::values("job_name", &read(&root().join("deploy/prometheus/prometheus.yml")));
+    assert!(!jobs.is_empty());
+    let mut catalogue = Catalogue::of_the_project(jobs);
+    for rule in rules().iter().filter(|rule| !rule.is_alert) {
+        catalogue.record(&rule.name, rule.value("expr"));
+    }
+    catalogue
+}
+
+#[test]
+fn what_is_asked_for_is_registered() {
+    let catalogue = catalogue();
+    let (mut faults, mut selectors) = (Vec::new(), 0);
+    for (path, text) in files("deploy", &["yml", "yaml", "json"]) {
+        // The jobs of the rules' tests are anybody's.
+        let any_job = path.parent().is_some_and(|folder| folder.ends_with("prometheus/tests"));
+        let asked = queries::selectors(&text);
+        selectors += asked.len();
+        let name = path.strip_prefix(root()).unwrap().display().to_string();
+        let wrong = asked.iter().flat_map(|selector| catalogue.faults(selector, any_job));
+        faults.extend(wrong.chain(catalogue.grouping_faults(&text)).map(|fault| format!("{name}: {fault}")));
+    }
+    println!("{selectors} selectors");
+    assert!(selectors > 100, "{selectors}: the files are not read right");
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn the_values_of_every_label_are_known() {
+    Catalogue::of_the_project(Vec::new()).assert_complete();
+}
+
+#[test]
+fn every_alert_says_how_bad_it_is_and_what_to_do() {
+    let mut names = HashSet::new();
+    for alert in alerts() {
+        let name = &alert.name;
+        assert!(names.insert(name.clone()), "{name} stands there twice");
+        assert!(["critical", "warning", "info"].contains(&alert.label("severity")), "{name}");
+        for annotation in ["summary", "description"] {
+            assert!(
+                alert.value(annotation).ends_with(['.', '%']),
+                "the {annotation} of {name} is no sentence"
+            );
+        }
+        let runbook = alert.value("runbook");
+        assert_eq!(runbook, format!("docs/operations.md#alert-{}", rules::kebab(name)), "{name}");
+    }
+}
+
+#[test]
+#[ignore = "docs/operations.md has no sections on alerts yet"]
+fn every_runbook_is_a_section_of_the_operations_guide() {
+    let headings = rules::anchors(&read(&root().join("docs/operations.md")));
+    let missing: Vec<_> = alerts()
+        .iter()
+        .map(|alert| alert.value("runbook").to_owned())
+        .filter(|runbook| !runbook.split_once('#').is_some_and(|(_, anchor)| headings.contains(anchor)))
+        .collect();
+    assert!(missing.is_empty(), "{missing:#?} are not among {headings:#?}");
+}
+
+#[test]
+fn every_alert_fires_in_a_test() {
+    let tests: String = files("deploy/prometheus/tests", &["yml"]).into_values().collect();
+    for alert in alerts() {
+        assert!(rules::fires_in(&alert.name, &tests), "{} fires in no test", alert.name);
+    }
+}
+
+#[test]
+fn each_dashboard_and_panel_has_an_id_of_its_own() {
+    let mut uids = HashSet::new();
+    for (path, text) in files("deploy/grafana/dashboards", &["json"]) {
+        let name = path.display();
+        let board: serde_json::Value =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let uid = board["uid"].as_str().unwrap_or_else(|| panic!("{name}: no uid"));
+        assert!(!uid.is_empty() && uids.insert(uid.to_owned()), "{name}: {uid} is another dashboard's");
+        let mut ids = HashSet::new();
+        let mut panels: Vec<_> = board["panels"].as_array().unwrap().iter().collect();
+        assert!(!panels.is_empty(), "{name}");
+        while let Some(panel) = panels.pop() {
+            let id = panel["id"].as_u64().unwrap_or_else(|| panic!("{name}: a panel without id: {panel}"));
+            assert!(ids.insert(id), "{name}: two panels have the id {id}");
+            // A row that is folded holds its panels.
+            panels.extend(panel["panels"].as_array().into_iter().flatten());
+        }
+    }
+}

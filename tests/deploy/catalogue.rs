@@ -1,0 +1,193 @@
+//! What can be asked for: registered metrics and recorded series, their labels, and what the labels may be.
+
+use super::queries::{Matcher, Selector, groupings, selectors};
+use postern_service::names::{self, *};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Labels and their values; `None` where a value can be anything.
+type Labels = BTreeMap<String, Option<BTreeSet<String>>>;
+
+pub struct Catalogue {
+    series: BTreeMap<String, Labels>,
+    jobs: Vec<String>,
+}
+
+macro_rules! all {
+    ($label:ident) => {
+        Some($label::ALL.iter().map(|value| value.as_str().to_owned()).collect::<BTreeSet<_>>())
+    };
+}
+
+/// What a label of a metric may be.
+fn values(metric: &str, label: &str) -> Option<BTreeSet<String>> {
+    match (metric, label) {
+        (_, "stage") => all!(CheckStage),
+        (names::CHECK_DURATION, "result") => all!(CheckResult),
+        (names::STORE_COMMANDS, "result") => all!(StoreEnded),
+        (names::SPANS, "result") => all!(SpanEnded),
+        (_, "command") => all!(StoreCommand),
+        (names::REQUESTS, "outcome") => all!(Outcome),
+        (names::ISSUER_REQUESTS | names::ISSUANCES, "outcome") => all!(IssuerOutcome),
+        (names::AGENT_REQUESTS, "outcome") => all!(AgentOutcome),
+        (_, "direction") => all!(Direction),
+        (_, "ended") => all!(TunnelEnd),
+        (names::STORE_UNKNOWN, "reason") => all!(UnknownReason),
+        (names::TRACES, "reason") => all!(TraceKept),
+        (_, "phase") => all!(KeyPhase),
+        (names::ISSUANCES, "type") => all!(TokenTypeAsked),
+        (_, "link") => all!(LinkKind),
+        // A number, an address of the configuration, a version.
+        (names::TOKENS_ISSUED, "type") | (_, "address" | "version") => None,
+        other => panic!("the values of {other:?} are not known here"),
+    }
+}
+
+impl Catalogue {
+    pub fn of_the_project(jobs: Vec<String>) -> Self {
+        let mut series = BTreeMap::new();
+        for metric in names::ALL {
+            let labels: Labels =
+                metric.labels.iter().map(|label| ((*label).to_owned(), values(metric.name, label))).collect();
+            let Kind::Histogram(buckets) = metric.kind else {
+                series.insert(metric.name.to_owned(), labels);
+                continue;
+            };
+            // A histogram has no series of its own name.
+            for suffix in ["_sum", "_count"] {
+                series.insert(format!("{}{suffix}", metric.name), labels.clone());
+            }
+            let bounds = buckets.iter().map(f64::to_string).chain(["+Inf".to_owned()]).collect();
+            let mut labels = labels;
+            labels.insert("le".to_owned(), Some(bounds));
+            series.insert(format!("{}_bucket", metric.name), labels);
+        }
+        let others = names::PROCESS.iter().chain(&["up"]);
+        series.extend(others.map(|name| ((*name).to_owned(), Labels::new())));
+        Self { series, jobs }
+    }
+
+    /// Every label of every metric has values, or is known to be free.
+    pub fn assert_complete(&self) {
+        for metric in names::ALL {
+            metric.labels.iter().for_each(|label| drop(values(metric.name, label)));
+        }
+        assert!(self.series.len() > names::ALL.len() + names::PROCESS.len());
+    }
+
+    /// Adds a recorded series: its labels are, at most, those of what it is made of.
+    pub fn record(&mut self, name: &str, expression: &str) {
+        let mut labels = Labels::new();
+        for selector in selectors(expression) {
+            // One that does not exist is told of where the files are read.
+            for (label, values) in self.series.get(&selector.name).into_iter().flatten() {
+                match (labels.entry(label.clone()).or_insert_with(|| Some(BTreeSet::new())), values) {
+                    (Some(known), Some(values)) => known.extend(values.iter().cloned()),
+                    (known, _) => *known = None,
+                }
+            }
+        }
+        self.series.insert(name.to_owned(), labels);
+    }
+
+    /// What is wrong with a selector.
+    pub fn faults(&self, selector: &Selector, any_job: bool) -> Vec<String> {
+        let name = &selector.name;
+        let Some(labels) = self.series.get(name) else {
+            return vec![format!("{name} is not registered, nor recorded by a rule")];
+        };
+        let fault = |matcher: &Matcher| {
+            let Matcher { label, value, .. } = matcher;
+            let known = match label.as_str() {
+                "instance" => return None,
+                "job" if any_job => return None,
+                "job" => self.jobs.iter().cloned().collect(),
+                _ => match labels.get(label) {
+                    None => return Some(format!("{name} has no label {label}")),
+                    Some(None) => return None,
+                    Some(Some(known)) => known.clone(),
+                },
+            };
+            let wrong = literals(matcher).into_iter().find(|value| !is_in(&known, label, value))?;
+            Some(format!("{name}: {label} is never {wrong:?} (in {value:?})"))
+        };
+        selector.matchers.iter().filter_map(fault).collect()
+    }
+
+    /// Labels that a query groups by, and that no series has.
+    pub fn grouping_faults(&self, text: &str) -> Vec<String> {
+        let known: BTreeSet<_> = self.series.values().flat_map(BTreeMap::keys).map(String::as_str).collect();
+        let unknown = |label: &String| {
+            !known.contains(&label[..]) && !["instance", "job", "__name__"].contains(&&label[..])
+        };
+        groupings(text)
+            .into_iter()
+            .filter(unknown)
+            .map(|label| format!("no series has a label {label}"))
+            .collect()
+    }
+}
+
+/// Bounds of buckets are numbers: 1 and 1.0 are one.
+fn is_in(known: &BTreeSet<String>, label: &str, value: &str) -> bool {
+    let same = |bound: &String| bound.parse::<f64>().ok() == value.parse::<f64>().ok();
+    if label == "le" { value.parse::<f64>().is_ok() && known.iter().any(same) } else { known.contains(value) }
+}
+
+/// The values that a matcher names: all alternatives of a pattern that are plain words. Grafana's variables are none.
+fn literals(matcher: &Matcher) -> Vec<&str> {
+    if !matcher.operator.ends_with('~') {
+        return if matcher.value.starts_with('$') { Vec::new() } else { vec![&matcher.value] };
+    }
+    let plain = |value: &&str| value.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+    matcher.value.trim_matches(['(', ')']).split('|').filter(plain).collect()
+}
+
+/// What the checker says of a text.
+fn faults_of(text: &str) -> Vec<String> {
+    let mut catalogue = Catalogue::of_the_project(vec!["postern-gateway".to_owned()]);
+    catalogue.record("i:checks:rate5m", "sum(rate(postern_check_duration_seconds_count[5m]))");
+    let wrong = selectors(text).iter().flat_map(|one| catalogue.faults(one, false)).collect::<Vec<_>>();
+    wrong.into_iter().chain(catalogue.grouping_faults(text)).collect()
+}
+
+#[test]
+fn a_wrong_name_label_or_value_is_found() {
+    for (text, fault) in [
+        ("postern_request_total", "postern_request_total is not registered"),
+        ("process_cpu_seconds", "process_cpu_seconds is not registered"),
+        ("postern_check_duration_seconds", "postern_check_duration_seconds is not registered"),
+        ("postern_requests_total_count", "is not registered"),
+        ("postern_tunnels_open_bucket", "is not registered"),
+        ("i:check:rate5m", "i:check:rate5m is not registered, nor recorded"),
+        (r#"postern_requests_total{result="opened"}"#, "has no label result"),
+        (r#"postern_requests_total{le="1"}"#, "has no label le"),
+        (r#"postern_requests_total{outcome="open"}"#, "outcome is never \"open\""),
+        (r#"postern_requests_total{outcome!="open"}"#, "outcome is never \"open\""),
+        (r#"postern_requests_total{outcome=~"opened|issued"}"#, "outcome is never \"issued\""),
+        (r#""sum(postern_requests_total{outcome!~\"opened|no_tokens\"})""#, "outcome is never \"no_tokens\""),
+        (r#"postern_issuances_total{outcome="already_spent"}"#, "outcome is never"),
+        (r#"postern_check_duration_seconds_bucket{le="0.04"}"#, "le is never \"0.04\""),
+        (r#"i:checks:rate5m{stage="sum"}"#, "stage is never \"sum\""),
+        (r#"i:checks:rate5m{outcome="opened"}"#, "has no label outcome"),
+        (r#"up{job="gateway"}"#, "job is never \"gateway\""),
+        (r#"postern_keys{job="gateway"}"#, "job is never \"gateway\""),
+        ("sum by (outcom) (postern_requests_total)", "no series has a label outcom"),
+    ] {
+        let found = faults_of(text);
+        assert!(found.len() == 1 && found[0].contains(fault), "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn what_is_right_is_let_through() {
+    for text in [
+        r#"sum by (le) (rate(postern_check_duration_seconds_bucket{le=~"0.05|\\+Inf", stage="get"}[5m]))"#,
+        r#"postern_check_duration_seconds_bucket{le="1.0"} / ignoring (le) postern_check_duration_seconds_count"#,
+        r#"postern_requests_total{instance=~\"$instance\", outcome=~\"$outcome\", job="postern-gateway"}"#,
+        r#"postern_link_lost_total{link="store", address="10.0.0.1:11211"}"#,
+        r#"postern_requests_total{outcome=~"dial_.+|opened", job=~"postern-.+"} i:checks:rate5m{stage="total"}"#,
+        "process_open_fds / process_max_fds, postern_tokens_issued_total{type=\"2\"}",
+    ] {
+        assert_eq!(faults_of(text), [""; 0], "{text}");
+    }
+}

@@ -1,0 +1,164 @@
+//! `/metrics` and the rules in deploy/prometheus, as a real Prometheus reads them.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use postern_token::encode_base64url;
+use std::net::{Ipv4Addr, SocketAddr};
+use support::prometheus::{Programs, Prometheus};
+use support::up::{Ports, Up};
+use support::{admin, eventually, proxy, target, tokens};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// How often rules are evaluated before it is believed that an alert stays silent: rates need two scrapes.
+const EVALUATIONS: f64 = 5.0;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn promtool_finds_no_fault_with_the_metrics_page() {
+    let Some(programs) = Programs::find("promtool_finds_no_fault_with_the_metrics_page") else { return };
+    let home = TempDir::new().unwrap();
+    let system = Up::start(home.path());
+    honest(system.ports).await;
+    dishonest(system.ports).await;
+    let page = admin::page(system.ports.admin, "/metrics").await;
+    // All of it was told of: the check is one of a full page.
+    for outcome in ["opened", "no_token", "other_scheme", "malformed_token", "wrong_challenge", "unknown_key"]
+        .iter()
+        .chain(&["bad_signature", "already_spent", "dial_refused", "bad_request"])
+    {
+        let series = format!("postern_requests_total{{outcome=\"{outcome}\"}} ");
+        let count = page.lines().find_map(|line| line.strip_prefix(&series));
+        assert!(count.is_some_and(|count| count != "0"), "{outcome}: {count:?}");
+    }
+    let said = programs.check_metrics(&page);
+    assert!(said.status.success() && said.stderr.is_empty() && said.stdout.is_empty(), "{said:?}");
+    // It would say so: a counter must not be called like this.
+    let bad = "# HELP postern_bad A counter.\n# TYPE postern_bad counter\npostern_bad 1\n";
+    assert!(!programs.check_metrics(bad).status.success());
+    system.terminate().assert_stopped();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rules_work_and_no_alert_is_raised_by_a_healthy_system() {
+    let Some(programs) = Programs::find("the_rules_work_and_no_alert_is_raised_by_a_healthy_system") else {
+        return;
+    };
+    let home = TempDir::new().unwrap();
+    let system = Up::start(home.path());
+    let prometheus = Prometheus::start(&programs, system.ports.admin).await;
+    prometheus.value_is("up", 1.0).await;
+    // While it is looked at, for a rate is the growth between two looks.
+    let mut checks = 0;
+    for scrapes in 1..=10 {
+        checks += honest(system.ports).await;
+        eventually("another scrape", || async {
+            (prometheus.value("count_over_time(up[5m])").await? >= f64::from(scrapes)).then_some(())
+        })
+        .await;
+    }
+    let made = "sum(postern_check_duration_seconds_count{stage=\"total\"})";
+    prometheus.value_is(made, f64::from(checks)).await;
+    evaluated(&prometheus).await;
+    // The series that a dashboard shows are there, and say that all is well.
+    let rate = prometheus.value("instance_stage:checks:rate5m{stage=\"total\"}").await;
+    assert!(rate.is_some_and(|rate| rate > 0.0), "{rate:?}");
+    for series in [
+        "instance:failed_closed_per_presentations:ratio_rate5m",
+        "instance:replays_per_presentations:ratio_rate5m",
+    ] {
+        assert_eq!(prometheus.value(series).await, Some(0.0), "{series}");
+    }
+    assert_eq!(prometheus.alerts().await, [""; 0], "nothing is wrong");
+
+    // An alert would have been seen: those who replay raise the one that is meant for them, and no other.
+    checks += replays(system.ports, 30).await;
+    eventually("replays raise an alert", || async {
+        let alerts = prometheus.alerts().await;
+        alerts.contains(&"PosternReplays".to_owned()).then_some(alerts)
+    })
+    .await;
+    evaluated(&prometheus).await;
+    assert_eq!(prometheus.alerts().await, ["PosternReplays"]);
+    prometheus.value_is(made, f64::from(checks)).await;
+    let unhealthy: Vec<_> =
+        prometheus.rules().await.into_iter().filter(|(_, health, _)| health != "ok").collect();
+    assert!(unhealthy.is_empty(), "{unhealthy:#?}");
+    prometheus.terminate();
+    system.terminate().assert_stopped();
+}
+
+/// Waits until every rule was evaluated a few more times, each without an error.
+async fn evaluated(prometheus: &Prometheus) {
+    let scrapes = "count_over_time(up[5m])";
+    let before = prometheus.value(scrapes).await.unwrap();
+    eventually("rules are evaluated", || async {
+        let rules = prometheus.rules().await;
+        assert!(rules.iter().all(|(_, _, error)| error.is_empty()), "{rules:#?}");
+        let all = rules.iter().all(|(_, health, _)| health == "ok");
+        (all && prometheus.value(scrapes).await? >= before + EVALUATIONS).then_some(())
+    })
+    .await;
+}
+
+/// A tunnel by every way in; how many checks that were.
+async fn honest(ports: Ports) -> u32 {
+    let (echo, web) = (target::echo().await, target::web(Ipv4Addr::LOCALHOST).await);
+    let mut stream = proxy::dial(ports.client).await.unwrap();
+    assert_eq!(proxy::connect(&mut stream, &echo.to_string(), None).await.unwrap().status, 200);
+    proxy::echoes(&mut stream, b"CONNECT").await.unwrap();
+    let mut stream = proxy::dial(ports.client).await.unwrap();
+    assert_eq!(proxy::get(&mut stream, &web.to_string(), None).await.unwrap().body, target::PAGE);
+    let mut stream = proxy::dial(ports.client).await.unwrap();
+    assert_eq!(proxy::socks(&mut stream, &echo.ip().to_string(), echo.port()).await.unwrap(), 0);
+    3
+}
+
+fn mint(ports: Ports) -> String {
+    tokens::mint(&format!("http://{}", ports.issuer), &format!("http://{}", ports.gateway), 1).remove(0)
+}
+
+async fn answer(gateway: SocketAddr, target: SocketAddr, authorization: Option<&str>) -> u16 {
+    let mut stream = proxy::dial(gateway).await.unwrap();
+    proxy::connect(&mut stream, &target.to_string(), authorization).await.unwrap().status
+}
+
+/// One token again and again; how many checks that were.
+async fn replays(ports: Ports, number: u32) -> u32 {
+    let (value, echo) = (mint(ports), target::echo().await);
+    assert_eq!(answer(ports.gateway, echo, Some(&value)).await, 200);
+    for _ in 0..number {
+        assert_eq!(answer(ports.gateway, echo, Some(&value)).await, 407);
+    }
+    number + 1
+}
+
+/// Whatever is refused.
+async fn dishonest(ports: Ports) {
+    let (echo, closed) = (target::echo().await, target::refusing(Ipv4Addr::LOCALHOST).await);
+    replays(ports, 1).await;
+    let value = mint(ports);
+    let token = tokens::token_of(&value);
+    // The last byte of the signature; a byte of the challenge's digest, of the key's id; a token that is cut off.
+    let bytes = token.as_bytes();
+    let changed = |at: usize| {
+        let mut bytes = bytes.to_vec();
+        bytes[at] ^= 1;
+        bytes
+    };
+    for forged in [changed(bytes.len() - 1), changed(40), changed(70), bytes[..300].to_vec()] {
+        let value = format!("PrivateToken token=\"{}\"", encode_base64url(&forged));
+        assert_eq!(answer(ports.gateway, echo, Some(&value)).await, 407);
+    }
+    assert_eq!(answer(ports.gateway, echo, None).await, 407);
+    assert_eq!(answer(ports.gateway, echo, Some("Basic QTpC")).await, 407);
+    assert_eq!(answer(ports.gateway, closed, Some(&value)).await, 502);
+    let mut stream = proxy::dial(ports.gateway).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n").await.unwrap();
+    let mut answer = vec![0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 400");
+    for path in ["/", "/token-request", "/metrics"] {
+        admin::get(ports.issuer, path).await.unwrap();
+    }
+}
