@@ -206,3 +206,15 @@ known name. Every key outside lists of tables can be set by the environment vari
 file; it holds a TOML value, or the bare text where a string is wanted. Durations and sizes carry their unit. Where the
 default says \"required\", there is none. `docs/operations.md` has examples.
 ";
+
+/// The inventory of what leaves a process is complete: it names every metric, span and attribute.
+#[test]
+fn everything_that_leaves_a_process_is_in_the_inventory() {
+    let path = root().join("docs/telemetry-and-privacy.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let metrics = names::ALL.iter().map(|metric| metric.name).chain(names::PROCESS.iter().copied());
+    let spans = names::spans::SPANS.iter().chain(names::spans::ATTRIBUTES).copied();
+    let missing: Vec<&str> =
+        metrics.chain(spans).filter(|name| !text.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "not in {}: {missing:?}", path.display());
+}

@@ -200,6 +200,8 @@ async fn slow_and_failed_checks_are_traced_with_what_the_store_did() {
     let request = failed.span("request");
     assert_eq!(request.word("postern.outcome"), Some("store_unknown"), "{failed:#?}");
     assert_eq!(request.number("http.response.status_code"), Some(503), "{failed:#?}");
+    assert_eq!(request.word("postern.check.result"), Some("unknown"), "{failed:#?}");
+    assert_eq!(request.word("postern.store.unknown_reason"), Some("unavailable"), "{failed:#?}");
     assert_eq!(request.attributes.get("error"), Some(&true.into()), "{failed:#?}");
     assert_eq!(request.word("otel.status_code"), Some("ERROR"), "{failed:#?}");
     assert!(failed.find("dial").is_none() && failed.find("tunnel").is_none(), "{failed:#?}");

@@ -93,13 +93,14 @@ async fn assert_nothing_is_told(level: Option<&str>) {
     assert_planted_needles_are_found(&told, &needles, &gone[0]);
 }
 
-/// What the collector has, once the last tunnel's span is there: 40 went through the agent, 40 straight to the gateway.
+/// What the collector has, once the last tunnel's span is there: 60 went through the agent, which asks for a tunnel also
+/// for a plain http:// request, and 40 straight to the gateway.
 async fn collected(collector: &Collector) -> Vec<u8> {
-    eventually("80 tunnels are traced", || async {
+    eventually("100 tunnels are traced", || async {
         let spans = collector.received();
         let number = |name: &[u8]| spans.windows(name.len()).filter(|found| *found == name).count();
         // A span's name is field 5 of its message.
-        (number(b"\x2a\x06tunnel") == 80 && number(b"already_spent") >= 40).then_some(spans)
+        (number(b"\x2a\x06tunnel") == 100 && number(b"already_spent") >= 40).then_some(spans)
     })
     .await
 }

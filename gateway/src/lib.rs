@@ -5,6 +5,8 @@
 mod accept;
 mod answer;
 mod backend;
+#[doc(hidden)]
+pub mod bench;
 mod check;
 pub mod config;
 mod connection;

@@ -114,6 +114,11 @@ impl Recorder {
         self.tracer.chance(headers)
     }
 
+    /// Whether a quick request with this chance would be traced.
+    pub(crate) fn keeps(&self, chance: &Chance) -> bool {
+        self.tracer.keep(chance, Duration::ZERO, false).is_some()
+    }
+
     /// Who asks for what: only where the operator switched that on.
     pub(crate) fn who(&self, client: Option<SocketAddr>, head: &http::request::Parts) -> Who {
         self.access.who(client, head)

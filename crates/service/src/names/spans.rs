@@ -31,6 +31,8 @@ pub const OUTCOME: &str = "postern.outcome";
 pub const KEPT: &str = "postern.kept";
 /// How the double-spend check ended: a value of [`CheckResult`](super::CheckResult).
 pub const RESULT: &str = "postern.check.result";
+/// Why the store gave no verdict: a value of [`UnknownReason`](super::UnknownReason).
+pub const UNKNOWN_REASON: &str = "postern.store.unknown_reason";
 /// Microseconds that a stage waited for a pooled connection.
 pub const POOL_WAIT: &str = "postern.store.pool_wait_us";
 /// How a store command ended: a value of [`StoreEnded`](super::StoreEnded).
@@ -68,6 +70,7 @@ pub const ATTRIBUTES: &[&str] = &[
     OUTCOME,
     KEPT,
     RESULT,
+    UNKNOWN_REASON,
     POOL_WAIT,
     STORE_RESULT,
     STORE_QUEUED,

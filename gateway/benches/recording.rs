@@ -1,0 +1,32 @@
+//! What it costs to record one request: metrics, percentiles of the live page, the dice of the traces, on one thread. And
+//! what the traces alone cost a request of which none is kept.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use postern_gateway::bench::Recording;
+use tempfile::TempDir;
+
+/// Nobody listens there, and at these ratios next to nothing is sent.
+const NOBODY: &str = "http://127.0.0.1:9";
+
+fn recording(criterion: &mut Criterion) {
+    postern_service::metrics::install().unwrap();
+    let home = TempDir::new().unwrap();
+    let at = |name: &str, endpoint: Option<&str>, ratio: f64| {
+        Recording::new(&home.path().join(name), endpoint.map(str::to_owned), ratio)
+    };
+    let (off, never, hundredth) =
+        (at("off", None, 0.0), at("never", Some(NOBODY), 0.0), at("on", Some(NOBODY), 0.01));
+    let mut group = criterion.benchmark_group("recording");
+    group.bench_function("the clock alone", |bencher| bencher.iter(|| off.clock()));
+    group.bench_function("a request, no traces", |bencher| bencher.iter(|| off.request()));
+    group.bench_function("a request, traces on, none sampled", |bencher| bencher.iter(|| never.request()));
+    group.bench_function("a request, 1 of 100 sampled", |bencher| bencher.iter(|| hundredth.request()));
+    group.bench_function("traces alone, off", |bencher| bencher.iter(|| off.unsampled()));
+    group.bench_function("traces alone, not sampled", |bencher| bencher.iter(|| never.unsampled()));
+    group.bench_function("traces alone, 1 of 100 sampled", |bencher| bencher.iter(|| hundredth.unsampled()));
+    group.finish();
+}
+
+criterion_group!(benches, recording);
+criterion_main!(benches);

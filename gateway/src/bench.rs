@@ -1,0 +1,65 @@
+//! What benchmarks need of the inside: the recording of a request, without the request.
+
+use crate::config::AccessLog;
+use crate::recorder::{Checking, Recorder};
+use crate::timeline::{Stage, Timeline};
+use http::HeaderMap;
+use postern_service::live::Live;
+use postern_service::traces::{Tracer, TracingConfig};
+use postern_spend::{Backend, Embedded};
+use postern_token::UnixSeconds;
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The recorder of a gateway that has a store in `home`.
+pub struct Recording {
+    recorder: Recorder,
+    headers: HeaderMap,
+}
+
+impl Recording {
+    /// A recorder; `endpoint` is where traces would go, of which the dice keep `sample_ratio`.
+    ///
+    /// # Panics
+    /// When the store or the exporter cannot be opened.
+    #[must_use]
+    pub fn new(home: &Path, endpoint: Option<String>, sample_ratio: f64) -> Self {
+        let fsync = postern_spend::Fsync::Interval(std::time::Duration::from_secs(1));
+        let store = Embedded::open(home, fsync, UnixSeconds::now()).expect("the store opens");
+        let tracing = TracingConfig { endpoint, sample_ratio, ..TracingConfig::default() };
+        let tracer = Tracer::start(&tracing, "bench").expect("the exporter starts");
+        let backend = Backend::Embedded(Arc::new(store));
+        let recorder = Recorder::new(&Live::default(), &backend, tracer, AccessLog::Off);
+        Self { recorder, headers: HeaderMap::new() }
+    }
+
+    /// All that is recorded of one admitted request up to its answer: the dice, the times of every stage, the histograms
+    /// and counters of its check, the choice of the trace.
+    pub fn request(&self) {
+        let (mut timeline, chance) = (Timeline::begin(), self.recorder.chance(&self.headers));
+        timeline.time(Stage::Parse, || black_box(()));
+        let mut checking = Checking::begin(&self.recorder, &mut timeline);
+        for stage in [Stage::Check, Stage::Verify, Stage::Spend] {
+            checking.timeline().time(stage, || black_box(()));
+        }
+        checking.end(None);
+        timeline.time(Stage::Dial, || black_box(()));
+        drop(self.recorder.answered(None, &timeline, &chance, Default::default()));
+    }
+
+    /// The part of it that traces cost a request that nobody keeps: the dice, and the choice.
+    pub fn unsampled(&self) {
+        let chance = self.recorder.chance(&self.headers);
+        black_box(self.recorder.keeps(&chance));
+    }
+
+    /// Reading the clock, as often as [`Recording::request`] does for the stages.
+    pub fn clock(&self) {
+        let mut timeline = Timeline::begin();
+        for stage in Stage::ALL {
+            timeline.time(stage, || black_box(()));
+        }
+        black_box(&timeline);
+    }
+}
