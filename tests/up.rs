@@ -7,6 +7,7 @@ use postern_token::{Directory, TokenKeyId, TokenType};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Instant;
 use support::admin::{self, Metrics, metrics_when};
 use support::process::{Postern, run};
@@ -14,6 +15,24 @@ use support::up::{Ports, Up, up};
 use support::{eventually, proxy, target, tokens};
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
+
+/// A disk that is full, or a reader of the log that went away: clients are answered all the same, also those whose
+/// refusal would have been a line.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_cannot_be_written_stops_nobody() {
+    let home = TempDir::new().unwrap();
+    let plain = up(&home.path().join("data"), Ports::any());
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "exec \"$0\" \"$@\" 2>/dev/full"]).arg(plain.get_program()).args(plain.get_args());
+    command.env("RUST_LOG", "trace").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let system = Up::of(command);
+    for _ in 0..10 {
+        let mut stream = proxy::dial(system.ports.gateway).await.unwrap();
+        let head = proxy::connect(&mut stream, "target.example:443", None).await.unwrap();
+        assert_eq!(head.status, 407, "{head:?}");
+    }
+    system.terminate().assert_stopped();
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_keeps_keys_wallet_and_spent_records() {

@@ -4,6 +4,10 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use postern_gateway::bench::Recording;
+use postern_service::live::Live;
+use postern_service::names::LinkKind;
+use std::hint::black_box;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Nobody listens there, and at these ratios next to nothing is sent.
@@ -25,6 +29,11 @@ fn recording(criterion: &mut Criterion) {
     group.bench_function("traces alone, off", |bencher| bencher.iter(|| off.unsampled()));
     group.bench_function("traces alone, not sampled", |bencher| bencher.iter(|| never.unsampled()));
     group.bench_function("traces alone, 1 of 100 sampled", |bencher| bencher.iter(|| hundredth.unsampled()));
+    // A check through a shared store adds two of these.
+    let link = Live::default().link(LinkKind::Store, "127.0.0.1:11211");
+    group.bench_function("a command over a link", |bencher| {
+        bencher.iter(|| link.answered(black_box(Duration::from_micros(42))));
+    });
     group.finish();
 }
 

@@ -232,8 +232,10 @@ impl Recorder {
     fn exchanged(&self, exchange: &Exchange) {
         let Some(link) = exchange.door.and_then(|door| self.links.get(usize::from(door))) else { return };
         match exchange.ended {
-            Ended::TimedOut | Ended::Broken | Ended::Refused => link.lost(1),
-            _ => link.answered(exchange.finished - exchange.began),
+            Ended::TimedOut | Ended::Broken => link.lost(1),
+            // Nothing was sent: a full queue or a small pool, which is not the link's fault.
+            Ended::Refused => {}
+            _ => link.answered(on_the_way(exchange)),
         }
     }
 
@@ -284,6 +286,14 @@ impl Drop for Checking<'_> {
         if self.open {
             self.close(CheckResult::Abandoned);
         }
+    }
+}
+
+/// From the command's last byte to the reply's first: without the wait for a connection, or for this process.
+fn on_the_way(exchange: &Exchange) -> Duration {
+    match (exchange.written, exchange.first_byte) {
+        (Some(written), Some(first_byte)) => first_byte.saturating_duration_since(written),
+        _ => exchange.took(),
     }
 }
 

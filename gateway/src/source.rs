@@ -4,7 +4,7 @@
 use crate::config::Issuer;
 use http::StatusCode;
 use http::header::{ETAG, IF_NONE_MATCH};
-use postern_service::http::{ClientError, ClientOptions, chain, client, fetch_limited};
+use postern_service::http::{BodyError, ClientError, ClientOptions, chain, client, fetch_limited};
 use postern_token::Directory;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -63,12 +63,13 @@ impl Source {
         match (&issuer.directory, &issuer.keys) {
             (None, Some(path)) => Ok(Self::File(path.clone())),
             (Some(url), None) => {
+                // First of all, for every other message repeats the URL.
+                if url.contains('@') {
+                    return Err(SourceError::Credentials);
+                }
                 let parsed = url.parse::<reqwest::Url>().map_err(|_| SourceError::Url(url.clone()))?;
                 if !matches!(parsed.scheme(), "http" | "https") {
                     return Err(SourceError::Url(url.clone()));
-                }
-                if !parsed.username().is_empty() || parsed.password().is_some() {
-                    return Err(SourceError::Credentials);
                 }
                 let options = ClientOptions { ca_file: issuer.ca.clone(), timeout: FETCH_TIMEOUT };
                 Ok(Self::Directory { url: url.clone(), client: client(&options)?, etag: None })
@@ -100,9 +101,10 @@ impl Source {
                 }
                 let unreadable = |reason| FetchError::Content { url: url.clone(), reason };
                 let etag = response.headers().get(ETAG).cloned();
-                let body = fetch_limited(response, DIRECTORY_LIMIT)
-                    .await
-                    .map_err(|error| unreadable(chain(&error)))?;
+                let body = fetch_limited(response, DIRECTORY_LIMIT).await.map_err(|error| match error {
+                    BodyError::Broken(_) => failed(chain(&error)),
+                    BodyError::TooLong { .. } => unreadable(chain(&error)),
+                })?;
                 let directory = Directory::parse(&body).map_err(|error| unreadable(error.to_string()))?;
                 Ok(Some(Fetched { directory, etag }))
             }

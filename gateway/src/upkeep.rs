@@ -144,12 +144,10 @@ impl Upkeep {
             gauge!(names::KEYS, KeyPhase::LABEL => phase.as_str()).set(number as f64);
         }
         let newest = keys.iter().find(|key| key.phase == KeyPhase::Newest);
-        if let Some(age) = newest.and_then(|newest| newest.age) {
-            gauge!(names::KEY_AGE).set(age.as_secs_f64());
-        }
-        if let Some(last) = keys.iter().map(|key| key.retires).max() {
-            gauge!(names::KEYS_RETIRE).set(last.0 as f64);
-        }
+        let age = newest.and_then(|newest| newest.age).unwrap_or_default();
+        gauge!(names::KEY_AGE).set(age.as_secs_f64());
+        let last = keys.iter().map(|key| key.retires).max().unwrap_or_default();
+        gauge!(names::KEYS_RETIRE).set(last.0 as f64);
         keyring.len()
     }
 

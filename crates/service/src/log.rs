@@ -54,8 +54,12 @@ pub fn init_quiet(format: LogFormat) -> Result<(), LogError> {
 
 fn start(format: LogFormat, default: &str) -> Result<(), LogError> {
     let filter = filter(std::env::var("RUST_LOG").ok().as_deref(), default)?;
-    let subscriber =
-        fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    // A line that cannot be written is lost. Reporting that, to standard error again, would panic, and clients cause lines.
+    let subscriber = fmt()
+        .log_internal_errors(false)
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     // An Err says that a logger is installed already: tests and `up` call this more than once.
     let _ = match format {
         LogFormat::Text => subscriber.try_init(),

@@ -265,14 +265,14 @@ pub const ALL: &[Metric] = &[
         name: KEY_AGE,
         kind: Kind::Gauge,
         unit: Some(Unit::Seconds),
-        help: "Age of the newest token key in use.",
+        help: "Age of the newest token key in use. 0 when none is, or its age is not known.",
         labels: &[],
     },
     Metric {
         name: KEYS_RETIRE,
         kind: Kind::Gauge,
         unit: Some(Unit::Seconds),
-        help: "When the last of the known token keys retires, as a Unix time: nobody is admitted after that.",
+        help: "When the last of the known token keys retires, as a Unix time: nobody is admitted after that. 0 when none is known.",
         labels: &[],
     },
     Metric {
@@ -349,7 +349,7 @@ pub const ALL: &[Metric] = &[
         name: LINK_LOST,
         kind: Kind::Counter,
         unit: None,
-        help: "Attempts over a link that got no answer: timed out, broken off, or refused.",
+        help: "Attempts over a link that got no answer: not connected, timed out, or broken off.",
         labels: &[LinkKind::LABEL, ADDRESS_LABEL],
     },
     Metric {

@@ -106,7 +106,9 @@ impl Live {
             while tick(&shared, &readiness, &shutdown) {
                 next += TICK;
                 let now = Instant::now();
-                next = next.max(now); // a machine that slept does not catch up
+                if next < now {
+                    next = now + TICK; // a machine that slept does not catch up
+                }
                 std::thread::sleep(next - now);
             }
         })?;

@@ -1,40 +1,52 @@
 //! Counters that only grow, as the page shows them: how much a second now, and how much in all.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
-/// Over how many seconds a rate is taken: long enough to be read, short enough to be called now.
+/// Over how many looks a rate is taken: long enough to be read, short enough to be called now.
 const SPAN: usize = 10;
 
 /// The rate of a counter that is looked at once a second.
 #[derive(Clone, Debug, Default)]
-pub struct Rate(VecDeque<u64>);
+pub struct Rate(VecDeque<(Instant, u64)>);
 
 impl Rate {
-    /// Looks at the counter: its rate a second over the last ten. Nothing is known before the second look.
+    /// Looks at the counter: its rate a second since the tenth look before. Nothing is known before the second one.
     pub fn tick(&mut self, total: u64) -> f64 {
-        self.0.push_back(total);
+        self.tick_at(Instant::now(), total)
+    }
+
+    /// By the clock and not by the number of looks: on a busy machine they come late.
+    fn tick_at(&mut self, now: Instant, total: u64) -> f64 {
+        self.0.push_back((now, total));
         if self.0.len() > SPAN + 1 {
             self.0.pop_front();
         }
-        let seconds = self.0.len() - 1;
-        let first = self.0.front().copied().unwrap_or(total);
-        if seconds == 0 { 0.0 } else { total.saturating_sub(first) as f64 / seconds as f64 }
+        let (began, before) = self.0.front().copied().unwrap_or((now, total));
+        let seconds = now.saturating_duration_since(began).as_secs_f64();
+        if seconds > 0.0 { total.saturating_sub(before) as f64 / seconds } else { 0.0 }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn a_rate_is_taken_over_what_is_known_and_ten_seconds_at_most() {
-        let mut rate = Rate::default();
-        assert_eq!(rate.tick(100), 0.0);
-        assert_eq!(rate.tick(130), 30.0);
+        let (mut rate, mut now) = (Rate::default(), Instant::now());
+        let mut tick = |seconds: u64, total: u64| {
+            now += Duration::from_secs(seconds);
+            rate.tick_at(now, total)
+        };
+        assert_eq!(tick(0, 100), 0.0);
+        assert_eq!(tick(1, 130), 30.0);
+        assert_eq!(tick(4, 200), 20.0, "a look that came late");
         for _ in 0..10 {
-            rate.tick(130);
+            tick(1, 200);
         }
-        assert_eq!(rate.tick(130), 0.0);
-        assert_eq!(rate.tick(5), 0.0, "a counter that began again has no rate");
+        assert_eq!(tick(1, 200), 0.0);
+        assert_eq!(tick(1, 5), 0.0, "a counter that began again has no rate");
     }
 }

@@ -48,6 +48,10 @@ impl TracingConfig {
             return wrong("queue", format!("is {}, and must be between 1 and 1000000", self.queue));
         }
         match &self.endpoint {
+            Some(url) if url.contains('@') => wrong(
+                "endpoint",
+                "holds a name or password, which is not used; write the URL without them".to_owned(),
+            ),
             Some(url) if !is_plain_http(url) => wrong(
                 "endpoint",
                 format!(

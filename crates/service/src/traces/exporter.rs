@@ -6,6 +6,7 @@ use metrics::{Counter, counter};
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{Instant, timeout_at};
@@ -17,11 +18,25 @@ const GATHER: Duration = Duration::from_millis(200);
 /// How long the collector may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The sending side. The thread ends when the last one is dropped and what waits has been sent, or refused.
+/// How long the end of the process waits for what is still in the queue.
+const PARTING: Duration = Duration::from_secs(1);
+
+/// The sending side. When it is dropped, the thread sends what waits and ends.
 #[derive(Debug)]
 pub(super) struct Exporter {
-    queue: Sender<SpanData>,
+    /// There until it is dropped.
+    queue: Option<Sender<SpanData>>,
     full: Counter,
+    /// Disconnected when the thread has ended.
+    ended: Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl Drop for Exporter {
+    /// The last spans tell of the stop. A collector that does not take them now holds it up for a second, no more.
+    fn drop(&mut self) {
+        self.queue = None;
+        let _ = self.ended.lock().recv_timeout(PARTING);
+    }
 }
 
 fn spans(ended: SpanEnded) -> Counter {
@@ -36,7 +51,9 @@ impl Exporter {
         let (sender, receiver) = channel(queue);
         let endpoint = endpoint.to_owned();
         let (ready, started) = std::sync::mpsc::sync_channel(1);
+        let (running, ended) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("traces".to_owned()).spawn(move || {
+            let _running: std::sync::mpsc::Sender<()> = running; // dropped when the thread ends
             runtime.block_on(async {
                 // Here, because its channel belongs to the runtime it is made on. It connects when it has to.
                 let built = opentelemetry_otlp::SpanExporter::builder()
@@ -55,7 +72,9 @@ impl Exporter {
             });
         })?;
         match started.recv() {
-            Ok(Ok(())) => Ok(Self { queue: sender, full: spans(SpanEnded::QueueFull) }),
+            Ok(Ok(())) => {
+                Ok(Self { queue: Some(sender), full: spans(SpanEnded::QueueFull), ended: Mutex::new(ended) })
+            }
             Ok(Err(reason)) => Err(TracerError::Config { key: "endpoint", reason }),
             Err(_) => Err(std::io::Error::other("its thread ended at once").into()),
         }
@@ -63,8 +82,9 @@ impl Exporter {
 
     /// Puts spans into the queue, as far as there is room. Never waits.
     pub(super) fn send(&self, spans: Vec<SpanData>) {
+        let Some(queue) = &self.queue else { return };
         for span in spans {
-            if self.queue.try_send(span).is_err() {
+            if queue.try_send(span).is_err() {
                 self.full.increment(1);
             }
         }
