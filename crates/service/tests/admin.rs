@@ -190,6 +190,7 @@ async fn the_live_page_streams_what_the_daemons_show() {
         asked += 1;
         Section::new("test", "A test").tile("Asked", Show::Count, f64::from(asked))
     });
+    admin.live.add(|| Section::new("checks", "What comes first"));
     let gate = admin.readiness.gate("store");
     gate.set_not_ready("one <b>reason</b>");
     admin.live.start(admin.readiness.clone(), admin.shutdown.clone()).unwrap();
@@ -216,7 +217,8 @@ async fn the_live_page_streams_what_the_daemons_show() {
     let (status, latest) = get(admin.address, "/live.json").await;
     assert_eq!(status, 200);
     let latest: serde_json::Value = serde_json::from_str(&latest).unwrap();
-    assert_eq!(latest["sections"][0]["title"], "A test");
+    assert_eq!(latest["sections"][0]["title"], "What comes first");
+    assert_eq!(latest["sections"][1]["title"], "A test");
     // Scrapers find their place beside the watchers, and a stop ends the streams.
     assert_eq!(get(admin.address, "/livez").await.0, 200);
     admin.shutdown.stop();

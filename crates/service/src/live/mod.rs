@@ -39,6 +39,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Columns of a heat map that a page which is opened later still gets.
 const HISTORY: usize = 300;
 
+/// What comes first on the page, by id: what somebody who opens it in haste looks for. The others follow as they were added.
+const FIRST: [&str; 4] = ["checks", "store", "tunnels", "keys"];
+
 /// The page itself: one file for the browser, four for people who edit it.
 #[must_use]
 pub fn page() -> String {
@@ -140,6 +143,7 @@ impl Live {
 fn tick(shared: &Weak<Shared>, readiness: &Readiness, shutdown: &Shutdown) -> bool {
     let Some(shared) = shared.upgrade() else { return false };
     let mut sections: Vec<Section> = shared.sources.lock().iter_mut().map(|source| source()).collect();
+    sections.sort_by_key(|section| FIRST.iter().position(|id| *id == section.id).unwrap_or(FIRST.len()));
     sections.extend(shared.links.section());
     shared.remember(&sections);
     let (state, reasons) = state(readiness, shutdown);
