@@ -3,7 +3,7 @@
 //! It is made once a second on a thread of the page's own, from what is counted anyway.
 
 use crate::recorder::{Part, Recorder, Trouble};
-use postern_service::live::{Live, PercentileRow, Percentiles, Rate, Section, Show, Table, WINDOWS, Windows};
+use postern_service::live::{Endings, Live, Section, Show, Stages, Table};
 use postern_service::names::AgentOutcome;
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
@@ -23,41 +23,21 @@ fn section(
     recorder: &Recorder,
     (low, high): (usize, usize),
 ) -> impl FnMut(&Recorder) -> Section + Send + use<> {
-    let mut parts = Part::ALL.map(|part| (part, Windows::over(recorder.spread(part))));
-    let mut rates = vec![Rate::default(); AgentOutcome::ALL.len()];
+    let mut parts = Stages::over(Part::ALL.iter().map(|part| (part.as_str(), recorder.spread(*part))));
+    let mut answers = Endings::default();
     move |recorder| {
-        let (outcomes, requests) = outcomes(recorder, &mut rates);
+        let totals = AgentOutcome::ALL.iter().map(|outcome| (outcome.as_str(), recorder.total(*outcome)));
+        let (outcomes, requests) = answers.tick("Answers by outcome", "Nothing was asked yet.", totals);
         let mut section = Section::new("agent", "Agent")
             .tile("Wallet", Show::Count, recorder.wallet() as f64)
             .tile("Low water", Show::Count, low as f64)
             .tile("High water", Show::Count, high as f64)
             .tile("Requests", Show::Rate, requests)
             .tile("Tunnels open", Show::Count, recorder.tunnels() as f64);
-        parts.iter_mut().for_each(|(_, windows)| windows.tick());
-        let row = |(part, windows): &(Part, Windows)| PercentileRow {
-            label: part.as_str(),
-            windows: windows.spreads(),
-        };
-        section.latency = Some(Percentiles { windows: WINDOWS, rows: parts.iter().map(row).collect() });
+        section.latency = Some(parts.tick());
         section.tables = vec![outcomes, minting(recorder.trouble())];
         section
     }
-}
-
-/// The table of answers, and how many requests a second they are together.
-fn outcomes(recorder: &Recorder, rates: &mut [Rate]) -> (Table, f64) {
-    let columns = [("outcome", Show::Text), ("now", Show::Rate), ("total", Show::Count)];
-    let mut table = Table::new("Answers by outcome", "Nothing was asked yet.", &columns);
-    let mut all = 0.0;
-    for (outcome, rate) in AgentOutcome::ALL.iter().zip(rates) {
-        let total = recorder.total(*outcome);
-        let rate = rate.tick(total);
-        all += rate;
-        if total > 0 {
-            table.row(vec![json!(outcome.as_str()), json!(rate), json!(total)]);
-        }
-    }
-    (table, all)
 }
 
 fn minting(trouble: Option<Trouble>) -> Table {

@@ -3,9 +3,7 @@
 //! Each section is made once a second on a thread of the page's own, from what is counted anyway.
 
 use crate::gateway::Core;
-use postern_service::live::{
-    Heat, Live, PercentileRow, Percentiles, Rate, Section, Show, Table, WINDOWS, Windows,
-};
+use postern_service::live::{Endings, Heat, Live, Rate, Section, Show, Stages, Table};
 use postern_service::names::{CHECK_BUCKETS, CheckStage, Outcome};
 use postern_spend::Backend;
 use postern_spend::memcached::{DoorHealth, Memcached};
@@ -34,48 +32,23 @@ where
 
 /// Rate, percentiles, heat map, refusals.
 fn checks(core: &Core) -> impl FnMut(&Core) -> Section + Send + use<> {
-    let mut stages: Vec<(CheckStage, Windows)> = CheckStage::ALL
-        .iter()
-        .rev()
-        .map(|stage| (*stage, Windows::over(core.recorder.spread(*stage))))
-        .collect();
-    let mut rates = vec![Rate::default(); Outcome::ALL.len()];
+    let stages = CheckStage::ALL.iter().rev().map(|stage| (stage.as_str(), core.recorder.spread(*stage)));
+    let mut stages = Stages::over(stages);
+    let (mut refusals, mut admitted) = (Endings::default(), Rate::default());
     move |core| {
-        let now: Vec<(Outcome, f64, u64)> = Outcome::ALL
-            .iter()
-            .zip(&mut rates)
-            .map(|(outcome, rate)| {
-                let total = core.recorder.total(*outcome);
-                (*outcome, rate.tick(total), total)
-            })
-            .collect();
-        let rate = |refused: bool| {
-            let each = now.iter().filter(|(outcome, ..)| (*outcome != Outcome::Opened) == refused);
-            each.map(|(_, rate, _)| rate).sum::<f64>()
-        };
-        stages.iter_mut().for_each(|(_, windows)| windows.tick());
-        let row = |(stage, windows): &(CheckStage, Windows)| PercentileRow {
-            label: stage.as_str(),
-            windows: windows.spreads(),
-        };
-        let heat = stages.iter().find(|(stage, _)| *stage == CheckStage::Total).map(|(_, windows)| Heat {
+        let refused = Outcome::ALL.iter().filter(|outcome| **outcome != Outcome::Opened);
+        let refused = refused.map(|outcome| (outcome.as_str(), core.recorder.total(*outcome)));
+        let (table, rate) = refusals.tick("Refusals by reason", "Nothing was refused.", refused);
+        let mut section = Section::new("checks", "Double-spend checks")
+            .tile("Admitted", Show::Rate, admitted.tick(core.recorder.total(Outcome::Opened)))
+            .tile("Refused", Show::Rate, rate);
+        section.latency = Some(stages.tick());
+        section.heat = Some(Heat {
             label: "Check latency",
             bounds: CHECK_BUCKETS,
-            column: windows.column(CHECK_BUCKETS),
+            column: stages.column(CheckStage::Total.as_str(), CHECK_BUCKETS),
         });
-        let mut section = Section::new("checks", "Double-spend checks")
-            .tile("Admitted", Show::Rate, rate(false))
-            .tile("Refused", Show::Rate, rate(true));
-        section.latency = Some(Percentiles { windows: WINDOWS, rows: stages.iter().map(row).collect() });
-        section.heat = heat;
-        let columns = [("reason", Show::Text), ("now", Show::Rate), ("total", Show::Count)];
-        let mut refusals = Table::new("Refusals by reason", "Nothing was refused.", &columns);
-        for (outcome, rate, total) in now {
-            if outcome != Outcome::Opened && total > 0 {
-                refusals.row(vec![json!(outcome.as_str()), json!(rate), json!(total)]);
-            }
-        }
-        section.tables.push(refusals);
+        section.tables.push(table);
         section
     }
 }

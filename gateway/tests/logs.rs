@@ -5,45 +5,11 @@
 #[allow(dead_code, reason = "the other binary uses the rest")]
 mod support;
 
-use parking_lot::Mutex;
 use postern_gateway::config::AccessLog;
-use std::io;
-use std::sync::Arc;
 use support::client::{Client, connect_with};
+use support::log::Log;
 use support::target::Echo;
 use support::{ISSUER, Running};
-use tracing_subscriber::fmt::MakeWriter;
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-impl Log {
-    /// The lines with this word that came since the last time.
-    fn taken(&self, word: &str) -> Vec<String> {
-        let bytes = std::mem::take(&mut *self.0.lock());
-        let text = String::from_utf8(bytes).unwrap();
-        text.lines().filter(|line| line.contains(word)).map(str::to_owned).collect()
-    }
-}
 
 /// A tunnel that was used, a replay, a refusal for its form, and one that nobody could read; where it came from.
 async fn traffic(gateway: &Running, echo: &Echo) -> String {

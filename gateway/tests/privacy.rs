@@ -5,40 +5,14 @@
 #[allow(dead_code, reason = "the other binary uses the rest")]
 mod support;
 
-use parking_lot::Mutex;
 use postern_token::header::format_authorization;
 use postern_token::{Token, encode_base64url};
 use std::fmt::Write as _;
-use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use support::client::{Client, connect_with, find};
+use support::log::Log;
 use support::target::{Echo, refusing};
 use support::{ISSUER, Running, directory};
-use tracing_subscriber::fmt::MakeWriter;
-
-/// Everything that was logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {

@@ -5,7 +5,7 @@
 use crate::recorder::{Part, Recorder};
 use crate::ring::{KeyView, Ring};
 use crate::server::Routes;
-use postern_service::live::{Live, PercentileRow, Percentiles, Rate, Section, Show, Table, WINDOWS, Windows};
+use postern_service::live::{Endings, Live, Rate, Section, Show, Stages, Table};
 use postern_service::names::IssuerOutcome;
 use postern_token::UnixSeconds;
 use serde_json::{Value, json};
@@ -23,42 +23,22 @@ pub(crate) fn add(live: &Live, routes: &Arc<Routes>) {
 }
 
 fn section(recorder: &Recorder) -> impl FnMut(&Recorder, &Ring) -> Section + Send + use<> {
-    let mut parts = Part::ALL.map(|part| (part, Windows::over(recorder.spread(part))));
-    let mut rates = vec![Rate::default(); IssuerOutcome::ALL.len()];
+    let mut parts = Stages::over(Part::ALL.iter().map(|part| (part.as_str(), recorder.spread(*part))));
+    let mut answers = Endings::default();
     let mut tokens = Rate::default();
     move |recorder, ring| {
-        let (outcomes, requests) = outcomes(recorder, &mut rates);
+        let totals = IssuerOutcome::ALL.iter().map(|outcome| (outcome.as_str(), recorder.total(*outcome)));
+        let (outcomes, requests) = answers.tick("Answers by outcome", "Nothing was asked yet.", totals);
         let (queue, limit) = recorder.queue();
         let mut section = Section::new("issuer", "Issuer")
             .tile("Tokens", Show::Rate, tokens.tick(recorder.tokens()))
             .tile("Requests", Show::Rate, requests)
             .tile("Queue", Show::Count, queue as f64)
             .tile("Queue limit", Show::Count, limit as f64);
-        parts.iter_mut().for_each(|(_, windows)| windows.tick());
-        let row = |(part, windows): &(Part, Windows)| PercentileRow {
-            label: part.as_str(),
-            windows: windows.spreads(),
-        };
-        section.latency = Some(Percentiles { windows: WINDOWS, rows: parts.iter().map(row).collect() });
+        section.latency = Some(parts.tick());
         section.tables = vec![outcomes, keys(ring, UnixSeconds::now())];
         section
     }
-}
-
-/// The table of answers, and how many requests a second they are together.
-fn outcomes(recorder: &Recorder, rates: &mut [Rate]) -> (Table, f64) {
-    let columns = [("outcome", Show::Text), ("now", Show::Rate), ("total", Show::Count)];
-    let mut table = Table::new("Answers by outcome", "Nothing was asked yet.", &columns);
-    let mut all = 0.0;
-    for (outcome, rate) in IssuerOutcome::ALL.iter().zip(rates) {
-        let total = recorder.total(*outcome);
-        let rate = rate.tick(total);
-        all += rate;
-        if total > 0 {
-            table.row(vec![json!(outcome.as_str()), json!(rate), json!(total)]);
-        }
-    }
-    (table, all)
 }
 
 fn keys(ring: &Ring, now: UnixSeconds) -> Table {

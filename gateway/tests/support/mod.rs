@@ -1,6 +1,8 @@
 //! What the tests share: an issuer in a variable, a gateway on a free port, raw clients, small targets.
 
 pub(crate) mod client;
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+pub(crate) mod log;
 #[path = "../../../crates/spend/tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 pub(crate) mod memcached;

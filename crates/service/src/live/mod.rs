@@ -13,6 +13,7 @@ mod latency;
 mod links;
 mod rate;
 mod section;
+mod stages;
 mod tally;
 
 pub use events::events;
@@ -20,6 +21,7 @@ pub use latency::{Latency, WINDOWS, Windows};
 pub use links::Link;
 pub use rate::Rate;
 pub use section::{Column, Heat, PercentileRow, Percentiles, Section, Show, Snapshot, Spread, Table, Tile};
+pub use stages::{Endings, Stages};
 pub use tally::{Level, Tally};
 
 use crate::admin::Readiness;

@@ -1,0 +1,88 @@
+//! What several daemons show alike: the stages of their work, and what came of it.
+
+use super::{Latency, PercentileRow, Percentiles, Rate, Show, Table, WINDOWS, Windows};
+use serde_json::json;
+
+/// The stages of some work, by their names.
+pub struct Stages(Vec<(&'static str, Windows)>);
+
+impl Stages {
+    /// Windows over each.
+    pub fn over<'a>(stages: impl Iterator<Item = (&'static str, &'a Latency)>) -> Self {
+        Self(stages.map(|(name, latency)| (name, Windows::over(latency))).collect())
+    }
+
+    /// Takes what was counted in the last second; the percentiles of all windows. Call it once a second.
+    pub fn tick(&mut self) -> Percentiles {
+        self.0.iter_mut().for_each(|(_, windows)| windows.tick());
+        let row =
+            |(label, windows): &(&'static str, Windows)| PercentileRow { label, windows: windows.spreads() };
+        Percentiles { windows: WINDOWS, rows: self.0.iter().map(row).collect() }
+    }
+
+    /// The last second of one stage, as [`Windows::column`] has it.
+    #[must_use]
+    pub fn column(&self, name: &str, bounds: &[f64]) -> Vec<u64> {
+        let stage = self.0.iter().find(|(stage, _)| *stage == name);
+        stage.map_or_else(Vec::new, |(_, windows)| windows.column(bounds))
+    }
+}
+
+/// Counters of the ways in which work can end.
+#[derive(Default)]
+pub struct Endings(Vec<Rate>);
+
+impl Endings {
+    /// Looks at the counters, always the same in the same order: a table of those that have counted anything, and the
+    /// rate of all together. Call it once a second.
+    pub fn tick(
+        &mut self,
+        title: &'static str,
+        empty: &'static str,
+        counters: impl Iterator<Item = (&'static str, u64)>,
+    ) -> (Table, f64) {
+        let columns = [("outcome", Show::Text), ("now", Show::Rate), ("total", Show::Count)];
+        let (mut table, mut all) = (Table::new(title, empty, &columns), 0.0);
+        for (index, (name, total)) in counters.enumerate() {
+            if index == self.0.len() {
+                self.0.push(Rate::default());
+            }
+            let rate = self.0[index].tick(total);
+            all += rate;
+            if total > 0 {
+                table.row(vec![json!(name), json!(rate), json!(total)]);
+            }
+        }
+        (table, all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn only_what_has_happened_is_in_the_table() {
+        let mut endings = Endings::default();
+        let mut look = |good, bad| {
+            let counters = [("good", good), ("bad", bad)].into_iter();
+            let (table, _) = endings.tick("Endings", "None.", counters);
+            serde_json::to_value(table).unwrap()["rows"].as_array().unwrap().clone()
+        };
+        assert_eq!(look(0, 0).len(), 0);
+        let rows = look(0, 7);
+        assert_eq!((rows.len(), &rows[0][0], &rows[0][2]), (1, &json!("bad"), &json!(7)));
+    }
+
+    #[test]
+    fn stages_keep_their_names_and_order() {
+        let (first, second) = (Latency::default(), Latency::default());
+        let mut stages = Stages::over([("first", &first), ("second", &second)].into_iter());
+        second.record(Duration::from_millis(40));
+        let rows = stages.tick().rows;
+        assert_eq!((rows[0].label, rows[1].label), ("first", "second"));
+        assert!(rows[0].windows[0].is_none() && rows[1].windows[0].is_some_and(|spread| spread.count == 1));
+        assert_eq!(stages.column("second", &[0.038, 0.042]), [0, 1, 0]);
+    }
+}
