@@ -276,7 +276,7 @@ impl<'a> Checking<'a> {
 
     fn close(&mut self, result: CheckResult) {
         self.open = false;
-        self.timeline.judged = Some((Instant::now(), result));
+        self.timeline.judge(result);
         self.recorder.checked(self.timeline, result);
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Timeline {
     /// When its head had been read.
     pub(crate) began: Instant,
     stages: [Option<Times>; Stage::ALL.len()],
+    /// When the last stage so far ended: the next one begins there, and the clock need not be read again.
+    last: Instant,
     /// When the double-spend check had its result, and which.
     pub(crate) judged: Option<(Instant, CheckResult)>,
     /// What the hint and the verdict did at the store.
@@ -35,33 +37,40 @@ pub(crate) struct Timeline {
 
 impl Timeline {
     pub(crate) fn begin() -> Self {
+        let began = Instant::now();
         Self {
-            began: Instant::now(),
+            began,
             stages: [None; Stage::ALL.len()],
+            last: began,
             judged: None,
             asked: Journal::default(),
             spent: Journal::default(),
         }
     }
 
-    /// Does the work of a stage, timed.
+    /// Does the work of a stage, timed from the end of the one before.
     pub(crate) fn time<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
-        let from = Instant::now();
         let done = work();
-        self.set(stage, (from, Instant::now()));
+        self.set(stage, (self.last, Instant::now()));
         done
     }
 
-    /// Does the work of a stage that waits, timed.
+    /// Does the work of a stage that waits, timed from the end of the one before.
     pub(crate) async fn wait<T>(&mut self, stage: Stage, work: impl Future<Output = T>) -> T {
-        let from = Instant::now();
         let done = work.await;
-        self.set(stage, (from, Instant::now()));
+        self.set(stage, (self.last, Instant::now()));
         done
     }
 
     pub(crate) fn set(&mut self, stage: Stage, times: Times) {
         self.stages[stage as usize] = Some(times);
+        self.last = self.last.max(times.1);
+    }
+
+    /// The double-spend check has its result: with the end of its last stage, or now, if it was cut off in one.
+    pub(crate) fn judge(&mut self, result: CheckResult) {
+        let at = if result == CheckResult::Abandoned { Instant::now() } else { self.last };
+        self.judged = Some((at, result));
     }
 
     pub(crate) fn of(&self, stage: Stage) -> Option<Times> {
@@ -105,7 +114,7 @@ mod tests {
         assert_eq!(timeline.check(), None);
         timeline.time(Stage::Parse, || ());
         assert_eq!(timeline.check(), None);
-        timeline.judged = Some((Instant::now(), CheckResult::Admitted));
+        timeline.judge(CheckResult::Admitted);
         assert!(timeline.check().is_some() && timeline.took(Stage::Verify).is_none());
     }
 }
