@@ -162,14 +162,18 @@ impl Gateway {
         for (index, (listener, resolver, accepting)) in self.workers.into_iter().enumerate() {
             let core = Arc::clone(&self.core);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let store = {
+                // The store's connections belong to the runtime that opens them.
+                let _here = runtime.enter();
+                core.backend.store()
+            };
+            let worker = Worker { store, core, resolver };
             let name = format!("gateway-{index}");
-            threads.push(thread::Builder::new().name(name).spawn(move || {
-                runtime.block_on(async {
-                    // Here, because the store's connections belong to the runtime that opens them.
-                    let worker = Worker { store: core.backend.store(), core, resolver };
-                    accept::work(listener, worker, accepting).await
-                })
-            })?);
+            threads.push(
+                thread::Builder::new()
+                    .name(name)
+                    .spawn(move || runtime.block_on(accept::work(listener, worker, accepting)))?,
+            );
         }
         self.core.shutdown.until_stopped(self.upkeep.run()).await;
         let joined = tokio::task::spawn_blocking(move || {

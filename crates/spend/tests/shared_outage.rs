@@ -40,6 +40,25 @@ async fn two_memories_behind_two_doors_are_never_served() {
     }
 }
 
+/// A worker whose connections are not there yet refuses what comes to it, so the process must not call itself ready.
+#[tokio::test]
+async fn the_store_is_ready_when_each_of_its_clients_is() {
+    for (name, transport) in transports() {
+        let server = Server::tcp(&[]);
+        let store = Memcached::open(options(vec![server.address()], transport)).unwrap();
+        assert!(store.health().ready.is_err(), "{name}: nobody could be served yet");
+        let first = client(&store).await;
+        assert_eq!(store.health().ready, Ok(()), "{name}");
+        let second = store.client();
+        assert!(store.health().ready.is_err(), "{name}: the second client has no connection yet");
+        eventually(name, || async { store.health().ready.ok() }).await;
+        for client in [first, second] {
+            let epoch = epoch();
+            assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Ok(Spend::Admitted), "{name}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_door_that_opens_later_to_another_memory_ends_the_service() {
     let (one, port) = (Server::tcp(&[]), free_port());

@@ -12,8 +12,8 @@ use super::stats::{Ended, Verb};
 use crate::journal::Entry;
 use crate::{Epoch, Journal, Seen, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use tokio::time::timeout;
 
 /// What a caller is told while there is no connection; why there is none, readiness says.
@@ -25,7 +25,7 @@ const NOT_CONNECTED: Unknown = Unknown::Unavailable(std::io::ErrorKind::NotConne
 #[derive(Clone)]
 pub struct Client(Arc<Links>);
 
-struct Links {
+pub(super) struct Links {
     memory: Arc<Memory>,
     links: Vec<Link>,
     /// Where the next command looks first.
@@ -56,11 +56,10 @@ impl Client {
             };
             Link { door: Arc::clone(door), transport }
         });
-        Self(Arc::new(Links {
-            memory: Arc::clone(memory),
-            links: links.collect(),
-            turn: AtomicUsize::new(0),
-        }))
+        let links =
+            Arc::new(Links { memory: Arc::clone(memory), links: links.collect(), turn: AtomicUsize::new(0) });
+        memory.used_by(Arc::downgrade(&links));
+        Self(links)
     }
 
     /// [`SpendStore::seen`], with a journal of what it waited for.
@@ -215,7 +214,7 @@ impl Links {
             .min_by_key(|(_, link)| link.outstanding())
     }
 
-    fn up(&self) -> bool {
+    pub(super) fn up(&self) -> bool {
         self.links.iter().any(Link::is_up)
     }
 }
@@ -263,6 +262,23 @@ impl Memory {
     /// Whether the doors lead to one memory.
     pub(super) fn intact(&self) -> Result<(), Unknown> {
         if self.doors.iter().any(|door| door.is_foreign()) { Err(Unknown::Unproven) } else { Ok(()) }
+    }
+
+    /// A client, for as long as it lives.
+    fn used_by(&self, links: Weak<Links>) {
+        let mut clients = self.clients.lock();
+        clients.retain(|known| known.strong_count() > 0);
+        clients.push(links);
+    }
+
+    /// Whether each client has a door to the memory. One that has none refuses what comes to it, whatever the others
+    /// have: a pool serves nobody before it is warm.
+    pub(super) fn serves(&self) -> Result<(), Unknown> {
+        self.intact()?;
+        // The last reference may be one of these: it is dropped outside of the lock.
+        let clients: Vec<Arc<Links>> = self.clients.lock().iter().filter_map(Weak::upgrade).collect();
+        let all = !clients.is_empty() && clients.iter().all(|client| client.up());
+        if all { Ok(()) } else { Err(self.failure()) }
     }
 
     /// Why there is no connection, by the first door.

@@ -40,13 +40,15 @@ pub use protocol::KEY_PREFIXES;
 pub use stats::{Ended, Totals, Verb};
 
 use crate::Unknown;
+use client::Links;
 use door::Door;
 use epochs::Epochs;
+use parking_lot::Mutex;
 use postern_token::{TokenKeyId, UnixSeconds};
 use stats::Counters;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch as channel};
 use watch::Watch;
 
@@ -68,6 +70,7 @@ struct Memory {
     doors: Vec<Arc<Door>>,
     epochs: Epochs,
     counters: Arc<Counters>,
+    clients: Mutex<Vec<Weak<Links>>>,
     /// Wakes the watch.
     nudge: Arc<Notify>,
 }
@@ -75,7 +78,7 @@ struct Memory {
 /// How the store is.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// Whether a spend could be answered.
+    /// Whether a spend could be answered, through each of the clients.
     pub ready: Result<(), Unknown>,
     /// The token keys of which records were lost, so that tokens already spent may be spent again.
     pub lost: Vec<TokenKeyId>,
@@ -127,6 +130,7 @@ impl Memcached {
             doors: options.addresses.iter().map(door).collect(),
             epochs: Epochs::new(options.cache_bytes),
             counters: Arc::default(),
+            clients: Mutex::default(),
             nudge,
             options,
         });
@@ -146,12 +150,9 @@ impl Memcached {
     #[must_use]
     pub fn health(&self) -> Health {
         let doors = &self.memory.doors;
-        let connected = doors.iter().any(|door| door.connections() > 0);
-        let ready =
-            self.memory.intact().and_then(|()| if connected { Ok(()) } else { Err(self.memory.failure()) });
         let epochs = self.memory.epochs.all();
         Health {
-            ready,
+            ready: self.memory.serves(),
             lost: epochs.iter().filter(|epoch| epoch.is_lost()).map(|epoch| epoch.key).collect(),
             doors: doors.iter().map(|door| door.health()).collect(),
             remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),
