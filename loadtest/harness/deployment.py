@@ -1,6 +1,6 @@
 """What is loaded: `postern up` or a fleet, started here, or something that runs already."""
 
-import contextlib, os, re, shlex, signal, subprocess, sys, threading, time, urllib.error, urllib.request
+import contextlib, os, re, shlex, shutil, signal, subprocess, sys, threading, time, urllib.error, urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -11,6 +11,11 @@ PATIENCE = 180  # seconds for anything to start or stop
 
 class Failed(Exception):
     """The run cannot go on; the text says why."""
+
+
+def program(name):
+    """The path of a program, or None. Debian keeps some where only root's PATH looks."""
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
 
 
 def get(url, timeout=10):

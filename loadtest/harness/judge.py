@@ -5,6 +5,10 @@ from typing import NamedTuple
 from . import ledger as ledgers
 
 
+# Answers in the baseline from which a percentile is more than its largest few.
+ENOUGH = {95: 20, 99: 200}
+
+
 class Held(NamedTuple):
     """A threshold, and whether it held."""
 
@@ -32,12 +36,11 @@ def by_ledger(path):
     return check, Held("loadtest/check on the ledger", faults, "no fault", not check.faults)
 
 
-def admissions(check, opened_before, opened_after, deployment):
-    """Every tunnel that the gateways opened is one that a client saw opened."""
-    opened = opened_after - opened_before
+def admissions(check, opened, exact):
+    """Every tunnel that the gateways opened is one that a client saw opened, where nobody else asks for any."""
     seen = check.admissions + check.by_agent["admitted"]
     return Held("tunnels opened, by the gateways' own count", f"{opened:.0f}, and {seen} in the ledger",
-                "equal" if deployment.alone else "at least as many", opened == seen if deployment.alone else opened >= seen)
+                "equal" if exact else "at least as many", opened == seen if exact else opened >= seen)
 
 
 class Phase:
@@ -68,3 +71,25 @@ def phases(path):
     for line in ledgers.lines(path):
         found[line.phase].add(line)
     return dict(found)
+
+
+def ratios(found, compared, limit, from_ms):
+    """p95 and p99 of a phase beside those of the run's own baseline, on the same machine in the same minute; a p99 only
+    where the baseline has the answers for it."""
+    quiet, busy = found["baseline"], found[compared]
+    for nth, share in enumerate((50, 95, 99)):
+        if share == 50 or quiet.count() < ENOUGH[share]:
+            continue
+        before, after = quiet.percentiles()[nth], busy.percentiles()[nth]
+        yield Held(f"p{share} of {compared} beside baseline", f"{after:.2f} ms beside {before:.2f} ms, {after / before:.1f} times",
+                   f"at most {limit} times, or {from_ms} ms", after <= max(limit * before, from_ms))
+
+
+def seen(check, classes):
+    """Whether the run has asked its question at all."""
+    if not classes:
+        return
+    answers = {answer for counter in check.answers.values() for answer in counter}
+    missing = [wanted for wanted in classes if wanted not in answers]
+    yield Held("answers that must be seen", "all" if not missing else "none of " + ", ".join(missing), ", ".join(classes),
+               not missing)

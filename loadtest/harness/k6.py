@@ -32,6 +32,7 @@ class K6:
             "K6_WEB_DASHBOARD_EXPORT": str(folder / "report.html"),
         }
         command = [binary, "run", "--no-usage-report", "--quiet", "--no-color", "--include-system-env-vars",
+                   "--address", "",  # no REST API, whose port is always the same
                    "--console-output", self.ledger, "--log-format", "raw", SCRIPTS / f"{script}.js"]
         with open(self.output, "wb") as output:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env)

@@ -116,7 +116,7 @@ class Check:
 
 
 def counts(counter):
-    return ", ".join(f"{answer} {count}" for answer, count in counter.most_common())
+    return ", ".join(f"{answer} {count}" for answer, count in Counter(counter).most_common()) or "none"
 
 
 def percentile(values, share):

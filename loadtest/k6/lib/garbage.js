@@ -23,8 +23,11 @@ function changed(position) {
 
 const token = (text) => ({ 'Proxy-Authorization': text });
 
+// In this order, so that a few of them show every status.
 const CLASSES = [
     { name: 'no-token', fields: () => ({}), allowed: ['challenged'] },
+    { name: 'no-port', target: 'target.example', fields: () => ({}), allowed: ['400'] },
+    { name: 'header-too-large', fields: () => ({ 'X-Filling': 'x'.repeat(20 * 1024) }), allowed: ['431'] },
     { name: 'other-scheme', fields: () => token('Basic dXNlcjpwYXNz'), allowed: ['challenged'] },
     { name: 'cut-short', fields: () => token('PrivateToken token="AAIA"'), allowed: ['challenged'] },
     { name: 'no-parameter', fields: () => token('PrivateToken'), allowed: ['challenged'] },
@@ -36,8 +39,6 @@ const CLASSES = [
     { name: 'bad-signature', fields: () => token(changed(SIGNATURE)), allowed: ['challenged'] },
     { name: 'other-key', fields: () => token(changed(KEY_ID)), allowed: ['challenged'] },
     { name: 'other-challenge', fields: () => token(changed(CHALLENGE)), allowed: ['challenged'] },
-    { name: 'no-port', target: 'target.example', fields: () => ({}), allowed: ['400'] },
-    { name: 'header-too-large', fields: () => ({ 'X-Filling': 'x'.repeat(20 * 1024) }), allowed: ['431'] },
     { name: 'not-proxied', method: 'GET', fields: () => ({}), allowed: ['400'] },
 ];
 
