@@ -110,3 +110,12 @@ def answers_ok(url):
         return error.read(1000).decode(errors="replace").strip() or str(error)
     except OSError as error:
         return str(error)
+
+
+def accepts(url):
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=5):
+            return None
+    except OSError as error:
+        return str(error)
