@@ -4,6 +4,7 @@
 mod support;
 
 use std::path::Path;
+use support::daemon::{Daemon, gateway_config, issuer_config};
 use support::process::{Ended, run};
 use tempfile::TempDir;
 
@@ -101,4 +102,26 @@ fn links_that_nobody_answers_for_are_said_in_a_sentence() {
     // The discard port: nobody listens there.
     doctor(&["--links", "http://127.0.0.1:9"]).assert_failed(70, &["/live.json", "give the admin address"]);
     doctor(&["--links", "no address"]).assert_failed(70, &["give the admin address"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readiness_is_printed_and_only_200_is_success() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let ready = doctor(&["--ready", &format!("http://{}/", issuer.admin)]);
+    ready.assert_stopped();
+    assert_eq!((ready.stdout.as_str(), ready.stderr.as_str()), ("ready\n", ""));
+
+    // A gateway that cannot fetch a key: 503, with the reason.
+    let config = gateway_config(home.path(), "http://127.0.0.1:9", "", "1s", "");
+    let gateway = Daemon::start("gateway", &config);
+    let not_ready = doctor(&["--ready", &format!("http://{}", gateway.admin)]);
+    assert_eq!(not_ready.code, Some(70), "{not_ready:#?}");
+    assert!(not_ready.stdout.starts_with("keys: "), "{not_ready:#?}");
+    assert!(not_ready.stderr.contains("/readyz: not ready, the answer is 503"), "{not_ready:#?}");
+
+    // Not an admin listener at all.
+    let other = doctor(&["--ready", &issuer.http()]);
+    assert_eq!(other.code, Some(70), "{other:#?}");
+    doctor(&["--ready", "http://127.0.0.1:9"]).assert_failed(70, &["/readyz", "give the admin address"]);
 }

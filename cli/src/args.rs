@@ -27,7 +27,7 @@ pub(crate) enum Command {
     /// Get tokens, or look into one
     #[command(subcommand)]
     Token(Token),
-    /// Check configurations without starting anything, or the links of what runs
+    /// Check configurations without starting anything, or what runs
     #[command(arg_required_else_help = true)]
     Doctor(Doctor),
 }
@@ -65,9 +65,10 @@ pub(crate) struct Up {
     pub(crate) traces: Option<String>,
 }
 
-/// Check configurations without starting anything, or the links of a process that runs.
+/// Check configurations without starting anything, or a process that runs.
 ///
-/// Exit code 0 when nothing is refused, 64 when a configuration is, 70 when a link is bad or nothing answers.
+/// Exit code 0 when nothing is refused, 64 when a configuration is, 70 when a link is bad, a process is not ready, or
+/// nothing answers.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
     /// A gateway's configuration file (TOML), with the environment variables as they are now
@@ -80,6 +81,9 @@ pub(crate) struct Doctor {
     /// times of each of its links
     #[arg(long, value_name = "URL")]
     pub(crate) links: Option<String>,
+    /// The admin address of a running process: prints its /readyz. For health checks where there is no curl
+    #[arg(long, value_name = "URL")]
+    pub(crate) ready: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

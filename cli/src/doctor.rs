@@ -1,12 +1,19 @@
-//! `postern doctor`: what is wrong with a configuration, before it is used; and which link of a running process is bad.
+//! `postern doctor`: what is wrong with a configuration, before it is used; whether a running process is ready, and
+//! which of its links is bad.
 
 mod links;
+mod ready;
 
 use crate::args::Doctor;
 use crate::failure::Failure;
 use postern_service::config;
 use postern_spend::mcrouter::{self, Severity};
+use std::fmt::Display;
 use std::path::Path;
+use std::time::Duration;
+
+/// How long a running process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Checks everything that is named; the findings go to standard output, what was refused is the failure.
 pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
@@ -16,10 +23,21 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
         Some(admin) => links::check(admin).await,
         None => Ok(()),
     };
-    let failures: Vec<Failure> = [config, mcrouter, links].into_iter().filter_map(Result::err).collect();
+    let ready = match &doctor.ready {
+        Some(admin) => ready::check(admin).await,
+        None => Ok(()),
+    };
+    let failures: Vec<Failure> = [config, mcrouter, links, ready].into_iter().filter_map(Result::err).collect();
     let Some(code) = failures.first().map(|failure| failure.code) else { return Ok(()) };
     let sentences: Vec<String> = failures.into_iter().map(|failure| failure.sentence).collect();
     Err(Failure::new(code, sentences.join("\npostern: ")))
+}
+
+/// Nobody answers at `url`, or somebody else does.
+fn unanswered(url: &str, reason: impl Display) -> Failure {
+    Failure::runtime(format_args!(
+        "{url}: {reason}; give the admin address of a process that runs, such as http://127.0.0.1:9090"
+    ))
 }
 
 fn gateway(path: &Path) -> Result<(), Failure> {

@@ -88,7 +88,7 @@ async fn a_gateway_behind_tls_is_reached() {
     let (certificate, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
     std::fs::write(&certificate, certified.cert.pem()).unwrap();
     std::fs::write(&key, certified.signing_key.serialize_pem()).unwrap();
-    let tls = postern_service::tls::server_config(&certificate, &key).unwrap();
+    let tls = postern_service::tls::ServerTls::load(&certificate, &key).unwrap().config();
     let issuer = Issuer::start().await;
     let gateway = Gateway::start_with(&issuer, Some(tls.into())).await;
     let mut config = config(&gateway, &issuer, directory.path());

@@ -69,7 +69,7 @@ impl Default for Listen {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// PEM file with the certificate chain, the server's own first.
+    /// PEM file with the certificate chain, the server's own first. It and the key are read again on SIGHUP.
     pub certificate: PathBuf,
     /// PEM file with the private key.
     pub key: PathBuf,

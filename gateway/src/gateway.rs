@@ -17,7 +17,7 @@ use postern_service::drain::Shutdown;
 use postern_service::exit;
 use postern_service::host::Host;
 use postern_service::listen::BindError;
-use postern_service::tls::{self, ServerConfig, TlsError};
+use postern_service::tls::{ServerConfig, ServerTls, TlsError};
 use postern_service::traces::{Tracer, TracerError};
 use postern_spend::Backend;
 use postern_token::ChallengeError;
@@ -53,6 +53,7 @@ pub struct Gateway {
     address: SocketAddr,
     workers: Vec<(TcpListener, Resolver, TaskTrackerToken)>,
     upkeep: Upkeep,
+    tls: Option<ServerTls>,
 }
 
 /// Why a gateway cannot start.
@@ -108,8 +109,7 @@ impl Gateway {
         }
         let offer = Offer::new(&config.challenge)?;
         let source = Source::new(&config.issuer)?;
-        let tls =
-            config.tls.as_ref().map(|tls| tls::server_config(&tls.certificate, &tls.key)).transpose()?;
+        let tls = config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
         let workers = match config.listen.workers {
             0 => thread::available_parallelism().map_or(1, usize::from),
             workers => workers,
@@ -133,7 +133,7 @@ impl Gateway {
             hint: config.store.memcached.hint,
             limits: config.limits.clone(),
             shutdown: host.shutdown.clone(),
-            tls,
+            tls: tls.as_ref().map(ServerTls::config),
             connections: AtomicUsize::new(0),
         });
         let lifetimes = Lifetimes {
@@ -144,7 +144,7 @@ impl Gateway {
         page::add(&host.live, &core);
         let upkeep =
             Upkeep::new(Arc::clone(&core), source, lifetimes, config.issuer.poll.get(), on_loss, host);
-        Ok(Self { core, address, workers, upkeep })
+        Ok(Self { core, address, workers, upkeep, tls })
     }
 
     /// Where it listens: the port is the real one when port 0 was asked for.
@@ -174,6 +174,9 @@ impl Gateway {
                     .name(name)
                     .spawn(move || runtime.block_on(accept::work(listener, worker, accepting)))?,
             );
+        }
+        if let Some(tls) = self.tls {
+            tokio::spawn(tls.renew(self.core.shutdown.clone()));
         }
         self.core.shutdown.until_stopped(self.upkeep.run()).await;
         let joined = tokio::task::spawn_blocking(move || {

@@ -18,6 +18,7 @@ use crate::timeline::{Stage, Timeline};
 use access::Access;
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use postern_service::live::{Latency, Level, Link, Live, Tally};
+use postern_service::metrics::from_zero;
 use postern_service::names::{
     self, CheckResult, CheckStage, Direction, LinkKind, Outcome, TunnelEnd, UnknownReason,
 };
@@ -77,9 +78,7 @@ impl Recorder {
         let bytes = |way: Direction| counter!(names::TUNNEL_BYTES, Direction::LABEL => way.as_str());
         let ended = |end: &TunnelEnd| histogram!(names::TUNNEL_DURATION, TunnelEnd::LABEL => end.as_str());
         let unknown = |reason: &UnknownReason| {
-            let counter = counter!(names::STORE_UNKNOWN, UnknownReason::LABEL => reason.as_str());
-            counter.increment(0);
-            counter
+            from_zero(counter!(names::STORE_UNKNOWN, UnknownReason::LABEL => reason.as_str()))
         };
         let addresses: Vec<String> = match backend {
             Backend::Embedded(_) => Vec::new(),

@@ -4,7 +4,7 @@
 use crate::dial::Dialled;
 use crate::recorder::{Account, Recorder};
 use bytes::Bytes;
-use postern_service::relay::Relay;
+use postern_service::relay::{Relay, Relayed};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -18,11 +18,33 @@ pub(crate) async fn run<C>(
 ) where
     C: AsyncRead + AsyncWrite + Unpin,
 {
-    let started = Instant::now();
     let _open = recorder.tunnel_opened();
     let relay = Relay::new(client, dialled.stream, &early, Some(idle)).metered(recorder.meter());
     drop(early); // copied; what it shares is HTTP's read buffer, which a tunnel has no use for
-    let relayed = relay.await;
-    recorder.tunnel_closed(started.elapsed(), relayed.ended);
-    account.tunnel_ended(started, &relayed);
+    let mut tunnel = Tunnel { relay, began: Instant::now(), account: Some(account), recorder };
+    let relayed = (&mut tunnel.relay).await;
+    tunnel.tell(&relayed);
+}
+
+/// An open tunnel. Its end is told once, also when it is dropped in the middle, which the drain's deadline does.
+struct Tunnel<'a, C, T> {
+    relay: Relay<C, T>,
+    began: Instant,
+    account: Option<Account>,
+    recorder: &'a Recorder,
+}
+
+impl<C, T> Tunnel<'_, C, T> {
+    fn tell(&mut self, relayed: &Relayed) {
+        if let Some(account) = self.account.take() {
+            self.recorder.tunnel_closed(self.began.elapsed(), relayed.ended);
+            account.tunnel_ended(self.began, relayed);
+        }
+    }
+}
+
+impl<C, T> Drop for Tunnel<'_, C, T> {
+    fn drop(&mut self) {
+        self.tell(&self.relay.cut());
+    }
 }

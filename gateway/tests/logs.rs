@@ -6,6 +6,7 @@
 mod support;
 
 use postern_gateway::config::AccessLog;
+use std::time::Duration;
 use support::client::{Client, connect_with};
 use support::log::Log;
 use support::target::Echo;
@@ -63,12 +64,26 @@ async fn refusals_are_told_by_class_and_accesses_as_far_as_the_operator_wants() 
     for field in ["check_us=", "dial_us=", "ended=\"finished\"", "lasted_ms=", "up=8", "down=8"] {
         assert!(tunnel.contains(field), "{field}: {tunnel}");
     }
+    // One that the drain's deadline cuts off is told of, too.
+    let mut client = Client::connect(gateway.address).await;
+    client.send(connect_with(echo.address, &[&ISSUER.authorization()])).await;
+    client.answer().await.assert_opened();
+    client.send("1234").await;
+    client.take(4).await;
+    gateway.shutdown.drain();
+    gateway.shutdown.wait(Duration::from_millis(1)).await;
+    client.closed_silently().await;
+    gateway.stop().await;
+    let cut = log.taken("postern::access");
+    let [cut] = &cut[..] else { panic!("{cut:#?}") };
+    for field in ["ended=\"cut\"", "lasted_ms=", "up=4", "down=4"] {
+        assert!(cut.contains(field), "{field}: {cut}");
+    }
     for private in
         [&own, &echo.address.to_string(), "secret.example", "hunter2", "bob", "client", "destination"]
     {
         assert!(!lines.iter().any(|line| line.contains(private)), "{private}: {lines:#?}");
     }
-    gateway.stop().await;
 
     let gateway = Running::start_with(|config| config.log.access = AccessLog::Full).await;
     let own = traffic(&gateway, &echo).await;

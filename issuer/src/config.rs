@@ -62,7 +62,7 @@ pub struct Listen {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// A PEM file with the certificate chain, the issuer's own certificate first.
+    /// A PEM file with the certificate chain, the issuer's own certificate first. It and the key are read again on SIGHUP.
     pub certificate: PathBuf,
     /// A PEM file with the certificate's private key, unencrypted.
     pub key: PathBuf,

@@ -35,7 +35,7 @@ use postern_service::drain::Shutdown;
 use postern_service::exit;
 use postern_service::host::Host;
 use postern_service::listen::{self, BindError};
-use postern_service::tls::{self, TlsError};
+use postern_service::tls::{ServerTls, TlsError};
 use postern_token::{DIRECTORY_PATH, UnixSeconds};
 use recorder::Recorder;
 use ring::Ring;
@@ -57,6 +57,7 @@ pub struct Issuer {
     accounts: Arc<Accounts>,
     gate: Gate,
     shutdown: Shutdown,
+    tls: Option<ServerTls>,
 }
 
 impl Issuer {
@@ -69,10 +70,7 @@ impl Issuer {
         config.check()?;
         let gate = host.readiness.gate("issuer");
         let shutdown = host.shutdown.clone();
-        let tls = match &config.tls {
-            Some(tls) => Some(TlsAcceptor::from(tls::server_config(&tls.certificate, &tls.key)?)),
-            None => None,
-        };
+        let tls = config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
         let state = tokio::task::spawn_blocking({
             let config = config.clone();
             move || State::open(&config)
@@ -106,8 +104,9 @@ impl Issuer {
             );
         }
         page::add(&host.live, &routes);
-        let server = Server { routes, tls, limits: config.limits, shutdown: shutdown.clone() };
-        Ok(Self { local, listener, server, store, ring, accounts, gate, shutdown })
+        let acceptor = tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
+        let server = Server { routes, tls: acceptor, limits: config.limits, shutdown: shutdown.clone() };
+        Ok(Self { local, listener, server, tls, store, ring, accounts, gate, shutdown })
     }
 
     /// Where it listens: the port is the real one when port 0 was asked for.
@@ -131,9 +130,12 @@ impl Issuer {
     }
 
     async fn serve(self) {
-        let Self { local, listener, server, store, ring, accounts, gate, shutdown } = self;
+        let Self { local, listener, server, tls, store, ring, accounts, gate, shutdown } = self;
         tracing::info!("the issuer listens on {local}");
         gate.set_ready();
+        if let Some(tls) = tls {
+            tokio::spawn(tls.renew(shutdown.clone()));
+        }
         tokio::select! {
             () = server.serve(listener) => {}
             () = shutdown.stopped() => {}

@@ -6,6 +6,7 @@
 
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use postern_service::live::{Latency, Level, Tally};
+use postern_service::metrics::from_zero;
 use postern_service::names::{self, IssuerOutcome, TokenTypeAsked};
 use std::sync::Arc;
 use std::time::Duration;
@@ -150,7 +151,5 @@ fn issuance(asked: TokenTypeAsked, outcome: IssuerOutcome) -> Counter {
         return Counter::noop();
     }
     let labels = [(TokenTypeAsked::LABEL, asked.as_str()), (IssuerOutcome::LABEL, outcome.as_str())];
-    let counter = counter!(names::ISSUANCES, &labels);
-    counter.increment(0);
-    counter
+    from_zero(counter!(names::ISSUANCES, &labels))
 }

@@ -38,7 +38,7 @@ impl Authority {
     }
 
     pub fn server(&self) -> Arc<rustls::ServerConfig> {
-        postern_service::tls::server_config(&self.certificate, &self.key).unwrap()
+        postern_service::tls::ServerTls::load(&self.certificate, &self.key).unwrap().config()
     }
 
     pub fn client(&self) -> Arc<rustls::ClientConfig> {

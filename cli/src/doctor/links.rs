@@ -1,16 +1,14 @@
 //! `postern doctor --links URL`: the link table of a running process, read from its admin listener.
 
+use super::{PATIENCE, unanswered};
 use crate::failure::Failure;
 use bytes::Bytes;
 use postern_service::http::{ClientOptions, chain, client, fetch_limited};
 use serde::Deserialize;
 use serde_json::Value;
-use std::time::Duration;
 
 /// The largest snapshot that is read: one has some kilobytes.
 const LIMIT: usize = 1 << 20;
-/// How long the process may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// A link that lost more than this share of its attempts of the last ten minutes is called bad.
 const BAD: f64 = 0.01;
 
@@ -72,11 +70,7 @@ pub(super) async fn check(admin: &str) -> Result<(), Failure> {
 
 /// The rows of the link table.
 async fn links(url: &str) -> Result<Vec<Row>, Failure> {
-    let failed = |reason: String| {
-        Failure::runtime(format_args!(
-            "{url}: {reason}; give the admin address of a process that runs, such as http://127.0.0.1:9090"
-        ))
-    };
+    let failed = |reason: String| unanswered(url, reason);
     let body = fetch(url).await.map_err(failed)?;
     let no_snapshot = |error: serde_json::Error| failed(format!("the answer is not a snapshot: {error}"));
     let snapshot: Snapshot = serde_json::from_slice(&body).map_err(no_snapshot)?;

@@ -1,6 +1,7 @@
 //! Metrics: one recorder a process, read as Prometheus text through [`Exporter::render`].
 
 use crate::names::{self, Kind};
+use metrics::Counter;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -61,6 +62,13 @@ fn builder() -> Result<PrometheusBuilder, BuildError> {
         }
     }
     Ok(builder)
+}
+
+/// Has a counter exported before it has counted anything, so that its first increase is seen as one: a series that
+/// appears with the value 1 has no rate.
+pub fn from_zero(counter: Counter) -> Counter {
+    counter.increment(0);
+    counter
 }
 
 /// A thread of its own rather than a task: the recorder outlives any one runtime (tests have many), and without

@@ -65,6 +65,18 @@ struct Patience {
     alarm: Pin<Box<Sleep>>,
 }
 
+impl<C, T> Relay<C, T> {
+    /// What went through it so far, for one that is given up in the middle.
+    #[must_use]
+    pub fn cut(&self) -> Relayed {
+        self.relayed(TunnelEnd::Cut)
+    }
+
+    fn relayed(&self, ended: TunnelEnd) -> Relayed {
+        Relayed { ended, up: self.up.copied, down: self.down.copied }
+    }
+}
+
 impl<C, T> Relay<C, T>
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -82,10 +94,6 @@ where
     #[must_use]
     pub fn metered(self, meter: &Arc<Meter>) -> Self {
         Self { meter: Some(Arc::clone(meter)), ..self }
-    }
-
-    fn relayed(&self, ended: TunnelEnd) -> Relayed {
-        Relayed { ended, up: self.up.copied, down: self.down.copied }
     }
 
     /// A direction that broke is over; the other one gets little time.

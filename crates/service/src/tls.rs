@@ -1,6 +1,9 @@
 //! TLS from certificate files, by rustls with the aws-lc provider (always named: the process default is never asked).
 
+mod server;
+
 pub use rustls::{ClientConfig, ServerConfig};
+pub use server::ServerTls;
 
 use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -13,24 +16,6 @@ use std::sync::Arc;
 
 /// What is offered and expected over TLS: everything here speaks HTTP/1.1.
 const ALPN: &[u8] = b"http/1.1";
-
-/// A server with the certificate chain and private key of two PEM files.
-///
-/// # Errors
-/// Names the file: missing, without a certificate or a key in it, or a key that is not the certificate's.
-pub fn server_config(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
-    let (chain, key_der) = identity(certificate, key)?;
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key_der))
-        .map_err(|source| TlsError::Refused {
-            certificate: certificate.to_owned(),
-            key: key.to_owned(),
-            source,
-        })?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
-    Ok(Arc::new(config))
-}
 
 /// A client that trusts the certificates of one PEM file, or without it those of the platform.
 ///
@@ -49,7 +34,7 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsErr
 /// PEM files.
 ///
 /// # Errors
-/// As [`client_config`] and [`server_config`].
+/// As [`client_config`] and [`ServerTls::load`].
 pub fn store_client_config(
     ca_file: Option<&Path>,
     own: Option<(&Path, &Path)>,

@@ -5,8 +5,9 @@ use http::StatusCode;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use postern_service::drain::Shutdown;
 use postern_service::http::{BodyError, ClientOptions, chain, client, fetch_limited, read_limited, text};
-use postern_service::tls::server_config;
+use postern_service::tls::ServerTls;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -78,7 +79,7 @@ fn client_trusting(ca_file: Option<&Path>) -> reqwest::Client {
 #[tokio::test]
 async fn a_client_that_trusts_the_file_gets_an_answer_and_others_do_not() {
     let files = files();
-    let config = server_config(&files.certificate, &files.key).unwrap();
+    let config = ServerTls::load(&files.certificate, &files.key).unwrap().config();
     let address = serve(Some(TlsAcceptor::from(config))).await;
     let url = format!("https://localhost:{}/", address.port());
 
@@ -88,6 +89,41 @@ async fn a_client_that_trusts_the_file_gets_an_answer_and_others_do_not() {
     let error = client_trusting(None).get(&url).send().await.unwrap_err();
     let said = chain(&error);
     assert!(said.contains("certificate"), "{said}");
+}
+
+/// Authorities renew certificates every few weeks; a restart for it would cut tunnels.
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_after_a_reload_and_a_broken_one_never() {
+    let (files, renewed) = (files(), self::files());
+    let tls = ServerTls::load(&files.certificate, &files.key).unwrap();
+    let address = serve(Some(TlsAcceptor::from(tls.config()))).await;
+    let shutdown = Shutdown::new();
+    let renewing = tokio::spawn(tls.renew(shutdown.clone()));
+    let url = format!("https://localhost:{}/", address.port());
+    let (before, after) = (files.directory.path().join("before.pem"), renewed.certificate.clone());
+    std::fs::copy(&files.certificate, &before).unwrap();
+    // A client of its own each time: one connection is kept for as long as its client.
+    let accepted = async |trusted: &Path| client_trusting(Some(trusted)).get(&url).send().await.is_ok();
+    assert!(accepted(&before).await);
+    assert!(!accepted(&after).await);
+
+    std::fs::copy(&renewed.certificate, &files.certificate).unwrap();
+    assert!(accepted(&before).await, "nothing is read before the reload");
+    shutdown.reload(); // a certificate without its key
+    tokio::task::yield_now().await;
+    assert!(accepted(&before).await);
+
+    std::fs::copy(&renewed.key, &files.key).unwrap();
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while !accepted(&after).await {
+            shutdown.reload();
+        }
+    })
+    .await
+    .expect("the renewed certificate is shown");
+    assert!(!accepted(&before).await);
+    shutdown.stop();
+    renewing.await.unwrap();
 }
 
 #[tokio::test]
@@ -118,7 +154,7 @@ fn what_is_wrong_with_the_files_is_said_by_name() {
     let missing = files.directory.path().join("missing.pem");
     let broken = files.directory.path().join("broken.pem");
     std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n").unwrap();
-    let said = |certificate: &Path, key: &Path| server_config(certificate, key).unwrap_err().to_string();
+    let said = |certificate: &Path, key: &Path| ServerTls::load(certificate, key).unwrap_err().to_string();
 
     assert!(said(&missing, key).starts_with(&format!("cannot read {}: ", missing.display())));
     assert!(said(certificate, &missing).starts_with(&format!("cannot read {}: ", missing.display())));
@@ -136,7 +172,7 @@ fn what_is_wrong_with_the_files_is_said_by_name() {
 #[test]
 fn only_http_1_1_is_offered() {
     let files = files();
-    let config = server_config(&files.certificate, &files.key).unwrap();
+    let config = ServerTls::load(&files.certificate, &files.key).unwrap().config();
     assert_eq!(config.alpn_protocols, [b"http/1.1"]);
     let config: Arc<_> = postern_service::tls::client_config(None).unwrap();
     assert_eq!(config.alpn_protocols, [b"http/1.1"]);

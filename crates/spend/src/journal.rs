@@ -24,7 +24,6 @@ pub struct Journal {
     pub health: Duration,
     /// Never more than its inline room, whose last place is for one that is under way and will be left out.
     exchanges: SmallVec<[Exchange; MOST + 1]>,
-    left_out: usize,
 }
 
 /// One command and its reply, or one attempt at it: a retry through another door is an exchange of its own.
@@ -61,23 +60,6 @@ impl Journal {
         &self.exchanges[..self.exchanges.len().min(MOST)]
     }
 
-    /// How many exchanges came after those that are listed.
-    #[must_use]
-    pub fn left_out(&self) -> usize {
-        self.left_out
-    }
-
-    /// Adds what another journal holds: the waits, and the exchanges behind the own.
-    pub fn absorb(&mut self, other: Self) {
-        self.pool += other.pool;
-        self.health += other.health;
-        for exchange in other.exchanges {
-            self.exchanges.push(exchange);
-            self.keep_most();
-        }
-        self.left_out += other.left_out;
-    }
-
     /// An exchange begins now.
     pub(crate) fn begin(&mut self, verb: Verb, door: Option<u8>) -> Entry<'_> {
         let began = Instant::now();
@@ -96,10 +78,7 @@ impl Journal {
     }
 
     fn keep_most(&mut self) {
-        if self.exchanges.len() > MOST {
-            self.exchanges.truncate(MOST);
-            self.left_out += 1;
-        }
+        self.exchanges.truncate(MOST);
     }
 }
 
@@ -145,8 +124,7 @@ mod tests {
     use super::*;
 
     fn journal(number: usize) -> Journal {
-        let mut journal =
-            Journal { pool: Duration::from_secs(2), health: Duration::from_secs(1), ..Default::default() };
+        let mut journal = Journal::default();
         for index in 0..number {
             journal.begin(Verb::Add, u8::try_from(index).ok()).end(Ended::Stored);
         }
@@ -158,23 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn the_first_are_listed_and_the_others_counted() {
+    fn the_first_are_listed() {
         let journal = journal(MOST + 2);
         assert_eq!(doors(&journal), [Some(0), Some(1), Some(2), Some(3)]);
-        assert_eq!(journal.left_out(), 2);
         assert!(!journal.exchanges.spilled(), "on the heap");
-    }
-
-    #[test]
-    fn one_journal_absorbs_another() {
-        let mut one = journal(3);
-        one.absorb(journal(0));
-        assert_eq!((one.exchanges().len(), one.left_out()), (3, 0));
-        one.absorb(journal(MOST + 1));
-        assert_eq!(doors(&one), [Some(0), Some(1), Some(2), Some(0)]);
-        assert_eq!(one.left_out(), 4);
-        assert_eq!((one.pool, one.health), (Duration::from_secs(6), Duration::from_secs(3)));
-        assert!(!one.exchanges.spilled(), "on the heap");
     }
 
     #[test]

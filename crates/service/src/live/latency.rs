@@ -101,18 +101,20 @@ impl Windows {
     pub fn spreads(&self) -> [Option<Spread>; 3] {
         let mut short = Histogram::with_config(&config());
         self.seconds.iter().for_each(|second| add(&mut short, second));
-        let mut middle = self.piece.clone();
-        self.pieces.iter().rev().take(MIDDLE).for_each(|piece| add(&mut middle, piece));
-        let mut long = self.piece.clone();
-        self.pieces.iter().for_each(|piece| add(&mut long, piece));
-        [spread(&short), spread(&middle), spread(&long)]
+        [spread(&short), self.spread_of(MIDDLE), self.spread_of(LONG)]
     }
 
     /// The spread over the longest window.
     #[must_use]
     pub fn spread(&self) -> Option<Spread> {
-        let [.., long] = self.spreads();
-        long
+        self.spread_of(LONG)
+    }
+
+    /// The spread over the last pieces, with the one that is not complete.
+    fn spread_of(&self, pieces: usize) -> Option<Spread> {
+        let mut sum = self.piece.clone();
+        self.pieces.iter().rev().take(pieces).for_each(|piece| add(&mut sum, piece));
+        spread(&sum)
     }
 
     /// The last second, in buckets with these upper bounds (in seconds) and one for the rest.

@@ -1,6 +1,7 @@
 //! Links: how each hop to another program behaves, so that one look tells which of them is bad.
 
 use super::{Latency, Section, Show, Table, Windows};
+use crate::metrics::from_zero;
 use crate::names::{self, LinkKind};
 use metrics::{Counter, Histogram, counter, histogram};
 use parking_lot::Mutex;
@@ -34,7 +35,10 @@ impl Link {
             attempts: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             latency: Latency::default(),
-            counters: (from_zero(names::LINK_ATTEMPTS, &labels), from_zero(names::LINK_LOST, &labels)),
+            counters: (
+                from_zero(counter!(names::LINK_ATTEMPTS, &labels)),
+                from_zero(counter!(names::LINK_LOST, &labels)),
+            ),
             histogram: histogram!(names::LINK_DURATION, &labels),
         }))
     }
@@ -60,13 +64,6 @@ impl Link {
     pub fn totals(&self) -> (u64, u64) {
         (self.0.attempts.load(Relaxed), self.0.lost.load(Relaxed))
     }
-}
-
-/// A counter that is exported before it has counted anything: its first loss is seen as an increase.
-fn from_zero(name: &'static str, labels: &[(&'static str, String)]) -> Counter {
-    let counter = counter!(name, labels);
-    counter.increment(0);
-    counter
 }
 
 impl std::fmt::Debug for Link {

@@ -1,5 +1,6 @@
 //! Metrics that the page shows too. The recorder's handles cannot be read, so these count beside them.
 
+use crate::metrics::from_zero;
 use metrics::{Counter, Gauge};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -13,8 +14,7 @@ impl Tally {
     /// Counts into `counter` as well.
     #[must_use]
     pub fn new(counter: Counter) -> Self {
-        counter.increment(0); // it is exported from now on, and a rate has something to begin with
-        Self { counter, total: AtomicU64::new(0) }
+        Self { counter: from_zero(counter), total: AtomicU64::new(0) }
     }
 
     /// Counts.

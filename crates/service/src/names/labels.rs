@@ -158,6 +158,8 @@ label! {
         Broken = "broken",
         /// No byte moved for too long.
         Idle = "idle",
+        /// The gateway stopped: it was still open at the drain's deadline.
+        Cut = "cut",
     }
 }
 

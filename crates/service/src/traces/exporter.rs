@@ -1,6 +1,7 @@
 //! The way to the collector: a bounded queue, and a thread that empties it.
 
 use super::TracerError;
+use crate::metrics::from_zero;
 use crate::names::{self, SpanEnded};
 use metrics::{Counter, counter};
 use opentelemetry_otlp::WithExportConfig;
@@ -40,9 +41,7 @@ impl Drop for Exporter {
 }
 
 fn spans(ended: SpanEnded) -> Counter {
-    let counter = counter!(names::SPANS, SpanEnded::LABEL => ended.as_str());
-    counter.increment(0);
-    counter
+    from_zero(counter!(names::SPANS, SpanEnded::LABEL => ended.as_str()))
 }
 
 impl Exporter {

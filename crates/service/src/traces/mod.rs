@@ -22,6 +22,7 @@ pub use config::TracingConfig;
 pub use opentelemetry::Value;
 pub use span::{Attribute, Span, Trace};
 
+use crate::metrics::from_zero;
 use crate::names::{self, TraceKept};
 use exporter::Exporter;
 use http::HeaderMap;
@@ -80,16 +81,14 @@ impl Tracer {
     pub fn start(config: &TracingConfig, service: &'static str) -> Result<Self, TracerError> {
         config.check()?;
         let Some(endpoint) = &config.endpoint else { return Ok(Self::default()) };
-        let kept =
-            TraceKept::ALL.iter().map(|kept| counter!(names::TRACES, TraceKept::LABEL => kept.as_str()));
-        let kept: Vec<Counter> = kept.inspect(|counter| counter.increment(0)).collect();
+        let kept = |kept: &TraceKept| from_zero(counter!(names::TRACES, TraceKept::LABEL => kept.as_str()));
         Ok(Self(Some(Arc::new(Active {
             sample_ratio: config.sample_ratio,
             slow: config.slow.get(),
             accept_context: config.accept_context,
             limit: Limit::per_second(config.most_kept),
             exporter: Exporter::start(endpoint, service, config.queue)?,
-            kept,
+            kept: TraceKept::ALL.iter().map(kept).collect(),
         }))))
     }
 

@@ -1,0 +1,92 @@
+//! A server's certificate, which is renewed while it serves: authorities give them for weeks, and tunnels last for hours.
+
+use super::{ALPN, TlsError, identity, provider};
+use crate::drain::Shutdown;
+use arc_swap::ArcSwap;
+use rustls::ServerConfig;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A server with the certificate chain and private key of two PEM files.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    config: Arc<ServerConfig>,
+    identity: Arc<Identity>,
+}
+
+/// What is shown to clients, and where it was read.
+#[derive(Debug)]
+struct Identity {
+    certificate: PathBuf,
+    key: PathBuf,
+    shown: ArcSwap<CertifiedKey>,
+}
+
+impl ServerTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// Names the file: missing, without a certificate or a key in it, or a key that is not the certificate's.
+    pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let identity = Arc::new(Identity {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            shown: ArcSwap::new(read(certificate, key)?),
+        });
+        let resolver: Arc<dyn ResolvesServerCert> = Arc::<Identity>::clone(&identity);
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Provider)?
+            .with_no_client_auth()
+            .with_cert_resolver(resolver);
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Self { config: Arc::new(config), identity })
+    }
+
+    /// What connections are accepted with.
+    #[must_use]
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config)
+    }
+
+    /// Reads the files again whenever a reload is asked for, until the stop. Connections that are open keep what they
+    /// have; files that cannot be used change nothing, and the log says why.
+    pub async fn renew(self, shutdown: Shutdown) {
+        let mut reloads = shutdown.reloads();
+        let renewing = async {
+            loop {
+                reloads.next().await;
+                match self.read_again() {
+                    Ok(()) => tracing::info!(
+                        certificate = %self.identity.certificate.display(),
+                        "the certificate was read again, and is shown to new connections"
+                    ),
+                    Err(error) => tracing::warn!("the certificate stays as it was: {error}"),
+                }
+            }
+        };
+        shutdown.until_stopped(renewing).await;
+    }
+
+    fn read_again(&self) -> Result<(), TlsError> {
+        let Identity { certificate, key, shown } = &*self.identity;
+        shown.store(read(certificate, key)?);
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for Identity {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.shown.load_full())
+    }
+}
+
+fn read(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, TlsError> {
+    let (chain, key_der) = identity(certificate, key)?;
+    let certified = CertifiedKey::from_der(chain, key_der, &provider()).map_err(|source| {
+        TlsError::Refused { certificate: certificate.to_owned(), key: key.to_owned(), source }
+    })?;
+    Ok(Arc::new(certified))
+}

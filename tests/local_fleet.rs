@@ -1,0 +1,168 @@
+//! `deploy/local/fleet`: one command, and a whole fleet answers on loopback; one signal, and nothing of it is left.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use support::process::Postern;
+use support::{admin, proxy, target, tokens};
+use tempfile::TempDir;
+
+/// What the script may know of the caller's machine.
+const PASSED_ON: [&str; 3] = ["POSTERN_MCROUTER", "POSTERN_JAEGER", "POSTERN_PROMETHEUS"];
+/// A store that is slow, for the machine is busy, is not what these tests are about.
+const PATIENT: [&str; 3] = [
+    "POSTERN_STORE_MEMCACHED_TIMEOUT",
+    "POSTERN_STORE_MEMCACHED_CONNECT_TIMEOUT",
+    "POSTERN_STORE_MEMCACHED_CHECKOUT_TIMEOUT",
+];
+
+fn script(data: &Path, binary: &str) -> Command {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/local/fleet");
+    let mut command = Command::new(path);
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name == "RUST_LOG" || name.starts_with("POSTERN_") && !PASSED_ON.contains(&name.as_str()) {
+            command.env_remove(name);
+        }
+    }
+    command.envs(PATIENT.map(|name| (name, "20s")));
+    command.args(["--open-egress", "--patience", "60", "--binary", binary, "--data"]).arg(data);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// What `fleet.env` says, which is written when everything is ready.
+struct Facts(BTreeMap<String, String>);
+
+impl Facts {
+    fn read(data: &Path) -> Self {
+        let text = std::fs::read_to_string(data.join("fleet.env")).unwrap();
+        let facts = text.lines().map(|line| {
+            let (name, value) = line.split_once('=').unwrap();
+            (name.to_owned(), value.trim_matches('\'').to_owned())
+        });
+        Self(facts.collect())
+    }
+
+    fn all(&self, name: &str) -> Vec<&str> {
+        let value = self.0.get(name).unwrap_or_else(|| panic!("no {name} in {:?}", self.0));
+        value.split(' ').collect()
+    }
+
+    fn one(&self, name: &str) -> &str {
+        let [value] = self.all(name)[..] else { panic!("{name} is {:?}", self.0[name]) };
+        value
+    }
+
+    /// Every process of the fleet, the script aside: variable and process.
+    fn processes(&self) -> Vec<(String, Process)> {
+        let names = self.0.keys().filter(|name| name.ends_with("_PID") || name.ends_with("_PIDS"));
+        let pids = names.filter(|name| *name != "FLEET_PID").flat_map(|name| {
+            self.all(name).into_iter().map(|pid| (name.clone(), Process::of(pid)))
+        });
+        pids.collect()
+    }
+}
+
+/// A process by its id and the time of its start, for ids come round again.
+struct Process {
+    stat: PathBuf,
+    born: String,
+}
+
+impl Process {
+    fn of(pid: &str) -> Self {
+        let stat = PathBuf::from(format!("/proc/{pid}/stat"));
+        let born = Self::born(&stat).unwrap_or_else(|| panic!("process {pid} does not run"));
+        Self { stat, born }
+    }
+
+    fn runs(&self) -> bool {
+        Self::born(&self.stat).is_some_and(|born| born == self.born)
+    }
+
+    /// The 22nd field; the second may have blanks in it, and ends with the last bracket.
+    fn born(stat: &Path) -> Option<String> {
+        let text = std::fs::read_to_string(stat).ok()?;
+        let (_, fields) = text.rsplit_once(") ")?;
+        fields.split(' ').nth(19).map(str::to_owned)
+    }
+}
+
+fn address(url: &str) -> SocketAddr {
+    url.trim_start_matches("http://").parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind() {
+    let home = TempDir::new().unwrap();
+    let fleet = Postern::start(script(home.path(), env!("CARGO_BIN_EXE_postern")));
+    fleet.says("that it is ready", |stdout, _| stdout.contains("\nReady.").then_some(()));
+    let facts = Facts::read(home.path());
+    let (gateways, admins) = (facts.all("GATEWAYS"), facts.all("ADMINS"));
+    assert_eq!((gateways.len(), admins.len()), (2, 2));
+    assert_eq!((facts.all("MEMCACHED").len(), facts.all("ROUTERS").len()), (3, 2));
+    for url in admins.iter().copied().chain([facts.one("ISSUER_ADMIN"), facts.one("AGENT_ADMIN")]) {
+        assert_eq!(admin::page(address(url), "/readyz").await, "ready\n", "{url}");
+    }
+
+    // One token, good at one gateway, is spent at the other.
+    let token = tokens::mint(facts.one("ISSUER"), gateways[0], 1).remove(0);
+    let echo = target::echo().await.to_string();
+    let mut stream = proxy::dial(address(gateways[0])).await.unwrap();
+    let head = proxy::connect(&mut stream, &echo, Some(&token)).await.unwrap();
+    assert_eq!(head.status, 200, "{head:?}");
+    proxy::echoes(&mut stream, b"through gateway A").await.unwrap();
+    let mut other = proxy::dial(address(gateways[1])).await.unwrap();
+    let replay = proxy::connect(&mut other, &echo, Some(&token)).await.unwrap();
+    assert!(replay.says_spent(), "{replay:?}");
+    drop((stream, other)); // the drain waits for open tunnels
+
+    let web = target::web(Ipv4Addr::LOCALHOST).await;
+    let mut stream = proxy::dial(address(facts.one("AGENT"))).await.unwrap();
+    let page = proxy::get(&mut stream, &web.to_string(), None).await.unwrap();
+    assert_eq!((page.status, page.body.as_str()), (200, target::PAGE), "{page:?}");
+
+    // One that is killed is named, and the others go on.
+    let processes = facts.processes();
+    assert!(processes.len() >= 9, "{:?}", facts.0);
+    let victim = facts.all("MEMCACHED_PIDS")[0];
+    assert!(Command::new("kill").args(["-s", "KILL", victim]).status().unwrap().success());
+    fleet.says("which one ended", |_, stderr| stderr.contains("memcached-1 was ended by signal 9").then_some(()));
+    let running = processes.iter().filter(|(_, process)| process.runs()).count();
+    assert_eq!(running, processes.len() - 1);
+
+    fleet.terminate().assert_stopped();
+    let left: Vec<_> = processes.iter().filter(|(_, process)| process.runs()).map(|(name, _)| name).collect();
+    assert!(left.is_empty(), "still run: {left:?}");
+    assert!(!home.path().join("fleet.env").exists(), "fleet.env tells of what is gone");
+}
+
+#[test]
+fn a_fleet_that_cannot_start_says_why_and_leaves_nothing_behind() {
+    let home = TempDir::new().unwrap();
+    let ended = Postern::start(script(home.path(), "/bin/false")).ended();
+    assert_eq!(ended.code, Some(1), "{ended:#?}");
+    assert!(ended.stderr.contains("issuer ended with exit code 1"), "{ended:#?}");
+    assert!(!home.path().join("fleet.env").exists());
+    let listened: Vec<SocketAddr> =
+        ended.stdout.split_whitespace().filter_map(|word| word.trim_start_matches("http://").parse().ok()).collect();
+    assert!(listened.len() >= 6, "{ended:#?}");
+    for address in listened {
+        assert!(std::net::TcpStream::connect(address).is_err(), "{address} still listens: {ended:#?}");
+    }
+}
+
+#[test]
+fn one_data_folder_has_one_fleet() {
+    let home = TempDir::new().unwrap();
+    let lock = std::fs::File::create(home.path().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let ended = Postern::start(script(home.path(), env!("CARGO_BIN_EXE_postern"))).ended();
+    assert_eq!(ended.code, Some(1), "{ended:#?}");
+    assert!(ended.stderr.contains("another fleet runs in"), "{ended:#?}");
+}
