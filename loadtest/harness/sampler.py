@@ -146,6 +146,20 @@ class Memory:
         self.flat = self.growth - self.explained <= self.allowed
 
 
+def self_test():
+    """Raises AssertionError when memory that leaks is called flat, or memory that does not is not."""
+    def hour(rss, keys=lambda second: 0):
+        return Memory([{"seconds": second, "rss": rss(second), "cache_keys": keys(second)} for second in range(0, 3600, 15)])
+
+    mib = 1 << 20
+    assert hour(lambda second: 20 * mib + mib * (second % 45) // 45).flat, "memory that goes up and down"
+    assert hour(lambda second: 20 * mib + min(second, 900) * 8192).flat, "a warm-up in the first half"
+    assert not hour(lambda second: 20 * mib + second * 1024).flat, "a leak of a KiB a second"
+    keys = lambda second: 20 * second
+    assert hour(lambda second: 20 * mib + keys(second) * 40, keys).flat, "what the cache of spent tokens takes"
+    assert not hour(lambda second: 20 * mib + keys(second) * 100, keys).flat, "a leak beside the cache"
+
+
 # ---- A picture ------------------------------------------------------------------------------------------------------
 
 COLOURS = ("#2563a8", "#c2571a", "#3d8b40", "#8e44ad", "#7a7a7a", "#b8860b", "#11827b", "#a83252")

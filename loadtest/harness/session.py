@@ -121,6 +121,10 @@ class Session:
             tokens = self.home / f"{folder.name}.tokens"
             say(f"minting {first} tokens")
             deployed.mint(self.binary, deployment, first, tokens)
+        with open(tokens) as file:
+            there = sum(1 for _ in file)
+        if there < first:
+            raise Failed(f"{tokens} has {there} tokens, and {first} are needed")
         return {
             "gateways": deployment.gateways, "agent": deployment.agent, "issuer": deployment.issuer,
             "target": self.asked.target or self.target.answering,
