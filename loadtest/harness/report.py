@@ -16,8 +16,10 @@ def commit():
         done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else ""
 
-    found = os.environ.get("POSTERN_COMMIT") or git("rev-parse", "--short", "HEAD") or "unknown"
-    return found + (" with changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    if named := os.environ.get("POSTERN_COMMIT"):
+        return named
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + (" with changes" if changed else "")
 
 
 def command():

@@ -133,7 +133,7 @@ SCENARIOS = {
         "store", 1, 60, steady, asks_for=("gateways", "memcached"), must_see=("admitted", "busy"), during=Outage),
     "ramp": Scenario(
         "How many tunnels a second, until they take too long or are refused?",
-        "fleet", 1, 3000, ramp, script="raw", unexpected=1, during=Saturation),
+        "fleet", 1, 1500, ramp, script="raw", unexpected=1, during=Saturation),
     "soak": Scenario(
         "Does anything grow that should not in an hour of everything, and is any token admitted twice?",
         "fleet", 60, 50, soak, unexpected=0.01, asks_for=("gateways", "agent"), sampled=True),
