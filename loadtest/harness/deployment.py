@@ -134,14 +134,15 @@ def start_up(binary, home):
     return found
 
 
-def start_fleet(binary, home, memcached=3, routers=2, gateways=2, env=None, script=FLEET):
+def start_fleet(binary, home, memcached=3, routers=2, gateways=2, env=None):
     """deploy/local/fleet, without what only watches."""
     data = home / "fleet"
-    command = [script, "--binary", binary, "--data", data, "--open-egress", "--memcached", memcached, "--routers", routers,
-               "--gateways", gateways, "--without", "jaeger,prometheus,grafana"]
+    command = [FLEET, "--binary", binary, "--data", data, "--open-egress", "--memcached", memcached,
+               "--routers", routers, "--gateways", gateways, "--without", "jaeger,prometheus,grafana"]
     with open(home / "fleet.out", "wb") as out:
         process = subprocess.Popen(
-            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **(env or {})})
+            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            env={**os.environ, **(env or {})})
     deadline = time.monotonic() + PATIENCE
     while not (data / "fleet.env").exists():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -149,8 +150,8 @@ def start_fleet(binary, home, memcached=3, routers=2, gateways=2, env=None, scri
             raise Failed(f"deploy/local/fleet did not come up:\n{(home / 'fleet.out').read_text()}")
         time.sleep(0.05)
     plural = lambda count, word: f"{count} {word}" + ("s" if count > 1 else "")
-    found = of_env(data / "fleet.env", f"{plural(gateways, 'gateway')}, {plural(routers, 'router')} and {memcached} memcached "
-                   "by deploy/local/fleet")
+    described = f"{plural(gateways, 'gateway')}, {plural(routers, 'router')} and {memcached} memcached"
+    found = of_env(data / "fleet.env", f"{described} by deploy/local/fleet")
     found.alone = True
     found._stop.callback(end, process)
     return found

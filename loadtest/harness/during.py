@@ -69,8 +69,8 @@ class Outage:
             return
         late = [answer for at, answer in after if back and at >= back + self.EDGE]
         busy = sum(answer != "admitted" for answer in late)
-        yield Held(f"refusals later than {self.EDGE:.0f} s after that", f"{busy} of {len(late)}", "some asked, at most 1 %",
-                   bool(late) and busy <= len(late) / 100)
+        yield Held(f"refusals later than {self.EDGE:.0f} s after that", f"{busy} of {len(late)}",
+                   "some asked, at most 1 %", bool(late) and busy <= len(late) / 100)
 
 
 class Saturation:
@@ -131,4 +131,5 @@ class Saturation:
         budgets = f"p99 {self.P99_MS} ms, {100 * self.REFUSED:.0f} % refused"
         result.notes.append(f"Budgets ({budgets}) broken at {self.broke}." if self.broke else
                             f"The budgets ({budgets}) held to the end of the ramp: it did not reach saturation.")
-        yield Held("tunnels a second within the budgets", f"{self.held}", f"at least {self.FLOOR}", self.held >= self.FLOOR)
+        yield Held("tunnels a second within the budgets", f"{self.held}", f"at least {self.FLOOR}",
+                   self.held >= self.FLOOR)

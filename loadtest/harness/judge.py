@@ -81,7 +81,8 @@ def ratios(found, compared, limit, from_ms):
         if share == 50 or quiet.count() < ENOUGH[share]:
             continue
         before, after = quiet.percentiles()[nth], busy.percentiles()[nth]
-        yield Held(f"p{share} of {compared} beside baseline", f"{after:.2f} ms beside {before:.2f} ms, {after / before:.1f} times",
+        yield Held(f"p{share} of {compared} beside baseline",
+                   f"{after:.2f} ms beside {before:.2f} ms, {after / before:.1f} times",
                    f"at most {limit} times, or {from_ms} ms", after <= max(limit * before, from_ms))
 
 
@@ -91,5 +92,5 @@ def seen(check, classes):
         return
     answers = {answer for counter in check.answers.values() for answer in counter}
     missing = [wanted for wanted in classes if wanted not in answers]
-    yield Held("answers that must be seen", "all" if not missing else "none of " + ", ".join(missing), ", ".join(classes),
+    yield Held("answers that must be seen", "none of " + ", ".join(missing) if missing else "all", ", ".join(classes),
                not missing)

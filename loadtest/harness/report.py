@@ -8,7 +8,8 @@ def machine():
     with open("/proc/cpuinfo") as file:
         models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
-    return f"{len(models)} × {models[0] if models else platform.machine()}, Linux {platform.release()}, load averages {load}"
+    model = models[0] if models else platform.machine()
+    return f"{len(models)} × {model}, Linux {platform.release()}, load averages at the end {load}"
 
 
 def commit():
@@ -71,7 +72,8 @@ def write(out, results, started, binary):
     for result in results:
         for name, phase in sorted(result.phases.items(), key=lambda item: item[1].first):
             times = "  ".join(f"p{share} {value:7.2f}" for share, value in zip((50, 95, 99), phase.percentiles()))
-            print(f"{result.name + '/' + name:24} {phase.rate():7.1f}/s  {times} ms  " + ", ".join(f"{answer} {len(waits)}" for answer, waits in sorted(phase.waiting.items())))
+            answers = ", ".join(f"{answer} {len(waits)}" for answer, waits in sorted(phase.waiting.items()))
+            print(f"{result.name + '/' + name:24} {phase.rate():7.1f}/s  {times} ms  {answers}")
         broken = [threshold.name for threshold in result.thresholds if not threshold.held]
         print(f"{result.name:24} " + (f"BROKEN: {'; '.join(broken)}" if broken else
                                       f"all {len(result.thresholds)} thresholds held"))

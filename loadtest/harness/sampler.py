@@ -149,7 +149,8 @@ class Memory:
 def self_test():
     """Raises AssertionError when memory that leaks is called flat, or memory that does not is not."""
     def hour(rss, keys=lambda second: 0):
-        return Memory([{"seconds": second, "rss": rss(second), "cache_keys": keys(second)} for second in range(0, 3600, 15)])
+        sample = lambda second: {"seconds": second, "rss": rss(second), "cache_keys": keys(second)}
+        return Memory([sample(second) for second in range(0, 3600, 15)])
 
     mib = 1 << 20
     assert hour(lambda second: 20 * mib + mib * (second % 45) // 45).flat, "memory that goes up and down"
@@ -162,30 +163,38 @@ def self_test():
 
 # ---- A picture ------------------------------------------------------------------------------------------------------
 
-COLOURS = ("#2563a8", "#c2571a", "#3d8b40", "#8e44ad", "#7a7a7a", "#b8860b", "#11827b", "#a83252")
+COLOURS = ("#2563a8", "#c2571a", "#3d8b40", "#8e44ad", "#7a7a7a", "#b8860b", "#11827b", "#a83252", "#000000", "#d4a017",
+           "#5f9ea0")
 
 
 def svg(sampler, names):
     """Resident memory and file descriptors of the named processes, one below the other."""
     width, height, left, top, gap = 760, 200, 70, 40, 60
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width + left + 150} {2 * height + top + gap + 40}" '
-             'font-family="sans-serif" font-size="12">', '<rect width="100%" height="100%" fill="white"/>']
     longest = max(sample["seconds"] for sample in sampler.samples)
-    for row, (field, unit, title) in enumerate((("rss", 1 << 20, "Resident memory, MiB"), ("fds", 1, "Open file descriptors"))):
-        base = top + row * (height + gap)
+    box = f"0 0 {width + left + 150} {2 * height + top + gap + 40}"
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" font-family="sans-serif" font-size="12">',
+             '<rect width="100%" height="100%" fill="white"/>']
+
+    def text(x, y, said, more=""):
+        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" {more}>{said}</text>')
+
+    charts = (("rss", 1 << 20, "Resident memory, MiB"), ("fds", 1, "Open file descriptors"))
+    for nth, (field, unit, title) in enumerate(charts):
+        base = top + nth * (height + gap)
         lines = {name: [(s["seconds"], s[field] / unit) for s in sampler.of(name) if field in s] for name in names}
         most = max((y for line in lines.values() for _, y in line), default=1) * 1.1
-        parts.append(f'<text x="{left}" y="{base - 10}" font-weight="bold">{title}</text>')
+        text(left, base - 10, title, 'font-weight="bold"')
         for step in range(5):
             y = base + height - height * step / 4
             parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-            parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{most * step / 4:.0f}</text>')
+            text(left - 8, y + 4, f"{most * step / 4:.0f}", 'text-anchor="end"')
         for step in range(7):
-            x = left + width * step / 6
-            parts.append(f'<text x="{x:.1f}" y="{base + height + 16}" text-anchor="middle">{longest * step / 360:.0f} min</text>')
+            minutes = f"{longest * step / 360:.1f}".removesuffix(".0")
+            text(left + width * step / 6, base + height + 16, f"{minutes} min", 'text-anchor="middle"')
         for number, (name, line) in enumerate(lines.items()):
             colour = COLOURS[number % len(COLOURS)]
-            points = " ".join(f"{left + width * x / longest:.1f},{base + height - height * y / most:.1f}" for x, y in line)
+            at = lambda x, y: f"{left + width * x / longest:.1f},{base + height - height * y / most:.1f}"
+            points = " ".join(at(x, y) for x, y in line)
             parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{points}"/>')
-            parts.append(f'<text x="{left + width + 10}" y="{base + 14 + 16 * number}" fill="{colour}">{name}</text>')
+            text(left + width + 10, base + 14 + 16 * number, name, f'fill="{colour}"')
     return "\n".join([*parts, "</svg>\n"])

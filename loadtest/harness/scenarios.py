@@ -58,8 +58,8 @@ class Scenario:
 
 
 RATIO = 5
-# Below this a ratio says more of the machine than of Postern, for k6, the target and Postern share its cores. It is half of
-# the time that a gateway waits for the store by default.
+# Below this a ratio says more of the machine than of Postern, for k6, the target and Postern share its cores. It is half
+# of the time that a gateway waits for the store by default.
 RATIO_FROM_MS = 50
 
 
@@ -126,8 +126,8 @@ SCENARIOS = {
         "fleet", 1, 100, loaded(tokens=0), asks_for=("gateways", "issuer"), compared="loaded"),
     "flood": Scenario(
         "More token requests at once than the issuer takes: does it shed them, and do tunnels go on meanwhile?",
-        "fleet", 1, 30, flood, asks_for=("gateways", "issuer"), burst=64, compared="loaded", must_see=("issued", "busy"),
-        env={"POSTERN_SIGNING_THREADS": "1", "POSTERN_SIGNING_QUEUE": "16"}),
+        "fleet", 1, 30, flood, asks_for=("gateways", "issuer"), burst=64, compared="loaded",
+        must_see=("issued", "busy"), env={"POSTERN_SIGNING_THREADS": "1", "POSTERN_SIGNING_QUEUE": "16"}),
     "outage": Scenario(
         "The store is frozen and comes back: is nothing admitted in doubt, and does everything work again?",
         "store", 1, 60, steady, asks_for=("gateways", "memcached"), must_see=("admitted", "busy"), during=Outage),

@@ -129,7 +129,8 @@ class Session:
             "gateways": deployment.gateways, "agent": deployment.agent, "issuer": deployment.issuer,
             "target": self.asked.target or self.target.answering,
             "holding": self.asked.holding_target or self.target.holding,
-            "tokens": str(tokens.resolve()), "burst": scenario.burst, "shares": shares, "unexpected": scenario.unexpected,
+            "tokens": str(tokens.resolve()), "shares": shares,
+            "burst": scenario.burst, "unexpected": scenario.unexpected,
             "phases": {phase.name: phase.options() for phase in phases},
             "seconds": max(phase.start + phase.seconds for phase in phases),
         }

@@ -56,7 +56,8 @@ function request(key) {
 function post(key, body) {
     const headers = { 'Content-Type': TYPE };
     if (__ENV.POSTERN_API_KEY) headers.Authorization = `Bearer ${__ENV.POSTERN_API_KEY}`;
-    return { method: 'POST', url: key.url, body: body.buffer, params: { headers, responseType: 'binary', timeout: '60s' } };
+    const params = { headers, responseType: 'binary', timeout: '60s' };
+    return { method: 'POST', url: key.url, body: body.buffer, params };
 }
 
 function isSignature(key, body, signature) {
