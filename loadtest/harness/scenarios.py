@@ -50,12 +50,15 @@ class Scenario:
     unexpected: float = 0.001
     asks_for: tuple = ("gateways",)  # what a given deployment must have
     env: dict = field(default_factory=dict)  # of a fleet that is started for it
-    burst: int = 400  # requests at once: more than an issuer has places for by default
     compared: str = ""  # the phase whose p95 and p99 may be RATIO times those of the phase "baseline"
     must_see: tuple = ()  # classes of answers without which the run has not asked its question
     during: type | None = None  # what the runner does meanwhile
     sampled: bool = False
 
+
+# Token requests at once in the flood: more than the issuer of FLOODED has places for, and than any has by default.
+FLOODED = {"POSTERN_SIGNING_THREADS": "1", "POSTERN_SIGNING_QUEUE": "16"}
+BURST, BURST_OF_GIVEN = 64, 400
 
 RATIO = 5
 # Below this a ratio says more of the machine than of Postern, for k6, the target and Postern share its cores. It is half
@@ -126,8 +129,8 @@ SCENARIOS = {
         "fleet", 1, 100, loaded(tokens=0), asks_for=("gateways", "issuer"), compared="loaded"),
     "flood": Scenario(
         "More token requests at once than the issuer takes: does it shed them, and do tunnels go on meanwhile?",
-        "fleet", 1, 30, flood, asks_for=("gateways", "issuer"), burst=64, compared="loaded",
-        must_see=("issued", "busy"), env={"POSTERN_SIGNING_THREADS": "1", "POSTERN_SIGNING_QUEUE": "16"}),
+        "fleet", 1, 30, flood, asks_for=("gateways", "issuer"), compared="loaded", must_see=("issued", "busy"),
+        env=FLOODED),
     "outage": Scenario(
         "The store is frozen and comes back: is nothing admitted in doubt, and does everything work again?",
         "store", 1, 60, steady, asks_for=("gateways", "memcached"), must_see=("admitted", "busy"), during=Outage),

@@ -6,7 +6,7 @@ from . import deployment as deployed
 from .deployment import Failed
 from .k6 import INTERRUPTED, K6, THRESHOLDS
 from .sampler import Sampler
-from .scenarios import QUICK, RATIO, RATIO_FROM_MS, SCENARIOS
+from .scenarios import BURST, BURST_OF_GIVEN, QUICK, RATIO, RATIO_FROM_MS, SCENARIOS
 
 SPARE = 1  # tokens that garbage is made of
 
@@ -130,7 +130,7 @@ class Session:
             "target": self.asked.target or self.target.answering,
             "holding": self.asked.holding_target or self.target.holding,
             "tokens": str(tokens.resolve()), "shares": shares,
-            "burst": scenario.burst, "unexpected": scenario.unexpected,
+            "burst": BURST if deployment.alone else BURST_OF_GIVEN, "unexpected": scenario.unexpected,
             "phases": {phase.name: phase.options() for phase in phases},
             "seconds": max(phase.start + phase.seconds for phase in phases),
         }
