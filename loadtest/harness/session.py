@@ -5,6 +5,7 @@ from . import aftermath, judge
 from . import deployment as deployed
 from .deployment import Failed
 from .k6 import INTERRUPTED, K6, THRESHOLDS
+from .others import Others
 from .sampler import Sampler
 from .scenarios import BURST, BURST_OF_GIVEN, QUICK, RATIO, RATIO_FROM_MS, SCENARIOS
 
@@ -88,7 +89,8 @@ class Session:
         sampler = Sampler(deployment, self.asked.sample, folder / "samples.csv") if scenario.sampled else None
         say(f"k6 for {plan['seconds']:.0f} s on {deployment.described}: " + ", ".join(
             f"{phase.name} {phase.rate:.3g}/s" for phase in phases))
-        during = None
+        during, own = None, [*deployment.pids.values(), *([self.target.process.pid] if self.target else [])]
+        others = Others(own)
         try:
             k6 = K6(self.k6, scenario.script or name, plan, folder)
             if sampler:
@@ -100,6 +102,7 @@ class Session:
             for started in (during, sampler):
                 if started:
                     started.stop()
+        result.notes.append(f"Other programs took {100 * others.share():.0f} % of the machine's CPU meanwhile.")
         self.judge(scenario, deployment, result, k6, before, during)
         if sampler:
             aftermath.judge(deployment, result, sampler, folder, say)
