@@ -93,7 +93,7 @@ pub(crate) async fn part<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, refus
 async fn leave<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let goodbye = async {
         stream.shutdown().await?;
-        let mut unread = [0; 4096];
+        let mut unread = vec![0; 4096]; // not in this future: every connection would keep room for it to its end
         while stream.read(&mut unread).await? > 0 {}
         std::io::Result::Ok(())
     };

@@ -146,8 +146,11 @@ impl Shutdown {
     }
 
     /// Runs `work` until it ends or the state is *stopped*, whichever is first; `None` when it was cut off.
-    pub async fn until_stopped<F: Future>(&self, work: F) -> Option<F::Output> {
-        self.0.stopped.run_until_cancelled(work).await
+    ///
+    /// The work is boxed: an async function keeps its argument's room beside that of what it awaits, and each such layer
+    /// around a connection would double the memory of every one.
+    pub fn until_stopped<F: Future>(&self, work: F) -> impl Future<Output = Option<F::Output>> {
+        self.0.stopped.run_until_cancelled(Box::pin(work))
     }
 }
 
