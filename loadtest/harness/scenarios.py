@@ -11,6 +11,10 @@ from .during import Outage, Saturation
 GRACE = "60s"  # iterations that run when a phase ends are awaited, so that every answer is in the ledger
 
 
+def milliseconds(seconds):
+    return f"{round(1000 * seconds)}ms"
+
+
 @dataclass
 class Phase:
     name: str
@@ -24,16 +28,21 @@ class Phase:
 
     def token_count(self):
         # An arrival-rate executor may start one more than rate times seconds says.
-        return self.tokens * (math.ceil(self.rate * self.seconds) + 2)
+        rate = self.rate if self.k6 else self.a_minute() / 60
+        return self.tokens * (math.ceil(rate * self.seconds) + 2)
+
+    def a_minute(self):
+        """k6 takes whole numbers."""
+        return max(1, round(self.rate * 60))
 
     def options(self):
         users = self.users or max(10, math.ceil(self.rate / 2))
-        begin = {"startTime": f"{self.start:.0f}s", "gracefulStop": GRACE, "exec": self.function}
+        begin = {"startTime": milliseconds(self.start), "gracefulStop": GRACE, "exec": self.function}
         if self.k6:
             return begin | self.k6
         return begin | {
-            "executor": "constant-arrival-rate", "rate": max(1, round(self.rate * 60)), "timeUnit": "1m",
-            "duration": f"{self.seconds:.0f}s", "preAllocatedVUs": users, "maxVUs": 4 * users,
+            "executor": "constant-arrival-rate", "rate": self.a_minute(), "timeUnit": "1m",
+            "duration": milliseconds(self.seconds), "preAllocatedVUs": users, "maxVUs": 4 * users,
         }
 
 
@@ -84,7 +93,7 @@ def replays(rate, seconds):
 
 
 def ramp(rate, seconds):
-    stages = [{"target": round(rate), "duration": f"{seconds:.0f}s"}]
+    stages = [{"target": round(rate), "duration": milliseconds(seconds)}]
     users = {"preAllocatedVUs": 100, "maxVUs": 600}
     return [Phase("ramp", "default", rate / 2 + 20, seconds, k6={
         "executor": "ramping-arrival-rate", "startRate": 20, "timeUnit": "1s", "stages": stages, **users})]
