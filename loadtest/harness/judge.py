@@ -76,6 +76,9 @@ def phases(path):
 def ratios(found, compared, limit, from_ms):
     """p95 and p99 of a phase beside those of the run's own baseline, on the same machine in the same minute; a p99 only
     where the baseline has the answers for it."""
+    if "baseline" not in found or compared not in found:
+        yield Held(f"{compared} beside baseline", "one of them has no answers", "both have", False)
+        return
     quiet, busy = found["baseline"], found[compared]
     for nth, share in enumerate((50, 95, 99)):
         if share == 50 or quiet.count() < ENOUGH[share]:

@@ -45,5 +45,11 @@ class K6:
             raise Failed(f"k6 ended with exit code {code}:\n" + "\n".join(f"    {line}" for line in said))
         return code
 
+    def end(self):
+        """Where the run is given up before k6 has ended."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait()
+
     def results(self):
         return json.loads(self.summary.read_text())["metrics"]

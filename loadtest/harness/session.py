@@ -1,6 +1,8 @@
 """A run from its first to its last scenario: what is started for it, and what each is held to."""
 
+import tempfile
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from . import aftermath, judge
 from . import deployment as deployed
 from .deployment import Failed
@@ -53,8 +55,7 @@ class Session:
         asked = self.asked
         kind = "given" if asked.fleet_env or asked.gateway else (scenario.needs, *scenario.env.items())
         if kind not in self.running:
-            home = self.home / f"deployment-{len(self.running)}"
-            home.mkdir()
+            home = Path(tempfile.mkdtemp(dir=self.home))
             if asked.fleet_env:
                 self.running[kind] = deployed.of_env(asked.fleet_env)
             elif asked.gateway:
@@ -91,8 +92,8 @@ class Session:
             f"{phase.name} {phase.rate:.3g}/s" for phase in phases))
         during, own = None, [*deployment.pids.values(), *([self.target.process.pid] if self.target else [])]
         others = Others(own)
+        k6 = K6(self.k6, scenario.script or name, plan, folder)
         try:
-            k6 = K6(self.k6, scenario.script or name, plan, folder)
             if sampler:
                 sampler.also = {"k6": k6.process.pid} | ({"target": self.target.process.pid} if self.target else {})
             if scenario.during:
@@ -102,10 +103,13 @@ class Session:
             for started in (during, sampler):
                 if started:
                     started.stop()
+            k6.end()
         result.notes.append(f"Other programs took {100 * others.share():.0f} % of the machine's CPU meanwhile.")
         self.judge(scenario, deployment, result, k6, before, during)
         if sampler:
             aftermath.judge(deployment, result, sampler, folder, say)
+            self.running = {kind: each for kind, each in self.running.items() if each is not deployment}
+            deployment.stop()  # its gateways have been drained
         for held in result.thresholds:
             say(f"{'held  ' if held.held else 'BROKEN'} {held.name}: {held.found} ({held.bound})")
         for note in result.notes:

@@ -1,11 +1,10 @@
 // More token requests at once than the issuer has places for, while tunnels go on: the issuer sheds what is too much,
 // and says when to come back; the gateways do not feel it.
 
-import { options as base } from './lib/plan.js';
+import { plan, options as base } from './lib/plan.js';
 import { present } from './lib/connect.js';
 import { fetchKey, issueMany } from './lib/issuance.js';
 import { take } from './lib/tokens.js';
-import { plan } from './lib/plan.js';
 export { handleSummary } from './lib/plan.js';
 
 export const options = { ...base(), batch: plan.burst, batchPerHost: plan.burst };

@@ -21,7 +21,6 @@ export function options(thresholds = {}) {
         // No tag that grows with the run: k6 keeps a time series for each combination of tags.
         systemTags: ['scenario', 'status', 'method'],
         summaryTrendStats: ['count', 'med', 'p(95)', 'p(99)', 'max'],
-        noVUConnectionReuse: false,
     };
 }
 
