@@ -90,22 +90,35 @@ fn walk(page: &str, place: &Path, patience: Duration) {
         *kinds.entry(words[0].to_owned()).or_insert(0) += 1;
         match words[..] {
             ["sh", "install"] => {
-                assert!(text.lines().all(is_an_installation), "line {line}: is this how it is installed?\n{text}");
+                assert!(
+                    text.lines().all(is_an_installation),
+                    "line {line}: is this how it is installed?\n{text}"
+                );
             }
             ["sh", name, ref how @ ..] => {
-                let terminal = terminals.entry(name.to_owned()).or_insert_with(|| Terminal::open(place, patience));
+                let terminal =
+                    terminals.entry(name.to_owned()).or_insert_with(|| Terminal::open(place, patience));
                 println!("{name}: {}", text.trim_end());
                 let from = terminal.type_in(&text);
                 match how {
-                    [] => assert!(terminal.ended_well(from), "line {line}: a command failed\n{}", terminal.said(from)),
-                    ["fails"] => assert!(!terminal.ended_well(from), "line {line}: it must fail\n{}", terminal.said(from)),
+                    [] => assert!(
+                        terminal.ended_well(from),
+                        "line {line}: a command failed\n{}",
+                        terminal.said(from)
+                    ),
+                    ["fails"] => assert!(
+                        !terminal.ended_well(from),
+                        "line {line}: it must fail\n{}",
+                        terminal.said(from)
+                    ),
                     ["stays"] => {}
                     other => panic!("line {line}: unknown {other:?}"),
                 }
                 last = Some((name.to_owned(), from));
             }
             ["text", ref how @ ..] => {
-                let (name, from) = last.take().unwrap_or_else(|| panic!("line {line}: of which command is this?"));
+                let (name, from) =
+                    last.take().unwrap_or_else(|| panic!("line {line}: of which command is this?"));
                 let any_order = *how == ["any-order"];
                 terminals[&name].says(line, from, &text, any_order);
             }
@@ -120,7 +133,10 @@ fn walk(page: &str, place: &Path, patience: Duration) {
         }
     }
     // A page whose blocks are not found would pass.
-    assert!(kinds["sh"] > 10 && kinds["text"] > 8 && kinds["keys"] > 2, "only these blocks were found: {kinds:?}");
+    assert!(
+        kinds["sh"] > 10 && kinds["text"] > 8 && kinds["keys"] > 2,
+        "only these blocks were found: {kinds:?}"
+    );
 }
 
 /// The address of the page that the walk serves: the last of the ports, wherever it stands.
