@@ -215,7 +215,7 @@ impl Terminal {
     /// Types the commands. Returns where in what is written their output begins.
     fn type_in(&mut self, commands: &str) -> usize {
         self.started = self.written.0.lock().unwrap().len();
-        write!(self.input, "{commands}printf '%s\\n' '' '{DONE}'\n").unwrap();
+        writeln!(self.input, "{commands}printf '%s\\n' '' '{DONE}'").unwrap();
         self.started
     }
 
