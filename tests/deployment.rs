@@ -70,9 +70,9 @@ fn assert_variable_is_known(name: &str) {
     let others = ["jaeger/jaeger.yaml", "grafana/provisioning/datasources/prometheus.yaml"];
     let others = others.into_iter().chain(["grafana/provisioning/dashboards/postern.yaml"]);
     let known = ours.contains(&format!("`{name}`"))
-        || others.map(|file| read(&deploy(file))).any(|file| {
-            file.match_indices(name).any(|(at, _)| !file[at + name.len()..].starts_with(|c: char| c == '_'))
-        });
+        || others
+            .map(|file| read(&deploy(file)))
+            .any(|file| file.match_indices(name).any(|(at, _)| !file[at + name.len()..].starts_with('_')));
     assert!(known, "{name} is no variable of anything here");
 }
 

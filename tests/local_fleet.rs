@@ -63,7 +63,7 @@ impl Facts {
         let names = self.0.keys().filter(|name| name.ends_with("_PID") || name.ends_with("_PIDS"));
         let pids = names
             .filter(|name| *name != "FLEET_PID")
-            .flat_map(|name| self.all(name).into_iter().map(|pid| (name.clone(), Process::of(pid))));
+            .flat_map(|name| self.all(name).into_iter().map(move |pid| (name.clone(), Process::of(pid))));
         pids.collect()
     }
 }
@@ -107,7 +107,8 @@ async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind
     assert_eq!((gateways.len(), admins.len()), (2, 2));
     assert_eq!((facts.all("MEMCACHED").len(), facts.all("ROUTERS").len()), (3, 2));
     for url in admins.iter().copied().chain([facts.one("ISSUER_ADMIN"), facts.one("AGENT_ADMIN")]) {
-        assert_eq!(admin::page(address(url), "/readyz").await, "ready\n", "{url}");
+        let said = admin::page(address(url), "/readyz").await;
+        assert!(said.starts_with("ready\n"), "{url}: {said}");
     }
 
     // One token, good at one gateway, is spent at the other.

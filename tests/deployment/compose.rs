@@ -126,8 +126,8 @@ fn admin_listeners_are_on_the_internal_network_alone() {
         let check: Vec<&str> = items(&service["healthcheck"]["test"]).map(text).collect();
         let asked = format!("http://{admin}");
         assert_eq!(check, ["CMD", "/usr/local/bin/postern", "doctor", "--ready", &asked], "{name}");
-        let published = items(&service["ports"]).map(|ports| port(text(ports)));
-        assert!(!published.into_iter().any(|published| published == said.admin.port()), "{name}");
+        let mut published = items(&service["ports"]).map(|ports| port(text(ports)));
+        assert!(!published.any(|published| published == said.admin.port()), "{name}");
     }
     let targets = read(&deploy("examples/fleet/prometheus.yml"));
     for (name, _, said) in compose.daemons() {

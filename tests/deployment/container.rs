@@ -48,8 +48,9 @@ fn the_build_sees_the_workspace_and_no_more() {
 #[test]
 fn the_compiler_and_the_system_are_ours() {
     let toolchain = read(&root().join("rust-toolchain.toml"));
-    let [version] = &instructions("Containerfile", "ARG")[..] else { panic!("one ARG") };
-    let version = version[0].strip_prefix("RUST_VERSION=").unwrap();
+    let arguments = instructions("Containerfile", "ARG");
+    assert_eq!(arguments.len(), 1, "{arguments:?}");
+    let version = arguments[0][0].strip_prefix("RUST_VERSION=").unwrap();
     assert!(toolchain.contains(&format!("channel = \"{version}\"")), "{version}");
     // The binary is linked to the glibc of the image that it is built in.
     let text = read(&deploy("container/Containerfile"));

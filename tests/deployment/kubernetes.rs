@@ -24,7 +24,7 @@ fn objects() -> Vec<Value> {
 }
 
 fn of_kind<'a>(objects: &'a [Value], kinds: &'a [&str]) -> impl Iterator<Item = &'a Value> {
-    objects.iter().filter(|object| kinds.contains(&text(&object["kind"])))
+    objects.iter().filter(move |object| kinds.contains(&text(&object["kind"])))
 }
 
 fn workloads(objects: &[Value]) -> Vec<&Value> {
