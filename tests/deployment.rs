@@ -39,7 +39,14 @@ fn yaml(path: &Path) -> Vec<Value> {
     let documents = serde_yaml_ng::Deserializer::from_str(&text).map(|document| {
         let mut value = serde_yaml_ng::Value::deserialize(document)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        value.apply_merge().unwrap();
+        // What is merged may have merge keys of its own, which a pass leaves for the next.
+        loop {
+            let before = value.clone();
+            value.apply_merge().unwrap();
+            if value == before {
+                break;
+            }
+        }
         serde_json::to_value(value).unwrap()
     });
     documents.collect()
