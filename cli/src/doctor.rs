@@ -27,7 +27,8 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
         Some(admin) => ready::check(admin).await,
         None => Ok(()),
     };
-    let failures: Vec<Failure> = [config, mcrouter, links, ready].into_iter().filter_map(Result::err).collect();
+    let failures: Vec<Failure> =
+        [config, mcrouter, links, ready].into_iter().filter_map(Result::err).collect();
     let Some(code) = failures.first().map(|failure| failure.code) else { return Ok(()) };
     let sentences: Vec<String> = failures.into_iter().map(|failure| failure.sentence).collect();
     Err(Failure::new(code, sentences.join("\npostern: ")))
