@@ -1,6 +1,10 @@
-//! `postern doctor`: what is wrong with a configuration, before it is used; and which link of a running process is bad.
+//! `postern doctor`: what is wrong with a configuration, before it is used; which link of a running process is bad; and
+//! how many machines a fleet needs.
 
 mod links;
+mod plan;
+
+pub(crate) use plan::{bandwidth, rate};
 
 use crate::args::Doctor;
 use crate::failure::Failure;
@@ -16,7 +20,9 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
         Some(admin) => links::check(admin).await,
         None => Ok(()),
     };
-    let failures: Vec<Failure> = [config, mcrouter, links].into_iter().filter_map(Result::err).collect();
+    let plan = if doctor.plan { plan::print(&doctor.planned) } else { Ok(()) };
+    let failures: Vec<Failure> =
+        [config, mcrouter, links, plan].into_iter().filter_map(Result::err).collect();
     let Some(code) = failures.first().map(|failure| failure.code) else { return Ok(()) };
     let sentences: Vec<String> = failures.into_iter().map(|failure| failure.sentence).collect();
     Err(Failure::new(code, sentences.join("\npostern: ")))
