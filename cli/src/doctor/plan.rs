@@ -2,6 +2,7 @@
 
 mod constants;
 mod model;
+mod planned;
 mod render;
 #[cfg(test)]
 mod tests;

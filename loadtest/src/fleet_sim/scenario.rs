@@ -131,6 +131,17 @@ pub(crate) fn all(rate: u64, seconds: u64, seed: u64) -> Vec<Scenario> {
             Expected::Once,
         ),
         scenario(
+            "quorum-slow-majority-get",
+            "the same, and a `get` by AllMajorityRoute",
+            Fleet { get: Route::AllMajority, ..quorum() },
+            vec![
+                (at(2), Fault::Slow(whole(0), 150 * MILLISECOND)),
+                (at(2), Fault::Loses(0.01)),
+                (at(6), Fault::Loses(0.0)),
+            ],
+            Expected::Once,
+        ),
+        scenario(
             "quorum-rolling-warm",
             "all three restarted one after the other, warm",
             quorum(),

@@ -1,6 +1,6 @@
 //! A plan as people read it, and as programs do.
 
-use super::model::{Demand, Kind, Machines, Plan};
+use super::planned::{Demand, Kind, Machines, Plan};
 
 /// A table of machines, of what they are for, of the other numbers; then what breaks first.
 pub(crate) fn text(plan: &Plan) -> String {

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use super::constants::{Constant, Constants, MEASURED};
-use super::model::{Kind, Plan, plan};
+use super::model::plan;
+use super::planned::{Kind, Plan};
 use super::render;
 use super::workload::Workload;
 use crate::args::{Cli, Command, Place};
