@@ -153,7 +153,7 @@ impl Sim {
     fn run(&mut self) {
         while let Some(event) = self.queue.pop() {
             self.tally.events += 1;
-            if self.tally.events % 1024 == 0 {
+            if self.tally.events.is_multiple_of(1024) {
                 self.tally.most_waiting = self.tally.most_waiting.max(self.queue.len());
             }
             match event {

@@ -80,7 +80,13 @@ pub(crate) const MEASURED: Constants = Constants {
     socket_memory: measured("socket memory", 3712.0, "bytes", "together 3712"),
     tunnel_descriptors: measured("tunnel descriptors", 2.0, "descriptors", "| 5,000 | 40743 | 2.00 |"),
     token_cpu: measured("token cpu", 441.0, "us", "| 49,000 | 441 |"),
-    ports: stated("ports", 28232.0, "ports", DOCUMENT, "`net.ipv4.ip_local_port_range` is 32768 to 60999: 28232 ports"),
+    ports: stated(
+        "ports",
+        28232.0,
+        "ports",
+        DOCUMENT,
+        "`net.ipv4.ip_local_port_range` is 32768 to 60999: 28232 ports",
+    ),
     time_wait: stated("time wait", 60.0, "s", DOCUMENT, "`TIME_WAIT` lasts 60 s"),
 };
 
