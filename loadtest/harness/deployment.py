@@ -1,0 +1,184 @@
+"""What is loaded: `postern up` or a fleet, started here, or something that runs already."""
+
+import contextlib, os, re, shlex, shutil, signal, subprocess, sys, threading, time, urllib.error, urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FLEET = ROOT / "deploy/local/fleet"
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy of the environment
+PATIENCE = 180  # seconds for anything to start or stop
+
+
+class Failed(Exception):
+    """The run cannot go on; the text says why."""
+
+
+def program(name):
+    """The path of a program, or None. Debian keeps some where only root's PATH looks."""
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+
+
+def get(url, timeout=10):
+    """The body of a page, whatever its status."""
+    try:
+        with DIRECT.open(url, timeout=timeout) as answer:
+            return answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+
+
+def metrics(admin):
+    """All series of an admin listener: {'name{labels}': value}."""
+    rows = (line.rsplit(" ", 1) for line in get(f"{admin}/metrics").splitlines() if line and line[0] != "#")
+    return {name: float(value) for name, value in rows}
+
+
+class Deployment:
+    """Addresses and process ids. What is not known is None or empty, and what needs it is left out."""
+
+    def __init__(self, described, gateways, admins=(), issuer=None, agent=None):
+        self.described = described
+        self.gateways, self.admins, self.issuer, self.agent = list(gateways), list(admins), issuer, agent
+        self.issuer_admin = self.agent_admin = None
+        self.pids = {}  # name, such as gateway-1 -> process id
+        self.memcached = []  # host:port
+        self.parent = None  # the process id of the fleet's script
+        self.alone = False  # started by this run: nobody else sends requests
+        self._stop = contextlib.ExitStack()
+
+    def stop(self):
+        self._stop.close()
+
+    def all_admins(self):
+        """{name: admin URL} of every daemon that has one; those of one process are named once."""
+        named = {f"gateway-{number}": url for number, url in enumerate(self.admins, 1)}
+        named |= {"issuer": self.issuer_admin, "agent": self.agent_admin}
+        seen = {}
+        for name, url in named.items():
+            if url and url not in seen.values():
+                seen[name] = url
+        return seen
+
+    def memcached_pids(self):
+        return [pid for name, pid in self.pids.items() if name.startswith("memcached")]
+
+    def opened(self):
+        """Tunnels that the gateways opened since they started, or None where that cannot be asked."""
+        if not self.admins:
+            return None
+        return sum(metrics(admin).get('postern_requests_total{outcome="opened"}', 0) for admin in self.admins)
+
+
+def running(arguments):
+    """What the addresses on the command line name."""
+    admins = arguments.admin or []
+    return Deployment("a given deployment", arguments.gateway, admins, arguments.issuer, arguments.agent)
+
+
+def of_env(path, described="a given fleet"):
+    """What a file written by deploy/local/fleet names."""
+    facts = {}
+    for word in shlex.split(Path(path).read_text(), comments=True):
+        name, separator, value = word.partition("=")
+        if separator:
+            facts[name.removeprefix("export ")] = value
+    if "GATEWAYS" not in facts:
+        raise Failed(f"{path} names no GATEWAYS")
+    words = lambda name: facts.get(name, "").split()
+    one = lambda name: facts.get(name) or None
+    found = Deployment(described, words("GATEWAYS"), words("ADMINS"), one("ISSUER"), one("AGENT"))
+    found.issuer_admin, found.agent_admin = one("ISSUER_ADMIN"), one("AGENT_ADMIN")
+    for kind in ("gateway", "memcached", "router"):
+        for number, pid in enumerate(words(f"{kind.upper()}_PIDS"), 1):
+            found.pids[f"{kind}-{number}"] = int(pid)
+    for kind in ("issuer", "agent"):
+        if one(f"{kind.upper()}_PID"):
+            found.pids[kind] = int(facts[f"{kind.upper()}_PID"])
+    found.memcached = words("MEMCACHED")
+    found.parent = int(facts["FLEET_PID"]) if "FLEET_PID" in facts else None
+    return found
+
+
+def end(process):
+    """SIGTERM, and a wait: what was started here drains as it would anywhere."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def start_up(binary, home):
+    """`postern up` on free ports."""
+    command = [binary, "up", "--data", home / "data", "--open-egress"]
+    for name in ("client", "gateway", "issuer", "admin"):
+        command += [f"--{name}", "127.0.0.1:0"]
+    with open(home / "up.stderr", "wb") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    said = ""
+    while "Ctrl-C stops it" not in said:
+        line = process.stdout.readline()
+        if not line:
+            raise Failed(f"postern up ended before it was ready:\n{(home / 'up.stderr').read_text()}")
+        said += line
+    threading.Thread(target=process.stdout.read, daemon=True).start()
+    address = lambda name: re.search(rf"{name} +(http://[\d.:]+)", said)[1]
+    found = Deployment(
+        "`postern up`: one process, the embedded store",
+        [address("gateway")], [address("admin")], address("issuer"), address("agent"))
+    found.alone = True
+    found.pids = {"gateway-1": process.pid}
+    found._stop.callback(end, process)
+    return found
+
+
+def start_fleet(binary, home, memcached=3, routers=2, gateways=2, env=None):
+    """deploy/local/fleet, without what only watches."""
+    data = home / "fleet"
+    command = [FLEET, "--binary", binary, "--data", data, "--open-egress", "--memcached", memcached,
+               "--routers", routers, "--gateways", gateways, "--without", "jaeger,prometheus,grafana"]
+    with open(home / "fleet.out", "wb") as out:
+        process = subprocess.Popen(
+            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            env={**os.environ, **(env or {})})
+    deadline = time.monotonic() + PATIENCE
+    while not (data / "fleet.env").exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            end(process)
+            raise Failed(f"deploy/local/fleet did not come up:\n{(home / 'fleet.out').read_text()}")
+        time.sleep(0.05)
+    plural = lambda count, word: f"{count} {word}" + ("s" if count > 1 else "")
+    described = f"{plural(gateways, 'gateway')}, {plural(routers, 'router')} and {memcached} memcached"
+    found = of_env(data / "fleet.env", f"{described} by deploy/local/fleet")
+    found.alone = True
+    found._stop.callback(end, process)
+    return found
+
+
+class Target:
+    """target.py, for as long as this process runs."""
+
+    def __init__(self, hold=3):
+        command = [sys.executable, Path(__file__).with_name("target.py"), str(hold)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        ports = self.process.stdout.readline().split()
+        if len(ports) != 2:
+            raise Failed("the target of the tunnels does not start")
+        self.answering, self.holding = (f"127.0.0.1:{port}" for port in ports)
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=PATIENCE)
+
+
+def mint(binary, deployment, count, out):
+    """`count` tokens into the file `out`."""
+    if not deployment.issuer:
+        raise Failed("tokens are needed, and no issuer is named (--issuer URL)")
+    command = [binary, "token", "mint", "--issuer", deployment.issuer, "--gateway", deployment.gateways[0],
+               "--count", str(count), "--out", out]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise Failed(f"the tokens cannot be minted: {done.stderr.strip()}")

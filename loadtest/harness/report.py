@@ -1,0 +1,81 @@
+"""The result of a run, for people: on the terminal, and as result.md."""
+
+import os, platform, shlex, subprocess, sys
+from .deployment import ROOT
+
+
+def machine():
+    with open("/proc/cpuinfo") as file:
+        models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    load = " ".join(f"{value:.1f}" for value in os.getloadavg())
+    model = models[0] if models else platform.machine()
+    return f"{len(models)} × {model}, Linux {platform.release()}, load averages at the end {load}"
+
+
+def commit():
+    def git(*words):
+        done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    if named := os.environ.get("POSTERN_COMMIT"):
+        return named
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + (" with changes" if changed else "")
+
+
+def command():
+    words = [os.path.relpath(sys.argv[0], ROOT) if os.path.isabs(sys.argv[0]) else sys.argv[0], *sys.argv[1:]]
+    return " ".join(map(shlex.quote, words))
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in lines)
+
+
+def of_phases(result):
+    rows = []
+    for name, phase in sorted(result.phases.items(), key=lambda item: item[1].first):
+        answers = ", ".join(f"{answer} {len(waits)}" for answer, waits in sorted(phase.waiting.items()))
+        times = [f"{value:.2f}" for value in phase.percentiles()]
+        rows.append((name, f"{phase.rate():.1f}", *(times if times[0] != "nan" else "---"), answers))
+    return table(("phase", "answers/s", "p50 ms", "p95 ms", "p99 ms", "answers"), rows)
+
+
+def of_result(result):
+    yield f"## {result.name}: {'all thresholds held' if result.held() else 'A THRESHOLD DID NOT HOLD'}"
+    yield f"{result.question} {result.minutes:g} min at {result.rate:g}/s on {result.deployment}."
+    yield of_phases(result)
+    rows = [(held.name, held.found, held.bound, "held" if held.held else "**broken**") for held in result.thresholds]
+    yield table(("threshold", "found", "bound", ""), rows)
+    if result.table:
+        yield table(result.table[0], result.table[1:])
+    if result.check:
+        yield "`loadtest/check`:\n\n" + "\n".join(f"    {line}" for line in result.check.statement())
+    for note in result.notes:
+        yield f"- {note}"
+
+
+def write(out, results, started, binary):
+    """Writes result.md, prints its summary, and says whether all thresholds held."""
+    version = subprocess.run([binary, "--version"], capture_output=True, text=True).stdout.strip()
+    text = [
+        f"# Load by k6, {started:%Y-%m-%d %H:%M} UTC",
+        f"Commit {commit()}, {version}. Machine: {machine()}. Everything on it, over loopback: k6, target and Postern "
+        "share the cores. Times are from the request to the first byte of the answer, of admitted requests.",
+        f"    {command()}",
+    ]
+    for result in results:
+        text += of_result(result)
+    (out / "result.md").write_text("\n\n".join(text) + "\n")
+    print("\n== Summary")
+    for result in results:
+        for name, phase in sorted(result.phases.items(), key=lambda item: item[1].first):
+            times = "  ".join(f"p{share} {value:7.2f}" for share, value in zip((50, 95, 99), phase.percentiles()))
+            answers = ", ".join(f"{answer} {len(waits)}" for answer, waits in sorted(phase.waiting.items()))
+            print(f"{result.name + '/' + name:24} {phase.rate():7.1f}/s  {times} ms  {answers}")
+        broken = [threshold.name for threshold in result.thresholds if not threshold.held]
+        print(f"{result.name:24} " + (f"BROKEN: {'; '.join(broken)}" if broken else
+                                      f"all {len(result.thresholds)} thresholds held"))
+    print(f"The result is {out / 'result.md'}")
+    return all(result.held() for result in results)

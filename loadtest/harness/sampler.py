@@ -1,0 +1,200 @@
+"""What the processes take while a run goes on, and whether it stays flat.
+
+A sample of a daemon: resident memory, open file descriptors and threads from /proc where its process id is known, and
+from its metrics otherwise; tunnels and connections open now, and keys in the cache of spent tokens, from its metrics.
+"""
+
+import csv, os, socket, threading, time
+from . import deployment as deployed
+
+FIELDS = ("seconds", "process", "rss", "fds", "threads", "cpu", "tunnels", "connections", "cache_keys", "items", "bytes")
+# Of crates/spend/src/memcached/cache.rs: what a key in the cache of spent tokens takes at most.
+BYTES_PER_CACHE_KEY = 40
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def of_process(pid):
+    status = {}
+    with open(f"/proc/{pid}/status") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            status[name] = value.split()
+    with open(f"/proc/{pid}/stat") as file:
+        after_name = file.read().rsplit(")", 1)[1].split()
+    return {
+        "rss": int(status["VmRSS"][0]) * 1024,
+        "threads": int(status["Threads"][0]),
+        "fds": len(os.listdir(f"/proc/{pid}/fd")),
+        "cpu": (int(after_name[11]) + int(after_name[12])) / TICKS,
+    }
+
+
+def of_metrics(series):
+    names = {"rss": "process_resident_memory_bytes", "fds": "process_open_fds", "threads": "process_threads",
+             "cpu": "process_cpu_seconds_total", "tunnels": "postern_tunnels_open",
+             "connections": "postern_connections_open", "cache_keys": "postern_store_cache_keys"}
+    return {field: series[name] for field, name in names.items() if name in series}
+
+
+def of_memcached(address):
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=10) as stream:
+        stream.sendall(b"stats\r\n")
+        got = b""
+        while not got.endswith(b"END\r\n"):
+            more = stream.recv(1 << 16)
+            if not more:
+                break
+            got += more
+    stats = dict(line.split()[1:3] for line in got.decode().splitlines() if line.startswith("STAT"))
+    return {"items": int(stats["curr_items"]), "bytes": int(stats["bytes"])}
+
+
+class Sampler:
+    """Samples every daemon and memcached once at the start, then every `interval` seconds, and once at the end."""
+
+    def __init__(self, deployment, interval, path):
+        self.deployment, self.interval = deployment, interval
+        self.samples = []  # dicts with some of FIELDS
+        self.also = {}  # name -> process id, of what puts the load on
+        self.began = time.monotonic()
+        self._file = open(path, "w", newline="")
+        self._writer = csv.DictWriter(self._file, FIELDS)
+        self._writer.writeheader()
+        self._stop = threading.Event()
+        self.lost = 0  # samples that could not be taken
+        self.take()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        due = self.began
+        while True:
+            due += self.interval
+            if self._stop.wait(max(0, due - time.monotonic())):
+                return
+            self.take()
+
+    def stop(self):
+        self._stop.set()
+        self._thread.join()
+        self._file.close()
+
+    def take(self):
+        seconds = round(time.monotonic() - self.began, 1)
+        admins = self.deployment.all_admins()
+        for name in dict.fromkeys([*self.deployment.pids, *admins]):
+            self._add(seconds, name, lambda: self.daemon(name, admins.get(name)))
+        for name, pid in self.also.items():
+            self._add(seconds, name, lambda: of_process(pid))
+        for number, address in enumerate(self.deployment.memcached, 1):
+            self._add(seconds, f"store-{number}", lambda: of_memcached(address))
+        self._file.flush()
+
+    def _add(self, seconds, name, read):
+        try:
+            sample = {"seconds": seconds, "process": name, **read()}
+        except (OSError, ValueError, KeyError):
+            self.lost += 1
+            return
+        self.samples.append(sample)
+        self._writer.writerow(sample)
+
+    def daemon(self, name, admin):
+        sample = of_metrics(deployed.metrics(admin)) if admin else {}
+        if name in self.deployment.pids:
+            sample |= of_process(self.deployment.pids[name])
+        return sample
+
+    def of(self, name):
+        return [sample for sample in self.samples if sample["process"] == name]
+
+    def names(self):
+        return list(dict.fromkeys(sample["process"] for sample in self.samples))
+
+
+def slope(points):
+    """Least squares: by how much y grows when x grows by one."""
+    count = len(points)
+    mean_x = sum(x for x, _ in points) / count
+    mean_y = sum(y for _, y in points) / count
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+
+
+class Memory:
+    """Whether the memory of a process was flat over the second half of the traffic.
+
+    The slope is that of a least-squares line, so that one sample at the end does not decide. Keys that the cache of
+    spent tokens took up meanwhile explain a part of it, and are bounded by [store.memcached] spent_cache.
+    """
+
+    ALLOWED_SHARE = 0.05  # of resident memory, over the second half
+    ALLOWED_BYTES = 1 << 20  # or this, where that is more
+
+    def __init__(self, samples):
+        half = [sample for sample in samples if sample["seconds"] >= samples[-1]["seconds"] / 2]
+        seconds = half[-1]["seconds"] - half[0]["seconds"]
+        self.start, self.end = samples[0]["rss"], samples[-1]["rss"]
+        self.most = max(sample["rss"] for sample in samples)
+        per_second = slope([(sample["seconds"], sample["rss"]) for sample in half])
+        keys = slope([(sample["seconds"], sample.get("cache_keys", 0)) for sample in half])
+        self.growth = per_second * seconds
+        self.explained = max(0.0, keys * BYTES_PER_CACHE_KEY * seconds)
+        self.a_day = (per_second - keys * BYTES_PER_CACHE_KEY) * 86_400
+        self.allowed = max(self.ALLOWED_BYTES, self.ALLOWED_SHARE * half[0]["rss"])
+        self.flat = self.growth - self.explained <= self.allowed
+
+
+def self_test():
+    """Raises AssertionError when memory that leaks is called flat, or memory that does not is not."""
+    def hour(rss, keys=lambda second: 0):
+        sample = lambda second: {"seconds": second, "rss": rss(second), "cache_keys": keys(second)}
+        return Memory([sample(second) for second in range(0, 3600, 15)])
+
+    mib = 1 << 20
+    assert hour(lambda second: 20 * mib + mib * (second % 45) // 45).flat, "memory that goes up and down"
+    assert hour(lambda second: 20 * mib + min(second, 900) * 8192).flat, "a warm-up in the first half"
+    assert not hour(lambda second: 20 * mib + second * 1024).flat, "a leak of a KiB a second"
+    keys = lambda second: 20 * second
+    assert hour(lambda second: 20 * mib + keys(second) * 40, keys).flat, "what the cache of spent tokens takes"
+    assert not hour(lambda second: 20 * mib + keys(second) * 100, keys).flat, "a leak beside the cache"
+
+
+# ---- A picture ------------------------------------------------------------------------------------------------------
+
+COLOURS = ("#2563a8", "#c2571a", "#3d8b40", "#8e44ad", "#7a7a7a", "#b8860b", "#11827b", "#a83252", "#000000", "#d4a017",
+           "#5f9ea0")
+
+
+def svg(sampler, names):
+    """Resident memory and file descriptors of the named processes, one below the other."""
+    width, height, left, top, gap = 760, 200, 70, 40, 60
+    longest = max(sample["seconds"] for sample in sampler.samples)
+    box = f"0 0 {width + left + 150} {2 * height + top + gap + 40}"
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" font-family="sans-serif" font-size="12">',
+             '<rect width="100%" height="100%" fill="white"/>']
+
+    def text(x, y, said, more=""):
+        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" {more}>{said}</text>')
+
+    charts = (("rss", 1 << 20, "Resident memory, MiB"), ("fds", 1, "Open file descriptors"))
+    for nth, (field, unit, title) in enumerate(charts):
+        base = top + nth * (height + gap)
+        lines = {name: [(s["seconds"], s[field] / unit) for s in sampler.of(name) if field in s] for name in names}
+        most = max((y for line in lines.values() for _, y in line), default=1) * 1.1
+        text(left, base - 10, title, 'font-weight="bold"')
+        for step in range(5):
+            y = base + height - height * step / 4
+            parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+            text(left - 8, y + 4, f"{most * step / 4:.0f}", 'text-anchor="end"')
+        for step in range(7):
+            minutes = f"{longest * step / 360:.1f}".removesuffix(".0")
+            text(left + width * step / 6, base + height + 16, f"{minutes} min", 'text-anchor="middle"')
+        for number, (name, line) in enumerate(lines.items()):
+            colour = COLOURS[number % len(COLOURS)]
+            at = lambda x, y: f"{left + width * x / longest:.1f},{base + height - height * y / most:.1f}"
+            points = " ".join(at(x, y) for x, y in line)
+            parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{points}"/>')
+            text(left + width + 10, base + 14 + 16 * number, name, f'fill="{colour}"')
+    return "\n".join([*parts, "</svg>\n"])
