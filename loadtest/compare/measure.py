@@ -16,8 +16,8 @@ def cpu_by_program(pids):
 
 
 def memory(pids):
-    """KiB of these processes: all that is resident (`rss`), and what of it is no page of a file (`own`; a page that several
-    share counts once). A file's pages come and go with whoever else runs the same program."""
+    """KiB of these processes: all that is resident (`rss`), and what of it is no page of a file (`own`; a page that
+    several share counts once). How much of a file's pages is counted changes with who else runs the same program."""
     rss = own = 0
     for pid in pids:
         with open(f"/proc/{pid}/smaps_rollup") as file:

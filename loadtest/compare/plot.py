@@ -37,8 +37,8 @@ def steps(most):
 
 
 def bars(title, axis, series, rows):
-    """A group of horizontal bars for each of `rows`: a label and (value, low, high) for each of `series`, with a whisker
-    from low to high. Returns the drawing, and its content in words."""
+    """A group of horizontal bars for each of `rows`: a label and (value, low, high) for each of `series`, with a
+    whisker from low to high. Returns the drawing, and its content in words."""
     marks = steps(max(high for _, points in rows for _, _, high in points))
     scale = (WIDTH - LEFT - RIGHT) / marks[-1]
     group = BAR * len(series) + GAP
@@ -61,9 +61,8 @@ def bars(title, axis, series, rows):
         own = "postern " if label.startswith("Postern") else ""
         for index, (value, low, high) in enumerate(points):
             y = top + index * BAR
-            body.append(
-                f'<rect class="{own}{"ab"[index]}" x="{LEFT}" y="{y + 1:.1f}" width="{value * scale:.1f}" height="{BAR - 2}"/>'
-            )
+            size = f'width="{value * scale:.1f}" height="{BAR - 2}"'
+            body.append(f'<rect class="{own}{"ab"[index]}" x="{LEFT}" y="{y + 1:.1f}" {size}/>')
             if high > low:
                 body.append(whisker(LEFT + low * scale, LEFT + high * scale, y + BAR / 2))
             x = LEFT + max(value, high) * scale + 6

@@ -102,14 +102,14 @@ class Result:
             self.bulk_table(),
             image("cpu-per-gib"),
             "## Memory of an idle tunnel\n",
-            f"Growth of the proxy's own processes by {self.setup.idle} idle tunnels, from `smaps_rollup` of a proxy just "
-            f"started; medians\nof {self.setup.idle_rounds} starts. Own memory is what is no page of a file. "
-            "The sockets' memory is the kernel's, and is not in it.\n",
+            f"Growth of the proxy's own processes by {self.setup.idle} idle tunnels, from `smaps_rollup` of a proxy "
+            f"just started; medians\nof {self.setup.idle_rounds} starts. Own memory is what is no page of a file. "
+            "The sockets'\nmemory is the kernel's, and is not in it.\n",
             self.memory_table(),
             image("memory"),
             "## Rate, and time by the client's clock\n",
-            f"Medians of the rounds, {self.setup.clients} clients on the cores that the proxy uses, too. Answered: from "
-            "the client's first packet to\nthe 200. Echoed: to the byte that came back from the target. "
+            f"Medians of the rounds, {self.setup.clients} clients on the cores that the proxy uses, too. Answered: "
+            "from the client's first packet to\nthe 200. Echoed: to the byte that came back from the target. "
             "A relay answers nothing.\n",
             self.latency_table(""),
             image("latency"),
@@ -136,7 +136,8 @@ class Result:
             ["load before, after", ", ".join(loads)],
             [
                 "CPU time of others",
-                f"{self.others:.1f} s of {self.busy:.1f} s in the rounds were not of this comparison, {self.stolen:.1f} s stolen",
+                f"{self.others:.1f} s of {self.busy:.1f} s in the rounds were not of this comparison; "
+                f"{self.stolen:.1f} s were stolen by the hypervisor",
             ],
             ["commit", self.commit],
             ["workers", f"{self.setup.workers} for each proxy that can be so limited"],
@@ -149,7 +150,7 @@ class Result:
         return table(["", ""], rows)
 
     def cpu_rows(self):
-        """Title and rounds of each line; a proxy with a memcached has two, the second with memcached's own CPU."""
+        """Title and rounds of each line; one with a memcached has two, the second with memcached's own CPU."""
         for kind in self.kinds:
             yield kind.title, self.of(kind.name, "cpu_us")
             if self.has_beside(kind.name):
@@ -172,7 +173,7 @@ class Result:
             ratios = [self.ratio(down, "down_s_per_gib", FLOOR), self.ratio(up, "up_s_per_gib", FLOOR)]
             rates = [number(self.median(kind.name, f"{way}_gib_per_s")) for way in ("down", "up")]
             rows.append([kind.title, number(down), number(up), *least, *ratios, *rates])
-        head = ["", "down, s", "up, s", "least down", "least up", "down × floor", "up × floor", "GiB/s down", "GiB/s up"]
+        head = ["", "down, s", "up, s", "least down", "least up", "down × floor", "up × floor", "GiB/s down", "up"]
         return table(head, rows)
 
     def memory_table(self):
@@ -188,12 +189,12 @@ class Result:
     def latency_table(self, prefix):
         rows = []
         for kind in self.kinds:
-            rate = [] if prefix else [number(self.median(kind.name, "rate"))]
+            first = "alone_cpu_us" if prefix else "rate"
             value = lambda what, p: number(self.median(kind.name, f"{prefix}{what}_{p}_us"))
             answered = ["", ""] if kind.name == FLOOR else [value("answered", "p50"), value("answered", "p99")]
-            rows.append([kind.title, *rate, *answered, value("echoed", "p50"), value("echoed", "p99")])
-        rate = [] if prefix else ["tunnels/s"]
-        return table(["", *rate, "answered p50, µs", "p99", "echoed p50, µs", "p99"], rows)
+            echoed = [value("echoed", "p50"), value("echoed", "p99")]
+            rows.append([kind.title, number(self.median(kind.name, first)), *answered, *echoed])
+        return table(["", "CPU, µs" if prefix else "tunnels/s", "answered p50, µs", "p99", "echoed p50, µs", "p99"], rows)
 
     def system_call_table(self):
         rows = []
@@ -228,15 +229,31 @@ class Result:
         for title, values in self.cpu_rows():
             s = summary(values)
             bars.append((title, [(s["median"], s["low"], s["high"])]))
-        drawings = {"cpu-per-tunnel": plot.bars("CPU for a tunnel", "µs of CPU; whiskers: middle half of the rounds", [""], bars)}
-        bars = [(k.title, [self.point(k.name, "down_s_per_gib"), self.point(k.name, "up_s_per_gib")]) for k in self.kinds]
-        drawings["cpu-per-gib"] = plot.bars("CPU for a GiB relayed", "seconds of CPU", ["down", "up"], bars)
-        bars = [(k.title, [self.point(k.name, "own_kib")]) for k in self.kinds]
-        drawings["memory"] = plot.bars("Memory of an idle tunnel", "KiB of the proxy's own memory, the kernel's not counted", [""], bars)
-        fields = ("answered_p50_us", "answered_p99_us")
-        bars = [(k.title, [self.point(k.name, field) for field in fields]) for k in self.kinds if k.name != FLOOR]
-        axis = f"µs from the client's first packet to the 200, {self.setup.clients} clients"
-        drawings["latency"] = plot.bars("Time to an open tunnel", axis, ["p50", "p99"], bars)
+        whiskers = "whiskers: middle half of the rounds"
+        points = lambda kind, fields: [self.point(kind.name, field) for field in fields]
+        rows = lambda kinds, *fields: [(kind.title, points(kind, fields)) for kind in kinds]
+        answering = [kind for kind in self.kinds if kind.name != FLOOR]
+        drawings = {
+            "cpu-per-tunnel": plot.bars("CPU for a tunnel", f"µs of CPU; {whiskers}", [""], bars),
+            "cpu-per-gib": plot.bars(
+                "CPU for a GiB relayed",
+                f"seconds of CPU; {whiskers}",
+                ["down", "up"],
+                rows(self.kinds, "down_s_per_gib", "up_s_per_gib"),
+            ),
+            "memory": plot.bars(
+                "Memory of an idle tunnel",
+                "KiB of the proxy's own memory, the kernel's not counted",
+                [""],
+                rows(self.kinds, "own_kib"),
+            ),
+            "latency": plot.bars(
+                "Time to an open tunnel",
+                f"µs from the client's first packet to the 200, {self.setup.clients} clients; {whiskers}",
+                ["p50", "p99"],
+                rows(answering, "answered_p50_us", "answered_p99_us"),
+            ),
+        }
         for text, _ in drawings.values():
             ElementTree.fromstring(text)
         return drawings

@@ -1,5 +1,5 @@
-//! The target of the tunnels. The first byte of a connection says what it does: `d` and a length: it sends so many bytes;
-//! `u` and a length: it takes so many and answers with one; any other byte comes back, as do those after it.
+//! The target of the tunnels. The first byte of a connection says what it does. `d` and a length: it sends so many
+//! bytes; `u` and a length: it takes so many and answers with one; any other byte comes back, as do those after it.
 
 use anyhow::{Result, ensure};
 use std::io::{self, Read, Write};

@@ -11,7 +11,7 @@ def basic():
 
 
 def free_port():
-    """A free port below those that the system hands out: none of the tunnels' own connections will take it meanwhile."""
+    """A free port below those that the system hands out: no connection of a tunnel will take it meanwhile."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         first = int(file.read().split()[0])
     while True:
