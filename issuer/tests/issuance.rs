@@ -194,8 +194,12 @@ async fn a_request_that_two_servers_may_read_in_two_ways_is_refused_and_the_conn
     let cases = [
         "content-length: 0\r\n\r\n".to_owned(),
         "host: localhost\r\nhost: b\r\ncontent-length: 0\r\n\r\n".to_owned(),
-        format!("host: localhost\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n{smuggled}"),
-        format!("host: localhost\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}"),
+        format!(
+            "host: localhost\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n{smuggled}"
+        ),
+        format!(
+            "host: localhost\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}"
+        ),
         format!("host: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef{smuggled}"),
         format!("host: localhost\r\ncontent-length: +5\r\n\r\nabcde{smuggled}"),
         format!("host: localhost\r\ntransfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n{smuggled}"),
