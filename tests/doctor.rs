@@ -4,8 +4,9 @@
 mod support;
 
 use std::path::Path;
+use std::process::Command;
 use support::daemon::{Daemon, gateway_config, issuer_config};
-use support::process::{Ended, run};
+use support::process::{Ended, Postern, command, run};
 use tempfile::TempDir;
 
 fn root() -> &'static Path {
@@ -117,8 +118,21 @@ async fn readiness_is_printed_and_only_200_is_success() {
     let gateway = Daemon::start("gateway", &config);
     let not_ready = doctor(&["--ready", &format!("http://{}", gateway.admin)]);
     assert_eq!(not_ready.code, Some(70), "{not_ready:#?}");
-    assert!(not_ready.stdout.starts_with("keys: "), "{not_ready:#?}");
+    assert!(not_ready.stdout.contains("keys: "), "{not_ready:#?}");
     assert!(not_ready.stderr.contains("/readyz: not ready, the answer is 503"), "{not_ready:#?}");
+
+    // One that is still reading its files, here a certificate that nobody writes: it answers before it serves.
+    let fifo = home.path().join("certificate");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let tls = format!("[tls]\ncertificate = {fifo:?}\nkey = {fifo:?}\n");
+    let starting = home.path().join("starting");
+    std::fs::create_dir(&starting).unwrap();
+    let config = gateway_config(&starting, "http://127.0.0.1:9", "", "1s", &tls);
+    let starting = Postern::start(command(["gateway".as_ref(), "--config".as_ref(), config.as_os_str()]));
+    let admin = starting.says_address("the admin page listens on ");
+    let not_yet = doctor(&["--ready", &format!("http://{admin}")]);
+    assert_eq!((not_yet.code, not_yet.stdout.as_str()), (Some(70), "start: starting\n"), "{not_yet:#?}");
+    starting.kill();
 
     // Not an admin listener at all.
     let other = doctor(&["--ready", &issuer.http()]);

@@ -61,9 +61,9 @@ impl Facts {
     /// Every process of the fleet, the script aside: variable and process.
     fn processes(&self) -> Vec<(String, Process)> {
         let names = self.0.keys().filter(|name| name.ends_with("_PID") || name.ends_with("_PIDS"));
-        let pids = names.filter(|name| *name != "FLEET_PID").flat_map(|name| {
-            self.all(name).into_iter().map(|pid| (name.clone(), Process::of(pid)))
-        });
+        let pids = names
+            .filter(|name| *name != "FLEET_PID")
+            .flat_map(|name| self.all(name).into_iter().map(move |pid| (name.clone(), Process::of(pid))));
         pids.collect()
     }
 }
@@ -107,7 +107,8 @@ async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind
     assert_eq!((gateways.len(), admins.len()), (2, 2));
     assert_eq!((facts.all("MEMCACHED").len(), facts.all("ROUTERS").len()), (3, 2));
     for url in admins.iter().copied().chain([facts.one("ISSUER_ADMIN"), facts.one("AGENT_ADMIN")]) {
-        assert_eq!(admin::page(address(url), "/readyz").await, "ready\n", "{url}");
+        let said = admin::page(address(url), "/readyz").await;
+        assert!(said.starts_with("ready\n"), "{url}: {said}");
     }
 
     // One token, good at one gateway, is spent at the other.
@@ -132,7 +133,9 @@ async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind
     assert!(processes.len() >= 9, "{:?}", facts.0);
     let victim = facts.all("MEMCACHED_PIDS")[0];
     assert!(Command::new("kill").args(["-s", "KILL", victim]).status().unwrap().success());
-    fleet.says("which one ended", |_, stderr| stderr.contains("memcached-1 was ended by signal 9").then_some(()));
+    fleet.says("which one ended", |_, stderr| {
+        stderr.contains("memcached-1 was ended by signal 9").then_some(())
+    });
     let running = processes.iter().filter(|(_, process)| process.runs()).count();
     assert_eq!(running, processes.len() - 1);
 
@@ -149,8 +152,11 @@ fn a_fleet_that_cannot_start_says_why_and_leaves_nothing_behind() {
     assert_eq!(ended.code, Some(1), "{ended:#?}");
     assert!(ended.stderr.contains("issuer ended with exit code 1"), "{ended:#?}");
     assert!(!home.path().join("fleet.env").exists());
-    let listened: Vec<SocketAddr> =
-        ended.stdout.split_whitespace().filter_map(|word| word.trim_start_matches("http://").parse().ok()).collect();
+    let listened: Vec<SocketAddr> = ended
+        .stdout
+        .split_whitespace()
+        .filter_map(|word| word.trim_start_matches("http://").parse().ok())
+        .collect();
     assert!(listened.len() >= 6, "{ended:#?}");
     for address in listened {
         assert!(std::net::TcpStream::connect(address).is_err(), "{address} still listens: {ended:#?}");

@@ -1,6 +1,9 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use crate::doctor::{bandwidth, rate};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use postern_service::config::{Size, Span};
+use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -27,7 +30,7 @@ pub(crate) enum Command {
     /// Get tokens, or look into one
     #[command(subcommand)]
     Token(Token),
-    /// Check configurations without starting anything, or what runs
+    /// Check configurations without starting anything, or what runs; plan a fleet
     #[command(arg_required_else_help = true)]
     Doctor(Doctor),
 }
@@ -65,7 +68,7 @@ pub(crate) struct Up {
     pub(crate) traces: Option<String>,
 }
 
-/// Check configurations without starting anything, or a process that runs.
+/// Check configurations without starting anything, or a process that runs; or plan a fleet.
 ///
 /// Exit code 0 when nothing is refused, 64 when a configuration is, 70 when a link is bad, a process is not ready, or
 /// nothing answers.
@@ -84,6 +87,89 @@ pub(crate) struct Doctor {
     /// The admin address of a running process: prints its /readyz. For health checks where there is no curl
     #[arg(long, value_name = "URL")]
     pub(crate) ready: Option<String>,
+    /// How many machines a fleet needs for a rate, and what breaks first; docs/capacity.md says what it is made of
+    #[arg(long)]
+    pub(crate) plan: bool,
+    #[command(flatten)]
+    pub(crate) planned: Plan,
+}
+
+/// What `--plan` plans for.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "With --plan")]
+pub(crate) struct Plan {
+    /// Requests a second, each a tunnel and a token: "10000", "50k", "1M"
+    #[arg(long, value_name = "N", requires = "plan", value_parser = rate)]
+    pub(crate) rate: Option<f64>,
+    /// How long a spent token is remembered at most: the issuer's rotate_every and redeem_for, and an hour of margin
+    #[arg(long, value_name = "SPAN", requires = "plan", default_value = "889h")]
+    pub(crate) lifetime: Span,
+    /// Copies of each record: 1, or 3 for a quorum
+    #[arg(long, value_name = "N", requires = "plan", default_value_t = 3)]
+    pub(crate) replicas: u32,
+    /// Regions: how many equal ones, or the share of each, such as 50,30,20
+    #[arg(long, value_name = "N", requires = "plan", default_value = "1")]
+    pub(crate) regions: String,
+    /// Where the memory of several regions is
+    #[arg(long, value_enum, requires = "plan", default_value_t = Place::Bound)]
+    pub(crate) place: Place,
+    /// There and back between two regions
+    #[arg(long, value_name = "SPAN", requires = "plan", default_value = "40ms")]
+    pub(crate) distance: Span,
+    /// How long a tunnel is open
+    #[arg(long, value_name = "SPAN", requires = "plan", default_value = "30s")]
+    pub(crate) tunnel: Span,
+    /// What goes through a tunnel, both ways together
+    #[arg(long, value_name = "SIZE", requires = "plan", default_value = "64KiB")]
+    pub(crate) bytes: Size,
+    /// Percent of all tunnels that lead to one and the same address and port
+    #[arg(long, value_name = "PERCENT", requires = "plan", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) same_target: u32,
+    /// Tokens signed a second; as many as are spent when it is left out
+    #[arg(long, value_name = "N", requires = "plan", value_parser = rate)]
+    pub(crate) issued: Option<f64>,
+    /// Tokens that an agent gets over one connection
+    #[arg(long, value_name = "N", requires = "plan", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) batch: u32,
+    /// Cores of a machine
+    #[arg(long, value_name = "N", requires = "plan", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) cores: u32,
+    /// Memory of a machine
+    #[arg(long, value_name = "SIZE", requires = "plan", default_value = "64GiB")]
+    pub(crate) memory: Size,
+    /// The network link of a machine
+    #[arg(long, value_name = "BANDWIDTH", requires = "plan", default_value = "10Gbit", value_parser = bandwidth)]
+    pub(crate) nic: f64,
+    /// Percent of cores and links that may be busy
+    #[arg(long, value_name = "PERCENT", requires = "plan", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) busy: u32,
+    /// Gateways that are there; as many as are needed when it is left out
+    #[arg(long, value_name = "N", requires = "plan", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) gateways: Option<u32>,
+    /// memcached servers that are there, all replicas together
+    #[arg(long, value_name = "N", requires = "plan", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) servers: Option<u32>,
+    /// Issuer machines that are there
+    #[arg(long, value_name = "N", requires = "plan", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) issuers: Option<u32>,
+    /// transport = "pooled", with commands that take so long; pipelined when it is left out
+    #[arg(long, value_name = "SPAN", requires = "plan")]
+    pub(crate) pooled: Option<Span>,
+    /// Print the plan as JSON
+    #[arg(long, requires = "plan")]
+    pub(crate) json: bool,
+}
+
+/// Where the memory of several regions is. A token that is spent in one of them must be known in all it is good in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Place {
+    /// Each region has an origin and a memory of its own: a token is good in one region
+    Bound,
+    /// One memory, in the first region
+    Owned,
+    /// One memory, with a replica in each of three regions
+    Spread,
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,8 +1,11 @@
 //! `postern doctor`: what is wrong with a configuration, before it is used; whether a running process is ready, and
-//! which of its links is bad.
+//! which of its links is bad; how many machines a fleet needs.
 
 mod links;
+mod plan;
 mod ready;
+
+pub(crate) use plan::{bandwidth, rate};
 
 use crate::args::Doctor;
 use crate::failure::Failure;
@@ -27,7 +30,9 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
         Some(admin) => ready::check(admin).await,
         None => Ok(()),
     };
-    let failures: Vec<Failure> = [config, mcrouter, links, ready].into_iter().filter_map(Result::err).collect();
+    let plan = if doctor.plan { plan::print(&doctor.planned) } else { Ok(()) };
+    let failures: Vec<Failure> =
+        [config, mcrouter, links, ready, plan].into_iter().filter_map(Result::err).collect();
     let Some(code) = failures.first().map(|failure| failure.code) else { return Ok(()) };
     let sentences: Vec<String> = failures.into_iter().map(|failure| failure.sentence).collect();
     Err(Failure::new(code, sentences.join("\npostern: ")))

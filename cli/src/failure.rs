@@ -21,6 +21,11 @@ impl Failure {
         Self::new(exit::RUNTIME, sentence)
     }
 
+    /// The command line makes no sense.
+    pub(crate) fn usage(sentence: impl Display) -> Self {
+        Self::new(exit::USAGE, sentence)
+    }
+
     /// Somebody has to edit something first.
     pub(crate) fn configuration(sentence: impl Display) -> Self {
         Self::new(exit::CONFIG, sentence)

@@ -1,7 +1,7 @@
 //! What every daemon's process has: logs, metrics, signals, the admin listener, a drain.
 
 use crate::failure::Failure;
-use postern_service::admin::Admin;
+use postern_service::admin::{Admin, Gate};
 use postern_service::drain::Drained;
 use postern_service::host::Host;
 use postern_service::log::{self, LogFormat};
@@ -17,6 +17,8 @@ pub(crate) struct Process {
     pub(crate) host: Host,
     /// Where the admin listener is, if there is one: the real port when port 0 was asked for.
     pub(crate) admin: Option<SocketAddr>,
+    /// Not ready until the daemons run: the admin listener answers before they have told what they wait for.
+    start: Gate,
 }
 
 impl Process {
@@ -28,6 +30,7 @@ impl Process {
         host.shutdown
             .on_signals()
             .map_err(|error| Failure::runtime(format_args!("cannot handle signals: {error}")))?;
+        let start = host.readiness.gate("start");
         let admin = match admin {
             Some(address) => {
                 let admin = Admin::bind(address, &host, exporter).await.map_err(Failure::runtime)?;
@@ -39,7 +42,7 @@ impl Process {
             }
             None => None,
         };
-        Ok(Self { host, admin })
+        Ok(Self { host, admin, start })
     }
 
     /// Runs until the daemons have drained: all tracked work done, or `deadline` past. `serving` is the daemons; when
@@ -49,6 +52,7 @@ impl Process {
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
         let mut serving = tokio::spawn(serving);
+        self.start.set_ready();
         tokio::select! {
             ended = &mut serving => return served(ended),
             drained = self.host.shutdown.wait(deadline) => if let Drained::CutOff(open) = drained {

@@ -54,6 +54,11 @@ impl Default for Listen {
 pub struct GatewayConfig {
     /// "http://127.0.0.1:8080", or "https://gateway.example" to reach it over TLS (port 443 unless given).
     pub url: String,
+    /// The name that the gateway's challenges must bear (`[challenge] origin` there), where it is not the host of `url`:
+    /// a challenge for another one is not answered (RFC 9577, section 2.1.3). Where `url` has an address or localhost,
+    /// which name nobody, and this is not set, a challenge for any is.
+    #[serde(default)]
+    pub origin: Option<String>,
     /// PEM certificates to trust for an https gateway instead of the platform's.
     #[serde(default)]
     pub ca: Option<PathBuf>,
@@ -79,6 +84,7 @@ impl GatewayConfig {
     pub fn at(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            origin: None,
             ca: None,
             connect_timeout: connect_timeout(),
             answer_timeout: answer_timeout(),

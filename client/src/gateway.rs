@@ -12,7 +12,7 @@ use postern_service::live::Live;
 use postern_service::names::LinkKind;
 use postern_service::tls::{self, TlsError};
 use postern_token::header::{Challenge, format_authorization};
-use postern_token::{Token, TokenType};
+use postern_token::{Token, TokenChallenge, TokenType};
 use reqwest::Url;
 use std::io;
 use std::path::Path;
@@ -31,6 +31,8 @@ pub(crate) struct Gateway {
     url: String,
     host: String,
     port: u16,
+    /// What its challenges must name; `None` where it has no name.
+    origin: Option<String>,
     tls: Option<Tls>,
     connect_timeout: Duration,
     answer_timeout: Duration,
@@ -109,6 +111,8 @@ pub(crate) struct Refused {
     pub(crate) headers: HeaderMap,
     /// At most [`response::BODY_LIMIT`] bytes.
     pub(crate) body: Bytes,
+    /// What a challenge must name.
+    origin: Option<String>,
 }
 
 impl Gateway {
@@ -127,6 +131,7 @@ impl Gateway {
         };
         Ok(Self {
             url: config.url.trim_end_matches('/').to_owned(),
+            origin: config.origin.clone().or_else(|| name_of(&url)),
             port: url.port_or_known_default().unwrap_or(80),
             host,
             tls,
@@ -141,6 +146,11 @@ impl Gateway {
         let address = format!("{}:{}", self.host, self.port);
         self.attempts = Attempts::over(live.link(LinkKind::Gateway, &address));
         self
+    }
+
+    /// Takes challenges for any origin: for who mints and does not spend.
+    pub(crate) fn of_any_origin(self) -> Self {
+        Self { origin: None, ..self }
     }
 
     /// The address as it was configured.
@@ -173,6 +183,13 @@ impl Gateway {
         self.attempts.lost();
         Err(failure)
     }
+}
+
+/// The host of a URL, if it is a name that means the same everywhere.
+fn name_of(url: &Url) -> Option<String> {
+    let name = url.domain()?;
+    let is_local = name == "localhost" || name.ends_with(".localhost");
+    (!is_local).then(|| name.to_owned())
 }
 
 impl Tls {
@@ -214,7 +231,7 @@ impl Connection<'_> {
         };
         let url = || gateway.url.clone();
         let failure = match timeout(gateway.answer_timeout, exchange).await {
-            Ok(Ok((head, buffer))) => return Ok(answer(head, buffer, io).await),
+            Ok(Ok((head, buffer))) => return Ok(answer(gateway, head, buffer, io).await),
             Ok(Err(HeadError::Broken(reason))) => ExchangeError::Broken { url: url(), reason },
             Ok(Err(reason)) => ExchangeError::NotHttp { url: url(), reason },
             Err(_) => ExchangeError::Silent { url: url(), limit: gateway.answer_timeout },
@@ -236,7 +253,7 @@ fn request(target: &Target, token: Option<&Token>) -> Vec<u8> {
     request.into_bytes()
 }
 
-async fn answer(head: Head, mut buffer: BytesMut, mut io: Box<dyn Io>) -> Answer {
+async fn answer(gateway: &Gateway, head: Head, mut buffer: BytesMut, mut io: Box<dyn Io>) -> Answer {
     if head.status.is_success() {
         // RFC 9110, section 9.3.6: what follows is the tunnel's, whatever the length fields say.
         return Answer::Opened(Tunnel { early: buffer.freeze(), io, _open: None });
@@ -244,12 +261,14 @@ async fn answer(head: Head, mut buffer: BytesMut, mut io: Box<dyn Io>) -> Answer
     let mut body = BytesMut::new();
     let reading = response::read_body(&mut io, &head, &mut buffer, &mut body);
     let _ = timeout(BODY_TIMEOUT, reading).await; // what has come is enough: it only explains the status
-    Answer::Refused(Refused { status: head.status, headers: head.headers, body: body.freeze() })
+    let (status, headers, origin) = (head.status, head.headers, gateway.origin.clone());
+    Answer::Refused(Refused { status, headers, body: body.freeze(), origin })
 }
 
 impl Refused {
-    /// The first challenge for a token of type 2, in the gateway's order of preference. Other schemes, other types and
-    /// challenges that cannot be read are passed over.
+    /// The first challenge for a token of type 2, in the gateway's order of preference. Other schemes, other types, other
+    /// gateways' challenges (RFC 9577, section 2.1.3: whoever shows one could spend the token there) and those that
+    /// cannot be read are passed over.
     ///
     /// # Errors
     /// A sentence that says what was there instead.
@@ -262,10 +281,13 @@ impl Refused {
                 Ok(challenges) => {
                     for challenge in challenges {
                         match challenge.token_challenge() {
-                            Ok(parsed) if parsed.token_type() == TokenType::BlindRsa2048 => {
-                                return Ok(challenge);
+                            Ok(parsed) if parsed.token_type() != TokenType::BlindRsa2048 => {
+                                other_types = true
                             }
-                            Ok(_) => other_types = true,
+                            Ok(parsed) => match self.foreign(&parsed) {
+                                Some(reason) => reasons.push(reason),
+                                None => return Ok(challenge),
+                            },
                             Err(error) => reasons.push(error.to_string()),
                         }
                     }
@@ -274,10 +296,19 @@ impl Refused {
         }
         Err(match (values, reasons.first(), other_types) {
             (0, ..) => "its answer has no Proxy-Authenticate field".to_owned(),
-            (_, Some(reason), _) => format!("its challenge cannot be read: {reason}"),
+            (_, Some(reason), _) => format!("its challenge cannot be used: {reason}"),
             (_, None, true) => "it asks for tokens of another type than 2 (blind RSA)".to_owned(),
             (_, None, false) => "it asks for something else than a PrivateToken".to_owned(),
         })
+    }
+
+    /// Why a challenge is none of this gateway's.
+    fn foreign(&self, challenge: &TokenChallenge) -> Option<String> {
+        let origin = self.origin.as_ref().filter(|origin| !challenge.names_origin(origin))?;
+        let named = challenge.origin_info().join(", ");
+        Some(format!(
+            "it is for \"{named}\", and the gateway is \"{origin}\": if both are one, set gateway.origin to the former"
+        ))
     }
 
     /// Whether the gateway says of this token, and not of its key, that it is of no use any more.

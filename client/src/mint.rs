@@ -86,6 +86,16 @@ pub enum MintError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The challenge's key is not among the issuer's.
+    #[error(
+        "the gateway asks for tokens of a key that the issuer's directory {url} does not list. Such a key could be one \
+         that only some clients are shown, to tell them apart, so nothing is minted for it; does the gateway use this \
+         issuer, and has it fetched its keys lately?"
+    )]
+    Unlisted {
+        /// The directory.
+        url: Url,
+    },
     /// The key is unusable, or the issuer did not sign with it.
     #[error(
         "no token came of the answer of the issuer {url}: {source}; does it hold the key that the gateway asks for?"
@@ -103,7 +113,8 @@ impl MintError {
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         match self {
-            Self::Unreachable { .. } => false,
+            // A gateway that polls seldom is behind the directory for a while after a key was taken back.
+            Self::Unreachable { .. } | Self::Unlisted { .. } => false,
             Self::Status { status, .. } => {
                 status.is_client_error()
                     && !matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
@@ -167,7 +178,7 @@ pub enum ChallengeFetchError {
 /// [`ChallengeFetchError`].
 pub async fn fetch_challenge(gateway_url: &str, ca: Option<&Path>) -> Result<Challenge, ChallengeFetchError> {
     let config = GatewayConfig { ca: ca.map(Path::to_owned), ..GatewayConfig::at(gateway_url) };
-    ask(&Gateway::new(&config)?).await
+    ask(&Gateway::new(&config)?.of_any_origin()).await
 }
 
 pub(crate) async fn ask(gateway: &Gateway) -> Result<Challenge, ChallengeFetchError> {
@@ -241,8 +252,8 @@ impl IssuerClient {
         self.url.join(DIRECTORY_PATH).map_err(|_| MintError::Url(self.url.to_string()))
     }
 
-    /// The key to mint with for `challenge`: the one its `token-key` gives, else the directory's preferred one. A
-    /// `token-key` that the directory does not list is used all the same; the tokens are good if the issuer signs.
+    /// The key to mint with for `challenge`: the one its `token-key` gives, else the directory's preferred one. The
+    /// directory must list it: a key that is shown to one client alone would name that client in each of its tokens.
     ///
     /// # Errors
     /// [`MintError`].
@@ -266,8 +277,8 @@ impl IssuerClient {
             None => directory.preferred(TokenType::BlindRsa2048, UnixSeconds::now()),
         };
         let spki = match (&challenge.token_key, listed) {
-            (Some(wanted), _) => wanted.clone(),
-            (None, Some(key)) => key.key_bytes().map_err(|error| unusable(error.to_string()))?,
+            (Some(_), None) => return Err(MintError::Unlisted { url }),
+            (_, Some(key)) => key.key_bytes().map_err(|error| unusable(error.to_string()))?,
             (None, None) => return Err(unusable("it lists no key of type 2 that is in use".to_owned())),
         };
         let key = IssuerKey::from_spki(&spki).map_err(|error| unusable(error.to_string()))?;

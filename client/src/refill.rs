@@ -79,6 +79,9 @@ impl AttemptError {
             }
             Self::Mint(MintError::Unreachable { .. }) => "the issuer cannot be reached",
             Self::Mint(MintError::Status { status, .. }) => return format!("the issuer answered {status}"),
+            Self::Mint(MintError::Unlisted { .. }) => {
+                "the gateway asks for a key that the issuer does not list"
+            }
             Self::Mint(MintError::Unusable { .. } | MintError::Blind { .. }) => {
                 "the issuer gave an answer that cannot be used"
             }

@@ -60,13 +60,30 @@ async fn the_key_of_the_challenge_is_preferred_to_that_of_the_directory() {
     assert_eq!(unnamed.token_key, None);
     assert_eq!(client.key_for(&unnamed).await.unwrap().key.spki(), issuer.key().spki());
 
-    // A key that the issuer does not hold comes to nothing, with a sentence.
+    // A key that only some are shown would tell them apart: the directory has what everyone is shown.
     let mut foreign = old.clone();
     foreign.token_key = Some(support::issuer::key().spki().to_vec());
-    let key = client.key_for(&foreign).await.unwrap();
-    let error =
-        client.mint(&foreign.bytes, &key, 1, |_| ControlFlow::Continue(())).await.unwrap_err().to_string();
-    assert!(error.contains("does it hold the key that the gateway asks for?"), "{error}");
+    let error = client.key_for(&foreign).await.unwrap_err();
+    assert!(matches!(error, MintError::Unlisted { .. }), "{error}");
+    assert!(error.to_string().contains(&format!("{}/.well-known/", issuer.url())), "{error}");
+}
+
+/// Whoever shows the challenge of another gateway could spend the tokens there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_challenge_that_names_another_gateway_is_not_answered() {
+    let world = World::with(|config| config.gateway.origin = Some("other.example".to_owned())).await;
+    let target = echo().await.to_string();
+    let answer = world.connect(&target).await;
+    assert_eq!(answer.status, 502, "{}", answer.body);
+    assert!(
+        answer.body.contains("it is for \"proxy.example\", and the gateway is \"other.example\""),
+        "{}",
+        answer.body
+    );
+    assert_eq!((world.issuer.signed(), world.gateway.tokens().len()), (0, 0));
+
+    let world = World::with(|config| config.gateway.origin = Some("Proxy.Example".to_owned())).await;
+    assert_eq!(world.connect(&target).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

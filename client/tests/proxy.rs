@@ -81,6 +81,20 @@ async fn bytes_that_come_with_the_request_or_the_answer_are_relayed() {
     assert_eq!(answer.body + std::str::from_utf8(&rest).unwrap(), "server first\nclient first\n");
 }
 
+/// RFC 9110, section 9.3.6: a client ignores the length of a successful answer to CONNECT.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_length_in_the_answer_that_opens_a_tunnel_means_nothing() {
+    for field in ["Content-Length: 3", "Transfer-Encoding: chunked"] {
+        let world = World::new().await;
+        let raw = format!("HTTP/1.1 200 OK\r\n{field}\r\n\r\nall of it");
+        world.gateway.then(Step::Raw(raw.into_bytes()));
+        let mut answer = timeout(HANG, connect(world.agent.address, "target.example:443")).await.unwrap();
+        assert_eq!(answer.status, 200, "{field}");
+        let rest = read_all(&mut answer.stream).await;
+        assert_eq!(answer.body + std::str::from_utf8(&rest).unwrap(), "all of it", "{field}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_behind_tls_is_reached() {
     let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();

@@ -113,7 +113,9 @@ impl Default for Issuer {
 pub struct ChallengeConfig {
     /// The issuer's name.
     pub issuer_name: String,
-    /// This gateway's name; the same for every gateway of a fleet, so that tokens are good at any of them.
+    /// The gateway's name, as agents have it in their `url` (or as their `origin`); the same for every gateway of a fleet,
+    /// so that tokens are good at any of them. Several are joined by commas: another list is another challenge, for which
+    /// old tokens are no good.
     pub origin: String,
     /// For how long a client may keep the challenge.
     #[serde(default = "default_max_age")]

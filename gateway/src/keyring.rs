@@ -26,8 +26,8 @@ pub(crate) struct Offer {
 
 impl Offer {
     pub(crate) fn new(config: &ChallengeConfig) -> Result<Self, ChallengeError> {
-        let (issuer, origin) = (&config.issuer_name, &config.origin);
-        let challenge = TokenChallenge::new(TokenType::BlindRsa2048, issuer, None, &[origin])?;
+        let origins: Vec<&str> = config.origin.split(',').map(str::trim).collect();
+        let challenge = TokenChallenge::new(TokenType::BlindRsa2048, &config.issuer_name, None, &origins)?;
         let quoting = if config.bare { Quoting::Bare } else { Quoting::Quoted };
         Ok(Self {
             bytes: challenge.serialize(),
@@ -251,17 +251,29 @@ mod tests {
         let ring = Keyring::default()
             .updated(&directory(vec![old, new.clone()]), LIFETIMES, UnixSeconds(1))
             .unwrap();
-        let config = ChallengeConfig {
-            issuer_name: "issuer.example".into(),
-            origin: "proxy.example".into(),
-            max_age: postern_service::config::Span::hours(1),
-            bare: false,
-        };
-        let offer = Offer::new(&config).unwrap();
+        let offer = offer("proxy.example").unwrap();
         let value = ring.challenge(&offer, UnixSeconds(150)).unwrap();
         let read = Challenge::parse_all(value.as_bytes()).unwrap();
         assert_eq!(read[0].token_key, Some(new.key_bytes().unwrap()));
         assert_eq!(read[0].max_age, Some(50));
         assert!(offer.is_answered_by(ChallengeDigest::of(&read[0].bytes)));
+    }
+
+    fn offer(origin: &str) -> Result<Offer, ChallengeError> {
+        Offer::new(&ChallengeConfig {
+            issuer_name: "issuer.example".into(),
+            origin: origin.into(),
+            max_age: postern_service::config::Span::hours(1),
+            bare: false,
+        })
+    }
+
+    #[test]
+    fn another_list_of_names_is_another_challenge() {
+        let (one, two) = (offer("proxy.example").unwrap(), offer("proxy.example, second.example").unwrap());
+        assert!(!two.is_answered_by(one.digest));
+        let challenge = TokenChallenge::parse(&two.bytes).unwrap();
+        assert!(challenge.names_origin("proxy.example") && challenge.names_origin("second.example"));
+        assert!(offer("proxy.example,").is_err());
     }
 }

@@ -18,6 +18,8 @@ pub(crate) enum Refusal {
     NotFound,
     /// Another method; these are allowed.
     Method(&'static str),
+    /// By a name, at an issuer that is open to this machine alone.
+    ByName,
     /// A request that two servers could read in two ways.
     Ambiguous(&'static str),
     /// The body is longer than any token request.
@@ -53,6 +55,7 @@ impl Refusal {
         match self {
             Self::NotFound => (StatusCode::NOT_FOUND, BadRequest),
             Self::Method(_) => (StatusCode::METHOD_NOT_ALLOWED, BadRequest),
+            Self::ByName => (StatusCode::MISDIRECTED_REQUEST, BadRequest),
             Self::Ambiguous(_) | Self::Broken => (StatusCode::BAD_REQUEST, BadRequest),
             Self::TooLong => (StatusCode::PAYLOAD_TOO_LARGE, BadRequest),
             Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, BadRequest),
@@ -98,6 +101,9 @@ impl Refusal {
             Self::Quota(spent) => {
                 let seconds = spent.retry_after.as_secs();
                 return format!("This account's quota is spent. The next one begins in {seconds} s.");
+            }
+            Self::ByName => {
+                "This issuer gives tokens to everyone on this machine: ask for it by address, or as localhost."
             }
             Self::TooLong => "The body is too long: a TokenRequest of type 2 is 259 bytes.",
             Self::TooSlow => "The body came too slowly. Send all 259 bytes at once.",

@@ -89,6 +89,7 @@ impl Issuer {
             issuance,
             request_path: config.directory.path()?,
             directory_max_age: config.directory.max_age(),
+            is_open: config.accounts.is_empty(),
             recorder,
         });
         let listener = listen::bind("the issuer's listener", config.listen.address).await?;

@@ -14,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use postern_service::drain::Shutdown;
+use postern_service::http::is_for_this_machine;
 use postern_service::names::{IssuerOutcome, TokenTypeAsked};
 use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, UnixSeconds};
 use std::convert::Infallible;
@@ -37,6 +38,8 @@ pub(crate) struct Routes {
     pub(crate) issuance: Issuance,
     pub(crate) request_path: String,
     pub(crate) directory_max_age: Duration,
+    /// Everyone who reaches it gets tokens: there is no account, and so it listens on loopback.
+    pub(crate) is_open: bool,
     pub(crate) recorder: Arc<Recorder>,
 }
 
@@ -130,6 +133,9 @@ impl Routes {
     ) -> Result<(Response<Full<Bytes>>, IssuerOutcome), Refusal> {
         let (head, body) = request.into_parts();
         refuse_ambiguous(&head)?;
+        if self.is_open && !is_for_this_machine(&head.headers) {
+            return Err(Refusal::ByName);
+        }
         match (head.uri.path(), &head.method) {
             (DIRECTORY_PATH, &Method::GET | &Method::HEAD) => Ok(self.directory(&head)),
             (DIRECTORY_PATH, _) => Err(Refusal::Method("GET, HEAD")),

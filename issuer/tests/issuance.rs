@@ -6,8 +6,8 @@ mod support;
 use postern_issuer::config::Signing;
 use postern_service::config::Span;
 use postern_token::{
-    ChallengeDigest, IssuerKey, SigningKey, TokenChallenge, TokenRequest, TokenResponse, TokenType,
-    VerifyingKey,
+    ChallengeDigest, DIRECTORY_PATH, IssuerKey, SigningKey, TokenChallenge, TokenRequest, TokenResponse,
+    TokenType, VerifyingKey,
 };
 use std::num::NonZeroUsize;
 use support::{Answer, REQUEST_TYPE, Running, account, bearer, config, post, request, rest};
@@ -126,6 +126,32 @@ async fn other_paths_are_404_and_other_methods_405_with_allow() {
     }
 }
 
+/// A web page whose name leads to loopback can ask for tokens, but only under its own name.
+#[tokio::test]
+async fn an_issuer_open_to_its_machine_is_asked_by_address_and_one_with_accounts_by_any_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let asked = |host: &str| {
+        let head = format!("GET {DIRECTORY_PATH} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        head.into_bytes()
+    };
+    let open = Running::start(config(directory.path())).await;
+    for (host, status) in [
+        ("localhost:8081", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8081", 200),
+        ("page.example", 421),
+        ("page.example:8081", 421),
+        ("127.0.0.1.page.example", 421),
+    ] {
+        assert_eq!(open.exchange(&asked(host)).await.status, status, "{host}");
+    }
+    open.stop().await;
+    let mut config = config(directory.path());
+    config.accounts.push(account("somebody", "k", "5/1h"));
+    let with_accounts = Running::start(config).await;
+    assert_eq!(with_accounts.exchange(&asked("issuer.example")).await.status, 200);
+}
+
 #[tokio::test]
 async fn a_body_too_long_is_413_before_it_is_read() {
     let directory = tempfile::tempdir().unwrap();
@@ -164,19 +190,23 @@ async fn a_request_that_two_servers_may_read_in_two_ways_is_refused_and_the_conn
     let directory = tempfile::tempdir().unwrap();
     let issuer = Running::start(config(directory.path())).await;
     let start = format!("POST /token-request HTTP/1.1\r\ncontent-type: {REQUEST_TYPE}\r\n");
-    let smuggled = "GET /.well-known/private-token-issuer-directory HTTP/1.1\r\nhost: a\r\n\r\n";
+    let smuggled = "GET /.well-known/private-token-issuer-directory HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let cases = [
         "content-length: 0\r\n\r\n".to_owned(),
-        "host: a\r\nhost: b\r\ncontent-length: 0\r\n\r\n".to_owned(),
-        format!("host: a\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n{smuggled}"),
-        format!("host: a\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}"),
-        format!("host: a\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef{smuggled}"),
-        format!("host: a\r\ncontent-length: +5\r\n\r\nabcde{smuggled}"),
-        format!("host: a\r\ntransfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n{smuggled}"),
-        format!("host: a\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n{smuggled}"),
-        format!("host: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{smuggled}"),
-        format!("host: a\r\nx: 1\r\n folded: 2\r\ncontent-length: 0\r\n\r\n{smuggled}"),
-        "host: a\r\nx: \0\r\ncontent-length: 0\r\n\r\n".to_owned(),
+        "host: localhost\r\nhost: b\r\ncontent-length: 0\r\n\r\n".to_owned(),
+        format!(
+            "host: localhost\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n{smuggled}"
+        ),
+        format!(
+            "host: localhost\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}"
+        ),
+        format!("host: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef{smuggled}"),
+        format!("host: localhost\r\ncontent-length: +5\r\n\r\nabcde{smuggled}"),
+        format!("host: localhost\r\ntransfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n{smuggled}"),
+        format!("host: localhost\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n{smuggled}"),
+        format!("host: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{smuggled}"),
+        format!("host: localhost\r\nx: 1\r\n folded: 2\r\ncontent-length: 0\r\n\r\n{smuggled}"),
+        "host: localhost\r\nx: \0\r\ncontent-length: 0\r\n\r\n".to_owned(),
     ];
     for (number, case) in cases.iter().enumerate() {
         let mut stream = issuer.connect().await;
@@ -222,7 +252,7 @@ async fn slow_bodies_are_408_and_slow_headers_and_idle_connections_are_closed() 
         rest(&mut stream).await;
     }
     let mut kept = issuer.connect().await;
-    kept.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    kept.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     assert_eq!(Answer::read(&mut kept).await.status, 404); // and then the end, without having asked for it
 }
 

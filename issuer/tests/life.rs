@@ -127,7 +127,7 @@ async fn a_drain_answers_what_was_asked_and_closes_idle_connections() {
     let end_of_head = whole.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
     let (head, body) = whole.split_at(end_of_head + 2);
     let mut idle = issuer.connect().await;
-    idle.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    idle.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut answered = [0; 12];
     idle.read_exact(&mut answered).await.unwrap();
     let mut asking = issuer.connect().await;

@@ -9,7 +9,7 @@ def machine():
         models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
     model = models[0] if models else platform.machine()
-    return f"{len(models)} × {model}, Linux {platform.release()}, load averages at the end {load}"
+    return f"{len(models)} × {model}, Linux {platform.release().split("-")[0]}, load averages at the end {load}"
 
 
 def commit():

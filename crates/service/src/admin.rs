@@ -3,12 +3,11 @@
 //! Several daemons in one process share one listener, one [`Host`] and one [`Exporter`].
 
 use crate::host::Host;
-use crate::http::text;
+use crate::http::{is_for_this_machine, text};
 use crate::listen::{self, BindError};
 use crate::live;
 use crate::metrics::Exporter;
-use ::http::uri::Authority;
-use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use ::http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -21,7 +20,7 @@ use parking_lot::RwLock;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -214,21 +213,10 @@ struct Pages {
     is_loopback: bool,
 }
 
-/// Whether a request means this machine by an address or as localhost. A web page whose name was made to lead to
-/// loopback (DNS rebinding) sends that name as Host, and could otherwise read everything that is here.
-fn is_of_this_machine(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(header::HOST) else { return true };
-    let Some(authority) = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()) else {
-        return false;
-    };
-    let name = authority.host().trim_start_matches('[').trim_end_matches(']');
-    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
-}
-
 impl Pages {
     fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
         let (method, path) = (request.method(), request.uri().path());
-        if self.is_loopback && !is_of_this_machine(request.headers()) {
+        if self.is_loopback && !is_for_this_machine(request.headers()) {
             let said = "This listener is on loopback: ask for it by address, or as localhost.\n";
             return whole(text(StatusCode::MISDIRECTED_REQUEST, said));
         }

@@ -5,10 +5,12 @@ use ::http::header::{
     CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
     TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
+use ::http::uri::Authority;
 use ::http::{HeaderValue, Response, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use std::error::Error;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -139,6 +141,18 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     for name in named.iter().chain(&ALWAYS) {
         headers.remove(name);
     }
+}
+
+/// Whether a request means this machine by an address or as localhost. A web page whose name was made to lead to
+/// loopback (DNS rebinding) sends that name as Host, and could otherwise use what is open to everyone here.
+#[must_use]
+pub fn is_for_this_machine(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST) else { return true };
+    let Some(authority) = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()) else {
+        return false;
+    };
+    let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
 }
 
 /// A plain text answer.

@@ -108,8 +108,7 @@ pub async fn rest(stream: &mut TcpStream) -> Vec<u8> {
 
 /// A request that asks for the connection to be closed after it. `fields` are whole lines.
 pub fn request(method: &str, path: &str, fields: &str, body: &[u8]) -> Vec<u8> {
-    let head =
-        format!("{method} {path} HTTP/1.1\r\nhost: issuer.example\r\nconnection: close\r\n{fields}\r\n");
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{fields}\r\n");
     [head.as_bytes(), body].concat()
 }
 

@@ -182,7 +182,7 @@ label! {
         QuotaSpent = "quota_spent",
         /// 503: the signing pool is full.
         Overloaded = "overloaded",
-        /// 404, 405, 400, 408 or 413: not a request that this server has an answer to.
+        /// 404, 405, 400, 408, 413 or 421: not a request that this server has an answer to.
         BadRequest = "bad_request",
         /// 500: signing failed.
         Failed = "failed",

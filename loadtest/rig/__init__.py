@@ -1,0 +1,1 @@
+"""What the measurements of this directory share: programs, tokens, clients, readings, reports and plots."""

@@ -1,0 +1,50 @@
+"""Real tokens, from the real issuer; and the names of their records, so that a store can be made to forget them again.
+
+A signature costs the issuer and the client more than all that is measured here. Between two turns the records of the
+same tokens are therefore deleted, and each turn spends them again: for the gateway, which remembers nothing in these
+measurements, and for the store they are fresh.
+"""
+
+import base64, hashlib, re, subprocess
+from .programs import POSTERN, connect
+
+# Where a check ends and no tunnel begins: the token is spent, then the target refuses the connection.
+NOWHERE = "127.0.0.1:1"
+
+
+def mint(issuer, gateway, count, path):
+    """`count` values of Proxy-Authorization."""
+    command = [POSTERN, "token", "mint", "--issuer", issuer, "--gateway", f"http://{gateway.address}"]
+    subprocess.run(command + ["--count", str(count), "--out", path], check=True, stdout=subprocess.DEVNULL)
+    with open(path) as file:
+        return file.read().split("\n")[:count]
+
+
+def request(value, target=NOWHERE):
+    return f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: {value}\r\n\r\n".encode()
+
+
+def parts(value):
+    """Token type, nonce and token key id of a header value (RFC 9577, section 2.2)."""
+    text = re.search(r'token="?([A-Za-z0-9_=-]+)', value).group(1).rstrip("=")
+    token = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    return token[:2], token[2:34], token[66:98]
+
+
+def record(value):
+    """The record of a token in a shared store (docs/spend-contract.md)."""
+    kind, nonce, key = parts(value)
+    digest = hashlib.sha256(b"postern spent v1" + kind + key + nonce).digest()
+    return b"ps1." + base64.urlsafe_b64encode(digest).rstrip(b"=")
+
+
+def forget(address, values, batch=500):
+    """Deletes the records of tokens, through a server or a router; returns how many there were."""
+    deleted = 0
+    with connect(address) as stream:
+        replies = stream.makefile("rb")
+        for start in range(0, len(values), batch):
+            some = values[start : start + batch]
+            stream.sendall(b"".join(b"delete %s\r\n" % record(value) for value in some))
+            deleted += sum(replies.readline() == b"DELETED\r\n" for _ in some)
+    return deleted

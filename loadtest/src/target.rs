@@ -1,0 +1,135 @@
+//! The target of the tunnels. The first byte of a connection says what it does. `d` and a length: it sends so many
+//! bytes; `u` and a length: it takes so many and answers with one; any other byte comes back, as do those after it.
+
+use anyhow::{Result, ensure};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What is read or written at a time.
+pub(crate) const CHUNK: usize = 256 * 1024;
+
+/// How long a proxy may take to close a tunnel that its client has left.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Direction {
+    /// From the target to the client
+    Down,
+    /// From the client to the target
+    Up,
+}
+
+impl Direction {
+    /// What the client says to the target first.
+    pub(crate) fn request(self, length: u64) -> [u8; 9] {
+        let mut request = [0; 9];
+        request[0] = match self {
+            Self::Down => b'd',
+            Self::Up => b'u',
+        };
+        request[1..].copy_from_slice(&length.to_be_bytes());
+        request
+    }
+}
+
+pub(crate) struct Target {
+    pub(crate) address: SocketAddr,
+    open: Arc<AtomicUsize>,
+}
+
+impl Target {
+    /// Serves up to `most` connections at once, each on a thread that is there before it.
+    pub(crate) fn start(address: SocketAddr, most: usize) -> Result<Self> {
+        let listener = Arc::new(TcpListener::bind(address)?);
+        let target = Self { address: listener.local_addr()?, open: Arc::default() };
+        for _ in 0..most {
+            let (listener, open) = (Arc::clone(&listener), Arc::clone(&target.open));
+            thread::Builder::new().stack_size(128 * 1024).spawn(move || {
+                while let Ok((stream, _)) = listener.accept() {
+                    open.fetch_add(1, Ordering::SeqCst);
+                    let _ = serve(stream); // the client notices what is missing
+                    open.fetch_sub(1, Ordering::SeqCst);
+                }
+            })?;
+        }
+        Ok(target)
+    }
+
+    /// Waits until the proxy has closed every connection, so that closing is part of what is measured.
+    pub(crate) fn wait_until_left(&self) -> Result<()> {
+        let began = Instant::now();
+        while self.open.load(Ordering::SeqCst) > 0 {
+            ensure!(began.elapsed() < PATIENCE, "the proxy keeps connections to the target open");
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+fn serve(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut first = [0];
+    if stream.read(&mut first)? == 0 {
+        return Ok(());
+    }
+    match first[0] {
+        b'd' => {
+            let length = read_length(&mut stream)?;
+            send(&mut stream, length)?;
+            stream.read(&mut first).map(drop) // until the client has all and leaves
+        }
+        b'u' => {
+            let length = read_length(&mut stream)?;
+            take(&mut stream, length)?;
+            stream.write_all(&first)?;
+            stream.read(&mut first).map(drop)
+        }
+        _ => {
+            stream.write_all(&first)?;
+            let mut buffer = [0; 4096];
+            loop {
+                match stream.read(&mut buffer)? {
+                    0 => return Ok(()),
+                    read => stream.write_all(&buffer[..read])?,
+                }
+            }
+        }
+    }
+}
+
+fn read_length(stream: &mut TcpStream) -> io::Result<u64> {
+    let mut length = [0; 8];
+    stream.read_exact(&mut length)?;
+    Ok(u64::from_be_bytes(length))
+}
+
+/// Writes so many bytes.
+pub(crate) fn send(stream: &mut TcpStream, length: u64) -> io::Result<()> {
+    let chunk = vec![0x5a; CHUNK];
+    let mut left = length;
+    while left > 0 {
+        let now = left.min(CHUNK as u64);
+        stream.write_all(&chunk[..now as usize])?;
+        left -= now;
+    }
+    Ok(())
+}
+
+/// Reads so many bytes.
+pub(crate) fn take(stream: &mut TcpStream, length: u64) -> io::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    let mut left = length;
+    while left > 0 {
+        let most = left.min(CHUNK as u64) as usize;
+        match stream.read(&mut chunk[..most])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => left -= read as u64,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! What deploy/ gives to people who run Postern holds together: examples load, and what starts the daemons (compose,
+//! Kubernetes, systemd, containers, the script for one machine) agrees with them about ports, limits, deadlines and
+//! names. None of it is started here; `tests/local_fleet.rs` does that for the script.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(unreachable_pub, reason = "the modules of a test are its own")]
+
+#[path = "deployment/compose.rs"]
+mod compose;
+#[path = "deployment/container.rs"]
+mod container;
+#[path = "deployment/examples.rs"]
+mod examples;
+#[path = "deployment/kubernetes.rs"]
+mod kubernetes;
+#[path = "deployment/machine.rs"]
+mod machine;
+
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn deploy(path: &str) -> PathBuf {
+    root().join("deploy").join(path)
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The documents of a YAML file, with merge keys resolved.
+fn yaml(path: &Path) -> Vec<Value> {
+    let text = read(path);
+    let documents = serde_yaml_ng::Deserializer::from_str(&text).map(|document| {
+        let mut value = serde_yaml_ng::Value::deserialize(document)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        // What is merged may have merge keys of its own, which a pass leaves for the next.
+        loop {
+            let before = value.clone();
+            value.apply_merge().unwrap();
+            if value == before {
+                break;
+            }
+        }
+        serde_json::to_value(value).unwrap()
+    });
+    documents.collect()
+}
+
+/// The items of a list that may be absent.
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no string"))
+}
+
+/// "40s".
+fn seconds(value: &str) -> Duration {
+    Duration::from_secs(value.trim_end_matches('s').parse().unwrap_or_else(|_| panic!("{value}: no seconds")))
+}
+
+/// The port at the end of an address.
+fn port(address: &str) -> u16 {
+    address.rsplit(':').next().unwrap().parse().unwrap_or_else(|_| panic!("{address} has no port"))
+}
+
+/// Unknown variables are left alone by the daemons, so a slip of the pen would do nothing, and say nothing.
+fn assert_variable_is_known(name: &str) {
+    let ours = read(&root().join("docs/configuration.md"));
+    let others = ["jaeger/jaeger.yaml", "grafana/provisioning/datasources/prometheus.yaml"];
+    let others = others.into_iter().chain(["grafana/provisioning/dashboards/postern.yaml"]);
+    let known = ours.contains(&format!("`{name}`"))
+        || others
+            .map(|file| read(&deploy(file)))
+            .any(|file| file.match_indices(name).any(|(at, _)| !file[at + name.len()..].starts_with('_')));
+    assert!(known, "{name} is no variable of anything here");
+}
+
+/// The components that `deploy/local/fleet` starts.
+fn components() -> BTreeSet<String> {
+    let listed = std::process::Command::new(deploy("local/fleet")).arg("--list").output().unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect()
+}

@@ -1,0 +1,207 @@
+//! deploy/compose.yaml.
+
+use super::examples::{Example, example};
+use super::{assert_variable_is_known, components, deploy, items, port, read, seconds, text, yaml};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+const FILES: &str = "${POSTERN_FLEET:-./examples/fleet}";
+
+struct Compose(Value);
+
+fn compose() -> Compose {
+    Compose(yaml(&deploy("compose.yaml")).remove(0))
+}
+
+impl Compose {
+    fn services(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.0["services"].as_object().unwrap().iter()
+    }
+
+    /// Those that run `postern`: name, service, and what their configuration says of listeners, connections, drain.
+    fn daemons(&self) -> Vec<(&String, &Value, Said)> {
+        let fleet = example("fleet");
+        let ours = self
+            .services()
+            .filter(|(_, service)| service["build"]["dockerfile"] == "deploy/container/Containerfile");
+        let daemons: Vec<_> = ours
+            .map(|(name, service)| (name, service, Said::by(&fleet, text(&service["build"]["target"]))))
+            .collect();
+        assert_eq!(daemons.len(), 4);
+        daemons
+    }
+}
+
+/// What a configuration says that the service around it has to know.
+struct Said {
+    address: SocketAddr,
+    admin: SocketAddr,
+    descriptors: u64,
+    drain: std::time::Duration,
+}
+
+impl Said {
+    fn by(fleet: &Example, daemon: &str) -> Self {
+        let Example { gateway, issuer, client } = fleet;
+        match daemon {
+            "gateway" => Self {
+                address: gateway.listen.address,
+                admin: gateway.listen.admin,
+                descriptors: 2 * gateway.limits.connections as u64,
+                drain: gateway.drain.deadline.get(),
+            },
+            "issuer" => Self {
+                address: issuer.listen.address,
+                admin: issuer.listen.admin,
+                descriptors: 0,
+                drain: issuer.drain.deadline.get(),
+            },
+            "client" => Self {
+                address: client.listen.address,
+                admin: client.listen.admin.unwrap(),
+                descriptors: 0,
+                drain: client.drain.deadline.get(),
+            },
+            _ => panic!("{daemon} is no daemon"),
+        }
+    }
+}
+
+#[test]
+fn it_has_the_components_that_the_script_starts() {
+    let services: BTreeSet<String> = compose().services().map(|(name, _)| name.clone()).collect();
+    assert_eq!(services, components());
+}
+
+#[test]
+fn every_file_that_is_mounted_or_built_is_there() {
+    let (compose, mut mounted) = (compose(), 0);
+    for (name, service) in compose.services() {
+        for mount in items(&service["volumes"]).map(text) {
+            // The variable's default has a colon, too.
+            let mount = mount.replace(FILES, "./examples/fleet");
+            let (source, target) = mount.split_once(':').unwrap();
+            if source.starts_with('.') {
+                mounted += 1;
+                assert!(deploy(source).exists(), "{name}: {source} is not there");
+                assert!(target.ends_with(":ro"), "{name}: {mount} can be written to");
+            } else {
+                assert!(compose.0["volumes"].get(source).is_some(), "{name}: no volume {source}");
+            }
+        }
+        if let Some(build) = service.get("build") {
+            let file = deploy(text(&build["context"])).join(text(&build["dockerfile"]));
+            let stages = read(&file);
+            if let Some(target) = build.get("target") {
+                assert!(stages.contains(&format!(" AS {}\n", text(target))), "{name}: no stage {target}");
+            }
+        }
+    }
+    assert!(mounted >= 9, "{mounted}");
+}
+
+#[test]
+fn nobody_has_more_rights_than_needed() {
+    for (name, service) in compose().services() {
+        assert_eq!(service["read_only"], true, "{name}");
+        assert_eq!(service["cap_drop"], serde_json::json!(["ALL"]), "{name}");
+        assert_eq!(service["security_opt"], serde_json::json!(["no-new-privileges:true"]), "{name}");
+        let user = text(&service["user"]).split(':').next().unwrap().parse::<u32>().unwrap();
+        assert_ne!(user, 0, "{name}");
+        for published in items(&service["ports"]).map(text) {
+            assert!(published.starts_with("127.0.0.1:"), "{name}: {published}");
+        }
+    }
+}
+
+#[test]
+fn admin_listeners_are_on_the_internal_network_alone() {
+    let compose = compose();
+    assert_eq!(compose.0["networks"]["admin"]["internal"], true);
+    for (name, service, said) in compose.daemons() {
+        let admin = text(&service["environment"]["POSTERN_LISTEN_ADMIN"]);
+        let there = text(&service["networks"]["admin"]["ipv4_address"]);
+        assert_eq!(admin, format!("{there}:{}", said.admin.port()), "{name}");
+        let check: Vec<&str> = items(&service["healthcheck"]["test"]).map(text).collect();
+        let asked = format!("http://{admin}");
+        assert_eq!(check, ["CMD", "/usr/local/bin/postern", "doctor", "--ready", &asked], "{name}");
+        let mut published = items(&service["ports"]).map(|ports| port(text(ports)));
+        assert!(!published.any(|published| published == said.admin.port()), "{name}");
+    }
+    let targets = read(&deploy("examples/fleet/prometheus.yml"));
+    for (name, _, said) in compose.daemons() {
+        assert!(
+            targets.contains(&format!("\"{name}:{}\"", said.admin.port())),
+            "Prometheus does not read {name}"
+        );
+    }
+}
+
+#[test]
+fn ports_limits_and_deadlines_are_those_of_the_configurations() {
+    for (name, service, said) in compose().daemons() {
+        for published in items(&service["ports"]).map(text) {
+            assert_eq!(port(published), said.address.port(), "{name}");
+        }
+        assert!(
+            seconds(text(&service["stop_grace_period"])) > said.drain,
+            "{name} is killed before it has drained"
+        );
+        let limit = service["ulimits"]["nofile"].as_u64().unwrap_or(u64::MAX);
+        assert!(limit > said.descriptors, "{name}: {limit}");
+    }
+}
+
+#[test]
+fn every_variable_and_address_leads_somewhere() {
+    let compose = compose();
+    for (name, service) in compose.services() {
+        for (variable, value) in service["environment"].as_object().into_iter().flatten() {
+            if variable.starts_with("POSTERN_") {
+                assert_variable_is_known(variable);
+            }
+            let value = text(value);
+            for (_, rest) in value.match_indices("://").map(|(at, _)| value.split_at(at + 3)) {
+                let (host, rest) = rest.split_once(':').unwrap();
+                let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+                let known = host == "gateway" || compose.0["services"].get(host).is_some();
+                assert!(known && rest[..end].parse::<u16>().is_ok(), "{name}: {variable} is {value}");
+            }
+        }
+    }
+    let listen = yaml(&deploy("examples/fleet/nutcracker.yml")).remove(0);
+    let door = port(text(&listen["spent"]["listen"]));
+    for (name, service, _) in compose.daemons().into_iter().filter(|(name, ..)| name.starts_with("gateway")) {
+        let doors = format!("[\"router-1:{door}\", \"router-2:{door}\"]");
+        assert_eq!(text(&service["environment"]["POSTERN_STORE_MEMCACHED_ADDRESSES"]), doors, "{name}");
+        // One of each, as in the script.
+        let transport = if name.ends_with('1') { "pipelined" } else { "pooled" };
+        assert_eq!(text(&service["environment"]["POSTERN_STORE_MEMCACHED_TRANSPORT"]), transport);
+    }
+}
+
+#[test]
+fn who_is_waited_for_can_say_that_it_is_healthy() {
+    let compose = compose();
+    let router = read(&deploy("container/twemproxy.Containerfile"));
+    assert!(router.contains("HEALTHCHECK"), "routers have their check from their image");
+    for (name, service) in compose.services() {
+        for (other, condition) in service["depends_on"].as_object().into_iter().flatten() {
+            assert_eq!(condition["condition"], "service_healthy", "{name}: {other}");
+            let other = &compose.0["services"][other];
+            assert!(
+                other.get("healthcheck").is_some() || other["image"] == "postern-twemproxy",
+                "{name}: {other}"
+            );
+        }
+    }
+}
+
+#[test]
+fn mcrouter_takes_the_place_of_both_routers() {
+    let over = yaml(&deploy("compose.mcrouter.yaml")).remove(0);
+    let replaced: Vec<&String> = over["services"].as_object().unwrap().keys().collect();
+    assert_eq!(replaced, ["router-1", "router-2"]);
+    assert!(read(&deploy("compose.mcrouter.yaml")).contains(&format!("{FILES}/mcrouter.json:")));
+}

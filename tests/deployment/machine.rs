@@ -1,0 +1,109 @@
+//! deploy/systemd and deploy/sysctl: a machine without containers.
+
+use super::examples::all;
+use super::{deploy, read, seconds};
+use postern_service::exit;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+const UNITS: [&str; 3] = ["postern-gateway.service", "postern-issuer.service", "postern-client.service"];
+
+/// The values of a key of a unit, in order.
+fn values(unit: &str, key: &str) -> Vec<String> {
+    let text = read(&deploy("systemd").join(unit));
+    text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=').map(str::to_owned)).collect()
+}
+
+fn value(unit: &str, key: &str) -> String {
+    let mut values = values(unit, key);
+    assert_eq!(values.len(), 1, "{unit}: {key} stands there once");
+    values.remove(0)
+}
+
+#[test]
+fn units_leave_time_to_drain_and_descriptors_for_tunnels() {
+    for example in all().into_values() {
+        let stop = |unit| seconds(&value(unit, "TimeoutStopSec"));
+        assert!(stop(UNITS[0]) > example.gateway.drain.deadline.get());
+        assert!(stop(UNITS[1]) > example.issuer.drain.deadline.get());
+        assert!(stop(UNITS[2]) > example.client.drain.deadline.get());
+        let limit = |unit| value(unit, "LimitNOFILE").parse::<usize>().unwrap();
+        assert!(limit(UNITS[0]) > 2 * example.gateway.limits.connections);
+        assert!(limit(UNITS[1]) > example.issuer.limits.connections.get());
+    }
+}
+
+#[test]
+fn units_do_not_start_again_what_somebody_has_to_edit_first() {
+    for unit in UNITS {
+        assert_eq!(value(unit, "Restart"), "on-failure");
+        assert_eq!(
+            value(unit, "RestartPreventExitStatus"),
+            format!("{} {}", exit::USAGE, exit::CONFIG),
+            "{unit}"
+        );
+        assert_eq!(value(unit, "KillSignal"), "SIGTERM");
+        assert_eq!(value(unit, "NoNewPrivileges"), "yes");
+        let daemon = unit.strip_prefix("postern-").unwrap().strip_suffix(".service").unwrap();
+        assert!(
+            value(unit, "ExecStart").starts_with(&format!("/usr/local/bin/postern {daemon} --config ")),
+            "{unit}"
+        );
+    }
+    // Only a gateway does something on SIGHUP.
+    assert_eq!(value(UNITS[0], "ExecReload"), "/bin/kill -HUP $MAINPID");
+    assert!(values(UNITS[1], "ExecReload").is_empty() && values(UNITS[2], "ExecReload").is_empty());
+    // One that comes back by itself comes back empty.
+    let memcached = "memcached.service.d/postern.conf";
+    assert_eq!(value(memcached, "Restart"), "no");
+    let started = values(memcached, "ExecStart");
+    assert_eq!(started[0], "", "Debian's own command is taken away first");
+    assert!(started[1].contains(" -M "), "{started:?}");
+}
+
+#[test]
+fn systemd_reads_the_units() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        let note = "systemd_reads_the_units is skipped: there is no systemd-analyze\n";
+        std::io::stderr().write_all(note.as_bytes()).unwrap(); // past libtest's capture
+        return;
+    }
+    let home = TempDir::new().unwrap();
+    for unit in UNITS {
+        // It looks whether the program is there.
+        let text = read(&deploy("systemd").join(unit));
+        let text = text.replace("/usr/local/bin/postern", env!("CARGO_BIN_EXE_postern"));
+        let path = home.path().join(unit);
+        std::fs::write(&path, text).unwrap();
+        let mut command = Command::new("systemd-analyze");
+        command.arg("verify").args((unit == UNITS[2]).then_some("--user")).arg(&path);
+        command.env("XDG_RUNTIME_DIR", home.path()).env("HOME", home.path());
+        let verified = command.output().unwrap();
+        let said = String::from_utf8_lossy(&verified.stderr);
+        // Other units of the machine are read, too, and are none of our business.
+        let ours: Vec<&str> = said.lines().filter(|line| line.contains(unit)).collect();
+        assert!(verified.status.success() && ours.is_empty(), "{unit}: {said}");
+    }
+}
+
+#[test]
+fn every_kernel_setting_says_why() {
+    let text = read(&deploy("sysctl/99-postern.conf"));
+    let (mut reasons, mut settings) = (0, 0);
+    for line in text.lines() {
+        match line.split_once(" = ") {
+            _ if line.starts_with('#') => reasons += 1,
+            Some((name, value)) => {
+                assert!(reasons > 0, "{name} has no reason");
+                assert!(value.split(' ').all(|number| number.parse::<u64>().is_ok()), "{line}");
+                let path = Path::new("/proc/sys").join(name.replace('.', "/"));
+                assert!(path.exists(), "this kernel has no {name}");
+                (reasons, settings) = (0, settings + 1);
+            }
+            None => assert!(line.is_empty(), "{line:?}"),
+        }
+    }
+    assert!(settings > 0);
+}

@@ -1,0 +1,308 @@
+//! Walks `docs/getting-started.md` as a stranger would: types its commands, in its order, and looks for what it says
+//! that they print. What the fences of the page's code blocks mean:
+//!
+//! | fence | the block is |
+//! |---|---|
+//! | `sh install` | not run; each line must be one of those in [`is_an_installation`] |
+//! | `sh NAME-terminal` | typed into that terminal, a bash of its own; every command must end with exit code 0 |
+//! | `sh NAME-terminal fails` | the same, and the command must end with another exit code |
+//! | `sh NAME-terminal stays` | the same, and goes on until Ctrl-C; then the exit code must be 0 |
+//! | `text` | what the block before it prints: each line a part of one line, in this order, `…` for anything |
+//! | `text any-order` | the same, in any order |
+//! | `keys NAME-terminal` | Ctrl-C, pressed in that terminal |
+//!
+//! Only this is replaced, and nothing in the ignored test that `scripts/fresh-clone-check` runs but the last:
+//! - `cargo run --release --` by the binary under test, and `target/release/` holds it, in a folder made for the test;
+//! - the ports by free ones, which `up` is told by its options, for other tests run at the same time;
+//! - `https://example.com/` by the page that the walk serves itself, for there may be no Internet.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes that works, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The same where `cargo run` builds everything first.
+const PATIENCE_WITH_BUILD: Duration = Duration::from_secs(3600);
+/// The ports on the page, and the option of `up` that sets each. The last is the page server's.
+const PORTS: [(&str, &str); 5] =
+    [("8118", "--client"), ("8080", "--gateway"), ("8081", "--issuer"), ("9090", "--admin"), ("8000", "")];
+const OUTSIDE: &str = "https://example.com/";
+
+#[test]
+fn every_command_of_the_page_does_what_the_page_says() {
+    let home = tempfile::TempDir::new().unwrap();
+    let bin = home.path().join("target/release");
+    std::fs::create_dir_all(&bin).unwrap();
+    symlink(env!("CARGO_BIN_EXE_postern"), bin.join("postern")).unwrap();
+
+    let mut page = page();
+    let mut up = "target/release/postern up".to_owned();
+    for ((number, option), port) in PORTS.into_iter().zip(free_ports()) {
+        assert!(page.contains(number), "{number} is not on the page any more");
+        page = page.replace(number, &port.to_string());
+        if !option.is_empty() {
+            up.push_str(&format!(" {option} 127.0.0.1:{port}"));
+        }
+    }
+    page = page.replace("cargo run --release -- up", &up);
+    walk(&page, home.path(), PATIENCE);
+}
+
+#[test]
+#[ignore = "builds, and takes the ports of the page: scripts/fresh-clone-check runs it in a clone"]
+fn literally() {
+    walk(&page(), root(), PATIENCE_WITH_BUILD);
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn page() -> String {
+    std::fs::read_to_string(root().join("docs/getting-started.md")).unwrap()
+}
+
+/// Ports below those that the kernel gives to whoever asks for any, so that no other test gets them in between.
+fn free_ports() -> Vec<u16> {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let end: u16 = range.split_whitespace().next().unwrap().parse().unwrap();
+    let first = 10_000.min(end / 2);
+    let start = first + u16::try_from(std::process::id() % u32::from(end - first)).unwrap();
+    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    (start..end).chain(first..start).filter(free).take(PORTS.len()).collect()
+}
+
+fn walk(page: &str, place: &Path, patience: Duration) {
+    let page = page.replace(OUTSIDE, &served(page));
+    let mut terminals: HashMap<String, Terminal> = HashMap::new();
+    let mut last: Option<(String, usize)> = None;
+    let mut kinds = HashMap::new();
+    for Block { line, kind, text } in blocks(&page) {
+        let words: Vec<&str> = kind.split(' ').collect();
+        *kinds.entry(words[0].to_owned()).or_insert(0) += 1;
+        match words[..] {
+            ["sh", "install"] => {
+                assert!(
+                    text.lines().all(is_an_installation),
+                    "line {line}: is this how it is installed?\n{text}"
+                );
+            }
+            ["sh", name, ref how @ ..] => {
+                let terminal =
+                    terminals.entry(name.to_owned()).or_insert_with(|| Terminal::open(place, patience));
+                println!("{name}: {}", text.trim_end());
+                let from = terminal.type_in(&text);
+                match how {
+                    [] => assert!(
+                        terminal.ended_well(from),
+                        "line {line}: a command failed\n{}",
+                        terminal.said(from)
+                    ),
+                    ["fails"] => assert!(
+                        !terminal.ended_well(from),
+                        "line {line}: it must fail\n{}",
+                        terminal.said(from)
+                    ),
+                    ["stays"] => {}
+                    other => panic!("line {line}: unknown {other:?}"),
+                }
+                last = Some((name.to_owned(), from));
+            }
+            ["text", ref how @ ..] => {
+                let (name, from) =
+                    last.take().unwrap_or_else(|| panic!("line {line}: of which command is this?"));
+                let any_order = *how == ["any-order"];
+                terminals[&name].says(line, from, &text, any_order);
+            }
+            ["keys", name] => {
+                assert_eq!(text, "Ctrl-C\n", "line {line}");
+                let terminal = terminals.get_mut(name).unwrap();
+                let from = terminal.started;
+                terminal.interrupt();
+                assert!(terminal.ended_well(from), "line {line}: not exit code 0\n{}", terminal.said(from));
+            }
+            _ => panic!("line {line}: the fence {kind:?} has no meaning here"),
+        }
+    }
+    // A page whose blocks are not found would pass.
+    assert!(
+        kinds["sh"] > 10 && kinds["text"] > 8 && kinds["keys"] > 2,
+        "only these blocks were found: {kinds:?}"
+    );
+}
+
+/// The address of the page that the walk serves: the last of the ports, wherever it stands.
+fn served(page: &str) -> String {
+    let (_, rest) = page.split_once("http.server ").unwrap();
+    format!("http://127.0.0.1:{}/", rest.split(' ').next().unwrap())
+}
+
+fn is_an_installation(line: &str) -> bool {
+    let rustup = "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal";
+    let package = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    match line.strip_prefix("sudo apt-get install -y ") {
+        Some(packages) => packages.split(' ').all(package),
+        None => line == "sudo apt-get update" || line == rustup || line == ". \"$HOME/.cargo/env\"",
+    }
+}
+
+/// A fenced code block: where it begins, what stands behind the fence, what is in it.
+struct Block {
+    line: usize,
+    kind: String,
+    text: String,
+}
+
+fn blocks(page: &str) -> Vec<Block> {
+    let mut found = Vec::new();
+    let mut open: Option<Block> = None;
+    for (index, line) in page.lines().enumerate() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(kind), None) => {
+                open = Some(Block { line: index + 1, kind: kind.to_owned(), text: String::new() });
+            }
+            (Some(_), Some(_)) => found.extend(open.take()),
+            (None, Some(block)) => block.text.extend([line, "\n"]),
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "a block is not closed");
+    found
+}
+
+/// A bash, and everything that it and its commands have written.
+struct Terminal {
+    shell: Child,
+    input: ChildStdin,
+    written: Arc<(Mutex<Vec<u8>>, Condvar)>,
+    patience: Duration,
+    /// What was written when the last command was typed.
+    started: usize,
+}
+
+/// What bash writes after the last command that was typed, and after one that failed.
+const DONE: &str = "<<done>>";
+const FAILED: &str = "<<failed>>";
+
+impl Terminal {
+    fn open(place: &Path, patience: Duration) -> Self {
+        let mut command = Command::new("bash");
+        command.args(["--noprofile", "--norc"]).current_dir(place).process_group(0);
+        // What would change what programs do behind the page's back.
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name == "RUST_LOG" || name.starts_with("POSTERN_") || name.to_lowercase().ends_with("_proxy") {
+                command.env_remove(name);
+            }
+        }
+        let mut shell =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let mut input = shell.stdin.take().unwrap();
+        writeln!(input, "exec 2>&1\ntrap 'echo \"{FAILED}\"' ERR").unwrap();
+        let written = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
+        collect(shell.stdout.take().unwrap(), written.clone());
+        Self { shell, input, written, patience, started: 0 }
+    }
+
+    /// Types the commands. Returns where in what is written their output begins.
+    fn type_in(&mut self, commands: &str) -> usize {
+        self.started = self.written.0.lock().unwrap().len();
+        writeln!(self.input, "{commands}printf '%s\\n' '' '{DONE}'").unwrap();
+        self.started
+    }
+
+    /// Ctrl-C: the signal that a terminal sends to whatever runs in it.
+    fn interrupt(&self) {
+        signal("INT", self.shell.id());
+    }
+
+    /// Waits until the commands have ended. Whether none of them failed.
+    fn ended_well(&self, from: usize) -> bool {
+        self.until(from, |said| said.contains(DONE), "the end of the command");
+        !self.said(from).contains(FAILED)
+    }
+
+    /// Waits until everything in `expected` was said.
+    fn says(&self, line: usize, from: usize, expected: &str, any_order: bool) {
+        let what = format!("what the page has in line {line}");
+        self.until(from, |said| matches(expected, said, any_order), &what);
+    }
+
+    fn said(&self, from: usize) -> String {
+        String::from_utf8_lossy(&self.written.0.lock().unwrap()[from..]).into_owned()
+    }
+
+    fn until(&self, from: usize, found: impl Fn(&str) -> bool, what: &str) {
+        let deadline = Instant::now() + self.patience;
+        let (lock, more) = &*self.written;
+        let mut written = lock.lock().unwrap();
+        loop {
+            let said = String::from_utf8_lossy(&written[from..]).into_owned();
+            if found(&said) {
+                return;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            // When the command has ended nothing more comes.
+            assert!(!left.is_zero() && !said.contains(DONE), "{what} did not come:\n{said}");
+            written = more.wait_timeout(written, left).unwrap().0;
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        signal("KILL", self.shell.id()); // whatever still runs in it
+        let _ = self.shell.wait();
+    }
+}
+
+/// Signals the process group that `leader` leads.
+fn signal(name: &str, leader: u32) {
+    let _ = Command::new("kill").args(["-s", name, "--", &format!("-{leader}")]).status();
+}
+
+fn collect(mut output: impl Read + Send + 'static, written: Arc<(Mutex<Vec<u8>>, Condvar)>) {
+    std::thread::spawn(move || {
+        let mut chunk = [0; 4096];
+        while let Ok(length @ 1..) = output.read(&mut chunk) {
+            written.0.lock().unwrap().extend_from_slice(&chunk[..length]);
+            written.1.notify_all();
+        }
+    });
+}
+
+/// Whether each line of `expected` is a part of a line of `said`; in this order, unless any will do.
+fn matches(expected: &str, said: &str, any_order: bool) -> bool {
+    let mut lines = said.lines();
+    expected.lines().filter(|wanted| !matches!(wanted.trim(), "" | "…")).all(|wanted| {
+        if any_order {
+            lines = said.lines();
+        }
+        lines.by_ref().any(|line| is_part(wanted, line))
+    })
+}
+
+/// Whether the pieces of `wanted` between `…` are in `line`, one after the other.
+fn is_part(wanted: &str, line: &str) -> bool {
+    let rest = wanted.split('…').try_fold(line, |rest, piece| Some(rest.split_once(piece)?.1));
+    rest.is_some()
+}
+
+#[test]
+fn what_is_expected_is_looked_for_in_order() {
+    let said = "one two three\nfour\nfive\n";
+    assert!(matches("two\n…\nfive\n", said, false));
+    assert!(matches("one … three\n", said, false));
+    assert!(!matches("three … one\n", said, false));
+    assert!(!matches("five\nfour\n", said, false));
+    assert!(matches("five\nfour\n", said, true));
+    assert!(!matches("six\n", said, true));
+}
