@@ -8,8 +8,9 @@ def machine():
     with open("/proc/cpuinfo") as file:
         models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
+    kernel = platform.release().partition("-")[0]
     model = models[0] if models else platform.machine()
-    return f"{len(models)} × {model}, Linux {platform.release().split("-")[0]}, load averages at the end {load}"
+    return f"{len(models)} × {model}, Linux {kernel}, load averages at the end {load}"
 
 
 def commit():
