@@ -29,10 +29,6 @@ def number(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def axis_number(value):
-    return f"{value:,.0f}" if value >= 10 else f"{value:.4g}"
-
-
 def steps(most):
     """Round numbers from 0 to at least `most`, four to eight of them."""
     size = 10 ** math.floor(math.log10(most))
@@ -56,7 +52,7 @@ def bars(title, axis, series, rows):
     for mark in marks:
         x = LEFT + mark * scale
         body.append(f'<line class="grid" x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom}"/>')
-        body.append(f'<text class="small" x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{axis_number(mark)}</text>')
+        body.append(f'<text class="small" x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{mark:,.10g}</text>')
     body.append(f'<text class="small" x="{LEFT}" y="{bottom + 40}">{escape(axis)}</text>')
     for row, (label, points) in enumerate(rows):
         top = TOP + GAP / 2 + row * group
