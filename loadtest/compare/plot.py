@@ -52,7 +52,7 @@ def bars(title, axis, series, rows):
     for mark in marks:
         x = LEFT + mark * scale
         body.append(f'<line class="grid" x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom}"/>')
-        body.append(f'<text class="small" x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{mark:,.4g}</text>')
+        body.append(f'<text class="small" x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{mark:,.10g}</text>')
     body.append(f'<text class="small" x="{LEFT}" y="{bottom + 40}">{escape(axis)}</text>')
     for row, (label, points) in enumerate(rows):
         top = TOP + GAP / 2 + row * group

@@ -85,7 +85,7 @@ class Result:
         return page
 
     def page(self, beside, drawings):
-        image = lambda name: f"![{drawings[name][1]}]({beside}/{name}.svg)\n"
+        image = lambda name: f"![{drawings[name][1]}]({beside}/{name}.svg)\n" if name in drawings else ""
         parts = [
             f"# Beside other proxies, {self.date}\n",
             "`loadtest/compare/README.md` says how this is measured and what it does not show.\n",
@@ -247,13 +247,14 @@ class Result:
                 [""],
                 rows(self.kinds, "own_kib"),
             ),
-            "latency": plot.bars(
+        }
+        if answering:
+            drawings["latency"] = plot.bars(
                 "Time to an open tunnel",
                 f"µs from the client's first packet to the 200, {self.setup.clients} clients; {whiskers}",
                 ["p50", "p99"],
                 rows(answering, "answered_p50_us", "answered_p99_us"),
-            ),
-        }
+            )
         for text, _ in drawings.values():
             ElementTree.fromstring(text)
         return drawings
