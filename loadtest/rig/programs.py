@@ -89,7 +89,7 @@ class Programs:
             program.check()
             if "/" in address:
                 return os.path.exists(address)
-            return listens(address) and (not admin or is_ready(admin))
+            return is_ready(admin) if admin else listens(address)
 
         wait_until(f"{name} is ready", now)
         return program
