@@ -6,13 +6,13 @@ from .binaries import needed, postern
 from .net import PATIENCE, free_address, is_ready, listens, wait_until
 
 
-def end(process, send=None):
+def end(process, send=None, patience=PATIENCE):
     """SIGTERM and a wait; SIGKILL where that does not help. `send` is how to signal it."""
     send = send or process.send_signal
     if process.poll() is None:
         send(signal.SIGTERM)
         try:
-            process.wait(timeout=PATIENCE)
+            process.wait(timeout=patience)
         except subprocess.TimeoutExpired:
             send(signal.SIGKILL)
             process.wait()
