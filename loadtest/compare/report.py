@@ -143,7 +143,7 @@ class Result:
             ["commit", commit()],
             ["workers", f"{self.setup.workers} for each proxy that can be so limited"],
         ]
-        rows += [[kind.title, kind.version(self.setup)] for kind in self.kinds]
+        rows += [[kind.title, kind.version()] for kind in self.kinds]
         if any(self.has_beside(kind.name) for kind in self.kinds):
             rows.append(["memcached", f"{said(program('memcached'), '-V')}, one thread"])
         rows += [[kind.title, f"left out: {kind.program} is not here ({kind.install})"] for kind in self.missing]
@@ -194,7 +194,8 @@ class Result:
             answered = ["", ""] if kind.name == FLOOR else [value("answered", "p50"), value("answered", "p99")]
             echoed = [value("echoed", "p50"), value("echoed", "p99")]
             rows.append([kind.title, number(self.median(kind.name, first)), *answered, *echoed])
-        return table(["", "CPU, µs" if prefix else "tunnels/s", "answered p50, µs", "p99", "echoed p50, µs", "p99"], rows)
+        first = "CPU, µs" if prefix else "tunnels/s"
+        return table(["", first, "answered p50, µs", "p99", "echoed p50, µs", "p99"], rows)
 
     def system_call_table(self):
         rows = []

@@ -31,8 +31,9 @@ def write(out, results, started):
     """Writes result.md, prints its summary, and says whether all thresholds held."""
     text = [
         f"# Load by k6, {started:%Y-%m-%d %H:%M} UTC",
-        f"Commit {commit()}, {version()}. Machine: {machine()}, load averages at the end {load_average()}. Everything on "
-        "it, over loopback: k6, target and Postern share the cores. Times are from the request to the first byte of the answer, of admitted requests.",
+        f"Commit {commit()}, {version()}. Machine: {machine()}, load averages at the end {load_average()}. "
+        "Everything on it, over loopback: k6, target and Postern share the cores. Times are from the request to the first "
+        "byte of the answer, of admitted requests.",
         f"    {command()}",
     ]
     for result in results:

@@ -8,7 +8,8 @@ import csv, threading, time
 from rig import plot, reading
 from . import deployment as deployed
 
-FIELDS = ("seconds", "process", "rss", "fds", "threads", "cpu", "tunnels", "connections", "cache_keys", "items", "bytes")
+FIELDS = ("seconds", "process", "rss", "fds", "threads", "cpu", "tunnels", "connections", "cache_keys", "items",
+          "bytes")
 # Of crates/spend/src/memcached/cache.rs: what a key in the cache of spent tokens takes at most.
 BYTES_PER_CACHE_KEY = 40
 

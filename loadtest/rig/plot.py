@@ -116,7 +116,7 @@ def in_words(title, axis, series, rows):
 
 
 def samples(title, about, longest, panels):
-    """One below the other, `panels` of [(what and its unit, {name: [(seconds, value), ...]})], for `longest` seconds."""
+    """One below the other, `panels` of [(what and its unit, {name: [(seconds, value), ...]})]; `longest` in seconds."""
     width, left, right, height, gap = 1000, 80, 800, 200, 64
     minutes = Axis(0, longest / 60, left, right)
     seconds, out, top = Axis(0, longest, left, right), [], 90

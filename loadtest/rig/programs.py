@@ -1,6 +1,6 @@
 """The programs that are measured, each on free ports of loopback, and stopped at the end."""
 
-import os, re, shutil, signal, subprocess, tempfile, threading
+import os, re, resource, shutil, signal, subprocess, sys, tempfile, threading
 from . import Failed, configs
 from .binaries import needed, postern
 from .net import PATIENCE, free_address, is_ready, listens, wait_until
@@ -16,6 +16,18 @@ def end(process, send=None, patience=PATIENCE):
         except subprocess.TimeoutExpired:
             send(signal.SIGKILL)
             process.wait()
+
+
+def stop_on_sigterm():
+    """What was started is ended then, as after Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+
+
+def many_files():
+    """As many open files as may be, for this process and what it starts; returns the number."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
 
 
 class Program:
@@ -62,6 +74,7 @@ class Programs:
 
     def __enter__(self):
         postern(), needed("memcached")
+        stop_on_sigterm()
         self.home = tempfile.mkdtemp(prefix="postern-loadtest-")
         self.running, self.number, self.issuer_url = [], 0, None
         return self
@@ -123,7 +136,8 @@ class Programs:
         """A gateway with the section `[store]` given as text."""
         address, admin = free_address(), free_address()
         text = configs.gateway(address, admin, self.issuer_url, store, workers, configs.LIMITS | limits)
-        return self.start("gateway", [postern(), "gateway", "--config", self.config("gateway.toml", text)], address, admin)
+        command = [postern(), "gateway", "--config", self.config("gateway.toml", text)]
+        return self.start("gateway", command, address, admin)
 
 
 def start_up(home):

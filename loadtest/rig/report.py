@@ -49,7 +49,13 @@ def command():
 def priority():
     """What was set so that the measured programs run ahead of other work, if anything was."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    return f"; run with nice {own} in an autogroup of its own" if own else ""
+    try:
+        with open("/proc/self/autogroup") as file:  # the kernel weighs these groups first, each a session
+            group = int(file.read().split()[-1])
+    except (OSError, IndexError):
+        group = 0
+    set_ones = [f"nice {own}"] * bool(own) + [f"an autogroup of nice {group}"] * bool(group)
+    return f"; run with {' in '.join(set_ones)}" if set_ones else ""
 
 
 def others():

@@ -59,12 +59,12 @@ class Proxy:
             return False
 
     @classmethod
-    def found(cls, _setup):
+    def found(cls):
         return program(cls.program)
 
     @classmethod
-    def version(cls, setup):
-        found = re.search(cls.version_pattern, said(cls.found(setup), *cls.version_command))
+    def version(cls):
+        found = re.search(cls.version_pattern, said(cls.found(), *cls.version_command))
         return f"{cls.program} {found.group() if found else 'of an unknown version'}"
 
     # Starting and stopping.

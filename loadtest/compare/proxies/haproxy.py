@@ -33,7 +33,7 @@ backend target
         }
 
     def command(self):
-        return [self.found(self.setup), "-db", "-f", self.path(self.configuration)]
+        return [self.found(), "-db", "-f", self.path(self.configuration)]
 
     def credentials(self, _count):
         return ["--direct"]

@@ -18,7 +18,7 @@ class Gateway(Proxy):
         self.used = 0
 
     @classmethod
-    def found(cls, _setup):
+    def found(cls):
         return binaries.POSTERN if binaries.runs(binaries.POSTERN) else None
 
     def store(self):
@@ -59,8 +59,8 @@ class WithMemcached(Gateway):
         self.memcached = free_port()
 
     @classmethod
-    def found(cls, _setup):
-        return super().found(_setup) if binaries.program("memcached") else None
+    def found(cls):
+        return super().found() if binaries.program("memcached") else None
 
     def store(self):
         # The deadlines are long, so that a busy machine makes an answer late and not a refusal.
