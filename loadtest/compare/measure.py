@@ -1,43 +1,13 @@
 """Measures a proxy's processes from outside while the driver works: CPU time, memory, system calls."""
 
-import json, os, re, resource, signal, subprocess, tempfile, time
+import json, os, subprocess, time
+from rig import Failed, reading
 
 GIB = 1 << 30
 
 
-def cpu_seconds(pid):
-    """The time that all threads of the process have been on a CPU, those that have ended included, user and kernel
-    together: what clock_getcpuclockid gives, to the nanosecond."""
-    return time.clock_gettime((~pid << 3) | 2)
-
-
 def cpu_by_program(pids):
-    return {name: {pid: cpu_seconds(pid) for pid in of} for name, of in pids.items()}
-
-
-def memory(pids):
-    """KiB of these processes: all that is resident (`rss`), and what of it is no page of a file (`own`; a page that
-    several share counts once). How much of a file's pages is counted changes with who else runs the same program."""
-    rss = own = 0
-    for pid in pids:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            kib = {name: int(value) for name, value in re.findall(r"^(\w+): +(\d+) kB", file.read(), re.M)}
-        rss += kib["Rss"]
-        own += kib["Pss_Anon"] + kib["Pss_Shmem"]
-    return {"rss": rss, "own": own}
-
-
-def machine_seconds():
-    """What all cores have done but idle, and what the hypervisor took away."""
-    with open("/proc/stat") as file:
-        user, nice, system, _idle, _wait, irq, softirq, steal = map(int, file.readline().split()[1:9])
-    ticks = os.sysconf("SC_CLK_TCK")
-    return (user + nice + system + irq + softirq) / ticks, steal / ticks
-
-
-def own_seconds():
-    """This process and the drivers that it has waited for."""
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {name: {pid: reading.cpu(pid) for pid in of} for name, of in pids.items()}
 
 
 class Drive:
@@ -59,7 +29,7 @@ class Drive:
 
     def fail(self, line=""):
         said = self.process.communicate()[1]
-        raise RuntimeError(f"{self.proxy.title}: {line}{said}What the proxy wrote: {self.proxy.output()}")
+        raise Failed(f"{self.proxy.title}: {line}{said}What the proxy wrote: {self.proxy.output()}")
 
     def go(self):
         """Lets it work, and returns what it says then."""
@@ -80,7 +50,7 @@ class Drive:
         after = cpu_by_program(pids)
         self.end()
         if self.proxy.pids() != pids:
-            raise RuntimeError(f"{self.proxy.title}: a process came or went meanwhile, and its CPU time is not known")
+            raise Failed(f"{self.proxy.title}: a process came or went meanwhile, and its CPU time is not known")
         said["cpu"] = {name: sum(after[name].values()) - sum(before[name].values()) for name in pids}
         return said
 
@@ -129,10 +99,10 @@ def split(proxy, by_program):
 
 def settled(pids):
     """Memory when it has stopped changing: proxies may tidy up a moment later."""
-    last = memory(pids)
+    last = reading.memory(pids)
     for _ in range(40):
         time.sleep(0.5)
-        now = memory(pids)
+        now = reading.memory(pids)
         if abs(now["own"] - last["own"]) <= last["own"] // 1000:
             return now
         last = now
@@ -155,31 +125,9 @@ def idle_memory(setup, proxy):
 
 
 def system_calls(setup, proxy):
-    """System calls for a tunnel by name, of the proxy's own processes, counted by strace in a run of its own."""
+    """System calls for a tunnel by name, of the proxy's own processes."""
     count = setup.traced
     drive = Drive(setup, proxy, "tunnels", count, "--count", str(count), "--clients", str(setup.clients))
-    with tempfile.NamedTemporaryFile("r", dir=setup.work) as table, tempfile.NamedTemporaryFile("r") as attached:
-        pids = proxy.pids()[proxy.name]
-        command = ["strace", "-f", "-c", "-o", table.name]
-        for pid in pids:
-            command += ["-p", str(pid)]
-        with open(attached.name, "w") as stderr:
-            strace = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr)
-        try:
-            while len(re.findall(r"Process \d+ attached", attached.read())) < len(pids):
-                if strace.poll() is not None:
-                    raise RuntimeError("strace may not attach here")
-                attached.seek(0)
-                time.sleep(0.02)
-            drive.go()
-        finally:
-            if strace.poll() is None:
-                strace.send_signal(signal.SIGINT)
-            strace.wait()
-        drive.end()
-        calls = {}
-        for line in table.read().splitlines():
-            fields = line.split()
-            if len(fields) >= 5 and fields[3].isdigit() and fields[-1] != "total":
-                calls[fields[-1]] = int(fields[3]) / count
-        return calls
+    calls = reading.system_calls(proxy.pids()[proxy.name], drive.go, setup.work)
+    drive.end()
+    return {name: number / count for name, number in calls.items()}

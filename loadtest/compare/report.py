@@ -1,9 +1,10 @@
 """What was measured, as a page of Markdown with drawings, the configurations and every round's numbers beside it."""
 
-import json, os, platform, re, statistics, subprocess
+import json, os, statistics
 import xml.etree.ElementTree as ElementTree
-
-import plot
+from rig import plot
+from rig.binaries import program
+from rig.report import commit, machine, said, table as lines
 
 FLOOR, PEER = "haproxy", "squid"
 
@@ -15,19 +16,22 @@ def summary(values):
 
 
 def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
+    return lines(head, rows) + "\n"
 
 
 def without_paths(proxy, setup):
     """The files a proxy was started with and its command, without the temporary folder."""
     files = proxy.files()
-    command = [os.path.basename(proxy.command()[0]), *proxy.command()[1:]]
-    said = [f"# {' '.join(words)}" for words in [*proxy.beside().values(), command]]
-    text = "\n".join(said) + "\n" + files[proxy.configuration]
+    named = lambda words: " ".join([os.path.basename(words[0]), *words[1:]])
+    commands = [f"# {named(words)}" for words in [*proxy.beside().values(), proxy.command()]]
+    text = "\n".join(commands) + "\n" + files[proxy.configuration]
     for path, name in ((proxy.folder, "FOLDER"), (setup.work, "WORK")):
         text = text.replace(path, name)
     return proxy.configuration, text
+
+
+def is_ours(title):
+    return title.startswith("Postern")
 
 
 def number(value):
@@ -128,24 +132,20 @@ class Result:
         return "\n".join(parts)
 
     def conditions(self):
-        with open("/proc/cpuinfo") as file:
-            model = re.search(r"model name\s*: (.*)", file.read()).group(1)
-        loads = [" ".join(f"{value:.2f}" for value in load) for load in (self.load_before, self.load_after)]
         rows = [
-            ["machine", f"{os.cpu_count()} × {model}, Linux {platform.release()}"],
-            ["load before, after", ", ".join(loads)],
+            ["machine", machine()],
+            ["load before, after", f"{self.load_before}, {self.load_after}"],
             [
                 "CPU time of others",
                 f"{self.others:.1f} s of {self.busy:.1f} s in the rounds were not of this comparison; "
                 f"{self.stolen:.1f} s were stolen by the hypervisor",
             ],
-            ["commit", self.commit],
+            ["commit", commit()],
             ["workers", f"{self.setup.workers} for each proxy that can be so limited"],
         ]
-        rows += [[kind.title, kind.version(self.setup)] for kind in self.kinds]
+        rows += [[kind.title, kind.version()] for kind in self.kinds]
         if any(self.has_beside(kind.name) for kind in self.kinds):
-            said = subprocess.run(["memcached", "-V"], capture_output=True, text=True).stdout
-            rows.append(["memcached", f"{said.strip()}, one thread"])
+            rows.append(["memcached", f"{said(program('memcached'), '-V')}, one thread"])
         rows += [[kind.title, f"left out: {kind.program} is not here ({kind.install})"] for kind in self.missing]
         return table(["", ""], rows)
 
@@ -194,7 +194,8 @@ class Result:
             answered = ["", ""] if kind.name == FLOOR else [value("answered", "p50"), value("answered", "p99")]
             echoed = [value("echoed", "p50"), value("echoed", "p99")]
             rows.append([kind.title, number(self.median(kind.name, first)), *answered, *echoed])
-        return table(["", "CPU, µs" if prefix else "tunnels/s", "answered p50, µs", "p99", "echoed p50, µs", "p99"], rows)
+        first = "CPU, µs" if prefix else "tunnels/s"
+        return table(["", first, "answered p50, µs", "p99", "echoed p50, µs", "p99"], rows)
 
     def system_call_table(self):
         rows = []
@@ -228,10 +229,10 @@ class Result:
         bars = []
         for title, values in self.cpu_rows():
             s = summary(values)
-            bars.append((title, [(s["median"], s["low"], s["high"])]))
+            bars.append((title, is_ours(title), [(s["median"], s["low"], s["high"])]))
         whiskers = "whiskers: middle half of the rounds"
         points = lambda kind, fields: [self.point(kind.name, field) for field in fields]
-        rows = lambda kinds, *fields: [(kind.title, points(kind, fields)) for kind in kinds]
+        rows = lambda kinds, *fields: [(kind.title, is_ours(kind.title), points(kind, fields)) for kind in kinds]
         answering = [kind for kind in self.kinds if kind.name != FLOOR]
         drawings = {
             "cpu-per-tunnel": plot.bars("CPU for a tunnel", f"µs of CPU; {whiskers}", [""], bars),

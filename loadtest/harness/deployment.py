@@ -1,30 +1,14 @@
 """What is loaded: `postern up` or a fleet, started here, or something that runs already."""
 
-import contextlib, os, re, shlex, shutil, signal, subprocess, sys, threading, time, urllib.error, urllib.request
+import contextlib, os, shlex, subprocess, sys, time
 from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
-FLEET = ROOT / "deploy/local/fleet"
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy of the environment
-PATIENCE = 180  # seconds for anything to start or stop
+from rig import ROOT, Failed, programs
+from rig.binaries import postern
+from rig.net import get
 
 
-class Failed(Exception):
-    """The run cannot go on; the text says why."""
-
-
-def program(name):
-    """The path of a program, or None. Debian keeps some where only root's PATH looks."""
-    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
-
-
-def get(url, timeout=10):
-    """The body of a page, whatever its status."""
-    try:
-        with DIRECT.open(url, timeout=timeout) as answer:
-            return answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.read().decode()
+FLEET = Path(ROOT) / "deploy/local/fleet"
+PATIENCE = 180  # seconds for a whole fleet to start or to stop
 
 
 def metrics(admin):
@@ -99,45 +83,23 @@ def of_env(path, described="a given fleet"):
     return found
 
 
-def end(process):
-    """SIGTERM, and a wait: what was started here drains as it would anywhere."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def start_up(binary, home):
+def start_up(home):
     """`postern up` on free ports."""
-    command = [binary, "up", "--data", home / "data", "--open-egress"]
-    for name in ("client", "gateway", "issuer", "admin"):
-        command += [f"--{name}", "127.0.0.1:0"]
-    with open(home / "up.stderr", "wb") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-    said = ""
-    while "Ctrl-C stops it" not in said:
-        line = process.stdout.readline()
-        if not line:
-            raise Failed(f"postern up ended before it was ready:\n{(home / 'up.stderr').read_text()}")
-        said += line
-    threading.Thread(target=process.stdout.read, daemon=True).start()
-    address = lambda name: re.search(rf"{name} +(http://[\d.:]+)", said)[1]
+    process, addresses = programs.start_up(home)
+    url = lambda name: f"http://{addresses[name]}"
     found = Deployment(
         "`postern up`: one process, the embedded store",
-        [address("gateway")], [address("admin")], address("issuer"), address("agent"))
+        [url("gateway")], [url("admin")], url("issuer"), url("agent"))
     found.alone = True
     found.pids = {"gateway-1": process.pid}
-    found._stop.callback(end, process)
+    found._stop.callback(programs.end, process, patience=PATIENCE)
     return found
 
 
-def start_fleet(binary, home, memcached=3, routers=2, gateways=2, env=None):
+def start_fleet(home, memcached=3, routers=2, gateways=2, env=None):
     """deploy/local/fleet, without what only watches."""
     data = home / "fleet"
-    command = [FLEET, "--binary", binary, "--data", data, "--open-egress", "--memcached", memcached,
+    command = [FLEET, "--binary", postern(), "--data", data, "--open-egress", "--memcached", memcached,
                "--routers", routers, "--gateways", gateways, "--without", "jaeger,prometheus,grafana"]
     with open(home / "fleet.out", "wb") as out:
         process = subprocess.Popen(
@@ -146,14 +108,14 @@ def start_fleet(binary, home, memcached=3, routers=2, gateways=2, env=None):
     deadline = time.monotonic() + PATIENCE
     while not (data / "fleet.env").exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            end(process)
+            programs.end(process)
             raise Failed(f"deploy/local/fleet did not come up:\n{(home / 'fleet.out').read_text()}")
         time.sleep(0.05)
     plural = lambda count, word: f"{count} {word}" + ("s" if count > 1 else "")
     described = f"{plural(gateways, 'gateway')}, {plural(routers, 'router')} and {memcached} memcached"
     found = of_env(data / "fleet.env", f"{described} by deploy/local/fleet")
     found.alone = True
-    found._stop.callback(end, process)
+    found._stop.callback(programs.end, process, patience=PATIENCE)
     return found
 
 
@@ -173,11 +135,11 @@ class Target:
         self.process.wait(timeout=PATIENCE)
 
 
-def mint(binary, deployment, count, out):
+def mint(deployment, count, out):
     """`count` tokens into the file `out`."""
     if not deployment.issuer:
         raise Failed("tokens are needed, and no issuer is named (--issuer URL)")
-    command = [binary, "token", "mint", "--issuer", deployment.issuer, "--gateway", deployment.gateways[0],
+    command = [postern(), "token", "mint", "--issuer", deployment.issuer, "--gateway", deployment.gateways[0],
                "--count", str(count), "--out", out]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

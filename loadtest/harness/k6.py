@@ -2,15 +2,15 @@
 
 import json, os, subprocess
 from pathlib import Path
-from .deployment import ROOT, Failed
+from rig import ROOT, Failed
 
-SCRIPTS = ROOT / "loadtest/k6"
+SCRIPTS = Path(ROOT) / "loadtest/k6"
 INTERRUPTED = 105  # k6's exit code after SIGINT
 THRESHOLDS = 99  # k6's exit code when a threshold did not hold
 
 
 def find():
-    found = subprocess.run([ROOT / "scripts/tools/k6"], stdout=subprocess.PIPE, text=True)
+    found = subprocess.run([os.path.join(ROOT, "scripts/tools/k6")], stdout=subprocess.PIPE, text=True)
     if found.returncode:
         raise Failed("there is no k6")
     return found.stdout.strip()

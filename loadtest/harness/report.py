@@ -1,37 +1,7 @@
 """The result of a run, for people: on the terminal, and as result.md."""
 
-import os, platform, shlex, subprocess, sys
-from .deployment import ROOT
-
-
-def machine():
-    with open("/proc/cpuinfo") as file:
-        models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    load = " ".join(f"{value:.1f}" for value in os.getloadavg())
-    kernel = platform.release().partition("-")[0]
-    model = models[0] if models else platform.machine()
-    return f"{len(models)} × {model}, Linux {kernel}, load averages at the end {load}"
-
-
-def commit():
-    def git(*words):
-        done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True)
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    if named := os.environ.get("POSTERN_COMMIT"):
-        return named
-    changed = git("status", "--porcelain", "--untracked-files=no")
-    return (git("rev-parse", "--short", "HEAD") or "unknown") + (" with changes" if changed else "")
-
-
-def command():
-    words = [os.path.relpath(sys.argv[0], ROOT) if os.path.isabs(sys.argv[0]) else sys.argv[0], *sys.argv[1:]]
-    return " ".join(map(shlex.quote, words))
-
-
-def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in lines)
+from rig.reading import load_average
+from rig.report import command, commit, machine, table, version
 
 
 def of_phases(result):
@@ -57,13 +27,13 @@ def of_result(result):
         yield f"- {note}"
 
 
-def write(out, results, started, binary):
+def write(out, results, started):
     """Writes result.md, prints its summary, and says whether all thresholds held."""
-    version = subprocess.run([binary, "--version"], capture_output=True, text=True).stdout.strip()
     text = [
         f"# Load by k6, {started:%Y-%m-%d %H:%M} UTC",
-        f"Commit {commit()}, {version}. Machine: {machine()}. Everything on it, over loopback: k6, target and Postern "
-        "share the cores. Times are from the request to the first byte of the answer, of admitted requests.",
+        f"Commit {commit()}, {version()}. Machine: {machine()}, load averages at the end {load_average()}. "
+        "Everything on it, over loopback: k6, target and Postern share the cores. Times are from the request to the first "
+        "byte of the answer, of admitted requests.",
         f"    {command()}",
     ]
     for result in results:

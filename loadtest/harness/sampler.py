@@ -4,29 +4,19 @@ A sample of a daemon: resident memory, open file descriptors and threads from /p
 from its metrics otherwise; tunnels and connections open now, and keys in the cache of spent tokens, from its metrics.
 """
 
-import csv, os, socket, threading, time
+import csv, threading, time
+from rig import plot, reading
 from . import deployment as deployed
 
-FIELDS = ("seconds", "process", "rss", "fds", "threads", "cpu", "tunnels", "connections", "cache_keys", "items", "bytes")
+FIELDS = ("seconds", "process", "rss", "fds", "threads", "cpu", "tunnels", "connections", "cache_keys", "items",
+          "bytes")
 # Of crates/spend/src/memcached/cache.rs: what a key in the cache of spent tokens takes at most.
 BYTES_PER_CACHE_KEY = 40
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def of_process(pid):
-    status = {}
-    with open(f"/proc/{pid}/status") as file:
-        for line in file:
-            name, _, value = line.partition(":")
-            status[name] = value.split()
-    with open(f"/proc/{pid}/stat") as file:
-        after_name = file.read().rsplit(")", 1)[1].split()
-    return {
-        "rss": int(status["VmRSS"][0]) * 1024,
-        "threads": int(status["Threads"][0]),
-        "fds": len(os.listdir(f"/proc/{pid}/fd")),
-        "cpu": (int(after_name[11]) + int(after_name[12])) / TICKS,
-    }
+    return {"rss": reading.resident(pid), "threads": reading.threads(pid), "fds": reading.descriptors(pid),
+            "cpu": round(reading.cpu(pid), 2)}
 
 
 def of_metrics(series):
@@ -37,16 +27,7 @@ def of_metrics(series):
 
 
 def of_memcached(address):
-    host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=10) as stream:
-        stream.sendall(b"stats\r\n")
-        got = b""
-        while not got.endswith(b"END\r\n"):
-            more = stream.recv(1 << 16)
-            if not more:
-                break
-            got += more
-    stats = dict(line.split()[1:3] for line in got.decode().splitlines() if line.startswith("STAT"))
+    stats = reading.memcached_stats(address)
     return {"items": int(stats["curr_items"]), "bytes": int(stats["bytes"])}
 
 
@@ -161,40 +142,11 @@ def self_test():
     assert not hour(lambda second: 20 * mib + keys(second) * 100, keys).flat, "a leak beside the cache"
 
 
-# ---- A picture ------------------------------------------------------------------------------------------------------
-
-COLOURS = ("#2563a8", "#c2571a", "#3d8b40", "#8e44ad", "#7a7a7a", "#b8860b", "#11827b", "#a83252", "#000000", "#d4a017",
-           "#5f9ea0")
-
-
 def svg(sampler, names):
     """Resident memory and file descriptors of the named processes, one below the other."""
-    width, height, left, top, gap = 760, 200, 70, 40, 60
-    longest = max(sample["seconds"] for sample in sampler.samples)
-    box = f"0 0 {width + left + 150} {2 * height + top + gap + 40}"
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" font-family="sans-serif" font-size="12">',
-             '<rect width="100%" height="100%" fill="white"/>']
-
-    def text(x, y, said, more=""):
-        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" {more}>{said}</text>')
-
-    charts = (("rss", 1 << 20, "Resident memory, MiB"), ("fds", 1, "Open file descriptors"))
-    for nth, (field, unit, title) in enumerate(charts):
-        base = top + nth * (height + gap)
+    panels = []
+    for field, unit, title in (("rss", 1 << 20, "Resident memory, MiB"), ("fds", 1, "Open file descriptors")):
         lines = {name: [(s["seconds"], s[field] / unit) for s in sampler.of(name) if field in s] for name in names}
-        most = max((y for line in lines.values() for _, y in line), default=1) * 1.1
-        text(left, base - 10, title, 'font-weight="bold"')
-        for step in range(5):
-            y = base + height - height * step / 4
-            parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-            text(left - 8, y + 4, f"{most * step / 4:.0f}", 'text-anchor="end"')
-        for step in range(7):
-            minutes = f"{longest * step / 360:.1f}".removesuffix(".0")
-            text(left + width * step / 6, base + height + 16, f"{minutes} min", 'text-anchor="middle"')
-        for number, (name, line) in enumerate(lines.items()):
-            colour = COLOURS[number % len(COLOURS)]
-            at = lambda x, y: f"{left + width * x / longest:.1f},{base + height - height * y / most:.1f}"
-            points = " ".join(at(x, y) for x, y in line)
-            parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{points}"/>')
-            text(left + width + 10, base + 14 + 16 * number, name, f'fill="{colour}"')
-    return "\n".join([*parts, "</svg>\n"])
+        panels.append((title, lines))
+    longest = max(sample["seconds"] for sample in sampler.samples)
+    return plot.samples("What the processes take", f"a sample every {sampler.interval:g} s", longest, panels)

@@ -70,8 +70,8 @@ FLOODED = {"POSTERN_SIGNING_THREADS": "1", "POSTERN_SIGNING_QUEUE": "16"}
 BURST, BURST_OF_GIVEN = 64, 400
 
 RATIO = 5
-# Below this a ratio says more of the machine than of Postern, for k6, the target and Postern share its cores. It is half
-# of the time that a gateway waits for the store by default.
+# Below this a ratio says more of the machine than of Postern, for k6, the target and Postern share its cores. It is
+# half of the time that a gateway waits for the store by default.
 RATIO_FROM_MS = 50
 
 

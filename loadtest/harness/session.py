@@ -3,9 +3,9 @@
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from rig import Failed
 from . import aftermath, judge
 from . import deployment as deployed
-from .deployment import Failed
 from .k6 import INTERRUPTED, K6, THRESHOLDS
 from .others import Others
 from .sampler import Sampler
@@ -39,8 +39,8 @@ def say(text):
 
 
 class Session:
-    def __init__(self, asked, binary, k6, out, home):
-        self.asked, self.binary, self.k6, self.out, self.home = asked, binary, k6, out, home
+    def __init__(self, asked, k6, out, home):
+        self.asked, self.k6, self.out, self.home = asked, k6, out, home
         self.running = {}  # what the scenario needs -> Deployment
         self.target = None if asked.target and asked.holding_target else deployed.Target()
 
@@ -63,9 +63,9 @@ class Session:
             else:
                 say(f"starting {'`postern up`' if scenario.needs == 'up' else 'deploy/local/fleet'}")
                 self.running[kind] = {
-                    "up": lambda: deployed.start_up(self.binary, home),
-                    "fleet": lambda: deployed.start_fleet(self.binary, home, env=scenario.env),
-                    "store": lambda: deployed.start_fleet(self.binary, home, memcached=1, routers=1, env=scenario.env),
+                    "up": lambda: deployed.start_up(home),
+                    "fleet": lambda: deployed.start_fleet(home, env=scenario.env),
+                    "store": lambda: deployed.start_fleet(home, memcached=1, routers=1, env=scenario.env),
                 }[scenario.needs]()
         found = self.running[kind]
         for needed in scenario.asks_for:
@@ -127,7 +127,7 @@ class Session:
         if not tokens:
             tokens = self.home / f"{folder.name}.tokens"
             say(f"minting {first} tokens")
-            deployed.mint(self.binary, deployment, first, tokens)
+            deployed.mint(deployment, first, tokens)
         with open(tokens) as file:
             there = sum(1 for _ in file)
         if there < first:

@@ -1,7 +1,7 @@
 """Clients on kept connections, each with one request under way: the next is sent when the answer has come."""
 
 import collections, re, select
-from .programs import connect
+from .net import connect
 
 LENGTH = re.compile(rb"content-length: *(\d+)", re.I)
 

@@ -1,7 +1,7 @@
 """Stores with many spent records in them, as if a gateway had spent so many tokens: of tokens that nobody has."""
 
 import base64, os, time, zlib
-from .programs import connect, wait_until
+from .net import connect, wait_until
 from .reading import memcached_stats
 
 BATCH, CONNECTIONS = 2000, 4

@@ -1,126 +1,80 @@
 """The programs that are measured, each on free ports of loopback, and stopped at the end."""
 
-import os, shutil, signal, socket, subprocess, sys, tempfile, time, urllib.error, urllib.request
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-POSTERN = os.environ.get("POSTERN_BINARY", os.path.join(ROOT, "target/release/postern"))
-PATIENCE = 60  # seconds until a program that does not answer is given up: a busy machine is slow, not broken
-
-# deploy/twemproxy/nutcracker.yml with servers of our own.
-TWEMPROXY = """spent:
-  listen: {listen}
-  hash: fnv1a_64
-  distribution: ketama
-  auto_eject_hosts: false
-  timeout: {timeout}
-  preconnect: true
-  servers:
-"""
-
-ISSUER = """[listen]
-address = "{address}"
-admin = "{admin}"
-[keys]
-directory = "{home}"
-"""
-
-GATEWAY = """[listen]
-address = "{address}"
-admin = "{admin}"
-workers = {workers}
-[issuer]
-directory = "{issuer}/.well-known/private-token-issuer-directory"
-[challenge]
-issuer_name = "issuer.example"
-origin = "proxy.example"
-[egress]
-private = true
-ports = "any"
-[limits]
-connections = 100000
-idle_timeout = "1h"
-header_timeout = "{patience}"
-"""
+import os, re, resource, shutil, signal, subprocess, sys, tempfile, threading
+from . import Failed, configs
+from .binaries import needed, postern
+from .net import PATIENCE, free_address, is_ready, listens, wait_until
 
 
-def free_address():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return "127.0.0.1:%d" % probe.getsockname()[1]
+def end(process, send=None, patience=PATIENCE):
+    """SIGTERM and a wait; SIGKILL where that does not help. `send` is how to signal it."""
+    send = send or process.send_signal
+    if process.poll() is None:
+        send(signal.SIGTERM)
+        try:
+            process.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            send(signal.SIGKILL)
+            process.wait()
 
 
-def connect(address):
-    host, port = address.split(":")
-    stream = socket.create_connection((host, int(port)), timeout=PATIENCE)
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return stream
+def stop_on_sigterm():
+    """What was started is ended then, as after Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
 
 
-def wait_until(what, true):
-    began = time.monotonic()
-    while not true():
-        if time.monotonic() - began > PATIENCE:
-            sys.exit(f"{what} within {PATIENCE} s: no")
-        time.sleep(0.01)
-
-
-def answers(url):
-    try:
-        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-            return answer.status == 200
-    except (urllib.error.URLError, ConnectionError):
-        return False
-
-
-def listens(address):
-    try:
-        connect(address).close()
-        return True
-    except ConnectionError:
-        return False
+def many_files():
+    """As many open files as may be, for this process and what it starts; returns the number."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
 
 
 class Program:
-    """A process, and the address that it serves."""
+    """A process, and the file that has what it writes. With `session` it leads one, and its children end with it."""
 
-    def __init__(self, name, command, address, log, admin=None, environment=None):
-        self.name, self.address, self.admin = name, address, admin
-        self.log = open(log, "wb")
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=environment)
+    def __init__(self, name, command, log, address=None, admin=None, session=False, **options):
+        self.name, self.log, self.address, self.admin, self.session = name, log, address, admin, session
+        with open(log, "ab") as output:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=session, **options
+            )
         self.pid = self.process.pid
 
-    def ready(self):
-        def now():
-            if self.process.poll() is not None:
-                sys.exit(f"{self.name} ended at its start: " + open(self.log.name, errors="replace").read()[-2000:])
-            if not self.admin:
-                return listens(self.address)
-            # The admin page answers before all that /readyz speaks of is known: only then does the daemon listen.
-            with open(self.log.name, "rb") as log:
-                told = f"listens on {self.address}".encode() in log.read()
-            return told and answers(f"http://{self.admin}/readyz")
+    def output(self):
+        """The end of what it wrote."""
+        with open(self.log, errors="replace") as file:
+            return file.read()[-2000:]
 
-        wait_until(f"{self.name} is ready", now)
-        return self
+    def check(self):
+        if self.process.poll() is not None:
+            raise Failed(f"{self.name} ended at its start: {self.output()}")
 
     def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(timeout=PATIENCE)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self.log.close()
+        if not self.session:
+            return end(self.process)
+        end(self.process, lambda number: os.killpg(self.pid, number))
+        try:
+            os.killpg(self.pid, signal.SIGKILL)  # children that outlived it
+        except ProcessLookupError:
+            pass
+
+
+def memcached_command(where, megabytes=256, threads=1, connections=4096, more=()):
+    """A server that refuses to evict: `-M`, as `deploy/` runs it. `where` is an address or the path of a socket."""
+    host, _, port = where.rpartition(":")
+    place = ["-s", where] if "/" in where else ["-l", host, "-p", port]
+    sizes = ["-U", "0", "-t", str(threads), "-m", str(megabytes), "-M", "-c", str(connections)]
+    user = ["-u", "root"] if os.geteuid() == 0 else []
+    return [needed("memcached"), *place, *sizes, *more, *user]
 
 
 class Programs:
     """Starts programs in a directory of their own; leaving the `with` block stops them and removes it."""
 
     def __enter__(self):
-        for needed in (POSTERN, "memcached"):
-            if not shutil.which(needed):
-                sys.exit(f"{needed} is missing: cargo build --release --locked, apt-get install memcached")
+        postern(), needed("memcached")
+        stop_on_sigterm()
         self.home = tempfile.mkdtemp(prefix="postern-loadtest-")
         self.running, self.number, self.issuer_url = [], 0, None
         return self
@@ -139,10 +93,19 @@ class Programs:
         self.number += 1
         return os.path.join(self.home, f"{self.number}-{name}")
 
-    def start(self, name, command, address, **rest):
-        program = Program(name, command, address, self.path(name + ".log"), **rest)
+    def start(self, name, command, address, admin=None):
+        """A program that serves `address`, when it does: with `admin` when it says that it is ready."""
+        program = Program(name, command, self.path(name + ".log"), address, admin)
         self.running.append(program)
-        return program.ready()
+
+        def now():
+            program.check()
+            if "/" in address:
+                return os.path.exists(address)
+            return is_ready(admin) if admin else listens(address)
+
+        wait_until(f"{name} is ready", now)
+        return program
 
     def config(self, name, text):
         path = self.path(name)
@@ -150,53 +113,49 @@ class Programs:
             file.write(text)
         return path
 
-    def memcached(self, megabytes=256):
-        """One server with one thread, which refuses to evict: `-M`, as `deploy/` runs it."""
-        address = free_address()
-        host, port = address.split(":")
-        command = ["memcached", "-l", host, "-p", port, "-U", "0", "-t", "1", "-m", str(megabytes), "-M", "-c", "4096"]
-        if os.geteuid() == 0:
-            command += ["-u", "root"]
-        return self.start("memcached", command, address)
+    def memcached(self, megabytes=256, threads=1, more=(), where=None):
+        where = where or free_address()
+        return self.start("memcached", memcached_command(where, megabytes, threads, more=more), where)
 
     def twemproxy(self, servers, timeout=100):
         """One process before `servers`; `timeout` in milliseconds."""
-        if not shutil.which("nutcracker"):
-            sys.exit("nutcracker is missing: apt-get install nutcracker")
         address, stats = free_address(), free_address()
-        text = TWEMPROXY.format(listen=address, timeout=timeout)
-        text += "".join(f"    - {server.address}:1 spent-{n + 1}\n" for n, server in enumerate(servers))
+        text = configs.twemproxy(address, [server.address for server in servers], timeout)
         host, port = stats.split(":")
-        command = ["nutcracker", "-c", self.config("nutcracker.yml", text), "-a", host, "-s", port]
+        command = [needed("nutcracker"), "-c", self.config("nutcracker.yml", text), "-a", host, "-s", port]
         return self.start("twemproxy", command, address)
 
     def issuer(self):
-        """One issuer of one key, and no rotation meanwhile."""
         address, admin = free_address(), free_address()
-        text = ISSUER.format(address=address, admin=admin, home=self.path("keys"))
-        command = [POSTERN, "issuer", "--config", self.config("issuer.toml", text)]
+        text = configs.issuer(address, admin, self.path("keys"))
         self.issuer_url = f"http://{address}"
-        return self.start("issuer", command, address, admin=admin)
+        command = [postern(), "issuer", "--config", self.config("issuer.toml", text)]
+        return self.start("issuer", command, address, admin)
 
-    def gateway(self, store, workers=1, patience="10s"):
-        """A gateway with the section `[store]` given as text; it closes connections that ask nothing for `patience`."""
+    def gateway(self, store, workers=1, **limits):
+        """A gateway with the section `[store]` given as text."""
         address, admin = free_address(), free_address()
-        text = GATEWAY.format(address=address, admin=admin, workers=workers, issuer=self.issuer_url, patience=patience)
-        text += store
-        command = [POSTERN, "gateway", "--config", self.config("gateway.toml", text)]
-        return self.start("gateway", command, address, admin=admin)
+        text = configs.gateway(address, admin, self.issuer_url, store, workers, configs.LIMITS | limits)
+        command = [postern(), "gateway", "--config", self.config("gateway.toml", text)]
+        return self.start("gateway", command, address, admin)
 
 
-def shared(address, transport, **more):
-    """A `[store]` section for memcached. The process's own memory of spent keys is off: every check asks the store."""
-    keys = {"addresses": [address], "transport": transport, "spent_cache": "0B"} | more
-    lines = ["[store]", 'kind = "memcached"', "[store.memcached]"]
-    for key, value in keys.items():
-        shown = str(value).replace("'", '"') if isinstance(value, (list, int)) else f'"{value}"'
-        lines.append(f"{key} = {shown}")
-    return "\n".join(lines) + "\n"
-
-
-def embedded(path):
-    """A `[store]` section for the embedded store."""
-    return f'[store]\nkind = "embedded"\npath = "{path}"\n'
+def start_up(home):
+    """`postern up` on free ports, with its data in `home`: the process, and its addresses by name."""
+    command = [postern(), "up", "--data", os.path.join(home, "data"), "--open-egress"]
+    for name in ("client", "gateway", "issuer", "admin"):
+        command += [f"--{name}", "127.0.0.1:0"]
+    log = os.path.join(home, "up.stderr")
+    with open(log, "wb") as errors:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
+    said = ""
+    while "Ctrl-C stops it" not in said:
+        line = process.stdout.readline()
+        if not line:
+            end(process)
+            with open(log) as errors:
+                raise Failed(f"postern up ended before it was ready:\n{errors.read()}")
+        said += line
+    threading.Thread(target=process.stdout.read, daemon=True).start()  # so that it never waits for a reader
+    names = ("agent", "gateway", "issuer", "admin")
+    return process, {name: re.search(rf"{name} +http://([\d.:]+)", said)[1] for name in names}

@@ -1,30 +1,88 @@
-"""What processes used and what they say of themselves."""
+"""What processes used and what they and the kernel say of them."""
 
-import math, os, re, shutil, signal, statistics, subprocess, sys, urllib.request
-from .programs import connect
+import math, os, re, resource, signal, statistics, subprocess, time as clock
+from typing import NamedTuple
+from . import Failed
+from .binaries import needed
+from .net import PATIENCE, connect, get
 from .units import time
 
 BUCKET = re.compile(r"^(\w+)_bucket\{(.*)\} (\S+)$", re.M)
 
 
 def cpu(pid):
-    """Seconds on a CPU of all threads of a process, user and kernel."""
-    total = 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/schedstat") as file:
-            total += int(file.read().split()[0])
-    return total / 1e9
+    """Seconds that all threads of a process have been on a CPU, those that have ended included, user and kernel
+    together: what clock_getcpuclockid gives, to the nanosecond."""
+    return clock.clock_gettime((~pid << 3) | 2)
+
+
+def descendants(root):
+    """The process and all below it."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    parents[int(entry)] = int(file.read().rsplit(")", 1)[1].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    found = [root]
+    for pid in found:
+        found += sorted(child for child, parent in parents.items() if parent == pid)
+    return found
 
 
 def resident(pid):
     """Bytes in memory: `VmRSS`."""
     with open(f"/proc/{pid}/status") as file:
-        return int(re.search(r"VmRSS:\s+(\d+) kB", file.read()).group(1)) * 1024
+        found = re.search(r"VmRSS:\s+(\d+) kB", file.read())
+    if not found:
+        raise ProcessLookupError(f"process {pid} has ended")
+    return int(found.group(1)) * 1024
+
+
+def memory(pids):
+    """KiB of these processes: all that is resident (`rss`), and what of it is no page of a file (`own`; a page that
+    several share counts once). How much of a file's pages is counted changes with who else runs the same program."""
+    rss = own = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            kib = {name: int(value) for name, value in re.findall(r"^(\w+): +(\d+) kB", file.read(), re.M)}
+        rss += kib["Rss"]
+        own += kib["Pss_Anon"] + kib["Pss_Shmem"]
+    return {"rss": rss, "own": own}
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def threads(pid):
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+class Machine(NamedTuple):
+    """Seconds of all cores: in all, at work, and taken away by the hypervisor."""
+
+    whole: float
+    busy: float
+    stolen: float
+
+
+def machine():
+    with open("/proc/stat") as file:
+        ticks = [int(word) for word in file.readline().split()[1:9]]
+    user, nice, system, _idle, _wait, irq, softirq, stolen = (each / os.sysconf("SC_CLK_TCK") for each in ticks)
+    return Machine(sum(ticks) / os.sysconf("SC_CLK_TCK"), user + nice + system + irq + softirq, stolen)
+
+
+def own_cpu():
+    """Seconds of this process and of the programs that it has waited for."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def load_average():
-    with open("/proc/loadavg") as file:
-        return " ".join(file.read().split()[:3])
+    return " ".join(f"{value:.2f}" for value in os.getloadavg())
 
 
 def memcached_stats(address):
@@ -33,13 +91,14 @@ def memcached_stats(address):
         lines = stream.makefile("rb")
         stats = {}
         while (line := lines.readline().split()) != [b"END"]:
+            if not line:
+                raise ConnectionError(f"memcached at {address} closed the connection")
             stats[line[1].decode()] = line[2].decode()
     return stats
 
 
 def metrics(admin):
-    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=60) as answer:
-        return answer.read().decode()
+    return get(f"http://{admin}/metrics")
 
 
 def buckets(text, name, **labels):
@@ -100,22 +159,32 @@ class Used:
         }
 
 
-def system_calls(pid, work, file):
-    """How often a process made each system call during `work`: in a run of its own, since strace slows it down."""
-    if not shutil.which("strace"):
-        sys.exit("strace is missing: apt-get install strace")
-    strace = subprocess.Popen(["strace", "-c", "-f", "-p", str(pid), "-o", file], stderr=subprocess.PIPE, text=True)
-    strace.stderr.readline()  # it is attached
-    work()
-    strace.send_signal(signal.SIGINT)
-    strace.communicate()
-    counts = {}
-    with open(file) as lines:
-        for line in lines:
-            words = line.split()
-            if len(words) >= 5 and words[3].isdigit() and words[-1] != "total":
-                counts[words[-1]] = int(words[3])
-    return counts
+def system_calls(pids, work, folder):
+    """How often processes made each system call during `work`: in a run of its own, since strace slows them down."""
+    counts, said = os.path.join(folder, "strace.counts"), os.path.join(folder, "strace.said")
+    command = [needed("strace"), "-f", "-c", "-o", counts]
+    for pid in pids:
+        command += ["-p", str(pid)]
+    with open(said, "w") as stderr:
+        strace = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr)
+    try:
+        began = clock.monotonic()
+        while len(re.findall(r"Process \d+ attached", read(said))) < len(pids):
+            if strace.poll() is not None or clock.monotonic() - began > PATIENCE:
+                raise Failed(f"strace may not attach here: {read(said)}")
+            clock.sleep(0.02)
+        work()
+    finally:
+        if strace.poll() is None:
+            strace.send_signal(signal.SIGINT)
+        strace.wait()
+    rows = [line.split() for line in read(counts).splitlines()]
+    return {row[-1]: int(row[3]) for row in rows if len(row) >= 5 and row[3].isdigit() and row[-1] != "total"}
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
 
 
 def median(values):

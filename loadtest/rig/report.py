@@ -1,27 +1,68 @@
 """A dated file of results: the machine, the commit, the command, then what was measured."""
 
 import datetime, os, platform, re, shlex, statistics, subprocess, sys, textwrap
-from .programs import POSTERN, ROOT
+from . import ROOT
+from .binaries import POSTERN, program
 from .reading import load_average
 
 RESULTS = os.path.join(ROOT, "loadtest/results")
+CODE = ("--", "*.rs", "Cargo.lock")
 
 
 def said(*command):
-    """The first line of what a program prints."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
-    return done.stdout.strip().split("\n")[0]
+    """The first line of what a program prints; nothing where it cannot be run."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    except OSError:
+        return ""
+    return done.stdout.strip().split("\n")[0] if done.returncode == 0 else ""
+
+
+def machine():
+    """Its cores and its kernel, without what the vendor adds to the release."""
+    with open("/proc/cpuinfo") as file:
+        found = re.search(r"model name\s*: (.*)", file.read())
+    model = found.group(1) if found else platform.machine()
+    return f"{os.cpu_count()} × {model}, Linux {platform.release().split('-')[0]}"
+
+
+def commit():
+    """The last one that touched code, for the scripts around it may be newer; POSTERN_COMMIT where that is not the
+    one that was built."""
+    if named := os.environ.get("POSTERN_COMMIT"):
+        return named
+    changed = " with changes" if said("git", "status", "--porcelain", "--untracked-files=no", *CODE) else ""
+    return (said("git", "log", "-1", "--format=%h", *CODE) or "unknown") + changed
+
+
+def version():
+    return said(POSTERN, "--version")
+
+
+def command():
+    """As it was given, from the root of the repository; where the binary is, is nobody's business."""
+    given = ["POSTERN_BINARY=…"] if os.environ.get("POSTERN_BINARY") else []
+    script = os.path.relpath(os.path.abspath(sys.argv[0]), ROOT)
+    return " ".join([*given, shlex.join([script, *sys.argv[1:]])])
 
 
 def priority():
     """What was set so that the measured programs run ahead of other work, if anything was."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    return f"; run with nice {own} in an autogroup of its own" if own else ""
+    try:
+        with open("/proc/self/autogroup") as file:  # the kernel weighs these groups first, each a session
+            group = int(file.read().split()[-1])
+    except (OSError, IndexError):
+        group = 0
+    set_ones = [f"nice {own}"] * bool(own) + [f"an autogroup of nice {group}"] * bool(group)
+    return f"; run with {' in '.join(set_ones)}" if set_ones else ""
 
 
-def processor():
-    with open("/proc/cpuinfo") as file:
-        return re.search(r"model name\s*: (.*)", file.read()).group(1)
+def others():
+    """The versions of memcached and twemproxy, where they are there."""
+    versions = [("", said(program("memcached") or "", "-V"))]
+    versions += [("twemproxy ", said(program("nutcracker") or "", "-V").split("-")[-1])]
+    return "; ".join(name + version for name, version in versions if version) or "nothing"
 
 
 class Report:
@@ -47,19 +88,15 @@ class Report:
         return os.path.join(RESULTS, file)
 
     def write(self):
-        # The last commit that touched code: the scripts around it may be newer.
-        code = said("git", "log", "-1", "--format=%h", "--", "*.rs", "Cargo.lock")
-        arguments = [os.path.relpath(sys.argv[0], ROOT)] + sys.argv[1:]
-        release = platform.release().split("-")[0]
         minutes = (datetime.datetime.now() - self.began).total_seconds() / 60
         head = [
             f"# {self.title}, {self.date}",
-            "    " + shlex.join(arguments),
+            "    " + command(),
             "\n".join(
                 [
-                    f"- Machine: {os.cpu_count()} × {processor()}, Linux {release}",
-                    f"- Postern: commit {code}, {said(POSTERN, '--version')}, release build",
-                    f"- Beside it: {said('memcached', '-V')}; twemproxy {said('nutcracker', '-V').split('-')[-1]}",
+                    f"- Machine: {machine()}",
+                    f"- Postern: commit {commit()}, {version()}, release build",
+                    f"- Beside it: {others()}",
                     f"- Load average (1, 5, 15 minutes) before {self.load}, after {load_average()}",
                     f"- Took {minutes:.1f} minutes{priority()}",
                 ]
@@ -78,8 +115,8 @@ turns comes nearest to what a check costs by itself. Ratios are of the least, th
 
 
 def table(header, rows):
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join(lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows])
+    line = lambda cells: "| " + " | ".join(map(str, cells)) + " |"
+    return "\n".join([line(header), "|" + "---|" * len(header), *map(line, rows)])
 
 
 def rounds(name, values, digits=1):

@@ -6,7 +6,8 @@ measurements, and for the store they are fresh.
 """
 
 import base64, hashlib, re, subprocess
-from .programs import POSTERN, connect
+from .binaries import postern
+from .net import connect
 
 # Where a check ends and no tunnel begins: the token is spent, then the target refuses the connection.
 NOWHERE = "127.0.0.1:1"
@@ -14,7 +15,7 @@ NOWHERE = "127.0.0.1:1"
 
 def mint(issuer, gateway, count, path):
     """`count` values of Proxy-Authorization."""
-    command = [POSTERN, "token", "mint", "--issuer", issuer, "--gateway", f"http://{gateway.address}"]
+    command = [postern(), "token", "mint", "--issuer", issuer, "--gateway", f"http://{gateway.address}"]
     subprocess.run(command + ["--count", str(count), "--out", path], check=True, stdout=subprocess.DEVNULL)
     with open(path) as file:
         return file.read().split("\n")[:count]

@@ -54,4 +54,4 @@ AllowCONNECT 1-65535
         }
 
     def command(self):
-        return [self.found(self.setup), "-f", self.path(self.configuration), "-DFOREGROUND"]
+        return [self.found(), "-f", self.path(self.configuration), "-DFOREGROUND"]

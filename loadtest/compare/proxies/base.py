@@ -1,44 +1,17 @@
 """What all proxies have in common: a folder of their own, files, processes, and the way a client authenticates."""
 
-import base64, os, random, re, shutil, signal, socket, subprocess, time
+import base64, os, re, socket
+from rig.binaries import program
+from rig.net import PATIENCE, free_port, wait_until
+from rig.programs import Program
+from rig.reading import descendants
+from rig.report import said
 
 USER, PASSWORD = "user", "pass"
-PATIENCE = 60  # seconds that a program may take to start or to stop; only a broken one does
 
 
 def basic():
     return "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-
-
-def free_port():
-    """A free port below those that the system hands out: no connection of a tunnel will take it meanwhile."""
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-        first = int(file.read().split()[0])
-    while True:
-        port = random.randrange(10000, max(first, 20000))
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("0.0.0.0", port))
-                return port
-            except OSError:
-                continue
-
-
-def descendants(root):
-    """The process and all below it."""
-    parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat") as file:
-                    parents[int(entry)] = int(file.read().rsplit(")", 1)[1].split()[1])
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-    found = [root]
-    for pid in found:
-        found += sorted(child for child, parent in parents.items() if parent == pid)
-    return found
 
 
 class Proxy:
@@ -86,14 +59,13 @@ class Proxy:
             return False
 
     @classmethod
-    def found(cls, _setup):
-        return shutil.which(cls.program)
+    def found(cls):
+        return program(cls.program)
 
     @classmethod
-    def version(cls, setup):
-        command = [cls.found(setup), *cls.version_command]
-        said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
-        return f"{cls.program} {re.search(cls.version_pattern, said).group()}"
+    def version(cls):
+        found = re.search(cls.version_pattern, said(cls.found(), *cls.version_command))
+        return f"{cls.program} {found.group() if found else 'of an unknown version'}"
 
     # Starting and stopping.
 
@@ -107,35 +79,25 @@ class Proxy:
         for name, command in self.beside().items():
             self.spawn(name, command)
         self.spawn(self.name, self.command())
-        began = time.monotonic()
-        while not self.ready():
-            ended = [name for name, process in self.processes.items() if process.poll() is not None]
-            if ended or time.monotonic() - began > PATIENCE:
-                raise RuntimeError(f"{self.title} does not start: {self.output()}")
-            time.sleep(0.05)
+
+        def now():
+            for process in self.processes.values():
+                process.check()
+            return self.ready()
+
+        wait_until(f"{self.title} answers", now)
+
+    def spawn(self, name, command):
+        """A program that leads a session of its own: its children end with it."""
+        self.processes[name] = Program(name, command, self.path(f"{name}.log"), session=True, cwd=self.folder)
 
     def output(self):
         """The end of what its programs wrote."""
-        with open(self.path("output")) as file:
-            return file.read()[-2000:]
-
-    def spawn(self, name, command):
-        with open(self.path("output"), "a") as output:
-            self.processes[name] = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
+        return "".join(process.output() for process in self.processes.values())
 
     def stop(self):
-        """Each program leads a session of its own: its children end with it."""
         for process in self.processes.values():
-            for name in (signal.SIGTERM, signal.SIGKILL):
-                try:
-                    os.killpg(process.pid, name)
-                    process.wait(timeout=PATIENCE)
-                except ProcessLookupError:
-                    pass
-                except subprocess.TimeoutExpired:
-                    continue
+            process.stop()
         self.processes = {}
 
     def pids(self):

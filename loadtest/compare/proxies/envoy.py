@@ -65,5 +65,5 @@ static_resources:
         }
 
     def command(self):
-        run = [self.found(self.setup), "--config-path", self.path(self.configuration), "--log-level", "error"]
+        run = [self.found(), "--config-path", self.path(self.configuration), "--log-level", "error"]
         return [*run, "--concurrency", str(self.setup.workers), "--disable-hot-restart"]

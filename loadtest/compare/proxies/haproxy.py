@@ -1,6 +1,6 @@
 """HAProxy as a plain TCP relay: it parses nothing, asks for nothing, and knows its one target. No proxy can do less."""
 
-import socket
+from rig.net import listens
 
 from .base import Proxy
 
@@ -33,14 +33,10 @@ backend target
         }
 
     def command(self):
-        return [self.found(self.setup), "-db", "-f", self.path(self.configuration)]
+        return [self.found(), "-db", "-f", self.path(self.configuration)]
 
     def credentials(self, _count):
         return ["--direct"]
 
     def ready(self):
-        try:
-            socket.create_connection(("127.0.0.1", self.port)).close()
-            return True
-        except OSError:
-            return False
+        return listens(f"127.0.0.1:{self.port}")

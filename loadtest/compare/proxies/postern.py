@@ -1,52 +1,10 @@
 """Postern, with each of its stores. It verifies and spends a token for each tunnel."""
 
-import os, shutil, urllib.request
+from rig import binaries, configs
+from rig.net import free_port, is_ready
+from rig.programs import memcached_command
 
-from .base import Proxy, free_port
-
-GATEWAY = """\
-[listen]
-address = "127.0.0.1:{port}"
-admin = "127.0.0.1:{admin}"
-workers = {workers}
-[issuer]
-directory = "{issuer}/.well-known/private-token-issuer-directory"
-[challenge]
-issuer_name = "issuer.example"
-origin = "proxy.example"
-[egress]
-private = true
-ports = "any"
-"""
-EMBEDDED = """\
-[store]
-path = "spent"
-"""
-# The deadlines are long, so that a busy machine makes an answer late and not a refusal.
-MEMCACHED = """\
-[store]
-kind = "memcached"
-[store.memcached]
-addresses = ["127.0.0.1:{port}"]
-transport = "{transport}"
-timeout = "5s"
-checkout_timeout = "5s"
-"""
-ISSUER = """\
-[listen]
-address = "127.0.0.1:{port}"
-admin = "127.0.0.1:{admin}"
-[keys]
-directory = "keys"
-"""
-
-
-def says_ready(admin):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{admin}/readyz", timeout=5) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
+from .base import Proxy
 
 
 class Gateway(Proxy):
@@ -60,22 +18,22 @@ class Gateway(Proxy):
         self.used = 0
 
     @classmethod
-    def found(cls, setup):
-        return setup.binary if os.access(setup.binary, os.X_OK) else None
+    def found(cls):
+        return binaries.POSTERN if binaries.runs(binaries.POSTERN) else None
 
     def store(self):
         raise NotImplementedError
 
     def files(self):
-        text = GATEWAY.format(port=self.port, admin=self.admin, workers=self.setup.workers, issuer=self.setup.issuer)
-        return {self.configuration: text + self.store()}
+        address, admin = f"127.0.0.1:{self.port}", f"127.0.0.1:{self.admin}"
+        text = configs.gateway(address, admin, self.setup.issuer, self.store(), self.setup.workers)
+        return {self.configuration: text}
 
     def command(self):
-        return [self.setup.binary, "gateway", "--config", self.path(self.configuration)]
+        return [binaries.POSTERN, "gateway", "--config", self.path(self.configuration)]
 
     def ready(self):
-        # Its admin page is there a moment before it is, so first the log has to say that it listens.
-        return "the gateway listens on" in self.output() and says_ready(self.admin)
+        return is_ready(f"127.0.0.1:{self.admin}")
 
     def credentials(self, count):
         """Tokens that this gateway has not seen. Its store is its own, so another gateway may have spent them."""
@@ -88,7 +46,7 @@ class Embedded(Gateway):
     title = "Postern, embedded store"
 
     def store(self):
-        return EMBEDDED
+        return configs.embedded("spent")
 
 
 class WithMemcached(Gateway):
@@ -101,16 +59,16 @@ class WithMemcached(Gateway):
         self.memcached = free_port()
 
     @classmethod
-    def found(cls, setup):
-        return super().found(setup) if shutil.which("memcached") else None
+    def found(cls):
+        return super().found() if binaries.program("memcached") else None
 
     def store(self):
-        return MEMCACHED.format(port=self.memcached, transport=self.transport)
+        # The deadlines are long, so that a busy machine makes an answer late and not a refusal.
+        patient = {"timeout": "5s", "checkout_timeout": "5s"}
+        return configs.memcached(f"127.0.0.1:{self.memcached}", transport=self.transport, **patient)
 
     def beside(self):
-        user = ["-u", "root"] if os.geteuid() == 0 else []
-        where = ["-l", "127.0.0.1", "-p", str(self.memcached)]
-        return {"memcached": ["memcached", *where, "-t", "1", "-m", "256", "-M", "-c", "1024", *user]}
+        return {"memcached": memcached_command(f"127.0.0.1:{self.memcached}", connections=1024)}
 
 
 class Pipelined(WithMemcached):
@@ -138,10 +96,10 @@ class Issuer(Proxy):
         self.admin = free_port()
 
     def files(self):
-        return {"issuer.toml": ISSUER.format(port=self.port, admin=self.admin)}
+        return {"issuer.toml": configs.issuer(f"127.0.0.1:{self.port}", f"127.0.0.1:{self.admin}", "keys")}
 
     def command(self):
-        return [self.setup.binary, "issuer", "--config", self.path("issuer.toml")]
+        return [binaries.POSTERN, "issuer", "--config", self.path("issuer.toml")]
 
     def ready(self):
-        return super().ready() and says_ready(self.admin)
+        return is_ready(f"127.0.0.1:{self.admin}")

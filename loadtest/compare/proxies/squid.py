@@ -38,4 +38,4 @@ shutdown_lifetime 0 seconds
     def command(self):
         # -N keeps it one process, which is what one worker means; more workers need its master.
         mode = "-N" if self.setup.workers == 1 else "--foreground"
-        return [self.found(self.setup), mode, "-f", self.path(self.configuration)]
+        return [self.found(), mode, "-f", self.path(self.configuration)]

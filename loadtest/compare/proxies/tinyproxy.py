@@ -25,4 +25,4 @@ BasicAuth {USER} {PASSWORD}
         }
 
     def command(self):
-        return [self.found(self.setup), "-d", "-c", self.path(self.configuration)]
+        return [self.found(), "-d", "-c", self.path(self.configuration)]
