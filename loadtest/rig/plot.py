@@ -86,7 +86,7 @@ def bars(title, axis, series, rows):
         out.append(f'<rect class="{kind}" x="{x}" y="34" width="12" height="12"/>')
         out.append(f'<rect class="own {kind}" x="{x + 14}" y="34" width="12" height="12"/>')
         out.append(text(x + 32, 45, name, "axis"))
-    out += across(wide, marks, top, bottom, lambda mark: f"{mark:,.4g}")
+    out += across(wide, marks, top, bottom, lambda mark: f"{mark:,.10g}")
     out.append(text(left, bottom + 40, axis, "axis"))
     for row, (label, own, points) in enumerate(rows):
         first = top + gap / 2 + row * group
