@@ -170,6 +170,8 @@ fn every_variable_and_address_leads_somewhere() {
             }
         }
     }
+    // The agent reaches a gateway by the name of its service, which no challenge has.
+    assert!(example("fleet").client.gateway.origin.is_some());
     let listen = yaml(&deploy("examples/fleet/nutcracker.yml")).remove(0);
     let door = port(text(&listen["spent"]["listen"]));
     for (name, service, _) in compose.daemons().into_iter().filter(|(name, ..)| name.starts_with("gateway")) {

@@ -36,6 +36,12 @@ pub fn all() -> BTreeMap<String, Example> {
     names.map(|name| (name.clone(), example(&name))).collect()
 }
 
+/// Of `https://host:port`.
+fn host(url: &str) -> &str {
+    let (_, authority) = url.split_once("://").unwrap();
+    authority.split(':').next().unwrap()
+}
+
 #[test]
 fn every_example_loads() {
     let all = all();
@@ -47,6 +53,15 @@ fn every_example_loads() {
             "the README does not say when to take {name}"
         );
         assert!(example.gateway.drain.deadline.get() > Duration::ZERO, "{name}");
+        // Or the agent would not answer the gateway's challenge.
+        let known_as = match &example.client.gateway {
+            gateway if gateway.origin.is_some() => gateway.origin.clone().unwrap(),
+            gateway => host(&gateway.url).to_owned(),
+        };
+        assert!(
+            example.gateway.challenge.origin.split(',').any(|name| name.trim() == known_as),
+            "{name}: {known_as}"
+        );
         // Whoever runs it has to make a key first: these are the hashes of nothing.
         let text = read(&deploy("examples").join(&name).join("issuer.toml"));
         let hashes: Vec<&str> =
