@@ -139,7 +139,7 @@ test('it fits 360 pixels without scrolling sideways', options, async () => {
     await using(`http://${system.admin}/`, { viewport: { width: 360, height: 740 }, hasTouch: true }, async (page) => {
         const wide = () => page.evaluate(() => document.documentElement.scrollWidth);
         assert.equal(await wide(), 360);
-        await page.evaluate((snapshot) => render(snapshot), worst());
+        await show(page, worst());
         assert.equal(await wide(), 360, 'long names widen the page');
     });
 });
@@ -148,7 +148,7 @@ test('light and dark differ, and both are readable', options, async () => {
     const grounds = [];
     for (const colorScheme of ['light', 'dark']) {
         await using(`http://${system.admin}/`, { colorScheme }, async (page) => {
-            await page.evaluate((snapshot) => render(snapshot), worst());
+            await show(page, worst());
             grounds.push(await page.evaluate(() => getComputedStyle(document.body).backgroundColor));
             assert.deepEqual(await page.evaluate(faint), [], `too little contrast in ${colorScheme}`);
         });
@@ -158,7 +158,7 @@ test('light and dark differ, and both are readable', options, async () => {
 
 test('what the server says is text, not HTML', options, async () => {
     await using(`http://${system.admin}/`, {}, async (page) => {
-        await page.evaluate((snapshot) => render(snapshot), worst());
+        await show(page, worst());
         assert.ok((await page.locator('body').innerText()).includes(HOSTILE), 'it is not shown');
         assert.equal(await page.locator('main img, #reasons img, header img').count(), 0);
         assert.equal(await page.evaluate(() => window.hostile), undefined);
@@ -260,6 +260,14 @@ async function using(url, { mayDisconnect = false, ...context }, look) {
     } finally {
         await page.context().close();
     }
+}
+
+/** Draws a snapshot, and no other after it: the server's next one would take its place before it was looked at. */
+async function show(page, snapshot) {
+    await page.evaluate((snapshot) => {
+        receive = () => {};
+        render(snapshot);
+    }, snapshot);
 }
 
 /** Tunnels through the agent, some a second, until stopped. */
