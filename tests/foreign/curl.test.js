@@ -5,26 +5,17 @@ import { randomBytes } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { folder, mint, run, up } from './postern.js';
-import { certificate, echo, page } from './targets.js';
+import { mint, run } from './postern.js';
+import { stage } from './stage.js';
+import { echo } from './targets.js';
 
 const within = { timeout: 60_000 };
 
-let scratch, system, ca, secure, plain;
+let stop, scratch, system, ca, secure, plain;
 before(async () => {
-    scratch = await folder();
-    system = await up(join(scratch.path, 'up'));
-    const files = await certificate(scratch.path);
-    ca = files.ca;
-    secure = await page('a page over TLS', files);
-    plain = await page('a page without TLS');
+    ({ stop, scratch, system, ca, secure, plain } = await stage());
 });
-after(async () => {
-    await system?.stop();
-    await secure?.close();
-    await plain?.close();
-    await scratch?.remove();
-});
+after(() => stop?.());
 
 function curl(...args) {
     return run('curl', ['--silent', '--show-error', '--max-time', '40', '--cacert', ca, ...args]);

@@ -6,8 +6,8 @@ import { existsSync } from 'node:fs';
 import { readdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { environment, folder, mint, run, up } from './postern.js';
-import { certificate, page } from './targets.js';
+import { environment, mint, run } from './postern.js';
+import { stage } from './stage.js';
 
 const examples = join(import.meta.dirname, 'examples');
 const python = process.env.PYTHON ?? (existsSync('/usr/bin/python3') ? '/usr/bin/python3' : 'python3');
@@ -17,19 +17,11 @@ const within = { timeout: 300_000 };
 const withGo = { ...within, skip: go ? false : 'there is no Go' };
 const tried = new Set();
 
-let scratch, system, ca, secure;
+let stop, scratch, system, ca, secure;
 before(async () => {
-    scratch = await folder();
-    system = await up(join(scratch.path, 'up'));
-    const files = await certificate(scratch.path);
-    ca = files.ca;
-    secure = await page('a page over TLS', files);
+    ({ stop, scratch, system, ca, secure } = await stage());
 });
-after(async () => {
-    await system?.stop();
-    await secure?.close();
-    await scratch?.remove();
-});
+after(() => stop?.());
 
 /** The program prints the page, and exactly one tunnel of the gateway was opened for it. */
 async function fetches(name, program, args, options = {}) {

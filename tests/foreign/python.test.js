@@ -4,29 +4,19 @@ import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { folder, run, up } from './postern.js';
-import { certificate, page } from './targets.js';
+import { run } from './postern.js';
+import { stage } from './stage.js';
 
 /** Debian's own, which is the one that apt installs modules for. */
 const python = process.env.PYTHON ?? (existsSync('/usr/bin/python3') ? '/usr/bin/python3' : 'python3');
 const program = join(import.meta.dirname, 'get.py');
 const within = { timeout: 60_000 };
 
-let scratch, system, ca, secure, plain;
+let stop, system, ca, secure, plain;
 before(async () => {
-    scratch = await folder();
-    system = await up(join(scratch.path, 'up'));
-    const files = await certificate(scratch.path);
-    ca = files.ca;
-    secure = await page('a page over TLS', files);
-    plain = await page('a page without TLS');
+    ({ stop, system, ca, secure, plain } = await stage());
 });
-after(async () => {
-    await system?.stop();
-    await secure?.close();
-    await plain?.close();
-    await scratch?.remove();
-});
+after(() => stop?.());
 
 /** What `import` says is missing; false when all is there. */
 async function missing(...modules) {
