@@ -65,6 +65,13 @@ pub(crate) fn all(rate: u64, seconds: u64, seed: u64) -> Vec<Scenario> {
     let bound = || Fleet::bound(far.gateways, far.servers);
     // A moment at this many eighths of the run.
     let at = |eighths: u64| seconds * SECOND * eighths / 8;
+    let slow = || {
+        vec![
+            (at(2), Fault::Slow(whole(0), 150 * MILLISECOND)),
+            (at(2), Fault::Loses(0.01)),
+            (at(6), Fault::Loses(0.0)),
+        ]
+    };
     let scenario =
         |name, about, fleet, faults, expected| Scenario { name, about, fleet, workload, faults, expected };
     let mut all = vec![
@@ -123,22 +130,14 @@ pub(crate) fn all(rate: u64, seconds: u64, seed: u64) -> Vec<Scenario> {
             "quorum-slow",
             "a replica answers later than anyone waits, and messages are lost",
             quorum(),
-            vec![
-                (at(2), Fault::Slow(whole(0), 150 * MILLISECOND)),
-                (at(2), Fault::Loses(0.01)),
-                (at(6), Fault::Loses(0.0)),
-            ],
+            slow(),
             Expected::Once,
         ),
         scenario(
             "quorum-slow-majority-get",
             "the same, and a `get` by AllMajorityRoute",
             Fleet { get: Route::AllMajority, ..quorum() },
-            vec![
-                (at(2), Fault::Slow(whole(0), 150 * MILLISECOND)),
-                (at(2), Fault::Loses(0.01)),
-                (at(6), Fault::Loses(0.0)),
-            ],
+            slow(),
             Expected::Once,
         ),
         scenario(
