@@ -11,18 +11,18 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 pub(crate) async fn gateway(path: &Path) -> Result<(), Failure> {
-    let config: postern_gateway::Config = config::load(path, config::environment())?;
+    let (config, file) = config::open::<postern_gateway::Config>(path)?;
     let process = start(config.log.format, Some(config.listen.admin)).await?;
-    let gateway = Gateway::bind(&config, &process.host)?;
+    let gateway = Gateway::bind(&config, &process.host)?.reloading(file);
     tracing::info!("the gateway listens on {}", gateway.local_addr());
     process.run(gateway.run(), config.drain.deadline.get()).await
 }
 
 pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
-    let config: postern_issuer::Config = config::load(path, config::environment())?;
+    let (config, file) = config::open::<postern_issuer::Config>(path)?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
     let process = start(config.log.format, Some(admin)).await?;
-    let issuer = Issuer::bind(config, &process.host).await?;
+    let issuer = Issuer::bind(config, &process.host).await?.reloading(file);
     let serving = async {
         issuer.run().await;
         Ok(())
@@ -31,10 +31,10 @@ pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
 }
 
 pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
-    let config: postern_client::Config = config::load(path, config::environment())?;
+    let (config, file) = config::open::<postern_client::Config>(path)?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
     let process = start(config.log.format, admin).await?;
-    let agent = Agent::bind(config, &process.host).await?;
+    let agent = Agent::bind(config, &process.host).await?.reloading(file);
     tracing::info!("the agent listens on {}", agent.local_addr());
     let stopped = process.host.shutdown.clone();
     let serving = async move {

@@ -12,6 +12,7 @@ use crate::supply::{Current, Supply};
 use crate::tunnel::Opener;
 use crate::wallet::{Wallet, WalletError};
 use crate::{http_proxy, socks};
+use postern_service::config::{ConfigFile, Reloader};
 use postern_service::drain::Shutdown;
 use postern_service::host::Host;
 use postern_service::listen::{self, BindError};
@@ -28,12 +29,17 @@ const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// The keys of the configuration that take effect at once when it is read again; the others need a restart.
+const LIVE: [&str; 0] = [];
+
 /// The local agent, listening but not yet serving.
 pub struct Agent {
     listener: TcpListener,
     local: SocketAddr,
     desk: Arc<Desk>,
     refill: Refill,
+    host: Host,
+    reloader: Option<Reloader<Config>>,
 }
 
 /// Why the agent does not start.
@@ -103,7 +109,14 @@ impl Agent {
             shutdown,
             address: local.to_string(),
         });
-        Ok(Self { listener, local, desk, refill })
+        Ok(Self { listener, local, desk, refill, host: host.clone(), reloader: None })
+    }
+
+    /// Reads `file`, which the configuration came from, again on SIGHUP.
+    #[must_use]
+    pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
+        self.reloader = Some(Reloader::new(file, &self.host));
+        self
     }
 
     /// Where it listens: the port is the real one when port 0 was asked for.
@@ -118,6 +131,9 @@ impl Agent {
         let shutdown = self.desk.shutdown.clone();
         // A drain that finds nothing tracked would be over before the last connections are accepted.
         let accepting = shutdown.tracker().token();
+        if let Some(reloader) = self.reloader {
+            tokio::spawn(reload(reloader, shutdown.clone()));
+        }
         let refilling = tokio::spawn(self.refill.run(shutdown.clone()));
         let admit = |stream| {
             let (desk, shutdown) = (self.desk.clone(), shutdown.clone());
@@ -145,6 +161,17 @@ impl Agent {
         // It ends with the stop. Should it have panicked, the log has it, and there is nothing left to be done here.
         let _ = refilling.await;
     }
+}
+
+/// Reads the configuration again whenever that is asked for, until the stop.
+async fn reload(mut reloader: Reloader<Config>, shutdown: Shutdown) {
+    let reloading = async {
+        loop {
+            reloader.requested().await;
+            reloader.reload(&LIVE, Config::check);
+        }
+    };
+    shutdown.until_stopped(reloading).await;
 }
 
 /// What every connection needs.

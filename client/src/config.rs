@@ -1,6 +1,6 @@
 //! The agent's configuration: `postern client --config FILE`.
 
-use postern_service::config::{Secret, Span};
+use postern_service::config::{Address, Secret, Span, address};
 use postern_service::log::LogFormat;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,8 +34,12 @@ pub struct Config {
 #[serde(default, deny_unknown_fields)]
 pub struct Listen {
     /// HTTP proxy and SOCKS5, on one port.
+    #[serde(with = "address")]
+    #[schemars(with = "Address")]
     pub address: SocketAddr,
     /// The admin listener: the live page, `/metrics`, `/livez` and `/readyz`. Without it there is none.
+    #[serde(with = "address::optional")]
+    #[schemars(with = "Option<Address>")]
     pub admin: Option<SocketAddr>,
     /// Listen on an address that is not loopback. Whoever reaches the agent spends your tokens.
     pub allow_remote: bool,

@@ -5,7 +5,7 @@ mod store;
 pub use store::{Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
 
 use ipnet::IpNet;
-use postern_service::config::{Size, Span};
+use postern_service::config::{Address, Size, Span, address};
 use postern_service::log::LogFormat;
 use postern_service::traces::TracingConfig;
 use schemars::JsonSchema;
@@ -52,8 +52,12 @@ pub struct Config {
 #[serde(deny_unknown_fields, default)]
 pub struct Listen {
     /// The address that clients connect to.
+    #[serde(with = "address")]
+    #[schemars(with = "Address")]
     pub address: SocketAddr,
     /// The address of the live page, `/metrics`, `/livez` and `/readyz`. Never reachable by clients.
+    #[serde(with = "address")]
+    #[schemars(with = "Address")]
     pub admin: SocketAddr,
     /// How many threads serve connections, each with a runtime and a listening socket of its own. 0 means one a core.
     pub workers: usize,

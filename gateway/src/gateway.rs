@@ -12,7 +12,7 @@ use crate::resolve::{Resolver, ResolverError};
 use crate::source::{Source, SourceError};
 use crate::upkeep::Upkeep;
 use arc_swap::ArcSwap;
-use postern_service::config::Size;
+use postern_service::config::{ConfigFile, Reloader, Size};
 use postern_service::drain::Shutdown;
 use postern_service::exit;
 use postern_service::host::Host;
@@ -32,6 +32,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 const SERVICE: &str = "postern-gateway";
 /// hyper's smallest read buffer.
 const LEAST_HEADER_SIZE: Size = Size::kib(8);
+/// The keys of the configuration that take effect at once when it is read again; the others need a restart.
+const LIVE: [&str; 0] = [];
 
 /// What every request needs, shared by all workers.
 pub(crate) struct Core {
@@ -54,6 +56,8 @@ pub struct Gateway {
     workers: Vec<(TcpListener, Resolver, TaskTrackerToken)>,
     upkeep: Upkeep,
     tls: Option<ServerTls>,
+    host: Host,
+    reloader: Option<Reloader<Config>>,
 }
 
 /// Why a gateway cannot start.
@@ -98,15 +102,23 @@ impl StartError {
     }
 }
 
+impl Config {
+    /// What the types cannot say.
+    fn check(&self) -> Result<(), StartError> {
+        if self.limits.header_size.0 < LEAST_HEADER_SIZE.0 {
+            return Err(StartError::HeaderSize(self.limits.header_size));
+        }
+        Ok(())
+    }
+}
+
 impl Gateway {
     /// Reads the certificates, opens the store and the listening sockets. Blocks while the store is loaded.
     ///
     /// # Errors
     /// [`StartError`] says what to change.
     pub fn bind(config: &Config, host: &Host) -> Result<Self, StartError> {
-        if config.limits.header_size.0 < LEAST_HEADER_SIZE.0 {
-            return Err(StartError::HeaderSize(config.limits.header_size));
-        }
+        config.check()?;
         let offer = Offer::new(&config.challenge)?;
         let source = Source::new(&config.issuer)?;
         let tls = config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
@@ -144,7 +156,14 @@ impl Gateway {
         page::add(&host.live, &core);
         let upkeep =
             Upkeep::new(Arc::clone(&core), source, lifetimes, config.issuer.poll.get(), on_loss, host);
-        Ok(Self { core, address, workers, upkeep, tls })
+        Ok(Self { core, address, workers, upkeep, tls, host: host.clone(), reloader: None })
+    }
+
+    /// Reads `file`, which the configuration came from, again on SIGHUP.
+    #[must_use]
+    pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
+        self.reloader = Some(Reloader::new(file, &self.host));
+        self
     }
 
     /// Where it listens: the port is the real one when port 0 was asked for.
@@ -178,6 +197,9 @@ impl Gateway {
         if let Some(tls) = self.tls {
             tokio::spawn(tls.renew(self.core.shutdown.clone()));
         }
+        if let Some(reloader) = self.reloader {
+            tokio::spawn(reload(reloader, self.core.shutdown.clone()));
+        }
         self.core.shutdown.until_stopped(self.upkeep.run()).await;
         let joined = tokio::task::spawn_blocking(move || {
             threads.into_iter().try_for_each(|thread| match thread.join() {
@@ -187,4 +209,15 @@ impl Gateway {
         });
         joined.await.map_err(io::Error::other)?
     }
+}
+
+/// Reads the configuration again whenever that is asked for, until the stop.
+async fn reload(mut reloader: Reloader<Config>, shutdown: Shutdown) {
+    let reloading = async {
+        loop {
+            reloader.requested().await;
+            reloader.reload(&LIVE, Config::check);
+        }
+    };
+    shutdown.until_stopped(reloading).await;
 }

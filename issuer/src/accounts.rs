@@ -7,13 +7,14 @@
 use crate::StartError;
 use crate::config::{Account, KeyHash, invalid};
 use crate::quota::{Charge, Meter, Spent, Usage};
+use arc_swap::ArcSwap;
 use aws_lc_rs::digest::{SHA256, digest};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use parking_lot::Mutex;
 use postern_service::files::write_private;
 use postern_token::UnixSeconds;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,10 +30,23 @@ type Usages = BTreeMap<String, Usage>;
 /// The accounts of an issuer.
 #[derive(Debug)]
 pub(crate) struct Accounts {
-    meters: HashMap<KeyHash, Arc<Meter>>,
-    names: BTreeMap<String, Arc<Meter>>,
+    known: ArcSwap<Known>,
     path: PathBuf,
     written: Mutex<Usages>,
+}
+
+/// The accounts of one reading of the configuration.
+#[derive(Debug)]
+struct Known {
+    meters: HashMap<KeyHash, Arc<Meter>>,
+    /// Those, and the ones that were removed while their period lasts: who comes back has used what they had used.
+    names: BTreeMap<String, Named>,
+}
+
+#[derive(Clone, Debug)]
+struct Named {
+    meter: Arc<Meter>,
+    is_listed: bool,
 }
 
 /// Who asks.
@@ -56,25 +70,23 @@ pub(crate) enum NoAccount {
 impl Accounts {
     /// The accounts of the configuration, with what they used before as the file at `path` says.
     pub(crate) fn open(accounts: &[Account], path: PathBuf) -> Result<Self, StartError> {
+        check(accounts)?;
         let usages = read(&path)?;
-        let (mut meters, mut names) = (HashMap::new(), BTreeMap::new());
-        for account in accounts {
-            let usage = usages.get(&account.name).copied().unwrap_or_default();
-            let meter = Arc::new(Meter::new(account.quota, usage));
-            if meters.insert(account.key_sha256, meter.clone()).is_some() {
-                return Err(invalid(format!(
-                    "[[accounts]] {:?} has the same key_sha256 as another account: give each a key of its own",
-                    account.name
-                )));
-            }
-            if names.insert(account.name.clone(), meter).is_some() {
-                return Err(invalid(format!(
-                    "[[accounts]] {:?} is there twice: give each account a name of its own",
-                    account.name
-                )));
-            }
-        }
-        Ok(Self { meters, names, path, written: Mutex::new(usages) })
+        let known =
+            Known::of(accounts, usages.iter().map(|(name, usage)| (name.clone(), Named::away(*usage))));
+        Ok(Self { known: ArcSwap::from_pointee(known), path, written: Mutex::new(usages) })
+    }
+
+    /// Takes the accounts of another reading of the configuration, which [`check`] has let pass. An account of the same
+    /// name has used what it had used, also when it was away for a while.
+    pub(crate) fn replace(&self, accounts: &[Account]) {
+        let before = self.known.load().lasting(UnixSeconds::now());
+        self.known.store(Arc::new(Known::of(accounts, before)));
+    }
+
+    /// Whether there is no account, and so everyone who reaches the issuer gets tokens.
+    pub(crate) fn is_open(&self) -> bool {
+        self.known.load().meters.is_empty()
     }
 
     /// Finds the account of a request.
@@ -82,18 +94,21 @@ impl Accounts {
     /// The key is hashed and the hash looked up. How long that takes may depend on the hash, which helps nobody find
     /// a key that has it; it does not depend on how much of a key was right.
     pub(crate) fn authorize(&self, headers: &HeaderMap) -> Result<Caller, NoAccount> {
-        if self.meters.is_empty() {
+        let known = self.known.load();
+        if known.meters.is_empty() {
             return Ok(Caller::Anyone);
         }
         let hash = KeyHash(sha256(api_key(headers).ok_or(NoAccount::Missing)?));
-        self.meters.get(&hash).cloned().map(Caller::Account).ok_or(NoAccount::Unknown)
+        known.meters.get(&hash).cloned().map(Caller::Account).ok_or(NoAccount::Unknown)
     }
 
     /// Writes the counts, if they changed since the last time. Blocks on the disk.
     pub(crate) fn write(&self) -> io::Result<()> {
         let mut written = self.written.lock();
-        let present: Usages = self.names.iter().map(|(name, meter)| (name.clone(), meter.usage())).collect();
-        if self.names.is_empty() || *written == present {
+        let known = self.known.load_full();
+        let lasting = known.lasting(UnixSeconds::now());
+        let present: Usages = lasting.into_iter().map(|(name, named)| (name, named.meter.usage())).collect();
+        if *written == present {
             return Ok(());
         }
         let json = serde_json::to_vec_pretty(&present).map_err(io::Error::other)?;
@@ -116,14 +131,59 @@ impl Accounts {
 
     /// Writes the counts again and again. Never ends; cancel safe.
     pub(crate) async fn keep_saving(self: Arc<Self>) {
-        if self.names.is_empty() {
-            return std::future::pending().await;
-        }
         loop {
             tokio::time::sleep(WRITE_EVERY).await;
             self.save().await;
         }
     }
+}
+
+impl Known {
+    fn of(accounts: &[Account], before: impl IntoIterator<Item = (String, Named)>) -> Self {
+        let away = |(name, named)| (name, Named { is_listed: false, ..named });
+        let mut names: BTreeMap<String, Named> = before.into_iter().map(away).collect();
+        let mut meters = HashMap::new();
+        for account in accounts {
+            let named = names.entry(account.name.clone()).or_insert_with(|| Named::away(Usage::default()));
+            named.is_listed = true;
+            named.meter.set_quota(account.quota);
+            meters.insert(account.key_sha256, named.meter.clone());
+        }
+        Self { meters, names }
+    }
+
+    /// The accounts whose count matters.
+    fn lasting(&self, now: UnixSeconds) -> Vec<(String, Named)> {
+        let counts = |named: &Named| named.is_listed || named.meter.usage().lasts(now);
+        let lasting = self.names.iter().filter(|(_, named)| counts(named));
+        lasting.map(|(name, named)| (name.clone(), named.clone())).collect()
+    }
+}
+
+impl Named {
+    fn away(usage: Usage) -> Self {
+        Self { meter: Arc::new(Meter::unlisted(usage)), is_listed: false }
+    }
+}
+
+/// Refuses two accounts of one name, or with one key.
+pub(crate) fn check(accounts: &[Account]) -> Result<(), StartError> {
+    let (mut keys, mut names) = (HashSet::new(), HashSet::new());
+    for account in accounts {
+        if !keys.insert(account.key_sha256) {
+            return Err(invalid(format!(
+                "[[accounts]] {:?} has the same key_sha256 as another account: give each a key of its own",
+                account.name
+            )));
+        }
+        if !names.insert(account.name.as_str()) {
+            return Err(invalid(format!(
+                "[[accounts]] {:?} is there twice: give each account a name of its own",
+                account.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl Caller {
@@ -219,6 +279,38 @@ mod tests {
         std::fs::write(&path, b"").unwrap();
         let error = Accounts::open(&configured, path).unwrap_err().to_string();
         assert!(error.contains("usage.json") && error.contains("remove it"), "{error}");
+    }
+
+    #[test]
+    fn accounts_that_keep_their_name_keep_their_count_when_they_are_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let accounts = Accounts::open(
+            &[account("one", "k1", "2/1d"), account("two", "k2", "2/1d")],
+            directory.path().join(FILE_NAME),
+        )
+        .unwrap();
+        let charge = |key: &str| {
+            let caller = accounts.authorize(&headers(&[&format!("Bearer {key}")])).ok()?;
+            Some(caller.charge(now).map(Charge::keep).is_ok())
+        };
+        assert_eq!((charge("k1"), charge("k1"), charge("k2")), (Some(true), Some(true), Some(true)));
+        accounts.replace(&[account("one", "new key", "3/1d"), account("three", "k3", "1/1d")]);
+        assert_eq!((charge("k1"), charge("k2")), (None, None), "a key that is not listed any more");
+        assert_eq!(
+            (charge("new key"), charge("new key")),
+            (Some(true), Some(false)),
+            "two of three were used"
+        );
+        assert_eq!((charge("k3"), charge("k3")), (Some(true), Some(false)));
+        assert!(!accounts.is_open());
+        accounts.replace(&[account("one", "k1", "3/1d"), account("two", "k2", "2/1d")]);
+        assert_eq!(
+            (charge("k2"), charge("k2")),
+            (Some(true), Some(false)),
+            "it was away, and had used one of two"
+        );
+        accounts.replace(&[]);
+        assert!(accounts.is_open());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::StartError;
 use crate::quota::Quota;
 use crate::rotation::Schedule;
-use postern_service::config::Span;
+use postern_service::config::{Address, Span, address};
 use postern_service::log::LogFormat;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer};
@@ -53,8 +53,12 @@ pub struct Config {
 #[serde(default, deny_unknown_fields)]
 pub struct Listen {
     /// The public address. Anything but loopback needs at least one account.
+    #[serde(with = "address")]
+    #[schemars(with = "Address")]
     pub address: SocketAddr,
     /// The admin address, for the live page, `/metrics`, `/livez` and `/readyz`. Never expose it to clients.
+    #[serde(with = "address")]
+    #[schemars(with = "Address")]
     pub admin: SocketAddr,
 }
 
@@ -233,6 +237,8 @@ impl Config {
         if self.accounts.is_empty() && !self.listen.address.ip().is_loopback() {
             return Err(StartError::Open { address: self.listen.address });
         }
+        crate::accounts::check(&self.accounts)?;
+        crate::guess::check(&self.accounts)?;
         self.keys.check()?;
         self.directory.path()?;
         let whole = [

@@ -4,6 +4,7 @@ use crate::accounts::Accounts;
 use crate::answer::Refusal;
 use crate::quota::Charge;
 use crate::recorder::{Part, Recorder};
+use crate::reload::Settings;
 use crate::ring::Ring;
 use crate::signing::SigningPool;
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use postern_token::{
     REQUEST_MEDIA_TYPE, SignError, SigningKey, TokenRequest, TokenResponse, TokenType, UnixSeconds,
 };
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Up to here a body of a wrong length is read, so that the answer can say what is wrong with it.
 const MAX_BODY: usize = 1_024;
@@ -27,7 +28,7 @@ pub(crate) struct Issuance {
     pub(crate) accounts: Arc<Accounts>,
     pub(crate) ring: Arc<Ring>,
     pub(crate) pool: SigningPool,
-    pub(crate) body_timeout: Duration,
+    pub(crate) settings: Settings,
     pub(crate) recorder: Arc<Recorder>,
 }
 
@@ -59,7 +60,8 @@ impl Issuance {
             return Err(Refusal::TooLong); // before a client that waits for "100 Continue" sends it
         }
         let began = Instant::now();
-        match tokio::time::timeout(self.body_timeout, read_limited(body, MAX_BODY)).await {
+        let limit = self.settings.load().limits.body_timeout.get();
+        match tokio::time::timeout(limit, read_limited(body, MAX_BODY)).await {
             Ok(Ok(body)) => {
                 self.recorder.took(Part::Body, began.elapsed());
                 Ok(body)

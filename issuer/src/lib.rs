@@ -5,19 +5,21 @@
 //!
 //! A request's life is `issue`; the statuses are one table in `answer`; when keys come and go is arithmetic in
 //! `rotation`, their files are `keys`, and what requests see of both is `ring`. Who may ask is `accounts`,
-//! how often is `quota`, and the CPU is spent in `signing`. What is counted of all this is `recorder`, and what the
-//! operator sees of it is `page`. There is no CORS: a web page has no business with an issuer that may be open to
+//! how often is `quota`, and the CPU is spent in `signing`. What is counted of all this is `recorder`, what the
+//! operator sees of it is `page`, and what changes on SIGHUP is `reload`. There is no CORS: a web page has no business with an issuer that may be open to
 //! loopback.
 
 mod accounts;
 mod answer;
 pub mod config;
 mod directory;
+mod guess;
 mod issue;
 mod keys;
 mod page;
 mod quota;
 mod recorder;
+mod reload;
 mod ring;
 mod rotation;
 mod server;
@@ -31,6 +33,7 @@ use accounts::Accounts;
 use issue::Issuance;
 use keys::KeyStore;
 use postern_service::admin::Gate;
+use postern_service::config::{ConfigFile, Reloader};
 use postern_service::drain::Shutdown;
 use postern_service::exit;
 use postern_service::host::Host;
@@ -38,6 +41,7 @@ use postern_service::listen::{self, BindError};
 use postern_service::tls::{ServerTls, TlsError};
 use postern_token::{DIRECTORY_PATH, UnixSeconds};
 use recorder::Recorder;
+use reload::{Reloading, Settings, Slots};
 use ring::Ring;
 use server::{Routes, Server};
 use signing::SigningPool;
@@ -56,8 +60,9 @@ pub struct Issuer {
     ring: Arc<Ring>,
     accounts: Arc<Accounts>,
     gate: Gate,
-    shutdown: Shutdown,
+    host: Host,
     tls: Option<ServerTls>,
+    reloader: Option<Reloader<Config>>,
 }
 
 impl Issuer {
@@ -69,7 +74,7 @@ impl Issuer {
     pub async fn bind(config: Config, host: &Host) -> Result<Self, StartError> {
         config.check()?;
         let gate = host.readiness.gate("issuer");
-        let shutdown = host.shutdown.clone();
+        let settings = Settings::of(&config);
         let tls = config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
         let state = tokio::task::spawn_blocking({
             let config = config.clone();
@@ -81,15 +86,14 @@ impl Issuer {
             accounts: accounts.clone(),
             ring: ring.clone(),
             pool: SigningPool::new(config.signing.threads, config.signing.queue, recorder.clone())?,
-            body_timeout: config.limits.body_timeout.get(),
+            settings: settings.clone(),
             recorder: recorder.clone(),
         };
         let routes = Arc::new(Routes {
             ring: ring.clone(),
             issuance,
             request_path: config.directory.path()?,
-            directory_max_age: config.directory.max_age(),
-            is_open: config.accounts.is_empty(),
+            settings: settings.clone(),
             recorder,
         });
         let listener = listen::bind("the issuer's listener", config.listen.address).await?;
@@ -106,8 +110,17 @@ impl Issuer {
         }
         page::add(&host.live, &routes);
         let acceptor = tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
-        let server = Server { routes, tls: acceptor, limits: config.limits, shutdown: shutdown.clone() };
-        Ok(Self { local, listener, server, tls, store, ring, accounts, gate, shutdown })
+        let slots = Slots::new(config.limits.connections);
+        let server = Server { routes, tls: acceptor, settings, slots, shutdown: host.shutdown.clone() };
+        let host = host.clone();
+        Ok(Self { local, listener, server, tls, store, ring, accounts, gate, host, reloader: None })
+    }
+
+    /// Reads `file`, which the configuration came from, again on SIGHUP. What changes at once is in `reload`.
+    #[must_use]
+    pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
+        self.reloader = Some(Reloader::new(file, &self.host));
+        self
     }
 
     /// Where it listens: the port is the real one when port 0 was asked for.
@@ -126,16 +139,23 @@ impl Issuer {
     /// Serves until it has drained or the host is *stopped*. It counts as tracked work of the host's shutdown, so waiting
     /// for the drain waits for the last answer and for the quota counts to be on disk.
     pub async fn run(self) {
-        let tracker = self.shutdown.tracker().clone();
+        let tracker = self.host.shutdown.tracker().clone();
         tracker.track_future(self.serve()).await;
     }
 
     async fn serve(self) {
-        let Self { local, listener, server, tls, store, ring, accounts, gate, shutdown } = self;
+        let Self { local, listener, server, tls, store, ring, accounts, gate, host, reloader } = self;
+        let shutdown = host.shutdown;
         tracing::info!("the issuer listens on {local}");
         gate.set_ready();
         if let Some(tls) = tls {
             tokio::spawn(tls.renew(shutdown.clone()));
+        }
+        if let Some(reloader) = reloader {
+            let (accounts, ring) = (accounts.clone(), ring.clone());
+            let reached =
+                Reloading { settings: server.settings.clone(), slots: server.slots.clone(), accounts, ring };
+            tokio::spawn(reached.run(reloader, shutdown.clone()));
         }
         tokio::select! {
             () = server.serve(listener) => {}

@@ -38,6 +38,14 @@ impl Quota {
     fn window(self, now: UnixSeconds) -> UnixSeconds {
         UnixSeconds(now.0 - now.0 % self.seconds())
     }
+
+    /// A clock that was set back by less than a window stays in the window it was in, so that setting it forward
+    /// and back does not give a quota twice.
+    fn has_ended(self, usage: Usage, now: UnixSeconds) -> bool {
+        let (window, length) = (self.window(now), self.seconds());
+        let set_back = window.0.saturating_add(length) < usage.window_start.0;
+        usage.period_seconds != length || usage.window_start < window || set_back
+    }
 }
 
 impl FromStr for Quota {
@@ -110,11 +118,21 @@ pub(crate) struct Usage {
     pub(crate) used: u64,
 }
 
+impl Usage {
+    /// Whether the window that it counts in has not ended.
+    pub(crate) fn lasts(&self, now: UnixSeconds) -> bool {
+        now.0 < self.window_start.0.saturating_add(self.period_seconds)
+    }
+}
+
 /// One account's quota and what is used of it.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct Meter(Mutex<Metered>);
+
+#[derive(Clone, Copy, Debug)]
+struct Metered {
     quota: Quota,
-    usage: Mutex<Usage>,
+    usage: Usage,
 }
 
 /// The quota of the present window is spent.
@@ -126,38 +144,39 @@ pub(crate) struct Spent {
 
 impl Meter {
     pub(crate) fn new(quota: Quota, usage: Usage) -> Self {
-        Self { quota, usage: Mutex::new(usage) }
+        Self(Mutex::new(Metered { quota, usage }))
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        *self.usage.lock()
+        self.0.lock().usage
+    }
+
+    /// For an account that the configuration does not list: nothing is left of its quota.
+    pub(crate) fn unlisted(usage: Usage) -> Self {
+        Self::new(Quota::new(0, Span(Duration::from_secs(usage.period_seconds))), usage)
+    }
+
+    /// Another quota from now on. What was used counts against it, unless its period is another one.
+    pub(crate) fn set_quota(&self, quota: Quota) {
+        self.0.lock().quota = quota;
     }
 
     /// Counts one token, before it is signed. Dropping the charge takes it back.
     pub(crate) fn charge(self: &Arc<Self>, now: UnixSeconds) -> Result<Charge, Spent> {
-        let mut usage = self.usage.lock();
-        if self.has_ended(*usage, now) {
-            *usage =
-                Usage { window_start: self.quota.window(now), period_seconds: self.quota.seconds(), used: 0 };
+        let Metered { quota, usage } = &mut *self.0.lock();
+        if quota.has_ended(*usage, now) {
+            *usage = Usage { window_start: quota.window(now), period_seconds: quota.seconds(), used: 0 };
         }
-        if usage.used >= self.quota.tokens {
-            let next = UnixSeconds(self.quota.window(now).0.saturating_add(self.quota.seconds()));
+        if usage.used >= quota.tokens {
+            let next = UnixSeconds(quota.window(now).0.saturating_add(quota.seconds()));
             return Err(Spent { retry_after: now.until(next) });
         }
         usage.used += 1;
         Ok(Charge { meter: Some((self.clone(), usage.window_start)) })
     }
 
-    /// A clock that was set back by less than a window stays in the window it was in, so that setting it forward
-    /// and back does not give a quota twice.
-    fn has_ended(&self, usage: Usage, now: UnixSeconds) -> bool {
-        let (window, length) = (self.quota.window(now), self.quota.seconds());
-        let set_back = window.0.saturating_add(length) < usage.window_start.0;
-        usage.period_seconds != length || usage.window_start < window || set_back
-    }
-
     fn take_back(&self, window: UnixSeconds) {
-        let mut usage = self.usage.lock();
+        let usage = &mut self.0.lock().usage;
         if usage.window_start == window {
             usage.used = usage.used.saturating_sub(1);
         }
@@ -258,5 +277,20 @@ mod tests {
         let meter = Arc::new(Meter::new("10/1d".parse().unwrap(), usage));
         meter.charge(UnixSeconds(5)).unwrap().keep();
         assert_eq!(meter.usage().used, 1);
+    }
+
+    #[test]
+    fn another_quota_counts_what_was_used_and_what_is_taken_back() {
+        let meter = meter("2/1d");
+        meter.charge(UnixSeconds(0)).unwrap().keep();
+        let open = meter.charge(UnixSeconds(1)).unwrap();
+        meter.set_quota("1/1d".parse().unwrap());
+        assert!(meter.charge(UnixSeconds(2)).is_err());
+        meter.set_quota("3/1d".parse().unwrap());
+        drop(open);
+        assert_eq!(meter.usage().used, 1);
+        meter.charge(UnixSeconds(3)).unwrap().keep();
+        meter.charge(UnixSeconds(4)).unwrap().keep();
+        assert!(meter.charge(UnixSeconds(5)).is_err());
     }
 }

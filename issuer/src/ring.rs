@@ -9,6 +9,7 @@ use postern_service::names::KeyPhase;
 use postern_token::{SigningKey, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// The keys are looked at this often at least: the clock may be set, or the machine may have slept.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -18,7 +19,8 @@ const RETRY: Duration = Duration::from_secs(10);
 /// The keys and the directory being served. Reading them takes no lock.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    schedule: Schedule,
+    schedule: ArcSwap<Schedule>,
+    rescheduled: Notify,
     request_uri: String,
     served: ArcSwap<Served>,
 }
@@ -51,7 +53,18 @@ pub(crate) enum NoKey {
 impl Ring {
     pub(crate) fn new(store: &KeyStore, schedule: Schedule, request_uri: String, now: UnixSeconds) -> Self {
         let served = Served::of(store, &schedule, &request_uri, now);
-        Self { schedule, request_uri, served: ArcSwap::from_pointee(served) }
+        Self {
+            schedule: ArcSwap::from_pointee(schedule),
+            rescheduled: Notify::new(),
+            request_uri,
+            served: ArcSwap::from_pointee(served),
+        }
+    }
+
+    /// Other times for the keys that are made from now on.
+    pub(crate) fn reschedule(&self, schedule: Schedule) {
+        self.schedule.store(Arc::new(schedule));
+        self.rescheduled.notify_one();
     }
 
     /// The key with this truncated id, if it signs at `now`.
@@ -96,7 +109,11 @@ impl Ring {
             let wait = now.until(self.document().changes_at);
             // Changes are at whole seconds and `now` is cut to one: it may be up to a second nearer than it seems,
             // and looking in vain once a second costs nothing.
-            tokio::time::sleep(wait.clamp(Duration::from_secs(1), MAX_WAIT)).await;
+            let wait = tokio::time::sleep(wait.clamp(Duration::from_secs(1), MAX_WAIT));
+            tokio::select! {
+                () = wait => {}
+                () = self.rescheduled.notified() => {}
+            }
             match self.turn(store, UnixSeconds::now()).await {
                 Some((back, Ok(()))) => {
                     gate.set_ready();
@@ -117,13 +134,13 @@ impl Ring {
 
     /// One turn, on a thread that may block.
     async fn turn(&self, mut store: KeyStore, now: UnixSeconds) -> Option<(KeyStore, Result<(), KeysError>)> {
-        let schedule = self.schedule;
+        let schedule = **self.schedule.load();
         let turning = tokio::task::spawn_blocking(move || {
             let turned = store.turn(&schedule, now);
             (store, turned)
         });
         let (store, turned) = turning.await.ok()?;
-        self.served.store(Arc::new(Served::of(&store, &self.schedule, &self.request_uri, now)));
+        self.served.store(Arc::new(Served::of(&store, &schedule, &self.request_uri, now)));
         Some((store, turned))
     }
 

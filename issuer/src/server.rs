@@ -1,9 +1,9 @@
 //! Connections and routes: HTTP/1.1, plain or over TLS.
 
 use crate::answer::{Refusal, issued};
-use crate::config::Limits;
 use crate::issue::Issuance;
 use crate::recorder::Recorder;
+use crate::reload::{Settings, Slots};
 use crate::ring::Ring;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HOST};
@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
@@ -37,9 +36,7 @@ pub(crate) struct Routes {
     pub(crate) ring: Arc<Ring>,
     pub(crate) issuance: Issuance,
     pub(crate) request_path: String,
-    pub(crate) directory_max_age: Duration,
-    /// Everyone who reaches it gets tokens: there is no account, and so it listens on loopback.
-    pub(crate) is_open: bool,
+    pub(crate) settings: Settings,
     pub(crate) recorder: Arc<Recorder>,
 }
 
@@ -47,7 +44,8 @@ pub(crate) struct Routes {
 pub(crate) struct Server {
     pub(crate) routes: Arc<Routes>,
     pub(crate) tls: Option<TlsAcceptor>,
-    pub(crate) limits: Limits,
+    pub(crate) settings: Settings,
+    pub(crate) slots: Slots,
     pub(crate) shutdown: Shutdown,
 }
 
@@ -55,12 +53,12 @@ impl Server {
     /// Accepts until the drain begins, then waits until the last connection is done.
     pub(crate) async fn serve(self, listener: TcpListener) {
         let connections = TaskTracker::new();
-        let slots = Arc::new(Semaphore::new(self.limits.connections.get()));
+        let slots = self.slots.clone();
         let server = Arc::new(self);
         let draining = server.shutdown.drain_token();
         let accepting = async {
-            // The semaphore is never closed, so this ends only when the drain begins.
-            while let Ok(slot) = slots.clone().acquire_owned().await {
+            // There is always a next place, so this ends only when the drain begins.
+            while let Some(slot) = slots.take().await {
                 match listener.accept().await {
                     Ok((stream, _)) => {
                         let server = server.clone();
@@ -85,7 +83,7 @@ impl Server {
     async fn connection(&self, stream: TcpStream) {
         let _ = stream.set_nodelay(true); // without it answers may be slow, no more
         let Some(acceptor) = &self.tls else { return self.http(stream).await };
-        let handshake = tokio::time::timeout(self.limits.header_timeout.get(), acceptor.accept(stream));
+        let handshake = tokio::time::timeout(self.header_timeout(), acceptor.accept(stream));
         match self.shutdown.drain_token().run_until_cancelled(handshake).await {
             Some(Ok(Ok(stream))) => self.http(stream).await,
             Some(Ok(Err(error))) => tracing::debug!("a TLS handshake failed: {error}"),
@@ -94,11 +92,15 @@ impl Server {
         }
     }
 
+    fn header_timeout(&self) -> Duration {
+        self.settings.load().limits.header_timeout.get()
+    }
+
     async fn http<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) {
         let service = service_fn(|request| async { Ok::<_, Infallible>(self.routes.answer(request).await) });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new()) // without it the header timeout is silently off
-            .header_read_timeout(self.limits.header_timeout.get())
+            .header_read_timeout(self.header_timeout())
             .max_buf_size(MAX_HEADER)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
@@ -133,7 +135,8 @@ impl Routes {
     ) -> Result<(Response<Full<Bytes>>, IssuerOutcome), Refusal> {
         let (head, body) = request.into_parts();
         refuse_ambiguous(&head)?;
-        if self.is_open && !is_for_this_machine(&head.headers) {
+        // Without accounts everyone who reaches the issuer gets tokens, and so it listens on loopback.
+        if self.issuance.accounts.is_open() && !is_for_this_machine(&head.headers) {
             return Err(Refusal::ByName);
         }
         match (head.uri.path(), &head.method) {
@@ -151,7 +154,7 @@ impl Routes {
     /// The key directory (RFC 9578, section 4), or 304 to who has it.
     fn directory(&self, head: &request::Parts) -> (Response<Full<Bytes>>, IssuerOutcome) {
         let document = self.ring.document();
-        let max_age = document.max_age(self.directory_max_age, UnixSeconds::now()).as_secs();
+        let max_age = document.max_age(self.settings.load().directory_max_age, UnixSeconds::now()).as_secs();
         let known = document.is_known_to(&head.headers);
         let body = if known { Bytes::new() } else { document.body.clone() };
         let mut response = Response::new(Full::new(body));

@@ -20,3 +20,4 @@ pub mod names;
 pub mod relay;
 pub mod tls;
 pub mod traces;
+pub mod utc;

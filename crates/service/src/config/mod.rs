@@ -10,15 +10,20 @@
 //! (`["127.0.0.1:5000"]`, `true`, `10`), or the bare text where a string is wanted. Keys inside lists of tables and
 //! inside maps have no variable. `POSTERN_` variables that name no key are left alone: other programs have theirs.
 
+pub mod address;
+mod change;
 mod document;
 mod reference;
+mod reload;
 mod schema;
 mod sentence;
 #[cfg(test)]
 mod tests;
 mod units;
 
+pub use address::{Address, AddressError};
 pub use reference::reference;
+pub use reload::{ConfigFile, Reloader, open};
 pub use sentence::ConfigError;
 pub use units::{Secret, Size, Span, UnitError};
 
@@ -37,10 +42,17 @@ pub fn load<T: DeserializeOwned + JsonSchema>(
     path: &Path,
     env: impl IntoIterator<Item = (String, String)>,
 ) -> Result<T, ConfigError> {
+    read(path, env).map(|(config, _)| config)
+}
+
+fn read<T: DeserializeOwned + JsonSchema>(
+    path: &Path,
+    env: impl IntoIterator<Item = (String, String)>,
+) -> Result<(T, toml::Table), ConfigError> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|error| ConfigError::new(&name, format!("cannot read the configuration: {error}")))?;
-    parse(&name, &text, env)
+    parse_with_values(&name, &text, env)
 }
 
 /// As [`load`], from `text`; `name` stands for the file in errors.
@@ -52,13 +64,23 @@ pub fn parse<T: DeserializeOwned + JsonSchema>(
     text: &str,
     env: impl IntoIterator<Item = (String, String)>,
 ) -> Result<T, ConfigError> {
+    parse_with_values(name, text, env).map(|(config, _)| config)
+}
+
+/// The configuration, and the values that it was made of: those of the file under those of the variables.
+fn parse_with_values<T: DeserializeOwned + JsonSchema>(
+    name: &str,
+    text: &str,
+    env: impl IntoIterator<Item = (String, String)>,
+) -> Result<(T, toml::Table), ConfigError> {
     let schema = Schema::of::<T>();
     let document = Document::parse(name, text)?;
     document.refuse_unknown_keys(&schema)?;
     let mut values = document.values()?;
     let overrides = lay_over(&mut values, &schema, env);
-    serde_path_to_error::deserialize(toml::Value::Table(values))
-        .map_err(|error| sentence::refused(&document, &schema, &overrides, &error))
+    let config = serde_path_to_error::deserialize(toml::Value::Table(values.clone()))
+        .map_err(|error| sentence::refused(&document, &schema, &overrides, &error))?;
+    Ok((config, values))
 }
 
 /// The variables of this process that may be ours. Values that are not UTF-8 come with replacement characters, so

@@ -17,6 +17,9 @@ pub struct Span(pub Duration);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(pub u64);
 
+/// What a [`Secret`] is serialized as.
+pub(super) const REDACTED: &str = "(redacted)";
+
 /// A string that never shows: not in `Debug`, not when it is serialized, not in errors.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -258,7 +261,7 @@ impl fmt::Debug for Secret {
 
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str("(redacted)")
+        serializer.serialize_str(REDACTED)
     }
 }
 

@@ -1,0 +1,198 @@
+//! A configuration file that is read again on SIGHUP.
+//!
+//! A daemon says which keys it applies while it runs; all others need a restart, and stay as they were until then, so
+//! what a reload gives is always a configuration that the daemon really runs with. A file that cannot be used changes
+//! nothing: the log and `/readyz` say so until a good one is read.
+
+use super::change::{changes, graft};
+use super::schema::{Node, Schema};
+use super::{ConfigError, environment, read};
+use crate::admin::Gate;
+use crate::drain::Reloads;
+use crate::host::Host;
+use crate::utc;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+
+/// Where a configuration was read, and what it said.
+pub struct ConfigFile<T> {
+    path: PathBuf,
+    environment: fn() -> Vec<(String, String)>,
+    /// The values in force, defaults and secrets included.
+    in_force: Value,
+    of: PhantomData<fn() -> T>,
+}
+
+/// Reads the file at `path` under the environment of this process, as [`super::load`] does, and keeps what it takes to
+/// read it again.
+///
+/// # Errors
+/// As [`super::load`].
+pub fn open<T: DeserializeOwned + Serialize + JsonSchema>(
+    path: &Path,
+) -> Result<(T, ConfigFile<T>), ConfigError> {
+    open_under(path, environment)
+}
+
+fn open_under<T: DeserializeOwned + Serialize + JsonSchema>(
+    path: &Path,
+    environment: fn() -> Vec<(String, String)>,
+) -> Result<(T, ConfigFile<T>), ConfigError> {
+    let (config, in_force) = read_tree(path, environment)?;
+    Ok((config, ConfigFile { path: path.to_owned(), environment, in_force, of: PhantomData }))
+}
+
+impl<T> fmt::Debug for ConfigFile<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConfigFile({})", self.path.display()) // the values may be secret
+    }
+}
+
+/// Reads a daemon's configuration file again, whenever that is asked for.
+#[derive(Debug)]
+pub struct Reloader<T> {
+    file: ConfigFile<T>,
+    requests: Reloads,
+    gate: Gate,
+}
+
+impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
+    /// Adds the gate "configuration" to the readiness of `host`.
+    #[must_use]
+    pub fn new(file: ConfigFile<T>, host: &Host) -> Self {
+        let gate = host.readiness.gate("configuration");
+        gate.set_ready();
+        Self { file, requests: host.shutdown.reloads(), gate }
+    }
+
+    /// Completes when a reload was asked for since the last time. Cancel safe.
+    pub async fn requested(&mut self) {
+        self.requests.next().await;
+    }
+
+    /// Reads the file again. `live` are the prefixes of the keys that the daemon applies at once ("accounts",
+    /// "limits.body_timeout"); `check` is what its start would refuse.
+    ///
+    /// Returns what to run with from now on, when a live key has changed: the live keys as the file has them, the
+    /// others as they were. The log says what changed, what of it is in force, and what needs a restart. Blocks on the
+    /// disk.
+    pub fn reload<E: Display>(&mut self, live: &[&str], check: impl Fn(&T) -> Result<(), E>) -> Option<T> {
+        let reading = self.file.read_again(live, check);
+        let path = self.file.path.display();
+        match reading {
+            Ok(Reading { config, applied, pending }) => {
+                self.gate.set_ready();
+                if applied.is_empty() && pending.is_empty() {
+                    tracing::info!("{path} was read again: nothing in it has changed");
+                }
+                if !applied.is_empty() {
+                    tracing::info!(
+                        "{path} was read again, and is in force from now on: {}",
+                        applied.join("; ")
+                    );
+                }
+                if !pending.is_empty() {
+                    tracing::warn!(
+                        "{path} was read again, and these changes wait for a restart: {}",
+                        pending.join("; ")
+                    );
+                }
+                (!applied.is_empty()).then_some(config)
+            }
+            Err(reason) => {
+                let reason = reason.replace('\n', "; ");
+                tracing::error!(
+                    "{path} cannot be used, and what was read before stays in force: {reason}; mend the file and send \
+                     SIGHUP again"
+                );
+                self.gate.set_degraded(format!(
+                    "the configuration file cannot be used since {}, and what was read before stays in force: \
+                     {reason}; mend the file and send SIGHUP again",
+                    utc::now()
+                ));
+                None
+            }
+        }
+    }
+}
+
+/// A file that can be used.
+struct Reading<T> {
+    config: T,
+    applied: Vec<String>,
+    pending: Vec<String>,
+}
+
+impl<T: DeserializeOwned + Serialize + JsonSchema> ConfigFile<T> {
+    fn read_again<E: Display>(
+        &mut self,
+        live: &[&str],
+        check: impl Fn(&T) -> Result<(), E>,
+    ) -> Result<Reading<T>, String> {
+        let (fresh, new) = read_tree::<T>(&self.path, self.environment).map_err(|error| error.to_string())?;
+        let refused = |error: E| format!("{}: {error}", self.path.display());
+        check(&fresh).map_err(refused)?;
+        let mut effective = self.in_force.clone();
+        graft(&mut effective, &new, live);
+        let schema = Schema::of::<T>();
+        let applied = changes(&self.in_force, &effective, &schema);
+        let pending = changes(&effective, &new, &schema);
+        let config = if pending.is_empty() {
+            fresh
+        } else {
+            // A change that is fine with one that waits for a restart may be wrong without it.
+            let config: T = serde_json::from_value(effective.clone()).map_err(|error| {
+                format!("its changes cannot be put in force one without the other: {error}")
+            })?;
+            check(&config).map_err(|error| {
+                format!(
+                    "{}: {error}; that is without {}, which needs a restart",
+                    self.path.display(),
+                    pending.join("; ")
+                )
+            })?;
+            config
+        };
+        self.in_force = effective;
+        Ok(Reading { config, applied, pending })
+    }
+}
+
+/// A configuration, and its values with their defaults.
+fn read_tree<T: DeserializeOwned + Serialize + JsonSchema>(
+    path: &Path,
+    environment: fn() -> Vec<(String, String)>,
+) -> Result<(T, Value), ConfigError> {
+    let (config, raw) = read::<T>(path, environment())?;
+    let mut tree = serde_json::to_value(&config)
+        .map_err(|error| ConfigError::new(&path.display().to_string(), error))?;
+    reveal(&mut tree, &toml::Value::Table(raw), &Schema::of::<T>().root());
+    Ok((config, tree))
+}
+
+/// Puts the secrets back, which redact themselves when they are serialized: a change of one must be seen.
+fn reveal(tree: &mut Value, raw: &toml::Value, node: &Node<'_>) {
+    match raw {
+        toml::Value::Table(table) => {
+            for (key, raw) in table {
+                if let (Some(inner), Some(tree)) = (node.key(key), tree.get_mut(key)) {
+                    reveal(tree, raw, &inner);
+                }
+            }
+        }
+        toml::Value::Array(list) => {
+            let (Some(items), Some(trees)) = (node.items(), tree.as_array_mut()) else { return };
+            trees.iter_mut().zip(list).for_each(|(tree, raw)| reveal(tree, raw, &items));
+        }
+        toml::Value::String(secret) if *tree == super::units::REDACTED => *tree = secret.as_str().into(),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

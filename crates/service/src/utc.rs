@@ -1,0 +1,77 @@
+//! Times as people read them: RFC 3339, in UTC, to the second.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What is written for a time that no calendar here reaches: after the year 9999.
+const NEVER: &str = "never";
+/// The first second of the year 10000.
+const YEAR_10000: u64 = 253_402_300_800;
+const DAY: u64 = 86_400;
+
+/// `2026-11-21T09:30:00Z`, from seconds since 1970; "never" for what is after the year 9999.
+#[must_use]
+pub fn rfc3339(unix_seconds: u64) -> String {
+    if unix_seconds >= YEAR_10000 {
+        return NEVER.to_owned();
+    }
+    let (year, month, day) = date(unix_seconds / DAY);
+    let second = unix_seconds % DAY;
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// The system clock's present second, as [`rfc3339`] writes it. A clock set before 1970 reads as 1970.
+#[must_use]
+pub fn now() -> String {
+    rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}
+
+/// Year, month and day of a number of days since 1970-01-01, in the Gregorian calendar.
+///
+/// The year is counted from March on, so that the leap day is its last; 400 such years have 146,097 days.
+fn date(days: u64) -> (u64, u64, u64) {
+    let since_march_of_year_0 = days + 719_468;
+    let (era, day_of_era) = (since_march_of_year_0 / 146_097, since_march_of_year_0 % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_the_calendar_has_them() {
+        for (seconds, written) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_700_000_000, "2023-11-14T22:13:20Z"),
+            (4_107_542_399, "2100-02-28T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+            (YEAR_10000 - 1, "9999-12-31T23:59:59Z"),
+            (YEAR_10000, "never"),
+            (u64::MAX, "never"),
+        ] {
+            assert_eq!(rfc3339(seconds), written);
+        }
+    }
+
+    #[test]
+    fn every_day_follows_the_one_before() {
+        let mut before = date(0);
+        for days in 1..200_000 {
+            let (year, month, day) = date(days);
+            let next_day = (year, month, day) == (before.0, before.1, before.2 + 1);
+            let next_month = (year, month, day) == (before.0, before.1 + 1, 1);
+            let next_year = (year, month, day) == (before.0 + 1, 1, 1) && (before.1, before.2) == (12, 31);
+            assert!(next_day || next_month || next_year, "{before:?} then {:?}", (year, month, day));
+            before = (year, month, day);
+        }
+    }
+}
