@@ -7,7 +7,8 @@ mod support;
 use postern_token::ChallengeDigest;
 use std::path::Path;
 use support::daemon::{Daemon, client_config, gateway_config, issuer_config};
-use support::process::{Ended, run};
+use support::process::{Ended, Postern, command, run};
+use support::tls::Authority;
 use support::{admin, eventually};
 use tempfile::TempDir;
 
@@ -118,4 +119,164 @@ async fn degraded(daemon: &Daemon, file: &Path) {
         readyz(daemon).await.contains("degraded: configuration: ").then_some(())
     })
     .await;
+}
+
+/// What a start with this file says when it refuses it; it must be the same from `doctor`, with the same exit code.
+fn refused_alike(kind: &str, path: &Path, parts: &[&str]) {
+    let started = run([kind.as_ref(), "--config".as_ref(), path.as_os_str()]);
+    let sentence = started.stderr.lines().rfind(|line| line.starts_with("postern: ")).unwrap_or_default();
+    let sentence = sentence.strip_prefix("postern: ").unwrap_or_default();
+    for part in parts {
+        assert!(sentence.contains(part), "{part:?}: {started:#?}");
+    }
+    let checked = doctor(path);
+    assert_eq!(checked.code, started.code, "{started:#?} {checked:#?}");
+    assert!(checked.stderr.contains(sentence), "{started:#?} {checked:#?}");
+    assert_eq!(checked.stdout, "", "{checked:#?}");
+}
+
+fn doctor(path: &Path) -> Ended {
+    run(["doctor".as_ref(), "--config".as_ref(), path.as_os_str()])
+}
+
+const CHALLENGE: &str = "[challenge]\nissuer_name = \"i.example\"\norigin = \"o.example\"\n";
+const DIRECTORY: &str = "[issuer]\ndirectory = \"http://127.0.0.1:9/\"\n";
+
+#[test]
+fn doctor_refuses_what_a_gateway_refuses_with_its_code_and_sentence() {
+    let home = TempDir::new().unwrap();
+    let others = home.path().join("others");
+    std::fs::create_dir(&others).unwrap();
+    let Authority { certificate, key, .. } = Authority::new(home.path());
+    let other_key = Authority::new(&others).key;
+    let tls = |certificate: &Path, key: &Path| {
+        format!("{DIRECTORY}{CHALLENGE}[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n")
+    };
+    let memcached = |addresses: &str| {
+        format!(
+            "{DIRECTORY}{CHALLENGE}[store]\nkind = \"memcached\"\n[store.memcached]\naddresses = {addresses}\n"
+        )
+    };
+    let path = home.path().join("file.toml");
+    let missing = home.path().join("nowhere.pem");
+    for (text, parts) in [
+        (format!("[issuer]\n{CHALLENGE}"), &["exactly one of directory"][..]),
+        (memcached("[]"), &["store.memcached.addresses", "needs at least one"]),
+        (memcached("[\"127.0.0.1\"]"), &["store.memcached.addresses"]),
+        (tls(&missing, &key), &["tls: cannot read", "nowhere.pem"]),
+        (tls(&certificate, &other_key), &["tls: the certificate in", "cannot be used together"]),
+        (tls(&certificate, &certificate), &["tls: there is no private key in"]),
+        (format!("{DIRECTORY}{CHALLENGE}[limits]\nheader_size = \"1KiB\"\n"), &["limits.header_size"]),
+        (format!("{DIRECTORY}{CHALLENGE}[tracing]\nendpoint = \"here\"\n"), &["tracing.endpoint"]),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        refused_alike("gateway", &path, parts);
+    }
+    std::fs::write(&path, tls(&certificate, &key)).unwrap();
+    doctor(&path).assert_stopped();
+}
+
+#[test]
+fn doctor_reads_the_files_of_issuer_and_agent_too() {
+    let home = TempDir::new().unwrap();
+    let path = home.path().join("file.toml");
+    let keys = format!("[keys]\ndirectory = {:?}\n", home.path().join("keys"));
+    let with = |account: &str| format!("{keys}{account}");
+    let placeholder = account("one", "", "1/1d").replace(&hash(""), &"0".repeat(64));
+    for (text, parts) in [
+        (with("[listen]\naddress = \"0.0.0.0:0\"\n"), &["would give tokens to everyone"][..]),
+        (with(&account("one", "test", "1/1d")), &["\"one\"", "easily guessed", "openssl rand -hex 32"]),
+        (with(&placeholder), &["\"one\"", "placeholder", "openssl rand -hex 32"]),
+        (with("[tls]\ncertificate = \"nowhere.pem\"\nkey = \"nowhere.pem\"\n"), &["nowhere.pem"]),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        refused_alike("issuer", &path, parts);
+    }
+    assert!(!home.path().join("keys").exists(), "nothing is made");
+
+    let wallet = format!("[wallet]\npath = {:?}\n", home.path().join("wallet"));
+    for (text, parts) in [
+        (format!("[gateway]\nurl = \"here\"\n{wallet}"), &["must be http://host:port"][..]),
+        (
+            format!("[gateway]\nurl = \"http://127.0.0.1:9\"\n{wallet}[issuer]\napi_key = \"k\"\n"),
+            &["issuer.url"],
+        ),
+        (
+            format!("[gateway]\nurl = \"https://127.0.0.1:9\"\nca = \"nowhere.pem\"\n{wallet}"),
+            &["nowhere.pem"],
+        ),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        refused_alike("client", &path, parts);
+    }
+}
+
+#[test]
+fn doctor_tells_the_kind_of_a_file_by_what_is_in_it() {
+    let home = TempDir::new().unwrap();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("deploy/examples");
+    let own = Authority::new(home.path());
+    let path = home.path().join("unnamed.toml");
+    let mut seen = 0;
+    let folders = std::fs::read_dir(examples).unwrap().map(|entry| entry.unwrap().path());
+    for folder in folders.filter(|folder| folder.is_dir()) {
+        for (name, said) in [("gateway", "a gateway"), ("issuer", "an issuer"), ("client", "an agent")] {
+            let text = std::fs::read_to_string(folder.join(format!("{name}.toml"))).unwrap();
+            // As the README says: with certificates and keys of one's own.
+            let line = |(number, line): (usize, &str)| match line.split_once(" = ") {
+                Some(("key_sha256", _)) => {
+                    format!("key_sha256 = \"{}\"", hash(&format!("own-key-5b0e-{number}")))
+                }
+                Some(("certificate", _)) => format!("certificate = {:?}", own.certificate),
+                Some(("key", _)) => format!("key = {:?}", own.key),
+                Some(("ca", _)) => format!("ca = {:?}", own.ca),
+                _ => line.to_owned(),
+            };
+            let text: Vec<String> = text.lines().enumerate().map(line).collect();
+            std::fs::write(&path, text.join("\n")).unwrap();
+            let checked = doctor(&path);
+            checked.assert_stopped();
+            assert!(
+                checked.stdout.contains(&format!("unnamed.toml: {said} can be started with it")),
+                "{checked:#?}"
+            );
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 9);
+    let empty = home.path().join("empty.toml");
+    std::fs::write(&empty, "").unwrap();
+    doctor(&empty).assert_failed(64, &["empty.toml: nothing in it tells for which daemon it is", "[wallet]"]);
+    std::fs::write(&empty, "[").unwrap();
+    doctor(&empty).assert_failed(64, &["this is not TOML"]);
+}
+
+#[test]
+fn a_slip_in_the_name_of_a_variable_stops_the_start_and_those_of_others_do_not() {
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), "");
+    let with = |variables: &[(&str, &str)]| {
+        let mut issuer = command(["issuer".as_ref(), "--config".as_ref(), config.as_os_str()]);
+        issuer.envs(variables.iter().copied());
+        Postern::start(issuer)
+    };
+    let slip = with(&[("POSTERN_LISTEN_ADRESS", "127.0.0.1:0")]).ended();
+    slip.assert_failed(64, &["POSTERN_LISTEN_ADRESS", "did you mean POSTERN_LISTEN_ADDRESS?"]);
+
+    let issuer = with(&[
+        ("POSTERN_EGRES_PRIVATE", "true"),
+        ("POSTERN_API_KEY", "of another command"),
+        ("POSTERN_STORE_MEMCACHED_ADDRESSES", "[\"127.0.0.1:1\"]"),
+        ("POSTERN_KEYS_SERVICE_HOST", "10.0.0.1"),
+        ("POSTERN_LISTEN_PORT", "tcp://10.0.0.1:8081"),
+        ("POSTERN_LISTEN_PORT_8081_TCP_ADDR", "10.0.0.1"),
+        ("POSTERN_LISTEN_ADMIN", "localhost:0"),
+    ]);
+    issuer.says_address("the issuer listens on ");
+    let (_, said) = issuer.written();
+    let warning =
+        "POSTERN_EGRES_PRIVATE is ignored: no key has this name; did you mean POSTERN_EGRESS_PRIVATE?";
+    assert!(said.contains(warning), "{said}");
+    assert_eq!(said.matches("is ignored").count(), 1, "{said}");
+    issuer.terminate().assert_stopped();
 }

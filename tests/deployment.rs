@@ -71,7 +71,7 @@ fn port(address: &str) -> u16 {
     address.rsplit(':').next().unwrap().parse().unwrap_or_else(|_| panic!("{address} has no port"))
 }
 
-/// Unknown variables are left alone by the daemons, so a slip of the pen would do nothing, and say nothing.
+/// A slip of the pen in a variable's name would stop a daemon, or do nothing.
 fn assert_variable_is_known(name: &str) {
     let ours = read(&root().join("docs/configuration.md"));
     let others = ["jaeger/jaeger.yaml", "grafana/provisioning/datasources/prometheus.yaml"];

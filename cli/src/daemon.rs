@@ -5,23 +5,23 @@ use crate::process::Process;
 use postern_client::Agent;
 use postern_gateway::Gateway;
 use postern_issuer::Issuer;
-use postern_service::config;
+use postern_service::config::{self, Environment};
 use postern_service::log::LogFormat;
 use std::net::SocketAddr;
 use std::path::Path;
 
 pub(crate) async fn gateway(path: &Path) -> Result<(), Failure> {
-    let (config, file) = config::open::<postern_gateway::Config>(path)?;
-    let process = start(config.log.format, Some(config.listen.admin)).await?;
+    let (config, file) = config::open::<postern_gateway::Config>(path, environment())?;
+    let process = start(config.log.format, Some(config.listen.admin), file.warnings()).await?;
     let gateway = Gateway::bind(&config, &process.host)?.reloading(file);
     tracing::info!("the gateway listens on {}", gateway.local_addr());
     process.run(gateway.run(), config.drain.deadline.get()).await
 }
 
 pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
-    let (config, file) = config::open::<postern_issuer::Config>(path)?;
+    let (config, file) = config::open::<postern_issuer::Config>(path, environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
-    let process = start(config.log.format, Some(admin)).await?;
+    let process = start(config.log.format, Some(admin), file.warnings()).await?;
     let issuer = Issuer::bind(config, &process.host).await?.reloading(file);
     let serving = async {
         issuer.run().await;
@@ -31,9 +31,9 @@ pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
 }
 
 pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
-    let (config, file) = config::open::<postern_client::Config>(path)?;
+    let (config, file) = config::open::<postern_client::Config>(path, environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
-    let process = start(config.log.format, admin).await?;
+    let process = start(config.log.format, admin, file.warnings()).await?;
     let agent = Agent::bind(config, &process.host).await?.reloading(file);
     tracing::info!("the agent listens on {}", agent.local_addr());
     let stopped = process.host.shutdown.clone();
@@ -45,9 +45,24 @@ pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
     process.run(serving, deadline).await
 }
 
+/// The variables of this process: one environment may serve all three daemons.
+pub(crate) fn environment() -> Environment {
+    let gateway = config::variables::<postern_gateway::Config>();
+    let issuer = config::variables::<postern_issuer::Config>();
+    let client = config::variables::<postern_client::Config>();
+    Environment::of_process([gateway, issuer, client].concat())
+}
+
 /// A daemon's process. It says where its admin page is, for the port may have been 0.
-async fn start(format: LogFormat, admin: Option<SocketAddr>) -> Result<Process, Failure> {
+async fn start(
+    format: LogFormat,
+    admin: Option<SocketAddr>,
+    warnings: &[String],
+) -> Result<Process, Failure> {
     let process = Process::start(format, admin).await?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
     if let Some(admin) = process.admin {
         tracing::info!("the admin page listens on {admin}");
     }

@@ -1,6 +1,7 @@
 //! `postern doctor`: what is wrong with a configuration, before it is used; whether a running process is ready, and
 //! which of its links is bad; how many machines a fleet needs.
 
+mod config;
 mod links;
 mod plan;
 mod ready;
@@ -9,7 +10,6 @@ pub(crate) use plan::{bandwidth, rate};
 
 use crate::args::Doctor;
 use crate::failure::Failure;
-use postern_service::config;
 use postern_spend::mcrouter::{self, Severity};
 use std::fmt::Display;
 use std::path::Path;
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Checks everything that is named; the findings go to standard output, what was refused is the failure.
 pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
-    let config = doctor.config.as_deref().map_or(Ok(()), gateway);
+    let config = doctor.config.as_deref().map_or(Ok(()), config::check);
     let mcrouter = doctor.mcrouter_config.as_deref().map_or(Ok(()), mcrouter_config);
     let links = match &doctor.links {
         Some(admin) => links::check(admin).await,
@@ -43,12 +43,6 @@ fn unanswered(url: &str, reason: impl Display) -> Failure {
     Failure::runtime(format_args!(
         "{url}: {reason}; give the admin address of a process that runs, such as http://127.0.0.1:9090"
     ))
-}
-
-fn gateway(path: &Path) -> Result<(), Failure> {
-    config::load::<postern_gateway::Config>(path, config::environment())?;
-    println!("{}: a gateway can be started with it, as far as the file tells.", path.display());
-    Ok(())
 }
 
 fn mcrouter_config(path: &Path) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use crate::answer::Refusal;
 use crate::config::{Config, ConfigProblem};
 use crate::gateway::{Gateway, GatewayUrlError};
-use crate::mint::MintError;
+use crate::mint::{IssuerClient, MintError};
 use crate::page;
 use crate::recorder::Recorder;
 use crate::refill::{Issuer, Refill};
@@ -73,6 +73,22 @@ impl StartError {
     }
 }
 
+/// Finds what a start with this configuration would refuse: it reads certificates and addresses, and opens no socket,
+/// takes no lock and writes nothing.
+///
+/// # Errors
+/// [`StartError`] says what to change.
+pub fn check(config: &Config) -> Result<(), StartError> {
+    config.check()?;
+    Gateway::new(&config.gateway)?;
+    let (issuer, ca) = (&config.issuer, config.issuer.ca.clone());
+    match &issuer.url {
+        Some(url) => IssuerClient::new(url, issuer.api_key.clone(), ca)?,
+        None => IssuerClient::named("issuer.example", ca)?, // the name is the challenge's, which only a gateway knows
+    };
+    Ok(())
+}
+
 impl Agent {
     /// Opens the wallet and the listener. Neither the gateway nor the issuer is needed yet; the gate "agent" of
     /// the host says what is missing.
@@ -80,7 +96,7 @@ impl Agent {
     /// # Errors
     /// [`StartError`].
     pub async fn bind(config: Config, host: &Host) -> Result<Self, StartError> {
-        config.check()?;
+        check(&config)?;
         let gateway = Arc::new(Gateway::new(&config.gateway)?.recorded(&host.live));
         let issuer = Issuer::new(config.issuer, &host.live)?;
         let (path, fsync, url) = (config.wallet.path.clone(), config.wallet.fsync, gateway.url().to_owned());
@@ -168,7 +184,7 @@ async fn reload(mut reloader: Reloader<Config>, shutdown: Shutdown) {
     let reloading = async {
         loop {
             reloader.requested().await;
-            reloader.reload(&LIVE, Config::check);
+            reloader.reload(&LIVE, check);
         }
     };
     shutdown.until_stopped(reloading).await;

@@ -31,7 +31,7 @@ mod target;
 mod tunnel;
 mod wallet;
 
-pub use agent::{Agent, StartError};
+pub use agent::{Agent, StartError, check};
 pub use config::{Config, ConfigProblem, Drain, GatewayConfig, IssuerConfig, Listen, Log, WalletConfig};
 pub use gateway::{DialError, GatewayUrlError};
 pub use wallet::WalletError;

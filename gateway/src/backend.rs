@@ -98,8 +98,35 @@ pub(crate) fn open(config: &StoreConfig, workers: usize, slow: Duration) -> Resu
         }
         StoreKind::Memcached => {
             let options = options(&config.memcached, workers, slow)?;
+            tell(&config.memcached, &options, workers);
             Ok(Backend::Memcached(Memcached::open(options).map_err(BackendError::Start)?))
         }
+    }
+}
+
+/// Finds what [`open`] would refuse of the configuration, without opening the store.
+pub(crate) fn check(config: &StoreConfig, workers: usize) -> Result<(), BackendError> {
+    match config.kind {
+        StoreKind::Embedded => Ok(()),
+        StoreKind::Memcached => options(&config.memcached, workers, Duration::MAX).map(drop),
+    }
+}
+
+/// Logs what follows from the configuration.
+fn tell(config: &MemcachedConfig, options: &Options, workers: usize) {
+    let addresses = options.addresses.len();
+    match &options.transport {
+        Transport::Pipelined { connections, .. } => tracing::info!(
+            addresses,
+            workers,
+            connections,
+            "the double-spend store is shared, commands are pipelined"
+        ),
+        Transport::Pooled(pool) => tracing::info!(
+            addresses, workers, connections = pool.size, derived = config.pool_size == 0,
+            checks_per_second = config.checks_per_second, latency = ?config.latency.get(),
+            "the double-spend store is shared, commands are pooled: so many connections for each worker and address"
+        ),
     }
 }
 
@@ -112,12 +139,6 @@ fn options(config: &MemcachedConfig, workers: usize, slow: Duration) -> Result<O
     let addresses: Vec<memcached::Address> = addresses.collect::<Result<_, AddressError>>()?;
     let transport = match config.transport {
         TransportKind::Pipelined => {
-            tracing::info!(
-                addresses = addresses.len(),
-                workers,
-                connections = config.connections,
-                "the double-spend store is shared, commands are pipelined"
-            );
             Transport::Pipelined { connections: config.connections, queue: config.queue }
         }
         TransportKind::Pooled => Transport::Pooled(pool(config, addresses.len(), workers)?),
@@ -179,11 +200,6 @@ fn pool(config: &MemcachedConfig, addresses: usize, workers: usize) -> Result<Po
     if size > MOST_POOLED {
         return Err(BackendError::PoolSize { found: size, most: MOST_POOLED });
     }
-    tracing::info!(
-        addresses, workers, connections = size, derived = config.pool_size == 0,
-        checks_per_second = config.checks_per_second, latency = ?config.latency.get(),
-        "the double-spend store is shared, commands are pooled: so many connections for each worker and address"
-    );
     Ok(Pool {
         size,
         checkout_timeout: config.checkout_timeout.get(),

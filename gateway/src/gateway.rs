@@ -102,13 +102,28 @@ impl StartError {
     }
 }
 
-impl Config {
-    /// What the types cannot say.
-    fn check(&self) -> Result<(), StartError> {
-        if self.limits.header_size.0 < LEAST_HEADER_SIZE.0 {
-            return Err(StartError::HeaderSize(self.limits.header_size));
-        }
-        Ok(())
+/// Finds what a start with this configuration would refuse: it reads certificates and addresses, and opens no socket,
+/// takes no lock and writes nothing.
+///
+/// # Errors
+/// [`StartError`] says what to change.
+pub fn check(config: &Config) -> Result<(), StartError> {
+    if config.limits.header_size.0 < LEAST_HEADER_SIZE.0 {
+        return Err(StartError::HeaderSize(config.limits.header_size));
+    }
+    Offer::new(&config.challenge)?;
+    Source::new(&config.issuer)?;
+    config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
+    config.tracing.check()?;
+    backend::check(&config.store, workers(config))?;
+    Ok(())
+}
+
+/// How many threads serve connections.
+fn workers(config: &Config) -> usize {
+    match config.listen.workers {
+        0 => thread::available_parallelism().map_or(1, usize::from),
+        workers => workers,
     }
 }
 
@@ -118,15 +133,11 @@ impl Gateway {
     /// # Errors
     /// [`StartError`] says what to change.
     pub fn bind(config: &Config, host: &Host) -> Result<Self, StartError> {
-        config.check()?;
+        check(config)?;
         let offer = Offer::new(&config.challenge)?;
         let source = Source::new(&config.issuer)?;
         let tls = config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
-        let workers = match config.listen.workers {
-            0 => thread::available_parallelism().map_or(1, usize::from),
-            workers => workers,
-        };
-        let (address, listeners) = accept::open(config.listen.address, workers)?;
+        let (address, listeners) = accept::open(config.listen.address, workers(config))?;
         let workers: Vec<_> = listeners
             .into_iter()
             // The kernel accepts from now on, so a drain has something to wait for from now on.
@@ -216,7 +227,7 @@ async fn reload(mut reloader: Reloader<Config>, shutdown: Shutdown) {
     let reloading = async {
         loop {
             reloader.requested().await;
-            reloader.reload(&LIVE, Config::check);
+            reloader.reload(&LIVE, check);
         }
     };
     shutdown.until_stopped(reloading).await;

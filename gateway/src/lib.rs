@@ -33,6 +33,6 @@ mod verify;
 
 pub use backend::BackendError;
 pub use config::Config;
-pub use gateway::{Gateway, StartError};
+pub use gateway::{Gateway, StartError, check};
 pub use resolve::ResolverError;
 pub use source::SourceError;

@@ -211,6 +211,11 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
     hash
 }
 
+/// Finds what [`Accounts::open`] would refuse of the file.
+pub(crate) fn inspect(path: &Path) -> Result<(), StartError> {
+    read(path).map(drop)
+}
+
 /// An empty file is damage too: it would hand out every quota anew.
 fn read(path: &Path) -> Result<Usages, StartError> {
     let refused = |reason: String| StartError::Usage { path: path.to_owned(), reason };

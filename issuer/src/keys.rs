@@ -37,14 +37,7 @@ impl KeyStore {
     pub(crate) fn open(directory: &Path) -> Result<Self, KeysError> {
         let directory = DataDir::open(directory)?;
         warn_if_exposed(directory.path());
-        let mut keys = Vec::new();
-        for path in key_files(directory.path())? {
-            let key = load(&path)?;
-            if let Some(other) = colliding(&keys, &key.signing) {
-                return Err(KeysError::Collision { path, other: file_name(other) });
-            }
-            keys.push(key);
-        }
+        let keys = read(directory.path())?;
         Ok(Self { directory, keys })
     }
 
@@ -109,6 +102,25 @@ impl KeyStore {
             }
         }
     }
+}
+
+/// Finds what [`KeyStore::open`] would refuse of the files in `directory`, without taking it.
+pub(crate) fn inspect(directory: &Path) -> Result<(), KeysError> {
+    // The first start makes it.
+    if directory.exists() { read(directory).map(drop) } else { Ok(()) }
+}
+
+/// Every key in `directory`.
+fn read(directory: &Path) -> Result<Vec<TokenKey>, KeysError> {
+    let mut keys = Vec::new();
+    for path in key_files(directory)? {
+        let key = load(&path)?;
+        if let Some(other) = colliding(&keys, &key.signing) {
+            return Err(KeysError::Collision { path, other: file_name(other) });
+        }
+        keys.push(key);
+    }
+    Ok(keys)
 }
 
 fn colliding<'k>(keys: &'k [TokenKey], signing: &SigningKey) -> Option<&'k TokenKey> {

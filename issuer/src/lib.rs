@@ -181,6 +181,24 @@ impl std::fmt::Debug for Issuer {
     }
 }
 
+/// Finds what a start with this configuration would refuse: it reads certificates, keys and counts, and opens no socket,
+/// takes no lock and writes nothing.
+///
+/// # Errors
+/// [`StartError`] says what to change.
+pub fn check(config: &Config) -> Result<(), StartError> {
+    check_without_keys(config)?;
+    keys::inspect(&config.keys.directory)?;
+    accounts::inspect(&config.keys.directory.join(accounts::FILE_NAME))
+}
+
+/// The same without what the issuer that runs has open.
+fn check_without_keys(config: &Config) -> Result<(), StartError> {
+    config.check()?;
+    config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
+    Ok(())
+}
+
 /// What is on disk, and its reading.
 struct State {
     store: KeyStore,

@@ -89,7 +89,7 @@ impl Reloading {
                 reloader.requested().await;
                 // It reads files and guesses keys, which takes a thread some hundred milliseconds.
                 let reading = tokio::task::spawn_blocking(move || {
-                    let config = reloader.reload(&LIVE, Config::check);
+                    let config = reloader.reload(&LIVE, crate::check_without_keys);
                     (reloader, config)
                 });
                 let Ok((back, config)) = reading.await else { return }; // the runtime is shutting down

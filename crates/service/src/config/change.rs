@@ -50,7 +50,7 @@ fn collect<'a>(tree: &'a Value, path: &[String], found: &mut BTreeMap<Vec<String
         Value::Null => {}
         Value::Object(section) => {
             for (key, value) in section {
-                collect(value, &[path, &[key.clone()]].concat(), found);
+                collect(value, &[path, std::slice::from_ref(key)].concat(), found);
             }
         }
         value => {

@@ -8,11 +8,13 @@
 //!
 //! The variable of `[store.memcached] addresses` is `POSTERN_STORE_MEMCACHED_ADDRESSES`. It holds a TOML value
 //! (`["127.0.0.1:5000"]`, `true`, `10`), or the bare text where a string is wanted. Keys inside lists of tables and
-//! inside maps have no variable. `POSTERN_` variables that name no key are left alone: other programs have theirs.
+//! inside maps have no variable. What is said of `POSTERN_` variables that name no key is in `environment`.
 
 pub mod address;
 mod change;
 mod document;
+mod environment;
+mod fit;
 mod reference;
 mod reload;
 mod schema;
@@ -22,6 +24,8 @@ mod tests;
 mod units;
 
 pub use address::{Address, AddressError};
+pub use environment::{Environment, variables};
+pub use fit::{Fit, fit};
 pub use reference::reference;
 pub use reload::{ConfigFile, Reloader, open};
 pub use sentence::ConfigError;
@@ -50,9 +54,13 @@ fn read<T: DeserializeOwned + JsonSchema>(
     env: impl IntoIterator<Item = (String, String)>,
 ) -> Result<(T, toml::Table), ConfigError> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| ConfigError::new(&name, format!("cannot read the configuration: {error}")))?;
+    let text = read_text(path, &name)?;
     parse_with_values(&name, &text, env)
+}
+
+fn read_text(path: &Path, name: &str) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path)
+        .map_err(|error| ConfigError::new(name, format!("cannot read the configuration: {error}")))
 }
 
 /// As [`load`], from `text`; `name` stands for the file in errors.

@@ -6,7 +6,7 @@
 
 use super::change::{changes, graft};
 use super::schema::{Node, Schema};
-use super::{ConfigError, environment, read};
+use super::{ConfigError, Environment, read};
 use crate::admin::Gate;
 use crate::drain::Reloads;
 use crate::host::Host;
@@ -22,29 +22,41 @@ use std::path::{Path, PathBuf};
 /// Where a configuration was read, and what it said.
 pub struct ConfigFile<T> {
     path: PathBuf,
-    environment: fn() -> Vec<(String, String)>,
+    environment: Environment,
+    warnings: Vec<String>,
     /// The values in force, defaults and secrets included.
     in_force: Value,
     of: PhantomData<fn() -> T>,
 }
 
-/// Reads the file at `path` under the environment of this process, as [`super::load`] does, and keeps what it takes to
-/// read it again.
+/// Reads the file at `path` as [`super::load`] does, refuses variables that only seem to be of this configuration, and
+/// keeps what it takes to read the file again.
 ///
 /// # Errors
-/// As [`super::load`].
+/// As [`super::load`], and for a variable whose name is that of a section with a key that the section does not have.
 pub fn open<T: DeserializeOwned + Serialize + JsonSchema>(
     path: &Path,
+    environment: Environment,
 ) -> Result<(T, ConfigFile<T>), ConfigError> {
-    open_under(path, environment)
+    let (config, in_force) = read_tree(path, &environment)?;
+    let strays = environment.strays(&Schema::of::<T>());
+    ConfigError::from_sentences(strays.refused)?;
+    let file = ConfigFile {
+        path: path.to_owned(),
+        environment,
+        warnings: strays.ignored,
+        in_force,
+        of: PhantomData,
+    };
+    Ok((config, file))
 }
 
-fn open_under<T: DeserializeOwned + Serialize + JsonSchema>(
-    path: &Path,
-    environment: fn() -> Vec<(String, String)>,
-) -> Result<(T, ConfigFile<T>), ConfigError> {
-    let (config, in_force) = read_tree(path, environment)?;
-    Ok((config, ConfigFile { path: path.to_owned(), environment, in_force, of: PhantomData }))
+impl<T> ConfigFile<T> {
+    /// What an operator should know of the environment: variables that look like ours and are not.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
 }
 
 impl<T> fmt::Debug for ConfigFile<T> {
@@ -134,7 +146,8 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> ConfigFile<T> {
         live: &[&str],
         check: impl Fn(&T) -> Result<(), E>,
     ) -> Result<Reading<T>, String> {
-        let (fresh, new) = read_tree::<T>(&self.path, self.environment).map_err(|error| error.to_string())?;
+        let (fresh, new) =
+            read_tree::<T>(&self.path, &self.environment).map_err(|error| error.to_string())?;
         let refused = |error: E| format!("{}: {error}", self.path.display());
         check(&fresh).map_err(refused)?;
         let mut effective = self.in_force.clone();
@@ -166,9 +179,9 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> ConfigFile<T> {
 /// A configuration, and its values with their defaults.
 fn read_tree<T: DeserializeOwned + Serialize + JsonSchema>(
     path: &Path,
-    environment: fn() -> Vec<(String, String)>,
+    environment: &Environment,
 ) -> Result<(T, Value), ConfigError> {
-    let (config, raw) = read::<T>(path, environment())?;
+    let (config, raw) = read::<T>(path, environment.variables())?;
     let mut tree = serde_json::to_value(&config)
         .map_err(|error| ConfigError::new(&path.display().to_string(), error))?;
     reveal(&mut tree, &toml::Value::Table(raw), &Schema::of::<T>().root());

@@ -45,7 +45,7 @@ pub(super) fn unknown_key(place: &str, schema: &Schema, section: &Node<'_>, path
 }
 
 /// The name that was most likely meant: one edit for every three letters, two at least.
-fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (key.chars().count() / 3).max(2);
     known
         .map(|name| (strsim::damerau_levenshtein(key, name), name))

@@ -39,7 +39,11 @@ impl Default for TracingConfig {
 }
 
 impl TracingConfig {
-    pub(super) fn check(&self) -> Result<(), TracerError> {
+    /// Refuses what makes no sense.
+    ///
+    /// # Errors
+    /// [`TracerError::Config`] names the key.
+    pub fn check(&self) -> Result<(), TracerError> {
         let wrong = |key, reason: String| Err(TracerError::Config { key, reason });
         if !(0.0..=1.0).contains(&self.sample_ratio) {
             return wrong("sample_ratio", format!("is {}, and must be between 0 and 1", self.sample_ratio));

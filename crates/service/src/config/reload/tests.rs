@@ -62,10 +62,6 @@ struct Scene {
     reloader: Reloader<Config>,
 }
 
-fn no_variables() -> Vec<(String, String)> {
-    Vec::new()
-}
-
 /// No account is an error where others can reach the daemon.
 fn check(config: &Config) -> Result<(), String> {
     let is_open = config.accounts.is_empty() && !config.listen.address.starts_with("127.");
@@ -77,7 +73,7 @@ impl Scene {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("daemon.toml");
         std::fs::write(&path, text).unwrap();
-        let (_, file) = open_under::<Config>(&path, no_variables).unwrap();
+        let (_, file) = open::<Config>(&path, Environment::default()).unwrap();
         let host = Host::default();
         let reloader = Reloader::new(file, &host);
         Self { home, host, reloader }

@@ -1,0 +1,92 @@
+//! `postern doctor --config FILE`: everything that a start with this file does, short of listening. Which daemon the
+//! file is for follows from its keys.
+
+use crate::daemon::environment;
+use crate::failure::Failure;
+use postern_service::config::{self, Fit};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::cmp::Reverse;
+use std::path::Path;
+
+/// A daemon that reads a configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Gateway,
+    Issuer,
+    Client,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Gateway, Self::Issuer, Self::Client];
+
+    /// With its article.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Gateway => "a gateway",
+            Self::Issuer => "an issuer",
+            Self::Client => "an agent",
+        }
+    }
+
+    fn fit(self, path: &Path) -> Result<Fit, Failure> {
+        Ok(match self {
+            Self::Gateway => config::fit::<postern_gateway::Config>(path)?,
+            Self::Issuer => config::fit::<postern_issuer::Config>(path)?,
+            Self::Client => config::fit::<postern_client::Config>(path)?,
+        })
+    }
+
+    /// The daemon that knows most of the file.
+    fn of(path: &Path) -> Result<Self, Failure> {
+        let mut fits = Vec::new();
+        for kind in Self::ALL {
+            fits.push((kind.fit(path)?, kind));
+        }
+        fits.sort_by_key(|(fit, _)| (fit.unknown, Reverse(fit.known)));
+        match fits.as_slice() {
+            [(best, kind), (next, _), ..] if best != next => Ok(*kind),
+            _ => Err(Failure::configuration(format_args!(
+                "{}: nothing in it tells for which daemon it is; a gateway's file has the sections [issuer] and \
+                 [challenge], an issuer's has [keys], and an agent's has [gateway] and [wallet]",
+                path.display()
+            ))),
+        }
+    }
+}
+
+/// Finds what a start would refuse, and says for which daemon the file is.
+pub(super) fn check(path: &Path) -> Result<(), Failure> {
+    let kind = Kind::of(path)?;
+    let checked = match kind {
+        Kind::Gateway => examine(path, postern_gateway::check),
+        Kind::Issuer => examine(path, postern_issuer::check),
+        Kind::Client => examine(path, postern_client::check),
+    };
+    let name = kind.name();
+    let place = path.display();
+    checked.map_err(|failure| {
+        Failure::new(
+            failure.code,
+            format_args!("{place} is for {name}, which would not start: {}", failure.sentence),
+        )
+    })?;
+    println!(
+        "{place}: {name} can be started with it: keys, addresses, certificates and files are in order. Whether its ports \
+         are free, and what it needs over the network, was not tried."
+    );
+    Ok(())
+}
+
+fn examine<T, E>(path: &Path, check: impl Fn(&T) -> Result<(), E>) -> Result<(), Failure>
+where
+    T: DeserializeOwned + Serialize + JsonSchema,
+    Failure: From<E>,
+{
+    let (config, file) = config::open::<T>(path, environment())?;
+    for warning in file.warnings() {
+        println!("warning: {warning}");
+    }
+    Ok(check(&config)?)
+}
