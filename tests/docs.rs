@@ -203,7 +203,8 @@ const INTRODUCTION: &str = "\
 
 Each daemon reads one TOML file: `postern gateway --config gateway.toml`. Unknown keys are refused, with the nearest
 known name. Every key outside lists of tables can be set by the environment variable beside it, which wins over the
-file; it holds a TOML value, or the bare text where a string is wanted. Durations and sizes carry their unit. Where the
+file; it holds a TOML value, or the bare text where a string is wanted. A variable that names a section and no key in it
+stops the start; other variables that begin with `POSTERN_` and name no key are told in the log. Durations and sizes carry their unit. Where the
 default says \"required\", there is none. `docs/operations.md` has examples.
 ";
 

@@ -59,7 +59,9 @@ impl Process {
                 tracing::warn!(open, "the drain's deadline passed: open connections are closed");
             },
         }
-        served(serving.await)
+        let served = served(serving.await);
+        log::finish();
+        served
     }
 }
 

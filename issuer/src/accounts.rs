@@ -296,7 +296,7 @@ mod tests {
         .unwrap();
         let charge = |key: &str| {
             let caller = accounts.authorize(&headers(&[&format!("Bearer {key}")])).ok()?;
-            Some(caller.charge(now).map(Charge::keep).is_ok())
+            Some(caller.charge(UnixSeconds::now()).map(Charge::keep).is_ok())
         };
         assert_eq!((charge("k1"), charge("k1"), charge("k2")), (Some(true), Some(true), Some(true)));
         accounts.replace(&[account("one", "new key", "3/1d"), account("three", "k3", "1/1d")]);

@@ -36,6 +36,7 @@ fn values(metric: &str, label: &str) -> Option<BTreeSet<String>> {
         (_, "phase") => all!(KeyPhase),
         (names::ISSUANCES, "type") => all!(TokenTypeAsked),
         (_, "link") => all!(LinkKind),
+        (_, "level") => all!(LogLevel),
         // A number, an address of the configuration, a version.
         (names::TOKENS_ISSUED, "type") | (_, "address" | "version") => None,
         other => panic!("the values of {other:?} are not known here"),

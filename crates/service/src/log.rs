@@ -3,14 +3,22 @@
 //! `RUST_LOG` is honoured (`RUST_LOG=postern_gateway=debug`). Without it a daemon's own crates log from "info" and its
 //! dependencies from "warn"; `postern up`, which talks to a person, logs from "warn" on only.
 //!
+//! A place in the code that logs the same warning or error again and again is cut short: `limit` says how.
+//!
 //! The DNS resolver is silent unless `RUST_LOG` names it: what it has to say holds the names that clients ask for, some
 //! of it already at "warn" (an answer to another question than the one that was asked).
 
+mod limit;
+
+use limit::Limit;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -60,12 +68,27 @@ fn start(format: LogFormat, default: &str) -> Result<(), LogError> {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    // An Err says that a logger is installed already: tests and `up` call this more than once.
-    let _ = match format {
-        LogFormat::Text => subscriber.try_init(),
-        LogFormat::Json => subscriber.json().flatten_event(true).try_init(),
+    let limit = LIMIT.get_or_init(Limit::default);
+    let installed = match format {
+        LogFormat::Text => subscriber.finish().with(limit.clone()).try_init(),
+        LogFormat::Json => subscriber.json().flatten_event(true).finish().with(limit.clone()).try_init(),
     };
+    // An Err says that a logger is installed already: tests and `up` call this more than once.
+    if installed.is_ok() {
+        // Without the thread it is told at the end what was left out.
+        let _ = limit.start();
+    }
     Ok(())
+}
+
+/// The limit of the logger that is installed.
+static LIMIT: OnceLock<Limit> = OnceLock::new();
+
+/// Logs what was left out and not told yet. For the end of a process.
+pub fn finish() {
+    if let Some(limit) = LIMIT.get() {
+        limit.tell();
+    }
 }
 
 fn filter(rust_log: Option<&str>, default: &str) -> Result<EnvFilter, LogError> {

@@ -50,6 +50,9 @@ pub fn install() -> Result<Exporter, MetricsError> {
     names::describe_all();
     exporter.process.describe();
     metrics::gauge!(names::BUILD_INFO, names::VERSION_LABEL => env!("CARGO_PKG_VERSION")).set(1.0);
+    for level in names::LogLevel::ALL {
+        metrics::counter!(names::LOG_LINES_LEFT_OUT, names::LogLevel::LABEL => level.as_str()).increment(0);
+    }
     *installed = Some(exporter.clone());
     Ok(exporter)
 }

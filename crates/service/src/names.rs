@@ -78,6 +78,8 @@ pub const LINK_DURATION: &str = "postern_link_duration_seconds";
 pub const TRACES: &str = "postern_traces_total";
 /// Spans, by what became of them.
 pub const SPANS: &str = "postern_spans_total";
+/// Warnings and errors that were not written.
+pub const LOG_LINES_LEFT_OUT: &str = "postern_log_lines_left_out_total";
 /// Always 1; the version is the label.
 pub const BUILD_INFO: &str = "postern_build_info";
 
@@ -372,6 +374,13 @@ pub const ALL: &[Metric] = &[
         unit: None,
         help: "Spans of kept traces, by what became of them.",
         labels: &[SpanEnded::LABEL],
+    },
+    Metric {
+        name: LOG_LINES_LEFT_OUT,
+        kind: Kind::Counter,
+        unit: None,
+        help: "Log lines that were left out, because the same place in the program had just written several.",
+        labels: &[LogLevel::LABEL],
     },
     Metric {
         name: BUILD_INFO,

@@ -296,3 +296,13 @@ label! {
         Failed = "failed",
     }
 }
+
+label! {
+    /// How serious a log line is.
+    LogLevel = "level" {
+        /// Something failed.
+        Error = "error",
+        /// Something needs a look.
+        Warn = "warn",
+    }
+}

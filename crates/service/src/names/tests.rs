@@ -44,5 +44,5 @@ fn label_values_are_distinct_and_plain() {
     }
     macro_rules! each { ($($label:ident)+) => { $(check(&$label::ALL.iter().map(|v| v.as_str()).collect::<Vec<_>>());)+ } }
     each!(CheckStage CheckResult StoreCommand StoreEnded Outcome Direction TunnelEnd IssuerOutcome AgentOutcome);
-    each!(UnknownReason KeyPhase LinkKind TraceKept SpanEnded);
+    each!(UnknownReason KeyPhase LinkKind TraceKept SpanEnded LogLevel);
 }

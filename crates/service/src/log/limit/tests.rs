@@ -1,0 +1,70 @@
+use super::*;
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt;
+
+/// What is written of what `work` logs.
+fn written(limit: &Limit, work: impl FnOnce()) -> Vec<String> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let writer = std::sync::Mutex::new(file.reopen().unwrap());
+    let subscriber = fmt().with_writer(writer).with_ansi(false).finish().with(limit.clone());
+    tracing::subscriber::with_default(subscriber, work);
+    std::fs::read_to_string(file.path()).unwrap().lines().map(str::to_owned).collect()
+}
+
+fn storm(lines: u32) {
+    for number in 0..lines {
+        tracing::error!(number, "the disk is full");
+    }
+}
+
+#[test]
+fn a_storm_is_some_lines_and_a_number() {
+    let limit = Limit::default();
+    let lines = written(&limit, || storm(1_200));
+    assert_eq!(lines.len(), BURST as usize, "{lines:?}");
+    let told = written(&limit, || limit.tell());
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("ERROR"), "{told:?}");
+    assert!(
+        told[0].contains("more lines like this one were left out: the disk is full number=5"),
+        "{told:?}"
+    );
+    assert!(told[0].contains("left_out=1195"), "{told:?}");
+    assert_eq!(written(&limit, || limit.tell()).len(), 0, "it is told once");
+}
+
+#[test]
+fn each_place_has_a_budget_of_its_own_and_other_levels_have_none() {
+    let limit = Limit::default();
+    let lines = written(&limit, || {
+        storm(100);
+        tracing::error!("another place");
+        (0..100).for_each(|_| tracing::warn!("a warning"));
+        (0..100).for_each(|_| tracing::info!("what happens"));
+    });
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    let counts = ["the disk is full", "another place", "a warning", "what happens"].map(count);
+    assert_eq!(counts, [5, 1, 5, 100]);
+    assert_eq!(limit.0.places.lock().len(), 3);
+}
+
+#[test]
+fn a_budget_comes_back_a_line_at_a_time() {
+    let start = Instant::now();
+    let mut budget = Budget::full(start, Level::ERROR);
+    let mut taken = |now| (0..10).filter(|_| budget.take(now)).count();
+    assert_eq!(taken(start), 5);
+    assert_eq!(taken(start + INTERVAL - Duration::from_millis(1)), 0);
+    assert_eq!(taken(start + INTERVAL), 1);
+    assert_eq!(taken(start + INTERVAL * 3), 2);
+    assert_eq!(taken(start + INTERVAL * 1_000), 5, "no more than a burst is saved up");
+}
+
+#[test]
+fn a_long_line_is_cut_when_it_is_repeated() {
+    let limit = Limit::default();
+    let long = "ä".repeat(10_000);
+    written(&limit, || (0..6).for_each(|_| tracing::warn!("{long}")));
+    let told = written(&limit, || limit.tell());
+    assert!(told[0].chars().count() < SHOWN + 200 && told[0].contains('…'), "{}", told[0]);
+}
