@@ -6,6 +6,7 @@
 
 use crate::StartError;
 use crate::config::{Account, KeyHash, invalid};
+use crate::health::{Fault, Health};
 use crate::quota::{Charge, Meter, Spent, Usage};
 use arc_swap::ArcSwap;
 use aws_lc_rs::digest::{SHA256, digest};
@@ -117,23 +118,29 @@ impl Accounts {
         Ok(())
     }
 
-    /// [`Accounts::write`], off the runtime. A failure is logged; the next write tries again.
-    pub(crate) async fn save(self: &Arc<Self>) {
+    /// [`Accounts::write`], off the runtime. After a failure, which `health` has, the next write tries again.
+    pub(crate) async fn save(self: &Arc<Self>, health: &Health) {
         let accounts = self.clone();
         let written = tokio::task::spawn_blocking(move || accounts.write()).await;
-        if let Ok(Err(error)) = written {
-            tracing::warn!(
-                "cannot write the quota counts to {}: {error}; a restart would forget them",
-                self.path.display()
-            );
+        match written {
+            Ok(Err(error)) => health.raise(
+                Fault::Counts,
+                format!(
+                    "the quota counts cannot be written to {}: {error}. Tokens are issued all the same, and a restart would \
+                     forget how many: free some space, or make the directory writable",
+                    self.path.display()
+                ),
+            ),
+            Ok(Ok(())) => health.clear(Fault::Counts),
+            Err(_) => {} // the runtime is shutting down
         }
     }
 
     /// Writes the counts again and again. Never ends; cancel safe.
-    pub(crate) async fn keep_saving(self: Arc<Self>) {
+    pub(crate) async fn keep_saving(self: Arc<Self>, health: &Health) {
         loop {
             tokio::time::sleep(WRITE_EVERY).await;
-            self.save().await;
+            self.save(health).await;
         }
     }
 }

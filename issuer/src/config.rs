@@ -85,7 +85,7 @@ pub struct Keys {
     /// How long before it takes over a successor is made and published. Shorter than `rotate_every`.
     #[serde(default = "Keys::publish_ahead")]
     pub publish_ahead: Span,
-    /// How long tokens stay good after their key's successor took over. Then the key's file is removed.
+    /// How long tokens stay good after their key's successor took over. A week later the key's file is removed.
     #[serde(default = "Keys::redeem_for")]
     pub redeem_for: Span,
 }

@@ -4,8 +4,11 @@
 //! second, leaves at the third (Unix seconds), and whose token key id begins with the hex digits. A file is written
 //! whole or not at all, and a name cannot be torn from its times by a crash between two writes.
 
+mod aside;
+
 use crate::rotation::{self, Lifetime, Phase, Schedule};
-use postern_service::files::{DataDir, DataDirError, sync_directory, write_private};
+use postern_service::files::{DataDir, DataDirError, write_private};
+use postern_service::utc;
 use postern_token::{SignError, SigningKey, UnixSeconds};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -52,15 +55,15 @@ impl KeyStore {
 
     /// Does what is due at `now`: makes the keys that are needed and drops those whose time is over.
     pub(crate) fn turn(&mut self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
+        self.recall(now);
         self.retire(now);
         while let Some(life) = rotation::to_make(&self.lives(), schedule, now) {
             let key = self.make(life)?;
+            let [from, until, end] =
+                [life.not_before, life.issue_until, life.not_after].map(|time| utc::rfc3339(time.0));
             tracing::info!(
-                "made token key {:?}: in use from {}, issues until {}, leaves at {} (Unix seconds)",
-                key.signing.id(),
-                life.not_before,
-                life.issue_until,
-                life.not_after
+                "made token key {:?}: in use from {from}, issues until {until}, leaves at {end}",
+                key.signing.id()
             );
             self.keys.push(key);
         }
@@ -86,21 +89,54 @@ impl KeyStore {
         Err(KeysError::NoDistinctKey { alive: self.keys.len() })
     }
 
-    /// A key whose time is over can do nothing any more: its file goes. Failing to remove it is no reason to stop,
-    /// and the next start tries again.
+    /// A key whose time is over can do nothing any more: its file is set aside. Failing at that is no reason to stop, and
+    /// the next start tries again.
     fn retire(&mut self, now: UnixSeconds) {
         let (over, keys) = std::mem::take(&mut self.keys)
             .into_iter()
             .partition::<Vec<_>, _>(|key| key.life.phase(now) == Phase::Over);
         self.keys = keys;
         for key in over {
-            let path = self.directory.join(file_name(&key));
-            let removed = std::fs::remove_file(&path).and_then(|()| sync_directory(self.directory.path()));
-            match removed {
+            let name = file_name(&key);
+            match aside::set_aside(self.directory.path(), &name, now) {
                 Ok(()) => tracing::info!("token key {:?} has left: its time is over", key.signing.id()),
-                Err(error) => tracing::warn!("cannot remove the key file {}: {error}", path.display()),
+                Err(error) => tracing::warn!(
+                    "the key file {name} cannot be set aside: {error}; its time is over, and it is not used any more"
+                ),
             }
         }
+    }
+
+    /// Takes keys back whose time is not over after all: the clock was ahead when they left.
+    fn recall(&mut self, now: UnixSeconds) {
+        let end = |path: &Path| parse_name(path).map(|(life, _)| life.not_after);
+        let back = aside::recall(self.directory.path(), now, end).unwrap_or_else(|error| {
+            tracing::warn!("the key files that were set aside cannot be looked through: {error}");
+            Vec::new()
+        });
+        for path in back {
+            match load(&path) {
+                Ok(key) if colliding(&self.keys, &key.signing).is_none() => {
+                    tracing::warn!(
+                        "token key {:?} is back: it left while the clock was ahead, and its time is not over",
+                        key.signing.id()
+                    );
+                    self.keys.push(key);
+                }
+                Ok(_) => tracing::warn!(
+                    "the key file {} is not used: another key has its last byte",
+                    path.display()
+                ),
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
+    }
+
+    /// Whether the files were written later than the clock says it is now.
+    pub(crate) fn clock_fault(&self, now: UnixSeconds) -> Option<String> {
+        let mut files = key_files(self.directory.path()).unwrap_or_default();
+        files.push(self.path_of(crate::accounts::FILE_NAME));
+        aside::clock_fault(&files, now)
     }
 }
 
@@ -271,116 +307,4 @@ pub enum KeysError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    const SCHEDULE: Schedule = Schedule {
-        rotate_every: Duration::from_secs(30_000),
-        publish_ahead: Duration::from_secs(1_000),
-        redeem_for: Duration::from_secs(7_000),
-    };
-    const START: UnixSeconds = UnixSeconds(1_000_000);
-
-    fn open(directory: &Path, now: UnixSeconds) -> KeyStore {
-        let mut store = KeyStore::open(directory).unwrap();
-        store.turn(&SCHEDULE, now).unwrap();
-        store
-    }
-
-    fn ids(store: &KeyStore) -> Vec<String> {
-        store.keys().iter().map(|key| key.signing.id().to_hex()).collect()
-    }
-
-    fn only_file(directory: &Path) -> PathBuf {
-        let files = key_files(directory).unwrap();
-        assert_eq!(files.len(), 1);
-        files[0].clone()
-    }
-
-    #[test]
-    fn a_restart_keeps_the_key_and_its_times_in_private_files() {
-        let parent = tempfile::tempdir().unwrap();
-        let directory = parent.path().join("keys");
-        let first = open(&directory, START);
-        let (before, life) = (ids(&first), first.keys()[0].life);
-        drop(first);
-        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&directory), mode(&only_file(&directory))), (0o700, 0o600));
-
-        let again = open(&directory, START);
-        assert_eq!((ids(&again), again.keys()[0].life), (before, life));
-    }
-
-    #[test]
-    fn keys_rotate_on_disk() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut store = open(directory.path(), START);
-        let first = ids(&store)[0].clone();
-        store.turn(&SCHEDULE, UnixSeconds(1_029_000)).unwrap();
-        let both = ids(&store);
-        assert_eq!((both.len(), &both[0]), (2, &first));
-        let truncated = |id: &str| id[62..].to_owned();
-        assert_ne!(truncated(&both[0]), truncated(&both[1]));
-
-        store.turn(&SCHEDULE, UnixSeconds(1_036_999)).unwrap();
-        assert_eq!(ids(&store), both);
-        store.turn(&SCHEDULE, UnixSeconds(1_037_000)).unwrap();
-        assert_eq!(ids(&store), both[1..]);
-        drop(store);
-        assert_eq!(ids(&open(directory.path(), UnixSeconds(1_037_000))), both[1..]);
-        only_file(directory.path());
-    }
-
-    #[test]
-    fn a_corrupt_empty_or_exchanged_file_is_an_error_and_nothing_is_made_instead() {
-        let directory = tempfile::tempdir().unwrap();
-        drop(open(directory.path(), START));
-        let path = only_file(directory.path());
-        let good = std::fs::read(&path).unwrap();
-        let mut flipped = good.clone();
-        flipped[600] ^= 1;
-        for bad in [&good[..0], &good[..700], &flipped] {
-            std::fs::write(&path, bad).unwrap();
-            let error = KeyStore::open(directory.path()).unwrap_err();
-            assert!(matches!(error, KeysError::Corrupt { .. }), "{error}");
-        }
-        std::fs::write(&path, SigningKey::generate_pkcs8().unwrap()).unwrap();
-        assert!(matches!(KeyStore::open(directory.path()).unwrap_err(), KeysError::OtherKey { .. }));
-        assert_eq!(only_file(directory.path()), path);
-    }
-
-    #[test]
-    fn a_key_that_others_can_read_or_without_times_in_its_name_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        drop(open(directory.path(), START));
-        let path = only_file(directory.path());
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-        let error = KeyStore::open(directory.path()).unwrap_err().to_string();
-        assert!(error.contains("(mode 0640)") && error.contains("chmod 600"), "{error}");
-
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-        std::fs::rename(&path, directory.path().join("backup.p8")).unwrap();
-        assert!(matches!(KeyStore::open(directory.path()).unwrap_err(), KeysError::Name { .. }));
-    }
-
-    #[test]
-    fn the_same_key_twice_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        drop(open(directory.path(), START));
-        let path = only_file(directory.path());
-        let name = path.file_name().unwrap().to_str().unwrap().replacen("1030000", "1030001", 1);
-        std::fs::copy(&path, directory.path().join(name)).unwrap();
-        assert!(matches!(KeyStore::open(directory.path()).unwrap_err(), KeysError::Collision { .. }));
-    }
-
-    #[test]
-    fn one_directory_serves_one_issuer() {
-        let directory = tempfile::tempdir().unwrap();
-        let _first = open(directory.path(), START);
-        assert!(matches!(
-            KeyStore::open(directory.path()).unwrap_err(),
-            KeysError::Directory(DataDirError::InUse { .. })
-        ));
-    }
-}
+mod tests;

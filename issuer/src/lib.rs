@@ -14,6 +14,7 @@ mod answer;
 pub mod config;
 mod directory;
 mod guess;
+mod health;
 mod issue;
 mod keys;
 mod page;
@@ -30,9 +31,9 @@ pub use keys::KeysError;
 pub use quota::Quota;
 
 use accounts::Accounts;
+use health::Health;
 use issue::Issuance;
 use keys::KeyStore;
-use postern_service::admin::Gate;
 use postern_service::config::{ConfigFile, Reloader};
 use postern_service::drain::Shutdown;
 use postern_service::exit;
@@ -59,7 +60,7 @@ pub struct Issuer {
     store: KeyStore,
     ring: Arc<Ring>,
     accounts: Arc<Accounts>,
-    gate: Gate,
+    health: Health,
     host: Host,
     tls: Option<ServerTls>,
     reloader: Option<Reloader<Config>>,
@@ -73,7 +74,7 @@ impl Issuer {
     /// A sentence for the operator, and with [`StartError::exit_code`] what to exit with.
     pub async fn bind(config: Config, host: &Host) -> Result<Self, StartError> {
         config.check()?;
-        let gate = host.readiness.gate("issuer");
+        let health = Health::new(host.readiness.gate("issuer"));
         let settings = Settings::of(&config);
         let tls = config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
         let state = tokio::task::spawn_blocking({
@@ -113,7 +114,7 @@ impl Issuer {
         let slots = Slots::new(config.limits.connections);
         let server = Server { routes, tls: acceptor, settings, slots, shutdown: host.shutdown.clone() };
         let host = host.clone();
-        Ok(Self { local, listener, server, tls, store, ring, accounts, gate, host, reloader: None })
+        Ok(Self { local, listener, server, tls, store, ring, accounts, health, host, reloader: None })
     }
 
     /// Reads `file`, which the configuration came from, again on SIGHUP. What changes at once is in `reload`.
@@ -144,10 +145,10 @@ impl Issuer {
     }
 
     async fn serve(self) {
-        let Self { local, listener, server, tls, store, ring, accounts, gate, host, reloader } = self;
+        let Self { local, listener, server, tls, store, ring, accounts, health, host, reloader } = self;
         let shutdown = host.shutdown;
         tracing::info!("the issuer listens on {local}");
-        gate.set_ready();
+        health.started();
         if let Some(tls) = tls {
             tokio::spawn(tls.renew(shutdown.clone()));
         }
@@ -157,21 +158,23 @@ impl Issuer {
                 Reloading { settings: server.settings.clone(), slots: server.slots.clone(), accounts, ring };
             tokio::spawn(reached.run(reloader, shutdown.clone()));
         }
+        let recorder = server.routes.recorder.clone();
         tokio::select! {
             () = server.serve(listener) => {}
             () = shutdown.stopped() => {}
-            () = ring.keep_turning(store, &gate) => {}
-            () = accounts.clone().keep_saving() => {}
-            () = save_when_draining(&accounts, &shutdown) => {}
+            () = ring.keep_turning(store, &health) => {}
+            () = accounts.clone().keep_saving(&health) => {}
+            () = save_when_draining(&accounts, &health, &shutdown) => {}
+            () = health.watch_overload(&recorder) => {}
         }
-        accounts.save().await;
+        accounts.save(&health).await;
     }
 }
 
 /// The counts as the drain begins: should the deadline cut off the last answers, no more than theirs are lost.
-async fn save_when_draining(accounts: &Arc<Accounts>, shutdown: &Shutdown) {
+async fn save_when_draining(accounts: &Arc<Accounts>, health: &Health, shutdown: &Shutdown) {
     shutdown.draining().await;
-    accounts.save().await;
+    accounts.save(health).await;
     std::future::pending().await
 }
 

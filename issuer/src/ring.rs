@@ -1,11 +1,12 @@
 //! The keys in use, as requests see them, and the task that turns them.
 
 use crate::directory::Document;
+use crate::health::{Fault, Health};
 use crate::keys::{KeyStore, KeysError, TokenKey};
 use crate::rotation::{self, Lifetime, Phase, Schedule};
 use arc_swap::ArcSwap;
-use postern_service::admin::Gate;
 use postern_service::names::KeyPhase;
+use postern_service::utc;
 use postern_token::{SigningKey, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +104,8 @@ impl Ring {
 
     /// Makes, publishes and retires keys as their times come. Never ends; cancel safe: a key that is being made then
     /// is finished by its own thread and found by the next start.
-    pub(crate) async fn keep_turning(&self, mut store: KeyStore, gate: &Gate) {
+    pub(crate) async fn keep_turning(&self, mut store: KeyStore, health: &Health) {
+        self.tell(&store, Ok(()), health);
         loop {
             let now = UnixSeconds::now();
             let wait = now.until(self.document().changes_at);
@@ -114,22 +116,44 @@ impl Ring {
                 () = wait => {}
                 () = self.rescheduled.notified() => {}
             }
-            match self.turn(store, UnixSeconds::now()).await {
-                Some((back, Ok(()))) => {
-                    gate.set_ready();
-                    store = back;
-                }
-                Some((back, Err(error))) => {
-                    tracing::error!("{error}; trying again in {} s", RETRY.as_secs());
-                    if !self.can_issue(UnixSeconds::now()) {
-                        gate.set_not_ready("no token key is in use");
-                    }
-                    store = back;
-                    tokio::time::sleep(RETRY).await;
-                }
-                None => return std::future::pending().await, // the runtime is shutting down
+            // The runtime is shutting down when it does not come back.
+            let Some((back, turned)) = self.turn(store, UnixSeconds::now()).await else {
+                return std::future::pending().await;
+            };
+            let has_failed = turned.is_err();
+            self.tell(&back, turned, health);
+            store = back;
+            if has_failed {
+                tokio::time::sleep(RETRY).await;
             }
         }
+    }
+
+    /// What a turn means for those who want tokens.
+    fn tell(&self, store: &KeyStore, turned: Result<(), KeysError>, health: &Health) {
+        let now = UnixSeconds::now();
+        match store.clock_fault(now) {
+            Some(reason) => health.raise(Fault::Clock, reason),
+            None => health.clear(Fault::Clock),
+        }
+        let until = self.issues_until(now);
+        if until.is_some() {
+            health.clear(Fault::NoKey);
+        } else {
+            health.raise(Fault::NoKey, "no token key is in use, and every token request is refused");
+        }
+        let Err(error) = turned else { return health.clear(Fault::NextKey) };
+        let tail = match until {
+            Some(until) => {
+                format!("; the present key issues until {}, and nothing does after it", utc::rfc3339(until.0))
+            }
+            None => String::new(),
+        };
+        let every = RETRY.as_secs();
+        health.raise(
+            Fault::NextKey,
+            format!("the next token key cannot be made: {error}. It is tried every {every} s{tail}"),
+        );
     }
 
     /// One turn, on a thread that may block.
@@ -144,8 +168,11 @@ impl Ring {
         Some((store, turned))
     }
 
-    fn can_issue(&self, now: UnixSeconds) -> bool {
-        self.served.load().keys.iter().any(|key| key.life.phase(now) == Phase::Issuing)
+    /// Until when some key signs; nothing when none does.
+    fn issues_until(&self, now: UnixSeconds) -> Option<UnixSeconds> {
+        let served = self.served.load();
+        let issuing = served.keys.iter().filter(|key| key.life.phase(now) == Phase::Issuing);
+        issuing.map(|key| key.life.issue_until).max()
     }
 }
 

@@ -1,0 +1,174 @@
+//! What is wrong with the issuer, as `/readyz` and the log have it: each fault once when it begins and once when it ends,
+//! with its cause and the way out.
+
+use crate::recorder::Recorder;
+use parking_lot::Mutex;
+use postern_service::admin::Gate;
+use postern_service::names::IssuerOutcome;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Overload is judged over this long.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Fewer refusals than this in a window are a burst, and no state.
+const LEAST_REFUSED: u64 = 10;
+
+/// Something that an operator has to look after. The order is that of `/readyz`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// No key signs: every token request is refused.
+    NoKey,
+    /// The next key cannot be made.
+    NextKey,
+    /// The quota counts cannot be written.
+    Counts,
+    /// The machine's clock contradicts the files.
+    Clock,
+    /// The signers refuse most requests.
+    Overload,
+}
+
+/// The faults that there are.
+#[derive(Debug)]
+pub(crate) struct Health {
+    gate: Gate,
+    present: Mutex<BTreeMap<Fault, String>>,
+}
+
+impl Health {
+    /// Not ready ("starting") until [`Health::started`].
+    pub(crate) fn new(gate: Gate) -> Self {
+        Self { gate, present: Mutex::default() }
+    }
+
+    pub(crate) fn started(&self) {
+        self.show(&self.present.lock());
+    }
+
+    /// The fault is there, for this reason. A reason that changes is shown, and not logged again.
+    pub(crate) fn raise(&self, fault: Fault, reason: impl Into<String>) {
+        let reason = reason.into();
+        let mut present = self.present.lock();
+        if !present.contains_key(&fault) {
+            match fault {
+                Fault::NoKey | Fault::NextKey => tracing::error!("{reason}"),
+                Fault::Counts | Fault::Clock | Fault::Overload => tracing::warn!("{reason}"),
+            }
+        }
+        present.insert(fault, reason);
+        self.show(&present);
+    }
+
+    /// The fault is not there, or no more.
+    pub(crate) fn clear(&self, fault: Fault) {
+        let mut present = self.present.lock();
+        if present.remove(&fault).is_some() {
+            tracing::info!("{}", fault.over());
+            self.show(&present);
+        }
+    }
+
+    fn show(&self, present: &BTreeMap<Fault, String>) {
+        let reasons = present.values().cloned().collect::<Vec<_>>().join("; ");
+        if present.contains_key(&Fault::NoKey) {
+            self.gate.set_not_ready(reasons);
+        } else if present.is_empty() {
+            self.gate.set_ready();
+        } else {
+            self.gate.set_degraded(reasons);
+        }
+    }
+
+    /// Looks at the answers again and again: whether most token requests are refused for want of signers. Never ends;
+    /// cancel safe.
+    pub(crate) async fn watch_overload(&self, recorder: &Recorder) {
+        let totals = || (recorder.total(IssuerOutcome::Overloaded), recorder.total(IssuerOutcome::Issued));
+        let mut before = totals();
+        loop {
+            tokio::time::sleep(WINDOW).await;
+            let now = totals();
+            match overload(now.0 - before.0, now.1 - before.1) {
+                Some(reason) => self.raise(Fault::Overload, reason),
+                None => self.clear(Fault::Overload),
+            }
+            before = now;
+        }
+    }
+}
+
+impl Fault {
+    const fn over(self) -> &'static str {
+        match self {
+            Self::NoKey => "a token key is in use again",
+            Self::NextKey => "token keys can be made again",
+            Self::Counts => "the quota counts are written again",
+            Self::Clock => "the clock agrees with the files again",
+            Self::Overload => "the signers answer most requests again",
+        }
+    }
+}
+
+fn overload(refused: u64, issued: u64) -> Option<String> {
+    (refused >= LEAST_REFUSED && refused >= issued).then(|| {
+        format!(
+            "{refused} of {} token requests of the last {} s were refused with 503, because all signers were busy: run the \
+             issuer on more cores ([signing] threads), or lower the accounts' quotas",
+            refused + issued,
+            WINDOW.as_secs()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postern_service::admin::Readiness;
+
+    #[test]
+    fn readiness_has_every_fault_and_its_cause() {
+        let readiness = Readiness::new();
+        let health = Health::new(readiness.gate("issuer"));
+        assert_eq!(readiness.reasons(), ["issuer: starting"]);
+        health.raise(Fault::Counts, "no space");
+        health.started();
+        assert_eq!(
+            (readiness.reasons().len(), readiness.degraded()),
+            (0, vec!["issuer: no space".to_owned()])
+        );
+        health.raise(Fault::NoKey, "no key");
+        assert_eq!(readiness.reasons(), ["issuer: no key; no space"]);
+        health.clear(Fault::NoKey);
+        health.clear(Fault::Clock);
+        health.raise(Fault::Counts, "still no space");
+        assert_eq!(readiness.degraded(), ["issuer: still no space"]);
+        health.clear(Fault::Counts);
+        assert!(readiness.reasons().is_empty() && readiness.degraded().is_empty());
+    }
+
+    #[test]
+    fn overload_is_when_most_requests_are_refused() {
+        assert_eq!(overload(0, 0), None);
+        assert_eq!(overload(9, 0), None);
+        assert_eq!(overload(500, 501), None);
+        assert!(overload(501, 500).unwrap().starts_with("501 of 1001 token requests of the last 10 s"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_storm_of_refusals_is_seen_and_its_end() {
+        let (readiness, recorder) = (Readiness::new(), Recorder::new());
+        let health = Health::new(readiness.gate("issuer"));
+        health.started();
+        let refusals = || (0..20).for_each(|_| recorder.answered(None, IssuerOutcome::Overloaded, WINDOW));
+        let watching = health.watch_overload(&recorder);
+        let mut watching = std::pin::pin!(watching);
+        let mut seen = Vec::new();
+        for has_refusals in [true, true, false] {
+            if has_refusals {
+                refusals();
+            }
+            let _ = tokio::time::timeout(WINDOW + Duration::from_millis(1), &mut watching).await;
+            seen.push(readiness.degraded().len());
+        }
+        assert_eq!(seen, [1, 1, 0]);
+    }
+}

@@ -1,0 +1,70 @@
+//! Key files whose time is over, and what the files know of the clock.
+//!
+//! A clock that was set far ahead for a moment must not take keys away for good. So a file whose time is over is set
+//! aside, under a name that says since when, and removed a week later; when the clock shows before that that its time is
+//! not over, it is used again.
+
+use postern_service::files::sync_directory;
+use postern_service::utc;
+use postern_token::UnixSeconds;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// How long a file is kept whose time is over.
+const KEPT: Duration = Duration::from_secs(7 * 86_400);
+/// What stands between a file's name and the second in which it was set aside.
+const MARK: &str = ".over-";
+/// Files may be this much younger than the clock says, on a disk that another machine writes to.
+const TOLERANCE: Duration = Duration::from_secs(120);
+
+/// Sets the key file `name` aside.
+pub(super) fn set_aside(directory: &Path, name: &str, now: UnixSeconds) -> io::Result<()> {
+    std::fs::rename(directory.join(name), directory.join(format!("{name}{MARK}{now}")))?;
+    sync_directory(directory)
+}
+
+/// Brings back the files whose time is not over, and removes those that were aside for long enough. `not_after` is the
+/// end of a key, by its file's name.
+pub(super) fn recall(
+    directory: &Path,
+    now: UnixSeconds,
+    not_after: impl Fn(&Path) -> Option<UnixSeconds>,
+) -> io::Result<Vec<PathBuf>> {
+    let mut back = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let Some((name, since)) = path.file_name().and_then(|name| name.to_str()?.split_once(MARK)) else {
+            continue;
+        };
+        let (original, Ok(since)) = (directory.join(name), since.parse()) else { continue };
+        let Some(end) = not_after(&original) else { continue };
+        if now < end {
+            std::fs::rename(&path, &original)?;
+            back.push(original);
+        } else if now >= UnixSeconds(since).saturating_add(KEPT) {
+            std::fs::remove_file(&path)?;
+        }
+    }
+    Ok(back)
+}
+
+/// What is wrong with the clock, if one of `files` was written after `now`.
+pub(super) fn clock_fault(files: &[PathBuf], now: UnixSeconds) -> Option<String> {
+    let written = |path: &Path| {
+        let modified = std::fs::metadata(path).ok()?.modified().ok()?;
+        Some(UnixSeconds(modified.duration_since(UNIX_EPOCH).ok()?.as_secs()))
+    };
+    let times = files.iter().filter_map(|path| Some((written(path)?, path)));
+    let (newest, path) = times.max_by_key(|(time, _)| *time)?;
+    (newest > now.saturating_add(TOLERANCE)).then(|| {
+        format!(
+            "the clock says {}, and {} was written at {}: the clock is behind, or was ahead then. Gateways may refuse the \
+             tokens of keys that a wrong clock has made. Set the clock (NTP); if it is right now, run touch on the files in \
+             the key directory",
+            utc::rfc3339(now.0),
+            path.display(),
+            utc::rfc3339(newest.0)
+        )
+    })
+}
