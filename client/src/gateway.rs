@@ -8,6 +8,7 @@ use crate::target::Target;
 use bytes::{Buf, Bytes, BytesMut};
 use http::StatusCode;
 use http::header::{HeaderMap, PROXY_AUTHENTICATE};
+use postern_service::http::no_answer;
 use postern_service::live::Live;
 use postern_service::names::LinkKind;
 use postern_service::tls::{self, TlsError};
@@ -61,16 +62,16 @@ pub enum GatewayUrlError {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DialError {
     /// Resolving, connecting or the TLS handshake failed.
-    #[error("the gateway {url} cannot be reached: {reason}; is it running, and is gateway.url right?")]
+    #[error("the gateway {url} cannot be reached: {reason}")]
     Failed {
         /// The gateway.
         url: String,
-        /// What the system said.
+        /// What went wrong, and what to do.
         reason: String,
     },
     /// It took longer than `gateway.connect_timeout`.
     #[error(
-        "the gateway {url} cannot be reached: no connection within {limit:?}; is it running, and is gateway.url right?"
+        "the gateway {url} cannot be reached: no connection within {limit:?}; is it running, and is this its address?"
     )]
     Timeout {
         /// The gateway.
@@ -91,7 +92,7 @@ pub(crate) enum ExchangeError {
     Silent { url: String, limit: Duration },
     /// The answer is not HTTP, or too large.
     #[error(
-        "the gateway {url} gave an answer that is not HTTP/1.1 ({reason}); is gateway.url the address of a gateway?"
+        "the gateway {url} gave an answer that is not HTTP/1.1 ({reason}); is this the address of a gateway?"
     )]
     NotHttp { url: String, reason: HeadError },
 }
@@ -177,7 +178,9 @@ impl Gateway {
                 self.attempts.answered(began.elapsed());
                 return Ok(Connection { gateway: self, io });
             }
-            Ok(Err(error)) => DialError::Failed { url: url(), reason: error.to_string() },
+            Ok(Err(error)) => {
+                DialError::Failed { url: url(), reason: no_answer(&error, "gateway.ca (or --ca)") }
+            }
             Err(_) => DialError::Timeout { url: url(), limit: self.connect_timeout },
         };
         self.attempts.lost();

@@ -10,7 +10,7 @@ use crate::target::Target;
 use http::StatusCode;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use postern_service::config::Secret;
-use postern_service::http::{BodyError, ClientError, ClientOptions, chain, client, fetch_limited};
+use postern_service::http::{BodyError, ClientError, ClientOptions, client, fetch_limited, no_answer};
 use postern_token::header::Challenge;
 use postern_token::{
     BlindError, ChallengeDigest, DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, IssuerKey,
@@ -59,11 +59,11 @@ pub enum MintError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// No answer.
-    #[error("the issuer {url} cannot be reached: {reason}; is it running, and is its address right?")]
+    #[error("the issuer {url} cannot be reached: {reason}")]
     Unreachable {
         /// What was asked for.
         url: Url,
-        /// What went wrong.
+        /// What went wrong, and what to do.
         reason: String,
     },
     /// An answer that gives nothing.
@@ -140,7 +140,7 @@ fn quoted(text: &str) -> String {
 fn advice(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            "; check the account's key (issuer.api_key, or --api-key)"
+            "; check the account's key (issuer.api_key, --api-key or POSTERN_ISSUER_API_KEY)"
         }
         StatusCode::NOT_FOUND => "; is it a Privacy Pass issuer, and is its address right?",
         StatusCode::TOO_MANY_REQUESTS => "; the account's quota is spent for now",
@@ -369,7 +369,10 @@ impl IssuerClient {
         let began = Instant::now();
         let response = request.send().await.map_err(|error| {
             self.attempts.lost();
-            MintError::Unreachable { url: url.clone(), reason: chain(&error.without_url()) }
+            MintError::Unreachable {
+                url: url.clone(),
+                reason: no_answer(&error.without_url(), "issuer.ca (or --ca)"),
+            }
         })?;
         let status = response.status();
         let retry_after = retry_after(&response);

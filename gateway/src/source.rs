@@ -4,7 +4,7 @@
 use crate::config::Issuer;
 use http::StatusCode;
 use http::header::{ETAG, IF_NONE_MATCH};
-use postern_service::http::{BodyError, ClientError, ClientOptions, chain, client, fetch_limited};
+use postern_service::http::{BodyError, ClientError, ClientOptions, chain, client, fetch_limited, no_answer};
 use postern_token::Directory;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -93,7 +93,10 @@ impl Source {
                     request = request.header(IF_NONE_MATCH, etag);
                 }
                 let failed = |reason| FetchError::Request { url: url.clone(), reason };
-                let response = request.send().await.map_err(|error| failed(chain(&error)))?;
+                let response = request
+                    .send()
+                    .await
+                    .map_err(|error| failed(no_answer(&error.without_url(), "issuer.ca")))?;
                 match response.status() {
                     StatusCode::NOT_MODIFIED => return Ok(None),
                     StatusCode::OK => {}

@@ -116,6 +116,13 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
+/// Why a request got no answer, and what to do. `ca` is the setting that names trusted certificates.
+#[must_use]
+pub fn no_answer(error: &(dyn Error + 'static), ca: &str) -> String {
+    tls::trouble(error, ca)
+        .unwrap_or_else(|| format!("{}; is it running, and is this its address?", chain(error)))
+}
+
 /// Removes what is about one connection only, and what `Connection` names (RFC 9110, section 7.6.1);
 /// Proxy-Authorization above all. Host and Content-Length stay whatever `Connection` says. Framing is hyper's.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {

@@ -1,9 +1,11 @@
 //! TLS from certificate files, by rustls with the aws-lc provider (always named: the process default is never asked).
 
 mod server;
+mod trouble;
 
 pub use rustls::{ClientConfig, ServerConfig};
 pub use server::ServerTls;
+pub use trouble::trouble;
 
 use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -121,7 +123,7 @@ struct TrustNobody {
 impl TrustNobody {
     fn refusal(&self) -> rustls::Error {
         rustls::Error::General(format!(
-            "this machine has no trusted certificates ({}): install the package ca-certificates or name a ca_file",
+            "this machine has no trusted certificates ({}): install the package ca-certificates, or name a file of trusted certificates (a setting that ends in \"ca\")",
             self.reason
         ))
     }
@@ -166,7 +168,7 @@ impl ServerCertVerifier for TrustNobody {
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}; check the path, and that this user may read the file", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -174,7 +176,7 @@ pub enum TlsError {
         source: std::io::Error,
     },
     /// A file is not PEM.
-    #[error("{} is not a PEM file: {reason}", path.display())]
+    #[error("{} is not a PEM file: {reason}; export it as PEM (text with -----BEGIN …)", path.display())]
     NotPem {
         /// The file.
         path: PathBuf,
@@ -211,7 +213,11 @@ pub enum TlsError {
         source: rustls::Error,
     },
     /// A certificate that cannot be a trust anchor.
-    #[error("a certificate in {} cannot be trusted as a root: {source}", path.display())]
+    #[error(
+        "a certificate in {} cannot be trusted as an authority's: {source}; give the certificate of the authority that \
+         signed the server's",
+        path.display()
+    )]
     BadRoot {
         /// The file.
         path: PathBuf,

@@ -63,7 +63,9 @@ impl ServerTls {
                         certificate = %self.identity.certificate.display(),
                         "the certificate was read again, and is shown to new connections"
                     ),
-                    Err(error) => tracing::warn!("the certificate stays as it was: {error}"),
+                    Err(error) => tracing::warn!(
+                        "the new certificate or key cannot be used, so the old ones stay: {error}"
+                    ),
                 }
             }
         };

@@ -1,0 +1,103 @@
+//! What a TLS handshake that failed means to the person who set it up, and what to do.
+
+use rustls::{CertificateError, Error as Tls, InvalidMessage};
+use rustls_pki_types::UnixTime;
+use std::error::Error;
+use std::io;
+
+/// Where the guide makes certificates that are accepted.
+const RECIPE: &str = "docs/getting-started.md, \"A gateway with TLS\", has the commands";
+
+/// The sentence for a connection that failed in its TLS handshake: what is wrong with the server's certificate, and what
+/// to do. `None` when the cause is none of TLS's. `ca` is the setting that names trusted certificates, such as
+/// "issuer.ca".
+#[must_use]
+pub fn trouble(error: &(dyn Error + 'static), ca: &str) -> Option<String> {
+    match cause(error)? {
+        Tls::InvalidCertificate(wrong) => Some(certificate(wrong, ca)),
+        Tls::NoCertificatesPresented => Some("the server shows no certificate; give it one".to_owned()),
+        Tls::InvalidMessage(InvalidMessage::InvalidContentType) => Some(
+            "what answers does not speak TLS; write http:// in place of https://, or set [tls] certificate and key \
+             there"
+                .to_owned(),
+        ),
+        other => Some(format!("the TLS handshake failed: {other}")),
+    }
+}
+
+/// The TLS error in a chain of errors. `io::Error` passes over what it wraps when it is asked for its source.
+fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Tls> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| error.source());
+    }
+    None
+}
+
+fn certificate(wrong: &CertificateError, ca: &str) -> String {
+    use CertificateError as C;
+    match wrong {
+        C::UnknownIssuer | C::BadSignature => format!(
+            "the server's certificate was signed by an authority that is not trusted here; set {ca} to a PEM file with \
+             the certificate of the authority that signed it"
+        ),
+        C::NotValidForName => {
+            "the server's certificate is for another name; reach the server by a name that is in its certificate, or \
+             have one made with this name as subjectAltName"
+                .to_owned()
+        }
+        C::NotValidForNameContext { expected, presented } => format!(
+            "the server's certificate is not for \"{}\" but for {}; reach the server by a name that is in its \
+             certificate, or have one made with this name as subjectAltName",
+            expected.to_str(),
+            names(presented)
+        ),
+        C::Expired => format!("the server's certificate has expired; {RENEW}"),
+        C::ExpiredContext { time, not_after } => {
+            format!("the server's certificate expired {} ago by this machine's clock; {RENEW}", apart(*time, *not_after))
+        }
+        C::NotValidYet => format!("the server's certificate is not valid yet; {CLOCKS}"),
+        C::NotValidYetContext { time, not_before } => format!(
+            "the server's certificate becomes valid in {} by this machine's clock; {CLOCKS}",
+            apart(*not_before, *time)
+        ),
+        C::Revoked => "the server's certificate was revoked; give the server a new one".to_owned(),
+        C::InvalidPurpose | C::InvalidPurposeContext { .. } => {
+            "the server's certificate is not made for servers; have one made with extendedKeyUsage = serverAuth"
+                .to_owned()
+        }
+        // webpki's own error has no type that could be named here.
+        C::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => format!(
+            "the server shows the certificate of an authority (CA:TRUE, as \"openssl req -x509\" makes it by itself), \
+             which is not accepted as a server's; make an authority and let it sign a certificate for the server \
+             ({RECIPE}), and set {ca} to the authority's"
+        ),
+        C::Other(other) if format!("{other:?}").contains("UnsupportedCertVersion") => format!(
+            "the server's certificate is of X.509 version 1, which has no subjectAltName; have one of version 3 made \
+             ({RECIPE})"
+        ),
+        other => format!("the server's certificate is not accepted: {other}; {RECIPE} for one that is"),
+    }
+}
+
+const RENEW: &str = "give the server a new one, or set the clock if it is wrong";
+const CLOCKS: &str = "wait, or set the clock of this machine or of the one that made the certificate";
+
+fn names(presented: &[String]) -> String {
+    if presented.is_empty() { "no name at all".to_owned() } else { presented.join(", ") }
+}
+
+/// The time between two moments, in the largest unit of which there are two.
+fn apart(later: UnixTime, earlier: UnixTime) -> String {
+    let seconds = later.as_secs().saturating_sub(earlier.as_secs());
+    match seconds {
+        0..120 => format!("{seconds} seconds"),
+        120..7_200 => format!("{} minutes", seconds / 60),
+        7_200..172_800 => format!("{} hours", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
