@@ -8,10 +8,14 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 use support::daemon::{Daemon, gateway_config, issuer_config};
 use support::process::{Ended, Postern, command, run};
-use support::{proxy, target, tokens};
+use support::relay::Relay;
+use support::tls::Authority;
+use support::{eventually, proxy, target, tokens};
 use tempfile::TempDir;
 
 fn mint(args: &[&str]) -> Ended {
@@ -40,7 +44,8 @@ async fn what_is_minted_opens_tunnels_and_is_kept_private() {
     assert_eq!(std::fs::metadata(&out).unwrap().permissions().mode() & 0o777, 0o600);
     let text = std::fs::read_to_string(&out).unwrap();
     let refused = mint(&to_file);
-    refused.assert_failed(70, &[&format!("cannot create {path}"), "name a file that does not exist"]);
+    let advice = "add --append to write behind what is in it, or name a file that does not exist";
+    refused.assert_failed(70, &[&format!("cannot create {path}"), advice]);
     assert_eq!(std::fs::read_to_string(&out).unwrap(), text, "nothing is written over");
 
     let values: Vec<&str> = text.lines().chain(printed.stdout.lines()).collect();
@@ -69,26 +74,37 @@ async fn an_account_gets_its_quota_and_then_a_sentence() {
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), &accounts)).await;
     let url = issuer.http();
 
-    mint(&["--issuer", &url]).assert_failed(70, &["401", "accounts", "--api-key"]);
+    mint(&["--issuer", &url]).assert_failed(70, &["401", "accounts", "--api-key", "POSTERN_ISSUER_API_KEY"]);
     mint(&["--issuer", &url, "--api-key", "another"]).assert_failed(70, &["401", "--api-key"]);
 
     let mut by_variable = command(["token", "mint", "--issuer", &url]);
-    by_variable.env("POSTERN_API_KEY", key);
+    by_variable.env("POSTERN_ISSUER_API_KEY", key);
     let one = Postern::start(by_variable).ended();
     one.assert_stopped();
     assert_eq!(one.stdout.lines().count(), 1);
+    // Its old name, which the agent never had, is not passed over.
+    let mut by_old_name = command(["token", "mint", "--issuer", &url]);
+    by_old_name.env("POSTERN_API_KEY", key);
+    let refused = Postern::start(by_old_name).ended();
+    refused.assert_failed(2, &["POSTERN_API_KEY is not read", "POSTERN_ISSUER_API_KEY", "Rename"]);
+    assert!(!refused.stderr.contains(key), "{refused:#?}");
 
     let rest = mint(&["--issuer", &url, "--api-key", key, "--count", "5"]);
     assert_eq!(rest.code, Some(70), "{rest:#?}");
     assert_eq!(rest.stdout.lines().count(), 2, "what the quota allowed is written: {rest:#?}");
     assert!(rest.stderr.contains("429") && rest.stderr.contains("quota"), "{rest:#?}");
-    assert!(rest.stderr.contains("(2 minted)"), "{rest:#?}");
+    let left =
+        "2 of 5 tokens were written to standard output; for the rest run the command again with --count 3";
+    assert!(rest.stderr.contains(left), "{rest:#?}");
     assert!(!rest.stderr.contains(key), "{rest:#?}");
 
     // The count outlives the issuer.
     issuer.process.terminate().assert_stopped();
     let issuer = Daemon::ready("issuer", &home.path().join("issuer.toml")).await;
-    mint(&["--issuer", &issuer.http(), "--api-key", key]).assert_failed(70, &["429", "quota"]);
+    let out = home.path().join("tokens");
+    let to_file = ["--issuer", &issuer.http(), "--api-key", key, "--out", out.to_str().unwrap()];
+    mint(&to_file).assert_failed(70, &["429", "quota", "no token was written"]);
+    assert!(!out.exists(), "an empty file would be in the next run's way");
 }
 
 #[test]
@@ -99,7 +115,151 @@ fn a_wrong_address_is_said_in_a_sentence() {
     for wrong in ["issuer.example", "ftp://issuer.example", "http://"] {
         mint(&["--issuer", wrong]).assert_failed(2, &[wrong, "http://host:port"]);
     }
-    mint(&["--issuer", "http://127.0.0.1:1", "--gateway", "nonsense"]).assert_failed(70, &["nonsense"]);
+    mint(&["--issuer", "http://127.0.0.1:1", "--gateway", "nonsense"]).assert_failed(2, &["nonsense"]);
+    // Nothing that was typed here is called gateway.url.
+    let away = format!("http://{nobody}");
+    let ended = mint(&["--issuer", &away, "--gateway", &away]);
+    ended.assert_failed(70, &[&format!("the gateway {away} cannot be reached"), "is this its address?"]);
+    assert!(!ended.stderr.contains("gateway.url"), "{ended:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_that_is_not_trusted_is_said_with_the_switch_that_helps() {
+    let (home, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (authority, stranger) = (Authority::new(home.path()), Authority::new(other.path()));
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", &authority.section());
+    let gateway = Daemon::ready("gateway", &config).await;
+    let with = |ca: &Authority| {
+        mint(&["--issuer", &issuer.http(), "--gateway", &gateway.https(), "--ca", ca.ca.to_str().unwrap()])
+    };
+    let refused = with(&stranger);
+    let url = gateway.https();
+    let what =
+        format!("the gateway {url} cannot be reached: the server's certificate was signed by an authority");
+    refused.assert_failed(70, &[&what, "set gateway.ca (or --ca) to a PEM file"]);
+    assert!(!refused.stderr.contains("is it running"), "{refused:#?}");
+    with(&authority).assert_stopped();
+}
+
+/// An issuer whose answers are held back, so that there is time to interrupt.
+struct Slow {
+    home: TempDir,
+    _issuer: Daemon,
+    relay: Relay,
+    out: PathBuf,
+}
+
+impl Slow {
+    async fn start() -> Self {
+        let home = TempDir::new().unwrap();
+        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+        let relay = Relay::to(&[issuer.address.port()]);
+        relay.hold_replies(Duration::from_millis(100));
+        let out = home.path().join("tokens");
+        Self { home, _issuer: issuer, relay, out }
+    }
+
+    fn mint(&self, more: &[&str]) -> Postern {
+        let url = format!("http://{}", self.relay.address());
+        let out = self.out.to_str().unwrap();
+        Postern::start(command([&["token", "mint", "--issuer", &url, "--out", out], more].concat()))
+    }
+
+    /// The whole lines that are written, each a token of its own.
+    fn written(&self) -> usize {
+        let text = std::fs::read_to_string(&self.out).unwrap_or_default();
+        let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        let nonces: Vec<_> = whole.map(|value| tokens::token_of(value).nonce()).collect();
+        assert_eq!(nonces.iter().collect::<HashSet<_>>().len(), nonces.len(), "a token stands there twice");
+        nonces.len()
+    }
+
+    async fn some_written(&self, least: usize) {
+        eventually("some tokens are written", || async { (self.written() >= least).then_some(()) }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_mint_says_how_many_tokens_there_are_and_how_to_go_on() {
+    for (signal, name) in [("INT", "Ctrl-C"), ("TERM", "SIGTERM")] {
+        let slow = Slow::start().await;
+        let minting = slow.mint(&["--count", "1000"]);
+        slow.some_written(3).await;
+        minting.signal(signal);
+        let ended = minting.ended();
+        let written = slow.written();
+        let path = slow.out.display();
+        let said = format!(
+            "postern: stopped by {name}: {written} of 1000 tokens were written to {path}; for the rest run the command \
+             again with --count {} --append\n",
+            1000 - written
+        );
+        assert_eq!(ended.code, Some(70), "{ended:#?}");
+        assert!((3..1000).contains(&written) && ended.stderr.ends_with(&said), "{said}{ended:#?}");
+        assert!(
+            ended.stderr.starts_with(&format!("{name}: writing the tokens that are under way")),
+            "{ended:#?}"
+        );
+
+        slow.mint(&["--count", "2", "--append"]).ended().assert_stopped();
+        assert_eq!(slow.written(), written + 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_does_not_wait_for_an_issuer_that_is_silent() {
+    let slow = Slow::start().await;
+    let minting = slow.mint(&["--count", "1000"]);
+    slow.some_written(1).await;
+    slow.relay.hold_replies(Duration::from_secs(3600));
+    minting.signal("INT");
+    minting.says("that it waits", |_, stderr| stderr.contains("Ctrl-C: writing").then_some(()));
+    minting.signal("INT");
+    let ended = minting.ended();
+    assert_eq!(ended.code, Some(70), "{ended:#?}");
+    let said = format!("under way are lost: {} of 1000 tokens", slow.written());
+    assert!(
+        ended.stderr.contains("stopped at once by a second signal") && ended.stderr.contains(&said),
+        "{ended:#?}"
+    );
+}
+
+/// `kill -9`, a crash or a full disk can leave a part of a line.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appending_removes_the_part_of_a_line_that_a_kill_left() {
+    let slow = Slow::start().await;
+    slow.relay.hold_replies(Duration::ZERO);
+    let append = |count: &str| slow.mint(&["--count", count, "--append"]).ended();
+    append("2").assert_stopped(); // it need not be there
+    assert_eq!(std::fs::metadata(&slow.out).unwrap().permissions().mode() & 0o777, 0o600);
+    let whole = std::fs::read_to_string(&slow.out).unwrap();
+    let first = whole.lines().next().unwrap();
+    for length in [1, 12, 20, 100, first.len() - 1] {
+        std::fs::write(&slow.out, format!("{whole}{}", &first[..length])).unwrap();
+        let ended = append("1");
+        ended.assert_stopped();
+        assert!(ended.stderr.contains("was written in part only"), "{length}: {ended:#?}");
+        assert!(std::fs::read_to_string(&slow.out).unwrap().starts_with(&whole));
+        assert_eq!(slow.written(), 3, "{length} bytes of a line");
+    }
+    // A last line that only lacks its end is a token.
+    std::fs::write(&slow.out, first).unwrap();
+    let ended = append("1");
+    ended.assert_stopped();
+    assert_eq!((slow.written(), ended.stderr.as_str()), (2, ""));
+
+    for other in ["something else\n", &format!("{whole}something else"), "P\n"] {
+        std::fs::write(&slow.out, other).unwrap();
+        append("1").assert_failed(70, &["does not hold tokens", "name another file"]);
+        assert_eq!(std::fs::read_to_string(&slow.out).unwrap(), other, "nothing is changed");
+    }
+    std::fs::write(&slow.out, &whole).unwrap();
+    let other_process = std::fs::File::open(&slow.out).unwrap();
+    other_process.lock().unwrap();
+    append("1").assert_failed(70, &["another process writes to"]);
+    run(["token", "mint", "--issuer", "http://127.0.0.1:1", "--append"]).assert_failed(2, &["--out"]);
+    drop(slow.home);
 }
 
 fn inspect(value: &str) -> Ended {
@@ -121,6 +281,35 @@ async fn tokens_and_challenges_are_explained_and_broken_ones_pointed_at() {
         assert!(token.stdout.contains(part), "{part:?} is not in {token:#?}");
     }
     assert_eq!(by_stdin(&format!("{value}\n")).stdout, token.stdout);
+
+    // A file of one or several, by its name, and several by standard input.
+    let file = home.path().join("tokens");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, format!("{value}\n")).unwrap();
+    for args in [&["token", "inspect", path][..], &["token", "inspect", "--file", path]] {
+        assert_eq!(run(args).stdout, token.stdout);
+    }
+    let several = tokens::mint(&issuer.http(), &gateway.http(), 3).join("\n");
+    std::fs::write(&file, &several).unwrap();
+    let numbered = inspect(path);
+    numbered.assert_stopped();
+    for number in 1..=3 {
+        assert!(
+            numbered.stdout.contains(&format!("Line {number}: PrivateToken credentials")),
+            "{numbered:#?}"
+        );
+    }
+    assert_eq!(numbered.stdout.matches("nonce").count(), 3);
+    assert_eq!(by_stdin(&several).stdout, numbered.stdout);
+    std::fs::write(&file, format!("{value}\n\nBasic dXNlcjpwYXNz\n{value}\n")).unwrap();
+    let mixed = inspect(path);
+    assert_eq!(mixed.code, Some(1), "{mixed:#?}");
+    assert!(mixed.stdout.contains("Line 1: ") && mixed.stdout.contains("Line 4: "), "{mixed:#?}");
+    let wrong = ["postern: line 3: ", "1 of 3 lines"];
+    assert!(wrong.iter().all(|part| mixed.stderr.contains(part)), "{mixed:#?}");
+    let missing = home.path().join("missing.txt");
+    inspect(missing.to_str().unwrap()).assert_failed(1, &["if it names a file, there is none of this name"]);
+    run(["token", "inspect", "--file", missing.to_str().unwrap()]).assert_failed(70, &["cannot read"]);
 
     let mut stream = proxy::dial(gateway.address).await.unwrap();
     let head = proxy::connect(&mut stream, "example.com:443", None).await.unwrap();

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 use support::admin::{self, Metrics, metrics_when};
-use support::process::{Postern, run};
+use support::process::{Postern, command, run};
 use support::up::{Ports, Up, up};
 use support::{eventually, proxy, target, tokens};
 use tempfile::TempDir;
@@ -208,6 +208,79 @@ async fn logs_come_when_they_are_asked_for() {
     let mut command = up(home.path(), Ports::any());
     command.env("RUST_LOG", "postern=loud");
     Postern::start(command).ended().assert_failed(64, &["RUST_LOG = \"postern=loud\" is not a log filter"]);
+}
+
+/// The wait is said at once, with its end; without a tunnel there is nothing to say.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ctrl_c_with_an_open_tunnel_says_what_is_waited_for_and_what_was_cut() {
+    let home = TempDir::new().unwrap();
+    let (system, mut stream) = with_a_tunnel(&home).await;
+    system.process.signal("INT");
+    let first = "stopping: waiting for 1 open tunnel to end, for 10 s at most; a second Ctrl-C or SIGTERM stops at once";
+    system.process.says(first, |_, stderr| stderr.starts_with(first).then_some(()));
+    system.process.says("that it goes on", |_, stderr| {
+        stderr.contains("\nstill waiting for 1 open tunnel, for ").then_some(())
+    });
+    proxy::echoes(&mut stream, b"still open").await.unwrap();
+    let ended = system.process.ended();
+    ended.assert_stopped();
+    assert!(ended.stderr.ends_with("\nstopped: 1 open tunnel was cut off after 10 s\n"), "{ended:#?}");
+
+    let (system, mut stream) = with_a_tunnel(&home).await;
+    system.process.signal("TERM");
+    draining(&system).await;
+    proxy::echoes(&mut stream, b"still open").await.unwrap();
+    drop(stream);
+    let ended = system.process.ended();
+    ended.assert_stopped();
+    let said = ended.stderr.is_empty()
+        || ended.stderr.ends_with("\nstopped: everything that was open has ended by itself\n");
+    assert!(said, "{ended:#?}");
+}
+
+/// The advice is a switch of `up`: there is no configuration, and no other operator.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_target_leads_to_open_egress() {
+    let home = TempDir::new().unwrap();
+    let system = Up::of(up(home.path(), Ports::any()));
+    for target in ["127.0.0.1:443", "target.example:22"] {
+        let mut stream = proxy::dial(system.ports.client).await.unwrap();
+        let response = proxy::get(&mut stream, target, None).await.unwrap();
+        assert_eq!(response.status, 403, "{response:?}");
+        assert!(response.body.contains("postern up --open-egress"), "{response:?}");
+        assert!(!response.body.contains("perator"), "{response:?}");
+    }
+    system.terminate().assert_stopped();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_of_this_machine_is_an_address() {
+    let home = TempDir::new().unwrap();
+    let mut command = command(["up", "--data"]);
+    command.arg(home.path());
+    for name in ["--client", "--gateway", "--issuer", "--admin"] {
+        command.args([name, "localhost:0"]);
+    }
+    let system = Up::of(command);
+    assert!(system.ports.client.ip().is_loopback() && system.ports.client.port() > 0, "{:?}", system.ports);
+    system.terminate().assert_stopped();
+    run(["up", "--client", "8119"]).assert_failed(2, &["it has no port", "localhost:8080"]);
+    run(["up", "--admin", "nowhere.invalid:1"]).assert_failed(2, &["\"nowhere.invalid\" cannot be resolved"]);
+}
+
+#[test]
+fn an_address_that_others_reach_must_be_asked_for_by_a_switch() {
+    let home = TempDir::new().unwrap();
+    let others = ([0, 0, 0, 0], 0).into();
+    let open = Postern::start(up(home.path(), Ports { client: others, ..Ports::any() })).ended();
+    open.assert_failed(2, &["--client 0.0.0.0:0: ", "spend your tokens", "--allow-remote"]);
+    assert!(!open.stderr.contains("listen."), "no key of a configuration: {open:#?}");
+    let issuer = Postern::start(up(home.path(), Ports { issuer: others, ..Ports::any() })).ended();
+    issuer.assert_failed(2, &["--issuer 0.0.0.0:0: ", "no accounts", "postern issuer --config"]);
+
+    let mut allowed = up(home.path(), Ports { client: others, ..Ports::any() });
+    allowed.arg("--allow-remote");
+    Up::of(allowed).terminate().assert_stopped();
 }
 
 #[test]

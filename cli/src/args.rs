@@ -2,6 +2,7 @@
 
 use crate::doctor::{bandwidth, rate};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use postern_service::config::address::argument;
 use postern_service::config::{Size, Span};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -49,20 +50,24 @@ pub(crate) struct Up {
     #[arg(long, value_name = "DIR", default_value = "postern-data")]
     pub(crate) data: PathBuf,
     /// Where programs connect: an HTTP and SOCKS5 proxy
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8118")]
+    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8118")]
     pub(crate) client: SocketAddr,
     /// Where the gateway listens
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8080")]
     pub(crate) gateway: SocketAddr,
     /// Where the issuer listens
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
+    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8081")]
     pub(crate) issuer: SocketAddr,
     /// Where the live page, /metrics, /livez and /readyz are served
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9090")]
+    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:9090")]
     pub(crate) admin: SocketAddr,
     /// Let tunnels reach any address and port: by default private addresses and ports other than 80 and 443 are refused
     #[arg(long)]
     pub(crate) open_egress: bool,
+    /// Let programs on other machines use the agent, with --client 0.0.0.0:8118: each tunnel of theirs costs one of your
+    /// tokens, and they reach what this machine reaches
+    #[arg(long)]
+    pub(crate) allow_remote: bool,
     /// Send a trace of every request to this OTLP collector (gRPC), such as Jaeger's http://127.0.0.1:4317
     #[arg(long, value_name = "URL")]
     pub(crate) traces: Option<String>,
@@ -188,8 +193,8 @@ pub(crate) struct Mint {
     /// Mint for the challenge in this gateway's 407; without it for a challenge that names the issuer and no origin
     #[arg(long, value_name = "URL")]
     pub(crate) gateway: Option<String>,
-    /// The account's API key; the environment variable keeps it out of the process list
-    #[arg(long, value_name = "KEY", env = "POSTERN_API_KEY", hide_env_values = true)]
+    /// The account's API key; the environment variable, which the agent reads too, keeps it out of the process list
+    #[arg(long, value_name = "KEY", env = "POSTERN_ISSUER_API_KEY", hide_env_values = true)]
     pub(crate) api_key: Option<String>,
     /// How many tokens
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -197,6 +202,9 @@ pub(crate) struct Mint {
     /// Write to this new file, readable by its owner only, instead of standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    /// With --out: write behind the tokens that are in the file, where there is one already
+    #[arg(long, requires = "out")]
+    pub(crate) append: bool,
     /// PEM file with the certificates to trust for issuer and gateway instead of the platform's
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
@@ -204,9 +212,12 @@ pub(crate) struct Mint {
 
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
-    /// The value of Proxy-Authorization or Proxy-Authenticate, or a bare token or challenge; read from standard input
-    /// when it is left out
+    /// The value of Proxy-Authorization or Proxy-Authenticate, a bare token or challenge, or the name of a file with one
+    /// a line; read from standard input when it is left out
     pub(crate) value: Option<String>,
+    /// A file with one value a line, such as `token mint --out` writes
+    #[arg(long, value_name = "FILE", conflicts_with = "value")]
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use crate::failure::Failure;
 use postern_service::admin::{Admin, Gate};
-use postern_service::drain::Drained;
 use postern_service::host::Host;
 use postern_service::log::{self, LogFormat};
 use postern_service::metrics;
@@ -10,6 +9,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
+use tracing::Level;
 
 /// The process around one or several daemons.
 pub(crate) struct Process {
@@ -46,18 +46,34 @@ impl Process {
     }
 
     /// Runs until the daemons have drained: all tracked work done, or `deadline` past. `serving` is the daemons; when
-    /// it ends before it was asked to, with an error, so does the process.
+    /// it ends before it was asked to, with an error, so does the process. The log says how the drain goes.
     pub(crate) async fn run<F>(&self, serving: F, deadline: Duration) -> Result<(), Failure>
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
+    {
+        let tell = |level, text: &str| match level {
+            Level::WARN => tracing::warn!("{text}"),
+            _ => tracing::info!("{text}"),
+        };
+        self.run_telling(serving, deadline, tell).await
+    }
+
+    /// As [`Process::run`]; `tell` says how the drain goes.
+    pub(crate) async fn run_telling<F, T>(
+        &self,
+        serving: F,
+        deadline: Duration,
+        tell: T,
+    ) -> Result<(), Failure>
+    where
+        F: Future<Output = io::Result<()>> + Send + 'static,
+        T: FnMut(Level, &str),
     {
         let mut serving = tokio::spawn(serving);
         self.start.set_ready();
         tokio::select! {
             ended = &mut serving => return served(ended),
-            drained = self.host.shutdown.wait(deadline) => if let Drained::CutOff(open) = drained {
-                tracing::warn!(open, "the drain's deadline passed: open connections are closed");
-            },
+            _ = self.host.shutdown.wait_telling(deadline, tell) => {}
         }
         let served = served(serving.await);
         log::finish();

@@ -5,14 +5,16 @@ use crate::failure::Failure;
 use crate::process::Process;
 use postern_client::Agent;
 use postern_gateway::Gateway;
-use postern_gateway::config::{ChallengeConfig, Egress, Listen, Ports, StoreConfig};
+use postern_gateway::config::{ChallengeConfig, Egress, Lever, Listen, Ports, StoreConfig};
 use postern_issuer::Issuer;
+use postern_service::admin::Readiness;
 use postern_service::config::Span;
 use postern_service::files::DataDir;
 use postern_service::log::{self, LogFormat};
 use postern_service::traces::TracingConfig;
+use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The names in the challenge. They do not say where the system listens, so that tokens outlive a change of ports.
 const ISSUER_NAME: &str = "issuer.localhost";
@@ -24,6 +26,7 @@ const READY_TICK: Duration = Duration::from_millis(5);
 const READY_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(args: Up) -> Result<(), Failure> {
+    check(&args)?;
     log::init_quiet(LogFormat::Text).map_err(Failure::configuration)?; // before Process starts it: the first call counts
     let data = DataDir::open(&args.data).map_err(Failure::runtime)?;
     let process = Process::start(LogFormat::Text, Some(args.admin)).await?;
@@ -46,14 +49,38 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     tokio::spawn(issuer.run());
     tokio::spawn(agent.run());
     tokio::spawn(announce(process.host.readiness.clone(), addresses, args.data.display().to_string()));
-    process.run(gateway.run(), DRAIN_DEADLINE).await
+    // Whoever pressed Ctrl-C looks at the terminal, and `up` has no log below "warn".
+    process.run_telling(gateway.run(), DRAIN_DEADLINE, |_, text| say(io::stderr(), text)).await
+}
+
+/// What the daemons would refuse with the names of keys in a configuration, which there is none of here.
+fn check(args: &Up) -> Result<(), Failure> {
+    if !args.client.ip().is_loopback() && !args.allow_remote {
+        return Err(Failure::usage(format_args!(
+            "--client {}: this is not a loopback address, and other machines that reach it could spend your tokens. \
+             Write --client 127.0.0.1:{}, or add --allow-remote if that is what you want",
+            args.client,
+            args.client.port()
+        )));
+    }
+    if !args.issuer.ip().is_loopback() {
+        return Err(Failure::usage(format_args!(
+            "--issuer {}: this is not a loopback address, and the issuer of `postern up` has no accounts, so everyone \
+             who reaches it could have tokens. Write --issuer 127.0.0.1:{}, or run `postern issuer --config FILE` with \
+             accounts",
+            args.issuer,
+            args.issuer.port()
+        )));
+    }
+    Ok(())
 }
 
 fn gateway_config(args: &Up, directory: String, data: &DataDir) -> postern_gateway::Config {
+    let lever = Lever::OpenEgress;
     let egress = if args.open_egress {
-        Egress { private: true, ports: Ports::Any, deny: Vec::new() }
+        Egress { private: true, ports: Ports::Any, lever, ..Egress::default() }
     } else {
-        Egress::default()
+        Egress { lever, ..Egress::default() }
     };
     postern_gateway::Config {
         listen: Listen { address: args.gateway, ..Listen::default() },
@@ -83,6 +110,7 @@ fn agent_config(args: &Up, addresses: Addresses, data: &DataDir) -> postern_clie
     let mut config =
         postern_client::Config::new(format!("http://{}", addresses.gateway), data.join("wallet"));
     config.listen.address = args.client;
+    config.listen.allow_remote = args.allow_remote;
     config.issuer.url = Some(format!("http://{}", addresses.issuer));
     config
 }
@@ -96,19 +124,35 @@ struct Addresses {
     admin: SocketAddr,
 }
 
-/// Says what to type next, once it works; or what is in the way.
-async fn announce(readiness: postern_service::admin::Readiness, addresses: Addresses, data: String) {
-    let Addresses { client, gateway, issuer, admin } = addresses;
-    let ready = async {
-        while !readiness.reasons().is_empty() {
-            tokio::time::sleep(READY_TICK).await;
+/// Says what to type next, once it works; and before that what is in the way, if something is.
+async fn announce(readiness: Readiness, addresses: Addresses, data: String) {
+    let began = Instant::now();
+    let mut is_late = false;
+    loop {
+        let reasons = readiness.reasons();
+        if reasons.is_empty() {
+            return say(io::stdout(), &banner(addresses, &data));
         }
-    };
-    if tokio::time::timeout(READY_PATIENCE, ready).await.is_err() {
-        tracing::warn!("not ready yet: {}", readiness.reasons().join("; "));
-        return;
+        if !is_late && began.elapsed() > READY_PATIENCE {
+            is_late = true;
+            tracing::warn!(
+                "not ready after {} s: {}; it goes on trying",
+                READY_PATIENCE.as_secs(),
+                reasons.join("; ")
+            );
+        }
+        tokio::time::sleep(READY_TICK).await;
     }
-    println!(
+}
+
+/// A reader that has gone away is no reason to stop.
+fn say(mut to: impl Write, text: &str) {
+    let _ = writeln!(to, "{text}");
+}
+
+fn banner(addresses: Addresses, data: &str) -> String {
+    let Addresses { client, gateway, issuer, admin } = addresses;
+    format!(
         "Postern is ready. Each tunnel through the agent is paid for with one token.
 
     curl -x http://{client} https://example.com/
@@ -122,5 +166,5 @@ A browser takes {client} as its HTTP or SOCKS5 proxy.
     data     {data}    (keys, spent records, wallet: kept when it stops)
 
 Ctrl-C stops it."
-    );
+    )
 }

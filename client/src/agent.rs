@@ -120,6 +120,8 @@ impl Agent {
         let refill =
             Refill::new(supply.clone(), gateway.clone(), issuer, remembered, waters, gate, recorder.clone());
         page::add(&host.live, &recorder, waters);
+        let counted = Arc::downgrade(&recorder);
+        host.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |recorder| recorder.tunnels()));
         let desk = Arc::new(Desk {
             opener: Opener { gateway, supply, recorder },
             shutdown,

@@ -145,6 +145,19 @@ pub struct Egress {
     /// Networks that may not be reached whatever else is allowed, such as "203.0.113.0/24".
     #[schemars(with = "Vec<String>")]
     pub deny: Vec<IpNet>,
+    /// Who can allow more. No key of the file: `postern up` has a switch in its place.
+    #[serde(skip)]
+    pub lever: Lever,
+}
+
+/// Who can allow what the egress policy refuses, for the advice in a refusal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lever {
+    /// The operator, in the configuration.
+    #[default]
+    Operator,
+    /// The person who types `postern up`, by `--open-egress`.
+    OpenEgress,
 }
 
 /// The ports that may be reached.

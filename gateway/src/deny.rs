@@ -3,6 +3,7 @@
 //! A refusal is a value that travels up from the stage that found it. What the client reads (status, Proxy-Status of
 //! RFC 9209, a body that says what to do) is chosen here; what the operator reads is the outcome counter.
 
+use crate::config::Lever;
 use crate::egress::PolicyRefusal;
 use crate::target::TargetError;
 use http::StatusCode;
@@ -128,11 +129,11 @@ impl Refusal {
             }
             Self::StoreUnknown(_) => (S::SERVICE_UNAVAILABLE, O::StoreUnknown, "proxy_internal_error", RETRY),
             Self::NoKeys => (S::SERVICE_UNAVAILABLE, O::NoKeys, "proxy_internal_error", "Try again later."),
-            Self::Policy(PolicyRefusal::Port) => {
-                (S::FORBIDDEN, O::PolicyRefused, DENIED, "Ask the operator which are.")
+            Self::Policy(PolicyRefusal::Port(lever)) => {
+                (S::FORBIDDEN, O::PolicyRefused, DENIED, more(*lever))
             }
-            Self::Policy(PolicyRefusal::Address) => {
-                (S::FORBIDDEN, O::PolicyRefused, "destination_ip_prohibited", "Ask the operator which are.")
+            Self::Policy(PolicyRefusal::Address(lever)) => {
+                (S::FORBIDDEN, O::PolicyRefused, "destination_ip_prohibited", more(*lever))
             }
             Self::Unresolved => (S::BAD_GATEWAY, O::DialUnresolved, "dns_error", TARGET),
             Self::ResolveTimeout => (S::GATEWAY_TIMEOUT, O::DialTimeout, "dns_timeout", TARGET),
@@ -194,5 +195,15 @@ impl Refusal {
             Self::HeaderTimeout => "the request's header did not arrive in time".into(),
             Self::TooMany => "too many connections are open".into(),
         }
+    }
+}
+
+/// How more targets are allowed.
+fn more(lever: Lever) -> &'static str {
+    match lever {
+        Lever::Operator => {
+            "The gateway's operator decides which targets it reaches, by [egress] in its configuration."
+        }
+        Lever::OpenEgress => "To reach any address and port, start it again as: postern up --open-egress",
     }
 }

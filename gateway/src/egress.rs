@@ -2,7 +2,7 @@
 //! resolved address before it is dialled: a name that resolves to a private address is caught here, whatever it
 //! resolved to a moment ago.
 
-use crate::config::{Egress, Ports};
+use crate::config::{Egress, Lever, Ports};
 use crate::target::{Host, Target};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,26 +13,32 @@ pub(crate) struct Policy {
     private: bool,
     ports: Ports,
     deny: Vec<IpNet>,
+    lever: Lever,
 }
 
-/// Why a target is not allowed. The sentences are shown to clients.
+/// Why a target is not allowed, and who could allow it. The sentences are shown to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PolicyRefusal {
-    #[error("tunnels to this port are not allowed here")]
-    Port,
-    #[error("tunnels to private, local or otherwise special addresses are not allowed here")]
-    Address,
+    #[error("this gateway does not open tunnels to this port")]
+    Port(Lever),
+    #[error("this gateway does not open tunnels to private, local or otherwise special addresses")]
+    Address(Lever),
 }
 
 impl Policy {
     pub(crate) fn new(egress: &Egress) -> Self {
-        Self { private: egress.private, ports: egress.ports.clone(), deny: egress.deny.clone() }
+        Self {
+            private: egress.private,
+            ports: egress.ports.clone(),
+            deny: egress.deny.clone(),
+            lever: egress.lever,
+        }
     }
 
     /// What can be told before a token is spent: the port, and an address given as such.
     pub(crate) fn check_target(&self, target: &Target) -> Result<(), PolicyRefusal> {
         if !self.ports.allow(target.port) {
-            return Err(PolicyRefusal::Port);
+            return Err(PolicyRefusal::Port(self.lever));
         }
         match target.host {
             Host::Address(address) => self.check_address(address),
@@ -44,7 +50,11 @@ impl Policy {
     pub(crate) fn check_address(&self, address: IpAddr) -> Result<(), PolicyRefusal> {
         let address = address.to_canonical(); // ::ffff:127.0.0.1 is 127.0.0.1
         let denied = self.deny.iter().any(|net| net.contains(&address));
-        if denied || (!self.private && is_special(address)) { Err(PolicyRefusal::Address) } else { Ok(()) }
+        if denied || (!self.private && is_special(address)) {
+            Err(PolicyRefusal::Address(self.lever))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -155,7 +165,7 @@ mod tests {
         ] {
             assert_eq!(
                 strict().check_address(address.parse().unwrap()),
-                Err(PolicyRefusal::Address),
+                Err(PolicyRefusal::Address(Lever::Operator)),
                 "{address}"
             );
         }
@@ -183,12 +193,18 @@ mod tests {
     #[test]
     fn ports_and_networks_follow_the_configuration() {
         let target = |text: &str| Target::parse(text, None).unwrap();
-        assert_eq!(strict().check_target(&target("example.com:22")), Err(PolicyRefusal::Port));
+        assert_eq!(
+            strict().check_target(&target("example.com:22")),
+            Err(PolicyRefusal::Port(Lever::Operator))
+        );
         assert_eq!(strict().check_target(&target("example.com:443")), Ok(()));
-        assert_eq!(strict().check_target(&target("127.0.0.1:443")), Err(PolicyRefusal::Address));
+        assert_eq!(
+            strict().check_target(&target("127.0.0.1:443")),
+            Err(PolicyRefusal::Address(Lever::Operator))
+        );
         let deny = vec!["1.1.1.0/24".parse().unwrap()];
-        let open = Policy::new(&Egress { private: true, ports: Ports::Any, deny });
+        let open = Policy::new(&Egress { private: true, ports: Ports::Any, deny, ..Egress::default() });
         assert_eq!(open.check_target(&target("127.0.0.1:22")), Ok(()));
-        assert_eq!(open.check_target(&target("1.1.1.1:443")), Err(PolicyRefusal::Address));
+        assert_eq!(open.check_target(&target("1.1.1.1:443")), Err(PolicyRefusal::Address(Lever::Operator)));
     }
 }

@@ -165,6 +165,8 @@ impl Gateway {
         };
         let on_loss = config.store.memcached.on_loss;
         page::add(&host.live, &core);
+        let counted = Arc::downgrade(&core);
+        host.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |core| core.recorder.open_tunnels()));
         let upkeep =
             Upkeep::new(Arc::clone(&core), source, lifetimes, config.issuer.poll.get(), on_loss, host);
         Ok(Self { core, address, workers, upkeep, tls, host: host.clone(), reloader: None })

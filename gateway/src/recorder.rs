@@ -203,6 +203,10 @@ impl Recorder {
         (self.connections_open.get(), self.tunnels_open.get())
     }
 
+    pub(crate) fn open_tunnels(&self) -> usize {
+        usize::try_from(self.tunnels_open.get()).unwrap_or(0)
+    }
+
     // ---- A check ----
 
     /// One check, from the parsed request to its verdict.

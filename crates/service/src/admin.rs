@@ -183,7 +183,10 @@ impl Admin {
 }
 
 async fn pause(error: &io::Error) {
-    tracing::warn!("the admin listener cannot accept: {error}");
+    tracing::warn!(
+        "the admin listener cannot accept a connection: {error}; it tries again. If this goes on, raise the limit of \
+         open files (ulimit -n, LimitNOFILE)"
+    );
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 

@@ -7,8 +7,14 @@
 //! hyper's own graceful shutdown loses sight of a connection once it is upgraded to a tunnel, so everything that
 //! must be finished is spawned through [`Shutdown::tracker`].
 
+mod progress;
+
+use parking_lot::Mutex;
+use progress::{Cut, Progress};
+use std::fmt;
 use std::future::Future;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -26,6 +32,16 @@ struct State {
     stopped: CancellationToken,
     tracker: TaskTracker,
     reloads: watch::Sender<u64>,
+    tunnels: Mutex<Vec<CountTunnels>>,
+}
+
+/// A daemon's count of its open tunnels.
+struct CountTunnels(Box<dyn Fn() -> usize + Send + Sync>);
+
+impl fmt::Debug for CountTunnels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CountTunnels")
+    }
 }
 
 /// How a drain ended.
@@ -132,17 +148,40 @@ impl Shutdown {
     /// that, or after [`Shutdown::stop`], is told to stop and no longer waited for: the caller gives the runtime
     /// up. When this returns, the state is *stopped*.
     pub async fn wait(&self, deadline: Duration) -> Drained {
+        self.wait_telling(deadline, |_, _| {}).await
+    }
+
+    /// As [`Shutdown::wait`], and says by `tell` what it waits for and for how long, as soon as there is something to
+    /// wait for, then every few seconds, and at the end what was cut off. That is a warning, the rest is not.
+    pub async fn wait_telling(&self, deadline: Duration, tell: impl FnMut(tracing::Level, &str)) -> Drained {
         self.draining().await;
         self.0.tracker.close();
-        let finished = tokio::select! {
-            biased;
-            () = self.0.tracker.wait() => true,
-            () = self.stopped() => false,
-            () = tokio::time::sleep(deadline) => false,
+        let mut progress = Progress::begin(deadline, tell);
+        let mut finishing = pin!(self.0.tracker.wait());
+        let mut stopping = pin!(self.stopped());
+        let cut = loop {
+            tokio::select! {
+                biased;
+                () = &mut finishing => break None,
+                () = &mut stopping => break Some(Cut::Signal),
+                () = progress.over() => break Some(Cut::Deadline),
+                () = progress.due() => progress.waiting(self.open_tunnels()),
+            }
         };
-        let left = self.0.tracker.len();
+        let (left, tunnels) = (self.0.tracker.len(), self.open_tunnels());
         self.stop();
-        if finished { Drained::Finished } else { Drained::CutOff(left) }
+        progress.ended(cut, tunnels);
+        if cut.is_none() { Drained::Finished } else { Drained::CutOff(left) }
+    }
+
+    /// Adds a daemon's count of its open tunnels, for people to read while they wait.
+    pub fn count_tunnels(&self, count: impl Fn() -> usize + Send + Sync + 'static) {
+        self.0.tunnels.lock().push(CountTunnels(Box::new(count)));
+    }
+
+    /// The largest count: where agent and gateway are one process, most tunnels are open in both.
+    fn open_tunnels(&self) -> usize {
+        self.0.tunnels.lock().iter().map(|count| count.0()).max().unwrap_or(0)
     }
 
     /// Runs `work` until it ends or the state is *stopped*, whichever is first; `None` when it was cut off.
@@ -250,6 +289,38 @@ mod tests {
         });
         assert_eq!(ended, Drained::Finished);
         worker.join().unwrap();
+    }
+
+    /// What is said while a drain of `deadline` goes on, with a tunnel that ends after `open`; and when.
+    async fn told(deadline: u64, open: u64) -> Vec<(u64, tracing::Level, String)> {
+        let shutdown = Shutdown::new();
+        let tunnel = tokio::time::sleep(Duration::from_secs(open));
+        let tunnel = shutdown.tracker().spawn(tunnel);
+        shutdown.count_tunnels(|| 0);
+        shutdown.count_tunnels(move || usize::from(!tunnel.is_finished()));
+        shutdown.drain();
+        let (begun, mut told) = (tokio::time::Instant::now(), Vec::new());
+        let tell = |level, text: &str| told.push((begun.elapsed().as_secs(), level, text.to_owned()));
+        shutdown.wait_telling(Duration::from_secs(deadline), tell).await;
+        told
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_says_at_once_what_it_waits_for_and_goes_on_saying_so() {
+        let all = told(10, 5).await;
+        let texts: Vec<_> = all.iter().map(|(at, level, text)| (*at, *level, text.as_str())).collect();
+        let info = tracing::Level::INFO;
+        let begin = "stopping: waiting for 1 open tunnel to end, for 10 s at most; a second Ctrl-C or SIGTERM stops at once";
+        let end = "stopped: everything that was open has ended by itself";
+        let still = "still waiting for 1 open tunnel, for 7 s at most";
+        assert_eq!(texts, [(0, info, begin), (3, info, still), (5, info, end)]);
+
+        let last = told(4, 5).await.pop().unwrap();
+        assert_eq!(
+            last,
+            (4, tracing::Level::WARN, "stopped: 1 open tunnel was cut off after 4 s".to_owned())
+        );
+        assert_eq!(told(10, 0).await, [], "there was nothing to wait for");
     }
 
     #[tokio::test]

@@ -142,7 +142,9 @@ pub enum DataDirError {
         path: PathBuf,
     },
     /// It could not be made, locked or read.
-    #[error("cannot use the data directory {}: {source}", path.display())]
+    #[error(
+        "cannot use the data directory {}: {source}; name one that you may write to with --data", path.display()
+    )]
     Unusable {
         /// The directory.
         path: PathBuf,

@@ -108,7 +108,7 @@ pub(crate) fn config(home: &Path) -> Config {
             fsync: Fsync::Interval(Span::secs(1)),
             memcached: Default::default(),
         },
-        egress: Egress { private: true, ports: Ports::Any, deny: Vec::new() },
+        egress: Egress { private: true, ports: Ports::Any, ..Egress::default() },
         limits: Limits::default(),
         drain: Drain::default(),
         tracing: Default::default(),

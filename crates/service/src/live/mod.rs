@@ -160,7 +160,9 @@ fn tick(shared: &Weak<Shared>, readiness: &Readiness, shutdown: &Shutdown) -> bo
     };
     match serde_json::to_vec(&snapshot) {
         Ok(text) => drop(shared.latest.send_replace(Bytes::from(text))),
-        Err(error) => tracing::warn!(%error, "the live page cannot be written"),
+        Err(error) => {
+            tracing::warn!(%error, "the live page cannot be drawn and stays as it is; metrics are not affected. Please report this line")
+        }
     }
     true
 }

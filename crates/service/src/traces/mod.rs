@@ -68,7 +68,9 @@ pub enum TracerError {
         reason: String,
     },
     /// The thread of the exporter.
-    #[error("cannot start the exporter of traces: {0}")]
+    #[error(
+        "cannot start the thread that sends traces: {0}; allow more processes (ulimit -u), or leave tracing.endpoint out"
+    )]
     Start(#[from] std::io::Error),
 }
 

@@ -1,0 +1,174 @@
+//! Where minted tokens are written: standard output, a new file, or the end of one from before.
+
+use crate::args::Mint;
+use crate::failure::Failure;
+use std::fmt::{self, Display};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// What each line of a file of tokens begins with.
+const PREFIX: &[u8] = b"PrivateToken token=\"";
+/// More than a line has: 354 bytes of token in base64, and what is around it.
+const LINE_LIMIT: u64 = 4096;
+
+/// Where the tokens go.
+pub(super) enum Output {
+    Stdout,
+    File { file: File, path: PathBuf, is_new: bool },
+}
+
+impl Output {
+    pub(super) fn open(args: &Mint) -> Result<Self, Failure> {
+        match &args.out {
+            None => Ok(Self::Stdout),
+            Some(path) if args.append => append(path),
+            Some(path) => create(path),
+        }
+    }
+
+    /// Writes a line, at once and in one piece.
+    pub(super) fn line(&mut self, value: &str) -> io::Result<()> {
+        let line = format!("{value}\n");
+        match self {
+            Self::Stdout => {
+                let mut out = io::stdout();
+                out.write_all(line.as_bytes())?;
+                out.flush()
+            }
+            Self::File { file, .. } => {
+                let end = file.stream_position()?;
+                file.write_all(line.as_bytes()).inspect_err(|_| {
+                    // A disk that is full takes a part of a line: what stays must be tokens. Should this fail too,
+                    // `--append` finds the part and removes it.
+                    let _ = file.set_len(end);
+                })
+            }
+        }
+    }
+
+    /// Removes a new file in which there is nothing, or the next run would find it in its way.
+    pub(super) fn close(&self, written: u32) {
+        if let Self::File { path, is_new: true, .. } = self
+            && written == 0
+        {
+            let _ = std::fs::remove_file(path); // an empty file does no harm
+        }
+    }
+
+    /// The options with which the same command mints the rest.
+    pub(super) fn go_on(&self, left: u32) -> String {
+        match self {
+            Self::Stdout => format!("--count {left}"),
+            Self::File { .. } => format!("--count {left} --append"),
+        }
+    }
+}
+
+impl Display for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("standard output"),
+            Self::File { path, .. } => path.display().fmt(f),
+        }
+    }
+}
+
+/// Tokens are worth money and cannot be minted again for nothing: never over another file.
+fn create(path: &Path) -> Result<Output, Failure> {
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = opened.map_err(|error| {
+        let advice = match error.kind() {
+            ErrorKind::AlreadyExists => {
+                "add --append to write behind what is in it, or name a file that does not exist"
+            }
+            _ => "name a file in a directory that exists and that you may write to",
+        };
+        Failure::runtime(format_args!("cannot create {}: {error}; {advice}", path.display()))
+    })?;
+    locked(file, path, true)
+}
+
+fn append(path: &Path) -> Result<Output, Failure> {
+    let refused =
+        |error: io::Error| Failure::runtime(format_args!("cannot append to {}: {error}", path.display()));
+    let is_new = !path.exists();
+    let opened =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    let mut output = locked(opened.map_err(refused)?, path, is_new)?;
+    if let Output::File { file, .. } = &mut output {
+        seek_behind_last_token(file, path).map_err(|error| match error {
+            Unfit::Io(error) => refused(error),
+            Unfit::NoTokens => Failure::runtime(format_args!(
+                "{} does not hold tokens, one Proxy-Authorization value a line, so nothing is appended to it; name \
+                 another file",
+                path.display()
+            )),
+        })?;
+    }
+    Ok(output)
+}
+
+/// One process at a time: the place to write at is looked up once.
+fn locked(file: File, path: &Path, is_new: bool) -> Result<Output, Failure> {
+    match file.try_lock() {
+        Ok(()) => Ok(Output::File { file, path: path.to_owned(), is_new }),
+        Err(TryLockError::WouldBlock) => Err(Failure::runtime(format_args!(
+            "another process writes to {}: wait for its end, or name another file",
+            path.display()
+        ))),
+        Err(TryLockError::Error(error)) => Err(Failure::runtime(format_args!(
+            "cannot lock {}: {error}; name a file elsewhere",
+            path.display()
+        ))),
+    }
+}
+
+/// Why nothing can be appended to a file.
+enum Unfit {
+    Io(io::Error),
+    NoTokens,
+}
+
+impl From<io::Error> for Unfit {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Puts the next line where a line begins. What a kill or a crash left of a last line is a token of which a part is
+/// missing: it is worth nothing and is removed. A whole last token that only lacks the line's end is kept.
+fn seek_behind_last_token(file: &mut File, path: &Path) -> Result<(), Unfit> {
+    let length = file.seek(SeekFrom::End(0))?;
+    let mut head = vec![0; PREFIX.len().min(usize::try_from(length).unwrap_or(usize::MAX))];
+    file.seek(SeekFrom::Start(0))?;
+    file.read_exact(&mut head)?;
+    if !PREFIX.starts_with(&head) {
+        return Err(Unfit::NoTokens);
+    }
+    let start = length.saturating_sub(LINE_LIMIT);
+    file.seek(SeekFrom::Start(start))?;
+    let mut tail = Vec::new();
+    file.take(LINE_LIMIT).read_to_end(&mut tail)?;
+    let last_line = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let rest = &tail[last_line..];
+    let begins_a_token = rest.starts_with(PREFIX) || PREFIX.starts_with(rest);
+    if !begins_a_token {
+        return Err(Unfit::NoTokens);
+    }
+    file.seek(SeekFrom::End(0))?;
+    if rest.is_empty() {
+        return Ok(());
+    }
+    if std::str::from_utf8(rest).is_ok_and(|value| postern_token::inspect(value).is_ok()) {
+        return Ok(file.write_all(b"\n")?);
+    }
+    file.set_len(start + last_line as u64)?;
+    file.seek(SeekFrom::End(0))?;
+    eprintln!(
+        "the last line of {} was written in part only, by a run that was cut off: it is removed",
+        path.display()
+    );
+    Ok(())
+}
