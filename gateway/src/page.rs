@@ -38,10 +38,14 @@ fn checks(core: &Core) -> impl FnMut(&Core) -> Section + Send + use<> {
     move |core| {
         let refused = Outcome::ALL.iter().filter(|outcome| **outcome != Outcome::Opened);
         let refused = refused.map(|outcome| (outcome.as_str(), core.recorder.total(*outcome)));
+        let in_all: u64 = refused.clone().map(|(_, total)| total).sum();
         let (table, rate) = refusals.tick("Refusals by reason", "Nothing was refused.", refused);
+        let opened = core.recorder.total(Outcome::Opened);
         let mut section = Section::new("checks", "Double-spend checks")
-            .tile("Admitted", Show::Rate, admitted.tick(core.recorder.total(Outcome::Opened)))
-            .tile("Refused", Show::Rate, rate);
+            .tile("Admitted", Show::Count, opened as f64)
+            .tile("Admitted a second", Show::Rate, admitted.tick(opened))
+            .tile("Refused", Show::Count, in_all as f64)
+            .tile("Refused a second", Show::Rate, rate);
         section.latency = Some(stages.tick());
         section.heat = Some(Heat {
             label: "Check latency",

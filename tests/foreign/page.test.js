@@ -144,6 +144,22 @@ test('it fits 360 pixels without scrolling sideways', options, async () => {
     });
 });
 
+test('no table is cut off on a usual screen, and none on a phone but those of many columns', options, async () => {
+    for (const [width, cut] of [[1300, []], [1024, []], [390, ['Latency by stage', 'Addresses of the shared memory']]]) {
+        await using(`http://${system.admin}/`, { viewport: { width, height: 900 } }, async (page) => {
+            await show(page, busy());
+            const tables = await page.locator('.scroll').evaluateAll((nodes) => nodes.map((node) => ({
+                title: document.getElementById(node.getAttribute('aria-labelledby')).textContent,
+                isCut: node.scrollWidth > node.clientWidth,
+                isReachable: node.tabIndex === 0,
+            })));
+            assert.equal(tables.length, 4);
+            assert.deepEqual(tables.filter(({ isCut }) => isCut).map(({ title }) => title), cut, `${width} pixels`);
+            assert.ok(tables.every(({ isCut, isReachable }) => isCut === isReachable), 'a cut table has no stop for the Tab key');
+        });
+    }
+});
+
 test('light and dark differ, and both are readable', options, async () => {
     const grounds = [];
     for (const colorScheme of ['light', 'dark']) {
@@ -340,6 +356,34 @@ function worst() {
                 { title: 'nothing', empty: long, columns: [column('text')], rows: [] },
             ],
         })),
+    };
+}
+
+/** What a gateway of a fleet shows on a bad day: large numbers, and states that are sentences. */
+function busy() {
+    const spread = { count: 123_456, p50: 22.2e-6, p95: 44.4e-6, p99: 444e-6, p999: 44.4e-3, max: 444e-3 };
+    const table = (title, columns, ...rows) =>
+        ({ title, empty: '', columns: Object.entries(columns).map(([label, kind]) => ({ label, kind })), rows });
+    const endings = { outcome: 'text', now: 'rate', total: 'count' };
+    const addresses = { address: 'text', state: 'state', connections: 'count', outstanding: 'count', occupancy: 'percent', 'failed connects': 'count' };
+    const silent = 'bad: the double-spend store did not answer in time';
+    return {
+        name: 'postern', version: '0.1.0', at: 1763720000, uptime: 86_400, state: 'ready', reasons: [],
+        sections: [
+            {
+                id: 'checks', title: 'Double-spend checks', tiles: [{ label: 'Admitted', value: 1e6, kind: 'count' }],
+                latency: { windows: ['10 s', '1 min', '10 min'], rows: ['total', 'verify', 'pool_wait'].map((label) => ({ label, windows: [spread, spread, spread] })) },
+                tables: [table('Refusals by reason', endings, ['malformed_token', 123.4, 1_234_567])],
+            },
+            {
+                id: 'store', title: 'Store: shared',
+                tables: [table('Addresses of the shared memory', addresses, ['127.0.0.1:11211', silent, 16, 1234, 0.123, 123_456])],
+            },
+            {
+                id: 'agent', title: 'Agent',
+                tables: [table('Minting', { 'last failure': 'state', 'next attempt in': 'age' }, [`warn: ${'the issuer answered; check the key. '.repeat(4)}`, 123])],
+            },
+        ],
     };
 }
 

@@ -142,7 +142,7 @@ function sectionNode({ id }) {
         if (heat) list.unshift({ key: 'heat', create: heatNode, data: heat });
         if (latency) list.unshift({ key: 'latency', create: latencyNode, data: latency });
         each(panels, list, ({ key }) => key, ({ create }) => create(id));
-        node.wide = Boolean(latency || heat) || tables.some(({ columns }) => columns.length > 6);
+        node.wide = Boolean(latency || heat) || tables.some(({ columns }) => columns.length > 5);
     };
     return node;
 }
