@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::process::Postern;
@@ -20,7 +21,7 @@ const PATIENT: [&str; 3] = [
     "POSTERN_STORE_MEMCACHED_CHECKOUT_TIMEOUT",
 ];
 
-fn script(data: &Path, binary: &str) -> Command {
+fn script(data: &Path, binary: Option<&str>) -> Command {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/local/fleet");
     let mut command = Command::new(path);
     for (name, _) in std::env::vars_os() {
@@ -30,7 +31,10 @@ fn script(data: &Path, binary: &str) -> Command {
         }
     }
     command.envs(PATIENT.map(|name| (name, "20s")));
-    command.args(["--open-egress", "--patience", "60", "--binary", binary, "--data"]).arg(data);
+    command.args(["--open-egress", "--patience", "60", "--data"]).arg(data);
+    if let Some(binary) = binary {
+        command.args(["--binary", binary]);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -100,7 +104,12 @@ fn address(url: &str) -> SocketAddr {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind() {
     let home = TempDir::new().unwrap();
-    let fleet = Postern::start(script(home.path(), env!("CARGO_BIN_EXE_postern")));
+    let built = home.path().join("built");
+    std::fs::create_dir_all(built.join("release")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_postern"), built.join("release/postern")).unwrap();
+    let mut command = script(home.path(), None);
+    command.env("CARGO_TARGET_DIR", &built);
+    let fleet = Postern::start(command);
     fleet.says("that it is ready", |stdout, _| stdout.contains("\nReady.").then_some(()));
     let facts = Facts::read(home.path());
     let (gateways, admins) = (facts.all("GATEWAYS"), facts.all("ADMINS"));
@@ -148,7 +157,7 @@ async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind
 #[test]
 fn a_fleet_that_cannot_start_says_why_and_leaves_nothing_behind() {
     let home = TempDir::new().unwrap();
-    let ended = Postern::start(script(home.path(), "/bin/false")).ended();
+    let ended = Postern::start(script(home.path(), Some("/bin/false"))).ended();
     assert_eq!(ended.code, Some(1), "{ended:#?}");
     assert!(ended.stderr.contains("issuer ended with exit code 1"), "{ended:#?}");
     assert!(!home.path().join("fleet.env").exists());
@@ -163,12 +172,25 @@ fn a_fleet_that_cannot_start_says_why_and_leaves_nothing_behind() {
     }
 }
 
+/// Where no --binary is given, what cargo built is run, wherever it was told to build.
+#[test]
+fn the_binary_is_looked_for_where_cargo_builds() {
+    let home = TempDir::new().unwrap();
+    let built = home.path().join("built");
+    let mut command = script(home.path(), None);
+    command.env("CARGO_TARGET_DIR", &built);
+    let ended = Postern::start(command).ended();
+    assert_eq!(ended.code, Some(1), "{ended:#?}");
+    let binary = built.join("release/postern");
+    assert!(ended.stderr.contains(&format!("{} is no program", binary.display())), "{ended:#?}");
+}
+
 #[test]
 fn one_data_folder_has_one_fleet() {
     let home = TempDir::new().unwrap();
     let lock = std::fs::File::create(home.path().join("lock")).unwrap();
     lock.lock().unwrap();
-    let ended = Postern::start(script(home.path(), env!("CARGO_BIN_EXE_postern"))).ended();
+    let ended = Postern::start(script(home.path(), Some(env!("CARGO_BIN_EXE_postern")))).ended();
     assert_eq!(ended.code, Some(1), "{ended:#?}");
     assert!(ended.stderr.contains("another fleet runs in"), "{ended:#?}");
 }
