@@ -15,8 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const EVALUATIONS: f64 = 5.0;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Prometheus: POSTERN_PROMETHEUS names the folder with prometheus and promtool"]
 async fn promtool_finds_no_fault_with_the_metrics_page() {
-    let Some(programs) = Programs::find("promtool_finds_no_fault_with_the_metrics_page") else { return };
+    let programs = Programs::find();
     let home = TempDir::new().unwrap();
     let system = Up::start(home.path());
     honest(system.ports).await;
@@ -40,10 +41,9 @@ async fn promtool_finds_no_fault_with_the_metrics_page() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Prometheus: POSTERN_PROMETHEUS names the folder with prometheus and promtool"]
 async fn the_rules_work_and_no_alert_is_raised_by_a_healthy_system() {
-    let Some(programs) = Programs::find("the_rules_work_and_no_alert_is_raised_by_a_healthy_system") else {
-        return;
-    };
+    let programs = Programs::find();
     let home = TempDir::new().unwrap();
     let system = Up::start(home.path());
     let prometheus = Prometheus::start(&programs, system.ports.admin).await;

@@ -23,8 +23,9 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 66, 55, 44);
 const ROUNDS: usize = 5;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Jaeger: POSTERN_JAEGER names the binary"]
 async fn no_trace_says_who_asked_for_what() {
-    let Some(jaeger) = Jaeger::start("no_trace_says_who_asked_for_what").await else { return };
+    let jaeger = Jaeger::start().await;
     let home = TempDir::new().unwrap();
     let system = traced_up(&home, &jaeger);
     let wallet = home.path().join("wallet");

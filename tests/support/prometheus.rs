@@ -13,22 +13,17 @@ use tempfile::TempDir;
 pub struct Programs(PathBuf);
 
 impl Programs {
-    /// In the folder that the environment names, or on PATH. `None`, said past libtest's capture, where there are none.
-    pub fn find(test: &str) -> Option<Self> {
+    /// In the folder that the environment names, or on PATH.
+    pub fn find() -> Self {
         let both =
             |folder: &PathBuf| ["prometheus", "promtool"].iter().all(|name| folder.join(name).is_file());
         if let Some(named) = std::env::var_os("POSTERN_PROMETHEUS").map(PathBuf::from) {
             assert!(both(&named), "POSTERN_PROMETHEUS: no prometheus and promtool in {}", named.display());
-            return Some(Self(named));
+            return Self(named);
         }
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&path).find(both);
-        if found.is_none() {
-            let note =
-                format!("{test} is skipped: no prometheus and promtool on PATH, nor in POSTERN_PROMETHEUS\n");
-            std::io::stderr().write_all(note.as_bytes()).unwrap();
-        }
-        found.map(Self)
+        Self(found.expect("prometheus and promtool are on PATH, or in POSTERN_PROMETHEUS"))
     }
 
     /// What `promtool check metrics` says of a page.

@@ -1,7 +1,6 @@
 //! Routers in front of several memcacheds: twemproxy from its package, mcrouter where the environment names one.
 
 use super::memcached::{Memcached, free_port, listens, spawn};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -60,14 +59,10 @@ impl Drop for Router {
     }
 }
 
-/// The mcrouter that the environment names. Says that a test is skipped when there is none, past libtest's capture.
-pub fn mcrouter_binary(test: &str) -> Option<PathBuf> {
+/// The mcrouter that the environment names.
+pub fn mcrouter_binary() -> PathBuf {
     let binary = std::env::var_os("POSTERN_MCROUTER").map(PathBuf::from);
-    if binary.is_none() {
-        let note = format!("{test} is skipped: POSTERN_MCROUTER does not name an mcrouter binary\n");
-        std::io::stderr().write_all(note.as_bytes()).unwrap();
-    }
-    binary
+    binary.expect("POSTERN_MCROUTER names an mcrouter binary")
 }
 
 /// Debian keeps it where only root's PATH looks.
