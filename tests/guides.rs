@@ -81,3 +81,48 @@ fn what_is_no_test_is_not_taken_for_one() {
     );
     assert_eq!(named_tests("`a/b.rs::c` `std::fs` `x.rs`"), [("a/b.rs", "c")]);
 }
+
+/// A test that returns early where a program is missing counts as passed. It is ignored instead, with a reason that
+/// begins with "needs", and `scripts/test` runs its target where the program is, or lists it as not run.
+#[test]
+fn scripts_test_knows_every_test_that_needs_a_program() {
+    let script = read("scripts/test");
+    let folders = [
+        "tests",
+        "gateway/tests",
+        "issuer/tests",
+        "client/tests",
+        "crates/service/tests",
+        "crates/spend/tests",
+    ];
+    let mut needing = BTreeSet::new();
+    for folder in folders {
+        for (path, target) in test_files(&root().join(folder)) {
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(!text.contains("#[ignore]\n"), "{}: an ignored test says why", path.display());
+            if text.contains("#[ignore = \"needs ") && !path.ends_with("guides.rs") {
+                needing.insert(target);
+            }
+        }
+    }
+    assert!(needing.len() >= 5, "only {needing:?} were found: is the search right?");
+    let (_, calls) = script.split_once("tests_that_need_programs() {").unwrap();
+    let calls = calls.split_once("\n}").unwrap().0;
+    let named: BTreeSet<&str> = calls.split_whitespace().collect();
+    let unknown: Vec<_> = needing.iter().filter(|target| !named.contains(target.as_str())).collect();
+    assert!(unknown.is_empty(), "scripts/test runs none of {unknown:?} where its program is");
+}
+
+/// The files of a folder of tests, and the target that each is a part of: itself, or the folder it lies in.
+fn test_files(folder: &Path) -> Vec<(std::path::PathBuf, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let target = entry.file_stem().unwrap().to_string_lossy().into_owned();
+        if entry.is_dir() && target != "node_modules" && target != "foreign" {
+            found.extend(test_files(&entry).into_iter().map(|(path, _)| (path, target.clone())));
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            found.push((entry, target));
+        }
+    }
+    found
+}

@@ -167,7 +167,10 @@ impl Agent {
             match accepted {
                 Ok((stream, _)) => admit(stream),
                 Err(error) => {
-                    tracing::warn!("the agent cannot accept: {error}");
+                    tracing::warn!(
+                        "the agent cannot accept a connection: {error}; it tries again. If this goes on, raise the \
+                         limit of open files (ulimit -n, LimitNOFILE)"
+                    );
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -44,7 +44,9 @@ pub(crate) enum Refusal {
     #[error("{0}")]
     Shortage(#[from] Shortage),
     /// A tunnel was opened, and the target's answer to a plain request did not come through it.
-    #[error("the target broke the connection off before it answered")]
+    #[error(
+        "the target broke the connection off before it answered; the token is spent: check the target, or try again"
+    )]
     Upstream,
 }
 

@@ -85,10 +85,10 @@ pub enum DialError {
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
     /// The connection ended or broke before the answer was whole.
-    #[error("the gateway {url} broke the connection off before it answered: {reason}")]
+    #[error("the gateway {url} broke the connection off before it answered: {reason}; try again")]
     Broken { url: String, reason: String },
     /// The answer did not come in time.
-    #[error("the gateway {url} did not answer within {limit:?}")]
+    #[error("the gateway {url} did not answer within {limit:?}; it or the target is slow: try again")]
     Silent { url: String, limit: Duration },
     /// The answer is not HTTP, or too large.
     #[error(

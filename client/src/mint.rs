@@ -79,7 +79,9 @@ pub enum MintError {
         retry_after: Option<Duration>,
     },
     /// An answer that cannot be used.
-    #[error("the issuer {url} gave an answer that cannot be used: {reason}")]
+    #[error(
+        "the issuer {url} gave an answer that cannot be used: {reason}; is this the address of a Privacy Pass issuer?"
+    )]
     Unusable {
         /// What was asked for.
         url: Url,
@@ -98,7 +100,7 @@ pub enum MintError {
     },
     /// The key is unusable, or the issuer did not sign with it.
     #[error(
-        "no token came of the answer of the issuer {url}: {source}; does it hold the key that the gateway asks for?"
+        "the issuer {url} gave no signature that can be used: {source}; does it hold the key that the gateway asks for?"
     )]
     Blind {
         /// What was asked for.
@@ -143,7 +145,9 @@ fn advice(status: StatusCode) -> &'static str {
             "; check the account's key (issuer.api_key, --api-key or POSTERN_ISSUER_API_KEY)"
         }
         StatusCode::NOT_FOUND => "; is it a Privacy Pass issuer, and is its address right?",
-        StatusCode::TOO_MANY_REQUESTS => "; the account's quota is spent for now",
+        StatusCode::TOO_MANY_REQUESTS => {
+            "; the account's quota is used up for now: wait for its next period, or ask the issuer's operator for more"
+        }
         StatusCode::UNPROCESSABLE_ENTITY => "; does it hold the key that the gateway asks for?",
         _ => "",
     }
@@ -162,7 +166,9 @@ pub enum ChallengeFetchError {
     #[error("{0}")]
     Exchange(String),
     /// It answered, but with no challenge for a token of type 2.
-    #[error("the gateway {url} gave no challenge: {reason}")]
+    #[error(
+        "the gateway {url} gave no challenge: {reason}; is this the address of a gateway that takes tokens?"
+    )]
     NoChallenge {
         /// The gateway.
         url: String,

@@ -173,7 +173,7 @@ impl Supply {
     /// Puts back a token that was taken and **never sent**.
     pub(crate) fn give_back(&self, unspent: Unspent) {
         if let Err(error) = self.wallet.add(unspent) {
-            tracing::warn!("a token that was not sent is lost: {error}");
+            tracing::warn!("a token that was not sent cannot go back into the wallet and is lost: {error}");
         }
     }
 
@@ -275,7 +275,9 @@ impl Supply {
         let wallet = self.wallet.clone();
         let work = move || {
             if let Err(error) = work(&wallet) {
-                tracing::warn!("tokens that are of no use any more stay in the wallet: {error}");
+                tracing::warn!(
+                    "tokens that are of no use any more cannot be removed from the wallet, and are not sent: {error}"
+                );
             }
         };
         if self.wallet.blocks() {

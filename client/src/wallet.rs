@@ -72,7 +72,7 @@ pub enum WalletError {
         reason: String,
     },
     /// The system refused.
-    #[error("cannot {what} the wallet {}: {source}", path.display())]
+    #[error("cannot {what} the wallet {}: {source}; check the disk, and that this user may write there", path.display())]
     Io {
         /// The wallet file.
         path: PathBuf,

@@ -76,7 +76,8 @@ pub(crate) async fn work(
 /// Errors of one connection pass by themselves; lack of descriptors or memory lasts, and must not become a busy loop.
 async fn pause(error: &io::Error) {
     if !is_of_one_connection(error) {
-        tracing::warn!(%error, "accepting fails; raise the limit of open files if this goes on");
+        tracing::warn!(%error, "the gateway cannot accept a connection; it tries again. If this goes on, raise \
+            the limit of open files (ulimit -n, LimitNOFILE)");
         sleep(ACCEPT_PAUSE).await;
     }
 }

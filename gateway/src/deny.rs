@@ -112,7 +112,7 @@ impl Refusal {
         const FRESH: &str =
             "Get a fresh token for the challenge in Proxy-Authenticate; this one will never be accepted.";
         const RETRY: &str = "Try again later with a fresh token: this one may have been spent.";
-        const TARGET: &str = "Check the target; a token was spent on this attempt.";
+        const TARGET: &str = "Check the target, or try again with a fresh token: this attempt has spent one.";
         const REQUEST: &str = "Send CONNECT host:port HTTP/1.1, or a request with an absolute http:// URL.";
         match self {
             Self::NoToken => (S::PROXY_AUTHENTICATION_REQUIRED, O::NoToken, DENIED, PRESENT),

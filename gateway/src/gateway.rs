@@ -73,7 +73,7 @@ pub enum StartError {
     #[error("tls: {0}")]
     Tls(#[from] TlsError),
     /// A bound that is too small to work.
-    #[error("limits.header_size: {0:?} is too small: at least 8KiB is needed")]
+    #[error("limits.header_size = \"{0:?}\" is too small for a token's header: write at least \"8KiB\"")]
     HeaderSize(Size),
     /// The double-spend store.
     #[error(transparent)]

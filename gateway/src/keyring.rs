@@ -72,7 +72,10 @@ pub(crate) struct Lifetimes {
 /// Why a directory gives no keys.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyringError {
-    #[error("the directory lists no key for token type 2")]
+    #[error(
+        "the directory lists no key for token type 2 (blind RSA), the only type that is accepted here; is it \
+         the right issuer's?"
+    )]
     NoKeys,
     #[error("the directory lists {0} keys for token type 2, but none of them can be used: {1}")]
     AllUnusable(usize, String),
@@ -103,7 +106,10 @@ impl Keyring {
         match (listed, refused) {
             (0, _) => return Err(KeyringError::NoKeys),
             (_, Some(reason)) if fresh.is_empty() => return Err(KeyringError::AllUnusable(listed, reason)),
-            (_, Some(reason)) => tracing::warn!(%reason, "one key of the issuer's directory cannot be used"),
+            (_, Some(reason)) => {
+                tracing::warn!(%reason, "one key of the issuer's directory cannot be used: its tokens are \
+                    refused, those of the other keys are not")
+            }
             (_, None) => {}
         }
         let dropped = self.keys.iter().filter_map(|known| {

@@ -13,7 +13,7 @@ pub(crate) struct Resolver(TokioResolver);
 
 /// Why the system's resolver configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read the system's resolver configuration (/etc/resolv.conf): {0}")]
+#[error("cannot read the system's resolver configuration: {0}; /etc/resolv.conf must name a DNS server")]
 pub struct ResolverError(String);
 
 impl Resolver {

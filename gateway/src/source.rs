@@ -50,11 +50,15 @@ pub enum SourceError {
 pub(crate) enum FetchError {
     #[error("the issuer's directory at {url} cannot be fetched: {reason}")]
     Request { url: String, reason: String },
-    #[error("the issuer's directory at {url} answered {status}")]
+    #[error(
+        "the issuer's directory at {url} answered {status}; is issuer.directory the URL of a key directory?"
+    )]
     Status { url: String, status: StatusCode },
-    #[error("the issuer's directory at {url} cannot be read: {reason}")]
+    #[error(
+        "the issuer's directory at {url} cannot be read: {reason}; is issuer.directory the URL of a key directory?"
+    )]
     Content { url: String, reason: String },
-    #[error("the issuer's keys cannot be read from {path}: {reason}")]
+    #[error("the issuer's keys cannot be read from {path}: {reason}; check the file that issuer.keys names")]
     File { path: String, reason: String },
 }
 

@@ -166,7 +166,8 @@ impl Upkeep {
             core.backend.drop_expired(now)
         });
         if let Ok(Err(error)) = dropped.await {
-            tracing::warn!(%error, "spent records of retired keys could not be dropped");
+            tracing::warn!(%error, "records of retired keys cannot be removed and take up room; it is tried \
+                again. Check the disk and the store's directory");
         }
     }
 

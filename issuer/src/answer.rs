@@ -100,7 +100,10 @@ impl Refusal {
             }
             Self::Quota(spent) => {
                 let seconds = spent.retry_after.as_secs();
-                return format!("This account's quota is spent. The next one begins in {seconds} s.");
+                return format!(
+                    "This account's quota is spent. The next one begins in {seconds} s: ask again then, or ask \
+                     the issuer's operator for more."
+                );
             }
             Self::ByName => {
                 "This issuer gives tokens to everyone on this machine: ask for it by address, or as localhost."
@@ -138,7 +141,10 @@ impl Refusal {
                  key (RFC 9474, section 4.2)."
             }
             Self::Overloaded => "All signers are busy. Try again after the number of seconds in Retry-After.",
-            Self::Failed => "Signing failed, through no fault of the request. Try again.",
+            Self::Failed => {
+                "Signing failed, through no fault of the request. Try again; if it fails again, tell the \
+                 issuer's operator."
+            }
         };
         said.to_owned()
     }

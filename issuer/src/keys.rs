@@ -225,7 +225,9 @@ pub enum KeysError {
     #[error(transparent)]
     Directory(#[from] DataDirError),
     /// A file cannot be read.
-    #[error("cannot read {}: {source}; the issuer does not start without a key that it once published", path.display())]
+    #[error("cannot read {}: {source}; the issuer does not start without a key that it once published: make the \
+        file readable \
+         for its user, or restore it from a backup", path.display())]
     Unreadable {
         /// The file or directory.
         path: PathBuf,
@@ -291,7 +293,10 @@ pub enum KeysError {
     #[error("cannot make a token key: {0}")]
     Generate(SignError),
     /// Every new key collided.
-    #[error("cannot make a token key whose truncated id differs from those of the {alive} keys alive")]
+    #[error(
+        "cannot make a token key whose truncated id differs from those of the {alive} keys alive; raise \
+         keys.rotate_every, so that fewer are"
+    )]
     NoDistinctKey {
         /// How many keys there are.
         alive: usize,

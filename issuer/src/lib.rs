@@ -261,7 +261,7 @@ pub enum StartError {
     #[error(transparent)]
     Listen(#[from] BindError),
     /// The runtime went away meanwhile.
-    #[error("the start was interrupted")]
+    #[error("the start was interrupted: reading the keys ended early; start it again")]
     Interrupted,
 }
 

@@ -68,7 +68,10 @@ impl Server {
                         });
                     }
                     Err(error) => {
-                        tracing::warn!("the issuer cannot accept a connection: {error}");
+                        tracing::warn!(
+                            "the issuer cannot accept a connection: {error}; it tries again. If this goes on, raise \
+                             the limit of open files (ulimit -n, LimitNOFILE)"
+                        );
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 }

@@ -41,7 +41,12 @@ impl SigningPool {
             .num_threads(count)
             .thread_name(|index| format!("sign-{index}"))
             // The default is to abort the process. The request that failed sees its sender gone and answers 500.
-            .panic_handler(|_| tracing::error!("a signing thread panicked; its request is answered 500"))
+            .panic_handler(|_| {
+                tracing::error!(
+                    "a signing thread panicked: its request is answered 500, others \
+                go on. Please report this line"
+                )
+            })
             .build()?;
         let places = count.saturating_add(queue).min(Semaphore::MAX_PERMITS);
         recorder.set_queue_limit(places);

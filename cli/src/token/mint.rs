@@ -88,7 +88,11 @@ fn report(end: &End, out: &Output, written: u32, count: u32) -> String {
             format!("stopped at once by a second signal ({by}), and tokens that were under way are lost: ")
         }
         End::Unwritable(error) => format!("cannot write the tokens: {error}. Before that, "),
-        End::Refused(error) => format!("{error}. Before that, "),
+        End::Refused(error) => {
+            let sentence = error.to_string();
+            let stop = if sentence.ends_with('?') { "" } else { "." };
+            format!("{sentence}{stop} Before that, ")
+        }
     };
     let left = count - written;
     text += &match written {

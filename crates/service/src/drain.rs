@@ -310,7 +310,8 @@ mod tests {
         let all = told(10, 5).await;
         let texts: Vec<_> = all.iter().map(|(at, level, text)| (*at, *level, text.as_str())).collect();
         let info = tracing::Level::INFO;
-        let begin = "stopping: waiting for 1 open tunnel to end, for 10 s at most; a second Ctrl-C or SIGTERM stops at once";
+        let begin = "stopping: waiting for 1 open tunnel to end, for 10 s at most; a second Ctrl-C or SIGTERM \
+            stops at once";
         let end = "stopped: everything that was open has ended by itself";
         let still = "still waiting for 1 open tunnel, for 7 s at most";
         assert_eq!(texts, [(0, info, begin), (3, info, still), (5, info, end)]);

@@ -123,7 +123,8 @@ struct TrustNobody {
 impl TrustNobody {
     fn refusal(&self) -> rustls::Error {
         rustls::Error::General(format!(
-            "this machine has no trusted certificates ({}): install the package ca-certificates, or name a file of trusted certificates (a setting that ends in \"ca\")",
+            "this machine has no trusted certificates ({}): install the package ca-certificates, or name a file \
+             of trusted certificates (a setting that ends in \"ca\")",
             self.reason
         ))
     }

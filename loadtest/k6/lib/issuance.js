@@ -55,7 +55,7 @@ function request(key) {
 
 function post(key, body) {
     const headers = { 'Content-Type': TYPE };
-    if (__ENV.POSTERN_API_KEY) headers.Authorization = `Bearer ${__ENV.POSTERN_API_KEY}`;
+    if (__ENV.POSTERN_ISSUER_API_KEY) headers.Authorization = `Bearer ${__ENV.POSTERN_ISSUER_API_KEY}`;
     const params = { headers, responseType: 'binary', timeout: '60s' };
     return { method: 'POST', url: key.url, body: body.buffer, params };
 }

@@ -161,7 +161,8 @@ fn tick(shared: &Weak<Shared>, readiness: &Readiness, shutdown: &Shutdown) -> bo
     match serde_json::to_vec(&snapshot) {
         Ok(text) => drop(shared.latest.send_replace(Bytes::from(text))),
         Err(error) => {
-            tracing::warn!(%error, "the live page cannot be drawn and stays as it is; metrics are not affected. Please report this line")
+            tracing::warn!(%error, "the live page cannot be drawn and stays as it is; metrics are not affected. \
+                Please report this line")
         }
     }
     true

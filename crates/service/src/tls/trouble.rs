@@ -95,7 +95,7 @@ fn names(presented: &[String]) -> String {
 fn apart(later: UnixTime, earlier: UnixTime) -> String {
     let seconds = later.as_secs().saturating_sub(earlier.as_secs());
     match seconds {
-        0..120 => format!("{seconds} seconds"),
+        0..120 => "less than two minutes".to_owned(),
         120..7_200 => format!("{} minutes", seconds / 60),
         7_200..172_800 => format!("{} hours", seconds / 3_600),
         _ => format!("{} days", seconds / 86_400),

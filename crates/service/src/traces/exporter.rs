@@ -121,7 +121,8 @@ async fn drain(mut queue: Receiver<SpanData>, exporter: impl SpanExporter, endpo
                     let reason = ended.map_or("no answer in time".to_owned(), |result| {
                         result.err().map_or(String::new(), |error| error.to_string())
                     });
-                    tracing::warn!(%endpoint, %reason, "the collector takes no traces, so they are dropped: start it, or correct its address (tracing.endpoint, --traces)");
+                    tracing::warn!(%endpoint, %reason, "the collector takes no traces, so they are dropped: \
+                        start it, or correct its address (tracing.endpoint, --traces)");
                 }
             }
         }

@@ -69,7 +69,8 @@ pub enum TracerError {
     },
     /// The thread of the exporter.
     #[error(
-        "cannot start the thread that sends traces: {0}; allow more processes (ulimit -u), or leave tracing.endpoint out"
+        "cannot start the thread that sends traces: {0}; allow more processes (ulimit -u), or leave \
+         tracing.endpoint out"
     )]
     Start(#[from] std::io::Error),
 }

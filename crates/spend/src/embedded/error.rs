@@ -13,7 +13,7 @@ pub enum StoreError {
     #[error("another process has the double-spend store {} open: stop it, or use another directory", .0.display())]
     InUse(PathBuf),
     /// The system refused to read or write.
-    #[error("cannot {action} {}: {source}", .path.display())]
+    #[error("cannot {action} {}: {source}; check the disk, and that this user may write there", .path.display())]
     Io {
         /// What was tried: "read", "create", …
         action: &'static str,
@@ -54,7 +54,7 @@ pub enum StoreError {
         version: u32,
     },
     /// No thread for syncing could be started.
-    #[error("cannot start the double-spend store's sync thread: {0}")]
+    #[error("cannot start the double-spend store's sync thread: {0}; allow more processes (ulimit -u)")]
     Thread(io::Error),
 }
 

@@ -164,7 +164,8 @@ impl Embedded {
             return Ok(log);
         }
         let file = self.directory.create(epoch.key, &EpochLog::first_bytes(epoch)).map_err(|error| {
-            tracing::error!(%error, "cannot begin the spent records of a token key");
+            tracing::error!(%error, "cannot begin the spent records of a token key: its tokens are refused \
+                until this succeeds; check the disk");
             match error {
                 StoreError::Io { source, .. } => Unknown::from(source),
                 other => Unknown::Unavailable(other.kind()),

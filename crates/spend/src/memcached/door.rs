@@ -132,7 +132,8 @@ impl Door {
     pub(crate) fn failed(&self, reason: Unknown) {
         *self.failure.lock() = reason;
         if !self.lost.swap(true, Ordering::Relaxed) {
-            tracing::warn!(address = %self.address, %reason, "a connection to the double-spend store is lost");
+            tracing::warn!(address = %self.address, %reason, "a connection to the double-spend store is lost \
+                and is opened again; checks that need it are refused until then");
         }
     }
 
