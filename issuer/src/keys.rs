@@ -225,9 +225,11 @@ pub enum KeysError {
     #[error(transparent)]
     Directory(#[from] DataDirError),
     /// A file cannot be read.
-    #[error("cannot read {}: {source}; the issuer does not start without a key that it once published: make the \
-        file readable \
-         for its user, or restore it from a backup", path.display())]
+    #[error(
+        "cannot read {}: {source}; the issuer does not start without a key that it once published: make \
+         the file readable for its user, or restore it from a backup",
+        path.display()
+    )]
     Unreadable {
         /// The file or directory.
         path: PathBuf,

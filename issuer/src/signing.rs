@@ -44,7 +44,7 @@ impl SigningPool {
             .panic_handler(|_| {
                 tracing::error!(
                     "a signing thread panicked: its request is answered 500, others \
-                go on. Please report this line"
+                     go on. Please report this line"
                 )
             })
             .build()?;

@@ -134,7 +134,8 @@ fn remove_leftovers(directory: &Path) -> io::Result<()> {
 pub enum DataDirError {
     /// Another process holds the lock.
     #[error(
-        "another postern has the data directory {} open: stop it, or choose another directory with --data",
+        "another postern has the data directory {} open: stop it, or name another (--data; keys.directory of an \
+         issuer)",
         path.display()
     )]
     InUse {
@@ -143,7 +144,8 @@ pub enum DataDirError {
     },
     /// It could not be made, locked or read.
     #[error(
-        "cannot use the data directory {}: {source}; name one that you may write to with --data", path.display()
+        "cannot use the data directory {}: {source}; name one that this user may write to (--data; keys.directory of an \
+         issuer)", path.display()
     )]
     Unusable {
         /// The directory.
@@ -212,7 +214,8 @@ mod tests {
         assert_eq!(
             refused.to_string(),
             format!(
-                "another postern has the data directory {} open: stop it, or choose another directory with --data",
+                "another postern has the data directory {} open: stop it, or name another (--data; keys.directory of an \
+                 issuer)",
                 path.display()
             )
         );
