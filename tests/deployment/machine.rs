@@ -3,7 +3,6 @@
 use super::examples::all;
 use super::{deploy, read, seconds};
 use postern_service::exit;
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;

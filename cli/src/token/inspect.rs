@@ -55,14 +55,14 @@ struct Line {
 /// wrong do not hide the others.
 fn lines(mut input: Box<dyn BufRead>) -> Result<(), Failure> {
     let mut number = 0;
-    let mut next = || next_line(input.as_mut(), &mut number).map_err(|error| Failure::runtime(error));
+    let mut next = || next_line(input.as_mut(), &mut number).map_err(Failure::runtime);
     let Some(first) = next()? else { return one("", true) };
     let Some(second) = next()? else { return one(&first.text, true) };
     let (mut line, mut queued, mut wrong, mut seen) = (first, Some(second), 0, 0);
     loop {
         seen += 1;
         let shown = match postern_token::inspect(&line.text) {
-            Ok(inspection) => write!(io::stdout(), "Line {}: {inspection}\n", line.number),
+            Ok(inspection) => writeln!(io::stdout(), "Line {}: {inspection}", line.number),
             Err(error) => {
                 wrong += 1;
                 let _ = io::stdout().flush(); // in the order of the lines, where both go to one place

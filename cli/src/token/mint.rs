@@ -21,8 +21,7 @@ const OLD_KEY_VARIABLE: &str = "POSTERN_API_KEY";
 
 /// Mints tokens and writes them.
 pub(crate) async fn mint(args: Mint) -> Result<(), Failure> {
-    let issuer = IssuerClient::new(&args.issuer, api_key(&args)?, args.ca.clone())
-        .map_err(|error| Failure::usage(error))?;
+    let issuer = IssuerClient::new(&args.issuer, api_key(&args)?, args.ca.clone()).map_err(Failure::usage)?;
     let challenge = match &args.gateway {
         Some(gateway) => fetch_challenge(gateway, args.ca.as_deref()).await.map_err(no_challenge)?,
         None => originless(&args.issuer)?,
