@@ -5,6 +5,7 @@
 pub mod admin;
 pub mod collector;
 pub mod daemon;
+pub mod disk;
 pub mod jaeger;
 pub mod ledger;
 pub mod memcached;
@@ -14,10 +15,14 @@ pub mod prometheus;
 pub mod proxy;
 pub mod relay;
 pub mod router;
+pub mod site;
 pub mod target;
 pub mod tls;
 pub mod tokens;
+pub mod unit;
 pub mod up;
+pub mod users;
+pub mod windows;
 
 use std::future::Future;
 use std::time::Duration;

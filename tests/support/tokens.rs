@@ -1,6 +1,7 @@
 //! Tokens as the binary mints them and as the agent keeps them.
 
 use super::process::run;
+use super::unit::Unit;
 use postern_token::Token;
 use postern_token::header::{Presentation, parse_authorization};
 use std::path::Path;
@@ -35,4 +36,17 @@ pub fn in_wallet(path: &Path) -> Vec<Token> {
         Token::parse(&slot[16..16 + length]).unwrap()
     };
     slots.map(token).collect()
+}
+
+/// Mints for an account: how many came, or the status of the issuer's refusal.
+pub fn mint_with(issuer: &Unit, gateway: &Unit, api_key: &str, count: usize) -> Result<usize, u16> {
+    let (issuer, gateway) = (format!("http://{}", issuer.address), format!("http://{}", gateway.address));
+    let count = count.to_string();
+    let args = ["token", "mint", "--issuer", &issuer, "--gateway", &gateway, "--api-key", api_key];
+    let ended = run(args.into_iter().chain(["--count", &count]));
+    if ended.code == Some(0) {
+        return Ok(ended.stdout.lines().count());
+    }
+    let (_, rest) = ended.stderr.split_once(" answered ").unwrap_or_else(|| panic!("{ended:#?}"));
+    Err(rest[..3].parse().unwrap())
 }

@@ -1,0 +1,284 @@
+//! An installation as an operator has it: an issuer with its accounts, gateways over one memory, agents, each from a
+//! configuration file and on an address that stays the same over restarts.
+
+use super::unit::Unit;
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::TempDir;
+
+/// What an installation is like. Key times are whole seconds, as they are on the wire.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub rotate_every: u64,
+    pub publish_ahead: u64,
+    pub redeem_for: u64,
+    /// How often gateways ask for the issuer's keys.
+    pub poll: &'static str,
+    pub removed_grace: &'static str,
+    /// An account for each agent, with this quota. `None`: the issuer is open.
+    pub quota: Option<&'static str>,
+    /// Where the gateways' memory is.
+    pub store: Vec<String>,
+    pub gateways: usize,
+    pub agents: Vec<AgentPlan>,
+}
+
+/// An agent, and how it keeps its wallet.
+#[derive(Clone, Copy, Debug)]
+pub struct AgentPlan {
+    pub name: &'static str,
+    /// The gateways it uses, counted from 0, in order of preference.
+    pub gateways: &'static [usize],
+    pub low: usize,
+    pub high: usize,
+}
+
+impl Default for Plan {
+    /// One gateway without a store address, keys of a day.
+    fn default() -> Self {
+        Self {
+            rotate_every: 86_400,
+            publish_ahead: 3_600,
+            redeem_for: 3_600,
+            poll: "1s",
+            removed_grace: "1h",
+            quota: None,
+            store: Vec::new(),
+            gateways: 1,
+            agents: Vec::new(),
+        }
+    }
+}
+
+impl AgentPlan {
+    /// As its unit is called.
+    pub fn unit(&self) -> String {
+        format!("agent {}", self.name)
+    }
+
+    /// Whether it has no gateway but this one.
+    pub fn depends_on(&self, gateway: usize) -> bool {
+        self.gateways == [gateway]
+    }
+}
+
+/// A running installation.
+pub struct Site {
+    pub issuer: Unit,
+    pub gateways: Vec<Unit>,
+    pub agents: Vec<Unit>,
+    pub plan: Plan,
+    /// Keeps the loopback address ours.
+    _address: TcpListener,
+    home: TempDir,
+}
+
+/// Ports on the installation's own loopback address: nothing else binds there, so a restarted daemon finds its port free.
+const CLAIM: u16 = 7_000;
+const ISSUER: u16 = 8_081;
+const GATEWAY: u16 = 8_100;
+const AGENT: u16 = 8_200;
+const ADMIN: u16 = 1_000;
+
+impl Site {
+    /// Writes the configurations. Nothing runs yet.
+    pub fn new(plan: Plan) -> Self {
+        let home = TempDir::new().unwrap();
+        let claim = own_address();
+        let at = |port| SocketAddr::from((claim.local_addr().unwrap().ip(), port));
+        let unit = |kind, name: String, folder: &Path, port: u16| {
+            std::fs::create_dir(folder).unwrap();
+            Unit::new(kind, name, folder.join("config.toml"), at(port), at(port + ADMIN))
+        };
+        let issuer = unit("issuer", "issuer".into(), &home.path().join("issuer"), ISSUER);
+        let gateways = (0..plan.gateways).map(|index| {
+            let name = format!("gateway {}", index + 1);
+            unit("gateway", name, &home.path().join(format!("gateway-{}", index + 1)), GATEWAY + index as u16)
+        });
+        let gateways = gateways.collect();
+        let agents = plan.agents.iter().enumerate().map(|(index, agent)| {
+            let folder = home.path().join(format!("agent-{}", agent.name));
+            unit("client", agent.unit(), &folder, AGENT + index as u16)
+        });
+        let agents = agents.collect();
+        let site = Self { issuer, gateways, agents, plan, _address: claim, home };
+        for agent in &site.plan.agents {
+            std::fs::create_dir(site.wallet_folder(agent.name)).unwrap();
+        }
+        site.configure();
+        site
+    }
+
+    /// Starts everything, in the order in which each can be ready.
+    pub async fn started(plan: Plan) -> Self {
+        let site = Self::new(plan);
+        for unit in site.units() {
+            unit.start();
+            unit.listening().await;
+            // An agent that keeps no token ready may not call itself ready before it is used.
+            if !site.plan.agents.iter().any(|agent| agent.low == 0 && unit.name == agent.unit()) {
+                unit.ready().await;
+            }
+        }
+        site
+    }
+
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// All daemons: the issuer, then gateways, then agents.
+    pub fn units(&self) -> impl Iterator<Item = &Unit> {
+        std::iter::once(&self.issuer).chain(&self.gateways).chain(&self.agents)
+    }
+
+    pub fn agent(&self, name: &str) -> &Unit {
+        let index = self.plan.agents.iter().position(|agent| agent.name == name);
+        &self.agents[index.unwrap_or_else(|| panic!("there is no agent {name:?}"))]
+    }
+
+    /// The folder of an agent's wallet, apart from its configuration.
+    pub fn wallet_folder(&self, name: &str) -> PathBuf {
+        self.home().join(format!("agent-{name}")).join("state")
+    }
+
+    pub fn wallet(&self, name: &str) -> PathBuf {
+        self.wallet_folder(name).join("wallet")
+    }
+
+    /// The issuer's keys and counts.
+    pub fn keys(&self) -> PathBuf {
+        self.home().join("issuer").join("keys")
+    }
+
+    /// SIGTERM for all, agents first.
+    pub fn terminate(&self) {
+        let running: Vec<_> = self.units().filter(|unit| unit.is_running()).collect();
+        for unit in running.into_iter().rev() {
+            let ended = unit.terminate();
+            assert_eq!(ended.code, Some(0), "{}: {ended:#?}", unit.name);
+        }
+    }
+
+    fn configure(&self) {
+        write(&self.issuer, &self.issuer_config(&self.plan.agents));
+        for gateway in &self.gateways {
+            write(gateway, &self.gateway_config(gateway, self.plan.removed_grace));
+        }
+        for (agent, unit) in self.plan.agents.iter().zip(&self.agents) {
+            write(unit, &self.agent_config(agent, unit));
+        }
+    }
+
+    /// The issuer's configuration with accounts for `agents`, when the plan has accounts.
+    pub fn issuer_config(&self, agents: &[AgentPlan]) -> String {
+        let Plan { rotate_every, publish_ahead, redeem_for, quota, .. } = &self.plan;
+        let mut text = listen(&self.issuer);
+        write!(
+            text,
+            "[keys]\ndirectory = {:?}\nrotate_every = \"{rotate_every}s\"\npublish_ahead = \"{publish_ahead}s\"\n\
+             redeem_for = \"{redeem_for}s\"\n",
+            self.keys()
+        )
+        .unwrap();
+        for agent in agents {
+            let Some(quota) = quota else { break };
+            let hash = sha256(&api_key(agent.name));
+            write!(
+                text,
+                "[[accounts]]\nname = \"{}\"\nkey_sha256 = \"{hash}\"\nquota = \"{quota}\"\n",
+                agent.name
+            )
+            .unwrap();
+        }
+        text
+    }
+
+    /// A gateway's configuration with this `removed_grace`. Two workers; deadlines that a busy machine keeps.
+    pub fn gateway_config(&self, gateway: &Unit, removed_grace: &str) -> String {
+        let Plan { poll, store, .. } = &self.plan;
+        let kind = if store.is_empty() { "embedded" } else { "memcached" };
+        let spent = gateway.config.with_file_name("spent");
+        format!(
+            "{}workers = 2
+[issuer]
+directory = \"http://{}/.well-known/private-token-issuer-directory\"
+poll = \"{poll}\"
+removed_grace = \"{removed_grace}\"
+[challenge]
+issuer_name = \"issuer.example\"
+origin = \"proxy.example\"
+[store]
+kind = \"{kind}\"
+path = {spent:?}
+[store.memcached]
+addresses = {store:?}
+timeout = \"1s\"
+connect_timeout = \"1s\"
+[egress]
+private = true
+ports = \"any\"
+[drain]
+deadline = \"5s\"
+",
+            listen(gateway),
+            self.issuer.address
+        )
+    }
+
+    fn agent_config(&self, agent: &AgentPlan, unit: &Unit) -> String {
+        let AgentPlan { name, gateways, low, high } = agent;
+        let key = match self.plan.quota {
+            Some(_) => format!("api_key = \"{}\"\n", api_key(name)),
+            None => String::new(),
+        };
+        let urls = gateways.iter().map(|index| format!("http://{}", self.gateways[*index].address));
+        let urls: Vec<String> = urls.collect();
+        let url = if let [one] = &urls[..] { format!("{one:?}") } else { format!("{urls:?}") };
+        format!(
+            "{}[gateway]\nurl = {url}\n[issuer]\nurl = \"http://{}\"\n{key}[wallet]\npath = {:?}\nlow = {low}\n\
+             high = {high}\n[drain]\ndeadline = \"5s\"\n",
+            listen(unit),
+            self.issuer.address,
+            self.wallet(name)
+        )
+    }
+}
+
+/// Writes a daemon's configuration; a running one does not read it until it is told.
+pub fn write(unit: &Unit, text: &str) {
+    std::fs::write(&unit.config, text).unwrap();
+}
+
+fn listen(unit: &Unit) -> String {
+    format!("[listen]\naddress = \"{}\"\nadmin = \"{}\"\n", unit.address, unit.admin)
+}
+
+/// An API key that nobody guesses from the account's name, and that every run gives again.
+pub fn api_key(account: &str) -> String {
+    sha256(&format!("an API key of the cross-process tests for {account}"))
+}
+
+/// The recipe of `docs/configuration.md`: `printf %s "$KEY" | sha256sum`.
+pub fn sha256(text: &str) -> String {
+    let output =
+        Command::new("sh").args(["-c", "printf %s \"$1\" | sha256sum", "sh", text]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()[..64].to_owned()
+}
+
+/// A loopback address of this installation alone, claimed by a listener on it.
+fn own_address() -> TcpListener {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let mixed = std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let [_, second, third, fourth] = mixed.to_be_bytes();
+        // 127.0.0.0/16 is where everyone else is.
+        let address = Ipv4Addr::new(127, second | 64, third, fourth.clamp(1, 254));
+        if let Ok(claim) = TcpListener::bind((address, CLAIM)) {
+            return claim;
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Users of agents: programs that open one tunnel after another, and what each of them got.
+
+use super::proxy::{connect, dial, echoes};
+use super::unit::Unit;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::io::AsyncReadExt;
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+/// Longer than any deadline of an agent: its user has an answer by then.
+const LONGEST: Duration = Duration::from_secs(90);
+
+/// What a user got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// 200, and bytes went there and back.
+    Tunnel,
+    /// 200, and the tunnel broke before the bytes were back.
+    Broken(String),
+    /// Another status, and the sentence that came with it.
+    Refusal(u16, String),
+    /// No answer: the agent does not listen, or ended.
+    Nothing(String),
+}
+
+/// One request of a user.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    pub agent: String,
+    pub began: Duration,
+    pub ended: Duration,
+    pub got: Got,
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { agent, began, ended, got } = self;
+        let (began, took) = (began.as_secs_f64(), (*ended - *began).as_secs_f64());
+        match got {
+            Got::Tunnel => write!(f, "{began:7.2} s {agent}: a tunnel after {took:.2} s"),
+            Got::Broken(why) => write!(f, "{began:7.2} s {agent}: 200, and then it broke: {why}"),
+            Got::Refusal(status, said) => {
+                write!(f, "{began:7.2} s {agent}: {status} after {took:.2} s: {said}")
+            }
+            Got::Nothing(why) => write!(f, "{began:7.2} s {agent}: no answer: {why}"),
+        }
+    }
+}
+
+/// Everything that users did.
+#[derive(Clone)]
+pub struct Users {
+    clock: Instant,
+    target: SocketAddr,
+    attempts: Arc<Mutex<Vec<Attempt>>>,
+}
+
+/// A program that opens tunnels until it is stopped.
+pub struct Program {
+    turn: Arc<Turn<()>>,
+    running: JoinHandle<()>,
+}
+
+impl Users {
+    /// Users whose tunnels lead to the echo at `target`. Moments are counted from now.
+    pub fn of(target: SocketAddr) -> Self {
+        Self { clock: Instant::now(), target, attempts: Arc::default() }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    /// One tunnel through `agent`; what came of it is also kept.
+    pub async fn ask(&self, agent: &Unit) -> Attempt {
+        self.ask_at(&agent.name, agent.address).await
+    }
+
+    async fn ask_at(&self, name: &str, agent: SocketAddr) -> Attempt {
+        let began = self.now();
+        let got = match timeout(LONGEST, tunnel(agent, self.target)).await {
+            Ok(Ok(got)) => got,
+            Ok(Err(error)) => Got::Nothing(error.to_string()),
+            Err(_) => Got::Nothing(format!("not within {LONGEST:?}")),
+        };
+        let attempt = Attempt { agent: name.to_owned(), began, ended: self.now(), got };
+        self.attempts.lock().unwrap().push(attempt.clone());
+        attempt
+    }
+
+    /// A program that uses `agent`: a tunnel, `pause`, a tunnel, and so on.
+    pub fn program(&self, agent: &Unit, pause: Duration) -> Program {
+        let (users, name, address) = (self.clone(), agent.name.clone(), agent.address);
+        let turn = Arc::new(Turn::new(()));
+        let mine = turn.clone();
+        let running = tokio::spawn(async move {
+            loop {
+                let held = mine.lock().await;
+                users.ask_at(&name, address).await;
+                drop(held);
+                sleep(pause).await;
+            }
+        });
+        Program { turn, running }
+    }
+
+    pub fn attempts(&self) -> Vec<Attempt> {
+        self.attempts.lock().unwrap().clone()
+    }
+
+    /// How many tunnels the users of one agent had: answers of 200, also those that broke later.
+    pub fn tunnels(&self, agent: &str) -> usize {
+        let opened = |attempt: &&Attempt| matches!(attempt.got, Got::Tunnel | Got::Broken(_));
+        self.attempts.lock().unwrap().iter().filter(|attempt| attempt.agent == agent).filter(opened).count()
+    }
+
+    /// Fails unless every attempt was a tunnel.
+    pub fn assert_all_served(&self, what: &str) {
+        let attempts = self.attempts();
+        let others: Vec<_> = attempts.iter().filter(|attempt| attempt.got != Got::Tunnel).collect();
+        assert!(!attempts.is_empty(), "{what}: no user asked for anything");
+        assert!(others.is_empty(), "{what}: {}", refusals(&others, attempts.len()));
+    }
+}
+
+/// How many of how many, for which agents, and the first sentences.
+pub fn refusals(refused: &[&Attempt], all: usize) -> String {
+    let mut text = format!("{} of {all} requests were not served:\n", refused.len());
+    let mut by_sentence: Vec<(String, usize, &Attempt)> = Vec::new();
+    for attempt in refused {
+        let kind = format!("{} {:?}", attempt.agent, attempt.got);
+        match by_sentence.iter_mut().find(|(known, ..)| *known == kind) {
+            Some((_, count, _)) => *count += 1,
+            None => by_sentence.push((kind, 1, attempt)),
+        }
+    }
+    for (_, count, first) in by_sentence.iter().take(12) {
+        text += &format!("  {count} times, first at {first}\n");
+    }
+    text
+}
+
+impl Program {
+    /// Lets the request under way end, and none begin for as long as the value lives.
+    pub async fn paused(&self) -> OwnedMutexGuard<()> {
+        self.turn.clone().lock_owned().await
+    }
+
+    /// Lets the request under way end, and no other begin.
+    pub async fn stop(self) {
+        let _held = self.turn.lock().await;
+        self.running.abort();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+/// A tunnel to `target` as curl opens it, used once.
+async fn tunnel(agent: SocketAddr, target: SocketAddr) -> io::Result<Got> {
+    let mut stream = dial(agent).await?;
+    let head = connect(&mut stream, &target.to_string(), None).await?;
+    if head.status != 200 {
+        let length = head.value("content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await?;
+        return Ok(Got::Refusal(head.status, String::from_utf8_lossy(&body).trim().to_owned()));
+    }
+    Ok(match echoes(&mut stream, b"there and back").await {
+        Ok(()) => Got::Tunnel,
+        Err(error) => Got::Broken(error.to_string()),
+    })
+}
