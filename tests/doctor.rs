@@ -91,10 +91,49 @@ fn a_gateway_configuration_is_loaded_and_both_are_checked() {
     );
 }
 
+/// Bare `doctor` in `folder`.
+fn bare(folder: &Path) -> Ended {
+    let mut command = command(["doctor"]);
+    command.current_dir(folder);
+    Postern::start(command).ended()
+}
+
 #[test]
-fn without_a_file_it_says_what_it_can_do() {
-    let ended = doctor(&[]);
-    ended.assert_failed(2, &["--config <FILE>", "--mcrouter-config <FILE>", "Check configurations"]);
+fn without_an_argument_it_looks_at_this_machine_and_says_so_in_some_lines() {
+    let home = TempDir::new().unwrap();
+    let text = "[issuer]\ndirectory = \"http://127.0.0.1:1/\"\n[challenge]\nissuer_name = \"i.example\"\norigin = \"o.example\"\n";
+    std::fs::write(home.path().join("gateway.toml"), text).unwrap();
+    std::fs::write(home.path().join("postern-old.toml"), format!("{text}[nonsense]\n")).unwrap();
+    std::fs::write(home.path().join("other.toml"), "[").unwrap();
+    std::fs::create_dir(home.path().join("postern-data")).unwrap();
+    let ended = bare(home.path());
+    assert_eq!(ended.code, Some(70), "{ended:#?}");
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    assert!((4..15).contains(&lines.len()), "{ended:#?}");
+    assert!(lines.iter().all(|line| ["well  ", "look  ", "bad   "].contains(&&line[..6])), "{ended:#?}");
+    let has =
+        |start: &str, part: &str| lines.iter().any(|line| line.starts_with(start) && line.contains(part));
+    assert!(has("well  file     ./gateway.toml", "a gateway can be started with it"), "{ended:#?}");
+    assert!(has("bad   file     ./postern-old.toml: a gateway would not start", "nonsense"), "{ended:#?}");
+    assert!(has("", " machine  ") && has("", " data     "), "{ended:#?}");
+    assert!(!ended.stdout.contains("other.toml"), "{ended:#?}");
+    assert!(ended.stderr.contains(" bad: the lines above say what to do"), "{ended:#?}");
+
+    std::fs::remove_file(home.path().join("postern-old.toml")).unwrap();
+    let ended = bare(home.path());
+    let is_bad = ended.stdout.lines().any(|line| line.starts_with("bad ")); // something else on this machine
+    assert_eq!(ended.code, Some(if is_bad { 70 } else { 0 }), "{ended:#?}");
+}
+
+#[test]
+fn its_help_is_short_and_that_of_a_plan_has_the_rest() {
+    let help = doctor(&["--help"]);
+    help.assert_stopped();
+    assert!(help.stdout.contains("--config <FILE>") && help.stdout.contains("--plan"), "{help:#?}");
+    assert!(!help.stdout.contains("--lifetime") && help.stdout.lines().count() < 45, "{help:#?}");
+    let plan = doctor(&["--plan", "--help"]);
+    plan.assert_stopped();
+    assert!(plan.stdout.contains("--lifetime"), "{plan:#?}");
     doctor(&["--mcrouter"]).assert_failed(2, &["--mcrouter"]);
 }
 

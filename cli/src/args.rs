@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::doctor::{bandwidth, rate};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use postern_service::config::address::argument;
 use postern_service::config::{Size, Span};
 use serde::Serialize;
@@ -18,6 +18,28 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// The command line of this process. Ends it when there is only help to be shown.
+    pub(crate) fn read() -> Self {
+        let wants_plan = std::env::args_os().any(|argument| argument == "--plan");
+        let matches = command(wants_plan).get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// The command line. What a plan takes is long, and shown only to those who plan.
+fn command(shows_plan: bool) -> clap::Command {
+    Cli::command().mut_subcommand("doctor", |doctor| {
+        doctor.mut_args(|argument| {
+            let is_planned = argument.get_help_heading() == Some(PLAN_HEADING);
+            argument.hide(is_planned && !shows_plan)
+        })
+    })
+}
+
+/// Above the arguments of a plan.
+const PLAN_HEADING: &str = "With --plan";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run issuer, gateway and agent in one process on loopback, to try the system or to develop against it
@@ -31,8 +53,7 @@ pub(crate) enum Command {
     /// Get tokens, or look into one
     #[command(subcommand)]
     Token(Token),
-    /// Check configurations without starting anything, or what runs; plan a fleet
-    #[command(arg_required_else_help = true)]
+    /// Look at this machine and what runs on it; check configurations without starting anything; plan a fleet
     Doctor(Doctor),
 }
 
@@ -73,13 +94,17 @@ pub(crate) struct Up {
     pub(crate) traces: Option<String>,
 }
 
-/// Check configurations without starting anything, or a process that runs; or plan a fleet.
+/// Look at this machine and whatever of Postern is on it; or check what is named: a configuration, a process; or plan a
+/// fleet.
 ///
-/// Exit code 0 when nothing is refused, 64 when a configuration is, 70 when a link is bad, a process is not ready, or
-/// nothing answers.
+/// Without an argument it looks at the default admin ports of this machine, at gateway.toml, issuer.toml, client.toml and
+/// postern*.toml here and in /etc/postern, and at ./postern-data. `postern doctor --plan --help` has what a plan takes.
+///
+/// Exit code 0 when nothing is refused, 64 when a configuration is, 70 when something on this machine or a link is bad, a
+/// process is not ready, or nothing answers.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// A gateway's configuration file (TOML), with the environment variables as they are now
+    /// A gateway's, issuer's or agent's configuration file (TOML), with the environment variables as they are now
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// An mcrouter configuration file: can an `add` of a spent token be admitted twice under its routes?
@@ -99,9 +124,18 @@ pub(crate) struct Doctor {
     pub(crate) planned: Plan,
 }
 
+impl Doctor {
+    /// Whether nothing is asked for in particular.
+    pub(crate) fn names_nothing(&self) -> bool {
+        let Self { config, mcrouter_config, links, ready, plan, planned: _ } = self;
+        let files = config.is_some() || mcrouter_config.is_some();
+        !files && links.is_none() && ready.is_none() && !plan
+    }
+}
+
 /// What `--plan` plans for.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "With --plan")]
+#[command(next_help_heading = PLAN_HEADING)]
 pub(crate) struct Plan {
     /// Requests a second, each a tunnel and a token: "10000", "50k", "1M"
     #[arg(long, value_name = "N", requires = "plan", value_parser = rate)]
@@ -223,10 +257,9 @@ pub(crate) struct Inspect {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
+        [true, false].into_iter().for_each(|shows_plan| command(shows_plan).debug_assert());
     }
 }

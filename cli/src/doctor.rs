@@ -1,8 +1,9 @@
-//! `postern doctor`: what is wrong with a configuration, before it is used; whether a running process is ready, and
-//! which of its links is bad; how many machines a fleet needs.
+//! `postern doctor`: what is wrong with this machine and what runs on it, with a configuration before it is used, with the
+//! links of a running process; how many machines a fleet needs.
 
 mod config;
 mod links;
+mod machine;
 mod plan;
 mod ready;
 
@@ -20,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Checks everything that is named; the findings go to standard output, what was refused is the failure.
 pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
+    if doctor.names_nothing() {
+        return machine::check().await;
+    }
     let config = doctor.config.as_deref().map_or(Ok(()), config::check);
     let mcrouter = doctor.mcrouter_config.as_deref().map_or(Ok(()), mcrouter_config);
     let links = match &doctor.links {

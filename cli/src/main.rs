@@ -9,14 +9,13 @@ mod token;
 mod up;
 
 use args::{Cli, Command, Token};
-use clap::Parser;
 use failure::Failure;
 use postern_service::exit;
 use std::process::ExitCode;
 use tokio::runtime::{Builder, Runtime};
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    match run(Cli::read().command) {
         Ok(()) => ExitCode::from(exit::STOPPED),
         Err(failure) => {
             eprintln!("postern: {}", failure.sentence);

@@ -162,11 +162,12 @@ mod tests {
         let watching = health.watch_overload(&recorder);
         let mut watching = std::pin::pin!(watching);
         let mut seen = Vec::new();
+        let _ = tokio::time::timeout(Duration::from_millis(1), &mut watching).await; // it has begun to count
         for has_refusals in [true, true, false] {
             if has_refusals {
                 refusals();
             }
-            let _ = tokio::time::timeout(WINDOW + Duration::from_millis(1), &mut watching).await;
+            let _ = tokio::time::timeout(WINDOW, &mut watching).await;
             seen.push(readiness.degraded().len());
         }
         assert_eq!(seen, [1, 1, 0]);

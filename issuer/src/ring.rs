@@ -106,12 +106,13 @@ impl Ring {
     /// is finished by its own thread and found by the next start.
     pub(crate) async fn keep_turning(&self, mut store: KeyStore, health: &Health) {
         self.tell(&store, Ok(()), health);
+        let mut longest = MAX_WAIT;
         loop {
             let now = UnixSeconds::now();
             let wait = now.until(self.document().changes_at);
             // Changes are at whole seconds and `now` is cut to one: it may be up to a second nearer than it seems,
             // and looking in vain once a second costs nothing.
-            let wait = tokio::time::sleep(wait.clamp(Duration::from_secs(1), MAX_WAIT));
+            let wait = tokio::time::sleep(wait.clamp(Duration::from_secs(1), longest));
             tokio::select! {
                 () = wait => {}
                 () = self.rescheduled.notified() => {}
@@ -120,12 +121,9 @@ impl Ring {
             let Some((back, turned)) = self.turn(store, UnixSeconds::now()).await else {
                 return std::future::pending().await;
             };
-            let has_failed = turned.is_err();
+            longest = if turned.is_err() { RETRY } else { MAX_WAIT };
             self.tell(&back, turned, health);
             store = back;
-            if has_failed {
-                tokio::time::sleep(RETRY).await;
-            }
         }
     }
 

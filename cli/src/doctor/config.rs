@@ -18,6 +18,14 @@ enum Kind {
     Client,
 }
 
+/// A file that a start would not refuse.
+pub(super) struct Examined {
+    /// The daemon that it is for, with its article.
+    pub(super) name: &'static str,
+    /// What is odd about the environment.
+    pub(super) warnings: Vec<String>,
+}
+
 impl Kind {
     const ALL: [Self; 3] = [Self::Gateway, Self::Issuer, Self::Client];
 
@@ -58,35 +66,40 @@ impl Kind {
 
 /// Finds what a start would refuse, and says for which daemon the file is.
 pub(super) fn check(path: &Path) -> Result<(), Failure> {
-    let kind = Kind::of(path)?;
-    let checked = match kind {
-        Kind::Gateway => examine(path, postern_gateway::check),
-        Kind::Issuer => examine(path, postern_issuer::check),
-        Kind::Client => examine(path, postern_client::check),
-    };
-    let name = kind.name();
-    let place = path.display();
-    checked.map_err(|failure| {
-        Failure::new(
-            failure.code,
-            format_args!("{place} is for {name}, which would not start: {}", failure.sentence),
-        )
-    })?;
+    let Examined { name, warnings } = examine(path)?;
+    for warning in warnings {
+        println!("warning: {warning}");
+    }
     println!(
-        "{place}: {name} can be started with it: keys, addresses, certificates and files are in order. Whether its ports \
-         are free, and what it needs over the network, was not tried."
+        "{}: {name} can be started with it: keys, addresses, certificates and files are in order. Whether its ports are \
+         free, and what it needs over the network, was not tried.",
+        path.display()
     );
     Ok(())
 }
 
-fn examine<T, E>(path: &Path, check: impl Fn(&T) -> Result<(), E>) -> Result<(), Failure>
+/// Loads the file as its daemon does, and checks what the daemon checks before it listens.
+pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
+    let kind = Kind::of(path)?;
+    let name = kind.name();
+    let checked = match kind {
+        Kind::Gateway => load(path, postern_gateway::check),
+        Kind::Issuer => load(path, postern_issuer::check),
+        Kind::Client => load(path, postern_client::check),
+    };
+    let refused = |failure: Failure| {
+        let place = path.display();
+        Failure::new(failure.code, format_args!("{place}: {name} would not start: {}", failure.sentence))
+    };
+    Ok(Examined { name, warnings: checked.map_err(refused)? })
+}
+
+fn load<T, E>(path: &Path, check: impl Fn(&T) -> Result<(), E>) -> Result<Vec<String>, Failure>
 where
     T: DeserializeOwned + Serialize + JsonSchema,
     Failure: From<E>,
 {
     let (config, file) = config::open::<T>(path, environment())?;
-    for warning in file.warnings() {
-        println!("warning: {warning}");
-    }
-    Ok(check(&config)?)
+    check(&config)?;
+    Ok(file.warnings().to_vec())
 }

@@ -32,6 +32,29 @@ struct Table {
 /// Link, address, attempts, lost, the lost share of the last ten minutes, p50 and p99 of the same in seconds.
 type Row = (String, String, u64, u64, Option<f64>, Option<f64>, Option<f64>);
 
+/// The daemons in the process whose admin address is `admin`, such as "gateway".
+pub(super) async fn daemons(admin: &str) -> Result<String, Failure> {
+    let sections = snapshot(&format!("{admin}/live.json")).await?.sections;
+    let has = |id: &str| sections.iter().any(|section| section.id == id);
+    let found = [("checks", "gateway"), ("issuer", "issuer"), ("agent", "agent")].into_iter();
+    let found: Vec<&str> = found.filter(|(id, _)| has(id)).map(|(_, name)| name).collect();
+    Ok(match found.as_slice() {
+        [] => "process".to_owned(),
+        [one] => (*one).to_owned(),
+        _ => "up".to_owned(),
+    })
+}
+
+/// The links of a process that lose more than they may.
+pub(super) async fn bad(admin: &str) -> Result<Vec<String>, Failure> {
+    let rows = links(&format!("{admin}/live.json")).await?;
+    Ok(rows.into_iter().filter(is_bad).map(|(link, address, ..)| format!("{link} {address}")).collect())
+}
+
+fn is_bad(row: &Row) -> bool {
+    row.4.unwrap_or(0.0) > BAD
+}
+
 /// Prints the table; a failure names the links that are bad.
 pub(super) async fn check(admin: &str) -> Result<(), Failure> {
     let admin = admin.trim_end_matches('/');
@@ -47,7 +70,11 @@ pub(super) async fn check(admin: &str) -> Result<(), Failure> {
         "link", "address", "attempts", "lost", "10 min", "p50", "p99"
     );
     let mut bad = Vec::new();
-    for (link, address, attempts, lost, share, p50, p99) in rows {
+    for row in rows {
+        if is_bad(&row) {
+            bad.push(format!("{} {}", row.0, row.1));
+        }
+        let (link, address, attempts, lost, share, p50, p99) = row;
         let share = share.unwrap_or(0.0);
         println!(
             "{link:<8}  {address:<28} {attempts:>10} {lost:>8} {:>7.2}% {:>9} {:>9}",
@@ -55,9 +82,6 @@ pub(super) async fn check(admin: &str) -> Result<(), Failure> {
             time(p50),
             time(p99)
         );
-        if share > BAD {
-            bad.push(format!("{link} {address}"));
-        }
     }
     if bad.is_empty() {
         return Ok(());
@@ -70,14 +94,21 @@ pub(super) async fn check(admin: &str) -> Result<(), Failure> {
 
 /// The rows of the link table.
 async fn links(url: &str) -> Result<Vec<Row>, Failure> {
-    let failed = |reason: String| unanswered(url, reason);
-    let body = fetch(url).await.map_err(failed)?;
-    let no_snapshot = |error: serde_json::Error| failed(format!("the answer is not a snapshot: {error}"));
-    let snapshot: Snapshot = serde_json::from_slice(&body).map_err(no_snapshot)?;
-    let found = snapshot.sections.into_iter().find(|section| section.id == "links");
-    let tables: Option<Vec<Table>> =
-        found.map(|section| serde_json::from_value(section.tables)).transpose().map_err(no_snapshot)?;
+    let found = snapshot(url).await?.sections.into_iter().find(|section| section.id == "links");
+    let tables: Option<Vec<Table>> = found
+        .map(|section| serde_json::from_value(section.tables))
+        .transpose()
+        .map_err(|error| no_snapshot(url, &error))?;
     Ok(tables.into_iter().flatten().flat_map(|table| table.rows).collect())
+}
+
+async fn snapshot(url: &str) -> Result<Snapshot, Failure> {
+    let body = fetch(url).await.map_err(|reason| unanswered(url, reason))?;
+    serde_json::from_slice(&body).map_err(|error| no_snapshot(url, &error))
+}
+
+fn no_snapshot(url: &str, error: &serde_json::Error) -> Failure {
+    unanswered(url, format_args!("the answer is not a snapshot: {error}"))
 }
 
 async fn fetch(url: &str) -> Result<Bytes, String> {

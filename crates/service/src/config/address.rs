@@ -48,10 +48,7 @@ pub enum AddressError {
 }
 
 /// The address that `text` stands for. Blocks on the resolver where it is a name other than `localhost`.
-///
-/// # Errors
-/// [`AddressError`] says what to write.
-pub fn resolve(text: &str) -> Result<SocketAddr, AddressError> {
+fn parse(text: &str) -> Result<SocketAddr, AddressError> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
@@ -70,12 +67,13 @@ pub fn resolve(text: &str) -> Result<SocketAddr, AddressError> {
     }
 }
 
-/// [`resolve`] for an argument of the command line, where nothing else says what is accepted.
+/// The address that an argument of the command line stands for. Blocks on the resolver where it is a name other than
+/// `localhost`.
 ///
 /// # Errors
 /// A sentence.
 pub fn argument(text: &str) -> Result<SocketAddr, String> {
-    resolve(text).map_err(|error| format!("{error}; write {ACCEPTED}"))
+    parse(text).map_err(|error| format!("{error}; write {ACCEPTED}"))
 }
 
 fn lookup(name: &str, port: u16) -> Result<SocketAddr, AddressError> {
@@ -90,7 +88,7 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        resolve(text).map(Self)
+        parse(text).map(Self)
     }
 }
 
@@ -117,7 +115,7 @@ impl JsonSchema for Address {
 /// Reads a `SocketAddr` as an [`Address`].
 ///
 /// # Errors
-/// As [`resolve`].
+/// As [`AddressError`] says.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     Address::deserialize(deserializer).map(|address| address.0)
 }
@@ -138,7 +136,7 @@ pub mod optional {
     /// Reads an address, where there is one.
     ///
     /// # Errors
-    /// As [`super::resolve`].
+    /// As [`super::AddressError`] says.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
         Ok(Option::<Address>::deserialize(deserializer)?.map(|address| address.0))
     }
@@ -165,7 +163,7 @@ mod tests {
             ("localhost:8119", "127.0.0.1:8119"),
             ("0.0.0.0:65535", "0.0.0.0:65535"),
         ] {
-            assert_eq!(resolve(text).unwrap().to_string(), resolved);
+            assert_eq!(parse(text).unwrap().to_string(), resolved);
         }
     }
 
@@ -184,10 +182,10 @@ mod tests {
             ("::1:8080", AddressError::Brackets),
             ("::1", AddressError::Brackets),
         ] {
-            assert_eq!(resolve(text).unwrap_err(), error, "{text}");
+            assert_eq!(parse(text).unwrap_err(), error, "{text}");
         }
         // Reserved for names that do not exist (RFC 6761, section 6.4).
-        let said = resolve("nowhere.invalid:80").unwrap_err().to_string();
+        let said = parse("nowhere.invalid:80").unwrap_err().to_string();
         assert!(said.starts_with("the name \"nowhere.invalid\" cannot be resolved ("), "{said}");
     }
 }
