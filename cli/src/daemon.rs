@@ -33,7 +33,7 @@ pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
 pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
     let (config, file) = config::open::<postern_client::Config>(path, environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
-    let process = start(config.log.format, admin, file.warnings()).await?;
+    let process = start(config.log.format, Some(admin), file.warnings()).await?;
     let agent = Agent::bind(config, &process.host).await?.reloading(file);
     tracing::info!("the agent listens on {}", agent.local_addr());
     let stopped = process.host.shutdown.clone();

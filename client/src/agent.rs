@@ -1,26 +1,33 @@
 //! The agent: one listener for HTTP and SOCKS5, and the task that keeps the wallet filled.
 
 use crate::answer::Refusal;
-use crate::config::{Config, ConfigProblem};
+use crate::config::{Config, ConfigProblem, GatewayConfig};
 use crate::gateway::{Gateway, GatewayUrlError};
+use crate::gateways::Gateways;
 use crate::mint::{IssuerClient, MintError};
 use crate::page;
 use crate::recorder::Recorder;
-use crate::refill::{Issuer, Refill};
+use crate::refill::Refill;
+use crate::reload::{self, Settings};
 use crate::remembered::Remembered;
-use crate::supply::{Current, Supply};
+use crate::report::Report;
+use crate::source::Source;
+use crate::supply::Supply;
 use crate::tunnel::Opener;
 use crate::wallet::{Wallet, WalletError};
 use crate::{http_proxy, socks};
+use postern_service::admin::Readiness;
 use postern_service::config::{ConfigFile, Reloader};
 use postern_service::drain::Shutdown;
 use postern_service::host::Host;
 use postern_service::listen::{self, BindError};
+use postern_service::live::Live;
 use postern_service::names::AgentOutcome;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
@@ -29,15 +36,13 @@ const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The keys of the configuration that take effect at once when it is read again; the others need a restart.
-const LIVE: [&str; 0] = [];
-
 /// The local agent, listening but not yet serving.
 pub struct Agent {
     listener: TcpListener,
     local: SocketAddr,
     desk: Arc<Desk>,
     refill: Refill,
+    settings: watch::Sender<Settings>,
     host: Host,
     reloader: Option<Reloader<Config>>,
 }
@@ -80,7 +85,9 @@ impl StartError {
 /// [`StartError`] says what to change.
 pub fn check(config: &Config) -> Result<(), StartError> {
     config.check()?;
-    Gateway::new(&config.gateway)?;
+    for url in config.gateway.url.list() {
+        Gateway::new(url, &config.gateway)?;
+    }
     let (issuer, ca) = (&config.issuer, config.issuer.ca.clone());
     match &issuer.url {
         Some(url) => IssuerClient::new(url, issuer.api_key.clone(), ca)?,
@@ -97,11 +104,11 @@ impl Agent {
     /// [`StartError`].
     pub async fn bind(config: Config, host: &Host) -> Result<Self, StartError> {
         check(&config)?;
-        let gateway = Arc::new(Gateway::new(&config.gateway)?.recorded(&host.live));
-        let issuer = Issuer::new(config.issuer, &host.live)?;
-        let (path, fsync, url) = (config.wallet.path.clone(), config.wallet.fsync, gateway.url().to_owned());
-        let opening =
-            spawn_blocking(move || Ok((Wallet::open(&path, fsync)?, Remembered::read(&path, &url))));
+        let gateways = gateways(&config.gateway, &host.live)?;
+        let source = Source::new(config.issuer.clone(), &host.live)?;
+        let (settings, changes) = watch::channel(Settings::of(&config));
+        let (path, fsync) = (config.wallet.path.clone(), config.wallet.fsync);
+        let opening = spawn_blocking(move || Ok((Wallet::open(&path, fsync)?, Remembered::read(&path))));
         let (wallet, remembered) = opening.await.unwrap_or_else(|error| {
             let (path, source) = (config.wallet.path, std::io::Error::other(error));
             Err(WalletError::Io { path, what: "open", source })
@@ -110,24 +117,21 @@ impl Agent {
         let local = listener.local_addr().unwrap_or(config.listen.address);
 
         let recorder = Arc::new(Recorder::new(wallet.shown().clone()));
-        let supply = Arc::new(Supply::new(wallet));
-        if let Some(current) = remembered.challenge().cloned().and_then(Current::new) {
-            supply.adopt(current);
-        }
-        let waters = (config.wallet.low, config.wallet.high);
-        let gate = host.readiness.gate("agent");
-        let shutdown = host.shutdown.clone();
-        let refill =
-            Refill::new(supply.clone(), gateway.clone(), issuer, remembered, waters, gate, recorder.clone());
-        page::add(&host.live, &recorder, waters);
+        let supply = Arc::new(Supply::new(wallet, recorder.clone()));
+        let gate = host.readiness.gate("gateway");
+        let gateways = Arc::new(Gateways::new(gateways, &remembered, supply.clone(), gate));
+        let report = Report::new(host.readiness.gate("agent"), recorder.clone());
+        page::add(&host.live, &recorder, changes.clone());
         let counted = Arc::downgrade(&recorder);
         host.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |recorder| recorder.tunnels()));
+        let refill = Refill::new(supply.clone(), gateways.clone(), source, remembered, changes, report);
         let desk = Arc::new(Desk {
-            opener: Opener { gateway, supply, recorder },
-            shutdown,
+            opener: Opener { gateways, supply, recorder },
+            shutdown: host.shutdown.clone(),
+            readiness: host.readiness.clone(),
             address: local.to_string(),
         });
-        Ok(Self { listener, local, desk, refill, host: host.clone(), reloader: None })
+        Ok(Self { listener, local, desk, refill, settings, host: host.clone(), reloader: None })
     }
 
     /// Reads `file`, which the configuration came from, again on SIGHUP.
@@ -150,9 +154,11 @@ impl Agent {
         // A drain that finds nothing tracked would be over before the last connections are accepted.
         let accepting = shutdown.tracker().token();
         if let Some(reloader) = self.reloader {
-            tokio::spawn(reload(reloader, shutdown.clone()));
+            tokio::spawn(reload::keep(reloader, self.settings, shutdown.clone()));
         }
         let refilling = tokio::spawn(self.refill.run(shutdown.clone()));
+        let gateways = self.desk.opener.gateways.clone();
+        let keeping = tokio::spawn(gateways.keep(self.desk.readiness.clone(), shutdown.clone()));
         let admit = |stream| {
             let (desk, shutdown) = (self.desk.clone(), shutdown.clone());
             self.desk.shutdown.tracker().spawn(async move {
@@ -167,10 +173,7 @@ impl Agent {
             match accepted {
                 Ok((stream, _)) => admit(stream),
                 Err(error) => {
-                    tracing::warn!(
-                        "the agent cannot accept a connection: {error}; it tries again. If this goes on, raise the \
-                         limit of open files (ulimit -n, LimitNOFILE)"
-                    );
+                    tracing::warn!("the agent cannot accept: {error}");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -179,26 +182,21 @@ impl Agent {
             waiting.for_each(admit);
         }
         drop(accepting);
-        // It ends with the stop. Should it have panicked, the log has it, and there is nothing left to be done here.
-        let _ = refilling.await;
+        // They end with the stop. Should one have panicked, the log has it, and there is nothing left to be done here.
+        let _ = (refilling.await, keeping.await);
     }
 }
 
-/// Reads the configuration again whenever that is asked for, until the stop.
-async fn reload(mut reloader: Reloader<Config>, shutdown: Shutdown) {
-    let reloading = async {
-        loop {
-            reloader.requested().await;
-            reloader.reload(&LIVE, check);
-        }
-    };
-    shutdown.until_stopped(reloading).await;
+fn gateways(config: &GatewayConfig, live: &Live) -> Result<Vec<Arc<Gateway>>, GatewayUrlError> {
+    let gateway = |url: &String| Ok(Arc::new(Gateway::new(url, config)?.recorded(live)));
+    config.url.list().iter().map(gateway).collect()
 }
 
 /// What every connection needs.
 pub(crate) struct Desk {
     pub(crate) opener: Opener,
     pub(crate) shutdown: Shutdown,
+    readiness: Readiness,
     /// Our own address, to be shown to people.
     pub(crate) address: String,
 }

@@ -1,6 +1,7 @@
 //! Every answer that is not a tunnel: one table from what went wrong to what HTTP and SOCKS5 say about it.
 
-use crate::gateway::{DialError, ExchangeError, Refused};
+use crate::gateway::{ExchangeError, Refused};
+use crate::gateways::{Outage, OutageKind};
 use crate::supply::Shortage;
 use crate::target::TargetError;
 use crate::wallet::WalletError;
@@ -24,9 +25,9 @@ pub(crate) enum Refusal {
     /// The gateway's own answer.
     #[error("the gateway answered {}", .0.status)]
     Passed(Refused),
-    /// No connection to the gateway.
-    #[error("{0}")]
-    Dial(#[from] DialError),
+    /// No gateway serves. No token was sent.
+    #[error("{0}. No token was sent")]
+    Outage(Outage),
     /// No answer from the gateway, and for a broken connection none to the replacement either.
     #[error("{0}. The token that was sent is given up")]
     Exchange(ExchangeError),
@@ -83,8 +84,17 @@ impl Refusal {
             Self::Target(_) => {
                 (StatusCode::BAD_REQUEST, "http_request_error", Reply::GeneralFailure, BadRequest)
             }
+            Self::Passed(refused) if refused.status == StatusCode::SERVICE_UNAVAILABLE => {
+                (refused.status, "", Reply::GeneralFailure, GatewayFailed)
+            }
             Self::Passed(refused) => (refused.status, "", reply_to(refused), TargetFailed),
-            Self::Dial(_) => {
+            Self::Outage(Outage { kind: OutageKind::Unavailable, .. }) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "destination_unavailable",
+                Reply::GeneralFailure,
+                GatewayFailed,
+            ),
+            Self::Outage(_) => {
                 (StatusCode::BAD_GATEWAY, "destination_unavailable", Reply::NetworkUnreachable, GatewayFailed)
             }
             Self::Exchange(ExchangeError::Silent { .. }) => {
@@ -124,8 +134,12 @@ impl Refusal {
             return passed(refused);
         }
         let (status, error, ..) = self.row();
-        let mut response = text(status, format!("{self}.\n"));
-        if let Ok(value) = HeaderValue::from_str(&format!("postern-agent; error={error}")) {
+        let sentence = self.to_string();
+        let mut response = text(status, format!("{sentence}.\n"));
+        // Programs that hide the body of a refused CONNECT often show its header fields.
+        let details = quoted(&sentence);
+        let value = format!("postern-agent; error={error}; details=\"{details}\"");
+        if let Ok(value) = HeaderValue::from_str(&value) {
             response.headers_mut().insert(PROXY_STATUS, value);
         }
         if let Some(seconds) = self.retry_after() {
@@ -139,9 +153,22 @@ impl Refusal {
         match self {
             Self::Shortage(Shortage::Issuer { retry_after, .. }) => Some(retry_after.as_secs() + 1),
             Self::Shortage(Shortage::Slow) => Some(1),
+            Self::Outage(outage) if outage.kind == OutageKind::Unavailable => {
+                Some(outage.retry_after.map_or(1, |asked| asked.as_secs().max(1)))
+            }
             _ => None,
         }
     }
+}
+
+/// The inside of an RFC 8941 string: printable ASCII, quotation marks and backslashes escaped.
+fn quoted(text: &str) -> String {
+    let escape = |c: char| match c {
+        '"' | '\\' => vec!['\\', c],
+        ' '..='~' => vec![c],
+        _ => vec!['?'],
+    };
+    text.chars().flat_map(escape).collect()
 }
 
 fn passed(refused: Refused) -> Response<Full<Bytes>> {

@@ -4,7 +4,8 @@ use postern_service::config::{Address, Secret, Span, address};
 use postern_service::log::LogFormat;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// The local agent.
@@ -37,18 +38,18 @@ pub struct Listen {
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub address: SocketAddr,
-    /// The admin listener: the live page, `/metrics`, `/livez` and `/readyz`. Without it there is none.
-    #[serde(with = "address::optional")]
-    #[schemars(with = "Option<Address>")]
-    pub admin: Option<SocketAddr>,
+    /// The admin listener: the live page, `/metrics`, `/livez` and `/readyz`, which say why there are no tokens.
+    #[serde(with = "address")]
+    #[schemars(with = "Address")]
+    pub admin: SocketAddr,
     /// Listen on an address that is not loopback. Whoever reaches the agent spends your tokens.
     pub allow_remote: bool,
 }
 
 impl Default for Listen {
     fn default() -> Self {
-        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8118);
-        Self { address, admin: None, allow_remote: false }
+        let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Self { address: loopback(8118), admin: loopback(9092), allow_remote: false }
     }
 }
 
@@ -56,8 +57,9 @@ impl Default for Listen {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayConfig {
-    /// "http://127.0.0.1:8080", or "https://gateway.example" to reach it over TLS (port 443 unless given).
-    pub url: String,
+    /// "http://127.0.0.1:8080", or "https://gateway.example" to reach it over TLS (port 443 unless given); or a list of
+    /// such URLs in order of preference. While one is away the next is used.
+    pub url: Urls,
     /// The name that the gateway's challenges must bear (`[challenge] origin` there), where it is not the host of `url`:
     /// a challenge for another one is not answered (RFC 9577, section 2.1.3). Where `url` has an address or localhost,
     /// which name nobody, and this is not set, a challenge for any is.
@@ -74,6 +76,27 @@ pub struct GatewayConfig {
     pub answer_timeout: Span,
 }
 
+/// One URL or several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "a URL, or a list of URLs")]
+pub enum Urls {
+    /// One.
+    One(String),
+    /// In order of preference.
+    Several(Vec<String>),
+}
+
+impl Urls {
+    /// All of them, in order of preference.
+    #[must_use]
+    pub fn list(&self) -> &[String] {
+        match self {
+            Self::One(url) => std::slice::from_ref(url),
+            Self::Several(urls) => urls,
+        }
+    }
+}
+
 fn connect_timeout() -> Span {
     Span::secs(10)
 }
@@ -87,7 +110,7 @@ impl GatewayConfig {
     #[must_use]
     pub fn at(url: impl Into<String>) -> Self {
         Self {
-            url: url.into(),
+            url: Urls::One(url.into()),
             origin: None,
             ca: None,
             connect_timeout: connect_timeout(),
@@ -185,6 +208,9 @@ pub enum ConfigProblem {
         /// The high water.
         high: usize,
     },
+    /// No gateway, or more than anyone has.
+    #[error("gateway.url lists {0} gateways: name one at least and {MOST_GATEWAYS} at most, each once")]
+    Gateways(usize),
     /// The gateway chooses the issuer's name: it must not choose who gets the key.
     #[error(
         "issuer.api_key is set but issuer.url is not: name the issuer that the key is for, because otherwise \
@@ -195,6 +221,8 @@ pub enum ConfigProblem {
 
 /// The most tokens that a wallet is filled to: 4 MiB on disk, and half a minute of one core to mint.
 const MOST_TOKENS: usize = 8_192;
+/// The most gateways in the list.
+const MOST_GATEWAYS: usize = 32;
 
 impl Config {
     /// An agent for the gateway at `gateway_url` with its wallet at `wallet`, everything else at its default.
@@ -221,6 +249,11 @@ impl Config {
         let (low, high) = (self.wallet.low, self.wallet.high);
         if high == 0 || high > MOST_TOKENS || low > high {
             return Err(ConfigProblem::Waters { low, high });
+        }
+        let urls = self.gateway.url.list();
+        let different: BTreeSet<&str> = urls.iter().map(|url| url.trim_end_matches('/')).collect();
+        if urls.is_empty() || urls.len() > MOST_GATEWAYS || different.len() < urls.len() {
+            return Err(ConfigProblem::Gateways(urls.len()));
         }
         if self.issuer.api_key.is_some() && self.issuer.url.is_none() {
             return Err(ConfigProblem::KeyWithoutIssuer);
@@ -263,6 +296,24 @@ mod tests {
         let key = format!("{LEAST}[issuer]\napi_key = \"k\"\n");
         assert_eq!(config(&key).check(), Err(ConfigProblem::KeyWithoutIssuer));
         assert_eq!(config(&format!("{key}url = \"https://issuer.example\"\n")).check(), Ok(()));
+    }
+
+    #[test]
+    fn a_gateway_is_a_url_or_a_list_of_them() {
+        let several = LEAST.replace("\"http://127.0.0.1:8080\"", "[\"http://a:1\", \"http://b:2\"]");
+        assert_eq!(config(&several).gateway.url.list(), ["http://a:1", "http://b:2"]);
+        assert_eq!(config(&several).check(), Ok(()));
+        assert_eq!(config(LEAST).gateway.url.list(), ["http://127.0.0.1:8080"]);
+        for (bad, found) in [("[]", 0), ("[\"http://a:1\", \"http://a:1/\"]", 2)] {
+            let bad = LEAST.replace("\"http://127.0.0.1:8080\"", bad);
+            assert_eq!(config(&bad).check(), Err(ConfigProblem::Gateways(found)));
+        }
+        let from_env = |value: &str| {
+            let env = [("POSTERN_GATEWAY_URL".to_owned(), value.to_owned())];
+            parse::<Config>("test.toml", LEAST, env).unwrap().gateway.url.list().join(" ")
+        };
+        assert_eq!(from_env("http://c:3"), "http://c:3");
+        assert_eq!(from_env("[\"http://c:3\", \"http://d:4\"]"), "http://c:3 http://d:4");
     }
 
     #[test]

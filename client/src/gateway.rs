@@ -18,6 +18,7 @@ use reqwest::Url;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -117,9 +118,10 @@ pub(crate) struct Refused {
 }
 
 impl Gateway {
-    pub(crate) fn new(config: &GatewayConfig) -> Result<Self, GatewayUrlError> {
-        let refused = || GatewayUrlError::Url(config.url.clone());
-        let url = Url::parse(&config.url).map_err(|_| refused())?;
+    /// The gateway at `address`, reached as `config` says.
+    pub(crate) fn new(address: &str, config: &GatewayConfig) -> Result<Self, GatewayUrlError> {
+        let refused = || GatewayUrlError::Url(address.to_owned());
+        let url = Url::parse(address).map_err(|_| refused())?;
         let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
         let anonymous = url.username().is_empty() && url.password().is_none();
         let host = url.host_str().filter(|_| bare && anonymous).ok_or_else(refused)?.to_owned();
@@ -131,7 +133,7 @@ impl Gateway {
             _ => return Err(refused()),
         };
         Ok(Self {
-            url: config.url.trim_end_matches('/').to_owned(),
+            url: address.trim_end_matches('/').to_owned(),
             origin: config.origin.clone().or_else(|| name_of(&url)),
             port: url.port_or_known_default().unwrap_or(80),
             host,
@@ -160,7 +162,7 @@ impl Gateway {
     }
 
     /// Connects, over TLS where the address says https. Nothing is sent yet.
-    pub(crate) async fn dial(&self) -> Result<Connection<'_>, DialError> {
+    pub(crate) async fn dial(self: &Arc<Self>) -> Result<Connection, DialError> {
         let connecting = async {
             let host = self.host.trim_start_matches('[').trim_end_matches(']');
             let stream = dial::connect(host, self.port).await?;
@@ -176,7 +178,7 @@ impl Gateway {
         let failure = match timeout(self.connect_timeout, connecting).await {
             Ok(Ok(io)) => {
                 self.attempts.answered(began.elapsed());
-                return Ok(Connection { gateway: self, io });
+                return Ok(Connection { gateway: self.clone(), io });
             }
             Ok(Err(error)) => {
                 DialError::Failed { url: url(), reason: no_answer(&error, "gateway.ca (or --ca)") }
@@ -204,12 +206,12 @@ impl Tls {
 }
 
 /// A connection on which nothing has been sent.
-pub(crate) struct Connection<'a> {
-    gateway: &'a Gateway,
+pub(crate) struct Connection {
+    gateway: Arc<Gateway>,
     io: Box<dyn Io>,
 }
 
-impl Connection<'_> {
+impl Connection {
     /// Asks for a tunnel to `target`, in one write, and reads the answer.
     pub(crate) async fn connect(
         self,
@@ -234,7 +236,7 @@ impl Connection<'_> {
         };
         let url = || gateway.url.clone();
         let failure = match timeout(gateway.answer_timeout, exchange).await {
-            Ok(Ok((head, buffer))) => return Ok(answer(gateway, head, buffer, io).await),
+            Ok(Ok((head, buffer))) => return Ok(answer(&gateway, head, buffer, io).await),
             Ok(Err(HeadError::Broken(reason))) => ExchangeError::Broken { url: url(), reason },
             Ok(Err(reason)) => ExchangeError::NotHttp { url: url(), reason },
             Err(_) => ExchangeError::Silent { url: url(), limit: gateway.answer_timeout },

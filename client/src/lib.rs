@@ -13,25 +13,35 @@
 
 mod agent;
 mod answer;
+mod challenge;
+mod clock;
 mod config;
 mod dial;
 mod forward;
 mod gateway;
+mod gateways;
 mod http_proxy;
 pub mod mint;
 mod page;
 mod recorder;
 mod refill;
+mod reload;
 mod remembered;
+mod report;
 mod response;
 mod slot;
 mod socks;
+mod source;
 mod supply;
+mod taken;
 mod target;
 mod tunnel;
 mod wallet;
 
 pub use agent::{Agent, StartError, check};
-pub use config::{Config, ConfigProblem, Drain, GatewayConfig, IssuerConfig, Listen, Log, WalletConfig};
+pub use clock::Skew;
+pub use config::{
+    Config, ConfigProblem, Drain, GatewayConfig, IssuerConfig, Listen, Log, Urls, WalletConfig,
+};
 pub use gateway::{DialError, GatewayUrlError};
 pub use wallet::WalletError;

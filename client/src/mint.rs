@@ -3,23 +3,31 @@
 //! The agent and `postern token mint` both go this way. The issuer sees how many tokens are asked for and by whom, and
 //! never a token: what it signs is blinded.
 
-use crate::config::GatewayConfig;
-use crate::gateway::{Answer, DialError, Gateway, GatewayUrlError};
+mod ask;
+mod error;
+mod published;
+
+pub use ask::{ChallengeFetchError, fetch_challenge};
+pub(crate) use ask::{ask, seconds};
+pub use error::MintError;
+pub(crate) use published::Published;
+
+use crate::clock::Skew;
 use crate::recorder::Attempts;
-use crate::target::Target;
-use http::StatusCode;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, RETRY_AFTER};
+use http::{HeaderMap, StatusCode};
 use postern_service::config::Secret;
-use postern_service::http::{BodyError, ClientError, ClientOptions, client, fetch_limited, no_answer};
+use postern_service::http::{BodyError, ClientOptions, client, fetch_limited, no_answer};
 use postern_token::header::Challenge;
 use postern_token::{
     BlindError, ChallengeDigest, DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, IssuerKey,
-    REQUEST_MEDIA_TYPE, Token, TokenKeyId, TokenResponse, TokenType, UnixSeconds,
+    REQUEST_MEDIA_TYPE, Token, TokenKeyId, TokenResponse, UnixSeconds,
 };
-use reqwest::{RequestBuilder, Response, Url};
+use reqwest::{RequestBuilder, Url};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::{JoinSet, spawn_blocking};
 
 /// The largest directory that is read, in bytes.
@@ -45,163 +53,8 @@ pub struct MintKey {
     pub not_after: Option<UnixSeconds>,
     /// Where requests go.
     request_url: Url,
-}
-
-/// Why there are no tokens. Every one is a sentence that names the URL and what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum MintError {
-    /// The issuer's address is not one.
-    #[error(
-        "the issuer's address \"{0}\" must be http://host:port or https://host, without a user or a query"
-    )]
-    Url(String),
-    /// The trusted certificates.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// No answer.
-    #[error("the issuer {url} cannot be reached: {reason}")]
-    Unreachable {
-        /// What was asked for.
-        url: Url,
-        /// What went wrong, and what to do.
-        reason: String,
-    },
-    /// An answer that gives nothing.
-    #[error("the issuer {url} answered {status}{}{}", quoted(text), advice(*status))]
-    Status {
-        /// What was asked for.
-        url: Url,
-        /// The status.
-        status: StatusCode,
-        /// What the issuer wrote, one line of it.
-        text: String,
-        /// After how long it may be asked again.
-        retry_after: Option<Duration>,
-    },
-    /// An answer that cannot be used.
-    #[error(
-        "the issuer {url} gave an answer that cannot be used: {reason}; is this the address of a Privacy Pass issuer?"
-    )]
-    Unusable {
-        /// What was asked for.
-        url: Url,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The challenge's key is not among the issuer's.
-    #[error(
-        "the gateway asks for tokens of a key that the issuer's directory {url} does not list. Such a key could be one \
-         that only some clients are shown, to tell them apart, so nothing is minted for it; does the gateway use this \
-         issuer, and has it fetched its keys lately?"
-    )]
-    Unlisted {
-        /// The directory.
-        url: Url,
-    },
-    /// The key is unusable, or the issuer did not sign with it.
-    #[error(
-        "the issuer {url} gave no signature that can be used: {source}; does it hold the key that the gateway asks for?"
-    )]
-    Blind {
-        /// What was asked for.
-        url: Url,
-        /// What failed.
-        source: BlindError,
-    },
-}
-
-impl MintError {
-    /// Whether asking again soon is pointless: someone has to change an account, a key or an address first.
-    #[must_use]
-    pub fn is_lasting(&self) -> bool {
-        match self {
-            // A gateway that polls seldom is behind the directory for a while after a key was taken back.
-            Self::Unreachable { .. } | Self::Unlisted { .. } => false,
-            Self::Status { status, .. } => {
-                status.is_client_error()
-                    && !matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
-            }
-            _ => true,
-        }
-    }
-
-    /// How long the issuer wants to be left alone.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Status { retry_after, .. } => *retry_after,
-            _ => None,
-        }
-    }
-}
-
-fn quoted(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!(": \"{text}\"") }
-}
-
-fn advice(status: StatusCode) -> &'static str {
-    match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            "; check the account's key (issuer.api_key, --api-key or POSTERN_ISSUER_API_KEY)"
-        }
-        StatusCode::NOT_FOUND => "; is it a Privacy Pass issuer, and is its address right?",
-        StatusCode::TOO_MANY_REQUESTS => {
-            "; the account's quota is used up for now: wait for its next period, or ask the issuer's operator for more"
-        }
-        StatusCode::UNPROCESSABLE_ENTITY => "; does it hold the key that the gateway asks for?",
-        _ => "",
-    }
-}
-
-/// Why a gateway gave no challenge.
-#[derive(Debug, thiserror::Error)]
-pub enum ChallengeFetchError {
-    /// Its address is not one.
-    #[error(transparent)]
-    Url(#[from] GatewayUrlError),
-    /// It cannot be reached.
-    #[error(transparent)]
-    Dial(#[from] DialError),
-    /// It did not answer, or not in HTTP.
-    #[error("{0}")]
-    Exchange(String),
-    /// It answered, but with no challenge for a token of type 2.
-    #[error(
-        "the gateway {url} gave no challenge: {reason}; is this the address of a gateway that takes tokens?"
-    )]
-    NoChallenge {
-        /// The gateway.
-        url: String,
-        /// What it gave.
-        reason: String,
-    },
-}
-
-/// Asks a gateway which tokens it takes: a CONNECT without a token, to a name that cannot exist (RFC 6761,
-/// section 6.4), and the first challenge for a token of type 2 in the 407 that comes back.
-///
-/// # Errors
-/// [`ChallengeFetchError`].
-pub async fn fetch_challenge(gateway_url: &str, ca: Option<&Path>) -> Result<Challenge, ChallengeFetchError> {
-    let config = GatewayConfig { ca: ca.map(Path::to_owned), ..GatewayConfig::at(gateway_url) };
-    ask(&Gateway::new(&config)?.of_any_origin()).await
-}
-
-pub(crate) async fn ask(gateway: &Gateway) -> Result<Challenge, ChallengeFetchError> {
-    let no_challenge =
-        |reason: String| ChallengeFetchError::NoChallenge { url: gateway.url().to_owned(), reason };
-    let target = Target::new("challenge.invalid", 443).map_err(|error| no_challenge(error.to_string()))?;
-    let answer = gateway.dial().await?.connect(&target, None).await;
-    match answer.map_err(|error| ChallengeFetchError::Exchange(error.to_string()))? {
-        Answer::Opened(_) => Err(no_challenge("it opens tunnels without a token".to_owned())),
-        Answer::Refused(refused) if refused.status == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
-            refused.challenge().map_err(no_challenge)
-        }
-        Answer::Refused(refused) => {
-            let text = quoted(&one_line(&refused.body));
-            Err(no_challenge(format!("it answered {}{text} where 407 is expected", refused.status)))
-        }
-    }
+    /// How far this machine's clock is from the issuer's.
+    pub skew: Skew,
 }
 
 impl IssuerClient {
@@ -243,19 +96,15 @@ impl IssuerClient {
         format!("{}:{port}", self.url.host_str().unwrap_or_default())
     }
 
-    /// The issuer's keys.
-    ///
-    /// # Errors
-    /// [`MintError`].
-    pub async fn directory(&self) -> Result<Directory, MintError> {
-        let url = self.directory_url()?;
+    /// The issuer's keys, and how far our clock is from the issuer's.
+    pub(crate) async fn published(&self) -> Result<Published, MintError> {
+        let url = self.url.join(DIRECTORY_PATH).map_err(|_| MintError::Url(self.url.to_string()))?;
         let request = self.http.get(url.clone()).header(ACCEPT, DIRECTORY_MEDIA_TYPE);
-        let body = self.send(&url, request, DIRECTORY_LIMIT).await?;
-        Directory::parse(&body).map_err(|error| MintError::Unusable { url, reason: error.to_string() })
-    }
-
-    fn directory_url(&self) -> Result<Url, MintError> {
-        self.url.join(DIRECTORY_PATH).map_err(|_| MintError::Url(self.url.to_string()))
+        let (headers, body) = self.send(&url, request, DIRECTORY_LIMIT).await?;
+        match Directory::parse(&body) {
+            Ok(directory) => Ok(Published { directory, url, skew: skew(&headers) }),
+            Err(error) => Err(MintError::Unusable { url, reason: error.to_string() }),
+        }
     }
 
     /// The key to mint with for `challenge`: the one its `token-key` gives, else the directory's preferred one. The
@@ -264,37 +113,7 @@ impl IssuerClient {
     /// # Errors
     /// [`MintError`].
     pub async fn key_for(&self, challenge: &Challenge) -> Result<MintKey, MintError> {
-        let directory = self.directory().await?;
-        let url = self.directory_url()?;
-        let unusable = |reason: String| MintError::Unusable { url: url.clone(), reason };
-        let request_url = url.join(&directory.issuer_request_uri).map_err(|error| {
-            unusable(format!(
-                "its issuer-request-uri \"{}\" is no URL: {error}",
-                directory.issuer_request_uri
-            ))
-        })?;
-        if url.scheme() == "https" && request_url.scheme() != "https" {
-            return Err(unusable(format!("its issuer-request-uri {request_url} leaves https")));
-        }
-        let listed = match &challenge.token_key {
-            Some(wanted) => directory
-                .keys_for(TokenType::BlindRsa2048)
-                .find(|key| key.key_bytes().is_ok_and(|bytes| bytes == *wanted)),
-            None => directory.preferred(TokenType::BlindRsa2048, UnixSeconds::now()),
-        };
-        let spki = match (&challenge.token_key, listed) {
-            (Some(_), None) => return Err(MintError::Unlisted { url }),
-            (_, Some(key)) => key.key_bytes().map_err(|error| unusable(error.to_string()))?,
-            (None, None) => return Err(unusable("it lists no key of type 2 that is in use".to_owned())),
-        };
-        let key = IssuerKey::from_spki(&spki).map_err(|error| unusable(error.to_string()))?;
-        let not_after = listed.and_then(|key| key.not_after);
-        if not_after.is_some_and(|not_after| not_after <= UnixSeconds::now()) {
-            return Err(unusable(
-                "the key to use is retired; the issuer has to publish a newer one".to_owned(),
-            ));
-        }
-        Ok(MintKey { key, not_after, request_url })
+        self.published().await?.key_for(challenge)
     }
 
     /// Mints up to `count` tokens for `challenge` (the exact bytes of the `TokenChallenge`), twice as many at a time
@@ -354,7 +173,7 @@ impl IssuerClient {
             .authorized(self.http.post(url.clone()))
             .header(CONTENT_TYPE, REQUEST_MEDIA_TYPE)
             .body(request.serialize().to_vec());
-        let body = self.send(&url, post, ANSWER_LIMIT).await?;
+        let (_, body) = self.send(&url, post, ANSWER_LIMIT).await?;
         let response = TokenResponse::parse(&body)
             .map_err(|error| MintError::Unusable { url: url.clone(), reason: error.to_string() })?;
         spawn_blocking(move || pending.finalize(&response))
@@ -370,18 +189,22 @@ impl IssuerClient {
         }
     }
 
-    /// Sends, and returns the body of a 200.
-    async fn send(&self, url: &Url, request: RequestBuilder, limit: usize) -> Result<Vec<u8>, MintError> {
+    /// Sends, and returns head and body of a 200.
+    async fn send(
+        &self,
+        url: &Url,
+        request: RequestBuilder,
+        limit: usize,
+    ) -> Result<(HeaderMap, Bytes), MintError> {
         let began = Instant::now();
-        let response = request.send().await.map_err(|error| {
+        let mut response = request.send().await.map_err(|error| {
             self.attempts.lost();
             MintError::Unreachable {
                 url: url.clone(),
                 reason: no_answer(&error.without_url(), "issuer.ca (or --ca)"),
             }
         })?;
-        let status = response.status();
-        let retry_after = retry_after(&response);
+        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
         let body = fetch_limited(response, limit).await;
         match &body {
             Err(BodyError::Broken(_)) => self.attempts.lost(),
@@ -389,10 +212,13 @@ impl IssuerClient {
         }
         if status != StatusCode::OK {
             let text = body.map(|body| one_line(&body)).unwrap_or_default();
+            let retry_after = seconds(headers.get(RETRY_AFTER));
             return Err(MintError::Status { url: url.clone(), status, text, retry_after });
         }
-        body.map(|body| body.to_vec())
-            .map_err(|error| MintError::Unusable { url: url.clone(), reason: error.to_string() })
+        match body {
+            Ok(body) => Ok((headers, body)),
+            Err(error) => Err(MintError::Unusable { url: url.clone(), reason: error.to_string() }),
+        }
     }
 }
 
@@ -404,10 +230,11 @@ impl MintKey {
     }
 }
 
-/// In seconds; a date is passed over, and our own backoff stands.
-fn retry_after(response: &Response) -> Option<Duration> {
-    let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+/// By the `Date` of an answer (RFC 9110, section 6.6.1); none where there is no such field.
+fn skew(headers: &HeaderMap) -> Skew {
+    let date = headers.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+    let theirs = date.and_then(|date: SystemTime| date.duration_since(UNIX_EPOCH).ok());
+    theirs.map_or(Skew::default(), |theirs| Skew::between(UnixSeconds::now(), UnixSeconds(theirs.as_secs())))
 }
 
 /// The first 300 characters of someone else's text, fit for one line of ours.

@@ -4,6 +4,7 @@
 use metrics::counter;
 use parking_lot::Mutex;
 use postern_service::live::{Latency, Level, Link, Tally};
+pub(crate) use postern_service::names::TokenFate as Fate;
 use postern_service::names::{self, AgentOutcome};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,6 +14,7 @@ use tokio::time::Instant;
 /// The handles. Every series is there from the start, so that Prometheus sees the first error as an increase.
 pub(crate) struct Recorder {
     outcomes: Vec<Tally>,
+    fates: Vec<Tally>,
     wallet: Arc<Level>,
     /// A gateway in the same process has the metric of this name, so it is for the page only.
     tunnels: AtomicUsize,
@@ -36,8 +38,8 @@ pub(crate) enum Part {
 /// Why the last attempt to mint failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Trouble {
-    /// In our own words alone.
-    pub(crate) cause: String,
+    /// The sentence, with the issuer's own words and what to do.
+    pub(crate) sentence: String,
     pub(crate) next_attempt: Instant,
     /// There are tokens all the same.
     pub(crate) is_stocked: bool,
@@ -62,8 +64,10 @@ impl Recorder {
         let outcome = |outcome: &AgentOutcome| {
             Tally::new(counter!(names::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()))
         };
+        let fate = |fate: &Fate| Tally::new(counter!(names::AGENT_TOKENS, Fate::LABEL => fate.as_str()));
         Self {
             outcomes: AgentOutcome::ALL.iter().map(outcome).collect(),
+            fates: Fate::ALL.iter().map(fate).collect(),
             wallet,
             tunnels: AtomicUsize::new(0),
             spreads: Part::ALL.iter().map(|_| Latency::default()).collect(),
@@ -74,6 +78,11 @@ impl Recorder {
     /// A request was answered.
     pub(crate) fn answered(&self, outcome: AgentOutcome) {
         self.outcomes[outcome as usize].add(1);
+    }
+
+    /// What became of `number` tokens.
+    pub(crate) fn fate(&self, fate: Fate, number: usize) {
+        self.fates[fate as usize].add(number as u64);
     }
 
     pub(crate) fn took(&self, part: Part, time: Duration) {
@@ -97,6 +106,10 @@ impl Recorder {
 
     pub(crate) fn total(&self, outcome: AgentOutcome) -> u64 {
         self.outcomes[outcome as usize].total()
+    }
+
+    pub(crate) fn fates(&self, fate: Fate) -> u64 {
+        self.fates[fate as usize].total()
     }
 
     pub(crate) fn wallet(&self) -> i64 {

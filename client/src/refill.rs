@@ -1,116 +1,119 @@
-//! The task that keeps the wallet filled: it learns the challenge, mints ahead between low and high water, mints for
-//! those who wait, and leaves a failing issuer alone for longer and longer.
+//! The task that keeps the wallet filled: it mints ahead between low and high water, mints for those who wait, follows
+//! the issuer's keys, and leaves a failing issuer alone for longer and longer.
 
-use crate::config::IssuerConfig;
-use crate::gateway::Gateway;
-use crate::mint::{self, ChallengeFetchError, IssuerClient, MintError};
-use crate::recorder::{Attempts, Recorder, Trouble};
+use crate::challenge::Current;
+use crate::gateways::{Gateways, Outage};
+use crate::mint::{IssuerClient, MintError, Published};
+use crate::reload::Settings;
 use crate::remembered::Remembered;
+use crate::report::Report;
 use crate::slot::Unspent;
-use crate::supply::{Current, Demand, Failure, Supply};
+use crate::source::Source;
+use crate::supply::{Demand, Failure, Supply};
 use crate::wallet::WalletError;
-use postern_service::admin::Gate;
 use postern_service::drain::Shutdown;
-use postern_service::live::Live;
-use postern_service::names::LinkKind;
+use postern_token::TokenKeyId;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 /// The first pause after a failure; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause of our own choice.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// The shortest pause after a failure that somebody has to mend: a refused account, a missing key.
+/// The longest pause while gateway and issuer do not agree on a key: gateways catch up within seconds.
+const LONGEST_KEY_PAUSE: Duration = Duration::from_secs(4);
+/// The longest pause while the gateway is away: it is probed more often than that.
+const LONGEST_GATEWAY_PAUSE: Duration = Duration::from_secs(2);
+/// The shortest pause after a failure that somebody has to mend: a refused account, a missing certificate.
 const LASTING_PAUSE: Duration = Duration::from_secs(20);
 /// The longest that an issuer can have us wait.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// How often tokens of retired keys are looked for.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
-/// What an issuer is called that only a challenge names: a gateway's word is not the operator's configuration, and one
-/// that changes it again and again must not fill the table of links.
-const BY_CHALLENGE: &str = "by challenge";
-
 /// The task's own state.
 pub(crate) struct Refill {
     supply: Arc<Supply>,
-    gateway: Arc<Gateway>,
-    issuer: Issuer,
+    gateways: Arc<Gateways>,
+    source: Source,
     remembered: Remembered,
+    settings: watch::Receiver<Settings>,
     low: usize,
     high: usize,
-    gate: Gate,
-    recorder: Arc<Recorder>,
-    /// Whether the gateway has been asked since the start: a remembered challenge may be an old one.
-    asked_gateway: bool,
+    report: Report,
+    /// The issuer's present key about which the gateway has been asked: it asked for another one all the same.
+    asked_about: Option<TokenKeyId>,
     failures_in_a_row: u32,
     next_tidy: Instant,
 }
 
-/// Where tokens come from.
-pub(crate) struct Issuer {
-    config: IssuerConfig,
-    attempts: Attempts,
-    /// Who is asked, and under which name in the challenge.
-    client: Option<(String, IssuerClient)>,
-}
-
 /// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
-enum AttemptError {
+pub(crate) enum AttemptError {
     #[error(transparent)]
-    Gateway(#[from] ChallengeFetchError),
+    Gateway(#[from] Outage),
     #[error(transparent)]
     Mint(#[from] MintError),
     #[error(transparent)]
     Wallet(#[from] WalletError),
 }
 
+/// What a failure means for the next attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Gateway,
+    /// Gateway and issuer do not agree on a key.
+    Key,
+    /// It passes by itself.
+    Passing,
+    /// Somebody has to mend something first.
+    Lasting,
+}
+
 impl AttemptError {
-    /// What failed, in our own words alone: an issuer's text may name the account, and a URL may name who runs it.
-    fn cause(&self) -> String {
-        let cause = match self {
-            Self::Gateway(ChallengeFetchError::Dial(_)) => "the gateway cannot be reached",
-            Self::Gateway(_) => "the gateway gave no challenge",
-            Self::Mint(MintError::Url(_) | MintError::Client(_)) => {
-                "the issuer's address or certificates cannot be used"
-            }
-            Self::Mint(MintError::Unreachable { .. }) => "the issuer cannot be reached",
-            Self::Mint(MintError::Status { status, .. }) => return format!("the issuer answered {status}"),
-            Self::Mint(MintError::Unlisted { .. }) => {
-                "the gateway asks for a key that the issuer does not list"
-            }
-            Self::Mint(MintError::Unusable { .. } | MintError::Blind { .. }) => {
-                "the issuer gave an answer that cannot be used"
-            }
-            Self::Wallet(_) => "the wallet cannot be written",
-        };
-        cause.to_owned()
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Gateway(_) => Kind::Gateway,
+            Self::Mint(error) if error.is_of_key() => Kind::Key,
+            Self::Mint(error) if !error.is_lasting() => Kind::Passing,
+            Self::Mint(_) | Self::Wallet(_) => Kind::Lasting,
+        }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Mint(error) => error.retry_after(),
+            Self::Gateway(_) | Self::Wallet(_) => None,
+        }
     }
 }
 
 impl Refill {
     pub(crate) fn new(
         supply: Arc<Supply>,
-        gateway: Arc<Gateway>,
-        issuer: Issuer,
+        gateways: Arc<Gateways>,
+        source: Source,
         remembered: Remembered,
-        (low, high): (usize, usize),
-        gate: Gate,
-        recorder: Arc<Recorder>,
+        settings: watch::Receiver<Settings>,
+        report: Report,
     ) -> Self {
+        let (low, high) = {
+            let settings = settings.borrow();
+            (settings.low, settings.high)
+        };
         Self {
             supply,
-            gateway,
-            issuer,
+            gateways,
+            source,
             remembered,
+            settings,
             low,
             high,
-            gate,
-            recorder,
-            asked_gateway: false,
+            report,
+            asked_about: None,
             failures_in_a_row: 0,
             next_tidy: Instant::now(),
         }
@@ -122,45 +125,65 @@ impl Refill {
             loop {
                 self.until_needed(&shutdown).await;
                 self.supply.begin_attempt();
-                let result = self.attempt(shutdown.is_draining()).await;
+                // A drain waits for tokens that are being signed: the issuer has counted them.
+                let _minting = shutdown.tracker().token();
+                let result = self.attempt(&shutdown).await;
                 let failure = result.err().map(|error| self.failure(&error));
                 self.failures_in_a_row =
                     if failure.is_some() { self.failures_in_a_row.saturating_add(1) } else { 0 };
+                self.report.attempted(failure.as_ref());
                 self.supply.end_attempt(failure);
             }
         };
         shutdown.until_stopped(work).await;
     }
 
-    /// Completes when there is something to mint or to learn, and the pause after a failure is over.
+    /// Completes when there is something to mint or to find out, and the pause after a failure is over.
     async fn until_needed(&mut self, shutdown: &Shutdown) {
         loop {
-            if self.next_tidy <= Instant::now() {
+            let now = Instant::now();
+            if self.next_tidy <= now {
                 self.supply.tidy(self.high);
-                self.next_tidy = Instant::now() + TIDY_EVERY;
+                self.next_tidy = now + TIDY_EVERY;
+            }
+            if let Some(spoil) = self.supply.spoils_in() {
+                self.next_tidy = self.next_tidy.min(now + spoil); // and replaced as soon as they do
             }
             let demand = self.supply.demand();
-            self.report(&demand);
-            let is_needed = !self.asked_gateway || self.count(&demand, shutdown.is_draining()) > 0;
+            self.report.tell(&demand, self.supply.skew());
+            let is_needed = demand.has_doubts || self.count(&demand, shutdown.is_draining()) > 0;
             let until = match &demand.failure {
                 None if is_needed => return,
                 Some(failure) if is_needed && failure.is_gateway && demand.asked_anew => return,
                 Some(failure) if is_needed => failure.next_attempt,
                 _ => self.next_tidy,
             };
-            if is_needed && until <= Instant::now() {
+            if is_needed && until <= now {
                 return;
             }
             tokio::select! {
-                () = sleep_until(until) => {}
+                () = sleep_until(until.min(self.next_tidy)) => {}
                 () = self.supply.wanted() => {}
+                Ok(()) = self.settings.changed() => self.apply(),
             }
         }
     }
 
-    /// How many tokens to mint; 1 when the challenge is not even known.
+    /// The configuration was read again: what failed before may work now.
+    fn apply(&mut self) {
+        let Settings { issuer, low, high } = self.settings.borrow_and_update().clone();
+        (self.low, self.high) = (low, high);
+        if let Err(error) = self.source.replace(issuer) {
+            // The reload checked it, so a file has changed since.
+            tracing::error!("{error}; the issuer of before stays in use: mend it and send SIGHUP again");
+        }
+        self.failures_in_a_row = 0;
+        self.supply.forgive();
+    }
+
+    /// How many tokens to mint; none while no challenge is known.
     fn count(&self, demand: &Demand, is_draining: bool) -> usize {
-        let Some(current) = &demand.current else { return 1 };
+        let Some(current) = &demand.current else { return 0 };
         let ahead = match demand.level {
             _ if current.has_context || is_draining => 0,
             level if level < self.low || demand.waiting > 0 => self.high,
@@ -169,19 +192,82 @@ impl Refill {
         ahead.max(demand.waiting).saturating_sub(demand.level)
     }
 
-    async fn attempt(&mut self, is_draining: bool) -> Result<(), AttemptError> {
-        let current = self.challenge().await?;
-        let count = self.count(&self.supply.demand(), is_draining);
+    async fn attempt(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
+        let Some(mut current) = self.supply.current() else { return Ok(()) };
+        if !current.is_fresh() {
+            current = self.gateways.ask().await?;
+        }
+        let first = match self.mint_for(&mut current, shutdown).await {
+            Err(AttemptError::Mint(error)) if error.is_of_key() => error,
+            ended => return ended,
+        };
+        // Keys have changed: what does the gateway ask for now?
+        let mut present = self.gateways.ask().await?;
+        if present.asks_as(&current) {
+            return Err(first.into());
+        }
+        self.mint_for(&mut present, shutdown).await
+    }
+
+    /// Mints what is needed for `current`, which becomes the gateway's present challenge when the issuer has changed
+    /// to a key that it may not know of.
+    async fn mint_for(
+        &mut self,
+        current: &mut Arc<Current>,
+        shutdown: &Shutdown,
+    ) -> Result<(), AttemptError> {
+        self.remembered.save(&self.gateways.challenges()).await;
+        let mut issuer = self.source.of(current)?;
+        let published = issuer.published().await?;
+        let is_first = !self.supply.has_compared_clocks();
+        if let Some(skew) = self.supply.set_clock(published.skew) {
+            self.report.clock(skew);
+        }
+        if is_first {
+            self.supply.tidy(self.high); // what has spoiled since the last run was kept until now
+        }
+        if self.is_superseded(current, &published) {
+            *current = self.gateways.ask().await?;
+            issuer = self.source.of(current)?;
+        }
+        self.supply.settle_doubts(&published, current);
+        let count = self.count(&self.supply.demand(), shutdown.is_draining());
         if count == 0 {
             return Ok(());
         }
-        let issuer = self.issuer.of(&current)?;
-        let key = issuer.key_for(&current.challenge).await?;
+        self.mint(&issuer, &published, current, count, shutdown).await
+    }
+
+    /// Whether the issuer has a newer key in use than `current` asks for, and the gateway has not been asked since.
+    fn is_superseded(&mut self, current: &Current, published: &Published) -> bool {
+        let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
+        let preferred = published.preferred();
+        let is_news = asked.is_some() && preferred.is_some() && asked != preferred;
+        let is_superseded = is_news && self.asked_about != preferred;
+        self.asked_about = if is_news { preferred } else { None };
+        is_superseded
+    }
+
+    async fn mint(
+        &self,
+        issuer: &IssuerClient,
+        published: &Published,
+        current: &Current,
+        count: usize,
+        shutdown: &Shutdown,
+    ) -> Result<(), AttemptError> {
+        let key = published.key_for(&current.challenge)?;
+        self.supply.reserve(count)?;
         let mut unwritten = None;
         let keep = |token| {
             unwritten = self.supply.add(Unspent { token, not_after: key.not_after }).err();
+            let is_wanted = !shutdown.is_draining() || self.supply.demand().waiting > 0;
             let is_current = self.supply.current().is_some_and(|present| present.digest == current.digest);
-            if unwritten.is_none() && is_current { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if unwritten.is_none() && is_current && is_wanted {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
         };
         let minted = issuer.mint(&current.challenge.bytes, &key, count, keep).await;
         unwritten.map_or(Ok(()), Err)?;
@@ -189,107 +275,26 @@ impl Refill {
         Ok(())
     }
 
-    /// The present challenge: asked for once after the start, and then as the refusals of tokens tell it.
-    async fn challenge(&mut self) -> Result<Arc<Current>, AttemptError> {
-        let present = self.supply.current();
-        if let Some(current) = &present
-            && self.asked_gateway
-        {
-            self.remembered.save(current).await;
-            return Ok(current.clone());
-        }
-        let asked = mint::ask(&self.gateway).await.and_then(|challenge| {
-            let reason = || "its challenge cannot be read".to_owned();
-            let url = || self.gateway.url().to_owned();
-            Current::new(challenge)
-                .ok_or_else(|| ChallengeFetchError::NoChallenge { url: url(), reason: reason() })
-        });
-        match (asked, present) {
-            (Ok(current), _) => {
-                self.supply.adopt(current);
-            }
-            // The tokens we have may be good; if they are not, the first refusal says what is.
-            (Err(error), Some(_)) => tracing::info!("{error}; going on with the challenge of the last time"),
-            (Err(error), None) => return Err(error.into()),
-        }
-        self.asked_gateway = true;
-        let current = self.supply.current().ok_or_else(|| ChallengeFetchError::NoChallenge {
-            url: self.gateway.url().to_owned(),
-            reason: "it was withdrawn".to_owned(),
-        })?;
-        self.remembered.save(&current).await;
-        Ok(current)
-    }
-
     fn failure(&self, error: &AttemptError) -> Failure {
-        let (is_lasting, retry_after) = match error {
-            AttemptError::Gateway(_) => (false, None),
-            AttemptError::Mint(error) => (error.is_lasting(), error.retry_after()),
-            AttemptError::Wallet(_) => (true, None),
-        };
-        let is_gateway = matches!(error, AttemptError::Gateway(_));
-        let pause = pause(self.failures_in_a_row, is_lasting, retry_after, rand::random());
+        let pause = pause(self.failures_in_a_row, error.kind(), error.retry_after(), rand::random());
         Failure {
             sentence: error.to_string(),
-            cause: error.cause(),
-            is_gateway,
+            is_gateway: error.kind() == Kind::Gateway,
             next_attempt: Instant::now() + pause,
-        }
-    }
-
-    fn report(&self, demand: &Demand) {
-        let is_stocked =
-            demand.current.as_ref().is_some_and(|current| current.has_context || demand.level > 0);
-        self.recorder.minting(demand.failure.as_ref().map(|failure| Trouble {
-            cause: failure.cause.clone(),
-            next_attempt: failure.next_attempt,
-            is_stocked,
-        }));
-        match &demand.failure {
-            _ if is_stocked => self.gate.set_ready(),
-            Some(failure) => self.gate.set_not_ready(&failure.sentence),
-            None if demand.current.is_none() => {
-                self.gate.set_not_ready("the gateway's challenge is not known yet")
-            }
-            None => self.gate.set_not_ready("the wallet is empty; tokens are being minted"),
-        }
-    }
-}
-
-impl Issuer {
-    /// The issuer of `config`, whose requests `live` shows. One that the challenge names is made when the challenge is
-    /// known.
-    pub(crate) fn new(config: IssuerConfig, live: &Live) -> Result<Self, MintError> {
-        let attempts = |address: &str| Attempts::over(live.link(LinkKind::Issuer, address));
-        let Some(url) = &config.url else {
-            return Ok(Self { attempts: attempts(BY_CHALLENGE), config, client: None });
-        };
-        let client = IssuerClient::new(url, config.api_key.clone(), config.ca.clone())?;
-        let attempts = attempts(&client.address());
-        let client = Some((String::new(), client.recorded(attempts.clone())));
-        Ok(Self { config, attempts, client })
-    }
-
-    fn of(&mut self, current: &Current) -> Result<IssuerClient, MintError> {
-        match &self.client {
-            Some((name, client)) if self.config.url.is_some() || *name == current.issuer_name => {
-                Ok(client.clone())
-            }
-            _ => {
-                let client = IssuerClient::named(&current.issuer_name, self.config.ca.clone())?;
-                let client = client.recorded(self.attempts.clone());
-                self.client = Some((current.issuer_name.clone(), client.clone()));
-                Ok(client)
-            }
         }
     }
 }
 
 /// How long to leave the issuer alone. `jitter` is from 0 to 1: agents that failed together must not come back
 /// together.
-fn pause(failures: u32, is_lasting: bool, retry_after: Option<Duration>, jitter: f64) -> Duration {
+fn pause(failures: u32, kind: Kind, retry_after: Option<Duration>, jitter: f64) -> Duration {
     let doubled = FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE);
-    let ours = if is_lasting { doubled.max(LASTING_PAUSE) } else { doubled };
+    let ours = match kind {
+        Kind::Gateway => doubled.min(LONGEST_GATEWAY_PAUSE),
+        Kind::Key => doubled.min(LONGEST_KEY_PAUSE),
+        Kind::Passing => doubled,
+        Kind::Lasting => doubled.max(LASTING_PAUSE),
+    };
     // Never sooner than the issuer said; up to a fifth later.
     let theirs = retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
     ours.mul_f64(0.5 + jitter / 2.0).max(theirs.mul_f64(1.0 + jitter / 5.0))
@@ -301,15 +306,18 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_limit_and_respect_the_issuer() {
-        assert_eq!(pause(0, false, None, 1.0), FIRST_PAUSE);
-        assert_eq!(pause(1, false, None, 1.0), 2 * FIRST_PAUSE);
-        assert_eq!(pause(1, false, None, 0.0), FIRST_PAUSE);
-        assert_eq!(pause(u32::MAX, false, None, 1.0), LONGEST_PAUSE);
-        assert_eq!(pause(0, true, None, 1.0), LASTING_PAUSE);
+        use Kind::{Gateway, Key, Lasting, Passing};
+        assert_eq!(pause(0, Passing, None, 1.0), FIRST_PAUSE);
+        assert_eq!(pause(1, Passing, None, 1.0), 2 * FIRST_PAUSE);
+        assert_eq!(pause(1, Passing, None, 0.0), FIRST_PAUSE);
+        assert_eq!(pause(u32::MAX, Passing, None, 1.0), LONGEST_PAUSE);
+        assert_eq!(pause(0, Lasting, None, 1.0), LASTING_PAUSE);
+        assert_eq!(pause(u32::MAX, Key, None, 1.0), LONGEST_KEY_PAUSE);
+        assert_eq!(pause(u32::MAX, Gateway, None, 1.0), LONGEST_GATEWAY_PAUSE);
         let said = Duration::from_secs(100);
         for jitter in [0.0, 0.5, 1.0] {
-            assert!((said..=said.mul_f64(1.2)).contains(&pause(3, false, Some(said), jitter)));
+            assert!((said..=said.mul_f64(1.2)).contains(&pause(3, Passing, Some(said), jitter)));
         }
-        assert!(pause(0, false, Some(Duration::MAX), 1.0) <= LONGEST_RETRY_AFTER.mul_f64(1.2));
+        assert!(pause(0, Passing, Some(Duration::MAX), 1.0) <= LONGEST_RETRY_AFTER.mul_f64(1.2));
     }
 }

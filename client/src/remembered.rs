@@ -1,9 +1,9 @@
-//! The gateway's challenge, kept beside the wallet, so that an agent with tokens works from its first second.
+//! The gateways' challenges, kept beside the wallet, so that an agent with tokens works from its first second.
 //!
-//! Two lines of text: the gateway's address, and the challenge as it stands in `Proxy-Authenticate`, which
+//! Two lines of text for each gateway: its address, and the challenge as it stands in `Proxy-Authenticate`, which
 //! `postern token inspect` reads. A file that says something else is written over: nothing in it is of value.
 
-use crate::supply::Current;
+use crate::challenge::Current;
 use postern_service::files::write_private;
 use postern_token::header::{Challenge, Quoting};
 use std::ffi::OsString;
@@ -14,65 +14,80 @@ use tokio::task::spawn_blocking;
 /// The file, and what it holds.
 pub(crate) struct Remembered {
     path: PathBuf,
-    gateway_url: String,
-    saved: Option<Challenge>,
+    saved: String,
 }
 
 impl Remembered {
-    /// Reads the file beside `wallet`. A challenge of another gateway counts for nothing.
-    pub(crate) fn read(wallet: &Path, gateway_url: &str) -> Self {
+    /// Reads the file beside `wallet`.
+    pub(crate) fn read(wallet: &Path) -> Self {
         let mut name = OsString::from(wallet);
         name.push(".challenge");
         let path = PathBuf::from(name);
-        let saved = std::fs::read_to_string(&path).ok().and_then(|text| parse(&text, gateway_url));
-        Self { path, gateway_url: gateway_url.to_owned(), saved }
+        let saved = std::fs::read_to_string(&path).unwrap_or_default();
+        Self { path, saved }
     }
 
-    /// The challenge of the last time.
-    pub(crate) fn challenge(&self) -> Option<&Challenge> {
-        self.saved.as_ref()
+    /// What a gateway asked for the last time.
+    pub(crate) fn challenge(&self, gateway_url: &str) -> Option<Current> {
+        let mut lines = self.saved.lines();
+        while let (Some(first), Some(second)) = (lines.next(), lines.next()) {
+            if first.strip_prefix("gateway ") == Some(gateway_url) {
+                let challenge =
+                    Challenge::parse_all(second.trim_end().as_bytes()).ok()?.into_iter().next()?;
+                return Current::remembered(challenge);
+            }
+        }
+        None
     }
 
-    /// Writes the challenge down, unless it already is. A failure costs nothing but the first second of the next start.
-    pub(crate) async fn save(&mut self, current: &Arc<Current>) {
-        // One with a context may be another each time.
-        if current.has_context || self.saved.as_ref() == Some(&current.challenge) {
+    /// Writes the challenges down, unless they already are. A failure costs nothing but the first second of the next
+    /// start.
+    pub(crate) async fn save(&mut self, challenges: &[(String, Arc<Current>)]) {
+        // One with a context may be another each time. Those that differ in max-age alone are the same.
+        let kept = challenges.iter().filter(|(_, current)| !current.has_context);
+        let text: String = kept
+            .map(|(url, current)| {
+                let challenge = Challenge { max_age: None, ..current.challenge.clone() };
+                format!("gateway {url}\n{}\n", challenge.format(Quoting::Quoted))
+            })
+            .collect();
+        if text == self.saved || text.is_empty() {
             return;
         }
-        let text = format!("gateway {}\n{}\n", self.gateway_url, current.challenge.format(Quoting::Quoted));
-        let path = self.path.clone();
-        match spawn_blocking(move || write_private(&path, text.as_bytes())).await {
-            Ok(Ok(())) => self.saved = Some(current.challenge.clone()),
-            Ok(Err(error)) => tracing::warn!("cannot write {}: {error}", self.path.display()),
+        let (path, bytes) = (self.path.clone(), text.clone());
+        let written = spawn_blocking(move || write_private(&path, bytes.as_bytes())).await;
+        self.saved = text; // a disk that is full is not tried at each turn
+        match written {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(
+                    "cannot write {}: {error}; the next start has to ask the gateway before its first tunnel",
+                    self.path.display()
+                );
+            }
             Err(error) => tracing::warn!("cannot write {}: {error}", self.path.display()),
         }
     }
 }
 
-fn parse(text: &str, gateway_url: &str) -> Option<Challenge> {
-    let (first, second) = text.split_once('\n')?;
-    if first.strip_prefix("gateway ") != Some(gateway_url) {
-        return None;
-    }
-    Challenge::parse_all(second.trim_end().as_bytes()).ok()?.into_iter().next()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_token::{TokenChallenge, TokenType};
+    use crate::challenge::tests::challenge;
 
     #[tokio::test]
     async fn a_challenge_is_remembered_for_its_gateway() {
         let directory = tempfile::tempdir().unwrap();
         let wallet = directory.path().join("wallet");
-        let bytes =
-            TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &[]).unwrap().serialize();
-        let challenge = Challenge { bytes, token_key: Some(vec![1; 342]), max_age: Some(5) };
-        let mut remembered = Remembered::read(&wallet, "http://a");
-        assert_eq!(remembered.challenge(), None);
-        remembered.save(&Arc::new(Current::new(challenge.clone()).unwrap())).await;
-        assert_eq!(Remembered::read(&wallet, "http://a").challenge(), Some(&challenge));
-        assert_eq!(Remembered::read(&wallet, "http://b").challenge(), None);
+        let current = Arc::new(Current::new(challenge(Some(5))).unwrap());
+        let mut remembered = Remembered::read(&wallet);
+        assert!(remembered.challenge("http://a").is_none());
+        let both = [("http://a".to_owned(), current.clone()), ("http://b".to_owned(), current.clone())];
+        remembered.save(&both).await;
+        for url in ["http://a", "http://b"] {
+            let read = Remembered::read(&wallet).challenge(url).unwrap();
+            assert!(read.asks_as(&current) && !read.is_fresh());
+        }
+        assert!(Remembered::read(&wallet).challenge("http://c").is_none());
     }
 }

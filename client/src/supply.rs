@@ -2,13 +2,16 @@
 //!
 //! [`refill`](crate::refill) fills the wallet; here is everything that a tunnel asks for.
 
-use crate::gateway::Refused;
-use crate::mint::one_line;
+use crate::challenge::Current;
+use crate::clock::{Clock, Skew};
+use crate::mint::Published;
+use crate::recorder::{Fate, Recorder};
 use crate::slot::Unspent;
+use crate::taken::Taken;
 use crate::wallet::{Wallet, WalletError};
 use parking_lot::Mutex;
-use postern_token::header::Challenge;
-use postern_token::{ChallengeDigest, Token, TokenKeyId, UnixSeconds};
+use postern_token::{Token, TokenKeyId, UnixSeconds};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -17,25 +20,19 @@ use tokio::time::{Instant, timeout_at};
 
 /// How long a request waits for a token when there is none.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// A key's last second: clocks are cut to whole seconds, and a token takes some time to its gateway.
+const LAST_SECOND: Duration = Duration::from_secs(1);
 
 /// Tokens for the gateway's present challenge. Everyone shares one.
 pub(crate) struct Supply {
     wallet: Arc<Wallet>,
+    clock: Clock,
+    recorder: Arc<Recorder>,
     state: Mutex<State>,
     /// Something the refill should look at: a level, a waiter, a challenge.
     wanted: Notify,
     /// Counts what waiters should look at: a token came, or an attempt failed.
     progress: watch::Sender<u64>,
-}
-
-/// The challenge that tokens are minted for.
-#[derive(Debug)]
-pub(crate) struct Current {
-    pub(crate) challenge: Challenge,
-    pub(crate) digest: ChallengeDigest,
-    pub(crate) issuer_name: String,
-    /// A challenge with a context (RFC 9577, section 2.1.1.2) may be another one each time: nothing is minted ahead.
-    pub(crate) has_context: bool,
 }
 
 #[derive(Default)]
@@ -46,14 +43,14 @@ struct State {
     asked_anew: bool,
     failure: Option<Failure>,
     attempts: u64,
+    /// Keys whose tokens the gateway refused for the key's sake, until the issuer's directory has been compared.
+    doubted: BTreeSet<TokenKeyId>,
 }
 
 /// Why the last attempt to mint failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) sentence: String,
-    /// The same without URLs, paths and the issuer's text.
-    pub(crate) cause: String,
     /// The gateway gave no challenge: without it there is no tunnel anyway.
     pub(crate) is_gateway: bool,
     pub(crate) next_attempt: Instant,
@@ -66,6 +63,8 @@ pub(crate) struct Demand {
     pub(crate) level: usize,
     pub(crate) waiting: usize,
     pub(crate) asked_anew: bool,
+    /// There are keys to compare with the issuer's directory.
+    pub(crate) has_doubts: bool,
     pub(crate) failure: Option<Failure>,
 }
 
@@ -88,54 +87,50 @@ pub(crate) enum Shortage {
     Wallet(#[from] WalletError),
 }
 
-impl Current {
-    /// `None` when the bytes are not a `TokenChallenge`.
-    pub(crate) fn new(challenge: Challenge) -> Option<Self> {
-        let parsed = challenge.token_challenge().ok()?;
-        Some(Self {
-            digest: ChallengeDigest::of(&challenge.bytes),
-            issuer_name: parsed.issuer_name().to_owned(),
-            has_context: parsed.redemption_context().is_some(),
-            challenge,
-        })
-    }
-
-    /// Whether tokens for the one come from the same key of the same issuer as tokens for the other.
-    fn has_source_of(&self, other: &Self) -> bool {
-        self.issuer_name == other.issuer_name && self.challenge.token_key == other.challenge.token_key
-    }
-}
-
 impl Supply {
-    pub(crate) fn new(wallet: Wallet) -> Self {
+    pub(crate) fn new(wallet: Wallet, recorder: Arc<Recorder>) -> Self {
         Self {
             wallet: Arc::new(wallet),
+            clock: Clock::default(),
+            recorder,
             state: Mutex::default(),
             wanted: Notify::new(),
             progress: watch::Sender::new(0),
         }
     }
 
-    /// A token, if there is one now. It is no longer on disk when this returns; dropping the future may lose one.
-    pub(crate) async fn take(&self) -> Result<Option<Unspent>, WalletError> {
-        let Some(digest) = self.state.lock().current.as_ref().map(|current| current.digest) else {
-            return Ok(None);
+    /// A token, if there is one now. It is no longer on disk when this returns.
+    pub(crate) async fn take(&self) -> Result<Option<Taken>, WalletError> {
+        let (digest, doubted) = {
+            let state = self.state.lock();
+            let Some(current) = &state.current else { return Ok(None) };
+            (current.digest, state.doubted.clone())
         };
-        let now = UnixSeconds::now();
-        let taken = if self.wallet.blocks() {
-            let wallet = self.wallet.clone();
+        let (wallet, recorder, now) = (self.wallet.clone(), self.recorder.clone(), self.now());
+        let blocks = wallet.blocks();
+        // Given to `Taken` where it is taken: a request that is dropped meanwhile gives it back.
+        let take = move || {
+            let unspent = wallet.take(digest, now, &doubted)?;
+            Ok(unspent.map(|unspent| Taken::new(unspent, wallet, recorder)))
+        };
+        let taken = if blocks {
             // A join error is a panic in the wallet: the token is gone, and the next try takes another.
-            spawn_blocking(move || wallet.take(digest, now)).await.unwrap_or(Ok(None))
+            spawn_blocking(take).await.unwrap_or(Ok(None))
         } else {
-            self.wallet.take(digest, now)
+            take()
         };
         self.wanted.notify_one();
         taken
     }
 
+    /// The moment by which keys count as retired.
+    fn now(&self) -> UnixSeconds {
+        self.clock.now().saturating_add(LAST_SECOND)
+    }
+
     /// A token, when there is one: [`PATIENCE`] at most. Requests that wait share one refill. It ends early when the
     /// gateway gives no challenge, or minting failed and the next attempt comes too late.
-    pub(crate) async fn wait(&self) -> Result<Unspent, Shortage> {
+    pub(crate) async fn wait(&self) -> Result<Taken, Shortage> {
         let deadline = Instant::now() + PATIENCE;
         let mut progress = self.progress.subscribe();
         let attempts_before = self.state.lock().attempts;
@@ -143,8 +138,8 @@ impl Supply {
         loop {
             progress.mark_unchanged();
             // Nobody is counted as waiting while they take: the refill would mint one more in their place.
-            if let Some(unspent) = self.take().await? {
-                return Ok(unspent);
+            if let Some(taken) = self.take().await? {
+                return Ok(taken);
             }
             let _waiting = Waiting::begin(self, is_new);
             is_new = false;
@@ -170,52 +165,73 @@ impl Supply {
         }
     }
 
-    /// Puts back a token that was taken and **never sent**.
-    pub(crate) fn give_back(&self, unspent: Unspent) {
-        if let Err(error) = self.wallet.add(unspent) {
-            tracing::warn!("a token that was not sent cannot go back into the wallet and is lost: {error}");
-        }
+    /// The gateway refused `token` and asks for tokens of another key. Those that are left of its key stay where they
+    /// are until the issuer's directory tells whether the gateway is ahead of us or behind it.
+    pub(crate) fn doubt(&self, token: &Token) {
+        self.state.lock().doubted.insert(token.token_key_id());
+        self.wanted.notify_one();
     }
 
-    /// Learns from a 407 to `token`: the challenge that is asked for now, and whether the token's key is of use.
-    pub(crate) fn refused(&self, token: &Token, answer: &Refused) {
-        let current = match answer.challenge().map(Current::new) {
-            Ok(Some(current)) => current,
-            Ok(None) => return,
-            Err(reason) => {
-                tracing::warn!(
-                    "the gateway refused a token and gave no challenge: {}",
-                    one_line(reason.as_bytes())
-                );
-                return;
-            }
+    /// Compares the doubted keys with the directory. The tokens of a key are dropped when it is not redeemed any more,
+    /// or when the gateway asks for the issuer's present key and so is not behind. A gateway that is behind will ask
+    /// for the key again.
+    pub(crate) fn settle_doubts(&self, published: &Published, current: &Current) {
+        let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
+        let is_up_to_date = asked.is_none() || asked == published.preferred();
+        let over: Vec<_> = {
+            let mut state = self.state.lock();
+            state.doubted.extract_if(.., |key| is_up_to_date || !published.redeems(*key)).collect()
         };
-        // A gateway that names another key, and does not say that this one token is spent, has retired the key: the
-        // tokens left of it would each cost somebody a refusal.
-        let key = token.token_key_id();
-        let names_another =
-            current.challenge.token_key.as_ref().is_some_and(|spki| TokenKeyId::of(spki) != key);
-        if names_another && token.challenge_digest() == current.digest && !answer.says_spent() {
-            self.in_wallet(move |wallet| wallet.drop_key(current.digest, key));
+        let digest = current.digest;
+        if !over.is_empty() {
+            self.in_wallet(Fate::Retired, move |wallet| {
+                over.into_iter().try_fold(0, |sum, key| Ok(sum + wallet.drop_key(digest, key)?))
+            });
         }
-        self.adopt(current);
     }
 
     /// Makes this the challenge that tokens are minted for. Tokens for others stay in the wallet, for when they are
-    /// asked for again. Returns whether anything changed.
-    pub(crate) fn adopt(&self, current: Current) -> bool {
+    /// asked for again.
+    pub(crate) fn adopt(&self, current: Arc<Current>) {
         let mut state = self.state.lock();
-        if state.current.as_ref().is_some_and(|present| present.challenge == current.challenge) {
-            return false;
+        if let Some(asked) = current.challenge.token_key.as_deref().map(TokenKeyId::of) {
+            state.doubted.remove(&asked);
         }
-        if state.current.as_ref().is_none_or(|present| !present.has_source_of(&current)) {
+        let present = state.current.replace(current.clone());
+        if present.as_ref().is_some_and(|present| present.asks_as(&current)) {
+            return;
+        }
+        if present.is_none_or(|present| !present.has_source_of(&current)) {
             state.failure = None; // it was another issuer's, or another key's
         }
-        state.current = Some(Arc::new(current));
         drop(state);
         self.wanted.notify_one();
         self.progress.send_modify(|count| *count += 1);
-        true
+    }
+
+    /// What failed is tried again without a pause.
+    pub(crate) fn forgive(&self) {
+        self.state.lock().failure = None;
+    }
+
+    /// The refill should look at the demand again.
+    pub(crate) fn look(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Takes over the clock of an issuer's answer; returns it when it is news.
+    pub(crate) fn set_clock(&self, skew: Skew) -> Option<Skew> {
+        self.clock.set(skew)
+    }
+
+    /// Whether an answer of the issuer has been compared with this machine's clock.
+    pub(crate) fn has_compared_clocks(&self) -> bool {
+        self.clock.is_compared()
+    }
+
+    /// How far this machine's clock is from the issuer's.
+    pub(crate) fn skew(&self) -> Skew {
+        self.clock.skew()
     }
 
     pub(crate) fn current(&self) -> Option<Arc<Current>> {
@@ -229,15 +245,24 @@ impl Supply {
 
     pub(crate) fn demand(&self) -> Demand {
         let state = self.state.lock();
-        let level =
-            state.current.as_ref().map_or(0, |current| self.wallet.level(current.digest, UnixSeconds::now()));
+        let level = state
+            .current
+            .as_ref()
+            .map_or(0, |current| self.wallet.level(current.digest, self.now(), &state.doubted));
         Demand {
             current: state.current.clone(),
             level,
             waiting: state.waiting,
             asked_anew: state.asked_anew,
+            has_doubts: !state.doubted.is_empty(),
             failure: state.failure.clone(),
         }
+    }
+
+    /// How long until the next tokens spoil, if any do.
+    pub(crate) fn spoils_in(&self) -> Option<Duration> {
+        let now = self.now();
+        self.wallet.next_retirement(now).map(|moment| now.until(moment))
     }
 
     /// An attempt to mint begins.
@@ -254,27 +279,45 @@ impl Supply {
         self.progress.send_modify(|count| *count += 1);
     }
 
+    /// Makes sure that `count` more tokens can be kept.
+    pub(crate) fn reserve(&self, count: usize) -> Result<(), WalletError> {
+        self.wallet.reserve(count)
+    }
+
     /// Keeps a token that was minted, and wakes those who wait.
     pub(crate) fn add(&self, unspent: Unspent) -> Result<(), WalletError> {
+        self.recorder.fate(Fate::Minted, 1);
         let added = self.wallet.add(unspent);
+        if added.is_err() {
+            self.recorder.fate(Fate::Unwritten, 1);
+        }
         self.progress.send_modify(|count| *count += 1);
         added
     }
 
-    /// Drops what has spoiled: tokens of retired keys, and of other challenges more than `most`.
+    /// Drops what has spoiled: tokens of retired keys, and of other challenges more than `most`. Not before the clock
+    /// has been compared with the issuer's: what is dropped on a wrong clock's word is lost.
     pub(crate) fn tidy(&self, most: usize) {
-        let current = self.current();
-        self.in_wallet(move |wallet| {
-            let retired = wallet.drop_retired(UnixSeconds::now())?;
-            Ok(retired + current.map_or(Ok(0), |current| wallet.trim_others(current.digest, most))?)
-        });
+        if self.clock.is_compared() {
+            let now = self.now();
+            self.in_wallet(Fate::Retired, move |wallet| wallet.drop_retired(now));
+        }
+        if let Some(current) = self.current() {
+            self.in_wallet(Fate::Superseded, move |wallet| wallet.trim_others(current.digest, most));
+        }
     }
 
-    /// On a blocking thread where writing waits for the disk: whoever asks need not wait for it.
-    fn in_wallet(&self, work: impl FnOnce(&Wallet) -> Result<usize, WalletError> + Send + 'static) {
-        let wallet = self.wallet.clone();
-        let work = move || {
-            if let Err(error) = work(&wallet) {
+    /// On a blocking thread where writing waits for the disk: whoever asks need not wait for it. `work` returns how
+    /// many tokens it dropped, which is what became of them.
+    fn in_wallet(
+        &self,
+        fate: Fate,
+        work: impl FnOnce(&Wallet) -> Result<usize, WalletError> + Send + 'static,
+    ) {
+        let (wallet, recorder) = (self.wallet.clone(), self.recorder.clone());
+        let work = move || match work(&wallet) {
+            Ok(dropped) => recorder.fate(fate, dropped),
+            Err(error) => {
                 tracing::warn!(
                     "tokens that are of no use any more cannot be removed from the wallet, and are not sent: {error}"
                 );

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use postern_service::live::Level;
 use postern_service::names;
 use postern_token::{ChallengeDigest, Nonce, TokenKeyId, UnixSeconds};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
@@ -123,13 +123,24 @@ impl Wallet {
         &self.level
     }
 
-    /// How many tokens there are for `challenge` whose key is not retired at `now`.
-    pub(crate) fn level(&self, challenge: ChallengeDigest, now: UnixSeconds) -> usize {
-        self.contents.lock().held.iter().filter(|held| held.answers(challenge, now)).count()
+    /// How many tokens there are for `challenge` whose key is neither retired at `now` nor one of `doubted`.
+    pub(crate) fn level(
+        &self,
+        challenge: ChallengeDigest,
+        now: UnixSeconds,
+        doubted: &BTreeSet<TokenKeyId>,
+    ) -> usize {
+        self.contents.lock().held.iter().filter(|held| held.answers(challenge, now, doubted)).count()
     }
 
-    /// Takes a token for `challenge`: of those whose key is not retired at `now`, one whose key retires first. When
-    /// this returns it is no longer in the file, and nothing will return it again.
+    /// The first moment after `now` at which a key of the tokens here retires.
+    pub(crate) fn next_retirement(&self, now: UnixSeconds) -> Option<UnixSeconds> {
+        let contents = self.contents.lock();
+        contents.held.iter().filter_map(|held| held.unspent.not_after).filter(|moment| *moment > now).min()
+    }
+
+    /// Takes a token for `challenge`: of those whose key is neither retired at `now` nor one of `doubted`, one whose
+    /// key retires first. When this returns it is no longer in the file, and nothing will return it again.
     ///
     /// # Errors
     /// The slot could not be zeroed. The token stays in the file, and is not given out by this value again.
@@ -137,19 +148,35 @@ impl Wallet {
         &self,
         challenge: ChallengeDigest,
         now: UnixSeconds,
+        doubted: &BTreeSet<TokenKeyId>,
     ) -> Result<Option<Unspent>, WalletError> {
         let mut contents = self.contents.lock();
         let soonest = contents
             .held
             .iter()
             .enumerate()
-            .filter(|(_, held)| held.answers(challenge, now))
+            .filter(|(_, held)| held.answers(challenge, now, doubted))
             .min_by_key(|(_, held)| held.unspent.not_after.unwrap_or(UnixSeconds::MAX));
         let Some((index, _)) = soonest else { return Ok(None) };
         let held = contents.held.swap_remove(index);
         self.show(&contents);
         self.clear(&mut contents, [held.slot])?;
         Ok(Some(held.unspent))
+    }
+
+    /// Makes sure that `count` more tokens can be kept: a disk that is full is found out before tokens are paid for.
+    ///
+    /// # Errors
+    /// The file cannot grow.
+    pub(crate) fn reserve(&self, count: usize) -> Result<(), WalletError> {
+        let mut contents = self.contents.lock();
+        while contents.free.len() < count {
+            let slot = contents.slots;
+            contents.write(slot, &FREE).map_err(|source| self.unwritable(source))?;
+            contents.slots += 1;
+            contents.free.insert(0, slot); // the others are nearer to the beginning, and are filled first
+        }
+        Ok(())
     }
 
     /// Keeps a token: a new one, or one that was taken and never sent.
@@ -241,8 +268,11 @@ impl Held {
         self.unspent.not_after.is_some_and(|not_after| not_after <= now)
     }
 
-    fn answers(&self, challenge: ChallengeDigest, now: UnixSeconds) -> bool {
-        self.unspent.token.challenge_digest() == challenge && !self.retired(now)
+    fn answers(&self, challenge: ChallengeDigest, now: UnixSeconds, doubted: &BTreeSet<TokenKeyId>) -> bool {
+        let token = &self.unspent.token;
+        token.challenge_digest() == challenge
+            && !self.retired(now)
+            && !doubted.contains(&token.token_key_id())
     }
 }
 

@@ -242,7 +242,6 @@ async fn a_stocked_wallet_works_without_issuer_and_from_the_first_second() {
     agent.stop().await;
     config.issuer.url = Some("http://127.0.0.1:1".to_owned());
     config.wallet.low = 8;
-    gateway.go_mute();
     let agent = RunningAgent::start(config).await;
     for _ in 0..8 {
         assert_eq!(connect(agent.address, &target).await.status, 200);

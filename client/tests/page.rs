@@ -3,6 +3,7 @@
 
 mod support;
 
+use postern_client::Urls;
 use postern_service::live::Link;
 use postern_service::metrics;
 use postern_service::names::{
@@ -193,7 +194,7 @@ async fn a_gateway_that_is_down_or_speaks_no_tls_loses_every_attempt() {
         let gateway = Gateway::start(&issuer).await;
         let directory = tempfile::tempdir().unwrap();
         let mut config = config(&gateway, &issuer, directory.path());
-        config.gateway.url = url;
+        config.gateway.url = Urls::One(url);
         let agent = RunningAgent::start(config).await;
         show(&agent);
         assert_eq!(connect(agent.address, "target.example:443").await.status, 502);
@@ -206,8 +207,9 @@ async fn a_gateway_that_is_down_or_speaks_no_tls_loses_every_attempt() {
         assert_eq!((&row[5], &row[6]), (&Value::Null, &Value::Null), "no answer, no time: {row}");
         let (attempts, lost) = counted(LinkKind::Gateway, &address);
         assert!(attempts >= 1.0 && attempts == lost, "{attempts} {lost}");
-        let agent = section(&agent, "agent", |agent| agent["tables"][1]["rows"][0].is_array()).await;
-        assert_eq!(agent["tables"][1]["rows"][0][0], "bad: the gateway cannot be reached");
+        let page: Value = serde_json::from_slice(&agent.host.live.latest()).unwrap();
+        assert_eq!(page["state"], "not_ready");
+        assert!(page["reasons"].to_string().contains("gateway: the gateway http"), "{}", page["reasons"]);
     }
 }
 
@@ -270,18 +272,19 @@ async fn an_issuer_that_only_the_challenge_names_has_no_name_in_the_links() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_failure_to_mint_is_shown_without_the_issuers_words_until_it_is_mended() {
+async fn the_last_failure_to_mint_is_shown_with_the_issuers_words_until_it_is_mended() {
     let _alone = ALONE.lock().await;
     let issuer = Issuer::start().await;
-    issuer.refuse(503, None, "the account of Jane", usize::MAX);
+    issuer.refuse(503, None, "signing pool full", usize::MAX);
     let gateway = Gateway::start(&issuer).await;
     let directory = tempfile::tempdir().unwrap();
     let agent = RunningAgent::start(config(&gateway, &issuer, directory.path())).await;
     show(&agent);
     let rows = |section: &Value| section["tables"][1]["rows"].as_array().unwrap().clone();
     let failing = section(&agent, "agent", |section| !rows(section).is_empty()).await;
-    assert_eq!(rows(&failing)[0][0], "bad: the issuer answered 503 Service Unavailable");
-    assert!(!failing.to_string().contains("Jane"), "{failing}");
+    let shown = rows(&failing)[0][0].as_str().unwrap().to_owned();
+    assert!(shown.starts_with("bad: the issuer http://"), "{shown}");
+    assert!(shown.ends_with("answered 503 Service Unavailable: \"signing pool full\""), "{shown}");
     issuer.serve_again();
     let mended = section(&agent, "agent", |section| rows(section).is_empty()).await;
     assert_eq!(mended["tables"][1]["empty"], "The last attempt did not fail.");

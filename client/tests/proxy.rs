@@ -6,7 +6,7 @@ mod support;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use support::gateway::{Gateway, Step};
+use support::gateway::{Gateway, Mood, Step};
 use support::issuer::Issuer;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -178,12 +178,14 @@ async fn socks5_says_what_went_wrong() {
         (502, "Proxy-Status: gw; error=connection_refused\r\n", 5),
         (502, "Proxy-Status: gw; error=dns_error\r\n", 4),
         (504, "", 4),
-        (503, "", 1),
+        (500, "", 1),
     ] {
         let raw = format!("HTTP/1.1 {status} No\r\n{fields}Content-Length: 0\r\n\r\n");
         world.gateway.then(Step::Raw(raw.into_bytes()));
         assert_eq!(socks(world.agent.address, &[1, 192, 0, 2, 1], 443).await.0, reply, "{status} {fields}");
     }
+    world.gateway.set_mood(Mood::Unavailable);
+    assert_eq!(socks(world.agent.address, &[1, 192, 0, 2, 1], 443).await.0, 1, "no gateway serves");
     let tokens = world.gateway.tokens().len();
     assert_eq!(socks(world.agent.address, &[&[3, 4][..], b"a\r\nb"].concat(), 443).await.0, 1);
     assert_eq!(world.gateway.tokens().len(), tokens);

@@ -3,6 +3,7 @@
 
 mod support;
 
+use postern_client::Urls;
 use postern_service::config::Span;
 use postern_token::{TokenChallenge, TokenType, encode_base64url};
 use support::gateway::{Step, challenge, digest_in};
@@ -61,7 +62,7 @@ async fn after_the_replacement_the_user_hears_what_failed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_other_answer_is_passed_on_and_costs_one_token() {
     let world = World::new().await;
-    for status in [400, 403, 429, 431, 500, 502, 503, 504] {
+    for status in [400, 403, 429, 431, 500, 502, 504] {
         let fields = "Proxy-Status: gw; error=x\r\nRetry-After: 7\r\nContent-Type: text/plain\r\nX-Inner: 1";
         let raw = format!("HTTP/1.1 {status} Because\r\n{fields}\r\nContent-Length: 3\r\n\r\nwhy");
         world.gateway.then(Step::Raw(raw.into_bytes()));
@@ -177,7 +178,7 @@ async fn a_gateway_that_is_down_costs_no_token() {
     let mut config = world.config();
     let World { directory, issuer: _issuer, agent, .. } = world;
     agent.stop().await;
-    config.gateway.url = format!("http://{closed}");
+    config.gateway.url = Urls::One(format!("http://{closed}"));
     let agent = RunningAgent::start(config).await;
     let answer = connect(agent.address, "target.example:443").await;
     assert_eq!(answer.status, 502);
@@ -200,7 +201,7 @@ async fn a_gateway_that_says_nothing_is_given_up() {
     world.stocked(8).await;
     // The challenge of a silent gateway is never learnt, so a stocked wallet is put behind it: same URL, new server.
     let mut config = world.config();
-    config.gateway.url = format!("http://{silent}");
+    config.gateway.url = Urls::One(format!("http://{silent}"));
     config.gateway.answer_timeout = Span::millis(50);
     let World { directory: _directory, agent, .. } = world;
     agent.stop().await;

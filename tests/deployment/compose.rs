@@ -59,7 +59,7 @@ impl Said {
             },
             "client" => Self {
                 address: client.listen.address,
-                admin: client.listen.admin.unwrap(),
+                admin: client.listen.admin,
                 descriptors: 0,
                 drain: client.drain.deadline.get(),
             },

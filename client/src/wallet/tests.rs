@@ -27,7 +27,7 @@ fn add(wallet: &Wallet, token: Token, not_after: Option<UnixSeconds>) {
 }
 
 fn take(wallet: &Wallet, challenge: ChallengeDigest) -> Option<Token> {
-    wallet.take(challenge, NOW).unwrap().map(|unspent| unspent.token)
+    wallet.take(challenge, NOW, &BTreeSet::new()).unwrap().map(|unspent| unspent.token)
 }
 
 fn bytes_hold(path: &Path, token: &Token) -> bool {
@@ -83,7 +83,7 @@ fn challenges_are_kept_apart_and_retired_keys_are_passed_over() {
     add(&wallet, token(2, OURS, KEY), Some(NOW));
     add(&wallet, token(3, OURS, KEY), None);
     add(&wallet, token(4, OURS, KEY), Some(UnixSeconds(NOW.0 + 1)));
-    assert_eq!(wallet.level(OURS, NOW), 2);
+    assert_eq!(wallet.level(OURS, NOW, &BTreeSet::new()), 2);
     let taken: Vec<_> = std::iter::from_fn(|| take(&wallet, OURS)).map(|t| t.nonce().0[0]).collect();
     assert_eq!(taken, [4, 3], "the token that spoils first goes first");
     assert_eq!(wallet.drop_retired(NOW).unwrap(), 1);
@@ -129,7 +129,10 @@ fn a_key_or_an_excess_of_parked_tokens_can_be_dropped() {
     assert_eq!(wallet.trim_others(OURS, 3).unwrap(), 1);
     drop(wallet);
     let wallet = open(&path);
-    assert_eq!((wallet.level(OURS, NOW), wallet.level(OTHER, NOW)), (1, 3));
+    assert_eq!(
+        (wallet.level(OURS, NOW, &BTreeSet::new()), wallet.level(OTHER, NOW, &BTreeSet::new())),
+        (1, 3)
+    );
 }
 
 #[test]
@@ -145,11 +148,11 @@ fn a_torn_slot_costs_its_token_and_nothing_else() {
     bytes.extend_from_slice(&[9; MAX_TOKEN_LEN]); // and an append that did not finish
     std::fs::write(&path, &bytes).unwrap();
     let wallet = open(&path);
-    assert_eq!(wallet.level(OURS, NOW), 2);
+    assert_eq!(wallet.level(OURS, NOW, &BTreeSet::new()), 2);
     add(&wallet, token(4, OURS, KEY), None);
     add(&wallet, token(5, OURS, KEY), None);
     drop(wallet);
-    assert_eq!(open(&path).level(OURS, NOW), 4);
+    assert_eq!(open(&path).level(OURS, NOW, &BTreeSet::new()), 4);
 }
 
 #[test]

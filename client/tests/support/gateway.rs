@@ -3,10 +3,11 @@
 use super::issuer::Issuer;
 use parking_lot::Mutex;
 use postern_token::header::{Challenge, Presentation, Quoting, parse_authorization};
-use postern_token::{ChallengeDigest, Token, TokenChallenge, TokenType, VerifyingKey};
+use postern_token::{ChallengeDigest, SigningKey, Token, TokenChallenge, TokenType, VerifyingKey};
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -17,6 +18,12 @@ pub struct Gateway {
     issuer: Arc<Issuer>,
     challenge: Mutex<TokenChallenge>,
     names_key: Mutex<bool>,
+    /// The key it asks for and takes, where that is not the issuer's first: a gateway that is behind.
+    pinned: Mutex<Option<Arc<SigningKey>>>,
+    max_age: Mutex<u64>,
+    mood: Mutex<Mood>,
+    /// How long the next presentation of a token waits for its answer.
+    held: Mutex<Option<Duration>>,
     script: Mutex<VecDeque<Step>>,
     spent: Mutex<HashSet<Vec<u8>>>,
     /// Every token presented, in order.
@@ -25,8 +32,18 @@ pub struct Gateway {
     heads: Mutex<Vec<String>>,
     /// What stands before our challenge in Proxy-Authenticate.
     preamble: Mutex<String>,
-    /// Close on requests without a token.
-    is_mute: Mutex<bool>,
+}
+
+/// What it does with every request, token or not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mood {
+    Well,
+    /// 503, as while the store is away.
+    Unavailable,
+    /// Accepts connections and says nothing.
+    Frozen,
+    /// Closes connections without an answer.
+    Closing,
 }
 
 /// What to do with one presentation of a token, instead of what is right.
@@ -61,12 +78,15 @@ impl Gateway {
             issuer: issuer.clone(),
             challenge: Mutex::new(challenge("proxy.example")),
             names_key: Mutex::new(true),
+            pinned: Mutex::default(),
+            max_age: Mutex::new(3600),
+            mood: Mutex::new(Mood::Well),
+            held: Mutex::default(),
             script: Mutex::default(),
             spent: Mutex::default(),
             tokens: Mutex::default(),
             heads: Mutex::default(),
             preamble: Mutex::default(),
-            is_mute: Mutex::default(),
         });
         let serving = gateway.clone();
         tokio::spawn(async move {
@@ -96,13 +116,40 @@ impl Gateway {
         *self.challenge.lock() = challenge;
     }
 
-    pub fn name_no_key(&self) {
-        *self.names_key.lock() = false;
+    pub fn set_mood(&self, mood: Mood) {
+        *self.mood.lock() = mood;
     }
 
-    /// From now on nobody learns the challenge by asking.
-    pub fn go_mute(&self) {
-        *self.is_mute.lock() = true;
+    /// From now on it asks for this key alone, whatever the issuer has.
+    pub fn stay_with(&self, key: Arc<SigningKey>) {
+        *self.pinned.lock() = Some(key);
+    }
+
+    /// It has fetched the directory.
+    pub fn catch_up(&self) {
+        *self.pinned.lock() = None;
+    }
+
+    /// The next presentation of a token is answered after `time`, as for a target that is slow.
+    pub fn hold_next(&self, time: Duration) {
+        *self.held.lock() = Some(time);
+    }
+
+    pub fn set_max_age(&self, seconds: u64) {
+        *self.max_age.lock() = seconds;
+    }
+
+    fn key(&self) -> Arc<SigningKey> {
+        self.pinned.lock().clone().unwrap_or_else(|| self.issuer.key())
+    }
+
+    /// Requests without a token.
+    pub fn probes(&self) -> usize {
+        self.heads().len() - self.tokens().len()
+    }
+
+    pub fn name_no_key(&self) {
+        *self.names_key.lock() = false;
     }
 
     pub fn begin_header_with(&self, preamble: &str) {
@@ -127,8 +174,21 @@ impl Gateway {
     async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let Some((head, early)) = read_head(&mut stream).await else { return };
         let token = self.record(&head);
-        if token.is_none() && *self.is_mute.lock() {
-            return;
+        let mood = *self.mood.lock();
+        match mood {
+            Mood::Well => {}
+            Mood::Unavailable => {
+                let answer = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 17\r\n\r\nThe store is away";
+                let _ = stream.write_all(answer.as_bytes()).await;
+                return;
+            }
+            Mood::Frozen => return std::future::pending().await,
+            Mood::Closing => return,
+        }
+        if token.is_some()
+            && let Some(time) = { self.held.lock().take() }
+        {
+            tokio::time::sleep(time).await;
         }
         let step = if token.is_some() { self.script.lock().pop_front() } else { None };
         let answer = match step {
@@ -172,7 +232,7 @@ impl Gateway {
         if token.challenge_digest() != self.challenge.lock().digest() {
             return Err(self.refusal("another challenge"));
         }
-        let key = VerifyingKey::from_spki(self.issuer.key().spki()).unwrap();
+        let key = VerifyingKey::from_spki(self.key().spki()).unwrap();
         if key.verify(&token).is_err() {
             return Err(self.refusal("unknown key"));
         }
@@ -184,8 +244,9 @@ impl Gateway {
 
     fn refusal(&self, details: &str) -> Vec<u8> {
         let bytes = self.challenge.lock().serialize();
-        let token_key = self.names_key.lock().then(|| self.issuer.key().spki().to_vec());
-        let value = Challenge { bytes, token_key, max_age: Some(3600) }.format(Quoting::Quoted);
+        let token_key = self.names_key.lock().then(|| self.key().spki().to_vec());
+        let value =
+            Challenge { bytes, token_key, max_age: Some(*self.max_age.lock()) }.format(Quoting::Quoted);
         let preamble = self.preamble.lock().clone();
         format!(
             "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: {preamble}{value}\r\n\

@@ -10,13 +10,18 @@ use postern_token::{DIRECTORY_PATH, Directory, DirectoryKey, SigningKey, TokenRe
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 
 pub struct Issuer {
     pub address: SocketAddr,
     /// The first is preferred, and the one a gateway asks for.
     keys: Mutex<Vec<Arc<SigningKey>>>,
     not_after: Mutex<Option<UnixSeconds>>,
+    /// When the first key takes over, if that is still to come: the second signs until then.
+    takes_over: Mutex<Option<UnixSeconds>>,
+    /// How far the clock is ahead of this machine's, in seconds.
+    ahead: AtomicI64,
     refusal: Mutex<Option<Refusal>>,
     pub signed: AtomicUsize,
     pub directories: AtomicUsize,
@@ -45,6 +50,8 @@ impl Issuer {
             address: listener.local_addr().unwrap(),
             keys: Mutex::new(vec![key()]),
             not_after: Mutex::default(),
+            takes_over: Mutex::default(),
+            ahead: AtomicI64::new(0),
             refusal: Mutex::default(),
             signed: AtomicUsize::new(0),
             directories: AtomicUsize::new(0),
@@ -83,6 +90,22 @@ impl Issuer {
         self.keys.lock().insert(0, key());
     }
 
+    /// Publishes a new key and forgets the old ones: they are neither listed nor sign.
+    pub fn rotate_now(&self) {
+        *self.keys.lock() = vec![key()];
+    }
+
+    /// Publishes a key that takes over at `moment`.
+    pub fn publish_ahead(&self, moment: UnixSeconds) {
+        self.keys.lock().insert(0, key());
+        *self.takes_over.lock() = Some(moment);
+    }
+
+    /// The clock of this issuer is not this machine's.
+    pub fn set_clock_ahead(&self, seconds: i64) {
+        self.ahead.store(seconds, Ordering::SeqCst);
+    }
+
     pub fn retire_at(&self, moment: UnixSeconds) {
         *self.not_after.lock() = Some(moment);
     }
@@ -98,7 +121,13 @@ impl Issuer {
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         if request.uri().path() == DIRECTORY_PATH {
             self.directories.fetch_add(1, Ordering::SeqCst);
-            return response(200, self.directory().serialize());
+            let mut answer = response(200, self.directory().serialize());
+            let ahead = self.ahead.load(Ordering::SeqCst);
+            let shift = Duration::from_secs(ahead.unsigned_abs());
+            let now = SystemTime::now();
+            let now = if ahead < 0 { now - shift } else { now + shift };
+            answer.headers_mut().insert("date", httpdate::fmt_http_date(now).parse().unwrap());
+            return answer;
         }
         if let Some(key) = request.headers().get("authorization") {
             self.api_keys.lock().push(key.to_str().unwrap().to_owned());
@@ -126,8 +155,11 @@ impl Issuer {
 
     fn directory(&self) -> Directory {
         let not_after = *self.not_after.lock();
-        let keys = self.keys.lock();
-        let token_keys = keys.iter().map(|key| DirectoryKey::type2(key.spki(), None, not_after)).collect();
+        let (keys, takes_over) = (self.keys.lock(), *self.takes_over.lock());
+        let listed = |(index, key): (usize, &Arc<SigningKey>)| {
+            DirectoryKey::type2(key.spki(), takes_over.filter(|_| index == 0), not_after)
+        };
+        let token_keys = keys.iter().enumerate().map(listed).collect();
         Directory { issuer_request_uri: "/token-request".to_owned(), token_keys }
     }
 

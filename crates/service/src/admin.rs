@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 /// A header that takes longer than this closes the connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,7 +37,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What has to be ready before a process may be sent traffic. Clones share one list.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<RwLock<Vec<Awaited>>>);
+pub struct Readiness(Arc<Awaiting>);
+
+#[derive(Debug, Default)]
+struct Awaiting {
+    gates: RwLock<Vec<Awaited>>,
+    looked: Notify,
+}
 
 #[derive(Debug)]
 struct Awaited {
@@ -63,7 +69,7 @@ impl Readiness {
     /// Adds something to wait for. It is not ready ("starting") until its gate says so.
     #[must_use]
     pub fn gate(&self, name: &'static str) -> Gate {
-        let mut gates = self.0.write();
+        let mut gates = self.0.gates.write();
         gates.push(Awaited { name, state: State::NotReady("starting".to_owned()) });
         Gate { readiness: self.clone(), index: gates.len() - 1 }
     }
@@ -86,8 +92,19 @@ impl Readiness {
         })
     }
 
+    /// Completes when someone has looked at `/readyz` since the last time: a daemon that finds out only when it is used
+    /// may then find out. Cancel safe; one listener.
+    pub async fn looked_at(&self) {
+        self.0.looked.notified().await;
+    }
+
+    /// Someone looks, as `/readyz` does.
+    pub fn look(&self) {
+        self.0.looked.notify_one();
+    }
+
     fn list(&self, reason: impl Fn(&State) -> Option<&String>) -> Vec<String> {
-        let gates = self.0.read();
+        let gates = self.0.gates.read();
         let named = |gate: &Awaited| reason(&gate.state).map(|reason| format!("{}: {reason}", gate.name));
         gates.iter().filter_map(named).collect()
     }
@@ -118,7 +135,7 @@ impl Gate {
     }
 
     fn set(&self, state: State) {
-        if let Some(gate) = self.readiness.0.write().get_mut(self.index) {
+        if let Some(gate) = self.readiness.0.gates.write().get_mut(self.index) {
             gate.state = state;
         }
     }
@@ -243,6 +260,7 @@ impl Pages {
     }
 
     fn ready(&self) -> Response<Full<Bytes>> {
+        self.host.readiness.look();
         let mut reasons = self.host.readiness.reasons();
         if self.host.shutdown.is_draining() {
             reasons.insert(0, "draining".to_owned());

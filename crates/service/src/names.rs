@@ -66,6 +66,8 @@ pub const ISSUER_QUEUE_LIMIT: &str = "postern_issuer_queue_limit_requests";
 pub const ISSUER_SIGN_DURATION: &str = "postern_issuer_sign_duration_seconds";
 /// Unspent tokens in the agent's wallet.
 pub const WALLET_TOKENS: &str = "postern_wallet_tokens";
+/// What became of the agent's tokens.
+pub const AGENT_TOKENS: &str = "postern_agent_tokens_total";
 /// Requests that the agent answered.
 pub const AGENT_REQUESTS: &str = "postern_agent_requests_total";
 /// Attempts to get an answer over a link.
@@ -332,6 +334,13 @@ pub const ALL: &[Metric] = &[
         unit: None,
         help: "Unspent tokens in the agent's wallet.",
         labels: &[],
+    },
+    Metric {
+        name: AGENT_TOKENS,
+        kind: Kind::Counter,
+        unit: None,
+        help: "Tokens of the agent, by what became of them: minted = held in the wallet + all others.",
+        labels: &[TokenFate::LABEL],
     },
     Metric {
         name: AGENT_REQUESTS,

@@ -208,6 +208,31 @@ label! {
 }
 
 label! {
+    /// What became of a token of the agent's. Minted are what it got; what was neither minted nor is held in the wallet
+    /// went one of the other ways.
+    TokenFate = "fate" {
+        /// Signed by the issuer, and received.
+        Minted = "minted",
+        /// It paid for a tunnel.
+        Opened = "opened",
+        /// It was sent, and the gateway refused the target, or the target did not answer.
+        TargetFailed = "target_failed",
+        /// The gateway did not take it: 407.
+        Refused = "refused",
+        /// It was sent, and whether it was spent is not known: 503, or no answer that can be read.
+        Unanswered = "unanswered",
+        /// It was sent, and the program hung up or the agent stopped before the answer came.
+        Abandoned = "abandoned",
+        /// Its key retired before it was used.
+        Retired = "retired",
+        /// It was for a challenge that the gateway no longer asks for, and made room.
+        Superseded = "superseded",
+        /// The wallet could not be written.
+        Unwritten = "unwritten",
+    }
+}
+
+label! {
     /// Why the store gave no verdict.
     UnknownReason = "reason" {
         /// It could not be reached, or reading or writing failed.

@@ -1,0 +1,105 @@
+//! The challenge that tokens answer, and for how long it may be relied on.
+
+use postern_token::ChallengeDigest;
+use postern_token::header::Challenge;
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
+
+/// For how long a challenge without `max-age` is minted for. RFC 9577 leaves it open.
+const DEFAULT_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// A gateway's challenge.
+#[derive(Clone, Debug)]
+pub(crate) struct Current {
+    pub(crate) challenge: Challenge,
+    pub(crate) digest: ChallengeDigest,
+    pub(crate) issuer_name: String,
+    /// A challenge with a context (RFC 9577, section 2.1.1.2) may be another one each time: nothing is minted ahead.
+    pub(crate) has_context: bool,
+    /// `None` for one that was kept from an earlier run: the gateway may ask for another by now.
+    learned: Option<Learned>,
+}
+
+/// When a challenge came. The one clock does not run while the machine sleeps, the other may be set.
+#[derive(Clone, Copy, Debug)]
+struct Learned {
+    monotonic: Instant,
+    wall: SystemTime,
+}
+
+impl Current {
+    /// A challenge that the gateway has just given. `None` when the bytes are not a `TokenChallenge`.
+    pub(crate) fn new(challenge: Challenge) -> Option<Self> {
+        let learned = Learned { monotonic: Instant::now(), wall: SystemTime::now() };
+        Some(Self { learned: Some(learned), ..Self::remembered(challenge)? })
+    }
+
+    /// A challenge of an earlier run. `None` when the bytes are not a `TokenChallenge`.
+    pub(crate) fn remembered(challenge: Challenge) -> Option<Self> {
+        let parsed = challenge.token_challenge().ok()?;
+        Some(Self {
+            digest: ChallengeDigest::of(&challenge.bytes),
+            issuer_name: parsed.issuer_name().to_owned(),
+            has_context: parsed.redemption_context().is_some(),
+            learned: None,
+            challenge,
+        })
+    }
+
+    /// Whether tokens may still be minted for it without asking the gateway again (`max-age`, RFC 9577, section 2.1).
+    pub(crate) fn is_fresh(&self) -> bool {
+        let max_age = self.challenge.max_age.map_or(DEFAULT_MAX_AGE, Duration::from_secs);
+        self.learned.is_some_and(|learned| {
+            let slept = learned.wall.elapsed().unwrap_or_default();
+            learned.monotonic.elapsed().max(slept) < max_age
+        })
+    }
+
+    /// Whether tokens for the one come from the same key of the same issuer as tokens for the other.
+    pub(crate) fn has_source_of(&self, other: &Self) -> bool {
+        self.issuer_name == other.issuer_name && self.challenge.token_key == other.challenge.token_key
+    }
+
+    /// Whether both ask for the same tokens, however long each may be kept.
+    pub(crate) fn asks_as(&self, other: &Self) -> bool {
+        self.challenge.bytes == other.challenge.bytes && self.has_source_of(other)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use postern_token::{TokenChallenge, TokenType};
+
+    pub(crate) fn challenge(max_age: Option<u64>) -> Challenge {
+        let bytes =
+            TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &[]).unwrap().serialize();
+        Challenge { bytes, token_key: Some(vec![1; 342]), max_age }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_challenge_is_fresh_for_its_max_age_and_one_of_an_earlier_run_is_not() {
+        let current = Current::new(challenge(Some(60))).unwrap();
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert!(current.is_fresh());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!current.is_fresh());
+        assert!(!Current::new(challenge(Some(0))).unwrap().is_fresh());
+        assert!(!Current::remembered(challenge(Some(60))).unwrap().is_fresh());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_ran_on_while_the_machine_slept_ends_the_max_age() {
+        let mut current = Current::new(challenge(Some(60))).unwrap();
+        let learned = current.learned.as_mut().unwrap();
+        learned.wall = SystemTime::now() - Duration::from_secs(61);
+        assert!(!current.is_fresh());
+    }
+
+    #[test]
+    fn another_max_age_is_not_another_challenge() {
+        let (one, other) = (challenge(Some(1)), challenge(Some(2)));
+        let (one, other) = (Current::remembered(one).unwrap(), Current::remembered(other).unwrap());
+        assert!(one.asks_as(&other));
+    }
+}

@@ -1,0 +1,115 @@
+//! The time by which keys are judged. A key's times are the issuer's, so where this machine's clock is wrong by more
+//! than a minute, the issuer's counts: an agent whose clock is off goes on working and says so.
+
+use postern_token::UnixSeconds;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Differences up to here are the network's and the second's that a `Date` is cut to.
+const TOLERATED: Duration = Duration::from_secs(60);
+
+/// How far this machine's clock is from the issuer's: positive where it is ahead, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skew(i64);
+
+impl Skew {
+    /// The difference between this machine's clock and the `Date` of an answer. What is within a minute is none.
+    #[must_use]
+    pub fn between(ours: UnixSeconds, theirs: UnixSeconds) -> Self {
+        let ahead = i64::try_from(i128::from(ours.0) - i128::from(theirs.0)).unwrap_or_default();
+        Self(if ahead.unsigned_abs() > TOLERATED.as_secs() { ahead } else { 0 })
+    }
+
+    /// Whether the clocks differ.
+    #[must_use]
+    pub const fn is_some(self) -> bool {
+        self.0 != 0
+    }
+
+    /// What the other clock shows when this machine's shows `ours`.
+    #[must_use]
+    pub const fn corrected(self, ours: UnixSeconds) -> UnixSeconds {
+        UnixSeconds(ours.0.saturating_add_signed(self.0.saturating_neg()))
+    }
+}
+
+impl fmt::Display for Skew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let direction = if self.0 > 0 { "ahead of" } else { "behind" };
+        let seconds = self.0.unsigned_abs();
+        let (amount, unit) = match seconds {
+            0..=119 => (seconds, "seconds"),
+            120..=7_199 => (seconds / 60, "minutes"),
+            7_200..=172_799 => (seconds / 3_600, "hours"),
+            _ => (seconds / 86_400, "days"),
+        };
+        write!(
+            f,
+            "this machine's clock is {amount} {unit} {direction} the issuer's; set it right (for example with NTP), \
+             or the times of keys and certificates are misread"
+        )
+    }
+}
+
+/// The corrected clock of one agent.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    skew: AtomicI64,
+    is_compared: AtomicBool,
+}
+
+impl Clock {
+    /// Now, by the issuer's clock.
+    pub(crate) fn now(&self) -> UnixSeconds {
+        self.skew().corrected(UnixSeconds::now())
+    }
+
+    /// What the issuer's last answer showed.
+    pub(crate) fn skew(&self) -> Skew {
+        Skew(self.skew.load(Relaxed))
+    }
+
+    /// Whether an answer of the issuer has been compared with. Before that, nothing that cannot be undone may be done
+    /// on this clock's word.
+    pub(crate) fn is_compared(&self) -> bool {
+        self.is_compared.load(Relaxed)
+    }
+
+    /// Takes over the skew of an answer; returns it when it is news.
+    pub(crate) fn set(&self, skew: Skew) -> Option<Skew> {
+        let before = Skew(self.skew.swap(skew.0, Relaxed));
+        self.is_compared.store(true, Relaxed);
+        let moved = before.0.abs_diff(skew.0) > TOLERATED.as_secs();
+        moved.then_some(skew)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minute_is_tolerated_and_more_is_corrected() {
+        let noon = UnixSeconds(1_000_000);
+        assert!(!Skew::between(noon, UnixSeconds(1_000_060)).is_some());
+        let behind = Skew::between(noon, UnixSeconds(1_003_600));
+        assert_eq!(behind.corrected(noon), UnixSeconds(1_003_600));
+        let sentence = behind.to_string();
+        assert!(sentence.starts_with("this machine's clock is 60 minutes behind the issuer's"), "{sentence}");
+        let ahead = Skew::between(noon, UnixSeconds(999_800));
+        assert_eq!(ahead.corrected(noon), UnixSeconds(999_800));
+        assert!(ahead.to_string().contains("3 minutes ahead of the issuer's"), "{ahead}");
+    }
+
+    #[test]
+    fn only_a_change_is_news() {
+        let clock = Clock::default();
+        let skew = Skew::between(UnixSeconds(10_000), UnixSeconds(20_000));
+        assert!(!clock.is_compared());
+        assert_eq!(clock.set(skew), Some(skew));
+        assert_eq!(clock.set(skew), None);
+        assert_eq!(clock.set(Skew::default()), Some(Skew::default()));
+        assert!(clock.is_compared());
+    }
+}

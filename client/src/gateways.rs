@@ -1,0 +1,341 @@
+//! The gateways in order of preference: which of them is used, and what is done about those that are away.
+//!
+//! A gateway that fails a request, or answers 503, gets no more tokens until it has answered a **probe**: the CONNECT
+//! without a token that also learns its challenge. While one is away the next in the list is used; one that comes back
+//! takes over again. A gateway that is idle and well is not probed: nothing on the wire says that an agent runs.
+
+mod health;
+
+pub(crate) use health::{Outage, OutageKind};
+
+use crate::challenge::Current;
+use crate::gateway::{Gateway, Refused};
+use crate::mint;
+use crate::remembered::Remembered;
+use crate::supply::Supply;
+use health::Health;
+use parking_lot::Mutex;
+use postern_service::admin::{Gate, Readiness};
+use postern_service::drain::Shutdown;
+use postern_token::ChallengeDigest;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+
+/// How long a request waits for a gateway that serves.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a probe may take: no target is dialled for it.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+/// A request without an answer for this long makes us doubt its gateway.
+const SILENCE: Duration = Duration::from_secs(1);
+/// How long a probe may last before the next gateway of the list is probed beside it.
+const HEAD_START: Duration = Duration::from_millis(500);
+/// How old the last answer may be when someone looks whether the agent is ready.
+const NEWS: Duration = Duration::from_secs(5);
+
+/// The gateways. Everyone shares one.
+pub(crate) struct Gateways {
+    list: Vec<Endpoint>,
+    supply: Arc<Supply>,
+    gate: Gate,
+    /// The keeper should look: a probe may be due.
+    due: Notify,
+    /// Counts what waiters should look at.
+    progress: watch::Sender<u64>,
+}
+
+struct Endpoint {
+    gateway: Arc<Gateway>,
+    health: Mutex<Health>,
+    current: Mutex<Option<Arc<Current>>>,
+}
+
+/// A gateway that serves, as far as is known.
+#[derive(Clone)]
+pub(crate) struct Chosen {
+    index: usize,
+    pub(crate) gateway: Arc<Gateway>,
+}
+
+impl Gateways {
+    /// The gateways of the configuration, with what an earlier run learned of them.
+    pub(crate) fn new(
+        gateways: Vec<Arc<Gateway>>,
+        remembered: &Remembered,
+        supply: Arc<Supply>,
+        gate: Gate,
+    ) -> Self {
+        let endpoint = |gateway: Arc<Gateway>| {
+            let current = remembered.challenge(gateway.url());
+            let health = Mutex::new(Health::new(current.is_some()));
+            Endpoint { gateway, health, current: Mutex::new(current.map(Arc::new)) }
+        };
+        let list: Vec<_> = gateways.into_iter().map(endpoint).collect();
+        let gateways = Self { list, supply, gate, due: Notify::new(), progress: watch::Sender::new(0) };
+        gateways.settle();
+        gateways
+    }
+
+    /// The gateway to use: the first that serves. Waits [`PATIENCE`] at most, and not at all when none can come back in
+    /// that time.
+    pub(crate) async fn choose(&self) -> Result<Chosen, Outage> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut progress = self.progress.subscribe();
+        loop {
+            progress.mark_unchanged();
+            if let Some(index) = self.serving() {
+                return Ok(Chosen { index, gateway: self.list[index].gateway.clone() });
+            }
+            let now = Instant::now();
+            let probes = self.list.iter().filter_map(|endpoint| {
+                let mut health = endpoint.health.lock();
+                health.hurry(now);
+                health.next_probe(now)
+            });
+            let is_hopeless = probes.min().is_none_or(|next| next >= deadline);
+            self.due.notify_one();
+            if is_hopeless || timeout_at(deadline, progress.changed()).await.is_err() {
+                return Err(self.outage());
+            }
+        }
+    }
+
+    /// Runs an exchange with the gateway; when it takes long, the gateway is probed beside it, so that a gateway that
+    /// hangs is not sent one token after the other.
+    pub(crate) async fn watch<T>(&self, chosen: &Chosen, exchange: impl Future<Output = T>) -> T {
+        let mut exchange = pin!(exchange);
+        let endpoint = &self.list[chosen.index];
+        tokio::select! {
+            answered = exchange.as_mut() => answered,
+            () = sleep(SILENCE) => {
+                if endpoint.health.lock().suspect(SILENCE, Instant::now()) {
+                    self.due.notify_one();
+                }
+                exchange.await
+            }
+        }
+    }
+
+    /// The gateway answered, whatever it said.
+    pub(crate) fn heard(&self, chosen: &Chosen) {
+        self.list[chosen.index].health.lock().heard(Instant::now());
+    }
+
+    /// A request to the gateway failed for a reason that is not the request's.
+    pub(crate) fn failed(&self, chosen: &Chosen, outage: Outage) {
+        self.fail(chosen.index, outage, false);
+    }
+
+    /// The gateway answered 503 to a request with a token.
+    pub(crate) fn unavailable(&self, chosen: &Chosen, refused: &Refused) {
+        self.failed(chosen, Outage::unavailable(chosen.gateway.url(), refused));
+    }
+
+    /// Whether tokens with this digest are for the gateway, by what it last asked for.
+    pub(crate) fn asks_for(&self, chosen: &Chosen, digest: ChallengeDigest) -> bool {
+        self.list[chosen.index].current.lock().as_ref().is_some_and(|current| current.digest == digest)
+    }
+
+    /// Learns the challenge of a 407.
+    pub(crate) fn learn(&self, chosen: &Chosen, current: Current) {
+        *self.list[chosen.index].current.lock() = Some(Arc::new(current));
+        self.settle();
+    }
+
+    /// Asks the gateway in use what it asks for now: for the refill, when a challenge is too old to mint for, or the
+    /// issuer does not sign for it any more.
+    pub(crate) async fn ask(&self) -> Result<Arc<Current>, Outage> {
+        let chosen = self.choose().await?;
+        self.probe(chosen.index).await?;
+        let current = self.list[chosen.index].current.lock().clone();
+        current.ok_or_else(|| Outage::no_answer("the gateway's challenge was withdrawn"))
+    }
+
+    /// Whether the last answer of a gateway is too old to say how it is.
+    fn is_old_news(&self, index: usize) -> bool {
+        let heard = self.list[index].health.lock().last_heard();
+        heard.is_none_or(|heard| heard.elapsed() >= NEWS)
+    }
+
+    /// Challenges and the gateways that gave them, to be kept for the next start.
+    pub(crate) fn challenges(&self) -> Vec<(String, Arc<Current>)> {
+        let known =
+            |endpoint: &Endpoint| Some((endpoint.gateway.url().to_owned(), endpoint.current.lock().clone()?));
+        self.list.iter().filter_map(known).collect()
+    }
+
+    /// Probes what is due, and the gateway in use when someone looks at `readiness`, until the state of `shutdown` is
+    /// *stopped*.
+    pub(crate) async fn keep(self: Arc<Self>, readiness: Readiness, shutdown: Shutdown) {
+        let work = async {
+            // What an earlier run learned is used at once, and checked at once.
+            let mut probes = JoinSet::new();
+            probes.spawn(self.clone().probe_owned(0));
+            loop {
+                let now = Instant::now();
+                let (due, next) = self.plan(now);
+                for index in due {
+                    probes.spawn(self.clone().probe_owned(index));
+                }
+                tokio::select! {
+                    () = self.due.notified() => {}
+                    () = async { sleep_until(next.unwrap_or(now)).await }, if next.is_some() => {}
+                    () = readiness.looked_at() => {
+                        if let Some(index) = self.serving().filter(|index| self.is_old_news(*index)) {
+                            probes.spawn(self.clone().probe_owned(index));
+                        }
+                    }
+                    Some(_) = probes.join_next() => {}
+                }
+            }
+        };
+        shutdown.until_stopped(work).await;
+    }
+
+    /// The gateways to probe now, and when to look again. Those before the one in use are probed, that they may take
+    /// over again. When none is in use, one after the other is: the next when the one before is away or slow.
+    fn plan(&self, now: Instant) -> (Vec<usize>, Option<Instant>) {
+        let until = self.serving().unwrap_or(self.list.len());
+        let (mut due, mut next) = (Vec::new(), None::<Instant>);
+        for (index, endpoint) in self.list.iter().enumerate().take(until) {
+            let health = endpoint.health.lock();
+            let look_at = match health.slow_at(HEAD_START) {
+                Some(slow_at) => slow_at,
+                None => match health.next_probe(now) {
+                    Some(moment) if moment <= now => {
+                        due.push(index);
+                        now + HEAD_START
+                    }
+                    Some(moment) => moment,
+                    None => continue,
+                },
+            };
+            if look_at > now {
+                next = Some(next.map_or(look_at, |next| next.min(look_at)));
+            }
+            if health.outage().is_none() && look_at > now {
+                break;
+            }
+        }
+        (due, next)
+    }
+
+    async fn probe_owned(self: Arc<Self>, index: usize) {
+        // The outcome is in the gateway's health.
+        let _ = self.probe(index).await;
+    }
+
+    /// One probe. Callers that come while one is under way share its outcome.
+    async fn probe(&self, index: usize) -> Result<(), Outage> {
+        let endpoint = &self.list[index];
+        if endpoint.health.lock().begin_probe(Instant::now()) {
+            let _probing = Probing { gateways: self, index };
+            return self.probe_alone(index).await;
+        }
+        let mut progress = self.progress.subscribe();
+        while endpoint.health.lock().is_probing() {
+            if progress.changed().await.is_err() {
+                break; // the sender lives in `self`
+            }
+        }
+        let outage = endpoint.health.lock().outage().cloned();
+        outage.map_or(Ok(()), Err)
+    }
+
+    async fn probe_alone(&self, index: usize) -> Result<(), Outage> {
+        let Endpoint { gateway, health, current } = &self.list[index];
+        let url = gateway.url();
+        let learned = match timeout(PROBE_TIMEOUT, mint::ask(gateway)).await {
+            Ok(Ok(challenge)) => Current::new(challenge).ok_or_else(|| {
+                Outage::no_answer(format_args!("the challenge of the gateway {url} cannot be read"))
+            }),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(Outage::no_answer(format_args!(
+                "the gateway {url} did not answer within {PROBE_TIMEOUT:?}: it hangs, or the way to it does"
+            ))),
+        };
+        match learned {
+            Ok(learned) => {
+                *current.lock() = Some(Arc::new(learned));
+                if health.lock().served(Instant::now()) {
+                    tracing::info!("the gateway {url} serves again");
+                }
+                self.settle();
+                Ok(())
+            }
+            Err(outage) => {
+                self.fail(index, outage.clone(), true);
+                Err(outage)
+            }
+        }
+    }
+
+    fn fail(&self, index: usize, outage: Outage, was_probe: bool) {
+        let sentence = outage.sentence.clone();
+        let is_news =
+            self.list[index].health.lock().failed(outage, was_probe, Instant::now(), rand::random());
+        if is_news {
+            let meaning = match self.serving() {
+                Some(_) => "the next gateway of the list is used meanwhile",
+                None => "programs are refused, and tokens are kept, until it answers again",
+            };
+            tracing::warn!("{sentence}; {meaning}");
+        }
+        self.settle();
+    }
+
+    fn serving(&self) -> Option<usize> {
+        self.list.iter().position(|endpoint| endpoint.health.lock().is_serving())
+    }
+
+    fn outage(&self) -> Outage {
+        let first = self.list.iter().find_map(|endpoint| endpoint.health.lock().outage().cloned());
+        first.unwrap_or_else(|| Outage::no_answer("the gateway has not answered yet"))
+    }
+
+    /// Tokens are for the gateway in use.
+    fn settle(&self) {
+        let in_use = self.serving().or((!self.list.is_empty()).then_some(0));
+        let current = in_use.and_then(|index| self.list[index].current.lock().clone());
+        if let Some(current) = current {
+            self.supply.adopt(current);
+        }
+        self.tell();
+        self.due.notify_one();
+        self.supply.look();
+        self.progress.send_modify(|count| *count += 1);
+    }
+
+    /// Tells how the gateways are.
+    fn tell(&self) {
+        let outage = |endpoint: &Endpoint| endpoint.health.lock().outage().cloned();
+        let away: Vec<Outage> = self.list.iter().filter_map(outage).collect();
+        let sentences = || away.iter().map(Outage::to_string).collect::<Vec<_>>().join("; ");
+        match (self.serving(), away.is_empty()) {
+            (Some(_), true) => self.gate.set_ready(),
+            (Some(_), false) => {
+                self.gate.set_degraded(format!("another gateway of the list is used: {}", sentences()));
+            }
+            (None, false) => self.gate.set_not_ready(sentences()),
+            // Doubted for a moment, or never asked: the probe that is due will tell.
+            (None, true) => {}
+        }
+    }
+}
+
+/// A probe that is under way, until the value is dropped.
+struct Probing<'a> {
+    gateways: &'a Gateways,
+    index: usize,
+}
+
+impl Drop for Probing<'_> {
+    fn drop(&mut self) {
+        self.gateways.list[self.index].health.lock().end_probe();
+        self.gateways.progress.send_modify(|count| *count += 1);
+    }
+}

@@ -1,0 +1,270 @@
+//! What is known of one gateway's health. No I/O; time and jitter are arguments.
+
+use crate::gateway::{DialError, Refused};
+use crate::mint::{ChallengeFetchError, one_line, seconds};
+use http::header::RETRY_AFTER;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The first pause after a failure; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause of our own choice.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The longest that a gateway can keep us away.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+/// How soon after one probe a request of a user may have the next one sent.
+const HURRIED_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a gateway serves nothing now.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{sentence}")]
+pub(crate) struct Outage {
+    pub(crate) sentence: String,
+    /// The same in our own words alone, without URLs and the gateway's text.
+    pub(crate) cause: &'static str,
+    pub(crate) kind: OutageKind,
+    /// How long the gateway wants to be left alone.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// What the user's program is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OutageKind {
+    /// No connection, or no answer that can be read.
+    Unreachable,
+    /// It answers, and serves nothing: its store or the issuer's keys are missing.
+    Unavailable,
+    /// It answers, and its challenge is none that we can get tokens for.
+    Unfit,
+}
+
+impl Outage {
+    pub(crate) fn no_answer(sentence: impl ToString) -> Self {
+        let cause = "the gateway does not answer";
+        Self { sentence: sentence.to_string(), cause, kind: OutageKind::Unreachable, retry_after: None }
+    }
+
+    /// A 503 to a request with a token.
+    pub(crate) fn unavailable(url: &str, refused: &Refused) -> Self {
+        let (url, text) = (url.to_owned(), one_line(&refused.body));
+        let retry_after = seconds(refused.headers.get(RETRY_AFTER));
+        ChallengeFetchError::Unavailable { url, text, retry_after }.into()
+    }
+}
+
+impl From<DialError> for Outage {
+    fn from(error: DialError) -> Self {
+        let cause = "the gateway cannot be reached";
+        Self { cause, ..Self::no_answer(error) }
+    }
+}
+
+impl From<ChallengeFetchError> for Outage {
+    fn from(error: ChallengeFetchError) -> Self {
+        let sentence = error.to_string();
+        match error {
+            ChallengeFetchError::Dial(error) => error.into(),
+            ChallengeFetchError::Exchange(_) => Self::no_answer(sentence),
+            ChallengeFetchError::Unavailable { retry_after, .. } => {
+                let cause = "the gateway takes no tokens now";
+                Self { sentence, cause, kind: OutageKind::Unavailable, retry_after }
+            }
+            ChallengeFetchError::Url(_) | ChallengeFetchError::NoChallenge { .. } => {
+                let cause = "the gateway gave no challenge";
+                Self { sentence, cause, kind: OutageKind::Unfit, retry_after: None }
+            }
+        }
+    }
+}
+
+/// One gateway's health.
+#[derive(Clone, Debug)]
+pub(super) struct Health {
+    state: State,
+    /// Failed probes in a row.
+    failures: u32,
+    /// When the last probe began.
+    probed: Option<Instant>,
+    is_probing: bool,
+    /// When it last answered anything.
+    heard: Option<Instant>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Not asked yet, or doubted: it is probed before a token is sent to it.
+    Unasked,
+    Serving,
+    Away {
+        outage: Outage,
+        next_probe: Instant,
+    },
+}
+
+impl Health {
+    /// `is_trusted`: an earlier run learned its challenge, so it may be sent tokens before it is asked.
+    pub(super) fn new(is_trusted: bool) -> Self {
+        let state = if is_trusted { State::Serving } else { State::Unasked };
+        Self { state, failures: 0, probed: None, is_probing: false, heard: None }
+    }
+
+    pub(super) const fn is_serving(&self) -> bool {
+        matches!(self.state, State::Serving)
+    }
+
+    pub(super) const fn outage(&self) -> Option<&Outage> {
+        match &self.state {
+            State::Away { outage, .. } => Some(outage),
+            State::Unasked | State::Serving => None,
+        }
+    }
+
+    /// When it is to be probed; never while it serves, and now while it is being probed.
+    pub(super) fn next_probe(&self, now: Instant) -> Option<Instant> {
+        match self.state {
+            State::Unasked => Some(now),
+            _ if self.is_probing => Some(now),
+            State::Serving => None,
+            State::Away { next_probe, .. } => Some(next_probe),
+        }
+    }
+
+    /// Someone waits for it: the next probe comes sooner, and no more than one a second.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        let soonest = self.probed.map_or(now, |probed| probed + HURRIED_PAUSE).max(now);
+        // What the gateway asked for counts.
+        if let State::Away { outage, next_probe } = &mut self.state
+            && outage.retry_after.is_none_or(|asked| asked <= HURRIED_PAUSE)
+        {
+            *next_probe = soonest.min(*next_probe);
+        }
+    }
+
+    /// A probe begins, unless one is under way.
+    pub(super) fn begin_probe(&mut self, now: Instant) -> bool {
+        let begins = !self.is_probing;
+        if begins {
+            (self.is_probing, self.probed) = (true, Some(now));
+        }
+        begins
+    }
+
+    pub(super) fn end_probe(&mut self) {
+        self.is_probing = false;
+    }
+
+    pub(super) const fn is_probing(&self) -> bool {
+        self.is_probing
+    }
+
+    /// When the probe that is under way will have lasted for `limit`.
+    pub(super) fn slow_at(&self, limit: Duration) -> Option<Instant> {
+        self.probed.filter(|_| self.is_probing).map(|began| began + limit)
+    }
+
+    /// It answered as it should; whether it was away before.
+    pub(super) fn served(&mut self, now: Instant) -> bool {
+        let was_away = self.outage().is_some();
+        (self.state, self.failures, self.heard) = (State::Serving, 0, Some(now));
+        was_away
+    }
+
+    /// It answered something.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.heard = Some(now);
+    }
+
+    /// A probe or a request failed; whether that is news. `jitter` is from 0 to 1: agents that failed together must
+    /// not come back together.
+    pub(super) fn failed(&mut self, outage: Outage, was_probe: bool, now: Instant, jitter: f64) -> bool {
+        if !was_probe && self.outage().is_some() {
+            return false; // one of several requests that were under way: the probes have the word now
+        }
+        let is_news = self.outage().is_none_or(|known| known.sentence != outage.sentence);
+        let next_probe = now + pause(self.failures, outage.retry_after, jitter);
+        self.failures = self.failures.saturating_add(1);
+        self.state = State::Away { outage, next_probe };
+        is_news
+    }
+
+    /// A request has had no answer for `silence`: unless others had one meanwhile, it is probed before it is sent
+    /// another token. Whether it is doubted now.
+    pub(super) fn suspect(&mut self, silence: Duration, now: Instant) -> bool {
+        let others_heard = self.heard.is_some_and(|heard| now.saturating_duration_since(heard) < silence);
+        let is_doubted = self.is_serving() && !others_heard;
+        if is_doubted {
+            self.state = State::Unasked;
+        }
+        is_doubted
+    }
+
+    /// When it last answered anything.
+    pub(super) const fn last_heard(&self) -> Option<Instant> {
+        self.heard
+    }
+}
+
+fn pause(failures: u32, retry_after: Option<Duration>, jitter: f64) -> Duration {
+    let doubled = FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE);
+    // Never sooner than the gateway said; up to a fifth later.
+    let theirs = retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
+    doubled.mul_f64(0.5 + jitter / 2.0).max(theirs.mul_f64(1.0 + jitter / 5.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn away(health: &mut Health, now: Instant) -> bool {
+        health.failed(Outage::no_answer("it is down"), true, now, 1.0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_to_a_limit_and_a_success_resets_them() {
+        let (mut health, now) = (Health::new(false), Instant::now());
+        assert_eq!(health.next_probe(now), Some(now), "what was never asked is asked at once");
+        for millis in [250, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000] {
+            away(&mut health, now);
+            assert_eq!(health.next_probe(now), Some(now + Duration::from_millis(millis)));
+        }
+        health.served(now);
+        assert_eq!(health.next_probe(now), None);
+        assert!(away(&mut health, now), "it is news again");
+        assert_eq!(health.next_probe(now), Some(now + FIRST_PAUSE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn someone_who_waits_has_a_probe_sent_within_a_second_and_no_more_than_one_a_second() {
+        let (mut health, now) = (Health::new(false), Instant::now());
+        (0..10).for_each(|_| drop(away(&mut health, now)));
+        assert!(health.begin_probe(now) && !health.begin_probe(now), "one at a time");
+        health.end_probe();
+        health.hurry(now);
+        assert_eq!(health.next_probe(now), Some(now + SECOND));
+        let refusal = Outage { retry_after: Some(30 * SECOND), ..Outage::no_answer("leave me alone") };
+        health.failed(refusal, true, now, 0.0);
+        health.hurry(now);
+        assert_eq!(health.next_probe(now), Some(now + 30 * SECOND), "what the gateway asked for counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_doubted_unless_others_are_answered() {
+        let (mut health, now) = (Health::new(true), Instant::now());
+        health.heard(now);
+        assert!(!health.suspect(SECOND, now + SECOND / 2));
+        assert!(health.suspect(SECOND, now + SECOND));
+        assert!(!health.is_serving());
+        assert!(!health.suspect(SECOND, now + 2 * SECOND), "it is doubted already");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_fail_together_are_one_failure() {
+        let (mut health, now) = (Health::new(true), Instant::now());
+        let down = || Outage::no_answer("it is down");
+        assert!(health.failed(down(), false, now, 1.0));
+        assert!(!health.failed(down(), false, now, 1.0));
+        assert_eq!(health.next_probe(now), Some(now + FIRST_PAUSE));
+    }
+}

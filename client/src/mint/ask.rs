@@ -1,0 +1,85 @@
+//! Asking a gateway which tokens it takes.
+
+use super::error::quoted;
+use super::one_line;
+use crate::config::GatewayConfig;
+use crate::gateway::{Answer, DialError, Gateway, GatewayUrlError};
+use crate::target::Target;
+use http::StatusCode;
+use http::header::RETRY_AFTER;
+use postern_token::header::Challenge;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why a gateway gave no challenge.
+#[derive(Debug, thiserror::Error)]
+pub enum ChallengeFetchError {
+    /// Its address is not one.
+    #[error(transparent)]
+    Url(#[from] GatewayUrlError),
+    /// It cannot be reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// It did not answer, or not in HTTP.
+    #[error("{0}")]
+    Exchange(String),
+    /// It answered, but with no challenge for a token of type 2.
+    #[error(
+        "the gateway {url} gave no challenge: {reason}; is this the address of a gateway that takes tokens?"
+    )]
+    NoChallenge {
+        /// The gateway.
+        url: String,
+        /// What it gave.
+        reason: String,
+    },
+    /// It takes no tokens now.
+    #[error("the gateway {url} takes no tokens now: it answered 503{}", quoted(text))]
+    Unavailable {
+        /// The gateway.
+        url: String,
+        /// What it wrote, one line of it.
+        text: String,
+        /// After how long it may be asked again.
+        retry_after: Option<Duration>,
+    },
+}
+
+/// Asks a gateway which tokens it takes: a CONNECT without a token, to a name that cannot exist (RFC 6761,
+/// section 6.4), and the first challenge for a token of type 2 in the 407 that comes back.
+///
+/// # Errors
+/// [`ChallengeFetchError`].
+pub async fn fetch_challenge(gateway_url: &str, ca: Option<&Path>) -> Result<Challenge, ChallengeFetchError> {
+    let config = GatewayConfig { ca: ca.map(Path::to_owned), ..GatewayConfig::at(gateway_url) };
+    ask(&Arc::new(Gateway::new(gateway_url, &config)?.of_any_origin())).await
+}
+
+pub(crate) async fn ask(gateway: &Arc<Gateway>) -> Result<Challenge, ChallengeFetchError> {
+    let url = || gateway.url().to_owned();
+    let no_challenge = |reason: String| ChallengeFetchError::NoChallenge { url: url(), reason };
+    let target = Target::new("challenge.invalid", 443).map_err(|error| no_challenge(error.to_string()))?;
+    let answer = gateway.dial().await?.connect(&target, None).await;
+    let refused = match answer.map_err(|error| ChallengeFetchError::Exchange(error.to_string()))? {
+        Answer::Opened(_) => return Err(no_challenge("it opens tunnels without a token".to_owned())),
+        Answer::Refused(refused) => refused,
+    };
+    match refused.status {
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED => refused.challenge().map_err(no_challenge),
+        StatusCode::SERVICE_UNAVAILABLE => {
+            let retry_after = seconds(refused.headers.get(RETRY_AFTER));
+            Err(ChallengeFetchError::Unavailable { url: url(), text: one_line(&refused.body), retry_after })
+        }
+        status => {
+            let text = quoted(&one_line(&refused.body));
+            Err(no_challenge(format!("it answered {status}{text} where 407 is expected")))
+        }
+    }
+}
+
+/// The seconds of a `Retry-After`; a date is passed over, and our own backoff stands.
+pub(crate) fn seconds(value: Option<&http::HeaderValue>) -> Option<Duration> {
+    let seconds = value?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}

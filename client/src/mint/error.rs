@@ -1,0 +1,154 @@
+//! Why there are no tokens: sentences for the user, and what minting makes of each.
+
+use crate::clock::Skew;
+use http::StatusCode;
+use postern_service::http::ClientError;
+use postern_token::BlindError;
+use reqwest::Url;
+use std::time::Duration;
+
+/// Why there are no tokens. Every one is a sentence that names the URL and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum MintError {
+    /// The issuer's address is not one.
+    #[error(
+        "the issuer's address \"{0}\" must be http://host:port or https://host, without a user or a query"
+    )]
+    Url(String),
+    /// The trusted certificates.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// No answer.
+    #[error("the issuer {url} cannot be reached: {reason}")]
+    Unreachable {
+        /// What was asked for.
+        url: Url,
+        /// What went wrong, and what to do.
+        reason: String,
+    },
+    /// An answer that gives nothing.
+    #[error("the issuer {url} answered {status}{}{}", quoted(text), advice(*status))]
+    Status {
+        /// What was asked for.
+        url: Url,
+        /// The status.
+        status: StatusCode,
+        /// What the issuer wrote, one line of it.
+        text: String,
+        /// After how long it may be asked again.
+        retry_after: Option<Duration>,
+    },
+    /// An answer that cannot be used.
+    #[error(
+        "the issuer {url} gave an answer that cannot be used: {reason}; is this the address of a Privacy Pass issuer?"
+    )]
+    Unusable {
+        /// What was asked for.
+        url: Url,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The challenge's key is not among the issuer's.
+    #[error(
+        "the gateway asks for tokens of a key that the issuer's directory {url} does not list. Such a key could be one \
+         that only some clients are shown, to tell them apart, so nothing is minted for it; does the gateway use this \
+         issuer, and has it fetched its keys lately?"
+    )]
+    Unlisted {
+        /// The directory.
+        url: Url,
+    },
+    /// The challenge's key has retired, or no key is left where the challenge names none.
+    #[error(
+        "the key to use is retired, by the issuer's directory {url}: the gateway has to fetch the directory anew, or \
+         the issuer to publish a newer key{}", clock(*skew)
+    )]
+    Retired {
+        /// The directory.
+        url: Url,
+        /// How far this machine's clock is off.
+        skew: Skew,
+    },
+    /// The challenge's key is published ahead of its time (RFC 9578, section 4: not before its `not-before`).
+    #[error(
+        "the key to use takes over in {} s, by the issuer's directory {url}: tokens are minted from then on{}",
+        wait.as_secs(), clock(*skew)
+    )]
+    NotYet {
+        /// The directory.
+        url: Url,
+        /// How long until it takes over.
+        wait: Duration,
+        /// How far this machine's clock is off.
+        skew: Skew,
+    },
+    /// The key is unusable, or the issuer did not sign with it.
+    #[error(
+        "the issuer {url} gave no signature that can be used: {source}; does it hold the key that the gateway asks for?"
+    )]
+    Blind {
+        /// What was asked for.
+        url: Url,
+        /// What failed.
+        source: BlindError,
+    },
+}
+
+impl MintError {
+    /// Whether asking again soon is pointless: someone has to change an account, a key or an address first.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => false,
+            _ if self.is_of_key() => false, // a change of keys passes by itself
+            Self::Status { status, .. } => {
+                status.is_client_error()
+                    && !matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether the issuer does not sign with the key that the challenge names: keys may have changed, and the gateway
+    /// may ask for another one by now.
+    #[must_use]
+    pub fn is_of_key(&self) -> bool {
+        match self {
+            Self::Unlisted { .. } | Self::Retired { .. } | Self::NotYet { .. } => true,
+            Self::Status { status, .. } => *status == StatusCode::UNPROCESSABLE_ENTITY,
+            _ => false,
+        }
+    }
+
+    /// How long the issuer wants to be left alone.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            Self::NotYet { wait, .. } => Some(*wait),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn quoted(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(": \"{text}\"") }
+}
+
+fn clock(skew: Skew) -> String {
+    if skew.is_some() { format!(". Also, {skew}") } else { String::new() }
+}
+
+fn advice(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            "; check the account's key (issuer.api_key, --api-key or POSTERN_ISSUER_API_KEY)"
+        }
+        StatusCode::NOT_FOUND => "; is it a Privacy Pass issuer, and is its address right?",
+        StatusCode::TOO_MANY_REQUESTS => {
+            "; the account's quota is used up for now: wait for its next period, or ask the issuer's operator for more"
+        }
+        StatusCode::UNPROCESSABLE_ENTITY => "; does it hold the key that the gateway asks for?",
+        _ => "",
+    }
+}

@@ -1,0 +1,85 @@
+//! How minting stands, for those who look: readiness, the log, the live page.
+
+use crate::clock::Skew;
+use crate::recorder::{Recorder, Trouble};
+use crate::supply::{Demand, Failure};
+use postern_service::admin::Gate;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A failure that lasts is logged again after this long.
+const AGAIN: Duration = Duration::from_secs(600);
+
+/// Tells how minting stands.
+pub(crate) struct Report {
+    gate: Gate,
+    recorder: Arc<Recorder>,
+    /// The failure that was logged last, and when.
+    logged: Option<(String, Instant)>,
+}
+
+impl Report {
+    pub(crate) fn new(gate: Gate, recorder: Arc<Recorder>) -> Self {
+        Self { gate, recorder, logged: None }
+    }
+
+    /// An attempt to mint has ended. Each cause is logged once, and once more when it has lasted.
+    pub(crate) fn attempted(&mut self, failure: Option<&Failure>) {
+        match failure {
+            // The gateways tell of themselves.
+            Some(failure) if failure.is_gateway => {}
+            Some(failure) => {
+                let cause = without_numbers(&failure.sentence);
+                let is_known = self
+                    .logged
+                    .as_ref()
+                    .is_some_and(|(known, when)| *known == cause && when.elapsed() < AGAIN);
+                if !is_known {
+                    tracing::warn!("no tokens can be minted: {}", failure.sentence);
+                    self.logged = Some((cause, Instant::now()));
+                }
+            }
+            None if self.logged.take().is_some() => tracing::info!("tokens are minted again"),
+            None => {}
+        }
+    }
+
+    /// The clocks of this machine and of the issuer differ by another amount than before.
+    pub(crate) fn clock(&self, skew: Skew) {
+        if skew.is_some() {
+            tracing::warn!("{skew}; until then the issuer's clock is used for the times of keys");
+        } else {
+            tracing::info!("this machine's clock and the issuer's agree again");
+        }
+    }
+
+    pub(crate) fn tell(&self, demand: &Demand, skew: Skew) {
+        let is_stocked =
+            demand.current.as_ref().is_some_and(|current| current.has_context || demand.level > 0);
+        let failure = demand.failure.as_ref().filter(|failure| !failure.is_gateway);
+        self.recorder.minting(failure.map(|failure| Trouble {
+            sentence: failure.sentence.clone(),
+            next_attempt: failure.next_attempt,
+            is_stocked,
+        }));
+        match failure {
+            Some(failure) if is_stocked => self.gate.set_degraded(format!(
+                "{} tokens are left, and no more can be minted: {}",
+                demand.level, failure.sentence
+            )),
+            _ if is_stocked && skew.is_some() => self.gate.set_degraded(skew.to_string()),
+            _ if is_stocked => self.gate.set_ready(),
+            Some(failure) => self.gate.set_not_ready(&failure.sentence),
+            None if demand.current.is_none() => {
+                self.gate.set_not_ready("the gateway's challenge is not known yet")
+            }
+            None => self.gate.set_not_ready("the wallet is empty; tokens are being minted"),
+        }
+    }
+}
+
+/// Two sentences that differ in seconds or ports alone are one cause.
+fn without_numbers(sentence: &str) -> String {
+    sentence.chars().filter(|c| !c.is_ascii_digit()).collect()
+}

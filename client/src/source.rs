@@ -1,0 +1,57 @@
+//! Where tokens come from: the issuer of the configuration, or the one that the challenge names.
+
+use crate::challenge::Current;
+use crate::config::IssuerConfig;
+use crate::mint::{IssuerClient, MintError};
+use crate::recorder::Attempts;
+use postern_service::live::Live;
+use postern_service::names::LinkKind;
+
+/// What an issuer is called that only a challenge names: a gateway's word is not the operator's configuration, and one
+/// that changes it again and again must not fill the table of links.
+const BY_CHALLENGE: &str = "by challenge";
+
+/// Where tokens come from.
+pub(crate) struct Source {
+    live: Live,
+    config: IssuerConfig,
+    attempts: Attempts,
+    /// Who is asked, and under which name in the challenge.
+    client: Option<(String, IssuerClient)>,
+}
+
+impl Source {
+    /// The issuer of `config`, whose requests `live` shows. One that the challenge names is made when the challenge is
+    /// known.
+    pub(crate) fn new(config: IssuerConfig, live: &Live) -> Result<Self, MintError> {
+        let attempts = |address: &str| Attempts::over(live.link(LinkKind::Issuer, address));
+        let Some(url) = &config.url else {
+            return Ok(Self { live: live.clone(), attempts: attempts(BY_CHALLENGE), config, client: None });
+        };
+        let client = IssuerClient::new(url, config.api_key.clone(), config.ca.clone())?;
+        let attempts = attempts(&client.address());
+        let client = Some((String::new(), client.recorded(attempts.clone())));
+        Ok(Self { live: live.clone(), config, attempts, client })
+    }
+
+    /// Another issuer, or another account at it.
+    pub(crate) fn replace(&mut self, config: IssuerConfig) -> Result<(), MintError> {
+        *self = Self::new(config, &self.live)?;
+        Ok(())
+    }
+
+    /// The issuer to mint with for a challenge.
+    pub(crate) fn of(&mut self, current: &Current) -> Result<IssuerClient, MintError> {
+        match &self.client {
+            Some((name, client)) if self.config.url.is_some() || *name == current.issuer_name => {
+                Ok(client.clone())
+            }
+            _ => {
+                let client = IssuerClient::named(&current.issuer_name, self.config.ca.clone())?;
+                let client = client.recorded(self.attempts.clone());
+                self.client = Some((current.issuer_name.clone(), client.clone()));
+                Ok(client)
+            }
+        }
+    }
+}

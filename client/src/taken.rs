@@ -1,0 +1,62 @@
+//! A token in the hands of one request: whatever becomes of the request, it is put back, spent or counted.
+
+use crate::recorder::{Fate, Recorder};
+use crate::slot::Unspent;
+use crate::wallet::Wallet;
+use postern_token::Token;
+use std::sync::Arc;
+
+/// A token that was taken off the disk and not sent. Dropped, it goes back.
+pub(crate) struct Taken {
+    unspent: Unspent,
+    wallet: Option<Arc<Wallet>>,
+    recorder: Arc<Recorder>,
+}
+
+impl Taken {
+    pub(crate) fn new(unspent: Unspent, wallet: Arc<Wallet>, recorder: Arc<Recorder>) -> Self {
+        Self { unspent, wallet: Some(wallet), recorder }
+    }
+
+    pub(crate) fn token(&self) -> &Token {
+        &self.unspent.token
+    }
+
+    /// From here on the token counts as sent, whatever happens.
+    pub(crate) fn send(mut self) -> Sent {
+        self.wallet = None;
+        Sent { token: self.unspent.token, recorder: Some(self.recorder.clone()) }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some(wallet) = self.wallet.take()
+            && let Err(error) = wallet.add(self.unspent)
+        {
+            self.recorder.fate(Fate::Unwritten, 1);
+            tracing::warn!("a token that was not sent cannot go back into the wallet and is lost: {error}");
+        }
+    }
+}
+
+/// A token that was sent. Dropped before its answer is there, it counts as abandoned.
+pub(crate) struct Sent {
+    pub(crate) token: Token,
+    recorder: Option<Arc<Recorder>>,
+}
+
+impl Sent {
+    /// Counts what became of it; once.
+    pub(crate) fn became(&mut self, fate: Fate) {
+        if let Some(recorder) = self.recorder.take() {
+            recorder.fate(fate, 1);
+        }
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.became(Fate::Abandoned);
+    }
+}
