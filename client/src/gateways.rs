@@ -130,6 +130,12 @@ impl Gateways {
         self.fail(chosen.index, outage, false);
     }
 
+    /// The gateway broke a request off: whether it serves is to be found out before another token is sent.
+    pub(crate) fn doubt(&self, chosen: &Chosen) {
+        self.list[chosen.index].health.lock().doubt();
+        self.due.notify_one();
+    }
+
     /// The gateway answered 503 to a request with a token.
     pub(crate) fn unavailable(&self, chosen: &Chosen, refused: &Refused) {
         self.failed(chosen, Outage::unavailable(chosen.gateway.url(), refused));

@@ -71,6 +71,7 @@ impl Opener {
             Err(error) => {
                 sent.became(Fate::Unanswered);
                 if matches!(error, ExchangeError::Broken { .. }) {
+                    self.gateways.doubt(&chosen);
                     return Ok(Attempt::Failed(Refusal::Exchange(error)));
                 }
                 self.gateways.failed(&chosen, Outage::no_answer(&error));

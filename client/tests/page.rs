@@ -164,12 +164,13 @@ async fn what_the_gateway_does_not_answer_is_lost() {
     world.gateway.then(Step::Spent); // an answer, if not the one that was hoped for
     assert_eq!(world.connect(&target).await.status, 200);
     assert_eq!(link.totals(), (4, 0));
-    world.gateway.then(Step::Close); // a dial, an exchange that broke off, and the dial of the second try
+    // A dial, an exchange that broke off, the dial of a probe, and that of the second try.
+    world.gateway.then(Step::Close);
     assert_eq!(world.connect(&target).await.status, 200);
-    assert_eq!(link.totals(), (7, 1));
+    assert_eq!(link.totals(), (8, 1));
     world.gateway.then(Step::Raw(b"SSH-2.0\r\n\r\n".to_vec()));
     assert_eq!(world.connect(&target).await.status, 502);
-    assert_eq!(link.totals(), (9, 2));
+    assert_eq!(link.totals(), (10, 2));
 }
 
 /// Attempts and lost ones of a link, as the metrics have them.

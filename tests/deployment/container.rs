@@ -69,7 +69,7 @@ fn each_image_is_checked_at_its_own_admin_listener() {
     let all = [
         ("gateway", gateway.address, gateway.admin),
         ("issuer", issuer.address, issuer.admin),
-        ("client", client.address, client.admin.unwrap()),
+        ("client", client.address, client.admin),
     ];
     for (daemon, address, admin) in all {
         let stage = text.split(&format!("FROM runtime AS {daemon}\n")).nth(1).unwrap();

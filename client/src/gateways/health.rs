@@ -187,6 +187,13 @@ impl Health {
         is_news
     }
 
+    /// A request broke off: it is probed before it is sent another token.
+    pub(super) fn doubt(&mut self) {
+        if self.is_serving() {
+            self.state = State::Unasked;
+        }
+    }
+
     /// A request has had no answer for `silence`: unless others had one meanwhile, it is probed before it is sent
     /// another token. Whether it is doubted now.
     pub(super) fn suspect(&mut self, silence: Duration, now: Instant) -> bool {
@@ -238,7 +245,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn someone_who_waits_has_a_probe_sent_within_a_second_and_no_more_than_one_a_second() {
         let (mut health, now) = (Health::new(false), Instant::now());
-        (0..10).for_each(|_| drop(away(&mut health, now)));
+        for _ in 0..10 {
+            away(&mut health, now);
+        }
         assert!(health.begin_probe(now) && !health.begin_probe(now), "one at a time");
         health.end_probe();
         health.hurry(now);
