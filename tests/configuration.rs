@@ -280,3 +280,51 @@ fn a_slip_in_the_name_of_a_variable_stops_the_start_and_those_of_others_do_not()
     assert_eq!(said.matches("is ignored").count(), 1, "{said}");
     issuer.terminate().assert_stopped();
 }
+
+/// Limits are those of the connection's beginning; where a request may go is asked at each request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_takes_up_limits_egress_and_access_log_and_refuses_a_file_that_is_bad() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let gateway = Daemon::ready("gateway", &config).await;
+    let echo = support::target::echo().await.to_string();
+    let tokens = support::tokens::mint(&issuer.http(), &gateway.http(), 2);
+    let mut open = support::proxy::dial(gateway.address).await.unwrap();
+    assert_eq!(support::proxy::connect(&mut open, &echo, Some(&tokens[0])).await.unwrap().status, 200);
+
+    let text = std::fs::read_to_string(&config).unwrap();
+    let changed = text.replace("ports = \"any\"", "ports = [443]");
+    let more =
+        "[limits]\nidle_timeout = \"300ms\"\n[log]\naccess = \"anonymous\"\n[drain]\ndeadline = \"9s\"\n";
+    std::fs::write(&config, changed + more).unwrap();
+    let said = reload(&gateway, "is in force from now on");
+    assert!(said.contains("egress.ports") && said.contains("limits.idle_timeout"), "{said}");
+    assert!(said.contains("log.access"), "{said}");
+    gateway.process.says("what waits", |_, stderr| stderr.contains("drain.deadline").then_some(()));
+    // The line is written a moment before.
+    eventually("the port is closed", || async {
+        let mut asking = support::proxy::dial(gateway.address).await.unwrap();
+        (support::proxy::connect(&mut asking, &echo, None).await.unwrap().status == 403).then_some(())
+    })
+    .await;
+    let mut refused = support::proxy::dial(gateway.address).await.unwrap();
+    assert_eq!(support::proxy::connect(&mut refused, &echo, Some(&tokens[1])).await.unwrap().status, 403);
+    gateway.process.says("an access line", |_, stderr| stderr.contains("postern::access").then_some(()));
+    tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+    support::proxy::echoes(&mut open, b"an open tunnel keeps its idle timeout").await.unwrap();
+
+    std::fs::write(&config, "[egress]\nports = 443\n").unwrap();
+    reload(&gateway, "cannot be used, and what was read before stays in force");
+    let mut refused = support::proxy::dial(gateway.address).await.unwrap();
+    assert_eq!(support::proxy::connect(&mut refused, &echo, Some(&tokens[1])).await.unwrap().status, 403);
+    std::fs::write(&config, text).unwrap();
+    reload(&gateway, "is in force from now on");
+    eventually("the port is open", || async {
+        let mut asking = support::proxy::dial(gateway.address).await.unwrap();
+        (support::proxy::connect(&mut asking, &echo, None).await.unwrap().status == 407).then_some(())
+    })
+    .await;
+    let mut stream = support::proxy::dial(gateway.address).await.unwrap();
+    assert_eq!(support::proxy::connect(&mut stream, &echo, Some(&tokens[1])).await.unwrap().status, 200);
+}

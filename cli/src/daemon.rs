@@ -14,7 +14,11 @@ pub(crate) async fn gateway(path: &Path) -> Result<(), Failure> {
     let (config, file) = config::open::<postern_gateway::Config>(path, environment())?;
     let process = start(config.log.format, Some(config.listen.admin), file.warnings()).await?;
     let gateway = Gateway::bind(&config, &process.host)?.reloading(file);
-    tracing::info!("the gateway listens on {}", gateway.local_addr());
+    let patience = config.listen.patience;
+    tracing::info!(
+        "the gateway listens on {} as soon as its keys and its store can serve, and at the latest after {patience}",
+        gateway.local_addr()
+    );
     process.run(gateway.run(), config.drain.deadline.get()).await
 }
 

@@ -47,7 +47,12 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     let addresses = Addresses { client: agent.local_addr(), ..addresses };
 
     tokio::spawn(issuer.run());
-    tokio::spawn(agent.run());
+    // An agent that asks for its challenge before the gateway takes clients would begin with a failure.
+    let (listening, shutdown) = (gateway.listening(), host.shutdown.clone());
+    tokio::spawn(async move {
+        tokio::select! { () = listening => {}, () = shutdown.draining() => {} }
+        agent.run().await;
+    });
     tokio::spawn(announce(process.host.readiness.clone(), addresses, args.data.display().to_string()));
     // Whoever pressed Ctrl-C looks at the terminal, and `up` has no log below "warn".
     process.run_telling(gateway.run(), DRAIN_DEADLINE, |_, text| say(io::stderr(), text)).await

@@ -11,6 +11,7 @@ use http::header::{HeaderMap, PROXY_AUTHENTICATE};
 use postern_service::http::no_answer;
 use postern_service::live::Live;
 use postern_service::names::LinkKind;
+use postern_service::reset::Reset;
 use postern_service::tls::{self, TlsError};
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{Token, TokenChallenge, TokenType};
@@ -324,8 +325,8 @@ impl Refused {
 }
 
 /// What a connection to the gateway can do, plain or TLS.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+pub(crate) trait Io: AsyncRead + AsyncWrite + Reset + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Reset + Send + Unpin> Io for T {}
 
 /// An open tunnel: bytes that came together with the answer first, then the connection.
 pub(crate) struct Tunnel {
@@ -338,6 +339,16 @@ impl Tunnel {
     /// The tunnel, which counts as open for as long as it lives.
     pub(crate) fn counted(self, open: Open) -> Self {
         Self { _open: Some(open), ..self }
+    }
+}
+
+impl Reset for Tunnel {
+    fn reset(&self) {
+        self.io.reset();
+    }
+
+    fn is_delivered(&self) -> bool {
+        self.io.is_delivered()
     }
 }
 

@@ -14,28 +14,69 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Connections that wait in the kernel until they are accepted.
 const BACKLOG: i32 = 4096;
+/// How long connections have to end once they are told to stop, and how often that is looked at.
+const ENDING: Duration = Duration::from_secs(1);
+const ENDING_TICK: Duration = Duration::from_millis(1);
 /// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Opens one listening socket a worker on one address; port 0 becomes the same free port for all.
-pub(crate) fn open(address: SocketAddr, workers: usize) -> Result<(SocketAddr, Vec<StdListener>), BindError> {
-    let failed = |source| BindError { what: "the gateway", address, source };
-    // Sockets that share a port would also share it with another gateway's: one that does not share finds out first.
-    let bound = socket(address, false).and_then(|probe| probe.local_addr()).map_err(failed)?;
-    let address = bound.as_socket().unwrap_or(address);
-    let listeners = (0..workers).map(|_| {
-        let socket = socket(address, true)?;
-        socket.listen(BACKLOG)?;
-        Ok(StdListener::from(socket))
-    });
-    Ok((address, listeners.collect::<io::Result<_>>().map_err(failed)?))
+/// The sockets of a gateway, a worker each, bound to one address but not listening yet: a client is refused by the kernel
+/// and tries another gateway, rather than being answered 503.
+pub(crate) struct Sockets {
+    address: SocketAddr,
+    sockets: Vec<Socket>,
+    listening: bool,
+}
+
+impl Sockets {
+    /// Binds them; port 0 becomes the same free port for all.
+    pub(crate) fn bind(address: SocketAddr, workers: usize) -> Result<Self, BindError> {
+        let failed = |source| BindError { what: WHAT, address, source };
+        let bound = alone(address).map_err(failed)?;
+        let address = bound.local_addr().map_err(failed)?.as_socket().unwrap_or(address);
+        drop(bound);
+        let sockets: io::Result<_> = (0..workers).map(|_| socket(address, true)).collect();
+        Ok(Self { address, sockets: sockets.map_err(failed)?, listening: false })
+    }
+
+    /// Listens: from now on the kernel accepts, and keeps clients until a worker takes them.
+    pub(crate) fn listen(&mut self) -> Result<(), BindError> {
+        let failed = |source| BindError { what: WHAT, address: self.address, source };
+        if !self.listening {
+            // Another gateway may have waited beside this one, and been faster.
+            drop(alone(self.address).map_err(failed)?);
+            self.sockets.iter().try_for_each(|socket| socket.listen(BACKLOG)).map_err(failed)?;
+            self.listening = true;
+        }
+        Ok(())
+    }
+
+    /// A listener for each worker.
+    pub(crate) fn into_listeners(self) -> impl Iterator<Item = StdListener> {
+        self.sockets.into_iter().map(StdListener::from)
+    }
+
+    /// Where they are bound.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// The listener's name in errors.
+const WHAT: &str = "the gateway";
+
+/// A socket that shares its port with no other that listens: sockets that do would share it with another gateway's, too.
+fn alone(address: SocketAddr) -> io::Result<Socket> {
+    socket(address, false)
 }
 
 fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
@@ -47,16 +88,21 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A worker's life: accept until the drain begins, then let what is open go on until the stop. A drain waits for
+/// A worker's listener, once there is one.
+pub(crate) type Listening = oneshot::Receiver<StdListener>;
+
+/// A worker's life: wait for its listener, accept until the drain begins, then let what is open go on until the stop. A drain waits for
 /// `accepting`: without it, one that finds no connection tracked would be over before the last ones are accepted.
 pub(crate) async fn work(
-    listener: StdListener,
+    listening: Listening,
     worker: Worker,
     accepting: TaskTrackerToken,
 ) -> io::Result<()> {
-    let listener = TcpListener::from_std(listener)?;
     let worker = Arc::new(worker);
     let shutdown = worker.core.shutdown.clone();
+    // None comes when the drain begins before: nothing has been accepted, and there is nothing to wait for.
+    let Ok(listener) = listening.await else { return Ok(()) };
+    let listener = TcpListener::from_std(listener)?;
     let mut draining = pin!(shutdown.draining());
     loop {
         tokio::select! {
@@ -70,6 +116,14 @@ pub(crate) async fn work(
     listen::waiting(listener)?.for_each(|stream| admit(stream, &worker));
     drop(accepting);
     shutdown.stopped().await;
+    // With this runtime end its connections, wherever they are. Those that are cut end by themselves in a moment, and in a
+    // way that their clients can tell from an end.
+    let ending = async {
+        while Arc::strong_count(&worker) > 1 {
+            sleep(ENDING_TICK).await;
+        }
+    };
+    let _ = timeout(ENDING, ending).await;
     Ok(())
 }
 
@@ -85,20 +139,20 @@ async fn pause(error: &io::Error) {
 fn admit(stream: TcpStream, worker: &Arc<Worker>) {
     let place = Place::take(Arc::clone(&worker.core));
     let (core, worker) = (Arc::clone(&worker.core), Arc::clone(worker));
-    let limit = core.limits.connections;
+    let limit = core.settings.limits.load().connections;
     // So many clients at a time are told that there are too many; beyond that, silence is cheaper.
     if place.number > limit.saturating_add(limit / 8).saturating_add(16) {
         return;
     }
     let over = place.number > limit;
     let client = if core.recorder.names_clients() { stream.peer_addr().ok() } else { None };
-    let shutdown = core.shutdown.clone();
     core.shutdown.tracker().spawn(async move {
         let _place = place;
-        let _ = shutdown.until_stopped(serve(stream, client, worker, over)).await;
+        serve(stream, client, worker, over).await;
     });
 }
 
+/// Ends with the stop at the latest.
 async fn serve(stream: TcpStream, client: Option<SocketAddr>, worker: Arc<Worker>, over: bool) {
     let core = Arc::clone(&worker.core);
     let _open = core.recorder.connection_opened();
@@ -106,23 +160,26 @@ async fn serve(stream: TcpStream, client: Option<SocketAddr>, worker: Arc<Worker
     let _ = stream.set_nodelay(true);
     let Some(tls) = &core.tls else {
         if over {
-            core.recorder.turned_away(&Refusal::TooMany);
-            return connection::part(stream, &Refusal::TooMany).await;
+            return turn_away(stream, &core).await;
         }
         return connection::serve(stream, client, worker).await;
     };
-    // Boxed twice, since a task has room for the largest of its futures: plain connections must not pay for TLS, nor TLS
+    // Boxed twice (`until_stopped` does), since a task has room for the largest of its futures: plain connections must not pay for TLS, nor TLS
     // for each place that its stream is handed to.
-    let handshake = Box::pin(TlsAcceptor::from(Arc::clone(tls)).accept(stream));
-    if let Ok(Ok(stream)) =
-        timeout(core.limits.header_timeout.get(), handshake).await.map(|ok| ok.map(Box::new))
-    {
+    let header_timeout = core.settings.limits.load().header_timeout.get();
+    let handshake = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
+    let handshake = core.shutdown.until_stopped(timeout(header_timeout, handshake));
+    if let Some(Ok(Ok(stream))) = handshake.await.map(|ended| ended.map(|ok| ok.map(Box::new))) {
         if over {
-            core.recorder.turned_away(&Refusal::TooMany);
-            return connection::part(stream, &Refusal::TooMany).await;
+            return turn_away(stream, &core).await;
         }
         connection::serve(stream, client, worker).await;
     }
+}
+
+async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(stream: S, core: &Core) {
+    core.recorder.turned_away(&Refusal::TooMany);
+    core.shutdown.until_stopped(connection::part(stream, &Refusal::TooMany)).await;
 }
 
 /// One of the gateway's connections, counted over all workers.

@@ -61,11 +61,19 @@ pub struct Listen {
     pub admin: SocketAddr,
     /// How many threads serve connections, each with a runtime and a listening socket of its own. 0 means one a core.
     pub workers: usize,
+    /// How long a gateway that starts waits for its keys and its store before it takes clients. After it, it takes them
+    /// all the same, answers 503, and logs what is missing. "0s" does not wait.
+    pub patience: Span,
 }
 
 impl Default for Listen {
     fn default() -> Self {
-        Self { address: ([0, 0, 0, 0], 8080).into(), admin: ([127, 0, 0, 1], 9090).into(), workers: 0 }
+        Self {
+            address: ([0, 0, 0, 0], 8080).into(),
+            admin: ([127, 0, 0, 1], 9090).into(),
+            workers: 0,
+            patience: Span::secs(10),
+        }
     }
 }
 
@@ -89,7 +97,11 @@ pub struct Issuer {
     pub keys: Option<PathBuf>,
     /// PEM file with the certificates to trust for the directory's URL instead of the platform's.
     pub ca: Option<PathBuf>,
-    /// How often to ask the directory for changes.
+    /// A private file for the directory's keys, so that a gateway can start while the issuer is away. Without it they are
+    /// kept in `issuer-keys.json` beside the directory of an embedded store, and with a shared store not at all.
+    pub saved: Option<PathBuf>,
+    /// How often to ask the directory for changes, at least. It is asked earlier when its answer says so (`max-age`), when
+    /// a known key comes into use or retires, and after a token of a key that is not known.
     pub poll: Span,
     /// How long tokens of a key stay good when the directory does not say (no `not-after`): counted from its
     /// `not-before`, or from when the gateway first saw it.
@@ -104,6 +116,7 @@ impl Default for Issuer {
             directory: None,
             keys: None,
             ca: None,
+            saved: None,
             poll: Span::minutes(5),
             key_lifetime: Span::days(90),
             removed_grace: Span::hours(1),

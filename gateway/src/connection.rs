@@ -4,6 +4,7 @@
 //! on as the tunnel. So a tunnel costs one task, and nothing is handed between tasks.
 
 use crate::answer::{self, Body};
+use crate::config::Limits;
 use crate::deny::Refusal;
 use crate::dial::Dialled;
 use crate::gateway::Core;
@@ -21,7 +22,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use postern_spend::Store;
+use postern_service::reset::{self, Reset};
+use postern_spend::{Store, Unknown};
 use postern_token::UnixSeconds;
 use std::convert::Infallible;
 use std::future::Future;
@@ -48,6 +50,14 @@ pub(crate) struct Worker {
     pub(crate) resolver: Resolver,
 }
 
+impl Worker {
+    /// Whether a spend of any token could be answered with a verdict now.
+    pub(crate) fn serving(&self) -> Result<(), Unknown> {
+        self.core.refusing.known()?;
+        self.store.serving()
+    }
+}
+
 /// An answered CONNECT: the connection to its target, and what is to be told of it when the tunnel ends.
 type Opened = (Dialled, Account);
 
@@ -57,26 +67,36 @@ enum Finished<S> {
     Tunnel { stream: S, early: Bytes, opened: Opened },
     /// A last answer is still owed.
     Owed { stream: S, refusal: Refusal },
+    /// An answer broke off: its target did, or the stop came.
+    Torn { stream: S },
     /// Nothing is left to say.
     Closed { stream: S },
 }
 
-/// Serves a connection to its end. `client` is known only where the access log names it.
+/// Serves a connection to its end, or to the stop. `client` is known only where the access log names it.
 pub(crate) async fn serve<S>(stream: S, client: Option<SocketAddr>, worker: Arc<Worker>)
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Reset + Unpin + Send + 'static,
 {
-    // Boxed, so that the room HTTP needs is given back before the tunnel begins.
-    match Box::pin(requests(stream, client, Arc::clone(&worker))).await {
+    let (shutdown, limits) = (&worker.core.shutdown, worker.core.settings.limits.load_full());
+    // Boxed, so that the room HTTP needs is given back before the tunnel begins. Not cut off from here: an answer that is
+    // being given has to end in a reset.
+    match Box::pin(requests(stream, client, Arc::clone(&limits), Arc::clone(&worker))).await {
         Finished::Tunnel { stream, early, opened } => {
-            let (core, idle) = (&worker.core, worker.core.limits.idle_timeout.get());
-            tunnel::run(stream, opened, early, idle, &core.recorder).await;
+            let idle = limits.idle_timeout.get();
+            drop(limits);
+            shutdown.until_stopped(tunnel::run(stream, opened, early, idle, &worker.core.recorder)).await;
         }
         Finished::Owed { stream, refusal } => {
             worker.core.recorder.turned_away(&refusal);
-            part(stream, &refusal).await;
+            shutdown.until_stopped(part(stream, &refusal)).await;
         }
-        Finished::Closed { stream } => leave(stream).await,
+        // Whoever reads until the end must not take this for it. What came before is to arrive.
+        Finished::Torn { stream } => {
+            shutdown.until_stopped(reset::delivered(&stream, LINGER)).await;
+            stream.reset();
+        }
+        Finished::Closed { stream } => _ = shutdown.until_stopped(leave(stream)).await,
     }
 }
 
@@ -100,12 +120,17 @@ async fn leave<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let _ = timeout(LINGER, goodbye).await;
 }
 
-async fn requests<S>(stream: S, client: Option<SocketAddr>, worker: Arc<Worker>) -> Finished<S>
+async fn requests<S>(
+    stream: S,
+    client: Option<SocketAddr>,
+    limits: Arc<Limits>,
+    worker: Arc<Worker>,
+) -> Finished<S>
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Reset + Unpin + Send + 'static,
 {
     let (turn, opened, begun) = (Turn::default(), Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
-    let (limits, shutdown) = (&worker.core.limits, worker.core.shutdown.clone());
+    let shutdown = worker.core.shutdown.clone();
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout.get())
@@ -115,32 +140,38 @@ where
         let (turn, opened, begun) = (turn.clone(), Arc::clone(&opened), Arc::clone(&begun));
         service_fn(move |request| {
             begun.notify_one();
-            Box::pin(respond(Arc::clone(&worker), client, turn.begin(), Arc::clone(&opened), request))
+            let limits = Arc::clone(&limits);
+            Box::pin(respond(Arc::clone(&worker), limits, client, turn.begin(), Arc::clone(&opened), request))
         })
     };
-    let mut connection = http.serve_connection(TokioIo::new(Unsaid::new(stream, turn)), service);
+    let mut connection = http.serve_connection(TokioIo::new(Unsaid::new(stream, turn.clone())), service);
     // hyper ends a connection without a request at once, whatever it is about to bring.
     let drain = async {
         shutdown.draining().await;
         let _ = timeout(FIRST_REQUEST, begun.notified()).await;
     };
-    let mut draining = Some(pin!(drain));
+    let (mut draining, mut stopped) = (Some(pin!(drain)), pin!(shutdown.stopped()));
     let ended = std::future::poll_fn(|cx| {
+        if stopped.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
         if draining.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
             draining = None;
             Pin::new(&mut connection).graceful_shutdown();
         }
         // Not `poll_without_shutdown`: it gives up what hyper has not written yet.
-        Pin::new(&mut connection).poll(cx)
+        Pin::new(&mut connection).poll(cx).map(Some)
     })
     .await;
     let parts = connection.into_parts();
     let stream = parts.io.into_inner().into_inner();
     let opened = opened.lock().take();
     match (ended, opened) {
-        (Ok(()), Some(opened)) => Finished::Tunnel { stream, early: parts.read_buf, opened },
-        (Ok(()), None) => Finished::Closed { stream },
-        (Err(error), _) => match last_refusal(&error, !parts.read_buf.is_empty()) {
+        (Some(Ok(())), Some(opened)) => Finished::Tunnel { stream, early: parts.read_buf, opened },
+        (Some(Ok(())), None) => Finished::Closed { stream },
+        (None | Some(Err(_)), _) if turn.is_unfinished() => Finished::Torn { stream },
+        (None, _) => Finished::Closed { stream },
+        (Some(Err(error)), _) => match last_refusal(&error, !parts.read_buf.is_empty()) {
             Some(refusal) => Finished::Owed { stream, refusal },
             None => Finished::Closed { stream },
         },
@@ -164,6 +195,7 @@ fn last_refusal(error: &hyper::Error, begun: bool) -> Option<Refusal> {
 /// One request, one answer. A CONNECT's connection to its target is left in `opened` for the tunnel.
 async fn respond(
     worker: Arc<Worker>,
+    limits: Arc<Limits>,
     client: Option<SocketAddr>,
     speaking: Speaking,
     opened: Arc<Mutex<Option<Opened>>>,
@@ -174,16 +206,14 @@ async fn respond(
     let (mut timeline, chance) = (Timeline::begin(), core.recorder.chance(&head.headers));
     let (who, is_connect) = (core.recorder.who(client, &head), head.method == Method::CONNECT);
     let mut tunnel = None;
-    let answered = match session::run(&worker, &head, &mut timeline).await {
+    let answered = match session::run(&worker, &head, &limits, &mut timeline).await {
         Ok(dialled) if is_connect => {
             tunnel = Some(dialled);
             Ok(answer::opened())
         }
         Ok(dialled) => {
             let request = Request::from_parts(head, body);
-            forward::send(request, dialled, core.limits.idle_timeout.get())
-                .await
-                .map(|ok| ok.map(Either::Right))
+            forward::send(request, dialled, limits.idle_timeout.get()).await.map(|ok| ok.map(Either::Right))
         }
         Err(refusal) => Err(refusal),
     };

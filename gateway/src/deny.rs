@@ -33,6 +33,8 @@ pub(crate) enum Refusal {
     AlreadySpent,
     /// The store gave no verdict.
     StoreUnknown(Unknown),
+    /// The store is known to give no verdicts: the request was refused before its token was read.
+    StoreDown(Unknown),
     /// No issuer key is known yet, so no token can be checked.
     NoKeys,
     /// The target is not allowed.
@@ -112,6 +114,7 @@ impl Refusal {
         const FRESH: &str =
             "Get a fresh token for the challenge in Proxy-Authenticate; this one will never be accepted.";
         const RETRY: &str = "Try again later with a fresh token: this one may have been spent.";
+        const UNREAD: &str = "Try again later. No token was read, so none is lost.";
         const TARGET: &str = "Check the target, or try again with a fresh token: this attempt has spent one.";
         const REQUEST: &str = "Send CONNECT host:port HTTP/1.1, or a request with an absolute http:// URL.";
         match self {
@@ -128,7 +131,8 @@ impl Refusal {
                 (S::PROXY_AUTHENTICATION_REQUIRED, O::UnknownKey, DENIED, FRESH)
             }
             Self::StoreUnknown(_) => (S::SERVICE_UNAVAILABLE, O::StoreUnknown, "proxy_internal_error", RETRY),
-            Self::NoKeys => (S::SERVICE_UNAVAILABLE, O::NoKeys, "proxy_internal_error", "Try again later."),
+            Self::StoreDown(_) => (S::SERVICE_UNAVAILABLE, O::StoreDown, "proxy_internal_error", UNREAD),
+            Self::NoKeys => (S::SERVICE_UNAVAILABLE, O::NoKeys, "proxy_internal_error", UNREAD),
             Self::Policy(PolicyRefusal::Port(lever)) => {
                 (S::FORBIDDEN, O::PolicyRefused, DENIED, more(*lever))
             }
@@ -174,7 +178,7 @@ impl Refusal {
             Self::Key(refusal) => refusal.to_string(),
             Self::BadSignature => "the token's signature is not valid".into(),
             Self::AlreadySpent => "token already spent".into(),
-            Self::StoreUnknown(unknown) => unknown.to_string(),
+            Self::StoreUnknown(unknown) | Self::StoreDown(unknown) => unknown.to_string(),
             Self::NoKeys => "no issuer key is known yet".into(),
             Self::Policy(refusal) => refusal.to_string(),
             Self::Unresolved => "the target's name has no address".into(),

@@ -1,60 +1,70 @@
 //! A gateway, from its configuration to its last connection.
 
-use crate::accept;
+use crate::accept::{self, Sockets};
 use crate::backend::{self, BackendError};
-use crate::config::{Config, Hint, Limits};
+use crate::config::{Config, Hint, StoreKind};
 use crate::connection::Worker;
-use crate::egress::Policy;
+use crate::health::Told;
 use crate::keyring::{Keyring, Lifetimes, Offer};
 use crate::page;
 use crate::recorder::Recorder;
+use crate::refresh::Refresh;
+use crate::reload::{self, Settings};
 use crate::resolve::{Resolver, ResolverError};
+use crate::saved::{self, Saved};
 use crate::source::{Source, SourceError};
-use crate::upkeep::Upkeep;
+use crate::start::Start;
+use crate::upkeep::{Refusing, StoreUpkeep, Upkeep};
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use postern_service::config::{ConfigFile, Reloader, Size};
 use postern_service::drain::Shutdown;
 use postern_service::exit;
 use postern_service::host::Host;
 use postern_service::listen::BindError;
+use postern_service::names::LinkKind;
 use postern_service::tls::{ServerConfig, ServerTls, TlsError};
 use postern_service::traces::{Tracer, TracerError};
 use postern_spend::Backend;
-use postern_token::ChallengeError;
-use std::net::{SocketAddr, TcpListener};
+use postern_token::{ChallengeError, TokenKeyId};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use std::{io, thread};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// What the gateway is called in traces.
 const SERVICE: &str = "postern-gateway";
 /// hyper's smallest read buffer.
 const LEAST_HEADER_SIZE: Size = Size::kib(8);
-/// The keys of the configuration that take effect at once when it is read again; the others need a restart.
-const LIVE: [&str; 0] = [];
 
 /// What every request needs, shared by all workers.
 pub(crate) struct Core {
-    pub(crate) policy: Policy,
+    pub(crate) settings: Settings,
     pub(crate) offer: Offer,
     pub(crate) keyring: ArcSwap<Keyring>,
     pub(crate) backend: Backend,
     pub(crate) hint: Hint,
-    pub(crate) limits: Limits,
     pub(crate) recorder: Recorder,
     pub(crate) shutdown: Shutdown,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) connections: AtomicUsize,
+    /// Why no token of any key is taken, where the store says so.
+    pub(crate) refusing: Refusing,
+    /// Keys of which the store has lost records, and whose tokens are therefore not taken any more.
+    pub(crate) lost: Mutex<Vec<TokenKeyId>>,
+    /// A token of a key that is not known was presented.
+    pub(crate) unknown_key: Notify,
 }
 
-/// A gateway whose sockets are open and whose store is loaded, ready to [`run`](Gateway::run).
+/// A gateway whose sockets are bound and whose store is loaded, ready to [`run`](Gateway::run).
 pub struct Gateway {
     core: Arc<Core>,
-    address: SocketAddr,
-    workers: Vec<(TcpListener, Resolver, TaskTrackerToken)>,
+    workers: Vec<(Resolver, TaskTrackerToken)>,
     upkeep: Upkeep,
+    start: Start,
     tls: Option<ServerTls>,
     host: Host,
     reloader: Option<Reloader<Config>>,
@@ -128,7 +138,7 @@ fn workers(config: &Config) -> usize {
 }
 
 impl Gateway {
-    /// Reads the certificates, opens the store and the listening sockets. Blocks while the store is loaded.
+    /// Reads the certificates, opens the store, binds the listening sockets. Blocks while the store is loaded.
     ///
     /// # Errors
     /// [`StartError`] says what to change.
@@ -137,39 +147,57 @@ impl Gateway {
         let offer = Offer::new(&config.challenge)?;
         let source = Source::new(&config.issuer)?;
         let tls = config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
-        let (address, listeners) = accept::open(config.listen.address, workers(config))?;
-        let workers: Vec<_> = listeners
-            .into_iter()
-            // The kernel accepts from now on, so a drain has something to wait for from now on.
-            .map(|listener| Ok((listener, Resolver::new()?, host.shutdown.tracker().token())))
+        let mut sockets = Sockets::bind(config.listen.address, workers(config))?;
+        if config.listen.patience.get().is_zero() {
+            sockets.listen()?;
+        }
+        let workers: Vec<_> = (0..workers(config))
+            // The kernel will accept, so a drain has something to wait for from now on.
+            .map(|_| Ok((Resolver::new()?, host.shutdown.tracker().token())))
             .collect::<Result<_, ResolverError>>()?;
         let tracer = Tracer::start(&config.tracing, SERVICE)?;
         // Nobody would see what TCP knows of a slow command.
         let slow = tracer.slow().unwrap_or(Duration::MAX);
         let backend = backend::open(&config.store, workers.len(), slow)?;
+        let mut saved = saved_keys(config, &source);
         let core = Arc::new(Core {
-            policy: Policy::new(&config.egress),
+            settings: Settings::of(config),
             offer,
-            keyring: ArcSwap::default(),
+            keyring: ArcSwap::from_pointee(saved.as_mut().map(Saved::load).unwrap_or_default()),
             recorder: Recorder::new(&host.live, &backend, tracer, config.log.access),
             backend,
             hint: config.store.memcached.hint,
-            limits: config.limits.clone(),
             shutdown: host.shutdown.clone(),
             tls: tls.as_ref().map(ServerTls::config),
             connections: AtomicUsize::new(0),
+            refusing: Refusing::default(),
+            lost: Mutex::default(),
+            unknown_key: Notify::new(),
         });
+        page::add(&host.live, &core);
+        let [keys, store] = ["keys", "store"].map(|name| Told::new(name, host.readiness.gate(name)));
+        let start = Start {
+            sockets,
+            served: [keys.served(), store.served()],
+            patience: config.listen.patience.get(),
+            gate: host.readiness.gate("listen"),
+            readiness: host.readiness.clone(),
+            shutdown: host.shutdown.clone(),
+            listening: watch::Sender::new(false),
+        };
         let lifetimes = Lifetimes {
             unsaid: config.issuer.key_lifetime.get(),
             removed: config.issuer.removed_grace.get(),
         };
-        let on_loss = config.store.memcached.on_loss;
-        page::add(&host.live, &core);
+        let issuer = source.address().map(|address| host.live.link(LinkKind::Issuer, &address));
+        let poll = config.issuer.poll.get();
+        let upkeep = Upkeep {
+            keys: Refresh::new(Arc::clone(&core), source, issuer, lifetimes, saved, poll, keys),
+            store: StoreUpkeep::new(Arc::clone(&core), config.store.memcached.on_loss, store),
+        };
         let counted = Arc::downgrade(&core);
         host.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |core| core.recorder.open_tunnels()));
-        let upkeep =
-            Upkeep::new(Arc::clone(&core), source, lifetimes, config.issuer.poll.get(), on_loss, host);
-        Ok(Self { core, address, workers, upkeep, tls, host: host.clone(), reloader: None })
+        Ok(Self { core, workers, upkeep, start, tls, host: host.clone(), reloader: None })
     }
 
     /// Reads `file`, which the configuration came from, again on SIGHUP.
@@ -182,16 +210,23 @@ impl Gateway {
     /// Where it listens: the port is the real one when port 0 was asked for.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.address
+        self.start.sockets.address()
     }
 
-    /// Serves until the stop. Runs upkeep on the present runtime and connections on threads of their own.
+    /// Completes when it takes clients, or has ended without.
+    pub fn listening(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut listening = self.start.listening.subscribe();
+        async move { _ = listening.wait_for(|listening| *listening).await }
+    }
+
+    /// Serves until the stop, from the moment on at which it can. Runs upkeep on the present runtime and connections on
+    /// threads of their own.
     ///
     /// # Errors
-    /// When a thread or its runtime cannot be started, or ended by itself.
+    /// When a thread or its runtime cannot be started, or ended by itself, or another gateway listens on its address now.
     pub async fn run(self) -> io::Result<()> {
-        let mut threads = Vec::new();
-        for (index, (listener, resolver, accepting)) in self.workers.into_iter().enumerate() {
+        let (mut threads, mut give) = (Vec::new(), Vec::new());
+        for (index, (resolver, accepting)) in self.workers.into_iter().enumerate() {
             let core = Arc::clone(&self.core);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let store = {
@@ -200,20 +235,29 @@ impl Gateway {
                 core.backend.store()
             };
             let worker = Worker { store, core, resolver };
+            let (sender, listening) = oneshot::channel();
+            give.push(sender);
             let name = format!("gateway-{index}");
             threads.push(
                 thread::Builder::new()
                     .name(name)
-                    .spawn(move || runtime.block_on(accept::work(listener, worker, accepting)))?,
+                    .spawn(move || runtime.block_on(accept::work(listening, worker, accepting)))?,
             );
         }
         if let Some(tls) = self.tls {
             tokio::spawn(tls.renew(self.core.shutdown.clone()));
         }
         if let Some(reloader) = self.reloader {
-            tokio::spawn(reload(reloader, self.core.shutdown.clone()));
+            tokio::spawn(reload::run(reloader, Arc::clone(&self.core)));
         }
-        self.core.shutdown.until_stopped(self.upkeep.run()).await;
+        let (upkeep, start) = (self.upkeep.run(), self.start.run(give));
+        let serving = async {
+            tokio::select! {
+                () = upkeep => Ok(()),
+                error = start => Err(error),
+            }
+        };
+        self.core.shutdown.until_stopped(serving).await.unwrap_or(Ok(()))?;
         let joined = tokio::task::spawn_blocking(move || {
             threads.into_iter().try_for_each(|thread| match thread.join() {
                 Ok(result) => result,
@@ -224,13 +268,9 @@ impl Gateway {
     }
 }
 
-/// Reads the configuration again whenever that is asked for, until the stop.
-async fn reload(mut reloader: Reloader<Config>, shutdown: Shutdown) {
-    let reloading = async {
-        loop {
-            reloader.requested().await;
-            reloader.reload(&LIVE, check);
-        }
-    };
-    shutdown.until_stopped(reloading).await;
+/// The file of the issuer's keys, where they come from its directory.
+fn saved_keys(config: &Config, source: &Source) -> Option<Saved> {
+    let directory = source.url()?.to_owned();
+    let beside = (config.store.kind == StoreKind::Embedded).then(|| saved::beside(&config.store.path));
+    Some(Saved::new(config.issuer.saved.clone().or(beside)?, directory))
 }

@@ -42,9 +42,9 @@ impl Offer {
         self.digest == digest
     }
 
-    /// The value of Proxy-Authenticate, asking for a token of `key`.
-    fn header(&self, key: &TrustedKey, now: UnixSeconds) -> Option<HeaderValue> {
-        let max_age = self.max_age.min(now.until(key.window.not_after));
+    /// The value of Proxy-Authenticate, asking for a token of `key`, which is not to be kept beyond `until`.
+    fn header(&self, key: &TrustedKey, now: UnixSeconds, until: UnixSeconds) -> Option<HeaderValue> {
+        let max_age = self.max_age.min(now.until(until));
         let challenge = Challenge {
             bytes: self.bytes.clone(),
             token_key: Some(key.key.spki().to_vec()),
@@ -81,7 +81,25 @@ pub(crate) enum KeyringError {
     AllUnusable(usize, String),
 }
 
+/// How things stand with the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outlook {
+    /// One is good now.
+    Usable,
+    /// None is known.
+    None,
+    /// The first comes into use later, and no other has not retired.
+    Upcoming { known: usize, first: UnixSeconds },
+    /// All have retired.
+    Retired { known: usize, last: UnixSeconds },
+}
+
 impl Keyring {
+    /// A ring of these.
+    pub(crate) fn of(keys: Vec<TrustedKey>) -> Self {
+        Self { keys: KeySet::new(keys) }
+    }
+
     /// The keys of `directory`, and those of `self` that it dropped, for as long as they are still good. A key that
     /// cannot be read is passed over: one bad entry must not take the good ones with it.
     pub(crate) fn updated(
@@ -152,7 +170,42 @@ impl Keyring {
 
     /// What a client without a good token is offered; `None` while there is no key to offer.
     pub(crate) fn challenge(&self, offer: &Offer, now: UnixSeconds) -> Option<HeaderValue> {
-        self.keys.newest(now).and_then(|key| offer.header(key, now))
+        let key = self.keys.newest(now)?;
+        // From then on the issuer signs with the next one, and soon no more with this one.
+        let successor = self.keys.iter().map(|known| known.window.not_before).filter(|begins| *begins > now);
+        let until = successor.fold(key.window.not_after, UnixSeconds::min);
+        offer.header(key, now, until)
+    }
+
+    /// How things stand with the keys at `now`.
+    pub(crate) fn outlook(&self, now: UnixSeconds) -> Outlook {
+        let known = self.len();
+        let upcoming = self.keys.iter().map(|known| known.window).filter(|window| now < window.not_after);
+        match (known, upcoming.map(|window| window.not_before).min()) {
+            (0, _) => Outlook::None,
+            (_, Some(first)) if first <= now => Outlook::Usable,
+            (_, Some(first)) => Outlook::Upcoming { known, first },
+            (_, None) => {
+                let last = self.keys.iter().map(|known| known.window.not_after).max().unwrap_or_default();
+                Outlook::Retired { known, last }
+            }
+        }
+    }
+
+    /// The next moment after `now` at which a key comes into use or retires.
+    pub(crate) fn next_change(&self, now: UnixSeconds) -> Option<UnixSeconds> {
+        let moments = self.keys.iter().flat_map(|known| [known.window.not_before, known.window.not_after]);
+        moments.filter(|moment| *moment > now).min()
+    }
+
+    /// Every key with its window.
+    pub(crate) fn windows(&self) -> impl Iterator<Item = (&VerifyingKey, Window)> {
+        self.keys.iter().map(|known| (&*known.key, known.window))
+    }
+
+    /// The epochs of the keys that are good at `now`.
+    pub(crate) fn epochs(&self, now: UnixSeconds) -> impl Iterator<Item = Epoch> {
+        self.keys.iter().filter(move |known| known.window.contains(now)).map(epoch)
     }
 
     /// Whether any key is good at `now`.
@@ -263,6 +316,34 @@ mod tests {
         assert_eq!(read[0].token_key, Some(new.key_bytes().unwrap()));
         assert_eq!(read[0].max_age, Some(50));
         assert!(offer.is_answered_by(ChallengeDigest::of(&read[0].bytes)));
+    }
+
+    #[test]
+    fn the_challenge_is_not_kept_beyond_the_moment_at_which_a_known_key_takes_over() {
+        let ((_, old), (_, new)) = (entry(Some(0), Some(5000)), entry(Some(300), Some(9000)));
+        let ring = Keyring::default().updated(&directory(vec![old, new]), LIFETIMES, UnixSeconds(1)).unwrap();
+        let offer = offer("proxy.example").unwrap();
+        let max_age = |now| {
+            let value = ring.challenge(&offer, UnixSeconds(now)).unwrap();
+            Challenge::parse_all(value.as_bytes()).unwrap()[0].max_age
+        };
+        assert_eq!((max_age(100), max_age(299), max_age(300)), (Some(200), Some(1), Some(3600)));
+        assert_eq!(ring.next_change(UnixSeconds(100)), Some(UnixSeconds(300)));
+        assert_eq!(ring.next_change(UnixSeconds(300)), Some(UnixSeconds(5000)));
+        assert_eq!(ring.next_change(UnixSeconds(9000)), None);
+    }
+
+    #[test]
+    fn the_outlook_tells_keys_to_come_from_keys_that_have_retired() {
+        let ring =
+            |entries| Keyring::default().updated(&directory(entries), LIFETIMES, UnixSeconds(1)).unwrap();
+        let two = ring(vec![entry(Some(100), Some(200)).1, entry(Some(300), Some(400)).1]);
+        let outlook = |now| two.outlook(UnixSeconds(now));
+        assert_eq!(Keyring::default().outlook(UnixSeconds(1)), Outlook::None);
+        assert_eq!(outlook(99), Outlook::Upcoming { known: 2, first: UnixSeconds(100) });
+        assert_eq!(outlook(150), Outlook::Usable);
+        assert_eq!(outlook(250), Outlook::Upcoming { known: 2, first: UnixSeconds(300) });
+        assert_eq!(outlook(400), Outlook::Retired { known: 2, last: UnixSeconds(400) });
     }
 
     fn offer(origin: &str) -> Result<Offer, ChallengeError> {

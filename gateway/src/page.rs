@@ -140,7 +140,7 @@ fn tunnels() -> impl FnMut(&Core) -> Section + Send {
         Section::new("tunnels", "Tunnels")
             .tile("Open", Show::Count, open as f64)
             .tile("Connections", Show::Count, connections as f64)
-            .tile("Limit", Show::Count, core.limits.connections as f64)
+            .tile("Limit", Show::Count, core.settings.limits.load().connections as f64)
             .tile("Up", Show::BytesRate, up.tick(meter.up.total()))
             .tile("Down", Show::BytesRate, down.tick(meter.down.total()))
     }

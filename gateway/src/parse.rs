@@ -8,7 +8,7 @@ use crate::target::{Target, TargetError};
 use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, TRANSFER_ENCODING};
 use http::uri::Scheme;
 use http::{HeaderMap, Method, request};
-use postern_spend::Epoch;
+use postern_spend::{Epoch, Unknown};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, TokenType, UnixSeconds, VerifyingKey};
 use std::sync::Arc;
@@ -23,12 +23,14 @@ pub(crate) struct Presented {
 }
 
 impl Presented {
-    /// Reads a request's head.
+    /// Reads a request's head. While nothing can be admitted (no key, or no store by `serving`), its token is not read: what
+    /// nobody looked at is not lost to the client.
     pub(crate) fn parse(
         head: &request::Parts,
         policy: &Policy,
         offer: &Offer,
         keyring: &Keyring,
+        serving: impl FnOnce() -> Result<(), Unknown>,
         now: UnixSeconds,
     ) -> Result<Self, Refusal> {
         let target = target(head)?;
@@ -36,6 +38,7 @@ impl Presented {
         if !keyring.is_usable(now) {
             return Err(Refusal::NoKeys);
         }
+        serving().map_err(Refusal::StoreDown)?;
         let token = token(&head.headers)?;
         if token.token_type() != TokenType::BlindRsa2048 {
             return Err(Refusal::TokenType(token.token_type()));

@@ -17,6 +17,7 @@ use crate::deny::Refusal;
 use crate::timeline::{Stage, Timeline};
 use access::Access;
 use metrics::{Counter, Histogram, counter, gauge, histogram};
+use parking_lot::Mutex;
 use postern_service::live::{Latency, Level, Link, Live, Tally};
 use postern_service::metrics::from_zero;
 use postern_service::names::{
@@ -48,6 +49,8 @@ pub(crate) struct Recorder {
     tracer: Tracer,
     refusals: Refusals,
     access: Access,
+    /// Why the last check without a verdict had none.
+    last_unknown: Mutex<Option<Unknown>>,
 }
 
 /// Counts something down when it is dropped, however the task that holds it ends.
@@ -103,6 +106,7 @@ impl Recorder {
             tracer,
             refusals: Refusals::new(),
             access: Access::new(access),
+            last_unknown: Mutex::default(),
         }
     }
 
@@ -123,6 +127,11 @@ impl Recorder {
         self.access.who(client, head)
     }
 
+    /// From now on the access log holds this.
+    pub(crate) fn log_accesses(&self, access: AccessLog) {
+        self.access.set(access);
+    }
+
     /// Whether the access log names clients.
     pub(crate) fn names_clients(&self) -> bool {
         self.access.names_clients()
@@ -141,7 +150,7 @@ impl Recorder {
         if let Some(refusal) = refusal {
             self.refusals.refused(refusal, timeline.began);
         }
-        let unexpected = matches!(outcome, Outcome::StoreUnknown | Outcome::NoKeys);
+        let unexpected = matches!(outcome, Outcome::StoreUnknown | Outcome::StoreDown | Outcome::NoKeys);
         let kept = self.tracer.keep(chance, timeline.check().unwrap_or_default(), unexpected);
         let trace = kept.map(|trace| {
             let later = Box::new(trace.later());
@@ -242,7 +251,29 @@ impl Recorder {
         }
     }
 
+    /// Requests that needed the store's verdict, and those of them that got none.
+    pub(crate) fn verdicts(&self) -> (u64, u64) {
+        use Outcome as O;
+        let refused = self.total(O::StoreUnknown);
+        let had = [
+            O::Opened,
+            O::AlreadySpent,
+            O::DialUnresolved,
+            O::DialRefused,
+            O::DialTimeout,
+            O::UpstreamBroken,
+        ];
+        (had.into_iter().map(|outcome| self.total(outcome)).sum::<u64>() + refused, refused)
+    }
+
+    pub(crate) fn last_unknown(&self) -> Option<Unknown> {
+        *self.last_unknown.lock()
+    }
+
     fn unknown(&self, unknown: Unknown) {
+        if unknown != Unknown::EpochRetired {
+            *self.last_unknown.lock() = Some(unknown); // an epoch's end is the token's fault
+        }
         self.unknown[reason(unknown) as usize].increment(1);
     }
 }

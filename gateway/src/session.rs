@@ -8,6 +8,7 @@
 //! stage that refuses ends the request; `deny` has the answer.
 
 use crate::check::Question;
+use crate::config::Limits;
 use crate::connection::Worker;
 use crate::deny::Refusal;
 use crate::dial::Dialled;
@@ -18,20 +19,26 @@ use crate::timeline::{Stage, Timeline};
 use crate::verify::Verified;
 use http::request;
 use postern_spend::Journal;
-use postern_token::UnixSeconds;
+use postern_token::{KeyRefusal, UnixSeconds};
 
-/// From a request's head to a connection to its target.
+/// From a request's head to a connection to its target, within the `limits` of its connection.
 pub(crate) async fn run(
     worker: &Worker,
     head: &request::Parts,
+    limits: &Limits,
     timeline: &mut Timeline,
 ) -> Result<Dialled, Refusal> {
     let (core, now) = (&worker.core, UnixSeconds::now());
+    let policy = core.settings.policy.load_full();
     let presented = timeline.time(Stage::Parse, || {
-        Presented::parse(head, &core.policy, &core.offer, &core.keyring.load(), now)
-    })?;
+        Presented::parse(head, &policy, &core.offer, &core.keyring.load(), || worker.serving(), now)
+    });
+    if let Err(Refusal::Key(KeyRefusal::Unknown)) = &presented {
+        core.unknown_key.notify_one(); // the issuer may have published it just now
+    }
+    let presented = presented?;
     let spent = admit(worker, presented, now, timeline).await?;
-    let dialling = Dialled::dial(spent, &core.policy, &worker.resolver, core.limits.dial_timeout.get());
+    let dialling = Dialled::dial(spent, &policy, &worker.resolver, limits.dial_timeout.get());
     timeline.wait(Stage::Dial, dialling).await
 }
 

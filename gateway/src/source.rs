@@ -2,10 +2,10 @@
 //! that are known stay in use until they retire.
 
 use crate::config::Issuer;
-use http::StatusCode;
-use http::header::{ETAG, IF_NONE_MATCH};
+use http::header::{AGE, CACHE_CONTROL, DATE, ETAG, IF_NONE_MATCH};
+use http::{HeaderMap, StatusCode};
 use postern_service::http::{BodyError, ClientError, ClientOptions, chain, client, fetch_limited, no_answer};
-use postern_token::Directory;
+use postern_token::{Directory, UnixSeconds};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,7 +22,18 @@ pub(crate) enum Source {
     File(PathBuf),
 }
 
-/// What was found there.
+/// What was answered there.
+#[derive(Default)]
+pub(crate) struct Answer {
+    /// The directory as it is now; `None` when it has not changed since the last one that was [`used`](Source::used).
+    pub(crate) fresh: Option<Fetched>,
+    /// For how long a copy of it may be kept (RFC 9111, section 5.2.2.1).
+    pub(crate) max_age: Option<Duration>,
+    /// The issuer's clock.
+    pub(crate) date: Option<UnixSeconds>,
+}
+
+/// A directory.
 pub(crate) struct Fetched {
     pub(crate) directory: Directory,
     pub(crate) etag: Option<http::HeaderValue>,
@@ -82,14 +93,14 @@ impl Source {
         }
     }
 
-    /// The directory as it is now; `None` when it has not changed since the last one that was [`used`](Self::used).
-    pub(crate) async fn fetch(&self) -> Result<Option<Fetched>, FetchError> {
+    /// The directory as it is now.
+    pub(crate) async fn fetch(&self) -> Result<Answer, FetchError> {
         match self {
             Self::File(path) => {
                 let fail = |reason: String| FetchError::File { path: path.display().to_string(), reason };
                 let bytes = tokio::fs::read(path).await.map_err(|error| fail(error.to_string()))?;
                 let directory = Directory::parse(&bytes).map_err(|error| fail(error.to_string()))?;
-                Ok(Some(Fetched { directory, etag: None }))
+                Ok(Answer { fresh: Some(Fetched { directory, etag: None }), ..Answer::default() })
             }
             Self::Directory { url, client, etag } => {
                 let mut request = client.get(url);
@@ -101,8 +112,9 @@ impl Source {
                     .send()
                     .await
                     .map_err(|error| failed(no_answer(&error.without_url(), "issuer.ca")))?;
+                let (max_age, date) = (max_age(response.headers()), date(response.headers()));
                 match response.status() {
-                    StatusCode::NOT_MODIFIED => return Ok(None),
+                    StatusCode::NOT_MODIFIED => return Ok(Answer { fresh: None, max_age, date }),
                     StatusCode::OK => {}
                     status => return Err(FetchError::Status { url: url.clone(), status }),
                 }
@@ -113,7 +125,7 @@ impl Source {
                     BodyError::TooLong { .. } => unreadable(chain(&error)),
                 })?;
                 let directory = Directory::parse(&body).map_err(|error| unreadable(error.to_string()))?;
-                Ok(Some(Fetched { directory, etag }))
+                Ok(Answer { fresh: Some(Fetched { directory, etag }), max_age, date })
             }
         }
     }
@@ -123,6 +135,14 @@ impl Source {
     pub(crate) fn used(&mut self, fetched: Option<http::HeaderValue>) {
         if let Self::Directory { etag, .. } = self {
             *etag = fetched;
+        }
+    }
+
+    /// The URL it asks; none for a file.
+    pub(crate) fn url(&self) -> Option<&str> {
+        match self {
+            Self::Directory { url, .. } => Some(url),
+            Self::File(_) => None,
         }
     }
 
@@ -136,5 +156,57 @@ impl Source {
     /// A file changes only when the operator says so (SIGHUP).
     pub(crate) fn is_polled(&self) -> bool {
         matches!(self, Self::Directory { .. })
+    }
+}
+
+/// How long the answer may be kept; less what a cache on the way has kept it already.
+fn max_age(headers: &HeaderMap) -> Option<Duration> {
+    let directives = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
+    let mut directives = directives.flat_map(|value| value.split(',')).map(str::trim);
+    let seconds = directives.find_map(|directive| {
+        let (name, value) = directive.split_once('=')?;
+        name.eq_ignore_ascii_case("max-age").then(|| value.trim_matches('"').parse::<u64>().ok())?
+    })?;
+    Some(Duration::from_secs(seconds.saturating_sub(age(headers))))
+}
+
+/// When the answer came to whoever sent it on: made at Date, and kept by caches for Age.
+fn date(headers: &HeaderMap) -> Option<UnixSeconds> {
+    let date = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()?;
+    let made = date.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs();
+    Some(UnixSeconds(made.saturating_add(age(headers))))
+}
+
+fn age(headers: &HeaderMap) -> u64 {
+    headers.get(AGE).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderName;
+
+    fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let field = |&(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), http::HeaderValue::from_static(value))
+        };
+        fields.iter().map(field).collect()
+    }
+
+    #[test]
+    fn what_caches_kept_an_answer_for_is_taken_off_its_max_age_and_added_to_its_date() {
+        let fields = [
+            ("cache-control", "public, Max-Age=30"),
+            ("age", "10"),
+            ("date", "Thu, 01 Jan 1970 00:01:40 GMT"),
+        ];
+        assert_eq!(max_age(&headers(&fields)), Some(Duration::from_secs(20)));
+        assert_eq!(date(&headers(&fields)), Some(UnixSeconds(110)));
+        assert_eq!(max_age(&headers(&fields[1..])), None);
+        assert_eq!(max_age(&headers(&[("cache-control", "max-age=5"), ("age", "9")])), Some(Duration::ZERO));
+        for nonsense in ["max-age", "max-age=soon", "max-age=-1", "no-store"] {
+            assert_eq!(max_age(&headers(&[("cache-control", nonsense)])), None, "{nonsense}");
+        }
+        assert_eq!(date(&headers(&[("date", "yesterday")])), None);
     }
 }

@@ -5,6 +5,7 @@ use crate::dial::Dialled;
 use crate::recorder::{Account, Recorder};
 use bytes::Bytes;
 use postern_service::relay::{Relay, Relayed};
+use postern_service::reset::Reset;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -16,7 +17,7 @@ pub(crate) async fn run<C>(
     idle: Duration,
     recorder: &Recorder,
 ) where
-    C: AsyncRead + AsyncWrite + Unpin,
+    C: AsyncRead + AsyncWrite + Reset + Unpin,
 {
     let _open = recorder.tunnel_opened();
     let relay = Relay::new(client, dialled.stream, &early, Some(idle)).metered(recorder.meter());
@@ -27,14 +28,14 @@ pub(crate) async fn run<C>(
 }
 
 /// An open tunnel. Its end is told once, also when it is dropped in the middle, which the drain's deadline does.
-struct Tunnel<'a, C, T> {
+struct Tunnel<'a, C: Reset, T: Reset> {
     relay: Relay<C, T>,
     began: Instant,
     account: Option<Account>,
     recorder: &'a Recorder,
 }
 
-impl<C, T> Tunnel<'_, C, T> {
+impl<C: Reset, T: Reset> Tunnel<'_, C, T> {
     fn tell(&mut self, relayed: &Relayed) {
         if let Some(account) = self.account.take() {
             self.recorder.tunnel_closed(self.began.elapsed(), relayed.ended);
@@ -43,7 +44,7 @@ impl<C, T> Tunnel<'_, C, T> {
     }
 }
 
-impl<C, T> Drop for Tunnel<'_, C, T> {
+impl<C: Reset, T: Reset> Drop for Tunnel<'_, C, T> {
     fn drop(&mut self) {
         self.tell(&self.relay.cut());
     }

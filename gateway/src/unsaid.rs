@@ -27,6 +27,11 @@ pub(crate) struct Turn(Arc<AtomicU8>);
 pub(crate) struct Speaking(Turn);
 
 impl Turn {
+    /// Whether an answer is being given: not all of it is on its way to the client.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != NOBODYS
+    }
+
     /// A request has reached the service.
     pub(crate) fn begin(&self) -> Speaking {
         self.0.store(SERVICES, Ordering::Relaxed);

@@ -1,162 +1,90 @@
-//! What goes on beside the requests: keys are fetched, retired records dropped, gauges set, readiness told.
+//! What goes on beside the requests: keys are fetched (`refresh`), retired records dropped, readiness told.
 
 use crate::config::LossPolicy;
 use crate::gateway::Core;
-use crate::keyring::Lifetimes;
-use crate::source::{FetchError, Fetched, Source};
+use crate::health::{Checks, Findings, Recent, Told};
+use crate::refresh::Refresh;
 use crate::store_metrics::StoreMetrics;
 use metrics::gauge;
-use postern_service::admin::Gate;
-use postern_service::host::Host;
-use postern_service::live::Link;
-use postern_service::names::{self, KeyPhase, LinkKind};
-use postern_spend::Backend;
-use postern_spend::memcached::Memcached;
+use postern_service::names;
+use postern_spend::memcached::{Health, Memcached, Round};
+use postern_spend::{Backend, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::interval;
 
-/// The first wait after a failed fetch; it doubles up to the poll interval.
-const FIRST_RETRY: Duration = Duration::from_millis(250);
 /// How often the store is asked how it is.
 const STORE_TICK: Duration = Duration::from_millis(250);
-/// How often records are looked through for expired epochs, and gauges set.
+/// How often records are looked through for expired epochs, and refusals told.
 const TICK: Duration = Duration::from_secs(10);
 
 pub(crate) struct Upkeep {
-    core: Arc<Core>,
-    source: Source,
-    /// To the issuer, unless the keys come from a file.
-    issuer: Option<Link>,
-    lifetimes: Lifetimes,
-    poll: Duration,
-    keys_gate: Gate,
-    store_gate: Gate,
-    store_metrics: StoreMetrics,
-    on_loss: LossPolicy,
-    /// Keys of which the store has lost records, and whose tokens are therefore not taken any more.
-    lost: Vec<TokenKeyId>,
+    pub(crate) keys: Refresh,
+    pub(crate) store: StoreUpkeep,
 }
 
 impl Upkeep {
-    pub(crate) fn new(
-        core: Arc<Core>,
-        source: Source,
-        lifetimes: Lifetimes,
-        poll: Duration,
-        on_loss: LossPolicy,
-        host: &Host,
-    ) -> Self {
-        let (keys_gate, store_gate) = (host.readiness.gate("keys"), host.readiness.gate("store"));
-        let store_metrics = StoreMetrics::new(&core.backend);
-        let issuer = source.address().map(|address| host.live.link(LinkKind::Issuer, &address));
-        Self {
-            core,
-            source,
-            issuer,
-            lifetimes,
-            poll,
-            keys_gate,
-            store_gate,
-            store_metrics,
-            on_loss,
-            lost: Vec::new(),
+    /// Goes on until it is dropped.
+    pub(crate) async fn run(self) {
+        // Beside each other: an issuer that does not answer must not keep the store's state from being told.
+        tokio::join!(self.keys.run(), self.store.run());
+    }
+}
+
+/// Why tokens of every key in use are refused, where the store's state says so: read before a token is.
+#[derive(Default)]
+pub(crate) struct Refusing(AtomicU8);
+
+impl Refusing {
+    /// Some atomic load, fit for each request.
+    pub(crate) fn known(&self) -> Result<(), Unknown> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            1 => Err(Unknown::RecordsLost),
+            _ => Err(Unknown::EpochRetired),
         }
     }
 
-    /// Goes on until it is dropped.
-    pub(crate) async fn run(mut self) {
-        let mut reloads = self.core.shutdown.reloads();
-        let mut store_ticks = interval(STORE_TICK);
-        let (mut next_fetch, mut next_tick, mut retry) = (Instant::now(), Instant::now(), FIRST_RETRY);
+    fn set(&self, reason: Option<Unknown>) {
+        let state = match reason {
+            None => 0,
+            Some(Unknown::RecordsLost) => 1,
+            Some(_) => 2,
+        };
+        self.0.store(state, Ordering::Relaxed);
+    }
+}
+
+/// The store's side.
+pub(crate) struct StoreUpkeep {
+    core: Arc<Core>,
+    told: Told,
+    metrics: StoreMetrics,
+    on_loss: LossPolicy,
+    recent: Recent,
+}
+
+impl StoreUpkeep {
+    pub(crate) fn new(core: Arc<Core>, on_loss: LossPolicy, told: Told) -> Self {
+        let metrics = StoreMetrics::new(&core.backend);
+        Self { core, told, metrics, on_loss, recent: Recent::default() }
+    }
+
+    async fn run(mut self) {
+        let (mut store_ticks, mut ticks) = (interval(STORE_TICK), interval(TICK));
         loop {
             tokio::select! {
-                () = sleep_until(next_tick) => {
-                    self.tick().await;
-                    next_tick = Instant::now() + TICK;
-                }
                 _ = store_ticks.tick() => self.look_after_store().await,
-                () = sleep_until(next_fetch) => {
-                    let succeeded = self.fetch().await;
-                    let wait = if succeeded { self.poll } else { retry.min(self.poll) };
-                    retry = if succeeded { FIRST_RETRY } else { wait * 2 };
-                    // A file that was read once is not read again until the operator asks for it.
-                    let again = !succeeded || self.source.is_polled();
-                    next_fetch = Instant::now() + if again { wait } else { Duration::from_secs(u64::from(u32::MAX)) };
-                }
-                () = reloads.next() => next_fetch = Instant::now(),
+                _ = ticks.tick() => self.tick().await,
             }
         }
-    }
-
-    /// Asks for the keys; whether they could be had. On failure the known ones stay.
-    async fn fetch(&mut self) -> bool {
-        let (now, asked) = (UnixSeconds::now(), Instant::now());
-        let fetched = self.source.fetch().await;
-        match (&self.issuer, &fetched) {
-            (Some(issuer), Err(FetchError::Request { .. })) => issuer.lost(1),
-            (Some(issuer), _) => issuer.answered(asked.elapsed()),
-            (None, _) => {}
-        }
-        let updated = match fetched {
-            Ok(None) => Ok(None),
-            Ok(Some(Fetched { directory, etag })) => {
-                let updated = self.core.keyring.load().updated(&directory, self.lifetimes, now);
-                updated.map(|keyring| Some((keyring, etag))).map_err(|error| error.to_string())
-            }
-            Err(error) => Err(error.to_string()),
-        };
-        match updated {
-            Ok(fresh) => {
-                if let Some((keyring, etag)) = fresh {
-                    self.core.keyring.store(Arc::new(keyring.without(&self.lost)));
-                    self.source.used(etag);
-                }
-                gauge!(names::KEYS_FETCHED).set(now.0 as f64);
-                self.publish_keys(now);
-                self.tell_keys("the issuer's directory lists no key that is in use now");
-                true
-            }
-            Err(reason) => {
-                tracing::warn!(%reason, "the issuer's keys could not be refreshed; known keys stay in use");
-                self.tell_keys(&reason);
-                false
-            }
-        }
-    }
-
-    /// Ready while there is a key in use, whatever the last fetch said.
-    fn tell_keys(&self, reason: &str) {
-        if self.core.keyring.load().is_usable(UnixSeconds::now()) {
-            self.keys_gate.set_ready();
-        } else {
-            self.keys_gate.set_not_ready(reason);
-        }
-    }
-
-    /// Sets the gauges of the keys; how many are known.
-    fn publish_keys(&self, now: UnixSeconds) -> usize {
-        let keyring = self.core.keyring.load();
-        let keys = keyring.view(now);
-        for phase in KeyPhase::ALL {
-            let number = keys.iter().filter(|key| key.phase == *phase).count();
-            gauge!(names::KEYS, KeyPhase::LABEL => phase.as_str()).set(number as f64);
-        }
-        let newest = keys.iter().find(|key| key.phase == KeyPhase::Newest);
-        let age = newest.and_then(|newest| newest.age).unwrap_or_default();
-        gauge!(names::KEY_AGE).set(age.as_secs_f64());
-        let last = keys.iter().map(|key| key.retires).max().unwrap_or_default();
-        gauge!(names::KEYS_RETIRE).set(last.0 as f64);
-        keyring.len()
     }
 
     async fn tick(&self) {
         let now = UnixSeconds::now();
         self.core.recorder.tell_refusals();
-        if self.publish_keys(now) > 0 {
-            self.tell_keys("every known key has retired");
-        }
         let core = Arc::clone(&self.core);
         // The disk may take its time, and this runtime has other things to do.
         let dropped = tokio::task::spawn_blocking(move || {
@@ -171,34 +99,49 @@ impl Upkeep {
         }
     }
 
-    /// Tells whether a spend could be answered, and publishes what the store has counted.
+    /// Tells what clients get of the store, and publishes what it has counted.
     async fn look_after_store(&mut self) {
-        let core = Arc::clone(&self.core);
-        match core.backend.ready().await {
-            Ok(()) => self.store_gate.set_ready(),
-            Err(unknown) => self.store_gate.set_not_ready(unknown.to_string()),
-        }
+        let (core, now) = (Arc::clone(&self.core), UnixSeconds::now());
+        let (mut round, mut lost) = (Round::default(), 0);
         if let Backend::Memcached(memory) = &core.backend {
-            self.look_after_memory(memory);
+            let health = self.publish(memory);
+            (round, lost) = (health.round, health.lost.len());
+            self.retire(health.lost);
         }
+        let refusals: Vec<Option<Unknown>> =
+            core.keyring.load().epochs(now).map(|epoch| core.backend.refuses(&epoch, now)).collect();
+        let refused_keys = refusals.iter().flatten().count();
+        let refused_for = refusals.iter().flatten().next().copied();
+        core.refusing.set(refused_for.filter(|_| refused_keys == refusals.len()));
+        let (asked, refused) = core.recorder.verdicts();
+        let findings = Findings {
+            ready: core.backend.ready().await,
+            recent: self.recent.tick(Checks { asked, refused }),
+            reason: core.recorder.last_unknown(),
+            round,
+            keys: refusals.len(),
+            refused_keys,
+            refused_for,
+            lost,
+            on_loss: self.on_loss,
+        };
+        self.told.tell(findings.condition());
     }
 
-    fn look_after_memory(&mut self, memory: &Memcached) {
+    fn publish(&mut self, memory: &Memcached) -> Health {
         let health = memory.health();
-        let lost = self.store_metrics.publish(&memory.totals(), &health);
+        let lost = self.metrics.publish(&memory.totals(), &health);
         lost.into_iter().for_each(|(door, number)| self.core.recorder.lost(door, number));
-        if health.lost.is_empty() || health.ready.is_err() {
-            return;
-        }
-        let keys = health.lost.len();
-        self.store_gate.set_degraded(format!(
-            "records of {keys} token keys were lost, so spent tokens may be spent again; rotate the issuer's keys"
-        ));
-        if self.on_loss == LossPolicy::Rotate && health.lost.iter().any(|key| !self.lost.contains(key)) {
-            self.lost = health.lost;
-            let left = self.core.keyring.load().without(&self.lost);
+        health
+    }
+
+    /// Takes keys of which records were lost out of the ring, where that is the operator's choice.
+    fn retire(&self, lost: Vec<TokenKeyId>) {
+        let mut known = self.core.lost.lock();
+        if self.on_loss == LossPolicy::Rotate && lost.iter().any(|key| !known.contains(key)) {
+            *known = lost;
+            let left = self.core.keyring.load().without(&known);
             self.core.keyring.store(Arc::new(left));
-            self.tell_keys("the store has lost records of every key; publish a new one");
         }
     }
 }

@@ -72,7 +72,7 @@ async fn refusals_are_told_by_class_and_accesses_as_far_as_the_operator_wants() 
     client.take(4).await;
     gateway.shutdown.drain();
     gateway.shutdown.wait(Duration::from_millis(1)).await;
-    client.closed_silently().await;
+    client.is_reset().await;
     gateway.stop().await;
     let cut = log.taken("postern::access");
     let [cut] = &cut[..] else { panic!("{cut:#?}") };

@@ -37,6 +37,7 @@ fn values(metric: &str, label: &str) -> Option<BTreeSet<String>> {
         (names::ISSUANCES, "type") => all!(TokenTypeAsked),
         (_, "link") => all!(LinkKind),
         (_, "level") => all!(LogLevel),
+        (_, "fate") => all!(TokenFate),
         // A number, an address of the configuration, a version.
         (names::TOKENS_ISSUED, "type") | (_, "address" | "version") => None,
         other => panic!("the values of {other:?} are not known here"),

@@ -105,6 +105,11 @@ impl Postern {
         self.child.stdin.take().unwrap()
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal, such as "TERM".
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();

@@ -18,6 +18,7 @@ pub mod log;
 pub mod metrics;
 pub mod names;
 pub mod relay;
+pub mod reset;
 pub mod tls;
 pub mod traces;
 pub mod utc;

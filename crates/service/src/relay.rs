@@ -1,10 +1,14 @@
 //! Bytes both ways between two streams, with half-close and an idle limit, and without a buffer of its own.
 //!
+//! A direction that ends short (a side broke, or the relay is dropped in the middle) is passed on as a reset, never as an
+//! end: whoever reads half of something must see that it is half.
+//!
 //! Bytes are read into one buffer that all tunnels of a thread share and written on at once. Only what the writer did
 //! not take is kept, so an idle tunnel holds no buffer, and a busy one reads 64 KiB at a time.
 
 use crate::live::Tally;
 use crate::names::TunnelEnd;
+use crate::reset::{self, Reset};
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -39,12 +43,16 @@ pub struct Relayed {
 
 /// Copies between `client` and `target` until both directions have ended or nothing moves for `idle`. `early` are bytes
 /// of the client that came with its request: they go first.
-pub struct Relay<C, T> {
+pub struct Relay<C: Reset, T: Reset> {
     client: C,
     target: T,
     up: Half,
     down: Half,
     broken: bool,
+    /// It ends in a break: what was written is still to arrive.
+    delivering: Option<Delivering>,
+    /// It ended as it should, by both sides or by silence: dropping it is no cut.
+    over: bool,
     last_moved: Instant,
     patience: Option<Patience>,
     meter: Option<Arc<Meter>>,
@@ -65,7 +73,28 @@ struct Patience {
     alarm: Pin<Box<Sleep>>,
 }
 
-impl<C, T> Relay<C, T> {
+/// A break that waits until its other side has what came before: a reset throws away what is still on the way.
+struct Delivering {
+    until: Instant,
+    tick: Pin<Box<Sleep>>,
+}
+
+/// Also of one that is cut: by the drain's deadline, or by the end of its process.
+impl<C: Reset, T: Reset> Drop for Relay<C, T> {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        if !self.down.whole {
+            self.client.reset();
+        }
+        if !self.up.whole {
+            self.target.reset();
+        }
+    }
+}
+
+impl<C: Reset, T: Reset> Relay<C, T> {
     /// What went through it so far, for one that is given up in the middle.
     #[must_use]
     pub fn cut(&self) -> Relayed {
@@ -79,21 +108,53 @@ impl<C, T> Relay<C, T> {
 
 impl<C, T> Relay<C, T>
 where
-    C: AsyncRead + AsyncWrite + Unpin,
-    T: AsyncRead + AsyncWrite + Unpin,
+    C: AsyncRead + AsyncWrite + Reset + Unpin,
+    T: AsyncRead + AsyncWrite + Reset + Unpin,
 {
     /// A relay; without `idle` it waits for as long as both sides do. Await it inside a tokio runtime.
     pub fn new(client: C, target: T, early: &[u8], idle: Option<Duration>) -> Self {
         let now = Instant::now();
         let patience = idle.map(|limit| Patience { limit, alarm: Box::pin(sleep_until(now + limit)) });
         let (up, down) = (Half::new(early), Half::new(&[]));
-        Self { client, target, up, down, broken: false, last_moved: now, patience, meter: None }
+        Self {
+            client,
+            target,
+            up,
+            down,
+            broken: false,
+            delivering: None,
+            over: false,
+            last_moved: now,
+            patience,
+            meter: None,
+        }
     }
 
     /// Counts what it relays in `meter`, too.
     #[must_use]
     pub fn metered(self, meter: &Arc<Meter>) -> Self {
-        Self { meter: Some(Arc::clone(meter)), ..self }
+        let mut relay = self; // it cannot be taken apart: dropping it means something
+        relay.meter = Some(Arc::clone(meter));
+        relay
+    }
+
+    /// The end of a relay in which something broke, once its sides have what was written to them, or have had the time.
+    fn poll_break(&mut self, cx: &mut Context<'_>) -> Poll<Relayed> {
+        let delivering = self.delivering.get_or_insert_with(|| Delivering {
+            until: Instant::now() + AFTER_BREAK,
+            tick: Box::pin(sleep_until(Instant::now())),
+        });
+        loop {
+            // TLS may hold records back. A side that is gone fails here, and is not waited for.
+            let client =
+                self.down.whole || delivered(Pin::new(&mut self.client).poll_flush(cx), &self.client);
+            let target = self.up.whole || delivered(Pin::new(&mut self.target).poll_flush(cx), &self.target);
+            if (client && target) || Instant::now() >= delivering.until {
+                return Poll::Ready(self.relayed(TunnelEnd::Broken));
+            }
+            ready!(delivering.tick.as_mut().poll(cx));
+            delivering.tick.as_mut().reset(Instant::now() + reset::TICK);
+        }
     }
 
     /// A direction that broke is over; the other one gets little time.
@@ -128,13 +189,16 @@ where
 
 impl<C, T> Future for Relay<C, T>
 where
-    C: AsyncRead + AsyncWrite + Unpin,
-    T: AsyncRead + AsyncWrite + Unpin,
+    C: AsyncRead + AsyncWrite + Reset + Unpin,
+    T: AsyncRead + AsyncWrite + Reset + Unpin,
 {
     type Output = Relayed;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Relayed> {
         let relay = &mut *self;
+        if relay.delivering.is_some() {
+            return relay.poll_break(cx);
+        }
         let before = (relay.up.copied, relay.down.copied);
         let (up, down) = SCRATCH.with_borrow_mut(|scratch| {
             let up = relay.up.poll_copy(cx, &mut relay.client, &mut relay.target, scratch);
@@ -149,15 +213,26 @@ where
             }
         }
         if relay.up.reader_gone || relay.down.reader_gone {
-            return Poll::Ready(relay.relayed(TunnelEnd::Broken));
+            return relay.poll_break(cx);
         }
         let (up, down) = (relay.settle(up), relay.settle(down));
-        let broken = if relay.broken { TunnelEnd::Broken } else { TunnelEnd::Finished };
-        if up && down {
-            return Poll::Ready(relay.relayed(broken));
+        if !(up && down) {
+            ready!(relay.poll_idle(cx));
         }
-        let idle = if relay.broken { TunnelEnd::Broken } else { TunnelEnd::Idle };
-        relay.poll_idle(cx).map(|()| relay.relayed(idle))
+        if relay.broken {
+            return relay.poll_break(cx);
+        }
+        relay.over = true;
+        Poll::Ready(relay.relayed(if up && down { TunnelEnd::Finished } else { TunnelEnd::Idle }))
+    }
+}
+
+/// Whether a side has all that was written to it, or never will.
+fn delivered(flushed: Poll<io::Result<()>>, side: &impl Reset) -> bool {
+    match flushed {
+        Poll::Pending => false,
+        Poll::Ready(Ok(())) => side.is_delivered(),
+        Poll::Ready(Err(_)) => true,
     }
 }
 
@@ -170,6 +245,8 @@ struct Half {
     needs_flush: bool,
     /// The reader's connection is gone, both ways: nothing can be written to it either.
     reader_gone: bool,
+    /// All of it was passed on, the reader's end too.
+    whole: bool,
     copied: u64,
 }
 
@@ -189,6 +266,7 @@ impl Half {
             written: 0,
             needs_flush: false,
             reader_gone: false,
+            whole: false,
             copied: 0,
         }
     }
@@ -245,7 +323,8 @@ impl Half {
                         Err(error) if error.kind() != io::ErrorKind::NotConnected => {
                             return Poll::Ready(Err(error));
                         }
-                        _ => self.state = State::Done, // a writer that has gone away needs not be told
+                        // A writer that has gone away needs not be told.
+                        _ => (self.state, self.whole) = (State::Done, true),
                     }
                 }
                 State::Done => return Poll::Ready(Ok(())),

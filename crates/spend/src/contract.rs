@@ -158,7 +158,13 @@ impl Unknown {
 
 impl From<io::Error> for Unknown {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
+        error.kind().into()
+    }
+}
+
+impl From<io::ErrorKind> for Unknown {
+    fn from(kind: io::ErrorKind) -> Self {
+        match kind {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
                 Self::DiskFull
             }

@@ -33,8 +33,18 @@ impl Backend {
     /// Why not.
     pub async fn ready(&self) -> Result<(), Unknown> {
         match self {
-            Self::Embedded(store) => store.ready().await,
+            Self::Embedded(store) => store.serving(),
             Self::Memcached(memory) => memory.health().ready,
+        }
+    }
+
+    /// Why every token of an epoch is refused now, where that is known: its records were lost and the operator chose to
+    /// refuse then, or the store has retired it, whatever the issuer says of the key.
+    #[must_use]
+    pub fn refuses(&self, epoch: &Epoch, now: UnixSeconds) -> Option<Unknown> {
+        match self {
+            Self::Embedded(store) => store.has_retired(epoch.key).then_some(Unknown::EpochRetired),
+            Self::Memcached(memory) => memory.refuses(epoch.key, now),
         }
     }
 
@@ -61,6 +71,18 @@ pub enum Store {
 }
 
 impl Store {
+    /// Whether a verdict can be expected now, as far as is known without asking: some atomic loads, fit for each request. A
+    /// caller that is refused here need not even read a token, so none is lost.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn serving(&self) -> Result<(), Unknown> {
+        match self {
+            Self::Embedded(store) => store.serving(),
+            Self::Memcached(client) => client.serving(),
+        }
+    }
+
     /// [`SpendStore::seen`], with a journal of what it waited for.
     ///
     /// # Errors

@@ -24,6 +24,8 @@ pub struct TcpFacts {
     pub unacknowledged: u32,
     /// Those of them that are taken for lost.
     pub lost: u32,
+    /// Bytes that were written and are not sent yet. 0 on a kernel that does not say (before 4.6).
+    pub unsent: u32,
 }
 
 /// Reads `TCP_INFO` of a connection: one system call, which neither waits nor changes anything.
@@ -80,6 +82,7 @@ mod system {
             retransmits: at(offset_of!(tcp_info, tcpi_total_retrans))?,
             unacknowledged: at(offset_of!(tcp_info, tcpi_unacked))?,
             lost: at(offset_of!(tcp_info, tcpi_lost))?,
+            unsent: at(offset_of!(tcp_info, tcpi_notsent_bytes)).unwrap_or(0),
         })
     }
 }
@@ -142,9 +145,11 @@ mod tests {
     #[test]
     fn an_older_kernel_says_less() {
         // The offsets of linux/tcp.h, which do not move: unacked 24, lost 32, rtt 68, rttvar 72, total_retrans 100,
-        // min_rtt 148.
+        // notsent_bytes 144, min_rtt 148.
         let mut bytes = [0_u8; 152];
-        for (offset, number) in [(24, 1_u32), (32, 2), (68, 3_000), (72, 4_000), (100, 5), (148, 60)] {
+        for (offset, number) in
+            [(24, 1_u32), (32, 2), (68, 3_000), (72, 4_000), (100, 5), (144, 7), (148, 60)]
+        {
             bytes[offset..offset + 4].copy_from_slice(&number.to_ne_bytes());
         }
         let all = TcpFacts {
@@ -154,9 +159,10 @@ mod tests {
             retransmits: 5,
             unacknowledged: 1,
             lost: 2,
+            unsent: 7,
         };
         assert_eq!(system::facts(&bytes).unwrap(), all);
-        let older = TcpFacts { rtt_min: all.rtt, ..all };
+        let older = TcpFacts { rtt_min: all.rtt, unsent: 0, ..all };
         assert_eq!(system::facts(&bytes[..104]).unwrap(), older);
         assert_eq!(system::facts(&bytes[..103]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert!(system::facts(&[]).is_err());

@@ -6,9 +6,11 @@ use crate::timeline::{Stage, Timeline};
 use http::request;
 use postern_service::names::{Outcome, TunnelEnd};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-pub(super) struct Access(AccessLog);
+/// What is logged now: a reload may change it.
+pub(super) struct Access(AtomicU8);
 
 /// Who asked for what. Empty unless the operator switched it on.
 #[derive(Default)]
@@ -35,11 +37,21 @@ pub(super) struct Went {
 
 impl Access {
     pub(super) fn new(log: AccessLog) -> Self {
-        Self(log)
+        let access = Self(AtomicU8::default());
+        access.set(log);
+        access
+    }
+
+    pub(super) fn set(&self, log: AccessLog) {
+        self.0.store(log as u8, Ordering::Relaxed);
+    }
+
+    fn is(&self, log: AccessLog) -> bool {
+        self.0.load(Ordering::Relaxed) == log as u8
     }
 
     pub(super) fn names_clients(&self) -> bool {
-        self.0 == AccessLog::Full
+        self.is(AccessLog::Full)
     }
 
     pub(super) fn who(&self, client: Option<SocketAddr>, head: &request::Parts) -> Who {
@@ -56,12 +68,12 @@ impl Access {
 
     pub(super) fn line(&self, outcome: Outcome, timeline: &Timeline, who: Who) -> Option<Line> {
         let line = Line { outcome, check: timeline.check(), dial: timeline.took(Stage::Dial), who };
-        (self.0 != AccessLog::Off).then_some(line)
+        (!self.is(AccessLog::Off)).then_some(line)
     }
 
     /// The line of a request that was answered before anybody could read what it asks for.
     pub(super) fn turned_away(&self, outcome: Outcome) {
-        if self.0 != AccessLog::Off {
+        if !self.is(AccessLog::Off) {
             Line { outcome, check: None, dial: None, who: Who::default() }.write(None);
         }
     }

@@ -28,7 +28,7 @@ impl Refusals {
         let outcome = refusal.outcome();
         let mut class = self.0[outcome as usize].lock();
         class.untold += 1;
-        if let Refusal::StoreUnknown(unknown) = refusal {
+        if let Refusal::StoreUnknown(unknown) | Refusal::StoreDown(unknown) = refusal {
             class.reason = Some(unknown.reason());
         }
         if let Some((number, reason)) = class.due(now) {
@@ -65,7 +65,7 @@ fn tell(outcome: Outcome, number: u64, reason: Option<&'static str>) {
     match outcome {
         // The gateway's own trouble, not the client's. That there are no keys is told where they are fetched, and is as it
         // should be for a moment at every start.
-        Outcome::StoreUnknown | Outcome::TooMany => {
+        Outcome::StoreUnknown | Outcome::StoreDown | Outcome::TooMany => {
             tracing::warn!(outcome = outcome_name, number, reason, "requests refused");
         }
         _ => tracing::info!(outcome = outcome_name, number, reason, "requests refused"),

@@ -88,6 +88,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
     }
 
+    /// Asserts that the connection is reset without another byte: what came was not all.
+    pub(crate) async fn is_reset(&mut self) {
+        let read = timeout(PATIENCE, self.stream.read(&mut [0])).await.unwrap();
+        assert_eq!(read.map_err(|error| error.kind()), Err(std::io::ErrorKind::ConnectionReset));
+        assert!(self.unread.is_empty(), "{:?}", String::from_utf8_lossy(&self.unread));
+    }
+
     async fn chunks(&mut self) -> Vec<u8> {
         let mut body = Vec::new();
         loop {

@@ -3,6 +3,7 @@
 use crate::support::client::{Client, connect_with};
 use crate::support::{ISSUER, PATIENCE, config, directory};
 use postern_gateway::Gateway;
+use postern_service::config::Span;
 use postern_service::drain::Drained;
 use postern_service::host::Host;
 use tempfile::TempDir;
@@ -14,7 +15,9 @@ async fn a_drain_serves_everyone_who_was_already_waiting() {
     let home = TempDir::new().unwrap();
     std::fs::write(home.path().join("keys.json"), directory(vec![ISSUER.entry(None, None)])).unwrap();
     let host = Host::default();
-    let (gateway, shutdown) = (Gateway::bind(&config(home.path()), &host).unwrap(), host.shutdown);
+    let mut config = config(home.path());
+    config.listen.patience = Span::millis(0); // it listens before it runs
+    let (gateway, shutdown) = (Gateway::bind(&config, &host).unwrap(), host.shutdown);
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         let mut client = Client::connect(gateway.local_addr()).await;

@@ -44,11 +44,36 @@ async fn the_deadline_closes_tunnels_that_do_not_finish() {
     let mut client = Client::connect(gateway.address).await;
     client.send(connect(target.address)).await;
     client.answer().await.assert_opened();
-    let _far = target.next().await;
+    let mut far = target.next().await;
     gateway.shutdown.drain();
     let drained = gateway.shutdown.wait(Duration::from_millis(300)).await;
     assert_eq!(drained, Drained::CutOff(1));
-    client.closed_silently().await;
+    client.is_reset().await;
+    let ended = timeout(PATIENCE, far.read(&mut [0])).await.unwrap();
+    assert_eq!(
+        ended.map_err(|error| error.kind()),
+        Err(std::io::ErrorKind::ConnectionReset),
+        "an upload, too"
+    );
+    gateway.ended().await;
+}
+
+/// An answer without a length, to a client of HTTP/1.0, ends where its connection does.
+#[tokio::test]
+async fn the_deadline_cuts_an_answer_in_a_way_that_is_seen() {
+    let (mut gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    let token = crate::support::ISSUER.authorization();
+    let url = format!("http://{}/slow", target.address);
+    client.send(format!("GET {url} HTTP/1.0\r\nHost: x\r\nProxy-Authorization: {token}\r\n\r\n")).await;
+    let mut far = target.next().await;
+    far.read_buf(&mut Vec::with_capacity(4096)).await.unwrap();
+    far.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n").await.unwrap();
+    assert_eq!(client.head().await.status, 200);
+    assert_eq!(client.take(4).await, b"half");
+    gateway.shutdown.drain();
+    gateway.shutdown.wait(Duration::from_millis(300)).await;
+    client.is_reset().await;
     gateway.ended().await;
 }
 

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use postern_service::config::Span;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -62,11 +63,16 @@ impl FakeDirectory {
 
     /// Starts a gateway that asks this directory every 50 ms.
     fn gateway(&self) -> Running {
+        self.gateway_asking_every(Span::millis(50))
+    }
+
+    fn gateway_asking_every(&self, poll: Span) -> Running {
         let url = format!("http://{}/.well-known/private-token-issuer-directory", self.address);
         Running::start_in(TempDir::new().unwrap(), |config| {
             config.issuer.keys = None;
             config.issuer.directory = Some(url);
-            config.issuer.poll = Span::millis(50);
+            config.issuer.poll = poll;
+            config.listen.patience = Span::millis(0);
         })
         .unwrap()
     }
@@ -179,4 +185,66 @@ async fn a_gateway_whose_file_of_keys_is_missing_starts_and_waits_for_it() {
     gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.contains("keys.json"))).await;
     std::fs::write(gateway.home().join("keys.json"), directory(vec![ISSUER.entry(None, None)])).unwrap();
     gateway.ready().await;
+}
+
+/// A forced rotation: the gateway learns of it from the first token, and asks no more often than that needs.
+#[tokio::test]
+async fn a_token_of_an_unknown_key_makes_the_gateway_ask_soon_and_a_flood_of_them_changes_nothing() {
+    let (mut issuer, echo) = (FakeDirectory::start().await, Echo::start().await);
+    let second = Issuer::new();
+    issuer.lists("one", &[&ISSUER]);
+    let gateway = issuer.gateway_asking_every(Span::hours(1));
+    gateway.ready().await;
+    issuer.lists("two", &[&second, &ISSUER]);
+    let began = Instant::now();
+    let mut refused = 0;
+    while ask(&gateway, &echo, &second).await.status != 200 {
+        refused += 1;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(
+            began.elapsed() < crate::support::PATIENCE,
+            "the new key is not known after {refused} tokens"
+        );
+    }
+    assert!(refused > 0);
+    // Keys that do not exist: two seconds of them are one question, or none.
+    while issuer.asked.try_recv().is_ok() {}
+    let (nobody, began) = (Issuer::new(), Instant::now());
+    while began.elapsed() < Duration::from_secs(2) {
+        assert_eq!(ask(&gateway, &echo, &nobody).await.status, 407);
+    }
+    let mut asked = 0;
+    while let Ok(etag) = issuer.asked.try_recv() {
+        assert_eq!(etag.as_deref(), Some("\"two\""), "asked conditionally");
+        asked += 1;
+    }
+    assert!(asked <= 1, "{asked} questions in two seconds");
+}
+
+#[tokio::test]
+async fn the_directory_is_asked_again_when_its_answer_is_too_old() {
+    let mut issuer = FakeDirectory::start().await;
+    let fields = "ETag: \"one\"\r\nCache-Control: public, max-age=1\r\n";
+    issuer.says(plain("200 OK", fields, &directory(vec![ISSUER.entry(None, None)])));
+    let gateway = issuer.gateway_asking_every(Span::hours(1));
+    gateway.ready().await;
+    while issuer.asked.try_recv().is_ok() {}
+    let began = Instant::now();
+    issuer.next().await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn the_directory_is_asked_again_when_a_known_key_takes_over() {
+    let mut issuer = FakeDirectory::start().await;
+    let (second, now) = (Issuer::new(), postern_token::UnixSeconds::now().0);
+    let keys =
+        vec![ISSUER.entry(Some(now - 100), Some(now + 1000)), second.entry(Some(now + 3), Some(now + 2000))];
+    issuer.says(plain("200 OK", "ETag: \"one\"\r\n", &directory(keys)));
+    let gateway = issuer.gateway_asking_every(Span::hours(1));
+    gateway.ready().await;
+    while issuer.asked.try_recv().is_ok() {}
+    issuer.next().await;
+    let asked = postern_token::UnixSeconds::now().0;
+    assert!((now + 3..now + 10).contains(&asked), "{} s after the start", asked - now);
 }

@@ -63,6 +63,7 @@ async fn a_memory_that_is_away_is_503_until_it_is_there() {
     let gateway = Running::start_in(home_with_keys(), |config| {
         config.store.kind = StoreKind::Memcached;
         config.store.memcached.addresses = vec![format!("127.0.0.1:{port}")];
+        config.listen.patience = Span::millis(0);
     })
     .unwrap();
     gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.contains("connection refused"))).await;
@@ -75,6 +76,66 @@ async fn a_memory_that_is_away_is_503_until_it_is_there() {
     Client::ask(gateway.address, &request).await.assert_opened();
 }
 
+/// A gateway that knows that its store is down answers before it reads a token, and so keeps it: from the moment on at
+/// which the store is back, the same token opens a tunnel.
+#[tokio::test]
+async fn while_the_memory_is_away_no_token_is_read_and_none_is_lost() {
+    let echo = Echo::start().await;
+    for transport in [TransportKind::Pipelined, TransportKind::Pooled] {
+        let mut server = Server::tcp(&[]);
+        let gateway =
+            Running::start_with(|config| shared(config, &server, |store| store.transport = transport)).await;
+        let probe = "CONNECT challenge.invalid:443 HTTP/1.1\r\nHost: challenge.invalid:443\r\n\r\n";
+        let up = Client::ask(gateway.address, probe).await;
+        assert!(up.value("proxy-authenticate").starts_with("PrivateToken challenge="), "{transport:?}");
+        server.kill();
+        gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.starts_with("store: "))).await;
+        let requests: Vec<String> = (0..20).map(|_| connect(echo.address)).collect();
+        for request in requests.iter().map(String::as_str).chain([probe, "CONNECT a:443 HTTP/1.1\r\n\r\n"]) {
+            let answer = Client::ask(gateway.address, request).await;
+            answer.assert_refused(503, "proxy_internal_error", "the double-spend store");
+            assert_eq!(answer.value("retry-after"), "1");
+            let body = String::from_utf8_lossy(&answer.body).into_owned();
+            assert!(body.ends_with("Try again later. No token was read, so none is lost.\n"), "{body}");
+        }
+        server.restart();
+        gateway.ready().await;
+        for request in &requests {
+            Client::ask(gateway.address, request).await.assert_opened();
+        }
+    }
+}
+
+/// Behind a router the connection stands while every server is down. The first callers find out, all others keep theirs.
+#[tokio::test]
+async fn a_memory_that_takes_no_record_is_known_to_be_down_after_few() {
+    let echo = Echo::start().await;
+    let server = Server::tcp(&["-m", "4", "-M"]);
+    let gateway = Running::start_with(|config| shared(config, &server, |_| {})).await;
+    Client::ask(gateway.address, connect(echo.address)).await.assert_opened();
+    server.fill();
+    let mut read = 0;
+    let down = async {
+        loop {
+            let answer = Client::ask(gateway.address, connect(echo.address)).await;
+            let body = String::from_utf8_lossy(&answer.body).into_owned();
+            if body.contains("No token was read") {
+                return;
+            }
+            read += u32::from(answer.status == 503);
+            tokio::time::sleep(std::time::Duration::from_millis(40)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, down).await.unwrap();
+    assert!((8..30).contains(&read), "{read} tokens were read before it was known");
+    gateway
+        .readiness_is(|reasons| reasons.iter().any(|reason| reason.contains("answered with an error")))
+        .await;
+    server.flush();
+    gateway.ready().await;
+    Client::ask(gateway.address, connect(echo.address)).await.assert_opened();
+}
+
 #[tokio::test]
 async fn lost_records_are_told_and_their_key_can_be_retired() {
     let echo = Echo::start().await;
@@ -85,9 +146,19 @@ async fn lost_records_are_told_and_their_key_can_be_retired() {
         let spent = connect(echo.address);
         Client::ask(gateway.address, &spent).await.assert_opened();
         server.restart();
-        let degraded = || gateway.readiness.degraded().iter().any(|reason| reason.contains("were lost"));
+        // One of the keys is degraded; with the only one nobody is served.
+        let told = || {
+            let (reasons, degraded) = (gateway.readiness.reasons(), gateway.readiness.degraded());
+            match policy {
+                LossPolicy::Warn => {
+                    degraded.iter().any(|text| text.contains("1 token key were lost, so spent"))
+                }
+                LossPolicy::Refuse => reasons.iter().any(|text| text.contains("on_loss = \"refuse\"")),
+                LossPolicy::Rotate => reasons.iter().any(|text| text.contains("on_loss = \"rotate\"")),
+            }
+        };
         let waiting = async {
-            while !degraded() {
+            while !told() {
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
         };

@@ -116,7 +116,9 @@ label! {
         AlreadySpent = "already_spent",
         /// 503: the store gave no answer that can be trusted.
         StoreUnknown = "store_unknown",
-        /// 503: no issuer key is known yet.
+        /// 503: the store is known to be down, and the token was not read.
+        StoreDown = "store_down",
+        /// 503: no issuer key is known yet; the token was not read.
         NoKeys = "no_keys",
         /// 403: the target is not allowed.
         PolicyRefused = "policy_refused",

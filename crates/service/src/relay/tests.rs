@@ -2,6 +2,7 @@
 
 use super::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::net::TcpStream;
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -95,16 +96,99 @@ async fn what_came_before_a_break_is_still_delivered() {
     assert_eq!(got, b"refused");
     assert_eq!(relay.await.unwrap().ended, TunnelEnd::Broken);
 }
-/// A side that has been reset.
-struct Reset;
 
-impl AsyncRead for Reset {
+/// Two ends of a TCP connection.
+async fn tcp() -> (TcpStream, TcpStream) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let connecting = TcpStream::connect(listener.local_addr().unwrap());
+    let (near, accepted) = tokio::join!(connecting, listener.accept());
+    (near.unwrap(), accepted.unwrap().0)
+}
+
+/// How a stream ends: all of it, or the error after what came.
+async fn end_of(stream: &mut TcpStream) -> (Vec<u8>, Option<io::ErrorKind>) {
+    let mut got = Vec::new();
+    let ended = stream.read_to_end(&mut got).await;
+    (got, ended.err().map(|error| error.kind()))
+}
+
+const RESET: Option<io::ErrorKind> = Some(io::ErrorKind::ConnectionReset);
+
+#[tokio::test]
+async fn a_relay_that_is_cut_resets_both_sides() {
+    let ((mut client, front), (mut target, back)) = (tcp().await, tcp().await);
+    let relay = tokio::spawn(Relay::new(front, back, b"", Some(LONG)));
+    target.write_all(b"12 of 30 lines").await.unwrap();
+    client.read_exact(&mut [0; 14]).await.unwrap();
+    relay.abort();
+    assert_eq!(end_of(&mut client).await, (Vec::new(), RESET));
+    assert_eq!(end_of(&mut target).await, (Vec::new(), RESET));
+}
+
+#[tokio::test]
+async fn a_direction_that_was_whole_keeps_its_end_when_the_other_is_cut() {
+    let ((mut client, front), (mut target, back)) = (tcp().await, tcp().await);
+    let relay = tokio::spawn(Relay::new(front, back, b"", Some(LONG)));
+    target.write_all(b"all of it").await.unwrap();
+    target.shutdown().await.unwrap();
+    assert_eq!(end_of(&mut client).await, (b"all of it".to_vec(), None));
+    client.write_all(b"half of").await.unwrap();
+    target.read_exact(&mut [0; 7]).await.unwrap();
+    relay.abort();
+    assert_eq!(end_of(&mut target).await, (Vec::new(), RESET));
+}
+
+/// A megabyte lies in buffers when the target breaks: the client reads it slowly, gets all of it, and then the reset.
+#[tokio::test]
+async fn a_target_that_is_reset_is_a_reset_to_the_client_after_what_came() {
+    let ((mut client, front), (mut target, back)) = (tcp().await, tcp().await);
+    let relay = tokio::spawn(Relay::new(front, back, b"", Some(LONG)));
+    let sent = vec![7; 1 << 20];
+    target.write_all(&sent).await.unwrap();
+    // As soon as the relay has read it all: what its own socket has not read yet, a reset throws away.
+    while !target.is_delivered() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    target.set_zero_linger().unwrap();
+    drop(target);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let (got, ended) = end_of(&mut client).await;
+    assert_eq!((got.len(), ended), (sent.len(), RESET));
+    assert_eq!(relay.await.unwrap().ended, TunnelEnd::Broken);
+}
+
+#[tokio::test]
+async fn both_sides_done_is_an_end_and_no_reset() {
+    let ((mut client, front), (mut target, back)) = (tcp().await, tcp().await);
+    let relay = tokio::spawn(Relay::new(front, back, b"", Some(LONG)));
+    client.write_all(b"question").await.unwrap();
+    client.shutdown().await.unwrap();
+    assert_eq!(end_of(&mut target).await, (b"question".to_vec(), None));
+    target.write_all(b"answer").await.unwrap();
+    drop(target);
+    assert_eq!(relay.await.unwrap().ended, TunnelEnd::Finished);
+    assert_eq!(end_of(&mut client).await, (b"answer".to_vec(), None));
+}
+
+/// A side that has been reset.
+struct Broken;
+
+impl Reset for Broken {
+    fn reset(&self) {}
+
+    fn is_delivered(&self) -> bool {
+        true
+    }
+}
+
+impl AsyncRead for Broken {
     fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
     }
 }
 
-impl AsyncWrite for Reset {
+impl AsyncWrite for Broken {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
         Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
     }
@@ -122,9 +206,9 @@ impl AsyncWrite for Reset {
 async fn a_side_that_was_reset_ends_the_tunnel_at_once() {
     let (_client, front) = duplex(100);
     let started = Instant::now();
-    let down = Relay::new(front, Reset, b"", Some(LONG)).await;
+    let down = Relay::new(front, Broken, b"", Some(LONG)).await;
     let (_target, back) = duplex(100);
-    let up = Relay::new(Reset, back, b"", Some(LONG)).await;
+    let up = Relay::new(Broken, back, b"", Some(LONG)).await;
     assert_eq!((down.ended, up.ended), (TunnelEnd::Broken, TunnelEnd::Broken));
     assert_eq!(started.elapsed(), Duration::ZERO);
 }

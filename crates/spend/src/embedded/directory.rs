@@ -13,6 +13,9 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// Bytes of a trial file: what an epoch begins with, and some blocks of records.
+const TRIAL: usize = 4 * 4096;
+
 /// The directory, locked for this process until dropped.
 pub(crate) struct Directory {
     path: PathBuf,
@@ -72,6 +75,16 @@ impl Directory {
             Ok(file)
         });
         result.inspect_err(|_| _ = fs::remove_file(&new))
+    }
+
+    /// Tries whether there is room for a new file and what stands in it: a name that [`Directory::take`] would clear away,
+    /// several blocks, bytes that a filesystem cannot compress away, on the disk.
+    pub(crate) fn try_to_write(&self) -> Result<(), StoreError> {
+        let trial = self.path.join(format!("{}.new", TokenKeyId([0; 32]).to_hex()));
+        let bytes: Vec<u8> = (0..TRIAL / 32).flat_map(|_| rand::random::<[u8; 32]>()).collect();
+        let written = write_new(&trial, &bytes);
+        _ = fs::remove_file(&trial); // it may never have been made
+        written.map(drop)
     }
 
     /// Turns the records of an epoch into its tombstone: first the name, for good, then the space is given back. So

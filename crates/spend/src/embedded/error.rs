@@ -1,5 +1,6 @@
 //! Why a store's directory cannot be opened or kept in order.
 
+use crate::Unknown;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -59,11 +60,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The system's error, if there is one, and otherwise a kind that says the contents are wrong.
-    pub(crate) fn kind(&self) -> io::ErrorKind {
+    /// What it means to a spend.
+    pub(crate) fn unknown(&self) -> Unknown {
         match self {
-            Self::Io { source, .. } | Self::Thread(source) => source.kind(),
-            _ => io::ErrorKind::InvalidData,
+            Self::Io { source, .. } | Self::Thread(source) => Unknown::from(source.kind()),
+            _ => Unknown::Unavailable(io::ErrorKind::InvalidData),
         }
     }
 }

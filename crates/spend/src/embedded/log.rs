@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Bytes read at a time while loading: 512 Ki records, 10 MiB.
 const CHUNK: usize = RECORD_LEN << 19;
 
+/// The largest block that padding is measured by: network filesystems name a megabyte.
+const LARGEST_BLOCK: u64 = 64 * 1024;
+
 /// With more damaged records than this, and more than whole ones, the file is something else than records.
 const DAMAGE_LIMIT: u64 = 1000;
 
@@ -27,6 +30,10 @@ pub(crate) struct EpochLog {
     /// Where the next record goes: reserved by adding, so that writers never meet and a write that failed or fell
     /// short leaves a gap of one record and moves nothing else.
     next: AtomicU64,
+    /// A record could not be written: padding is, before records are again.
+    full: AtomicBool,
+    /// Where the padding goes, while it cannot be written.
+    trial: Mutex<Option<u64>>,
     /// Something was written since the last sync began.
     dirty: AtomicBool,
     /// The expiry in each of the two headers; `None` where it is broken.
@@ -61,6 +68,8 @@ impl EpochLog {
             index: Index::new(),
             expires: AtomicU64::new(epoch.expires.0),
             next: AtomicU64::new(RECORDS),
+            full: AtomicBool::new(false),
+            trial: Mutex::default(),
             dirty: AtomicBool::new(false),
             headers: Mutex::new([Some(epoch.expires); 2]),
             found: Found::default(),
@@ -169,7 +178,29 @@ impl EpochLog {
         let at = self.next.fetch_add(RECORD_LEN as u64, Ordering::Relaxed);
         let written = self.file.write_all_at(&Record::encode(key), at);
         self.dirty.store(true, Ordering::Release); // even after an error: part of it may have been written
+        if written.is_err() {
+            self.full.store(true, Ordering::Release);
+        }
         written.map(|()| true)
+    }
+
+    /// Tries whether records can be written again, where one could not be: with holes, over more than a block of the
+    /// disk, for the last bytes of a block that is in use say nothing about the next. The place is kept until it is
+    /// written, so that a disk that stays full does not make the file longer with each trial.
+    pub(crate) fn try_to_write(&self) -> io::Result<()> {
+        if !self.full.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let block = self.file.metadata()?.blksize().clamp(4096, LARGEST_BLOCK);
+        let padding = (2 * block).next_multiple_of(RECORD_LEN as u64);
+        let mut trial = self.trial.lock();
+        let at = *trial.get_or_insert_with(|| self.next.fetch_add(padding, Ordering::Relaxed));
+        let written = self.file.write_all_at(&vec![0; padding as usize], at);
+        self.dirty.store(true, Ordering::Release);
+        written?;
+        *trial = None;
+        self.full.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Moves the expiry to a later second and makes it last. The header that is not rewritten stays whole.

@@ -5,12 +5,14 @@ mod error;
 mod format;
 mod index;
 mod log;
+mod room;
 mod sync;
 #[cfg(test)]
 mod tests;
 
 use crate::{Epoch, Seen, Spend, SpendStore, Unknown};
 use directory::Directory;
+use error::On;
 pub use error::StoreError;
 pub(crate) use format::ShortKey;
 use log::EpochLog;
@@ -18,10 +20,11 @@ use parking_lot::{Mutex, RwLock};
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
 use std::fmt;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 pub use sync::Fsync;
-use sync::Syncer;
+use sync::{Syncer, Work};
 
 /// The embedded store: one process, one directory.
 ///
@@ -41,7 +44,26 @@ pub struct Embedded {
     epochs: Arc<RwLock<Epochs>>,
     /// Held while epochs are created, extended or dropped, and never while one is spent from.
     changes: Mutex<()>,
-    directory: Directory,
+    directory: Arc<Directory>,
+}
+
+/// What the syncing thread works on.
+struct Disk {
+    epochs: Arc<RwLock<Epochs>>,
+    directory: Arc<Directory>,
+}
+
+impl Work for Disk {
+    fn live(&self) -> Vec<Arc<EpochLog>> {
+        self.epochs.read().live.clone()
+    }
+
+    fn try_to_write(&self) -> Result<(), StoreError> {
+        self.directory.try_to_write()?;
+        self.live()
+            .iter()
+            .try_for_each(|log| log.try_to_write().on("write", &self.directory.records(log.key())))
+    }
 }
 
 #[derive(Default)]
@@ -97,11 +119,9 @@ impl Embedded {
             log.load(&path)?;
             epochs.live.push(Arc::new(log));
         }
-        let epochs = Arc::new(RwLock::new(epochs));
-        let syncer = Syncer::start(fsync, {
-            let epochs = Arc::clone(&epochs);
-            move || epochs.read().live.clone()
-        })?;
+        let (epochs, directory) = (Arc::new(RwLock::new(epochs)), Arc::new(directory));
+        let disk = Disk { epochs: Arc::clone(&epochs), directory: Arc::clone(&directory) };
+        let syncer = Syncer::start(fsync, disk)?;
         Ok(Self { syncer, epochs, changes: Mutex::new(()), directory })
     }
 
@@ -160,20 +180,36 @@ impl Embedded {
         // Another caller may have been here first, to create it or to drop it.
         let found = self.epochs.read().find(epoch.key)?;
         if let Some(log) = found {
-            log.extend(epoch.expires, |error| self.syncer.fail(error))?;
+            let extended = log.extend(epoch.expires, |error| self.syncer.fail(error));
+            extended.map_err(|error| self.unwritten(&error))?;
             return Ok(log);
         }
-        let file = self.directory.create(epoch.key, &EpochLog::first_bytes(epoch)).map_err(|error| {
-            tracing::error!(%error, "cannot begin the spent records of a token key: its tokens are refused \
-                until this succeeds; check the disk");
-            match error {
-                StoreError::Io { source, .. } => Unknown::from(source),
-                other => Unknown::Unavailable(other.kind()),
-            }
-        })?;
+        let created = self.directory.create(epoch.key, &EpochLog::first_bytes(epoch));
+        let file = created.map_err(|error| self.syncer.no_room(error.unknown(), &error))?;
         let log = Arc::new(EpochLog::new(epoch, file));
         self.epochs.write().live.push(Arc::clone(&log));
         Ok(log)
+    }
+
+    /// Whether a spend could be answered now, as far as is known: two atomic loads. After a write that failed it could not,
+    /// until a trial has shown that there is room again; that is made every second, and costs no token.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn serving(&self) -> Result<(), Unknown> {
+        self.syncer.intact()?;
+        self.syncer.room()
+    }
+
+    /// Whether the store has dropped the records of this key, so that it refuses all of its tokens for ever.
+    #[must_use]
+    pub fn has_retired(&self, key: TokenKeyId) -> bool {
+        self.epochs.read().retired.contains(&key)
+    }
+
+    #[cold]
+    fn unwritten(&self, error: &io::Error) -> Unknown {
+        self.syncer.no_room(error.kind().into(), error)
     }
 }
 
@@ -202,7 +238,7 @@ impl SpendStore for Embedded {
         }
         self.syncer.intact()?;
         let log = self.log_for(epoch)?;
-        if !log.spend(ShortKey::of(key))? {
+        if !log.spend(ShortKey::of(key)).map_err(|error| self.unwritten(&error))? {
             return Ok(Spend::AlreadySpent);
         }
         // The one await there is. Dropped here, the key stays spent and nobody has been told.
@@ -211,7 +247,7 @@ impl SpendStore for Embedded {
     }
 
     async fn ready(&self) -> Result<(), Unknown> {
-        self.syncer.intact()
+        self.serving()
     }
 }
 

@@ -2,13 +2,14 @@
 
 use super::error::StoreError;
 use super::log::EpochLog;
+use super::room::{RETRY, Room};
 use crate::Unknown;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// When records are forced from the system's cache onto the disk. A crash of the process (`kill -9`) costs nothing
@@ -44,6 +45,7 @@ struct Shared {
     written: AtomicU64,
     /// A sync failed, and nothing is believed any more.
     failed: AtomicBool,
+    room: Room,
     order: Mutex<Order>,
     bell: Condvar,
 }
@@ -51,15 +53,22 @@ struct Shared {
 #[derive(Default)]
 struct Order {
     sync: bool,
+    /// Nothing can be written: from now on that is tried every so often.
+    retry: bool,
     stop: bool,
 }
 
+/// What the thread works on.
+pub(crate) trait Work: Send + 'static {
+    /// The logs there are.
+    fn live(&self) -> Vec<Arc<EpochLog>>;
+    /// Writes what a record would need, and more; nothing that was written is a record.
+    fn try_to_write(&self) -> Result<(), StoreError>;
+}
+
 impl Syncer {
-    /// Starts the thread. `live` lists the logs there are whenever it is asked.
-    pub(crate) fn start(
-        fsync: Fsync,
-        live: impl Fn() -> Vec<Arc<EpochLog>> + Send + 'static,
-    ) -> Result<Self, StoreError> {
+    /// Starts the thread.
+    pub(crate) fn start(fsync: Fsync, work: impl Work) -> Result<Self, StoreError> {
         let shared = Arc::new(Shared::default());
         let (sender, synced) = watch::channel(0);
         let theirs = Arc::clone(&shared);
@@ -69,7 +78,7 @@ impl Syncer {
         };
         let thread = thread::Builder::new()
             .name("spend-sync".to_owned())
-            .spawn(move || theirs.run(interval, &sender, &live))
+            .spawn(move || theirs.run(interval, &sender, &work))
             .map_err(StoreError::Thread)?;
         Ok(Self { shared, synced, always: fsync == Fsync::Always, thread: Some(thread) })
     }
@@ -77,6 +86,19 @@ impl Syncer {
     /// Whether every sync so far succeeded.
     pub(crate) fn intact(&self) -> Result<(), Unknown> {
         if self.shared.failed.load(Ordering::Acquire) { Err(Unknown::SyncFailed) } else { Ok(()) }
+    }
+
+    /// Whether writing works, as far as is known.
+    pub(crate) fn room(&self) -> Result<(), Unknown> {
+        self.shared.room.known()
+    }
+
+    /// Takes note of a write that failed, and returns what it means.
+    pub(crate) fn no_room(&self, reason: Unknown, error: &dyn std::fmt::Display) -> Unknown {
+        if self.shared.room.failed(reason, error) {
+            self.shared.ring(|order| order.retry = true);
+        }
+        reason
     }
 
     /// Returns when what the caller has just written is as durable as the policy promises: at once with an interval,
@@ -108,18 +130,14 @@ impl Drop for Syncer {
 }
 
 impl Shared {
-    fn run(
-        &self,
-        interval: Option<Duration>,
-        synced: &watch::Sender<u64>,
-        live: &dyn Fn() -> Vec<Arc<EpochLog>>,
-    ) {
+    fn run(&self, interval: Option<Duration>, synced: &watch::Sender<u64>, work: &dyn Work) {
+        let mut tried = Instant::now();
         loop {
             let stop = self.next_order(interval);
             // In this order: a ticket that is out by now has its record written and its log marked and listed. (A log
             // dropped meanwhile is not listed; its tombstone is on disk, and keeps the key spent.)
             let ticket = self.written.load(Ordering::Acquire);
-            for log in live() {
+            for log in work.live() {
                 if let Err(error) = log.sync() {
                     self.fail(&error);
                 }
@@ -128,17 +146,31 @@ impl Shared {
             if stop {
                 return;
             }
+            if self.room.known().is_err() && tried.elapsed() >= RETRY {
+                tried = Instant::now();
+                self.try_to_write(work);
+            }
+        }
+    }
+
+    fn try_to_write(&self, work: &dyn Work) {
+        match work.try_to_write() {
+            Ok(()) => self.room.found(),
+            Err(error) => _ = self.room.failed(error.unknown(), &error),
         }
     }
 
     /// Waits for a reason to sync; true when it is the last.
     fn next_order(&self, interval: Option<Duration>) -> bool {
+        let retry = self.room.known().is_err().then_some(RETRY);
+        let longest = interval.into_iter().chain(retry).min();
         let mut order = self.order.lock();
-        match interval {
-            Some(interval) if !order.stop => _ = self.bell.wait_for(&mut order, interval),
-            _ => self.bell.wait_while(&mut order, |order| !order.sync && !order.stop),
+        let idle = |order: &mut Order| !order.sync && !order.stop && !order.retry;
+        match longest {
+            Some(longest) => _ = self.bell.wait_while_for(&mut order, idle, longest),
+            None => self.bell.wait_while(&mut order, idle),
         }
-        order.sync = false;
+        (order.sync, order.retry) = (false, false);
         order.stop
     }
 

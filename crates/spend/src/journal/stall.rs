@@ -98,6 +98,7 @@ mod tests {
         retransmits: 0,
         unacknowledged: 0,
         lost: 0,
+        unsent: 0,
     };
 
     /// An exchange with its moments in milliseconds from the beginning.

@@ -105,6 +105,20 @@ impl Client {
         now: UnixSeconds,
         journal: &mut Journal,
     ) -> Result<Spend, Unknown> {
+        let verdict = self.spend_once(key, epoch, now, journal).await;
+        if self.0.memory.verdicts.spent(&verdict) {
+            self.0.memory.nudge.notify_one();
+        }
+        verdict
+    }
+
+    async fn spend_once(
+        &self,
+        key: &SpentKey,
+        epoch: &Epoch,
+        now: UnixSeconds,
+        journal: &mut Journal,
+    ) -> Result<Spend, Unknown> {
         let links = &*self.0;
         if now >= epoch.expires {
             return Err(Unknown::EpochRetired);
@@ -127,6 +141,20 @@ impl Client {
         }
         state.remember_spent(key);
         Ok(verdict)
+    }
+}
+
+impl Client {
+    /// Whether a verdict can be expected now, as far as is known without asking. Cheap: fit for each request.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn serving(&self) -> Result<(), Unknown> {
+        self.0.memory.intact()?;
+        if !self.0.up() {
+            return Err(self.0.memory.failure());
+        }
+        self.0.memory.verdicts.expected()
     }
 }
 
@@ -253,8 +281,7 @@ impl SpendStore for Client {
     }
 
     async fn ready(&self) -> Result<(), Unknown> {
-        self.0.memory.intact()?;
-        if self.0.up() { Ok(()) } else { Err(self.0.memory.failure()) }
+        self.serving()
     }
 }
 
@@ -278,7 +305,7 @@ impl Memory {
         // The last reference may be one of these: it is dropped outside of the lock.
         let clients: Vec<Arc<Links>> = self.clients.lock().iter().filter_map(Weak::upgrade).collect();
         let all = !clients.is_empty() && clients.iter().all(|client| client.up());
-        if all { Ok(()) } else { Err(self.failure()) }
+        if all { self.verdicts.expected() } else { Err(self.failure()) }
     }
 
     /// Why there is no connection, by the first door.
@@ -287,7 +314,7 @@ impl Memory {
     }
 
     /// Whether tokens of an epoch may be admitted although records were lost.
-    fn permits(&self, epoch: &EpochState) -> Result<(), Unknown> {
+    pub(super) fn permits(&self, epoch: &EpochState) -> Result<(), Unknown> {
         match self.options.on_loss {
             OnLoss::Refuse if epoch.is_lost() => Err(Unknown::RecordsLost),
             OnLoss::Retire if epoch.is_lost() => Err(Unknown::EpochRetired),

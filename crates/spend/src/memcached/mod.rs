@@ -31,6 +31,7 @@ mod pooled;
 mod probe;
 mod protocol;
 mod stats;
+mod verdicts;
 mod watch;
 
 pub use address::{Address, AddressError, Tls};
@@ -50,6 +51,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch as channel};
+use verdicts::Verdicts;
 use watch::Watch;
 
 /// The most addresses: they are doors to one memory, not servers.
@@ -71,6 +73,9 @@ struct Memory {
     epochs: Epochs,
     counters: Arc<Counters>,
     clients: Mutex<Vec<Weak<Links>>>,
+    verdicts: Verdicts,
+    /// What the watch's last round could not read.
+    round: Mutex<Round>,
     /// Wakes the watch.
     nudge: Arc<Notify>,
 }
@@ -86,6 +91,18 @@ pub struct Health {
     pub doors: Vec<DoorHealth>,
     /// Keys known to be spent, held in this process.
     pub remembered: usize,
+    /// How far the watch could read what it wrote, the last time it looked.
+    pub round: Round,
+}
+
+/// How much of what the watch asked for in one round it got no answer to. Its records spread over the servers behind a
+/// router as spent records do, so this is also the share of spends that get no verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Records asked for.
+    pub asked: usize,
+    /// Those of which the store could not say whether they are there.
+    pub unclear: usize,
 }
 
 /// How one address of the store is.
@@ -131,6 +148,8 @@ impl Memcached {
             epochs: Epochs::new(options.cache_bytes),
             counters: Arc::default(),
             clients: Mutex::default(),
+            verdicts: Verdicts::default(),
+            round: Mutex::default(),
             nudge,
             options,
         });
@@ -156,7 +175,18 @@ impl Memcached {
             lost: epochs.iter().filter(|epoch| epoch.is_lost()).map(|epoch| epoch.key).collect(),
             doors: doors.iter().map(|door| door.health()).collect(),
             remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),
+            round: *self.memory.round.lock(),
         }
+    }
+
+    /// Why every token of a key is refused now, where that is known.
+    #[must_use]
+    pub fn refuses(&self, key: TokenKeyId, now: UnixSeconds) -> Option<Unknown> {
+        let epoch = self.memory.epochs.find(key)?;
+        if epoch.expires().is_some_and(|expires| now >= expires) {
+            return Some(Unknown::EpochRetired);
+        }
+        self.memory.permits(&epoch).err()
     }
 
     /// What was counted since the store was opened.

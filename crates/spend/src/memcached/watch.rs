@@ -1,9 +1,9 @@
 //! The watch: a thread that proves the doors, begins epochs and reads canaries, away from the runtimes that spend.
 
-use super::Memory;
 use super::line::Line;
 use super::probe::{Probes, Proof};
 use super::protocol::{Command, Reply};
+use super::{Memory, Round};
 use crate::Unknown;
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::collections::HashMap;
@@ -35,7 +35,9 @@ impl Watch {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("store-watch".to_owned()).spawn(move || {
             let lines = memory.doors.iter().map(|_| None).collect();
-            let rounds = Rounds { memory, publish, lines, tended: HashMap::new() };
+            let tended = HashMap::new();
+            let rounds =
+                Rounds { memory, publish, lines, tended, round: Round::default(), failed: Unknown::Rejected };
             runtime.block_on(async {
                 tokio::select! {
                     _ = ended => {}
@@ -53,15 +55,26 @@ struct Rounds {
     /// A connection through each door, kept from round to round.
     lines: Vec<Option<Line>>,
     tended: HashMap<TokenKeyId, Tended>,
+    /// What the present round could not read.
+    round: Round,
+    /// Why its last exchange had no reply.
+    failed: Unknown,
 }
 
 impl Rounds {
     async fn run(mut self) {
         loop {
+            (self.round, self.failed) = (Round::default(), Unknown::Rejected);
             let now = UnixSeconds::now();
-            if let Some(door) = self.prove_doors(now).await {
+            let door = self.prove_doors(now).await;
+            if let Some(door) = door {
                 self.tend_epochs(door, now).await;
+                if self.memory.verdicts.refuses() && self.write(door, Probes::brief(now)).await.is_some() {
+                    self.memory.verdicts.written();
+                }
             }
+            self.memory.verdicts.round(door.map(|_| ()).ok_or(self.failed));
+            *self.memory.round.lock() = self.round;
             sleep(BREATH).await;
             tokio::select! {
                 () = self.memory.nudge.notified() => {}
@@ -72,7 +85,8 @@ impl Rounds {
 
     fn pause(&self) -> Duration {
         let interval = self.memory.options.canary_interval;
-        let searching = self.publish.borrow().is_none() && self.memory.intact().is_ok();
+        let unpublished = self.publish.borrow().is_none() && self.memory.intact().is_ok();
+        let searching = unpublished || self.memory.verdicts.expected().is_err();
         if searching { interval.min(SEARCH) } else { interval }
     }
 
@@ -177,14 +191,27 @@ impl Rounds {
 
     async fn read(&mut self, door: usize, probes: &Probes) -> Proof {
         match self.ask(door, &probes.gets()).await {
-            Ok(replies) => probes.judge(&replies),
+            Ok(replies) => {
+                self.read_in_round(
+                    replies.len(),
+                    replies.iter().filter(|r| **r == Reply::ServerError).count(),
+                );
+                probes.judge(&replies)
+            }
             Err(_) => Proof::Unclear,
         }
+    }
+
+    /// Counts what was asked for, and what of it the store could not say.
+    fn read_in_round(&mut self, asked: usize, unclear: usize) {
+        self.round.asked += asked;
+        self.round.unclear += unclear;
     }
 
     /// One exchange through a door. While nobody else is connected through it, this is who knows why not.
     async fn ask(&mut self, door: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
         let replies = self.exchange(door, commands).await;
+        self.failed = *replies.as_ref().err().unwrap_or(&self.failed);
         match &replies {
             Err(reason) if self.memory.doors[door].connections() == 0 => {
                 self.memory.doors[door].failed(*reason)

@@ -97,6 +97,24 @@ impl Server {
         assert_eq!(&reply, b"OK\r\n");
     }
 
+    /// Fills it with records of others until it takes no more, which one started with `-M` does.
+    pub fn fill(&self) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
+        let mut said = [0; 4096];
+        // Items of one size share pages: every size that a record may have.
+        for size in (1..400).step_by(8) {
+            for number in 0_u32.. {
+                let value = "x".repeat(size);
+                let command = format!("set fill-{size}-{number} 0 0 {size}\r\n{value}\r\n");
+                stream.write_all(command.as_bytes()).unwrap();
+                let read = stream.read(&mut said).unwrap();
+                if !said[..read].starts_with(b"STORED") {
+                    break;
+                }
+            }
+        }
+    }
+
     /// "STOP" freezes it, "CONT" lets it go on.
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();

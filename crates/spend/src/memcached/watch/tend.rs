@@ -245,6 +245,7 @@ impl Rounds {
                 Reply::Stored | Reply::NotStored | Reply::ServerError => found.unclear += 1,
             }
         }
+        self.read_in_round(keys.len(), found.unclear);
         Ok(found)
     }
 
@@ -263,7 +264,9 @@ impl Rounds {
         let replies = self.ask(door, &adds(keys, mark, expires)).await?;
         let count = |wanted| replies.iter().filter(|reply| **reply == wanted).count();
         let (gone, there) = (count(Reply::Stored), count(Reply::NotStored));
-        Ok((gone, replies.len() - gone - there))
+        let unclear = replies.len() - gone - there;
+        self.read_in_round(0, unclear); // asked for before, and answered like a miss
+        Ok((gone, unclear))
     }
 
     /// Records are lost when canaries were gone, or when another gateway has found them gone before.

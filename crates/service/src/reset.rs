@@ -1,0 +1,82 @@
+//! Ending a connection in a way that the peer cannot take for the end of what was sent.
+//!
+//! A plain close is a FIN: "that was all". Where it was not, because the drain cut it off or the other side broke, the peer
+//! has to see an error, or half a file passes for a whole one.
+
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+/// How often to look whether a peer has what was written.
+pub(crate) const TICK: Duration = Duration::from_millis(5);
+
+/// A stream whose end can be made a reset.
+pub trait Reset {
+    /// From now on, dropping the stream resets the connection instead of ending it; what the peer has not got yet, it never
+    /// gets. Over TLS nothing says that it ended (no `close_notify`), either.
+    fn reset(&self);
+
+    /// Whether the peer's machine has everything that was written.
+    fn is_delivered(&self) -> bool;
+}
+
+/// Returns when the peer's machine has everything that was written, or after `limit`.
+pub async fn delivered(stream: &impl Reset, limit: Duration) {
+    let began = Instant::now();
+    while !stream.is_delivered() && began.elapsed() < limit {
+        sleep(TICK).await;
+    }
+}
+
+impl Reset for TcpStream {
+    fn reset(&self) {
+        // It fails where the connection is gone already.
+        let _ = self.set_zero_linger();
+    }
+
+    fn is_delivered(&self) -> bool {
+        use std::os::fd::AsFd;
+        // Where nobody can tell, the peer has had its time.
+        postern_tcp_info::tcp_info(self.as_fd())
+            .map_or(true, |facts| facts.unacknowledged == 0 && facts.unsent == 0)
+    }
+}
+
+impl<S: Reset> Reset for tokio_rustls::server::TlsStream<S> {
+    fn reset(&self) {
+        self.get_ref().0.reset();
+    }
+
+    fn is_delivered(&self) -> bool {
+        self.get_ref().0.is_delivered()
+    }
+}
+
+impl<S: Reset> Reset for tokio_rustls::client::TlsStream<S> {
+    fn reset(&self) {
+        self.get_ref().0.reset();
+    }
+
+    fn is_delivered(&self) -> bool {
+        self.get_ref().0.is_delivered()
+    }
+}
+
+impl<S: Reset + ?Sized> Reset for Box<S> {
+    fn reset(&self) {
+        (**self).reset();
+    }
+
+    fn is_delivered(&self) -> bool {
+        (**self).is_delivered()
+    }
+}
+
+/// A pipe of this process has nothing to reset: its end is all that its other end sees.
+impl Reset for tokio::io::DuplexStream {
+    fn reset(&self) {}
+
+    fn is_delivered(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,75 @@
+//! Whether records can be written: what the last write said, until a trial write says something else.
+
+use crate::Unknown;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often writing is tried again while it fails.
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
+/// A line about it at most this often: a disk that is full now and then must not fill the log, too.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// What is known of it. Reading it costs one atomic load while all is well.
+#[derive(Default)]
+pub(crate) struct Room {
+    missing: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    reason: Option<Unknown>,
+    /// What was said last, and when.
+    said: Option<(Unknown, Instant)>,
+    /// The end of it is to be said, too.
+    open: bool,
+}
+
+impl Room {
+    /// Why nothing can be written, as far as is known.
+    pub(crate) fn known(&self) -> Result<(), Unknown> {
+        if !self.missing.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.state.lock().reason.map_or(Ok(()), Err)
+    }
+
+    /// A write failed. True when nothing was known of it before: somebody has to try again from now on.
+    pub(crate) fn failed(&self, reason: Unknown, error: &dyn std::fmt::Display) -> bool {
+        let mut state = self.state.lock();
+        state.reason = Some(reason);
+        let new = !self.missing.swap(true, Ordering::AcqRel);
+        let now = Instant::now();
+        let said = state.said.is_some_and(|(said, when)| said == reason && now - when < QUIET);
+        if new && !said {
+            (state.said, state.open) = (Some((reason, now)), true);
+            drop(state);
+            tracing::error!(
+                %error,
+                "the double-spend store cannot write: requests are refused with 503 before their token is read, so none \
+                 is lost. {} Writing is tried again every second",
+                advice(reason)
+            );
+        }
+        new
+    }
+
+    /// A trial write succeeded.
+    pub(crate) fn found(&self) {
+        let mut state = self.state.lock();
+        state.reason = None;
+        self.missing.store(false, Ordering::Release);
+        if std::mem::take(&mut state.open) {
+            drop(state);
+            tracing::info!("the double-spend store can write again: tokens are taken");
+        }
+    }
+}
+
+fn advice(reason: Unknown) -> &'static str {
+    match reason {
+        Unknown::DiskFull => "Free disk space, or raise the quota or the limit on file sizes.",
+        _ => "Check the disk and the permissions of the store's directory.",
+    }
+}

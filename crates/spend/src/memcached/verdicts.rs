@@ -1,0 +1,160 @@
+//! Whether the memory gives verdicts at all, by what it answered last: to callers, and to the watch.
+//!
+//! A connection that stands proves little: behind a router all servers may be down while the router answers each command
+//! with an error. A caller that knows this beforehand refuses without reading a token.
+
+use crate::Unknown;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Spends without a verdict, one after the other, and over how long, from which on none is expected any more. Where one of
+/// three servers is down, a third of the spends fails; in this time and number they all do only when nothing works.
+const FEW: u32 = 8;
+const LONG: Duration = Duration::from_millis(300);
+/// Rounds of the watch without an answer: one may have met a pause of the server.
+const ROUNDS: u32 = 2;
+
+/// What is known of it. Reading it costs a caller two atomic loads while all is well.
+pub(super) struct Verdicts {
+    opened: Instant,
+    /// Spends without a verdict since the last that had one.
+    failed: AtomicU32,
+    /// When the first of them failed, in milliseconds since `opened`.
+    since: AtomicU64,
+    /// Rounds of the watch that found no memory, since the last that did.
+    silent: AtomicU32,
+    /// Spends fail while the watch can read: it has to write before they are tried again.
+    refuses: AtomicBool,
+    reason: Mutex<Unknown>,
+}
+
+impl Default for Verdicts {
+    fn default() -> Self {
+        Self {
+            opened: Instant::now(),
+            failed: AtomicU32::new(0),
+            since: AtomicU64::new(0),
+            silent: AtomicU32::new(0),
+            refuses: AtomicBool::new(false),
+            reason: Mutex::new(Unknown::Rejected),
+        }
+    }
+}
+
+impl Verdicts {
+    /// A spend ended. True when it was the one that shows that none gets a verdict: the watch looks then.
+    pub(super) fn spent<T>(&self, result: &Result<T, Unknown>) -> bool {
+        match result {
+            Ok(_) => {
+                if self.failed.load(Relaxed) != 0 {
+                    self.failed.store(0, Relaxed);
+                }
+                false
+            }
+            // The token's fault, the operator's choice, or this process's own bounds.
+            Err(Unknown::EpochRetired | Unknown::RecordsLost | Unknown::Overloaded) => false,
+            Err(reason) => self.failed(*reason),
+        }
+    }
+
+    #[cold]
+    fn failed(&self, reason: Unknown) -> bool {
+        *self.reason.lock() = reason;
+        let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let before = self.failed.fetch_add(1, Relaxed);
+        if before == 0 {
+            self.since.store(now, Relaxed);
+        }
+        let over = now.saturating_sub(self.since.load(Relaxed));
+        let none = before + 1 >= FEW && u128::from(over) >= LONG.as_millis();
+        none && !self.refuses.swap(true, Relaxed)
+    }
+
+    /// A round of the watch found the memory, or why it did not.
+    pub(super) fn round(&self, found: Result<(), Unknown>) {
+        match found {
+            Ok(()) => self.silent.store(0, Relaxed),
+            Err(reason) => {
+                *self.reason.lock() = reason;
+                self.silent.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// Whether the watch has to write before spends are tried again.
+    pub(super) fn refuses(&self) -> bool {
+        self.refuses.load(Relaxed)
+    }
+
+    /// The watch has written.
+    pub(super) fn written(&self) {
+        self.failed.store(0, Relaxed);
+        if self.refuses.swap(false, Relaxed) {
+            tracing::info!("the double-spend store gives verdicts again");
+        }
+    }
+
+    /// Whether a verdict can be expected.
+    pub(super) fn expected(&self) -> Result<(), Unknown> {
+        if self.silent.load(Relaxed) < ROUNDS && !self.refuses.load(Relaxed) {
+            return Ok(());
+        }
+        Err(*self.reason.lock())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::sleep;
+
+    const FAILED: Result<(), Unknown> = Err(Unknown::TimedOut);
+
+    #[test]
+    fn a_store_that_answers_now_and_then_is_asked_on() {
+        let verdicts = Verdicts::default();
+        for _ in 0..4 {
+            (0..FEW).for_each(|_| assert!(!verdicts.spent(&FAILED)));
+            assert!(!verdicts.spent(&Ok(())));
+            sleep(LONG / 3);
+        }
+        assert_eq!(verdicts.expected(), Ok(()));
+    }
+
+    #[test]
+    fn spends_that_all_fail_for_long_end_the_service_until_the_watch_has_written() {
+        let verdicts = Verdicts::default();
+        (0..FEW).for_each(|_| assert!(!verdicts.spent(&FAILED)));
+        sleep(LONG);
+        assert!(verdicts.spent(&FAILED), "the watch is woken");
+        assert!(!verdicts.spent(&FAILED), "once");
+        assert_eq!(verdicts.expected(), FAILED);
+        verdicts.round(Ok(()));
+        assert_eq!(verdicts.expected(), FAILED, "that it can be read says nothing about writing");
+        verdicts.written();
+        assert_eq!(verdicts.expected(), Ok(()));
+    }
+
+    #[test]
+    fn what_is_not_the_stores_fault_does_not_count() {
+        let verdicts = Verdicts::default();
+        for reason in [Unknown::EpochRetired, Unknown::RecordsLost, Unknown::Overloaded] {
+            (0..=FEW).for_each(|_| assert!(!verdicts.spent::<()>(&Err(reason))));
+        }
+        sleep(LONG);
+        assert!(!verdicts.spent(&FAILED));
+        assert_eq!(verdicts.expected(), Ok(()));
+    }
+
+    #[test]
+    fn one_silent_round_may_be_a_pause_and_two_are_an_outage() {
+        let verdicts = Verdicts::default();
+        verdicts.round(FAILED);
+        assert_eq!(verdicts.expected(), Ok(()));
+        verdicts.round(FAILED);
+        assert_eq!(verdicts.expected(), FAILED);
+        verdicts.round(Ok(()));
+        assert_eq!(verdicts.expected(), Ok(()));
+    }
+}

@@ -1,0 +1,319 @@
+//! What clients get of the store, in a sentence for the operator: served, served in part, or refused.
+//!
+//! Two things tell: what became of the checks of the last seconds, and, where there were none, what the store's own watch
+//! could read. Both name the cause and the way out.
+
+use crate::config::LossPolicy;
+use postern_service::admin::Gate;
+use postern_spend::Unknown;
+use postern_spend::memcached::Round;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// How something is that has a gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    Ready,
+    Degraded(String),
+    NotReady(String),
+}
+
+/// Samples that make up the last ten seconds, at four a second.
+const SAMPLES: usize = 40;
+/// Fewer checks than this that were all refused may be an accident.
+const FEW: u64 = 8;
+
+/// Checks that needed a verdict, and those of them that had none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Checks {
+    pub(crate) asked: u64,
+    pub(crate) refused: u64,
+}
+
+/// The checks of the last seconds, from totals that only grow.
+#[derive(Default)]
+pub(crate) struct Recent(VecDeque<Checks>);
+
+impl Recent {
+    /// Takes a sample; what has come about since the oldest one.
+    pub(crate) fn tick(&mut self, total: Checks) -> Checks {
+        self.0.push_back(total);
+        if self.0.len() > SAMPLES {
+            self.0.pop_front();
+        }
+        let oldest = self.0.front().copied().unwrap_or_default();
+        Checks {
+            asked: total.asked.saturating_sub(oldest.asked),
+            refused: total.refused.saturating_sub(oldest.refused),
+        }
+    }
+}
+
+/// What is known of the store at one moment.
+pub(crate) struct Findings {
+    /// Whether a spend could be answered.
+    pub(crate) ready: Result<(), Unknown>,
+    pub(crate) recent: Checks,
+    /// Why the last check without a verdict had none.
+    pub(crate) reason: Option<Unknown>,
+    /// What the watch of a shared store could read, the last time.
+    pub(crate) round: Round,
+    /// Keys in use, those of them whose tokens the store refuses all, and why.
+    pub(crate) keys: usize,
+    pub(crate) refused_keys: usize,
+    pub(crate) refused_for: Option<Unknown>,
+    /// Keys of which records were lost, and what is done then.
+    pub(crate) lost: usize,
+    pub(crate) on_loss: LossPolicy,
+}
+
+impl Findings {
+    /// The worst of it, in a sentence.
+    pub(crate) fn condition(&self) -> Condition {
+        if let Err(reason) = self.ready {
+            let text = format!(
+                "{reason}: every request is refused with 503, and no token is read. {}",
+                way_out(reason)
+            );
+            return Condition::NotReady(text);
+        }
+        if let Some(reason) = self.refused_for.filter(|_| self.keys > 0 && self.refused_keys == self.keys) {
+            return Condition::NotReady(self.refuses_all(reason));
+        }
+        let Checks { asked, refused } = self.recent;
+        let reason = self.reason.unwrap_or(Unknown::Rejected);
+        if asked >= FEW && refused == asked {
+            let text = format!(
+                "none of the last {asked} checks got a verdict, and all were refused with 503: {reason}. {}",
+                way_out(reason)
+            );
+            return Condition::NotReady(text);
+        }
+        let mut found = Vec::new();
+        if refused >= 2 && refused * 100 >= asked {
+            let share = percent(refused, asked);
+            found.push(format!(
+                "{share} of the checks of the last 10 s ({refused} of {asked}) got no verdict and were refused with 503: \
+                 {reason}. {}",
+                way_out(reason)
+            ));
+        } else if self.round.unclear > 0 {
+            let Round { asked, unclear } = self.round;
+            let share = percent(unclear as u64, asked as u64);
+            found.push(format!(
+                "{unclear} of {asked} canaries cannot be read, so about {share} of the checks will be refused with 503: a \
+                 server behind the store's address is down or full. {}",
+                way_out(Unknown::Rejected)
+            ));
+        }
+        if self.lost > 0 {
+            found.push(self.lost());
+        }
+        if found.is_empty() { Condition::Ready } else { Condition::Degraded(found.join("; ")) }
+    }
+
+    fn refuses_all(&self, reason: Unknown) -> String {
+        let keys = plural(self.keys, "token key");
+        match reason {
+            Unknown::RecordsLost => format!(
+                "records of {keys} were lost, of every one in use, and on_loss = \"refuse\": every request is refused with \
+                 503. Rotate the issuer's keys"
+            ),
+            _ => format!(
+                "the store has retired {keys}, every one in use: every request is refused with 503. Rotate the issuer's \
+                 keys, and check this machine's clock"
+            ),
+        }
+    }
+
+    fn lost(&self) -> String {
+        let keys = plural(self.lost, "token key");
+        match self.on_loss {
+            LossPolicy::Warn => format!(
+                "records of {keys} were lost, so spent tokens may be spent again; rotate the issuer's keys"
+            ),
+            LossPolicy::Refuse => {
+                format!(
+                    "records of {keys} were lost, and their tokens are refused with 503; rotate the issuer's keys"
+                )
+            }
+            LossPolicy::Rotate => format!(
+                "records of {keys} were lost, and their tokens are refused like those of a retired key; rotate the \
+                 issuer's keys"
+            ),
+        }
+    }
+}
+
+/// What to do about a store that gives no verdict.
+fn way_out(reason: Unknown) -> &'static str {
+    match reason {
+        Unknown::DiskFull => "Free disk space, or raise the quota: it is tried again every second",
+        Unknown::SyncFailed => "Check the disk, then restart the gateway",
+        Unknown::Unproven => "Let all of store.memcached.addresses lead to one memory, or remove the others",
+        Unknown::Overloaded => "Raise store.memcached.queue or pool_size, or start another gateway",
+        Unknown::RecordsLost | Unknown::EpochRetired => "Rotate the issuer's keys",
+        Unknown::Rejected => "Start the server that is down, or give the full one more memory",
+        Unknown::Unavailable(_) | Unknown::TimedOut | Unknown::Garbled => {
+            "Check that the store's servers run, and the way to them"
+        }
+    }
+}
+
+/// "1 token key", "2 token keys".
+pub(crate) fn plural(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    match (part * 100).checked_div(whole) {
+        None | Some(0) => "less than 1%".to_owned(),
+        Some(share) => format!("{share}%"),
+    }
+}
+
+/// How long a condition has to last before the log says so: a start and a hiccup are over by then.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// Whether something can serve: ready or degraded.
+pub(crate) type Served = watch::Receiver<bool>;
+
+/// A gate whose changes are logged, once each.
+pub(crate) struct Told {
+    name: &'static str,
+    gate: Gate,
+    served: watch::Sender<bool>,
+    /// What the log said last, and the present kind since when.
+    said: Kind,
+    present: (Kind, Instant),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Ready,
+    Degraded,
+    NotReady,
+}
+
+impl Told {
+    pub(crate) fn new(name: &'static str, gate: Gate) -> Self {
+        let served = watch::Sender::new(false);
+        Self { name, gate, served, said: Kind::Ready, present: (Kind::Ready, Instant::now()) }
+    }
+
+    pub(crate) fn served(&self) -> Served {
+        self.served.subscribe()
+    }
+
+    /// Sets the gate, and logs a condition that has come to stay.
+    pub(crate) fn tell(&mut self, condition: Condition) {
+        let now = Instant::now();
+        let kind = match &condition {
+            Condition::Ready => Kind::Ready,
+            Condition::Degraded(_) => Kind::Degraded,
+            Condition::NotReady(_) => Kind::NotReady,
+        };
+        if self.present.0 != kind {
+            self.present = (kind, now);
+        }
+        if self.said != kind && now.saturating_duration_since(self.present.1) >= SETTLED {
+            self.said = kind;
+            let name = self.name;
+            match &condition {
+                Condition::Ready => tracing::info!("{name}: everyone is served again"),
+                Condition::Degraded(reason) => tracing::warn!("degraded: {name}: {reason}"),
+                Condition::NotReady(reason) => tracing::warn!("not ready: {name}: {reason}"),
+            }
+        }
+        match condition {
+            Condition::Ready => self.gate.set_ready(),
+            Condition::Degraded(reason) => self.gate.set_degraded(reason),
+            Condition::NotReady(reason) => self.gate.set_not_ready(reason),
+        }
+        let serves = kind != Kind::NotReady;
+        self.served.send_if_modified(|served| std::mem::replace(served, serves) != serves);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WELL: Findings = Findings {
+        ready: Ok(()),
+        recent: Checks { asked: 300, refused: 0 },
+        reason: None,
+        round: Round { asked: 128, unclear: 0 },
+        keys: 2,
+        refused_keys: 0,
+        refused_for: None,
+        lost: 0,
+        on_loss: LossPolicy::Warn,
+    };
+
+    fn degraded(findings: &Findings) -> String {
+        match findings.condition() {
+            Condition::Degraded(text) => text,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn not_ready(findings: &Findings) -> String {
+        match findings.condition() {
+            Condition::NotReady(text) => text,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_third_that_is_refused_is_degraded_and_all_of_it_not_ready() {
+        assert_eq!(WELL.condition(), Condition::Ready);
+        let recent = Checks { asked: 300, refused: 100 };
+        let third = Findings { recent, reason: Some(Unknown::Rejected), ..WELL };
+        let text = degraded(&third);
+        assert!(text.starts_with("33% of the checks of the last 10 s (100 of 300) got no verdict"), "{text}");
+        assert!(text.ends_with("Start the server that is down, or give the full one more memory"), "{text}");
+        let all = Findings { recent: Checks { asked: 9, refused: 9 }, ..third };
+        assert!(not_ready(&all).starts_with("none of the last 9 checks got a verdict"));
+        let one = Findings { recent: Checks { asked: 300, refused: 1 }, ..third };
+        assert_eq!(one.condition(), Condition::Ready, "one in 300 is no state");
+    }
+
+    #[test]
+    fn without_traffic_the_canaries_tell() {
+        let idle = Findings { recent: Checks::default(), round: Round { asked: 128, unclear: 43 }, ..WELL };
+        let text = degraded(&idle);
+        assert!(text.starts_with("43 of 128 canaries cannot be read, so about 33% of the checks"), "{text}");
+    }
+
+    #[test]
+    fn lost_records_are_degraded_and_those_of_every_key_under_refuse_not_ready() {
+        let one = Findings { lost: 1, ..WELL };
+        assert!(degraded(&one).starts_with("records of 1 token key were lost, so spent tokens may be"));
+        let refuse = LossPolicy::Refuse;
+        let refused_for = Some(Unknown::RecordsLost);
+        let some = Findings { lost: 1, on_loss: refuse, refused_keys: 1, refused_for, ..WELL };
+        assert!(degraded(&some).contains("their tokens are refused with 503"));
+        let all = Findings { lost: 2, refused_keys: 2, ..some };
+        assert!(not_ready(&all).starts_with("records of 2 token keys were lost, of every one in use"));
+    }
+
+    #[test]
+    fn a_store_that_refuses_says_how_to_end_that() {
+        let full = Findings { ready: Err(Unknown::DiskFull), ..WELL };
+        let text = not_ready(&full);
+        assert!(text.contains("no room left") && text.contains("Free disk space"), "{text}");
+    }
+
+    #[test]
+    fn what_was_longer_ago_than_the_samples_does_not_count() {
+        let mut recent = Recent::default();
+        assert_eq!(recent.tick(Checks { asked: 5, refused: 5 }), Checks::default());
+        assert_eq!(recent.tick(Checks { asked: 15, refused: 8 }), Checks { asked: 10, refused: 3 });
+        for _ in 0..SAMPLES {
+            recent.tick(Checks { asked: 15, refused: 8 });
+        }
+        assert_eq!(recent.tick(Checks { asked: 15, refused: 8 }), Checks::default());
+    }
+}

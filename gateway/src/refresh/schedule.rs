@@ -1,0 +1,189 @@
+//! When the directory is asked next: as often as the operator and the issuer say, whenever a known key comes or goes, and
+//! soon after a token of a key that is not known.
+
+use postern_token::UnixSeconds;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The first wait after a failed fetch; it doubles up to the poll interval.
+const FIRST_RETRY: Duration = Duration::from_millis(250);
+/// The shortest wait after a fetch that succeeded, whatever the answer's max-age.
+const LEAST: Duration = Duration::from_secs(1);
+/// The shortest time between two fetches for tokens of unknown keys: anyone can send those.
+const UNKNOWN_EVERY: Duration = Duration::from_secs(3);
+/// A wall clock that moved this much against the other one was set, or the machine slept: both want a fresh look.
+const STEP: Duration = Duration::from_secs(5);
+/// Never, in terms of a clock that must not overflow.
+const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+pub(super) struct Schedule {
+    poll: Duration,
+    /// A file is read once, and again only when the operator says so.
+    is_polled: bool,
+    next: Instant,
+    retry: Duration,
+    asked: Option<Instant>,
+    /// When a known key comes into use or retires next.
+    change: Option<UnixSeconds>,
+    soon: bool,
+    /// Both clocks, when they were looked at last.
+    seen: Option<(Instant, UnixSeconds)>,
+}
+
+impl Schedule {
+    pub(super) fn new(poll: Duration, is_polled: bool) -> Self {
+        Self {
+            poll,
+            is_polled,
+            next: Instant::now(),
+            retry: FIRST_RETRY,
+            asked: None,
+            change: None,
+            soon: false,
+            seen: None,
+        }
+    }
+
+    pub(super) fn next(&self) -> Instant {
+        self.next
+    }
+
+    pub(super) fn is_soon(&self) -> bool {
+        self.soon
+    }
+
+    pub(super) fn now(&mut self) {
+        self.next = Instant::now();
+    }
+
+    /// There was a token of an unknown key: the directory may have changed.
+    pub(super) fn soon(&mut self) {
+        if self.is_polled {
+            let now = Instant::now();
+            let earliest = self.asked.map_or(now, |asked| asked + UNKNOWN_EVERY);
+            self.next = self.next.min(earliest.max(now));
+            self.soon = true;
+        }
+    }
+
+    pub(super) fn asked(&mut self, now: Instant) {
+        self.asked = Some(now);
+        self.soon = false;
+    }
+
+    /// The directory answered; a copy of it may be kept for `max_age`.
+    pub(super) fn succeeded(
+        &mut self,
+        now: Instant,
+        wall: UnixSeconds,
+        max_age: Option<Duration>,
+        change: Option<UnixSeconds>,
+    ) {
+        self.retry = FIRST_RETRY;
+        if !self.is_polled {
+            (self.next, self.change) = (now + NEVER, None);
+            return;
+        }
+        let wait = max_age.map_or(self.poll, |age| self.poll.min(age.max(LEAST)));
+        self.until(now + wait, now, wall, change);
+    }
+
+    pub(super) fn failed(&mut self, now: Instant, wall: UnixSeconds, change: Option<UnixSeconds>) {
+        let wait = self.retry.min(self.poll);
+        self.retry = wait * 2;
+        self.until(now + wait, now, wall, change);
+    }
+
+    fn until(&mut self, next: Instant, now: Instant, wall: UnixSeconds, change: Option<UnixSeconds>) {
+        let turn = change.map(|change| now + wall.until(change).min(NEVER));
+        (self.next, self.change) = (turn.map_or(next, |turn| next.min(turn)), change);
+    }
+
+    /// The wall clock may be set, and the other one stands still while the machine sleeps.
+    pub(super) fn look_at_the_clock(&mut self, now: Instant, wall: UnixSeconds) {
+        let before = self.seen.replace((now, wall));
+        let stepped = before.is_some_and(|(then, wall_then)| {
+            let (passed, wall_passed) = (now - then, wall_then.until(wall));
+            wall < wall_then || wall_passed.abs_diff(passed) > STEP
+        });
+        if self.is_polled && (stepped || self.change.is_some_and(|change| wall >= change)) {
+            (self.next, self.change) = (self.next.min(now), None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLL: Duration = Duration::from_secs(300);
+    const WALL: UnixSeconds = UnixSeconds(1_000_000);
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn fetched(max_age: Option<Duration>, change: Option<UnixSeconds>) -> (Schedule, Instant) {
+        let (mut schedule, now) = (Schedule::new(POLL, true), Instant::now());
+        schedule.asked(now);
+        schedule.succeeded(now, WALL, max_age, change);
+        (schedule, now)
+    }
+
+    #[tokio::test]
+    async fn the_shorter_of_poll_and_max_age_counts_and_a_change_of_keys_before_both() {
+        for (max_age, change, wait) in [
+            (None, None, 300),
+            (Some(secs(3600)), None, 300),
+            (Some(secs(20)), None, 20),
+            (Some(secs(0)), None, 1),
+            (Some(secs(20)), Some(UnixSeconds(WALL.0 + 7)), 7),
+            (None, Some(UnixSeconds(WALL.0 + 7_000)), 300),
+            (None, Some(UnixSeconds::MAX), 300),
+        ] {
+            let (schedule, now) = fetched(max_age, change);
+            assert_eq!(schedule.next() - now, secs(wait), "{max_age:?} {change:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn unknown_keys_make_it_ask_soon_and_no_more_often_than_every_few_seconds() {
+        let (mut schedule, now) = fetched(None, None);
+        assert!(!schedule.is_soon());
+        for _ in 0..1000 {
+            schedule.soon();
+        }
+        assert_eq!(schedule.next(), now + UNKNOWN_EVERY);
+        assert!(schedule.is_soon());
+        let mut file = Schedule::new(POLL, false);
+        file.succeeded(now, WALL, None, None);
+        file.soon();
+        assert!(file.next() > now + POLL, "a file is not read again for it");
+    }
+
+    #[tokio::test]
+    async fn failures_are_tried_again_ever_more_slowly() {
+        let (mut schedule, now) = fetched(None, None);
+        let waits = (0..15).map(|_| {
+            schedule.failed(now, WALL, None);
+            schedule.next() - now
+        });
+        let waits: Vec<Duration> = waits.collect();
+        assert_eq!((waits[0], waits[1]), (FIRST_RETRY, FIRST_RETRY * 2));
+        assert_eq!(waits[14], POLL);
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_was_set_and_a_machine_that_slept_make_it_ask_at_once() {
+        for (wall, asks) in [(1, false), (4, false), (3_600, true)] {
+            let (mut schedule, now) = fetched(None, None);
+            schedule.look_at_the_clock(now, WALL);
+            schedule.look_at_the_clock(now + secs(1), UnixSeconds(WALL.0 + wall));
+            assert_eq!(schedule.next() <= now + secs(1), asks, "{wall}");
+        }
+        let (mut schedule, now) = fetched(None, None);
+        schedule.look_at_the_clock(now, WALL);
+        schedule.look_at_the_clock(now + secs(1), UnixSeconds(WALL.0 - 3_600));
+        assert!(schedule.next() <= now + secs(1), "set back");
+    }
+}

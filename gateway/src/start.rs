@@ -1,0 +1,176 @@
+//! From bound sockets to the first client: a gateway that cannot serve yet is better not reached, for a client that the
+//! kernel refuses tries again or elsewhere, and one that is answered 503 tells its user.
+
+use crate::accept::Sockets;
+use crate::health::Served;
+use postern_service::admin::{Gate, Readiness};
+use postern_service::drain::Shutdown;
+use std::future::pending;
+use std::io;
+use std::net::TcpListener;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+
+/// What is left to do before clients are taken.
+pub(crate) struct Start {
+    pub(crate) sockets: Sockets,
+    /// Whether keys and store can serve.
+    pub(crate) served: [Served; 2],
+    pub(crate) patience: Duration,
+    pub(crate) gate: Gate,
+    pub(crate) readiness: Readiness,
+    pub(crate) shutdown: Shutdown,
+    /// True as soon as clients are taken.
+    pub(crate) listening: watch::Sender<bool>,
+}
+
+impl Start {
+    /// Waits until the gateway can serve, for `patience` at most, and listens: a listener for each of `workers`. Without
+    /// patience it listens already. Does nothing more when a drain begins before. Returns only when listening fails.
+    pub(crate) async fn run(mut self, workers: Vec<oneshot::Sender<TcpListener>>) -> io::Error {
+        let Some(ready) = self.wait().await else {
+            drop(workers); // they need not wait for a listener any more
+            return pending().await;
+        };
+        let address = self.sockets.address();
+        if let Err(error) = self.sockets.listen() {
+            return io::Error::other(error);
+        }
+        // A worker that is gone has drained.
+        workers
+            .into_iter()
+            .zip(self.sockets.into_listeners())
+            .for_each(|(worker, listener)| _ = worker.send(listener));
+        self.gate.set_ready();
+        self.listening.send_replace(true);
+        if ready {
+            tracing::info!("the gateway takes clients on {address}");
+        } else {
+            let missing = self.readiness.reasons().join("; ");
+            tracing::warn!(
+                "the gateway takes clients on {address} although it cannot serve them, for it has waited long enough \
+                 (listen.patience); they are answered 503. {missing}"
+            );
+        }
+        pending().await
+    }
+
+    /// Whether it can serve before its patience is at an end; none when a drain begins before.
+    async fn wait(&mut self) -> Option<bool> {
+        if self.patience.is_zero() {
+            return Some(true);
+        }
+        self.gate.set_not_ready("the gateway takes no clients before its keys and its store can serve them");
+        tokio::select! {
+            ready = timeout(self.patience, both(&mut self.served)) => Some(ready.is_ok()),
+            () = self.shutdown.draining() => None,
+        }
+    }
+}
+
+/// Returns when both are served at once.
+async fn both(served: &mut [Served; 2]) {
+    while !served.iter().all(|each| *each.borrow()) {
+        for each in &mut *served {
+            if each.wait_for(|served| *served).await.is_err() {
+                return pending().await; // the upkeep has ended, and the gateway with it
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{SocketAddr, TcpStream};
+
+    const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+    struct Started {
+        address: SocketAddr,
+        keys: watch::Sender<bool>,
+        store: watch::Sender<bool>,
+        shutdown: Shutdown,
+        listening: watch::Receiver<bool>,
+        readiness: Readiness,
+        task: tokio::task::JoinHandle<io::Error>,
+        _workers: Vec<oneshot::Receiver<TcpListener>>,
+    }
+
+    fn start(address: SocketAddr, patience: Duration) -> Started {
+        let ((keys, keys_served), (store, store_served)) = (watch::channel(false), watch::channel(false));
+        let (listening, seen) = watch::channel(false);
+        let (shutdown, readiness) = (Shutdown::new(), Readiness::new());
+        let sockets = Sockets::bind(address, 2).unwrap();
+        let address = sockets.address();
+        let start = Start {
+            sockets,
+            served: [keys_served, store_served],
+            patience,
+            gate: readiness.gate("listen"),
+            readiness: readiness.clone(),
+            shutdown: shutdown.clone(),
+            listening,
+        };
+        let (give, workers): (Vec<_>, _) = (0..2).map(|_| oneshot::channel()).unzip();
+        let task = tokio::spawn(start.run(give));
+        Started { address, keys, store, shutdown, listening: seen, readiness, task, _workers: workers }
+    }
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[tokio::test]
+    async fn clients_are_refused_by_the_kernel_until_keys_and_store_can_serve() {
+        let mut started = start(LOOPBACK, LONG);
+        for (keys, store) in [(true, false), (false, true)] {
+            started.keys.send_replace(keys);
+            started.store.send_replace(store);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let error = TcpStream::connect(started.address).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+            assert_eq!(started.readiness.reasons().len(), 1);
+        }
+        started.keys.send_replace(true);
+        started.listening.wait_for(|listening| *listening).await.unwrap();
+        TcpStream::connect(started.address).unwrap();
+        assert_eq!(started.readiness.reasons(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn after_its_patience_it_takes_clients_all_the_same() {
+        let mut started = start(LOOPBACK, Duration::from_millis(50));
+        started.listening.wait_for(|listening| *listening).await.unwrap();
+        TcpStream::connect(started.address).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_drain_ends_the_wait_and_nothing_listens_after_it() {
+        let started = start(LOOPBACK, Duration::from_millis(50));
+        started.shutdown.drain();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(TcpStream::connect(started.address).is_err() && !started.task.is_finished());
+    }
+
+    #[tokio::test]
+    async fn of_two_that_wait_for_one_port_the_second_fails() {
+        let first = start(LOOPBACK, LONG);
+        let second = start(first.address, LONG);
+        for started in [&first, &second] {
+            started.keys.send_replace(true);
+            started.store.send_replace(true);
+        }
+        let mut tasks = [first.task, second.task].into_iter().collect::<Vec<_>>();
+        while tasks.iter().all(|task| !task.is_finished()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(tasks.iter().filter(|task| task.is_finished()).count(), 1, "one of the two has the port");
+        let failed = tasks.swap_remove(tasks.iter().position(|task| task.is_finished()).unwrap());
+        let error = failed.await.unwrap().to_string();
+        assert!(
+            error.contains("cannot open the gateway on") && error.contains("another program listens"),
+            "{error}"
+        );
+    }
+}

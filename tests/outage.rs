@@ -1,0 +1,333 @@
+//! What a gateway's clients and its operator see while something is missing: room on the disk, servers of the shared
+//! memory, the issuer, the right time. One real binary, real servers.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use postern_service::exit;
+use std::io::Write;
+use std::net::TcpStream as StdStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::admin::{self, Metrics};
+use support::daemon::{Daemon, gateway_config, issuer_config};
+use support::memcached::Memcached;
+use support::process::{Postern, command};
+use support::proxy::{self, Response};
+use support::router::Router;
+use support::tokens::mint;
+use support::{eventually, target};
+use tempfile::TempDir;
+
+/// The answer to a CONNECT with this token, its body too where it is refused.
+async fn present(gateway: &Daemon, target: &str, token: &str) -> Response {
+    let mut stream = proxy::dial(gateway.address).await.unwrap();
+    let head = proxy::connect(&mut stream, target, Some(token)).await.unwrap();
+    let length = head.value("content-length").map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; if head.status == 200 { 0 } else { length }];
+    tokio::io::AsyncReadExt::read_exact(&mut stream, &mut body).await.unwrap();
+    Response { status: head.status, head, body: String::from_utf8(body).unwrap() }
+}
+
+/// Waits until `/readyz` has this status and says this.
+async fn readyz(gateway: &Daemon, status: u16, says: &[&str]) -> String {
+    let what = format!("/readyz is {status} and says {says:?}");
+    eventually(&what, || async {
+        let (found, body) = admin::get(gateway.admin, "/readyz").await?;
+        (found == status && says.iter().all(|part| body.contains(part))).then_some(body)
+    })
+    .await
+}
+
+fn unread(response: &Response) -> bool {
+    response.status == 503 && response.body.ends_with("No token was read, so none is lost.\n")
+}
+
+/// A gateway of the real binary, started by another program.
+fn started_by(program: Command, config: &Path) -> Daemon {
+    let mut wrapped = command(["gateway".as_ref(), "--config".as_ref(), config.as_os_str()]);
+    let plain = std::mem::replace(&mut wrapped, program);
+    wrapped.arg(plain.get_program()).args(plain.get_args());
+    plain.get_envs().for_each(|(name, _)| _ = wrapped.env_remove(name));
+    wrapped.stdin(std::process::Stdio::null());
+    wrapped.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let process = Postern::start(wrapped);
+    let address = process.says_address("the gateway listens on ");
+    let admin = process.says_address("the admin page listens on ");
+    Daemon { process, address, admin }
+}
+
+/// Fills a filesystem to the last byte.
+fn fill(path: &Path) {
+    let mut file = std::fs::File::create(path).unwrap();
+    for size in [4096, 1] {
+        let block = vec![1; size];
+        while file.write_all(&block).is_ok() {}
+    }
+}
+
+/// A disk of half a megabyte, in a mount namespace of the gateway's own, which ends with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_costs_one_token_and_one_line_and_ends_by_itself() {
+    let (home, echo) = (TempDir::new().unwrap(), target::echo().await.to_string());
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let data = home.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let (old, new) = (format!("{:?}", home.path().join("spent")), format!("{:?}", data.join("spent")));
+    std::fs::write(&config, text.replace(&old, &new)).unwrap();
+    let mut program = Command::new("unshare");
+    program.args([
+        "--mount",
+        "--map-root-user",
+        "sh",
+        "-c",
+        "mount -t tmpfs -o size=512k,mode=700 none \"$0\" && exec \"$@\"",
+    ]);
+    program.arg(&data);
+    let gateway = started_by(program, &config);
+    readyz(&gateway, 200, &[]).await;
+    let inside =
+        PathBuf::from(format!("/proc/{}/root{}", gateway.process.id(), data.join("filler").display()));
+    let tokens = mint(&issuer.http(), &gateway.http(), 300);
+    let mut tokens = tokens.iter();
+
+    // The first record of the key needs a file, and there is no room for one.
+    fill(&inside);
+    let lost = present(&gateway, &echo, tokens.next().unwrap()).await;
+    assert!(lost.status == 503 && lost.body.contains("no room left"), "{lost:?}");
+    readyz(&gateway, 503, &["store: ", "no room left", "Free disk space"]).await;
+    let kept: Vec<&String> = tokens.by_ref().take(20).collect();
+    for token in &kept {
+        let refused = present(&gateway, &echo, token).await;
+        assert!(unread(&refused), "{refused:?}");
+        assert_eq!(refused.head.value("retry-after"), Some("1"));
+    }
+    std::fs::remove_file(&inside).unwrap();
+    readyz(&gateway, 200, &[]).await;
+    for token in kept {
+        assert_eq!(present(&gateway, &echo, token).await.status, 200);
+    }
+
+    // The last block of the file has room for some records more, and the disk has none for another block.
+    fill(&inside);
+    let mut spent = 0;
+    while present(&gateway, &echo, tokens.next().unwrap()).await.status == 200 {
+        spent += 1;
+    }
+    println!("{spent} records went into the last block");
+    readyz(&gateway, 503, &["no room left"]).await;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(2500) {
+        let (status, body) = admin::get(gateway.admin, "/readyz").await.unwrap();
+        assert_eq!(status, 503, "a trial found room where there is none for a block: {body}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    std::fs::remove_file(&inside).unwrap();
+    readyz(&gateway, 200, &[]).await;
+    assert_eq!(present(&gateway, &echo, tokens.next().unwrap()).await.status, 200);
+    let metrics = Metrics::of(gateway.admin).await;
+    assert_eq!((metrics.requests("store_unknown"), metrics.requests("store_down")), (2, 20));
+    let ended = gateway.process.terminate();
+    ended.assert_stopped();
+    let errors = ended.stderr.lines().filter(|line| line.contains("ERROR")).count();
+    assert_eq!(errors, 1, "{}", ended.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_server_behind_a_router_is_told_with_the_share_that_it_costs() {
+    let (home, echo) = (TempDir::new().unwrap(), target::echo().await.to_string());
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let mut servers = [(); 3].map(|()| Memcached::start());
+    let router = Router::twemproxy(home.path(), &servers);
+    let memory =
+        format!("[store.memcached]\naddresses = [\"127.0.0.1:{}\"]\ntimeout = \"1s\"\n", router.port());
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", &memory);
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("[store]\n", "[store]\nkind = \"memcached\"\n")).unwrap();
+    let gateway = Daemon::ready("gateway", &config).await;
+    let tokens = mint(&issuer.http(), &gateway.http(), 130);
+    let mut tokens = tokens.iter();
+    assert_eq!(present(&gateway, &echo, tokens.next().unwrap()).await.status, 200);
+
+    servers[0].kill();
+    let idle = readyz(&gateway, 200, &["degraded: store: ", "canaries cannot be read, so about"]).await;
+    println!("{idle}");
+    let mut refused = 0;
+    for token in tokens.by_ref().take(60) {
+        refused += u32::from(present(&gateway, &echo, token).await.status == 503);
+    }
+    assert!((5..45).contains(&refused), "{refused} of 60");
+    let busy =
+        readyz(&gateway, 200, &["degraded: store: ", "of the checks of the last 10 s", "Start the server"])
+            .await;
+    println!("{busy}");
+
+    servers[1].kill();
+    servers[2].kill();
+    readyz(&gateway, 503, &["store: "]).await;
+    let kept: Vec<&String> = tokens.take(20).collect();
+    for token in &kept {
+        let refused = present(&gateway, &echo, token).await;
+        assert!(unread(&refused), "{refused:?}");
+    }
+    servers.iter_mut().for_each(Memcached::launch);
+    readyz(&gateway, 200, &[]).await;
+    for token in kept {
+        assert_eq!(present(&gateway, &echo, token).await.status, 200);
+    }
+    assert!(gateway.process.terminate().stderr.contains("degraded: store: "));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_cannot_serve_yet_takes_no_clients_and_its_drain_waits_for_nothing() {
+    let home = TempDir::new().unwrap();
+    let nobody = support::memcached::free_port();
+    let issuer = format!("http://127.0.0.1:{nobody}");
+    let config = gateway_config(home.path(), &issuer, "", "1s", "");
+    let gateway = Daemon::start("gateway", &config);
+    readyz(&gateway, 503, &["keys: ", "listen: the gateway takes no clients before"]).await;
+    let refused = StdStream::connect(gateway.address).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    let began = Instant::now();
+    gateway.process.terminate().assert_stopped();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+
+    // After its patience it takes them, and says why they are refused.
+    let impatient =
+        std::fs::read_to_string(&config).unwrap().replace("[listen]\n", "[listen]\npatience = \"1s\"\n");
+    std::fs::write(&config, impatient).unwrap();
+    let gateway = Daemon::start("gateway", &config);
+    gateway.process.says("why", |_, stderr| {
+        let line = stderr.lines().find(|line| line.contains("although it cannot serve them"))?;
+        (line.contains("keys: ") && line.contains("cannot be fetched")).then_some(())
+    });
+    let mut stream = proxy::dial(gateway.address).await.unwrap();
+    let head = proxy::connect(&mut stream, "a.example:443", None).await.unwrap();
+    assert_eq!(head.status, 503);
+    // Its port is taken from the start on.
+    let taken = std::fs::read_to_string(&config).unwrap();
+    let other = home.path().join("other.toml");
+    let address = format!("address = \"{}\"", gateway.address);
+    std::fs::write(
+        &other,
+        taken.replacen("address = \"127.0.0.1:0\"", &address, 1).replace("/spent", "/other"),
+    )
+    .unwrap();
+    let ended = support::process::run(["gateway".as_ref(), "--config".as_ref(), other.as_os_str()]);
+    assert_eq!(ended.code, Some(i32::from(exit::RUNTIME)), "{ended:#?}");
+    assert!(ended.stderr.contains("another program listens there"), "{ended:#?}");
+    gateway.process.terminate().assert_stopped();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_does_not_need_the_issuer() {
+    let (home, echo) = (TempDir::new().unwrap(), target::echo().await.to_string());
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let gateway = Daemon::ready("gateway", &config).await;
+    let tokens = mint(&issuer.http(), &gateway.http(), 2);
+    gateway.process.terminate().assert_stopped();
+    issuer.process.terminate().assert_stopped();
+    let saved = home.path().join("issuer-keys.json");
+    let gateway = Daemon::ready("gateway", &config).await;
+    assert_eq!(present(&gateway, &echo, &tokens[0]).await.status, 200);
+    let ended = gateway.process.terminate();
+    assert!(
+        ended.stderr.contains("1 token key of the last run")
+            && ended.stderr.contains("the known keys stay in use"),
+        "{}",
+        ended.stderr
+    );
+    std::fs::write(&saved, "{ half a fi").unwrap();
+    let gateway = Daemon::start("gateway", &config);
+    readyz(&gateway, 503, &["keys: "]).await;
+    let ended = gateway.process.terminate();
+    assert!(
+        ended.stderr.contains("it is damaged") && !ended.stderr.contains("known keys stay in use"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clocks_that_differ_are_told_with_by_how_much() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    // The library itself: the program would stand between this test's signals and the gateway.
+    let preloaded = Command::new("faketime").args(["-f", "+0", "sh", "-c", "echo $LD_PRELOAD"]).output();
+    let preloaded = preloaded.expect("faketime is installed (apt-get install faketime)");
+    let library = String::from_utf8(preloaded.stdout).unwrap().trim().to_owned();
+    for (offset, status, says) in [
+        ("-1h", 503, ["1 token key of the issuer: none is in use yet", "60 min behind the issuer's"]),
+        ("+60d", 503, ["1 token key of the issuer: all have retired", "60 days ahead of the issuer's"]),
+        ("+5m", 200, ["degraded: keys: ", "5 min ahead of the issuer's"]),
+    ] {
+        let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+        let mut program = Command::new("env");
+        program.args([format!("LD_PRELOAD={library}"), format!("FAKETIME={offset}")]);
+        program.arg("FAKETIME_DONT_FAKE_MONOTONIC=1");
+        let gateway = started_by(program, &config);
+        let body = readyz(&gateway, status, &says).await;
+        assert!(body.contains("NTP") && !body.contains("has to publish"), "{offset}: {body}");
+        let ended = gateway.process.terminate();
+        assert_eq!(ended.stderr.matches("WARN postern_gateway::clock: ").count(), 1, "{}", ended.stderr);
+        std::fs::remove_dir_all(home.path().join("spent")).unwrap();
+        std::fs::remove_file(home.path().join("issuer-keys.json")).unwrap();
+    }
+}
+
+/// A target that sends thirty lines of an answer without a length, slowly, and what curl makes of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_download_that_the_drain_cuts_is_an_error_to_curl() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", "[drain]\ndeadline = \"1s\"\n");
+    let slow = slow_lines().await;
+    for extra in [&["--proxytunnel"][..], &["--http1.0"]] {
+        let gateway = Daemon::ready("gateway", &config).await;
+        let token = &mint(&issuer.http(), &gateway.http(), 1)[0];
+        let out = home.path().join("out");
+        let mut curl = Command::new("curl");
+        curl.args([
+            "-sS",
+            "-N",
+            "-x",
+            &gateway.http(),
+            "--proxy-header",
+            &format!("Proxy-Authorization: {token}"),
+        ]);
+        curl.args(extra).arg("-o").arg(&out).arg(format!("http://{slow}/"));
+        let mut curl = curl.spawn().unwrap();
+        eventually("some lines", || async {
+            std::fs::read_to_string(&out).ok().filter(|text| text.contains("line 3\n"))
+        })
+        .await;
+        gateway.process.terminate().assert_stopped();
+        let ended = curl.wait().unwrap();
+        let lines = std::fs::read_to_string(&out).unwrap().lines().count();
+        assert!(!ended.success() && lines < 30, "{extra:?}: {lines} of 30 lines, {ended}");
+        std::fs::remove_file(&out).unwrap();
+    }
+}
+
+async fn slow_lines() -> std::net::SocketAddr {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").await;
+                for line in 0..30 {
+                    let _ = stream.write_all(format!("line {line}\n").as_bytes()).await;
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            });
+        }
+    });
+    address
+}
