@@ -184,8 +184,8 @@ async fn a_dead_server_behind_a_router_is_told_with_the_share_that_it_costs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_cannot_serve_yet_takes_no_clients_and_its_drain_waits_for_nothing() {
     let home = TempDir::new().unwrap();
-    let nobody = support::memcached::free_port();
-    let issuer = format!("http://127.0.0.1:{nobody}");
+    let absent = support::memcached::free_port();
+    let issuer = format!("http://127.0.0.1:{absent}");
     let config = gateway_config(home.path(), &issuer, "", "1s", "");
     let gateway = Daemon::start("gateway", &config);
     readyz(&gateway, 503, &["keys: ", "listen: the gateway takes no clients before"]).await;

@@ -91,7 +91,7 @@ where
             worker.core.recorder.turned_away(&refusal);
             shutdown.until_stopped(part(stream, &refusal)).await;
         }
-        // Whoever reads until the end must not take this for it. What came before is to arrive.
+        // A client that reads until the end must not take this for it. What came before is to arrive.
         Finished::Torn { stream } => {
             shutdown.until_stopped(reset::delivered(&stream, LINGER)).await;
             stream.reset();

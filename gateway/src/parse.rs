@@ -24,7 +24,7 @@ pub(crate) struct Presented {
 
 impl Presented {
     /// Reads a request's head. While nothing can be admitted (no key, or no store by `serving`), its token is not read: what
-    /// nobody looked at is not lost to the client.
+    /// was not looked at is not lost to the client.
     pub(crate) fn parse(
         head: &request::Parts,
         policy: &Policy,

@@ -28,7 +28,7 @@ impl Settings {
     }
 }
 
-/// Reads the configuration again whenever that is asked for, until the stop.
+/// Reads the configuration again on each request for it, until the stop.
 pub(crate) async fn run(mut reloader: Reloader<Config>, core: Arc<Core>) {
     let reloading = async {
         loop {

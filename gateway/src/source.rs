@@ -170,7 +170,7 @@ fn max_age(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds.saturating_sub(age(headers))))
 }
 
-/// When the answer came to whoever sent it on: made at Date, and kept by caches for Age.
+/// The issuer's present time: the answer was made at Date, and kept by caches for Age.
 fn date(headers: &HeaderMap) -> Option<UnixSeconds> {
     let date = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()?;
     let made = date.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs();

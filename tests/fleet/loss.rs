@@ -101,7 +101,7 @@ async fn all_notice(gateways: &[Daemon]) {
     for gateway in gateways {
         eventually("a gateway notices that records were lost", || async {
             let (_, page) = admin::get(gateway.admin, "/readyz").await?;
-            page.contains("degraded: store: records of 1 token keys were lost").then_some(())
+            page.contains("store: records of 1 token key were lost, of every one in use").then_some(())
         })
         .await;
     }

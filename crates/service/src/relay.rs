@@ -1,7 +1,7 @@
 //! Bytes both ways between two streams, with half-close and an idle limit, and without a buffer of its own.
 //!
 //! A direction that ends short (a side broke, or the relay is dropped in the middle) is passed on as a reset, never as an
-//! end: whoever reads half of something must see that it is half.
+//! end: the reader of half a file must see that it is half.
 //!
 //! Bytes are read into one buffer that all tunnels of a thread share and written on at once. Only what the writer did
 //! not take is kept, so an idle tunnel holds no buffer, and a busy one reads 64 KiB at a time.

@@ -36,7 +36,7 @@ impl Reset for TcpStream {
 
     fn is_delivered(&self) -> bool {
         use std::os::fd::AsFd;
-        // Where nobody can tell, the peer has had its time.
+        // Where the system cannot tell, it is not waited for.
         postern_tcp_info::tcp_info(self.as_fd())
             .map_or(true, |facts| facts.unacknowledged == 0 && facts.unsent == 0)
     }

@@ -209,9 +209,9 @@ async fn a_token_of_an_unknown_key_makes_the_gateway_ask_soon_and_a_flood_of_the
     assert!(refused > 0);
     // Keys that do not exist: two seconds of them are one question, or none.
     while issuer.asked.try_recv().is_ok() {}
-    let (nobody, began) = (Issuer::new(), Instant::now());
+    let (stranger, began) = (Issuer::new(), Instant::now());
     while began.elapsed() < Duration::from_secs(2) {
-        assert_eq!(ask(&gateway, &echo, &nobody).await.status, 407);
+        assert_eq!(ask(&gateway, &echo, &stranger).await.status, 407);
     }
     let mut asked = 0;
     while let Ok(etag) = issuer.asked.try_recv() {

@@ -146,7 +146,7 @@ async fn lost_records_are_told_and_their_key_can_be_retired() {
         let spent = connect(echo.address);
         Client::ask(gateway.address, &spent).await.assert_opened();
         server.restart();
-        // One of the keys is degraded; with the only one nobody is served.
+        // One of the keys is degraded; with the only one, every request is refused.
         let told = || {
             let (reasons, degraded) = (gateway.readiness.reasons(), gateway.readiness.degraded());
             match policy {

@@ -35,7 +35,7 @@ impl Room {
         self.state.lock().reason.map_or(Ok(()), Err)
     }
 
-    /// A write failed. True when nothing was known of it before: somebody has to try again from now on.
+    /// A write failed. True when nothing was known of it before: from now on it has to be tried again.
     pub(crate) fn failed(&self, reason: Unknown, error: &dyn std::fmt::Display) -> bool {
         let mut state = self.state.lock();
         state.reason = Some(reason);

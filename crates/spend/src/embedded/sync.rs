@@ -53,7 +53,7 @@ struct Shared {
 #[derive(Default)]
 struct Order {
     sync: bool,
-    /// Nothing can be written: from now on that is tried every so often.
+    /// Nothing can be written: from now on that is tried every second.
     retry: bool,
     stop: bool,
 }
