@@ -319,9 +319,12 @@ impl Gateways {
     /// Tells how the gateways are.
     fn tell(&self) {
         let outage = |endpoint: &Endpoint| endpoint.health.lock().outage().cloned();
-        let away: Vec<Outage> = self.list.iter().filter_map(outage).collect();
+        let serving = self.serving();
+        // Those after the one in use are not probed: what is known of them may be long past.
+        let preferred = self.list.iter().take(serving.unwrap_or(self.list.len()));
+        let away: Vec<Outage> = preferred.filter_map(outage).collect();
         let sentences = || away.iter().map(Outage::to_string).collect::<Vec<_>>().join("; ");
-        match (self.serving(), away.is_empty()) {
+        match (serving, away.is_empty()) {
             (Some(_), true) => self.gate.set_ready(),
             (Some(_), false) => {
                 self.gate.set_degraded(format!("another gateway of the list is used: {}", sentences()));

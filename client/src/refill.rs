@@ -150,7 +150,7 @@ impl Refill {
                 self.next_tidy = self.next_tidy.min(now + spoil); // and replaced as soon as they do
             }
             let demand = self.supply.demand();
-            self.report.tell(&demand, self.supply.skew());
+            self.report.tell(&demand, self.supply.skew(), self.low == 0);
             let is_needed = demand.has_doubts || self.count(&demand, shutdown.is_draining()) > 0;
             let until = match &demand.failure {
                 None if is_needed => return,

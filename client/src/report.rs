@@ -54,7 +54,8 @@ impl Report {
         }
     }
 
-    pub(crate) fn tell(&self, demand: &Demand, skew: Skew) {
+    /// `on_demand`: no token is kept ready, so an empty wallet is as it should be.
+    pub(crate) fn tell(&self, demand: &Demand, skew: Skew, on_demand: bool) {
         let is_stocked =
             demand.current.as_ref().is_some_and(|current| current.has_context || demand.level > 0);
         let failure = demand.failure.as_ref().filter(|failure| !failure.is_gateway);
@@ -74,6 +75,8 @@ impl Report {
             None if demand.current.is_none() => {
                 self.gate.set_not_ready("the gateway's challenge is not known yet")
             }
+            None if on_demand && skew.is_some() => self.gate.set_degraded(skew.to_string()),
+            None if on_demand => self.gate.set_ready(),
             None => self.gate.set_not_ready("the wallet is empty; tokens are being minted"),
         }
     }

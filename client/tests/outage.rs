@@ -193,3 +193,34 @@ async fn why_nothing_can_be_minted_reaches_the_log_the_readiness_and_the_program
     let reasons = agent.host.readiness.reasons().join("; ");
     assert!(reasons.contains("not one of this issuer's"), "{reasons}");
 }
+
+/// What is known of a gateway that is not in use may be long past: it is not probed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_whose_first_gateway_serves_is_ready_whatever_the_second_last_said() {
+    let (issuer, [first, second]) = two().await;
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(&first, &issuer, directory.path());
+    config.gateway.url = Urls::Several(vec![first.url(), second.url()]);
+    let agent = RunningAgent::start(config).await;
+    let target = echo().await.to_string();
+    assert_eq!(connect(agent.address, &target).await.status, 200);
+    for gateway in [&first, &second] {
+        gateway.set_mood(Mood::Unavailable);
+    }
+    assert_eq!(connect(agent.address, &target).await.status, 503);
+    let reasons = || agent.host.readiness.reasons().join("; ");
+    until("both are known to be away", || [&first, &second].iter().all(|one| reasons().contains(&one.url())))
+        .await;
+    first.set_mood(Mood::Well);
+    until("the first serves again", || reasons().is_empty()).await;
+    assert_eq!(agent.host.readiness.degraded(), Vec::<String>::new());
+    assert_eq!(connect(agent.address, &target).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_keeps_no_token_ready_is_ready_with_an_empty_wallet() {
+    let world = World::with(|config| config.wallet.low = 0).await;
+    until("it is ready", || world.agent.host.readiness.reasons().is_empty()).await;
+    assert_eq!(world.unspent(), 0);
+    assert_eq!(world.connect(&echo().await.to_string()).await.status, 200);
+}

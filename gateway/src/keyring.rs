@@ -58,6 +58,8 @@ impl Offer {
 #[derive(Default)]
 pub(crate) struct Keyring {
     keys: KeySet,
+    /// Those that the directory no longer lists: their tokens are good for a while, and nobody gets new ones.
+    dropped: Vec<TokenKeyId>,
 }
 
 /// How the directory's keys are given a time when it does not say one.
@@ -97,7 +99,7 @@ pub(crate) enum Outlook {
 impl Keyring {
     /// A ring of these.
     pub(crate) fn of(keys: Vec<TrustedKey>) -> Self {
-        Self { keys: KeySet::new(keys) }
+        Self { keys: KeySet::new(keys), dropped: Vec::new() }
     }
 
     /// The keys of `directory`, and those of `self` that it dropped, for as long as they are still good. A key that
@@ -130,19 +132,22 @@ impl Keyring {
             }
             (_, None) => {}
         }
-        let dropped = self.keys.iter().filter_map(|known| {
+        let listed: Vec<TokenKeyId> = fresh.iter().map(|key| key.key.id()).collect();
+        let left = self.keys.iter().filter_map(|known| {
             let not_after = known.window.not_after.min(now.saturating_add(lifetimes.removed));
             let window = Window { not_after, ..known.window };
             (now < not_after).then(|| TrustedKey { key: Arc::clone(&known.key), window })
         });
-        Ok(Self { keys: KeySet::new(fresh.into_iter().chain(dropped)) })
+        let keys = KeySet::new(fresh.into_iter().chain(left));
+        let dropped = keys.iter().map(|key| key.key.id()).filter(|id| !listed.contains(id)).collect();
+        Ok(Self { keys, dropped })
     }
 
     /// These keys without some of them, whose tokens are not taken any more.
     pub(crate) fn without(&self, lost: &[TokenKeyId]) -> Self {
         let kept = self.keys.iter().filter(|known| !lost.contains(&known.key.id()));
         let copy = |known: &TrustedKey| TrustedKey { key: Arc::clone(&known.key), window: known.window };
-        Self { keys: KeySet::new(kept.map(copy)) }
+        Self { keys: KeySet::new(kept.map(copy)), dropped: self.dropped.clone() }
     }
 
     /// A key with its window. What the directory says counts; a key it says nothing about keeps the window it was
@@ -170,11 +175,22 @@ impl Keyring {
 
     /// What a client without a good token is offered; `None` while there is no key to offer.
     pub(crate) fn challenge(&self, offer: &Offer, now: UnixSeconds) -> Option<HeaderValue> {
-        let key = self.keys.newest(now)?;
+        let key = self.asked_for(now)?;
         // From then on the issuer signs with the next one, and soon no more with this one.
-        let successor = self.keys.iter().map(|known| known.window.not_before).filter(|begins| *begins > now);
+        let successor = self.listed().map(|known| known.window.not_before).filter(|begins| *begins > now);
         let until = successor.fold(key.window.not_after, UnixSeconds::min);
         offer.header(key, now, until)
+    }
+
+    /// The key that clients are to get tokens of: the newest in use that the issuer still lists, for it signs with no other.
+    /// A key that was taken back may be the newer one.
+    fn asked_for(&self, now: UnixSeconds) -> Option<&TrustedKey> {
+        let newest = self.listed().find(|known| known.window.contains(now));
+        newest.or_else(|| self.keys.newest(now))
+    }
+
+    fn listed(&self) -> impl Iterator<Item = &TrustedKey> {
+        self.keys.iter().filter(|known| !self.dropped.contains(&known.key.id()))
     }
 
     /// How things stand with the keys at `now`.
@@ -220,7 +236,7 @@ impl Keyring {
 
     /// Every key that is known and has not retired, for people and metrics.
     pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
-        let newest = self.keys.newest(now).map(|key| key.key.id());
+        let newest = self.asked_for(now).map(|key| key.key.id());
         let known = self.keys.iter().filter(|known| now < known.window.not_after);
         let view = |known: &TrustedKey| {
             let (id, Window { not_before, not_after }) = (known.key.id(), known.window);
@@ -344,6 +360,29 @@ mod tests {
         assert_eq!(outlook(150), Outlook::Usable);
         assert_eq!(outlook(250), Outlook::Upcoming { known: 2, first: UnixSeconds(300) });
         assert_eq!(outlook(400), Outlook::Retired { known: 2, last: UnixSeconds(400) });
+    }
+
+    /// An issuer that rotated now, or went back to a copy: its key may be older than the one that it took back.
+    #[test]
+    fn a_key_that_was_taken_back_is_not_asked_for_however_new_it_is() {
+        let ((_, old), (_, new), (_, next)) =
+            (entry(Some(40), Some(5000)), entry(Some(100), Some(5000)), entry(Some(205), Some(5000)));
+        let update =
+            |ring: &Keyring, entries, now| ring.updated(&directory(entries), LIFETIMES, UnixSeconds(now));
+        let before = update(&Keyring::default(), vec![new.clone(), next.clone()], 150).unwrap();
+        let after = update(&before, vec![old.clone()], 200).unwrap();
+        let asked = |ring: &Keyring, now| {
+            let value = ring.challenge(&offer("proxy.example").unwrap(), UnixSeconds(now)).unwrap();
+            Challenge::parse_all(value.as_bytes()).unwrap().remove(0)
+        };
+        assert_eq!(asked(&before, 200).token_key, Some(new.key_bytes().unwrap()));
+        // Neither the one that was newer nor the one that would have come next.
+        for now in [200, 206] {
+            assert_eq!(asked(&after, now).token_key, Some(old.key_bytes().unwrap()), "at {now}");
+            assert_eq!(asked(&after, now).max_age, Some(3600));
+        }
+        let newest = after.view(UnixSeconds(206)).into_iter().filter(|key| key.phase == KeyPhase::Newest);
+        assert_eq!(newest.count(), 1);
     }
 
     fn offer(origin: &str) -> Result<Offer, ChallengeError> {
