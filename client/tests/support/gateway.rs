@@ -40,7 +40,7 @@ pub enum Mood {
     Well,
     /// 503, as while the store is away.
     Unavailable,
-    /// Accepts connections and says nothing.
+    /// Accepts connections and says nothing until it is well again.
     Frozen,
     /// Closes connections without an answer.
     Closing,
@@ -174,15 +174,18 @@ impl Gateway {
     async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let Some((head, early)) = read_head(&mut stream).await else { return };
         let token = self.record(&head);
+        // As a process that is stopped and goes on: what came meanwhile is answered then.
+        while *self.mood.lock() == Mood::Frozen {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         let mood = *self.mood.lock();
         match mood {
-            Mood::Well => {}
+            Mood::Well | Mood::Frozen => {}
             Mood::Unavailable => {
                 let answer = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 17\r\n\r\nThe store is away";
                 let _ = stream.write_all(answer.as_bytes()).await;
                 return;
             }
-            Mood::Frozen => return std::future::pending().await,
             Mood::Closing => return,
         }
         if token.is_some()
