@@ -1,0 +1,39 @@
+//! A month in minutes: keys that live for seconds, and everything that happens to an installation in a month: rotations,
+//! restarts and kills of each daemon, outages of the store and of the issuer, full disks, reloads with good and with bad
+//! files, a forced rotation. Users see only the refusals that had to be; readiness agrees with what they get; and every
+//! token is accounted for: issued = spent + held + lost.
+//!
+//! What happens, and in which order, follows from one number, which is printed. The default is fixed.
+//!
+//! POSTERN_MONTH_SEED      another number, for another month
+//! POSTERN_MONTH_SECONDS   how long it goes on (100); every kind of event comes once in about 100 s
+//!
+//! Full disks are small file systems that the test mounts, so they need root; otherwise they are left out, and that is said.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(unreachable_pub, reason = "the modules of a test are its own")]
+
+#[path = "month/events.rs"]
+mod events;
+#[path = "month/life.rs"]
+mod life;
+#[path = "month/schedule.rs"]
+mod schedule;
+mod support;
+#[path = "month/tokens.rs"]
+mod tokens;
+#[path = "month/watch.rs"]
+mod watch;
+
+use life::Month;
+use schedule::Schedule;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_month_in_minutes_refuses_only_what_it_must_and_loses_no_token_unaccounted() {
+    let schedule = Schedule::of_the_environment();
+    println!("{schedule}");
+    let mut month = Month::begun(&schedule).await;
+    for event in &schedule.events {
+        month.live_through(event).await;
+    }
+    month.end().await;
+}

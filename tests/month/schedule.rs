@@ -1,0 +1,157 @@
+//! What happens in a month, drawn from one number.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+/// The month that everyone has.
+const SEED: u64 = 10;
+const SECONDS: u64 = 100;
+/// How long an event takes at least, recovery and a quiet time included.
+pub const EACH: Duration = Duration::from_secs(6);
+
+/// How a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// SIGTERM, and a drain.
+    Asked,
+    /// SIGKILL.
+    Killed,
+}
+
+/// A daemon: gateways and agents are counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Who {
+    Issuer,
+    Gateway(usize),
+    Agent(usize),
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    Restart(Who, End),
+    /// The procedure "rotate now".
+    RotateNow,
+    /// The memory answers nothing, and keeps its connections.
+    StoreFrozen(Duration),
+    /// Connections to the memory are cut and refused.
+    StoreUnreachable(Duration),
+    IssuerAway(Duration),
+    /// A gateway is restarted while the issuer is away.
+    RestartWithoutIssuer(usize),
+    WalletDiskFull(usize, Duration),
+    IssuerDiskFull(Duration),
+    /// SIGHUP with a changed file.
+    Reload(Who),
+    /// SIGHUP with a file that cannot be used.
+    BadReload(Who),
+}
+
+/// A month.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    pub seed: u64,
+    pub events: Vec<Event>,
+}
+
+impl Schedule {
+    pub fn of_the_environment() -> Self {
+        let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+        Self::drawn(number("POSTERN_MONTH_SEED", SEED), number("POSTERN_MONTH_SECONDS", SECONDS))
+    }
+
+    /// Every kind of event once, in an order of chance, again and again until the time is full.
+    pub fn drawn(seed: u64, seconds: u64) -> Self {
+        let mut chance = Chance { seed, drawn: 0 };
+        let mut events = Vec::new();
+        let number = usize::try_from(seconds / EACH.as_secs()).unwrap().max(1);
+        while events.len() < number {
+            let deck = chance.deck();
+            events.extend(chance.shuffled(deck));
+        }
+        events.truncate(number);
+        Self { seed, events }
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "POSTERN_MONTH_SEED={}, {} events:", self.seed, self.events.len())?;
+        self.events.iter().try_for_each(|event| writeln!(f, "  {event:?}"))
+    }
+}
+
+/// Numbers that follow from the seed and how many were drawn before.
+struct Chance {
+    seed: u64,
+    drawn: u64,
+}
+
+impl Chance {
+    fn below(&mut self, bound: usize) -> usize {
+        let mut hasher = DefaultHasher::new();
+        (self.seed, self.drawn).hash(&mut hasher);
+        self.drawn += 1;
+        usize::try_from(hasher.finish() % u64::try_from(bound).unwrap()).unwrap()
+    }
+
+    fn span(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(from + self.below(usize::try_from(to - from).unwrap()) as u64)
+    }
+
+    fn deck(&mut self) -> Vec<Event> {
+        let gateway = |chance: &mut Self| chance.below(super::life::GATEWAYS);
+        let agent = |chance: &mut Self| chance.below(super::life::AGENTS.len());
+        vec![
+            Event::Restart(Who::Issuer, End::Asked),
+            Event::Restart(Who::Issuer, End::Killed),
+            Event::Restart(Who::Gateway(gateway(self)), End::Asked),
+            Event::Restart(Who::Gateway(gateway(self)), End::Killed),
+            Event::Restart(Who::Agent(agent(self)), End::Asked),
+            Event::Restart(Who::Agent(agent(self)), End::Killed),
+            Event::RotateNow,
+            Event::StoreFrozen(self.span(2_000, 4_000)),
+            Event::StoreUnreachable(self.span(2_000, 4_000)),
+            Event::IssuerAway(self.span(2_000, 4_000)),
+            Event::RestartWithoutIssuer(gateway(self)),
+            Event::WalletDiskFull(agent(self), self.span(2_000, 4_000)),
+            Event::IssuerDiskFull(self.span(2_000, 4_000)),
+            Event::Reload(Who::Issuer),
+            Event::Reload(Who::Gateway(gateway(self))),
+            Event::BadReload(
+                [Who::Issuer, Who::Gateway(gateway(self)), Who::Agent(agent(self))][self.below(3)],
+            ),
+        ]
+    }
+
+    fn shuffled(&mut self, mut events: Vec<Event>) -> Vec<Event> {
+        for last in (1..events.len()).rev() {
+            events.swap(last, self.below(last + 1));
+        }
+        events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_number_is_one_month() {
+        assert_eq!(Schedule::drawn(7, 300), Schedule::drawn(7, 300));
+        assert_ne!(Schedule::drawn(7, 300), Schedule::drawn(8, 300));
+    }
+
+    #[test]
+    fn the_month_that_everyone_has_holds_every_kind_of_event() {
+        let kinds = |schedule: &Schedule| {
+            let name = |event: &Event| format!("{event:?}").split('(').next().unwrap().to_owned();
+            let mut kinds: Vec<_> = schedule.events.iter().map(name).collect();
+            kinds.sort();
+            kinds.dedup();
+            kinds
+        };
+        assert_eq!(kinds(&Schedule::drawn(SEED, SECONDS)), kinds(&Schedule::drawn(SEED, 1_000)));
+    }
+}

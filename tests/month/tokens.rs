@@ -1,0 +1,234 @@
+//! Where every token of an account went: issued = spent + held + lost.
+//!
+//! What was issued is the issuer's word (its counts of each account), what was spent the users' (every 200 they saw), what
+//! is held the wallet file's. The rest is lost, and the agent has to have said why. A kill leaves a process no time to
+//! count what it was doing: that many tokens, and no more, may be missing in what is said.
+
+use super::support::site::Site;
+use super::support::tokens::in_wallet;
+use super::support::unit::Unit;
+use super::support::users::Users;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+
+/// What an agent says became of its tokens.
+const FATES: &str = "postern_agent_tokens_total";
+/// The most tokens that an agent has signed at a time.
+pub fn at_a_time() -> i64 {
+    2 * std::thread::available_parallelism().map_or(1, usize::from) as i64
+}
+
+type Counts = BTreeMap<String, i64>;
+
+/// The sums over all processes that a daemon had.
+#[derive(Default)]
+pub struct Books {
+    /// By account: what the issuer's processes counted that have ended.
+    issued: Counts,
+    /// By account: what the file said when the present process began.
+    base: Counts,
+    /// Counts that kills of the issuer took with them: at most two seconds of them, as its documentation says.
+    pub forgotten: i64,
+    /// By agent, then by fate.
+    fates: BTreeMap<String, Counts>,
+    /// By agent: tokens whose fate nothing could count.
+    unknown: Counts,
+    /// What the gateways' processes admitted by their own count, and the most that each end of one left uncounted.
+    admitted: i64,
+    unseen: i64,
+}
+
+impl Books {
+    /// A process of the issuer ended as asked: its file has every count.
+    pub fn issuer_stopped(&mut self, site: &Site) {
+        for (account, used) in self.counted(site) {
+            *self.issued.entry(account).or_default() += used;
+        }
+        self.base = usage(site);
+    }
+
+    /// One was killed, having signed `signed` tokens in its life.
+    pub fn issuer_killed(&mut self, site: &Site, signed: i64) {
+        let written: i64 = self.counted(site).values().sum();
+        self.forgotten += signed - written;
+        self.issuer_stopped(site);
+        for agent in &site.agents {
+            self.may_miss(&agent.name, at_a_time());
+        }
+    }
+
+    fn counted(&self, site: &Site) -> Counts {
+        let since = |(account, used): (String, i64)| {
+            let before = self.base.get(&account).copied().unwrap_or(0);
+            (account, used - before)
+        };
+        usage(site).into_iter().map(since).collect()
+    }
+
+    /// Adds what a process of an agent says at its end.
+    pub async fn agent_says(&mut self, agent: &Unit) {
+        let Some(samples) = agent.metrics().await else { return };
+        for (labels, count) in samples.of(FATES) {
+            let own = self.fates.entry(agent.name.clone()).or_default();
+            *own.entry(labels.to_owned()).or_default() += i64::try_from(count).unwrap();
+        }
+    }
+
+    /// Adds what a process of a gateway says at its end; `unseen` requests may come between that and its end.
+    pub async fn gateway_says(&mut self, gateway: &Unit, unseen: i64) {
+        let Some(samples) = gateway.metrics().await else { return };
+        let opened = samples.sum("postern_requests_total", &["outcome=\"opened\""]);
+        self.admitted += i64::try_from(opened).unwrap();
+        self.unseen += unseen;
+    }
+
+    /// `tokens` of the agent may have a fate that nothing counts.
+    pub fn may_miss(&mut self, agent: &str, tokens: i64) {
+        *self.unknown.entry(agent.to_owned()).or_default() += tokens;
+    }
+
+    /// Judges each account when everything has stopped: what does not add up, and the table.
+    pub fn judged(&self, site: &Site, users: &Users) -> (Vec<String>, String) {
+        let (mut wrong, mut table) = (Vec::new(), String::new());
+        let (mut spent, mut lost) = (0, 0);
+        for (plan, agent) in site.plan.agents.iter().zip(&site.agents) {
+            let fates = self.fates.get(&agent.name);
+            let account = Account {
+                issued: self.issued.get(plan.name).copied().unwrap_or(0),
+                spent: users.tunnels(&agent.name) as i64,
+                held: in_wallet(&site.wallet(plan.name)).len() as i64,
+                said: fates.map(Said::of),
+                unknown: self.unknown.get(&agent.name).copied().unwrap_or(0),
+                forgotten: self.forgotten,
+            };
+            writeln!(table, "{}: {account}; {:?}", agent.name, fates.unwrap_or(&Counts::new())).unwrap();
+            (spent, lost) = (spent + account.spent, lost + account.lost());
+            wrong.extend(account.judged().err().map(|why| format!("{}: {why}", agent.name)));
+        }
+        let Self { admitted, unseen, .. } = self;
+        writeln!(
+            table,
+            "gateways admitted {admitted}, and {unseen} at most uncounted; users had {spent} tunnels"
+        )
+        .unwrap();
+        // A tunnel that was admitted and whose user never saw it is one of the lost tokens.
+        if !(spent - unseen..=spent + lost.max(0) + unseen).contains(admitted) {
+            wrong.push(format!(
+                "gateways admitted {admitted}, and users had {spent} tunnels, {lost} tokens are lost"
+            ));
+        }
+        (wrong, table)
+    }
+}
+
+/// The tokens of one account, by the agent's own books.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    minted: i64,
+    opened: i64,
+    lost: i64,
+}
+
+/// The tokens of one account.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    issued: i64,
+    spent: i64,
+    held: i64,
+    /// What the agent says that it got, that it opened a tunnel with, and that it lost. `None`: it says nothing.
+    said: Option<Said>,
+    /// The most whose fate nothing could count.
+    unknown: i64,
+    /// The most that were issued and that the issuer forgot.
+    forgotten: i64,
+}
+
+impl Account {
+    fn lost(&self) -> i64 {
+        self.issued - self.spent - self.held
+    }
+
+    fn judged(&self) -> Result<(), String> {
+        let (lost, Self { unknown, forgotten, held, .. }) = (self.lost(), self);
+        let Some(Said { minted, opened, lost: said }) = self.said else {
+            return Err(format!("the agent does not say what became of its tokens ({FATES})"));
+        };
+        if lost + forgotten < 0 {
+            return Err(format!("{} more tokens were spent or are held than were issued", -lost));
+        }
+        let gap = minted - opened - said - held;
+        if gap.abs() > *unknown {
+            return Err(format!(
+                "by the agent's own books {gap} tokens vanished: minted {minted}, opened {opened}, held {held}, lost \
+                 {said}; {unknown} may be uncounted"
+            ));
+        }
+        if (said - forgotten - unknown..=said + unknown).contains(&lost) {
+            return Ok(());
+        }
+        Err(format!(
+            "{lost} tokens are lost, and the agent says {said}; {unknown} may be uncounted, and {forgotten} forgotten"
+        ))
+    }
+}
+
+impl Said {
+    fn of(fates: &Counts) -> Self {
+        let of = |fate: &str| fates.get(&format!("{{fate=\"{fate}\"}}")).copied().unwrap_or(0);
+        let (minted, opened) = (of("minted"), of("opened"));
+        Self { minted, opened, lost: fates.values().sum::<i64>() - minted - opened }
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { issued, spent, held, said, unknown, .. } = self;
+        let lost = self.lost();
+        write!(f, "issued {issued} = spent {spent} + held {held} + lost {lost}; it says {said:?}, and ")?;
+        write!(f, "{unknown} at most could not be counted")
+    }
+}
+
+/// The counts in the issuer's file.
+fn usage(site: &Site) -> Counts {
+    let Ok(text) = std::fs::read_to_string(site.keys().join("usage.json")) else { return Counts::new() };
+    let file: BTreeMap<String, serde_json::Value> = serde_json::from_str(&text).unwrap();
+    let used = |(account, usage): (String, serde_json::Value)| (account, usage["used"].as_i64().unwrap());
+    file.into_iter().map(used).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: Said = Said { minted: 100, opened: 60, lost: 10 };
+    const WHOLE: Account =
+        Account { issued: 100, spent: 60, held: 30, said: Some(SAID), unknown: 0, forgotten: 0 };
+
+    #[test]
+    fn an_account_that_adds_up_is_good() {
+        assert_eq!(WHOLE.judged(), Ok(()));
+        // A kill: three were being minted or sent, and nothing counted them.
+        let said = Some(Said { lost: 7, ..SAID });
+        assert_eq!(Account { said, unknown: 3, ..WHOLE }.judged(), Ok(()));
+        // A kill of the issuer: two were signed, and its file does not have them.
+        assert_eq!(Account { issued: 98, forgotten: 2, ..WHOLE }.judged(), Ok(()));
+    }
+
+    #[test]
+    fn tokens_that_vanish_or_come_from_nowhere_are_found() {
+        let said = |minted, opened, lost| Some(Said { minted, opened, lost });
+        let bad = [
+            Account { said: said(100, 60, 9), ..WHOLE },
+            Account { said: said(100, 60, 11), ..WHOLE },
+            Account { said: said(99, 60, 9), ..WHOLE },
+            Account { said: None, ..WHOLE },
+            Account { spent: 101, held: 0, said: said(101, 101, 0), unknown: 50, ..WHOLE },
+            Account { said: said(100, 60, 6), unknown: 3, ..WHOLE },
+            Account { issued: 97, forgotten: 2, ..WHOLE },
+        ];
+        for account in bad {
+            assert!(account.judged().is_err(), "{account}");
+        }
+    }
+}

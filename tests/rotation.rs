@@ -1,0 +1,19 @@
+//! Key rotation as users of agents meet it: not at all. Twenty scheduled rotations under load with agents that are busy,
+//! idle and away; and the procedure "rotate now" of `docs/operations/changes.md`, step by step as it stands there.
+//!
+//! Key times are seconds here instead of days, so a rotation takes as long as `ROTATE_EVERY` says, and nothing in it is
+//! otherwise different. The whole file takes about two and a half minutes, most of it sleeping.
+//!
+//! POSTERN_ROTATIONS   how many scheduled rotations there are (20)
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(unreachable_pub, reason = "the modules of a test are its own")]
+
+#[path = "rotation/keys.rs"]
+mod keys;
+#[path = "rotation/now.rs"]
+mod now;
+#[path = "rotation/procedure.rs"]
+mod procedure;
+#[path = "rotation/scheduled.rs"]
+mod scheduled;
+mod support;

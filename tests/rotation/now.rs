@@ -1,0 +1,239 @@
+//! "Rotate now", step by step as the document has it, while agents with full, low and empty wallets are used.
+
+use super::keys::listed;
+use super::procedure::{Step, steps};
+use super::support::memcached::Memcached;
+use super::support::proxy::{Head, connect, dial};
+use super::support::site::{AgentPlan, Plan, Site, write};
+use super::support::unit::Unit;
+use super::support::users::{Program, Users};
+use super::support::windows::{Opened, Windows};
+use super::support::{TICK, target, tokens};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const FULL: AgentPlan = AgentPlan { name: "full", gateways: &[0, 1], low: 32, high: 64 };
+const LOW: AgentPlan = AgentPlan { name: "low", gateways: &[1, 0], low: 2, high: 4 };
+const EMPTY: AgentPlan = AgentPlan { name: "empty", gateways: &[1], low: 0, high: 1 };
+/// How soon after the end of a restart an agent serves again: its own pause after a failure is over.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long agents are used when everything is done.
+const AFTERWARDS: Duration = Duration::from_secs(5);
+/// How much later than promised an old token may be refused: times are whole seconds, and the machine is busy.
+const LATE: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rotation_now_keeps_old_tokens_for_the_grace() {
+    let grace = Duration::from_secs(10);
+    let mut rotation = Rotation::begun("10s").await;
+    for step in steps("### Now") {
+        rotation.perform(&step, false).await;
+    }
+    let told = rotation.told.expect("gateways are told to fetch the directory");
+    let refused = rotation.old_tokens_until_refused().await - told;
+    println!("with a grace of {grace:?}, old tokens counted for {refused:.1?}");
+    assert!(refused + Duration::from_secs(1) >= grace, "refused too soon: after {refused:?}");
+    assert!(refused <= grace + LATE, "admitted for too long: {refused:?}");
+    rotation.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rotation_now_without_grace_ends_old_tokens_at_once() {
+    let mut rotation = Rotation::begun("1h").await;
+    for step in steps("### Now") {
+        rotation.perform(&step, true).await;
+    }
+    let told = rotation.told.expect("gateways are told to fetch the directory");
+    let refused = rotation.old_tokens_until_refused().await.saturating_sub(told);
+    println!("without a grace, old tokens counted for {refused:.1?}");
+    assert!(refused <= LATE, "admitted for too long: {refused:?}");
+    rotation.set_grace("1h").await;
+    rotation.finish().await;
+}
+
+/// An installation in which the procedure is carried out.
+struct Rotation {
+    site: Site,
+    users: Users,
+    windows: Windows,
+    programs: Vec<Program>,
+    target: SocketAddr,
+    /// Values of Proxy-Authorization of the old key: not spent yet, and spent.
+    old: Vec<String>,
+    spent: Vec<String>,
+    old_keys: Vec<String>,
+    /// When the gateways were told to fetch the directory.
+    told: Option<Duration>,
+    issuer_away: Option<Opened>,
+    _memory: Memcached,
+}
+
+impl Rotation {
+    async fn begun(removed_grace: &'static str) -> Self {
+        let memory = Memcached::start();
+        let site = Site::started(Plan {
+            removed_grace,
+            poll: "1h", // the document promises that the signal is enough
+            store: vec![memory.address()],
+            gateways: 2,
+            agents: vec![FULL, LOW, EMPTY],
+            ..Plan::default()
+        })
+        .await;
+        let target = target::echo().await;
+        let url = |unit: &Unit| format!("http://{}", unit.address);
+        let mut old = tokens::mint(&url(&site.issuer), &url(&site.gateways[0]), 400);
+        let spent = old.split_off(390);
+        let old_keys = key_ids(&site).await;
+        let users = Users::of(target);
+        let pauses = [(FULL, 60), (LOW, 120), (EMPTY, 180)];
+        let programs = pauses
+            .map(|(agent, pause)| users.program(site.agent(agent.name), Duration::from_millis(pause)))
+            .into();
+        let windows = Windows::default();
+        let (told, issuer_away, _memory) = (None, None, memory);
+        let rotation =
+            Self { site, users, windows, programs, target, old, spent, old_keys, told, issuer_away, _memory };
+        for token in &rotation.spent {
+            assert_eq!(rotation.present(0, token).await.status, 200);
+        }
+        rotation.assert_spent_stays_spent().await;
+        rotation
+    }
+
+    /// Does what the step says; `at_once`: the grace does not do, as for a key that was copied.
+    async fn perform(&mut self, step: &Step, at_once: bool) {
+        let Self { site, users, windows, .. } = self;
+        if step.begins("Stop the issuer.") {
+            // From here until the issuer is back, who has no token left gets none.
+            let poor = ["agent low", "agent empty"];
+            self.issuer_away = Some(windows.open("the issuer is stopped", poor, users.now(), GRACE));
+            site.issuer.terminate();
+        } else if step.begins("Move the key files away") {
+            let retired = site.home().join("retired-keys");
+            std::fs::create_dir(&retired).unwrap();
+            let command = step.command("mv ").replace("/var/lib/postern/issuer", &path(&site.keys()));
+            let command = command.replace("/var/lib/postern/retired-keys", &path(&retired));
+            assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success(), "{command}");
+            if at_once {
+                self.set_grace("0s").await; // step 5 asks for it before step 3
+            }
+        } else if step.begins("Start the issuer.") {
+            site.issuer.start_ready().await;
+            windows.close(self.issuer_away.take().expect("it was stopped"), users.now());
+            let keys = key_ids(site).await;
+            assert_eq!(keys.len(), 1, "the directory lists the new key alone: {keys:?}");
+            assert_ne!(keys, self.old_keys);
+        } else if step.begins("`kill -HUP` every gateway") {
+            self.told = Some(users.now());
+            for gateway in &site.gateways {
+                gateway.signal(step.command("kill -").trim_start_matches("kill -"));
+            }
+        } else if step.begins("The old key is no longer listed") {
+            assert_eq!(step.command("removed_grace = "), "removed_grace = \"0s\"");
+        } else if step.begins("Check:") {
+            for gateway in &site.gateways {
+                gauge(gateway, step.command("postern_keys{phase=\"newest\"}"), 1).await;
+            }
+        } else {
+            panic!("this test does not know the step {step:?}: it follows the document to the letter");
+        }
+    }
+
+    /// Restarts the gateways one by one with another `removed_grace`.
+    async fn set_grace(&self, grace: &str) {
+        for (index, gateway) in self.site.gateways.iter().enumerate() {
+            write(gateway, &self.site.gateway_config(gateway, grace));
+            let theirs = [FULL, LOW, EMPTY].into_iter().filter(|agent| agent.depends_on(index));
+            let theirs = theirs.map(|agent| agent.unit());
+            let what = format!("{} restarts", gateway.name);
+            let opened = self.windows.open(what, theirs, self.users.now(), GRACE);
+            gateway.terminate();
+            gateway.start_ready().await;
+            self.windows.close(opened, self.users.now());
+        }
+    }
+
+    /// Presents old tokens, one after another, until a gateway refuses one; when that was.
+    async fn old_tokens_until_refused(&mut self) -> Duration {
+        let began = Instant::now();
+        while let Some(token) = self.old.pop() {
+            let at = self.users.now();
+            let gateway = self.old.len() % 2;
+            let head = self.present(gateway, &token).await;
+            match head.status {
+                200 => self.spent.push(token),
+                407 => return at,
+                _ => panic!("an old token got {head:?}"),
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "old tokens count for ever");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("there were too few old tokens");
+    }
+
+    /// All that must hold afterwards.
+    async fn finish(mut self) {
+        tokio::time::sleep(AFTERWARDS).await;
+        for program in std::mem::take(&mut self.programs) {
+            program.stop().await;
+        }
+        let Self { site, users, windows, target, .. } = &self;
+        let attempts = users.attempts();
+        let excused = windows.assert_only_unavoidable(&attempts, "the documented procedure \"rotate now\"");
+        println!("{} requests of users, {excused} refused while that could not be avoided", attempts.len());
+
+        self.assert_spent_stays_spent().await;
+        for token in &self.old {
+            assert_eq!(self.present(1, token).await.status, 407, "an old token counts again");
+        }
+        let url = |unit: &Unit| format!("http://{}", unit.address);
+        for token in tokens::mint(&url(&site.issuer), &url(&site.gateways[0]), 4) {
+            assert_eq!(self.present(1, &token).await.status, 200);
+            assert!(self.present(0, &token).await.says_spent(), "admitted twice, to {target}");
+        }
+        for gateway in &site.gateways {
+            gauge(gateway, "postern_keys{phase=\"older\"}", 0).await;
+        }
+        for agent in &site.agents {
+            agent.plainly_ready().await;
+        }
+        site.terminate();
+    }
+
+    async fn assert_spent_stays_spent(&self) {
+        for (index, token) in self.spent.iter().enumerate() {
+            let head = self.present(index % 2, token).await;
+            assert_eq!(head.status, 407, "a token was admitted twice: {head:?}");
+        }
+    }
+
+    async fn present(&self, gateway: usize, token: &str) -> Head {
+        let mut stream = dial(self.site.gateways[gateway].address).await.unwrap();
+        connect(&mut stream, &self.target.to_string(), Some(token)).await.unwrap()
+    }
+}
+
+async fn key_ids(site: &Site) -> Vec<String> {
+    listed(&site.issuer).await.unwrap().iter().map(|(id, ..)| id.to_hex()).collect()
+}
+
+/// Waits until the gauge has this value.
+async fn gauge(unit: &Unit, series: &str, wanted: u64) {
+    let (family, label) = series.trim_end_matches('}').split_once('{').unwrap();
+    let deadline = Instant::now() + super::support::PATIENCE;
+    loop {
+        let value = unit.metrics().await.map(|metrics| metrics.sum(family, &[label]));
+        if value == Some(wanted) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{}: {series} is {value:?} and not {wanted}", unit.name);
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+fn path(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}

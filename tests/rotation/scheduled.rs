@@ -1,0 +1,138 @@
+//! Scheduled rotations, one after another, while agents are used.
+
+use super::keys::Keys;
+use super::support::memcached::Memcached;
+use super::support::site::{AgentPlan, Plan, Site};
+use super::support::target;
+use super::support::unit::Readiness;
+use super::support::users::Users;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A key's life in seconds. Whole seconds are what the wire has; with a second's error at each change, shorter times
+/// would leave nothing of `PUBLISH_AHEAD` and `REDEEM_FOR`.
+const ROTATE_EVERY: u64 = 7;
+const PUBLISH_AHEAD: u64 = 3;
+const REDEEM_FOR: u64 = 4;
+
+/// One is never without work and has a full wallet; one mints only on demand; one is idle with a low wallet, and has to
+/// notice each rotation by itself; one is away for longer than a key lives, again and again.
+const AGENTS: [AgentPlan; 4] = [
+    AgentPlan { name: "busy", gateways: &[0], low: 32, high: 64 },
+    AgentPlan { name: "empty", gateways: &[1], low: 0, high: 1 },
+    AgentPlan { name: "idle", gateways: &[1], low: 2, high: 6 },
+    AgentPlan { name: "away", gateways: &[0], low: 8, high: 16 },
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_rotations_refuse_no_user() {
+    let rotations = std::env::var("POSTERN_ROTATIONS").map_or(20, |text| text.parse().unwrap());
+    let memory = Memcached::start();
+    let site = Site::started(Plan {
+        rotate_every: ROTATE_EVERY,
+        publish_ahead: PUBLISH_AHEAD,
+        redeem_for: REDEEM_FOR,
+        store: vec![memory.address()],
+        gateways: 2,
+        agents: AGENTS.to_vec(),
+        ..Plan::default()
+    })
+    .await;
+    let users = Users::of(target::echo().await);
+    let busy = [20, 45].map(|pause| users.program(site.agent("busy"), Duration::from_millis(pause)));
+    let empty = users.program(site.agent("empty"), Duration::from_millis(150));
+
+    let (idle, away, keys) = tokio::join!(
+        now_and_then(&site, &users, rotations),
+        away_again_and_again(&site, &users, rotations),
+        watched(&site, rotations)
+    );
+    for program in busy.into_iter().chain([empty]) {
+        program.stop().await;
+    }
+    println!(
+        "{} rotations in {:.0?}: {} requests, {idle} of them of the idle agent, {away} after an absence",
+        keys.rotations(),
+        users.now(),
+        users.attempts().len()
+    );
+    users.assert_all_served(&format!("over {} rotations", keys.rotations()));
+    for gateway in &site.gateways {
+        let metrics = gateway.metrics().await.unwrap();
+        let spent_twice = metrics.sum("postern_requests_total", &["outcome=\"already_spent\""]);
+        assert_eq!(spent_twice, 0, "{}: a token was presented twice", gateway.name);
+    }
+    site.terminate();
+}
+
+/// Long enough for `rotations`, counted from the first key, whose life begins with the issuer's.
+fn length(rotations: u64) -> Duration {
+    Duration::from_secs(rotations * ROTATE_EVERY)
+}
+
+/// A user who asks once in two and a half rotations.
+async fn now_and_then(site: &Site, users: &Users, rotations: u64) -> usize {
+    let mut asked = 0;
+    while users.now() < length(rotations) {
+        users.ask(site.agent("idle")).await;
+        asked += 1;
+        tokio::time::sleep(Duration::from_millis(ROTATE_EVERY * 2_500)).await;
+    }
+    asked
+}
+
+/// A machine that is shut down, or suspended, for longer than a key and its tokens live. Its user asks as soon as the agent
+/// answers at all.
+async fn away_again_and_again(site: &Site, users: &Users, rotations: u64) -> usize {
+    let absence = Duration::from_secs(ROTATE_EVERY + REDEEM_FOR + 2);
+    let agent = site.agent("away");
+    let mut absences = 0;
+    while users.now() + absence < length(rotations) {
+        if absences % 2 == 0 {
+            agent.signal("STOP");
+            tokio::time::sleep(absence).await;
+            agent.signal("CONT");
+        } else {
+            agent.terminate();
+            tokio::time::sleep(absence).await;
+            agent.start();
+            agent.listening().await;
+        }
+        users.ask(agent).await;
+        absences += 1;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        users.ask(agent).await;
+    }
+    absences
+}
+
+/// Looks at directory, wallets and readiness until the last rotation.
+async fn watched(site: &Site, rotations: u64) -> Keys {
+    let (mut keys, mut before) = (Keys::default(), BTreeMap::new());
+    while keys.rotations() < usize::try_from(rotations).unwrap() {
+        keys.look(&site.issuer).await;
+        for agent in AGENTS {
+            let early = keys.too_early_in(&site.wallet(agent.name));
+            assert_eq!(early, 0, "the agent {} minted for a key before its time", agent.name);
+        }
+        let not_ready = not_ready(site).await;
+        let lasting: Vec<_> = not_ready.iter().filter(|(name, _)| before.contains_key(*name)).collect();
+        assert!(lasting.is_empty(), "not ready at two looks in a row, while users are served: {lasting:?}");
+        before = not_ready;
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    keys
+}
+
+/// Who is not ready, and why. An idle agent is not while it replaces tokens that have all retired at once; the one that is
+/// away does not count.
+async fn not_ready(site: &Site) -> BTreeMap<&str, Readiness> {
+    let mut found = BTreeMap::new();
+    for unit in site.units().filter(|unit| unit.name != "agent away") {
+        let readiness = unit.readiness().await;
+        if !readiness.is_ready() {
+            found.insert(unit.name.as_str(), readiness);
+        }
+    }
+    found
+}
