@@ -1,17 +1,20 @@
-//! Stopping with tunnels open: what is waited for is said, and a second Ctrl-C ends it at once.
+//! Stopping with tunnels open: what is waited for is said, a second Ctrl-C ends it at once, and a tunnel that is cut does
+//! not look as if it had ended by itself.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::daemon::{Daemon, gateway_config, issuer_config};
+use support::daemon::{Daemon, client_config, gateway_config, issuer_config};
 use support::process::Postern;
 use support::up::Up;
-use support::{proxy, target, tokens};
+use support::{eventually, proxy, target, tokens};
 use tempfile::TempDir;
-use tokio::io::BufReader;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 
 /// "At once", on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -41,11 +44,51 @@ async fn sigterm_of_a_gateway_says_what_is_waited_for_and_a_second_one_ends_it()
     ends_at_once(fleet.gateway.process);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn curl_notices_that_a_second_ctrl_c_cut_its_tunnel() {
+    for kind in [&["--proxytunnel"][..], &[]] {
+        let home = TempDir::new().unwrap();
+        let system = Up::start(home.path());
+        let curl = Curl::begun(home.path(), system.ports.client, kind).await;
+        system.process.signal("INT");
+        system.process.signal("INT");
+        curl.assert_failed(kind);
+        system.process.ended().assert_stopped();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn curl_notices_that_a_gateways_deadline_cut_its_tunnel() {
+    for kind in [&["--proxytunnel"][..], &[]] {
+        let fleet = Fleet::ready("1s").await;
+        let config = client_config(fleet.home.path(), &fleet.gateway.http(), &fleet.issuer.http(), None);
+        let agent = Daemon::ready("client", &config).await;
+        let curl = Curl::begun(fleet.home.path(), agent.address, kind).await;
+        fleet.gateway.process.signal("TERM");
+        curl.assert_failed(kind);
+        fleet.gateway.process.ended().assert_stopped();
+        agent.process.terminate().assert_stopped();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn curl_notices_that_the_agents_deadline_cut_its_tunnel() {
+    let fleet = Fleet::ready("1s").await;
+    let config = client_config(fleet.home.path(), &fleet.gateway.http(), &fleet.issuer.http(), None);
+    let text = std::fs::read_to_string(&config).unwrap() + "[drain]\ndeadline = \"1s\"\n";
+    std::fs::write(&config, text).unwrap();
+    let agent = Daemon::ready("client", &config).await;
+    let curl = Curl::begun(fleet.home.path(), agent.address, &["--proxytunnel"]).await;
+    agent.process.signal("TERM");
+    curl.assert_failed(&["--proxytunnel"]);
+    agent.process.ended().assert_stopped();
+}
+
 /// An issuer and a gateway.
 struct Fleet {
     issuer: Daemon,
     gateway: Daemon,
-    _home: TempDir,
+    home: TempDir,
 }
 
 impl Fleet {
@@ -55,7 +98,7 @@ impl Fleet {
         let drain = format!("[drain]\ndeadline = \"{deadline}\"\n");
         let config = gateway_config(home.path(), &issuer.http(), "", "1s", &drain);
         let gateway = Daemon::ready("gateway", &config).await;
-        Self { issuer, gateway, _home: home }
+        Self { issuer, gateway, home }
     }
 }
 
@@ -87,4 +130,65 @@ fn ends_at_once(process: Postern) {
     process.signal("INT");
     process.ended().assert_stopped();
     assert!(asked.elapsed() < AT_ONCE, "it ended {:?} after the second signal", asked.elapsed());
+}
+
+/// curl in the middle of a download that has no stated length: only how the connection ends tells it that there is more.
+struct Curl {
+    child: Child,
+}
+
+impl Curl {
+    async fn begun(home: &Path, proxy: SocketAddr, kind: &[&str]) -> Self {
+        let out = home.join("download");
+        let _ = std::fs::remove_file(&out); // of a run before
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--show-error", "--no-buffer", "--max-time", "60", "--noproxy", ""]);
+        command.args(["--proxy", &format!("http://{proxy}")]).args(kind).arg("--output").arg(&out);
+        command.arg(format!("http://{}/", endless().await));
+        let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        eventually("curl has the first lines", || async {
+            std::fs::metadata(&out).ok().filter(|file| file.len() > 20).map(drop)
+        })
+        .await;
+        Self { child }
+    }
+
+    /// Waits for its end, and wants an exit code that says that something is missing.
+    fn assert_failed(self, kind: &[&str]) {
+        let ended = tokio::task::block_in_place(|| self.child.wait_with_output().unwrap());
+        let said = String::from_utf8_lossy(&ended.stderr);
+        println!("curl {kind:?}: {:?}, {}", ended.status.code(), said.trim());
+        assert_eq!(
+            ended.status.code().map(|code| code != 0),
+            Some(true),
+            "curl {kind:?} took a cut tunnel for whole"
+        );
+    }
+}
+
+/// A web server whose answer has no length and no end: a line every 50 ms.
+async fn endless() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let local = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                let mut line = String::new();
+                while line != "\r\n" {
+                    line.clear();
+                    if !matches!(stream.read_line(&mut line).await, Ok(1..)) {
+                        return;
+                    }
+                }
+                let head: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
+                let mut sent = stream.write_all(head).await;
+                while sent.is_ok() {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    sent = stream.write_all(b"one more line\n").await;
+                }
+            });
+        }
+    });
+    local
 }

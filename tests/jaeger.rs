@@ -8,7 +8,7 @@ mod support;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use support::admin::{Metrics, metrics_when};
+use support::admin::{self, Metrics, metrics_when};
 use support::daemon::{Daemon, issuer_config};
 use support::jaeger::{Jaeger, Span, Trace};
 use support::memcached::Memcached;
@@ -145,6 +145,8 @@ impl Scene {
 const SLOW: Duration = Duration::from_millis(30);
 /// A little more than the 40 ms of a delayed acknowledgement, as those look from outside.
 const HELD: Duration = Duration::from_millis(44);
+/// Later than the store's `timeout` of 2 s.
+const TOO_LATE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Jaeger: POSTERN_JAEGER names the binary"]
@@ -188,24 +190,44 @@ async fn slow_and_failed_checks_are_traced_with_what_the_store_did() {
     );
     assert!(stalls.contains(&["delayed_ack"; 2]), "{stalls:?}");
 
+    // The add is written, and its reply does not come in time.
+    relay.hold_replies(TOO_LATE);
+    assert_eq!(scene.present("").await.status, 503);
+    let failed = failed_with(&jaeger, "store_unknown").await;
+    let request = failed.span("request");
+    assert_eq!(request.word("postern.check.result"), Some("unknown"), "{failed:#?}");
+    assert_eq!(request.word("postern.store.unknown_reason"), Some("timed_out"), "{failed:#?}");
+
+    // The gateway knows that there is no store: it does not read the token.
     drop(relay);
     memcached.kill();
+    eventually("the gateway knows that its store is away", || async {
+        (admin::get(scene.gateway.admin, "/readyz").await?.0 == 503).then_some(())
+    })
+    .await;
     assert_eq!(scene.present("").await.status, 503);
-    let failed = |trace: &&Trace| trace.kept() == Some("error");
-    let traces =
-        jaeger.traces_when("the failed one is there", |traces| traces.iter().any(|one| failed(&one))).await;
-    let failed: Vec<_> = traces.iter().filter(failed).collect();
-    let [failed] = failed[..] else { panic!("one request failed: {failed:#?}") };
+    let failed = failed_with(&jaeger, "store_down").await;
+    assert!(failed.find("verify").is_none() && failed.find("spend").is_none(), "{failed:#?}");
+    scene.gateway.process.terminate().assert_stopped();
+    jaeger.terminate();
+}
+
+/// The one trace of a request that ended so, once it is there: kept as an error, and nothing was dialled.
+async fn failed_with(jaeger: &Jaeger, outcome: &str) -> Trace {
+    let of = |trace: &&Trace| {
+        trace.find("request").is_some_and(|request| request.word("postern.outcome") == Some(outcome))
+    };
+    let mut traces = jaeger.traces_when(outcome, |traces| traces.iter().any(|one| of(&one))).await;
+    traces.retain(|trace| of(&trace));
+    assert_eq!(traces.len(), 1, "{traces:#?}");
+    let failed = traces.remove(0);
     let request = failed.span("request");
-    assert_eq!(request.word("postern.outcome"), Some("store_unknown"), "{failed:#?}");
+    assert_eq!(failed.kept(), Some("error"), "{failed:#?}");
     assert_eq!(request.number("http.response.status_code"), Some(503), "{failed:#?}");
-    assert_eq!(request.word("postern.check.result"), Some("unknown"), "{failed:#?}");
-    assert_eq!(request.word("postern.store.unknown_reason"), Some("unavailable"), "{failed:#?}");
     assert_eq!(request.attributes.get("error"), Some(&true.into()), "{failed:#?}");
     assert_eq!(request.word("otel.status_code"), Some("ERROR"), "{failed:#?}");
     assert!(failed.find("dial").is_none() && failed.find("tunnel").is_none(), "{failed:#?}");
-    scene.gateway.process.terminate().assert_stopped();
-    jaeger.terminate();
+    failed
 }
 
 /// A request's own span is the last that is sent before its answer, and comes in one batch with its stages.

@@ -1,12 +1,16 @@
-//! SIGHUP over real daemons: accounts change while they serve; a file that cannot be used changes nothing; the log says what
-//! changed.
+//! SIGHUP over the three real daemons: accounts, keys and limits change while they serve; a file that cannot be used
+//! changes nothing; the log says what changed.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 
+use std::time::Duration;
+use support::proxy::{connect, dial};
 use support::site::{AgentPlan, Plan, Site, api_key, write};
+use support::target;
 use support::tokens::mint_with;
 use support::unit::Unit;
+use support::users::{Got, Users};
 
 const FIRST: AgentPlan = AgentPlan { name: "first", gateways: &[0], low: 2, high: 4 };
 const SECOND: AgentPlan = AgentPlan { name: "second", gateways: &[0], low: 2, high: 4 };
@@ -58,6 +62,72 @@ async fn an_account_that_is_removed_and_comes_back_has_spent_what_it_spent() {
     site.terminate();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateways_limits_change_without_a_restart() {
+    let site = Site::started(plan()).await;
+    let gateway = &site.gateways[0];
+    let good = std::fs::read_to_string(&gateway.config).unwrap();
+    let echo = target::echo().await.to_string();
+    // A connection in use, before and after.
+    let _held = dial(gateway.address).await.unwrap();
+    assert_eq!(status_of(gateway, &echo).await, 407);
+
+    let from = reloaded(gateway, &format!("{good}[limits]\nconnections = 1\n"));
+    let line = gateway.logs(from, &["connections"]).await;
+    println!("changed: {line}");
+    support::eventually("a second connection is one too many", || async {
+        (status_of(gateway, &echo).await == 503).then_some(())
+    })
+    .await;
+
+    let from = reloaded(gateway, &(good.clone() + NONSENSE));
+    println!("bad: {}", gateway.logs(from, &["nonsense"]).await);
+    assert_eq!(status_of(gateway, &echo).await, 503, "the old file is in force");
+
+    reloaded(gateway, &good);
+    support::eventually("there is room again", || async {
+        (status_of(gateway, &echo).await == 407).then_some(())
+    })
+    .await;
+    site.terminate();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agents_key_and_wallet_change_without_a_restart() {
+    let site = Site::new(plan());
+    let agent = &site.agents[0];
+    let good = std::fs::read_to_string(&agent.config).unwrap();
+    let key = api_key("first");
+    write(agent, &good.replace(&key, &api_key("a stranger")));
+    for unit in [&site.issuer, &site.gateways[0]] {
+        unit.start_ready().await;
+    }
+    agent.start();
+    let ailing = agent.readiness_when("refused by its issuer", |says| says.body.contains("401")).await;
+    println!("with a wrong key: {}", ailing.body.trim());
+
+    let from = reloaded(agent, &(good.clone() + NONSENSE));
+    println!("bad: {}", agent.logs(from, &["nonsense"]).await);
+    assert!(!agent.readiness().await.is_plain(), "the old file is in force");
+
+    let from = reloaded(agent, &good);
+    let line = agent.logs(from, &["issuer.api_key"]).await;
+    println!("changed: {line}");
+    assert!(!agent.log().contains(&key), "a log has no API key");
+    agent.plainly_ready().await;
+    let users = Users::of(target::echo().await);
+    assert_eq!(users.ask(agent).await.got, Got::Tunnel);
+
+    let from = reloaded(agent, &good.replace("high = 4", "high = 40").replace("low = 2", "low = 30"));
+    println!("changed: {}", agent.logs(from, &["wallet.high"]).await);
+    support::eventually("the wallet is filled to the new level", || async {
+        let held = agent.metrics().await?.sum("postern_wallet_tokens", &[]);
+        (held == 40).then_some(())
+    })
+    .await;
+    site.terminate();
+}
+
 /// Writes the file, sends SIGHUP, and says where the log was.
 fn reloaded(unit: &Unit, text: &str) -> usize {
     let from = unit.log().len();
@@ -69,4 +139,11 @@ fn reloaded(unit: &Unit, text: &str) -> usize {
 /// What the issuer answers to the account, when it does not give it a token.
 fn status_for(site: &Site, account: &str) -> Option<u16> {
     mint_with(&site.issuer, &site.gateways[0], &api_key(account), 1).err()
+}
+
+/// What the gateway answers to a connection without a token.
+async fn status_of(gateway: &Unit, target: &str) -> u16 {
+    tokio::time::sleep(Duration::from_millis(20)).await; // the connection of the last look is closed
+    let mut stream = dial(gateway.address).await.unwrap();
+    connect(&mut stream, target, None).await.unwrap().status
 }

@@ -58,7 +58,7 @@ impl Offer {
 #[derive(Default)]
 pub(crate) struct Keyring {
     keys: KeySet,
-    /// Those that the directory no longer lists: their tokens are good for a while, and nobody gets new ones.
+    /// Those that the directory no longer lists: their tokens are good for a while, and the issuer signs none with them.
     dropped: Vec<TokenKeyId>,
 }
 

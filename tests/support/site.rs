@@ -202,11 +202,13 @@ impl Site {
         let Plan { poll, store, .. } = &self.plan;
         let kind = if store.is_empty() { "embedded" } else { "memcached" };
         let spent = gateway.config.with_file_name("spent");
+        let saved = gateway.config.with_file_name("issuer-keys.json");
         format!(
             "{}workers = 2
 [issuer]
 directory = \"http://{}/.well-known/private-token-issuer-directory\"
 poll = \"{poll}\"
+saved = {saved:?}
 removed_grace = \"{removed_grace}\"
 [challenge]
 issuer_name = \"issuer.example\"
@@ -248,7 +250,7 @@ deadline = \"5s\"
     }
 }
 
-/// Writes a daemon's configuration; a running one does not read it until it is told.
+/// Writes a daemon's configuration; a running one reads it on SIGHUP.
 pub fn write(unit: &Unit, text: &str) {
     std::fs::write(&unit.config, text).unwrap();
 }
@@ -257,7 +259,7 @@ fn listen(unit: &Unit) -> String {
     format!("[listen]\naddress = \"{}\"\nadmin = \"{}\"\n", unit.address, unit.admin)
 }
 
-/// An API key that nobody guesses from the account's name, and that every run gives again.
+/// An API key that cannot be guessed from the account's name, and is the same in every run.
 pub fn api_key(account: &str) -> String {
     sha256(&format!("an API key of the cross-process tests for {account}"))
 }
