@@ -180,19 +180,19 @@ impl Gateways {
         let work = async {
             // What an earlier run learned is used at once, and checked at once.
             let mut probes = JoinSet::new();
-            probes.spawn(self.clone().probe_owned(0));
+            self.begin_probe(0, &mut probes);
             loop {
                 let now = Instant::now();
                 let (due, next) = self.plan(now);
                 for index in due {
-                    probes.spawn(self.clone().probe_owned(index));
+                    self.begin_probe(index, &mut probes);
                 }
                 tokio::select! {
                     () = self.due.notified() => {}
                     () = async { sleep_until(next.unwrap_or(now)).await }, if next.is_some() => {}
                     () = readiness.looked_at() => {
                         if let Some(index) = self.serving().filter(|index| self.is_old_news(*index)) {
-                            probes.spawn(self.clone().probe_owned(index));
+                            self.begin_probe(index, &mut probes);
                         }
                     }
                     Some(_) = probes.join_next() => {}
@@ -230,9 +230,17 @@ impl Gateways {
         (due, next)
     }
 
-    async fn probe_owned(self: Arc<Self>, index: usize) {
-        // The outcome is in the gateway's health.
-        let _ = self.probe(index).await;
+    /// Begins a probe in a task of its own, unless one is under way. That is decided here and not in the task: one that
+    /// starts late would send a second probe after the first has ended.
+    fn begin_probe(self: &Arc<Self>, index: usize, probes: &mut JoinSet<()>) {
+        if self.list[index].health.lock().begin_probe(Instant::now()) {
+            let gateways = self.clone();
+            probes.spawn(async move {
+                let _probing = Probing { gateways: &gateways, index };
+                // The outcome is in the gateway's health.
+                let _ = gateways.probe_alone(index).await;
+            });
+        }
     }
 
     /// One probe. Callers that come while one is under way share its outcome.

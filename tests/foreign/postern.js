@@ -10,11 +10,12 @@ import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
 
 const root = resolve(import.meta.dirname, '../..');
-const binary = join(resolve(root, process.env.CARGO_TARGET_DIR ?? 'target'), 'release', 'postern');
+const built = join(resolve(root, process.env.CARGO_TARGET_DIR ?? 'target'), 'release', 'postern');
+const binary = resolve(root, process.env.POSTERN_BINARY ?? built);
 try {
     accessSync(binary, constants.X_OK);
 } catch {
-    throw new Error(`there is no ${binary}: run "cargo build --release --locked" first`);
+    throw new Error(`there is no ${binary}: run "cargo build --release --locked" first, or name one in POSTERN_BINARY`);
 }
 
 /**
