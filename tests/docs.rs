@@ -1,5 +1,5 @@
 //! The documents say what is there: paths exist, metrics are registered, example configurations load, and
-//! `docs/configuration.md` is what the configuration types say (`UPDATE_DOCS=1` writes it).
+//! `docs/reference/configuration.md` is what the configuration types say (`UPDATE_DOCS=1` writes it).
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use postern_service::{config, names};
@@ -178,7 +178,7 @@ fn load<T: serde::de::DeserializeOwned + schemars::JsonSchema>(
 
 #[test]
 fn the_configuration_reference_is_up_to_date() {
-    let path = root().join("docs/configuration.md");
+    let path = root().join("docs/reference/configuration.md");
     let generated = format!(
         "{INTRODUCTION}\n{}\n{}\n{}",
         config::reference::<postern_gateway::Config>("postern gateway"),
@@ -191,7 +191,7 @@ fn the_configuration_reference_is_up_to_date() {
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == generated,
-        "docs/configuration.md is not what the configuration types say; write it with\n\
+        "docs/reference/configuration.md is not what the configuration types say; write it with\n\
          UPDATE_DOCS=1 cargo test --release -p postern --test docs"
     );
 }
@@ -205,13 +205,13 @@ Each daemon reads one TOML file: `postern gateway --config gateway.toml`. Unknow
 known name. Every key outside lists of tables can be set by the environment variable beside it, which wins over the
 file; it holds a TOML value, or the bare text where a string is wanted. A variable that names a section and no key in it
 stops the start; other variables that begin with `POSTERN_` and name no key are told in the log. Durations and sizes carry their unit. Where the
-default says \"required\", there is none. `docs/operations.md` has examples.
+default says \"required\", there is none. `docs/operate/install.md` has examples.
 ";
 
 /// The inventory of what leaves a process is complete: it names every metric, span and attribute.
 #[test]
 fn everything_that_leaves_a_process_is_in_the_inventory() {
-    let path = root().join("docs/telemetry-and-privacy.md");
+    let path = root().join("docs/security/telemetry.md");
     let text = std::fs::read_to_string(&path).unwrap();
     let metrics = names::ALL.iter().map(|metric| metric.name).chain(names::PROCESS.iter().copied());
     let spans = names::spans::SPANS.iter().chain(names::spans::ATTRIBUTES).copied();
