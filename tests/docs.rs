@@ -211,7 +211,7 @@ default says \"required\", there is none. `docs/operate/install.md` has examples
 /// The inventory of what leaves a process is complete: it names every metric, span and attribute.
 #[test]
 fn everything_that_leaves_a_process_is_in_the_inventory() {
-    let path = root().join("docs/security/telemetry.md");
+    let path = root().join("docs/reference/metrics.md");
     let text = std::fs::read_to_string(&path).unwrap();
     let metrics = names::ALL.iter().map(|metric| metric.name).chain(names::PROCESS.iter().copied());
     let spans = names::spans::SPANS.iter().chain(names::spans::ATTRIBUTES).copied();
