@@ -71,7 +71,7 @@ fn the_document_is_what_the_command_prints() {
     assert!(
         written == renewed,
         "{DOCUMENT} is not what the command prints; write it with\n\
-         UPDATE_DOCS=1 cargo test --release -p postern --test capacity"
+         UPDATE_DOCS=1 cargo test --workspace --test capacity"
     );
 }
 

@@ -22,13 +22,14 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// README.md, ARCHITECTURE.md and their like, and everything below `docs/` and `deploy/`.
+/// README.md, ARCHITECTURE.md and their like, and everything below the folders that have documents.
 fn documents() -> Vec<Document> {
     let mut paths = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
-    let others = ["CHANGELOG.md", "SECURITY.md"].map(|name| root().join(name));
+    let others = ["CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md"].map(|name| root().join(name));
     paths.extend(others.into_iter().filter(|path| path.exists()));
-    collect(&root().join("docs"), &mut paths);
-    collect(&root().join("deploy"), &mut paths);
+    for folder in ["docs", "deploy", "crates/spend/benches", "crates/token/benches"] {
+        collect(&root().join(folder), &mut paths);
+    }
     let read = |path: PathBuf| {
         let text =
             std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -192,7 +193,7 @@ fn the_configuration_reference_is_up_to_date() {
     assert!(
         written == generated,
         "docs/reference/configuration.md is not what the configuration types say; write it with\n\
-         UPDATE_DOCS=1 cargo test --release -p postern --test docs"
+         UPDATE_DOCS=1 cargo test --workspace --test docs"
     );
 }
 
@@ -201,11 +202,12 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by tests/docs.rs from the configuration types: change their doc comments, not this file. -->
 
-Each daemon reads one TOML file: `postern gateway --config gateway.toml`. Unknown keys are refused, with the nearest
-known name. Every key outside lists of tables can be set by the environment variable beside it, which wins over the
-file; it holds a TOML value, or the bare text where a string is wanted. A variable that names a section and no key in it
-stops the start; other variables that begin with `POSTERN_` and name no key are told in the log. Durations and sizes carry their unit. Where the
-default says \"required\", there is none. `docs/operate/install.md` has examples.
+This page lists every configuration key with its default and environment variable. Each daemon reads one TOML file:
+`postern gateway --config gateway.toml`. Unknown keys are refused, with the nearest known name. Every key outside lists of
+tables can be set by the environment variable beside it, which takes precedence over the file; it holds a TOML value, or
+plain text where a string is expected. A variable that names a section and no key in it
+stops the start; other variables that begin with `POSTERN_` and name no key are logged. Durations and sizes carry their
+unit. \"required\" means that there is no default. `docs/operate/install.md` has examples.
 ";
 
 /// The inventory of what leaves a process is complete: it names every metric, span and attribute.
