@@ -25,7 +25,8 @@ fn root() -> &'static Path {
 /// README.md, ARCHITECTURE.md and their like, and everything below the folders that have documents.
 fn documents() -> Vec<Document> {
     let mut paths = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
-    let others = ["CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md"].map(|name| root().join(name));
+    let others =
+        ["CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md"].map(|name| root().join(name));
     paths.extend(others.into_iter().filter(|path| path.exists()));
     for folder in ["docs", "deploy", "crates/spend/benches", "crates/token/benches"] {
         collect(&root().join(folder), &mut paths);
