@@ -1,4 +1,4 @@
-//! docs/capacity.md says what `postern doctor --plan` says: its worked plans are the command's output, its table of
+//! docs/operate/capacity.md says what `postern doctor --plan` says: its worked plans are the command's output, its table of
 //! constants is the program's, and each constant stands in the report it names. `UPDATE_DOCS=1` writes the document.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-const DOCUMENT: &str = "docs/capacity.md";
+const DOCUMENT: &str = "docs/operate/capacity.md";
 const BEGIN: &str = "<!-- constants: written by tests/capacity.rs -->\n";
 const END: &str = "<!-- end of constants -->";
 const PLAN: &str = "```text\n$ postern ";
@@ -71,7 +71,7 @@ fn the_document_is_what_the_command_prints() {
     assert!(
         written == renewed,
         "{DOCUMENT} is not what the command prints; write it with\n\
-         UPDATE_DOCS=1 cargo test --release -p postern --test capacity"
+         UPDATE_DOCS=1 cargo test --workspace --test capacity"
     );
 }
 

@@ -104,13 +104,13 @@ fn every_alert_says_how_bad_it_is_and_what_to_do() {
             );
         }
         let runbook = alert.value("runbook");
-        assert_eq!(runbook, format!("docs/operations.md#alert-{}", rules::kebab(name)), "{name}");
+        assert_eq!(runbook, format!("docs/operate/alerts.md#alert-{}", rules::kebab(name)), "{name}");
     }
 }
 
 #[test]
 fn every_runbook_is_a_section_of_the_operations_guide() {
-    let headings = rules::anchors(&read(&root().join("docs/operations.md")));
+    let headings = rules::anchors(&read(&root().join("docs/operate/alerts.md")));
     let missing: Vec<_> = alerts()
         .iter()
         .map(|alert| alert.value("runbook").to_owned())

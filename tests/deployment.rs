@@ -73,7 +73,7 @@ fn port(address: &str) -> u16 {
 
 /// A slip of the pen in a variable's name would stop a daemon, or do nothing.
 fn assert_variable_is_known(name: &str) {
-    let ours = read(&root().join("docs/configuration.md"));
+    let ours = read(&root().join("docs/reference/configuration.md"));
     let others = ["jaeger/jaeger.yaml", "grafana/provisioning/datasources/prometheus.yaml"];
     let others = others.into_iter().chain(["grafana/provisioning/dashboards/postern.yaml"]);
     let known = ours.contains(&format!("`{name}`"))

@@ -1,5 +1,5 @@
 //! The documents say what is there: paths exist, metrics are registered, example configurations load, and
-//! `docs/configuration.md` is what the configuration types say (`UPDATE_DOCS=1` writes it).
+//! `docs/reference/configuration.md` is what the configuration types say (`UPDATE_DOCS=1` writes it).
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use postern_service::{config, names};
@@ -22,13 +22,15 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// README.md, ARCHITECTURE.md and their like, and everything below `docs/` and `deploy/`.
+/// README.md, ARCHITECTURE.md and their like, and everything below the folders that have documents.
 fn documents() -> Vec<Document> {
     let mut paths = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
-    let others = ["CHANGELOG.md", "SECURITY.md"].map(|name| root().join(name));
+    let others =
+        ["CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md"].map(|name| root().join(name));
     paths.extend(others.into_iter().filter(|path| path.exists()));
-    collect(&root().join("docs"), &mut paths);
-    collect(&root().join("deploy"), &mut paths);
+    for folder in ["docs", "deploy", "crates/spend/benches", "crates/token/benches"] {
+        collect(&root().join(folder), &mut paths);
+    }
     let read = |path: PathBuf| {
         let text =
             std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -178,7 +180,7 @@ fn load<T: serde::de::DeserializeOwned + schemars::JsonSchema>(
 
 #[test]
 fn the_configuration_reference_is_up_to_date() {
-    let path = root().join("docs/configuration.md");
+    let path = root().join("docs/reference/configuration.md");
     let generated = format!(
         "{INTRODUCTION}\n{}\n{}\n{}",
         config::reference::<postern_gateway::Config>("postern gateway"),
@@ -191,8 +193,8 @@ fn the_configuration_reference_is_up_to_date() {
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == generated,
-        "docs/configuration.md is not what the configuration types say; write it with\n\
-         UPDATE_DOCS=1 cargo test --release -p postern --test docs"
+        "docs/reference/configuration.md is not what the configuration types say; write it with\n\
+         UPDATE_DOCS=1 cargo test --workspace --test docs"
     );
 }
 
@@ -201,17 +203,18 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by tests/docs.rs from the configuration types: change their doc comments, not this file. -->
 
-Each daemon reads one TOML file: `postern gateway --config gateway.toml`. Unknown keys are refused, with the nearest
-known name. Every key outside lists of tables can be set by the environment variable beside it, which wins over the
-file; it holds a TOML value, or the bare text where a string is wanted. A variable that names a section and no key in it
-stops the start; other variables that begin with `POSTERN_` and name no key are told in the log. Durations and sizes carry their unit. Where the
-default says \"required\", there is none. `docs/operations.md` has examples.
+This page lists every configuration key with its default and environment variable. Each daemon reads one TOML file:
+`postern gateway --config gateway.toml`. Unknown keys are refused, with the nearest known name. Every key outside lists of
+tables can be set by the environment variable beside it, which takes precedence over the file; it holds a TOML value, or
+plain text where a string is expected. A variable that names a section and no key in it
+stops the start; other variables that begin with `POSTERN_` and name no key are logged. Durations and sizes carry their
+unit. \"required\" means that there is no default. `docs/operate/install.md` has examples.
 ";
 
 /// The inventory of what leaves a process is complete: it names every metric, span and attribute.
 #[test]
 fn everything_that_leaves_a_process_is_in_the_inventory() {
-    let path = root().join("docs/telemetry-and-privacy.md");
+    let path = root().join("docs/reference/metrics.md");
     let text = std::fs::read_to_string(&path).unwrap();
     let metrics = names::ALL.iter().map(|metric| metric.name).chain(names::PROCESS.iter().copied());
     let spans = names::spans::SPANS.iter().chain(names::spans::ATTRIBUTES).copied();

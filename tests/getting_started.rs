@@ -1,4 +1,4 @@
-//! Walks `docs/getting-started.md` as a stranger would: types its commands, in its order, and looks for what it says
+//! Walks `docs/start.md` as a stranger would: types its commands, in its order, and looks for what it says
 //! that they print. What the fences of the page's code blocks mean:
 //!
 //! | fence | the block is |
@@ -81,7 +81,7 @@ fn root() -> &'static Path {
 }
 
 fn page() -> String {
-    std::fs::read_to_string(root().join("docs/getting-started.md")).unwrap()
+    std::fs::read_to_string(root().join("docs/start.md")).unwrap()
 }
 
 /// Ports below those that the kernel gives to whoever asks for any, so that no other test gets them in between.

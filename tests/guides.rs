@@ -33,7 +33,7 @@ fn quoted_examples_are_the_files_that_are_run() {
     assert_eq!(quoted, files, "each example is shown, once");
 }
 
-/// `file::test` in backticks, as `docs/conformance.md` and `docs/security-model.md` name tests.
+/// `file::test` in backticks, as `docs/reference/conformance.md` and `docs/security/model.md` name tests.
 fn named_tests(text: &str) -> Vec<(&str, &str)> {
     let quoted = text.split('`').skip(1).step_by(2);
     quoted
@@ -44,7 +44,7 @@ fn named_tests(text: &str) -> Vec<(&str, &str)> {
 
 #[test]
 fn every_test_that_is_named_exists() {
-    for (page, at_least) in [("docs/conformance.md", 60), ("docs/security-model.md", 15)] {
+    for (page, at_least) in [("docs/reference/conformance.md", 60), ("docs/security/model.md", 15)] {
         let text = read(page);
         let named = named_tests(&text);
         assert!(named.len() >= at_least, "{page} names only {} tests: is the search right?", named.len());

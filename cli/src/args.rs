@@ -60,7 +60,7 @@ pub(crate) enum Command {
 /// A daemon that reads a configuration file.
 #[derive(Debug, Args)]
 pub(crate) struct Daemon {
-    /// The configuration file (TOML); docs/configuration.md has every key
+    /// The configuration file (TOML); docs/reference/configuration.md has every key
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
 }
@@ -117,7 +117,7 @@ pub(crate) struct Doctor {
     /// The admin address of a running process: prints its /readyz. For health checks where there is no curl
     #[arg(long, value_name = "URL")]
     pub(crate) ready: Option<String>,
-    /// How many machines a fleet needs for a rate, and what breaks first; docs/capacity.md says what it is made of
+    /// How many machines a fleet needs for a rate, and what breaks first; docs/operate/capacity.md says what it is made of
     #[arg(long)]
     pub(crate) plan: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The gateway's configuration file. `docs/configuration.md` is generated from these types.
+//! The gateway's configuration file. `docs/reference/configuration.md` is generated from these types.
 
 mod store;
 

@@ -10,7 +10,7 @@ from .judge import Held
 class Outage:
     """Every memcached is frozen for the second quarter: what talks to it waits in vain, and its memory stays whole.
 
-    Killing it instead would also make it forget, and what a store forgets may be spent again: docs/spend-contract.md
+    Killing it instead would also make it forget, and what a store forgets may be spent again: docs/how-it-works/spend-contract.md
     says so, and deploy/ how not to lose it. This scenario asks what happens while nobody answers.
     """
 

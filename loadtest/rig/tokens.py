@@ -33,7 +33,7 @@ def parts(value):
 
 
 def record(value):
-    """The record of a token in a shared store (docs/spend-contract.md)."""
+    """The record of a token in a shared store (docs/how-it-works/spend-contract.md)."""
     kind, nonce, key = parts(value)
     digest = hashlib.sha256(b"postern spent v1" + kind + key + nonce).digest()
     return b"ps1." + base64.urlsafe_b64encode(digest).rstrip(b"=")

@@ -92,7 +92,7 @@ impl Month {
         self.windows.close(opened, self.users.now());
     }
 
-    /// As `docs/operations/changes.md` says; `tests/rotation.rs` holds the document to it.
+    /// As `docs/operate/change.md` says; `tests/rotation.rs` holds the document to it.
     async fn rotate_now(&mut self) {
         let opened =
             self.windows.open("the issuer is stopped to rotate now", POOR, self.users.now(), ISSUER_BACK);

@@ -264,7 +264,7 @@ pub fn api_key(account: &str) -> String {
     sha256(&format!("an API key of the cross-process tests for {account}"))
 }
 
-/// The recipe of `docs/configuration.md`: `printf %s "$KEY" | sha256sum`.
+/// The recipe of `docs/reference/configuration.md`: `printf %s "$KEY" | sha256sum`.
 pub fn sha256(text: &str) -> String {
     let output =
         Command::new("sh").args(["-c", "printf %s \"$1\" | sha256sum", "sh", text]).output().unwrap();

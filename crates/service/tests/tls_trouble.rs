@@ -124,12 +124,9 @@ async fn a_certificate_of_an_authority_as_a_servers_leads_to_the_recipe() {
     let server = authority.serve(&certificate, &key).await;
     std::fs::write(authority.ca(), &certificate).unwrap();
     let said = said(&authority.ca(), server).await;
-    assert_says(
-        &said,
-        &["the certificate of an authority (CA:TRUE", "docs/getting-started.md", "set issuer.ca"],
-    );
+    assert_says(&said, &["the certificate of an authority (CA:TRUE", "docs/start.md", "set issuer.ca"]);
 
-    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/getting-started.md");
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/start.md");
     let guide = std::fs::read_to_string(guide).unwrap();
     assert!(guide.contains("\n## A gateway with TLS\n"), "the recipe that is named is there");
 }

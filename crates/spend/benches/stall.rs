@@ -1,5 +1,5 @@
 //! The 40 ms, reproduced: one command after the other on one connection, in the shapes that stall and those that do
-//! not. `docs/double-spend-latency.md` explains them and has the results.
+//! not. `docs/how-it-works/latency.md` explains them and has the results.
 //!
 //!     cargo bench --profile release -p postern-spend --bench stall [-- [--plot] [NAME...]]
 //!

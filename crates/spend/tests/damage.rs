@@ -13,7 +13,7 @@ use tempfile::TempDir;
 const EPOCH: Epoch = Epoch { key: TokenKeyId([0x5e; 32]), expires: UnixSeconds(100) };
 const NOW: UnixSeconds = UnixSeconds(1);
 const KEYS: u8 = 50;
-/// Where the records stand, and how long one is: docs/spend-contract.md.
+/// Where the records stand, and how long one is: docs/how-it-works/spend-contract.md.
 const RECORDS: usize = 8192;
 const RECORD: usize = 20;
 

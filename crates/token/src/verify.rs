@@ -6,7 +6,7 @@ use crate::token::Token;
 use aws_lc_rs::signature::{ParsedPublicKey, RSA_PSS_2048_8192_SHA384};
 use std::fmt;
 
-/// An issuer's public key, parsed once and ready to verify (docs/benchmarks/token.md has the time a token takes).
+/// An issuer's public key, parsed once and ready to verify (crates/token/benches/README.md has the time a token takes).
 pub struct VerifyingKey {
     id: TokenKeyId,
     spki: Box<[u8]>,

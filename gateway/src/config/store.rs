@@ -14,7 +14,7 @@ pub struct StoreConfig {
     /// The directory of the embedded store. One gateway process has it to itself.
     pub path: PathBuf,
     /// When spent records reach the disk: "always" (before each answer) or an interval such as "1s". A killed process
-    /// loses nothing either way; see docs/spend-contract.md for what a power loss costs.
+    /// loses nothing either way; see docs/how-it-works/spend-contract.md for what a power loss costs.
     pub fsync: Fsync,
     /// The store that a fleet shares. Used with kind = "memcached" only.
     pub memcached: MemcachedConfig,

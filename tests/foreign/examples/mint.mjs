@@ -9,13 +9,13 @@ import { ProxyAgent, fetch } from 'undici';
 
 const [gateway, issuer, url, apiKey] = process.argv.slice(2);
 
-// 1. What does the gateway want? A CONNECT without a token is answered 407 with a challenge, and reaches nobody.
+// 1. What does the gateway want? A CONNECT without a token gets 407 with a challenge.
 const asking = http.request(gateway, { method: 'CONNECT', path: 'challenge.invalid:443' }).end();
 const [refusal, socket] = await once(asking, 'connect');
 socket.destroy();
 const [wanted] = WWWAuthenticateHeader.parse(refusal.headers['proxy-authenticate']);
 
-// 2. A wise client asks the issuer, too, and takes no key that the issuer does not publish for all.
+// 2. Accept only a key that the issuer publishes for everyone.
 const directory = new URL('/.well-known/private-token-issuer-directory', issuer);
 const published = await (await fetch(directory)).json();
 const same = (key) => Buffer.from(key['token-key'], 'base64url').equals(Buffer.from(wanted.tokenKey));

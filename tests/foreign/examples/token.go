@@ -22,7 +22,7 @@ type wallet struct {
 	lines *bufio.Scanner
 }
 
-// header is asked for each CONNECT, and for nothing else: a kept connection costs no further token.
+// header is called for each CONNECT, and for nothing else: a kept connection costs no further token.
 func (w *wallet) header(context.Context, *url.URL, string) (http.Header, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()

@@ -1,4 +1,4 @@
-//! What the model is made of: numbers that were measured, each with where it was measured. docs/capacity.md quotes them
+//! What the model is made of: numbers that were measured, each with where it was measured. docs/operate/capacity.md quotes them
 //! all, and tests/capacity.rs holds that it does and that the reports have the rows named here.
 
 use serde::Serialize;
@@ -65,7 +65,7 @@ pub(crate) struct Constants {
     pub(crate) time_wait: Constant,
 }
 
-const DOCUMENT: &str = "docs/capacity.md";
+const DOCUMENT: &str = "docs/operate/capacity.md";
 
 /// The constants of this version.
 pub(crate) const MEASURED: Constants = Constants {

@@ -82,7 +82,7 @@ impl Environment {
                 keys.iter().chain(&self.elsewhere).filter_map(|known| known.strip_prefix(VARIABLE_PREFIX));
             let advice = match nearest(bare, known) {
                 Some(near) => format!("did you mean {VARIABLE_PREFIX}{near}?"),
-                None => "docs/configuration.md has every variable".to_owned(),
+                None => "docs/reference/configuration.md has every variable".to_owned(),
             };
             match sections.above(bare) {
                 Some(section) => strays.refused.push(format!(
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(
             found.ignored,
             [
-                "the environment variable POSTERN_HTTP_PROXY is ignored: no key has this name; docs/configuration.md has \
+                "the environment variable POSTERN_HTTP_PROXY is ignored: no key has this name; docs/reference/configuration.md has \
                  every variable",
                 "the environment variable POSTERN_KEYS_ROTATE_EVRY is ignored: no key has this name; did you mean \
                  POSTERN_KEYS_ROTATE_EVERY?"

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::io;
 
 /// Where the guide makes certificates that are accepted.
-const RECIPE: &str = "docs/getting-started.md, \"A gateway with TLS\", has the commands";
+const RECIPE: &str = "docs/start.md, \"A gateway with TLS\", has the commands";
 
 /// The sentence for a connection that failed in its TLS handshake: what is wrong with the server's certificate, and what
 /// to do. `None` when the cause is none of TLS's. `ca` is the setting that names trusted certificates, such as

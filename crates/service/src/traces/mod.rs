@@ -11,7 +11,7 @@
 //! queue is bounded and never waited for.
 //!
 //! A span holds names and numbers of this program and addresses of the configuration; what they are is listed in
-//! docs/telemetry-and-privacy.md, and no client, destination or token is among them.
+//! docs/security/telemetry.md, and no client, destination or token is among them.
 
 mod config;
 mod exporter;

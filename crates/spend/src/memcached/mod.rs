@@ -13,7 +13,7 @@
 //!   to (`door`, `probe`).
 //! * Canaries tell when the memory has lost records, and hold when an epoch's records expire (`canary`, `watch`).
 //!
-//! docs/spend-contract.md has what this keeps and what it cannot; docs/decisions/store-transport.md why pipelined is the
+//! docs/how-it-works/spend-contract.md has what this keeps and what it cannot; docs/decisions/store-transport.md why pipelined is the
 //! default.
 
 mod address;

@@ -1,0 +1,25 @@
+# The commands one needs. `just` lists them; each is what its line says, so they work without just, too.
+# `--workspace` stays in every selection: another selection has other features, and rebuilds the dependencies.
+
+_list:
+    @just --list --unsorted
+
+# Compile everything, tests and benches included.
+check:
+    cargo check --workspace --all-targets --locked
+
+# Run tests on the dev profile: `just test --test docs`, `just test --lib keyring`.
+test *ARGS:
+    cargo test --workspace --locked {{ARGS}}
+
+# Formatting, lints, quick tests.
+quick:
+    scripts/test quick
+
+# Everything that CI runs.
+all:
+    scripts/test
+
+# Write the generated documents: the configuration reference, the worked plans.
+docs:
+    UPDATE_DOCS=1 cargo test --workspace --locked --test docs --test capacity
