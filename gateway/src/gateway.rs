@@ -1,18 +1,18 @@
 //! A gateway, from its configuration to its last connection.
 
-use crate::accept::{self, Sockets};
 use crate::backend::{self, BackendError};
 use crate::config::{Config, Hint, StoreKind};
-use crate::connection::Worker;
 use crate::health::Told;
-use crate::keyring::{Keyring, Lifetimes, Offer};
-use crate::page;
-use crate::recorder::Recorder;
-use crate::refresh::Refresh;
+use crate::keys::keyring::{Keyring, Lifetimes, Offer};
+use crate::keys::refresh::Refresh;
+use crate::keys::saved::{self, Saved};
+use crate::keys::source::{Source, SourceError};
+use crate::observe::page;
+use crate::observe::recorder::Recorder;
 use crate::reload::{self, Settings};
-use crate::resolve::{Resolver, ResolverError};
-use crate::saved::{self, Saved};
-use crate::source::{Source, SourceError};
+use crate::request::resolve::{Resolver, ResolverError};
+use crate::server::accept::{self, Sockets};
+use crate::server::connection::Worker;
 use crate::start::Start;
 use crate::upkeep::{Refusing, StoreUpkeep, Upkeep};
 use arc_swap::ArcSwap;

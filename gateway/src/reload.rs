@@ -2,8 +2,8 @@
 //! Everything else needs a restart.
 
 use crate::config::{Config, Limits};
-use crate::egress::Policy;
 use crate::gateway::{Core, check};
+use crate::request::egress::Policy;
 use arc_swap::ArcSwap;
 use postern_service::config::Reloader;
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 use crate::config::LossPolicy;
 use crate::gateway::Core;
 use crate::health::{Checks, Findings, Recent, Told};
-use crate::refresh::Refresh;
-use crate::store_metrics::StoreMetrics;
+use crate::keys::refresh::Refresh;
+use crate::observe::store_metrics::StoreMetrics;
 use metrics::gauge;
 use postern_service::names;
 use postern_spend::memcached::{Health, Memcached, Round};

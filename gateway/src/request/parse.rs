@@ -1,10 +1,10 @@
 //! The first stage: from a request to a token and a target, or a refusal. Nothing is looked up and no cryptography is
 //! done; everything that can be refused without spending a token is refused here.
 
-use crate::deny::Refusal;
-use crate::egress::Policy;
-use crate::keyring::{Keyring, Offer, epoch};
-use crate::target::{Target, TargetError};
+use crate::keys::keyring::{Keyring, Offer, epoch};
+use crate::request::deny::Refusal;
+use crate::request::egress::Policy;
+use crate::request::target::{Target, TargetError};
 use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, TRANSFER_ENCODING};
 use http::uri::Scheme;
 use http::{HeaderMap, Method, request};

@@ -1,6 +1,6 @@
 //! Refusals in the log: a line for each class, and not for each request, which a flood would make a flood of lines.
 
-use crate::deny::Refusal;
+use crate::request::deny::Refusal;
 use parking_lot::Mutex;
 use postern_service::names::Outcome;
 use std::time::{Duration, Instant};

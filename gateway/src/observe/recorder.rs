@@ -13,8 +13,8 @@ pub(crate) use access::Who;
 pub(crate) use account::Account;
 
 use crate::config::AccessLog;
-use crate::deny::Refusal;
-use crate::timeline::{Stage, Timeline};
+use crate::observe::timeline::{Stage, Timeline};
+use crate::request::deny::Refusal;
 use access::Access;
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use parking_lot::Mutex;

@@ -1,7 +1,7 @@
 //! Refusals as HTTP: the status table put into bytes.
 
-use crate::deny::Refusal;
-use crate::forward::ForwardedBody;
+use crate::request::deny::Refusal;
+use crate::request::forward::ForwardedBody;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, PROXY_AUTHENTICATE, RETRY_AFTER};
 use http::{Response, StatusCode};

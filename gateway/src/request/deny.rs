@@ -4,8 +4,8 @@
 //! RFC 9209, a body that says what to do) is chosen here; what the operator reads is the outcome counter.
 
 use crate::config::Lever;
-use crate::egress::PolicyRefusal;
-use crate::target::TargetError;
+use crate::request::egress::PolicyRefusal;
+use crate::request::target::TargetError;
 use http::StatusCode;
 use postern_service::names::Outcome;
 use postern_spend::Unknown;

@@ -2,9 +2,9 @@
 //! it is; a miss proves nothing.
 
 use crate::config::Hint;
-use crate::deny::Refusal;
-use crate::parse::Presented;
-use crate::timeline::Times;
+use crate::observe::timeline::Times;
+use crate::request::deny::Refusal;
+use crate::request::parse::Presented;
 use postern_spend::{Epoch, Journal, Seen, Store};
 use postern_token::SpentKey;
 use std::future::{Future, poll_fn};

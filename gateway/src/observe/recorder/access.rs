@@ -2,7 +2,7 @@
 //! only with `access = "full"`.
 
 use crate::config::AccessLog;
-use crate::timeline::{Stage, Timeline};
+use crate::observe::timeline::{Stage, Timeline};
 use http::request;
 use postern_service::names::{Outcome, TunnelEnd};
 use std::net::SocketAddr;

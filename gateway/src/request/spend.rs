@@ -1,8 +1,8 @@
 //! The fourth stage: the token is spent, exactly once. The store's verdict is the only admission there is.
 
-use crate::deny::Refusal;
-use crate::target::Target;
-use crate::verify::Verified;
+use crate::request::deny::Refusal;
+use crate::request::target::Target;
+use crate::request::verify::Verified;
 use postern_spend::{Journal, Spend, Store};
 use postern_token::UnixSeconds;
 

@@ -3,9 +3,9 @@
 //!
 //! `docs/decisions/runtime-shape.md` has the measurement behind this shape.
 
-use crate::connection::{self, Worker};
-use crate::deny::Refusal;
 use crate::gateway::Core;
+use crate::request::deny::Refusal;
+use crate::server::connection::{self, Worker};
 use postern_service::listen::{self, BindError, is_of_one_connection};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;

@@ -1,8 +1,8 @@
 //! The last stage: bytes both ways until both sides are done, or nothing moves for too long (the connection's
 //! task ends it when the drain's deadline comes). It takes a [`Dialled`], which takes a spent token: there is no other way to open a tunnel.
 
-use crate::dial::Dialled;
-use crate::recorder::{Account, Recorder};
+use crate::observe::recorder::{Account, Recorder};
+use crate::request::dial::Dialled;
 use bytes::Bytes;
 use postern_service::relay::{Relay, Relayed};
 use postern_service::reset::Reset;

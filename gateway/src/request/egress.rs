@@ -3,7 +3,7 @@
 //! resolved to a moment ago.
 
 use crate::config::{Egress, Lever, Ports};
-use crate::target::{Host, Target};
+use crate::request::target::{Host, Target};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

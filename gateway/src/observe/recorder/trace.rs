@@ -1,8 +1,8 @@
 //! A request as a trace: the times that were measured, as spans. Nothing in them says who, where or which token.
 
-use crate::deny::Refusal;
-use crate::store_metrics::result_of;
-use crate::timeline::{Stage, Timeline};
+use crate::observe::store_metrics::result_of;
+use crate::observe::timeline::{Stage, Timeline};
+use crate::request::deny::Refusal;
 use postern_service::names::{Outcome, spans};
 use postern_service::traces::{Attribute, Span, Trace};
 use postern_spend::memcached::Verb;

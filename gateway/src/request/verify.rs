@@ -1,8 +1,8 @@
 //! The third stage: the issuer's signature. Short enough to be done where it stands:
 //! docs/decisions/verification.md.
 
-use crate::deny::Refusal;
-use crate::parse::Presented;
+use crate::request::deny::Refusal;
+use crate::request::parse::Presented;
 
 /// A presentation whose signature is right. Only this file makes one.
 pub(crate) struct Verified(Presented);

@@ -3,16 +3,16 @@
 //! hyper reads and writes the HTTP; when a CONNECT was answered 200 it gives the stream back, and the same task goes
 //! on as the tunnel. So a tunnel costs one task, and nothing is handed between tasks.
 
-use crate::answer::{self, Body};
 use crate::config::Limits;
-use crate::deny::Refusal;
-use crate::dial::Dialled;
 use crate::gateway::Core;
-use crate::recorder::Account;
-use crate::resolve::Resolver;
-use crate::timeline::Timeline;
-use crate::unsaid::{Speaking, Turn, Unsaid};
-use crate::{forward, session, tunnel};
+use crate::observe::recorder::Account;
+use crate::observe::timeline::Timeline;
+use crate::request::answer::{self, Body};
+use crate::request::deny::Refusal;
+use crate::request::dial::Dialled;
+use crate::request::resolve::Resolver;
+use crate::request::{forward, session, tunnel};
+use crate::server::unsaid::{Speaking, Turn, Unsaid};
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body::{Frame, SizeHint};

@@ -1,11 +1,11 @@
 //! The fifth stage: from a target to a connection. Every resolved address is checked against the egress policy, and
 //! the address that was checked is the one that is dialled.
 
-use crate::deny::Refusal;
-use crate::egress::Policy;
-use crate::resolve::Resolver;
-use crate::spend::Spent;
-use crate::target::Host;
+use crate::request::deny::Refusal;
+use crate::request::egress::Policy;
+use crate::request::resolve::Resolver;
+use crate::request::spend::Spent;
+use crate::request::target::Host;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -5,7 +5,7 @@
 //! no key more time.
 
 use crate::health::plural;
-use crate::keyring::Keyring;
+use crate::keys::keyring::Keyring;
 use postern_service::files;
 use postern_token::{DirectoryKey, TrustedKey, VerifyingKey, Window};
 use serde::{Deserialize, Serialize};
@@ -153,7 +153,7 @@ pub(crate) fn beside(store: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keyring::Lifetimes;
+    use crate::keys::keyring::Lifetimes;
     use postern_token::{Directory, KeyRefusal, SigningKey, UnixSeconds};
     use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;

@@ -1,8 +1,8 @@
 //! A plain `http://` request in absolute form (RFC 9112, section 3.2.2): the same token, then the request itself is
 //! sent on, without what concerns only this hop.
 
-use crate::deny::Refusal;
-use crate::dial::Dialled;
+use crate::request::deny::Refusal;
+use crate::request::dial::Dialled;
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue, VIA};
 use http::uri::PathAndQuery;

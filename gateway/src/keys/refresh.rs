@@ -1,11 +1,11 @@
 //! The issuer's keys, kept fresh: when the directory is asked, what is made of its answer, what the gate says of it.
 
-use crate::clock::{Clock, rough};
 use crate::gateway::Core;
 use crate::health::{Condition, Told, plural};
-use crate::keyring::{Keyring, Lifetimes, Outlook};
-use crate::saved::Saved;
-use crate::source::{Answer, FetchError, Fetched, Source};
+use crate::keys::clock::{Clock, rough};
+use crate::keys::keyring::{Keyring, Lifetimes, Outlook};
+use crate::keys::saved::Saved;
+use crate::keys::source::{Answer, FetchError, Fetched, Source};
 use metrics::gauge;
 use postern_service::live::Link;
 use postern_service::names::{self, KeyPhase};

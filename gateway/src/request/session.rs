@@ -7,16 +7,16 @@
 //! Each stage hands the next one a value that only it can make: [`Presented`], [`Verified`], [`Spent`], [`Dialled`]. A
 //! stage that refuses ends the request; `deny` has the answer.
 
-use crate::check::Question;
 use crate::config::Limits;
-use crate::connection::Worker;
-use crate::deny::Refusal;
-use crate::dial::Dialled;
-use crate::parse::Presented;
-use crate::recorder::Checking;
-use crate::spend::Spent;
-use crate::timeline::{Stage, Timeline};
-use crate::verify::Verified;
+use crate::observe::recorder::Checking;
+use crate::observe::timeline::{Stage, Timeline};
+use crate::request::check::Question;
+use crate::request::deny::Refusal;
+use crate::request::dial::Dialled;
+use crate::request::parse::Presented;
+use crate::request::spend::Spent;
+use crate::request::verify::Verified;
+use crate::server::connection::Worker;
 use http::request;
 use postern_spend::Journal;
 use postern_token::{KeyRefusal, UnixSeconds};
