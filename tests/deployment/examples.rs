@@ -1,8 +1,8 @@
 //! deploy/examples: every file is read by what it is for.
 
 use super::{deploy, items, read, text, yaml};
+use postern_mcrouter_lint::{Severity, judge};
 use postern_service::config;
-use postern_spend::mcrouter::{Severity, judge};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;

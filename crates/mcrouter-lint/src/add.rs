@@ -1,23 +1,23 @@
 //! Which memory an `add` of a spent record comes to, and whether that memory can admit a token twice.
 
-use super::Severity::{Refuse, Warn};
-use super::finding::shown;
-use super::get::operation;
-use super::handle::{Body, Handle, Judge};
-use super::json::Json;
-use super::pool::{Place, digest};
-use super::verdict::{always, transparent, with_several};
+use crate::Severity::{Refuse, Warn};
+use crate::finding::shown;
+use crate::get::operation;
+use crate::handle::{Body, Handle, Judge};
+use crate::json::Json;
+use crate::pool::{Place, digest};
+use crate::verdict::{always, transparent, with_several};
 
 /// The longest value that is sure to stay in one piece under `BigValueRoute`; a record's has 22 bytes.
 const SMALL_VALUE: f64 = 64.0;
 
 /// Where an `add` is stored.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     /// Every place that is written to.
-    pub(super) places: Vec<Place>,
+    pub(crate) places: Vec<Place>,
     /// In words.
-    pub(super) shape: String,
+    pub(crate) shape: String,
 }
 
 impl Memory {
@@ -32,7 +32,7 @@ impl Memory {
 
 impl<'a> Judge<'a> {
     /// The memory behind `handle`. `None`: it was refused.
-    pub(super) fn add(&mut self, handle: &Handle<'a>) -> Option<Memory> {
+    pub(crate) fn add(&mut self, handle: &Handle<'a>) -> Option<Memory> {
         for shadow in &handle.shadows {
             self.copied_to(shadow)?;
         }
@@ -112,7 +112,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    pub(super) fn normal_and_failover(&mut self, handle: &Handle<'a>) -> Option<Vec<Handle<'a>>> {
+    pub(crate) fn normal_and_failover(&mut self, handle: &Handle<'a>) -> Option<Vec<Handle<'a>>> {
         let mut children = vec![self.target(handle, "normal")?];
         if let Some(failover) = handle.field("failover") {
             children.extend(self.list(failover, &handle.at("failover"), handle.depth() + 1)?);
@@ -299,13 +299,13 @@ impl<'a> Judge<'a> {
 
 impl<'a> Judge<'a> {
     /// What of a `PoolRoute` or `HashRoute` decides which server has a key, as a digest.
-    pub(super) fn choice(&mut self, handle: &Handle<'a>) -> Option<u64> {
+    pub(crate) fn choice(&mut self, handle: &Handle<'a>) -> Option<u64> {
         self.digest_of(handle, &["hash", "hash_func", "salt", "weights", "tags", "bucketize"])
     }
 
     /// How a route changes keys, which is part of where they are looked for; as a digest. `Some(None)`: not at all.
     #[expect(clippy::option_option, reason = "the outer one is for a file that is too much work")]
-    pub(super) fn key_change(&mut self, handle: &Handle<'a>) -> Option<Option<u64>> {
+    pub(crate) fn key_change(&mut self, handle: &Handle<'a>) -> Option<Option<u64>> {
         let fields: &[&str] = match handle.kind {
             "ModifyKeyRoute" => {
                 &["set_routing_prefix", "ensure_key_prefix", "replace_key_prefix", "set_key_suffix"]

@@ -3,10 +3,10 @@
 //! Handles are read when they are come to, never all at once: by its names a small file can stand for an endless tree.
 //! Depth and work are limited, so any file is judged in bounded time and stack.
 
-use super::Severity::Refuse;
-use super::finding::{Findings, shown};
-use super::json::{Json, Object};
-use super::pool::Pool;
+use crate::Severity::Refuse;
+use crate::finding::{Findings, shown};
+use crate::json::{Json, Object};
+use crate::pool::Pool;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -17,20 +17,20 @@ const MOST_WORK: usize = 500_000;
 
 /// A route handle: where it stands in the file, and what it says.
 #[derive(Clone, Debug)]
-pub(super) struct Handle<'a> {
+pub(crate) struct Handle<'a> {
     /// The way to it in the file.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// The route's type, or `server`.
-    pub(super) kind: &'a str,
-    pub(super) body: Body<'a>,
+    pub(crate) kind: &'a str,
+    pub(crate) body: Body<'a>,
     /// Where copies of what it gets are sent.
-    pub(super) shadows: Vec<Handle<'a>>,
+    pub(crate) shadows: Vec<Handle<'a>>,
     depth: usize,
 }
 
 /// How a handle was written.
 #[derive(Clone, Debug)]
-pub(super) enum Body<'a> {
+pub(crate) enum Body<'a> {
     /// `{"type": "HashRoute", ...}`
     Object(&'a Object),
     /// What follows the bar, as the `Pool|A` of `HashRoute|Pool|A`.
@@ -42,7 +42,7 @@ pub(super) enum Body<'a> {
 }
 
 impl<'a> Handle<'a> {
-    pub(super) fn field(&self, key: &str) -> Option<&'a Json> {
+    pub(crate) fn field(&self, key: &str) -> Option<&'a Json> {
         match self.body {
             Body::Object(object) => object.get(key),
             _ => None,
@@ -50,7 +50,7 @@ impl<'a> Handle<'a> {
     }
 
     /// Its keys, when it is an object.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let object = match self.body {
             Body::Object(object) => Some(object),
             _ => None,
@@ -58,48 +58,48 @@ impl<'a> Handle<'a> {
         object.into_iter().flat_map(|object| object.keys().map(String::as_str))
     }
 
-    pub(super) fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.depth
     }
 
-    pub(super) fn place(&self) -> (&str, &str) {
+    pub(crate) fn place(&self) -> (&str, &str) {
         (&self.path, self.kind)
     }
 
     /// The way to one of its fields.
-    pub(super) fn at(&self, key: &str) -> String {
+    pub(crate) fn at(&self, key: &str) -> String {
         join(&self.path, key)
     }
 }
 
 /// The way to the field `key` of what is at `path`.
-pub(super) fn join(path: &str, key: &str) -> String {
+pub(crate) fn join(path: &str, key: &str) -> String {
     let key = shown(key);
     if path.is_empty() { key } else { format!("{path}.{key}") }
 }
 
 /// The configuration, and what has been found in it so far.
-pub(super) struct Judge<'a> {
-    pub(super) top: &'a Object,
+pub(crate) struct Judge<'a> {
+    pub(crate) top: &'a Object,
     /// The handles that can be named, and where they stand.
     named: BTreeMap<&'a str, (String, &'a Json)>,
-    pub(super) pools: BTreeMap<&'a str, Option<Rc<Pool<'a>>>>,
-    pub(super) findings: Findings,
+    pub(crate) pools: BTreeMap<&'a str, Option<Rc<Pool<'a>>>>,
+    pub(crate) findings: Findings,
     /// Where copies of an `add` go.
-    pub(super) copies: Vec<Copies>,
+    pub(crate) copies: Vec<Copies>,
     work: usize,
 }
 
 /// A shadow, and the servers it may reach.
 #[derive(Debug)]
-pub(super) struct Copies {
-    pub(super) path: String,
-    pub(super) kind: String,
-    pub(super) servers: BTreeSet<Rc<str>>,
+pub(crate) struct Copies {
+    pub(crate) path: String,
+    pub(crate) kind: String,
+    pub(crate) servers: BTreeSet<Rc<str>>,
 }
 
 impl<'a> Judge<'a> {
-    pub(super) fn new(top: &'a Object) -> Self {
+    pub(crate) fn new(top: &'a Object) -> Self {
         let mut judge = Self {
             top,
             named: BTreeMap::new(),
@@ -172,12 +172,12 @@ impl<'a> Judge<'a> {
         }
     }
 
-    pub(super) fn refuse(&mut self, place: (&str, &str), reason: &str, instead: &str) {
+    pub(crate) fn refuse(&mut self, place: (&str, &str), reason: &str, instead: &str) {
         self.findings.say(Refuse, place, reason, instead);
     }
 
     /// Counts work. `None` when there has been too much of it.
-    pub(super) fn work(&mut self, amount: usize) -> Option<()> {
+    pub(crate) fn work(&mut self, amount: usize) -> Option<()> {
         self.work = self.work.saturating_add(amount);
         if self.work > MOST_WORK {
             self.refuse(
@@ -191,7 +191,7 @@ impl<'a> Judge<'a> {
     }
 
     /// The handles that `value` stands for, lists within lists laid out. `None`: it was refused.
-    pub(super) fn list(&mut self, value: &'a Json, path: &str, depth: usize) -> Option<Vec<Handle<'a>>> {
+    pub(crate) fn list(&mut self, value: &'a Json, path: &str, depth: usize) -> Option<Vec<Handle<'a>>> {
         self.work(1 + path.len() / 100)?;
         if depth > DEEPEST {
             let reason = format!("handles are nested deeper than {DEEPEST}, or in a circle.");
@@ -259,7 +259,7 @@ impl<'a> Judge<'a> {
     }
 
     /// The servers of a pool, each as a handle.
-    pub(super) fn servers(&mut self, pool: &Pool<'a>, depth: usize) -> Option<Vec<Handle<'a>>> {
+    pub(crate) fn servers(&mut self, pool: &Pool<'a>, depth: usize) -> Option<Vec<Handle<'a>>> {
         let mut handles = Vec::new();
         for (index, server) in pool.servers.iter().enumerate() {
             let path = format!("{}[{index}]", join(&pool.path, "servers"));
@@ -289,7 +289,7 @@ impl<'a> Judge<'a> {
     }
 
     /// The targets in a `shadows` field.
-    pub(super) fn shadows_of(&mut self, handle: &Handle<'a>) -> Option<Vec<Handle<'a>>> {
+    pub(crate) fn shadows_of(&mut self, handle: &Handle<'a>) -> Option<Vec<Handle<'a>>> {
         let mut targets = Vec::new();
         if let Some(Json::List(shadows)) = handle.field("shadows") {
             for (index, shadow) in shadows.iter().enumerate() {
@@ -303,7 +303,7 @@ impl<'a> Judge<'a> {
     }
 
     /// The handles in `children`, or those after the bar of a short form.
-    pub(super) fn children(&mut self, handle: &Handle<'a>) -> Option<Vec<Handle<'a>>> {
+    pub(crate) fn children(&mut self, handle: &Handle<'a>) -> Option<Vec<Handle<'a>>> {
         match handle.body {
             Body::Object(object) => match object.get("children") {
                 Some(children) => self.list(children, &handle.at("children"), handle.depth + 1),
@@ -325,7 +325,7 @@ impl<'a> Judge<'a> {
     }
 
     /// The one handle in the field `key`, or after the bar of a short form. `None`: it was refused.
-    pub(super) fn target(&mut self, handle: &Handle<'a>, key: &str) -> Option<Handle<'a>> {
+    pub(crate) fn target(&mut self, handle: &Handle<'a>, key: &str) -> Option<Handle<'a>> {
         let list = match (&handle.body, handle.field(key)) {
             (_, Some(value)) => self.list(value, &handle.at(key), handle.depth + 1)?,
             (Body::Text(whole, rest), None) => self.deeper(whole, rest, handle)?,
@@ -335,13 +335,13 @@ impl<'a> Judge<'a> {
     }
 
     /// The one handle that `value` stands for.
-    pub(super) fn one(&mut self, value: &'a Json, path: &str) -> Option<Handle<'a>> {
+    pub(crate) fn one(&mut self, value: &'a Json, path: &str) -> Option<Handle<'a>> {
         let list = self.list(value, path, 0)?;
         self.only(list, (path, ""), "")
     }
 
     /// The same, for a value somewhere inside `handle`.
-    pub(super) fn one_below(
+    pub(crate) fn one_below(
         &mut self,
         value: &'a Json,
         path: &str,

@@ -1,8 +1,8 @@
 //! What mcrouter's preprocessor would expand, and this check does not.
 
-use super::finding::shown;
-use super::handle::{Judge, join};
-use super::json::{Json, Object};
+use crate::finding::shown;
+use crate::handle::{Judge, join};
+use crate::json::{Json, Object};
 
 /// What is said where macros are met.
 const WRITE_OUT: &str = "Write it out, or check what mcrouter makes of the file: \
@@ -66,7 +66,7 @@ const BUILT_IN: [&str; 52] = [
 
 impl<'a> Judge<'a> {
     /// mcrouter's preprocessor knows macros, parameters and built-in calls. None of them is expanded here.
-    pub(super) fn finds_macros(&mut self, top: &'a Object) -> bool {
+    pub(crate) fn finds_macros(&mut self, top: &'a Object) -> bool {
         if top.contains_key("macros") {
             self.refuse(("macros", ""), "macros are not expanded here.", WRITE_OUT);
         }

@@ -1,9 +1,9 @@
 //! Which routes Postern's keys take: by routing prefix, then by key prefix.
 
-use super::Severity::Note;
-use super::handle::{Judge, join};
-use super::json::Json;
-use crate::memcached::KEY_PREFIXES;
+use crate::Severity::Note;
+use crate::handle::{Judge, join};
+use crate::json::Json;
+use postern_spend::memcached::KEY_PREFIXES;
 
 /// The prefix of keys that carry no routing prefix, as Postern's, unless mcrouter's `--route-prefix` says otherwise.
 const DEFAULT_ROUTE: &str = "/././";
@@ -19,7 +19,7 @@ struct Entry<'a> {
 }
 
 impl<'a> Judge<'a> {
-    pub(super) fn routes(&mut self) {
+    pub(crate) fn routes(&mut self) {
         match (self.top.get("route"), self.top.get("routes")) {
             (Some(route), None) => self.selector(route, "route"),
             (None, Some(Json::List(routes))) => {

@@ -1,16 +1,16 @@
 //! Where a `get` looks: a hint for the gateway, but its canaries must see what an `add` wrote.
 
-use super::Severity::{Note, Warn};
-use super::add::Memory;
-use super::handle::{Body, Copies, Handle, Judge, join};
-use super::json::Json;
-use super::pool::Place;
-use super::verdict::transparent;
+use crate::Severity::{Note, Warn};
+use crate::add::Memory;
+use crate::handle::{Body, Copies, Handle, Judge, join};
+use crate::json::Json;
+use crate::pool::Place;
+use crate::verdict::transparent;
 use std::collections::BTreeSet;
 
 /// What a `get` sees.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(crate) struct Reading {
     /// The places it may ask.
     places: Vec<Place>,
     /// Whether a record that is in one of the places (in most, if it asks most) is sure to be found while servers answer.
@@ -25,7 +25,7 @@ impl Reading {
 
 impl<'a> Judge<'a> {
     /// Judges the route of a `get` beside the memory of `add`.
-    pub(super) fn get_beside(&mut self, handle: &Handle<'a>, memory: &Memory) -> Option<()> {
+    pub(crate) fn get_beside(&mut self, handle: &Handle<'a>, memory: &Memory) -> Option<()> {
         let reading = self.get(handle)?;
         self.work(reading.places.len() + memory.places.len())?;
         let asked: BTreeSet<u64> = reading.places.iter().map(|place| place.identity).collect();
@@ -44,7 +44,7 @@ impl<'a> Judge<'a> {
     }
 
     /// What a `get` sees through `handle`. `None`: it was refused.
-    pub(super) fn get(&mut self, handle: &Handle<'a>) -> Option<Reading> {
+    pub(crate) fn get(&mut self, handle: &Handle<'a>) -> Option<Reading> {
         if let Body::Server(address) = &handle.body {
             return Some(Reading { places: vec![Place::server(address)], sure: true });
         }
@@ -158,7 +158,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Notes where copies of an `add` go, to be compared with where it is stored.
-    pub(super) fn copied_to(&mut self, shadow: &Handle<'a>) -> Option<()> {
+    pub(crate) fn copied_to(&mut self, shadow: &Handle<'a>) -> Option<()> {
         let mut servers = BTreeSet::new();
         let mut waiting = vec![shadow.clone()];
         while let Some(handle) = waiting.pop() {
@@ -193,7 +193,7 @@ impl<'a> Judge<'a> {
     }
 
     /// A copy's answer counts for nothing; but where it comes to a server of the memory itself, it may come first.
-    pub(super) fn judge_copies(&mut self, memory: &Memory) -> Option<()> {
+    pub(crate) fn judge_copies(&mut self, memory: &Memory) -> Option<()> {
         for copies in std::mem::take(&mut self.copies) {
             let place = (copies.path.as_str(), copies.kind.as_str());
             self.work(1 + copies.servers.len() * memory.places.len())?;
@@ -232,7 +232,7 @@ const ROUTES_IN: [&str; 16] = [
 ];
 
 /// The route that a selector gives to an operation. `None`: it was refused.
-pub(super) fn operation<'a>(
+pub(crate) fn operation<'a>(
     judge: &mut Judge<'a>,
     handle: &Handle<'a>,
     operation: &str,

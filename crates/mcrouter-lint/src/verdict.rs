@@ -5,16 +5,16 @@
 //! not safety.
 
 /// What makes a route unfit for `add`, and what to write instead.
-pub(super) struct Verdict {
-    pub(super) reason: &'static str,
-    pub(super) instead: &'static str,
+pub(crate) struct Verdict {
+    pub(crate) reason: &'static str,
+    pub(crate) instead: &'static str,
 }
 
 const OWNER_OR_QUORUM: &str = "Use one pool (`PoolRoute`), which owns its keys, or `AllMajorityRoute` over three pools that share no server.";
 const ONE_MEMORY: &str = "Name the one route that every mcrouter shall use, such as `PoolRoute|A`.";
 
 /// The verdict on `kind` with several children. With one child mcrouter puts the child in its place.
-pub(super) fn with_several(kind: &str) -> Option<Verdict> {
+pub(crate) fn with_several(kind: &str) -> Option<Verdict> {
     let (reason, instead) = match kind {
         "FailoverRoute" | "SaltedFailoverRoute" | "FailoverWithExptimeRoute" => (
             "while the first child does not answer, an `add` is stored by the next one; when the first is back, the same \
@@ -57,7 +57,7 @@ pub(super) fn with_several(kind: &str) -> Option<Verdict> {
 }
 
 /// The verdict on `kind`, however many children it has.
-pub(super) fn always(kind: &str) -> Option<Verdict> {
+pub(crate) fn always(kind: &str) -> Option<Verdict> {
     let (reason, instead) = match kind {
         // NullRoute's reply to an update is NOT_STORED; AllAsyncRoute gives the same and does not wait.
         "NullRoute" | "DevNullRoute" => (
@@ -102,7 +102,7 @@ pub(super) fn always(kind: &str) -> Option<Verdict> {
 }
 
 /// The field of a route that hands every request on, unchanged, to one target.
-pub(super) fn transparent(kind: &str) -> Option<&'static str> {
+pub(crate) fn transparent(kind: &str) -> Option<&'static str> {
     Some(match kind {
         "LoggingRoute" | "OutstandingLimitRoute" | "RateLimitRoute" | "BigValueRoute" => "target",
         // Only keys with a hash stop (`|#|`) are held up by the one, only bucketized pools see the other: never ours.

@@ -57,7 +57,7 @@ impl fmt::Display for Finding {
 }
 
 /// A name from the file as it may stand in a sentence: short, and without control characters.
-pub(super) fn shown(name: &str) -> String {
+pub(crate) fn shown(name: &str) -> String {
     let mut shown: String = name.chars().take(LONGEST_NAME).flat_map(char::escape_debug).collect();
     if name.chars().nth(LONGEST_NAME).is_some() {
         shown.push('…');
@@ -70,13 +70,13 @@ const LONGEST_NAME: usize = 80;
 
 /// The findings so far, each once.
 #[derive(Debug, Default)]
-pub(super) struct Findings(Vec<Finding>);
+pub(crate) struct Findings(Vec<Finding>);
 
 /// More findings than anyone reads.
 const MOST: usize = 200;
 
 impl Findings {
-    pub(super) fn say(&mut self, severity: Severity, place: (&str, &str), reason: &str, instead: &str) {
+    pub(crate) fn say(&mut self, severity: Severity, place: (&str, &str), reason: &str, instead: &str) {
         let finding = Finding {
             severity,
             path: place.0.to_owned(),
@@ -91,12 +91,12 @@ impl Findings {
         }
     }
 
-    pub(super) fn refused(&self) -> bool {
+    pub(crate) fn refused(&self) -> bool {
         self.0.iter().any(|finding| finding.severity == Severity::Refuse)
     }
 
     /// The weightiest first; among equals, as they were found.
-    pub(super) fn sorted(mut self) -> Vec<Finding> {
+    pub(crate) fn sorted(mut self) -> Vec<Finding> {
         self.0.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         self.0
     }

@@ -1,9 +1,9 @@
 //! Pools: which servers, chosen how.
 
-use super::Severity::{Note, Refuse, Warn};
-use super::finding::shown;
-use super::handle::{Body, Handle, Judge, join};
-use super::json::{Json, Object};
+use crate::Severity::{Note, Refuse, Warn};
+use crate::finding::shown;
+use crate::handle::{Body, Handle, Judge, join};
+use crate::json::{Json, Object};
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -16,39 +16,39 @@ const MOST_INHERITED: usize = 32;
 
 /// A pool, with what it inherits.
 #[derive(Debug)]
-pub(super) struct Pool<'a> {
+pub(crate) struct Pool<'a> {
     /// The way to it in the file.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// The pool's object, and those it inherits from.
     layers: Vec<&'a Object>,
-    pub(super) servers: &'a [Json],
+    pub(crate) servers: &'a [Json],
     /// Whether all its servers are addresses; mcrouter also takes routes.
-    pub(super) plain: bool,
+    pub(crate) plain: bool,
     /// The addresses that can be told apart, and how keys are shared out over them; made once.
     place: Option<Place>,
 }
 
 /// A memory that owns its keys: one server, or several that a hash chooses from.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// Equal for two places just when the same key is looked for on the same server: a digest, for it is copied often.
-    pub(super) identity: u64,
-    pub(super) servers: Rc<BTreeSet<Rc<str>>>,
+    pub(crate) identity: u64,
+    pub(crate) servers: Rc<BTreeSet<Rc<str>>>,
 }
 
 impl Place {
-    pub(super) fn server(address: &Rc<str>) -> Self {
+    pub(crate) fn server(address: &Rc<str>) -> Self {
         Self { identity: digest(address), servers: Rc::new(BTreeSet::from([address.clone()])) }
     }
 
     /// The place as seen through something that changes which server a key is looked for on.
-    pub(super) fn through(self, how: impl Hash) -> Self {
+    pub(crate) fn through(self, how: impl Hash) -> Self {
         Self { identity: digest((how, self.identity)), servers: self.servers }
     }
 }
 
 /// A digest, the same for the same value within one run.
-pub(super) fn digest(value: impl Hash) -> u64 {
+pub(crate) fn digest(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
@@ -60,12 +60,12 @@ impl<'a> Pool<'a> {
     }
 
     /// Whether mcrouter makes several destinations of each server.
-    pub(super) fn fans_out(&self) -> bool {
+    pub(crate) fn fans_out(&self) -> bool {
         self.field("additional_fanout").is_some_and(|fanout| fanout.number() != Some(0.0))
     }
 
     /// The address of a server, in one spelling. `None`: mcrouter would not take it.
-    pub(super) fn address(&self, text: &str) -> Option<Rc<str>> {
+    pub(crate) fn address(&self, text: &str) -> Option<Rc<str>> {
         normal(text, self.field("port_override").and_then(Json::number))
     }
 }
@@ -94,7 +94,7 @@ fn normal(text: &str, port_override: Option<f64>) -> Option<Rc<str>> {
 
 impl<'a> Judge<'a> {
     /// The pool that a `PoolRoute` is over. `None`: it was refused.
-    pub(super) fn pool_of(&mut self, handle: &Handle<'a>) -> Option<Rc<Pool<'a>>> {
+    pub(crate) fn pool_of(&mut self, handle: &Handle<'a>) -> Option<Rc<Pool<'a>>> {
         match (&handle.body, handle.field("pool")) {
             (Body::Text(_, name), _) => self.pool_named(name, &handle.path),
             (_, Some(Json::Text(name))) => self.pool_named(name, &handle.at("pool")),
@@ -111,7 +111,7 @@ impl<'a> Judge<'a> {
     }
 
     /// A pool written in place. Where `pools` has one of the same name, mcrouter takes that one.
-    pub(super) fn pool_of_object(&mut self, pool: &'a Object, path: &str) -> Option<Rc<Pool<'a>>> {
+    pub(crate) fn pool_of_object(&mut self, pool: &'a Object, path: &str) -> Option<Rc<Pool<'a>>> {
         let Some(Json::Text(name)) = pool.get("name") else {
             self.refuse((path, "pool"), "a pool that is written in place needs a `name`.", "Give it one.");
             return None;
@@ -122,7 +122,7 @@ impl<'a> Judge<'a> {
         self.pool_read(name, path.to_owned(), pool)
     }
 
-    pub(super) fn pool_named(&mut self, name: &'a str, from: &str) -> Option<Rc<Pool<'a>>> {
+    pub(crate) fn pool_named(&mut self, name: &'a str, from: &str) -> Option<Rc<Pool<'a>>> {
         self.work(1)?;
         if let Some(known) = self.pools.get(name) {
             return known.clone();
@@ -231,7 +231,7 @@ impl<'a> Judge<'a> {
 
 impl Pool<'_> {
     /// The place of its keys, as a route that chooses by `choice` sees it.
-    pub(super) fn place(&self, choice: u64) -> Option<Place> {
+    pub(crate) fn place(&self, choice: u64) -> Option<Place> {
         let place = self.place.clone()?;
         let alone = self.servers.len() == 1; // then nothing is chosen
         Some(if alone { place } else { place.through(choice) })

@@ -6,6 +6,17 @@
 //! or a `get` does not see what an `add` wrote. It does no I/O.
 //!
 //! Safe are one pool whose servers own their keys, and `AllMajorityRoute` over three such pools that share no server.
+//! ```
+//! use postern_mcrouter_lint::{Severity, judge};
+//!
+//! let failover = r#"{
+//!     "pools": { "a": { "servers": ["10.0.0.1:11211"] }, "b": { "servers": ["10.0.0.2:11211"] } },
+//!     "route": { "type": "FailoverRoute", "children": ["PoolRoute|a", "PoolRoute|b"] }
+//! }"#;
+//! let findings = judge(failover);
+//! assert_eq!(findings[0].severity, Severity::Refuse);
+//! ```
+//!
 //! What the check cannot know: which options mcrouter is started with, whether two host names are one machine, and what
 //! stands behind a server that is itself a proxy.
 

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The longest text that is read. mcrouter configurations that people write are a thousand times smaller.
-pub(super) const LONGEST_TEXT: usize = 4 << 20;
+pub(crate) const LONGEST_TEXT: usize = 4 << 20;
 
 /// A JSON value. A key that stands twice in one object is an error here: which of the two counts is nothing to guess.
 #[derive(Debug, PartialEq)]
-pub(super) enum Json {
+pub(crate) enum Json {
     Null,
     Bool(bool),
     Number(f64),
@@ -18,14 +18,14 @@ pub(super) enum Json {
     Object(Object),
 }
 
-pub(super) type Object = BTreeMap<String, Json>;
+pub(crate) type Object = BTreeMap<String, Json>;
 
 impl Json {
     /// Reads `text`. Nesting is limited to 127 levels by the parser; mcrouter itself stops at 250.
     ///
     /// # Errors
     /// A sentence with line and column.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > LONGEST_TEXT {
             return Err(format!("it is longer than {} MiB, the most that is checked", LONGEST_TEXT >> 20));
         }
@@ -34,21 +34,21 @@ impl Json {
             .map_err(|error| format!("it is not the JSON that mcrouter reads: {error}"))
     }
 
-    pub(super) fn text(&self) -> Option<&str> {
+    pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
             _ => None,
         }
     }
 
-    pub(super) fn object(&self) -> Option<&Object> {
+    pub(crate) fn object(&self) -> Option<&Object> {
         match self {
             Self::Object(object) => Some(object),
             _ => None,
         }
     }
 
-    pub(super) fn number(&self) -> Option<f64> {
+    pub(crate) fn number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),
             _ => None,
@@ -56,7 +56,7 @@ impl Json {
     }
 
     /// What it is, for a sentence.
-    pub(super) fn what(&self) -> &'static str {
+    pub(crate) fn what(&self) -> &'static str {
         match self {
             Self::Null => "null",
             Self::Bool(_) => "a bool",

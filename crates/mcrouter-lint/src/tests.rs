@@ -3,8 +3,8 @@ mod input;
 use super::Severity::{Note, Refuse, Warn};
 use super::{Finding, Severity, judge};
 
-const QUORUM: &str = include_str!("../../../../deploy/mcrouter/quorum.json");
-const SINGLE: &str = include_str!("../../../../deploy/mcrouter/single.json");
+const QUORUM: &str = include_str!("../../../deploy/mcrouter/quorum.json");
+const SINGLE: &str = include_str!("../../../deploy/mcrouter/single.json");
 
 const POOLS: &str = r#"
     "A": {"servers": ["10.0.0.1:1", "10.0.0.2:1"]}, "B": {"servers": ["10.0.0.3:1", "10.0.0.4:1"]},
