@@ -10,7 +10,7 @@ mod up;
 
 use args::{Cli, Command, Token};
 use failure::Failure;
-use postern_service::exit;
+use postern_daemon::exit;
 use std::process::ExitCode;
 use tokio::runtime::{Builder, Runtime};
 

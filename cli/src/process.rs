@@ -1,10 +1,11 @@
 //! What every daemon's process has: logs, metrics, signals, the admin listener, a drain.
 
 use crate::failure::Failure;
-use postern_service::admin::{Admin, Gate};
-use postern_service::host::Host;
-use postern_service::log::{self, LogFormat};
-use postern_service::metrics;
+use postern_admin::Admin;
+use postern_admin::Host;
+use postern_daemon::readiness::Gate;
+use postern_telemetry::log::{self, LogFormat};
+use postern_telemetry::metrics;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;

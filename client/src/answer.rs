@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body_util::Full;
-use postern_service::http::text;
-use postern_service::names::AgentOutcome;
+use postern_daemon::http::text;
+use postern_telemetry::names::AgentOutcome;
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// What of the gateway's answer is for the user. Its other fields are about its connection with us.

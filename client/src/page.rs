@@ -4,8 +4,8 @@
 
 use crate::recorder::{Fate, Part, Recorder, Trouble};
 use crate::reload::Settings;
-use postern_service::live::{Endings, Live, Section, Show, Stages, Table};
-use postern_service::names::AgentOutcome;
+use postern_admin::live::{Endings, Live, Section, Show, Stages, Table};
+use postern_telemetry::names::AgentOutcome;
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use tokio::sync::watch;

@@ -3,9 +3,10 @@
 
 use metrics::counter;
 use parking_lot::Mutex;
-use postern_service::live::{Latency, Level, Link, Tally};
-pub(crate) use postern_service::names::TokenFate as Fate;
-use postern_service::names::{self, AgentOutcome};
+use postern_admin::live::{Latency, Link};
+use postern_telemetry::metrics::{Level, Tally};
+pub(crate) use postern_telemetry::names::TokenFate as Fate;
+use postern_telemetry::names::{self, AgentOutcome};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;

@@ -7,8 +7,8 @@
 use crate::agent::Desk;
 use crate::answer::Reply;
 use crate::target::{Target, TargetError};
-use postern_service::names::AgentOutcome;
-use postern_service::relay::Relay;
+use postern_proxy::relay::Relay;
+use postern_telemetry::names::AgentOutcome;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;

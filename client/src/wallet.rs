@@ -6,8 +6,8 @@
 use crate::slot::{self, FREE, HeaderError, SECTOR, Sector, Slot, Unspent};
 use metrics::gauge;
 use parking_lot::Mutex;
-use postern_service::live::Level;
-use postern_service::names;
+use postern_telemetry::metrics::Level;
+use postern_telemetry::names;
 use postern_token::{ChallengeDigest, Nonce, TokenKeyId, UnixSeconds};
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{File, OpenOptions, Permissions, TryLockError};

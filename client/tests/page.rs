@@ -3,10 +3,10 @@
 
 mod support;
 
+use postern_admin::live::Link;
 use postern_client::Urls;
-use postern_service::live::Link;
-use postern_service::metrics;
-use postern_service::names::{
+use postern_telemetry::metrics;
+use postern_telemetry::names::{
     AGENT_REQUESTS, AgentOutcome, LINK_ATTEMPTS, LINK_LOST, LinkKind, WALLET_TOKENS,
 };
 use postern_token::{TokenChallenge, TokenType};

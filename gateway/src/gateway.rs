@@ -17,15 +17,16 @@ use crate::start::Start;
 use crate::upkeep::{Refusing, StoreUpkeep, Upkeep};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use postern_service::config::{ConfigFile, Reloader, Size};
-use postern_service::drain::Shutdown;
-use postern_service::exit;
-use postern_service::host::Host;
-use postern_service::listen::BindError;
-use postern_service::names::LinkKind;
-use postern_service::tls::{ServerConfig, ServerTls, TlsError};
-use postern_service::traces::{Tracer, TracerError};
+use postern_admin::Host;
+use postern_config::{ConfigFile, Size};
+use postern_daemon::drain::Shutdown;
+use postern_daemon::exit;
+use postern_daemon::listen::BindError;
+use postern_daemon::reload::Reloader;
+use postern_daemon::tls::{ServerConfig, ServerTls, TlsError};
 use postern_spend::Backend;
+use postern_telemetry::names::LinkKind;
+use postern_telemetry::traces::{Tracer, TracerError};
 use postern_token::{ChallengeError, TokenKeyId};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -203,7 +204,7 @@ impl Gateway {
     /// Reads `file`, which the configuration came from, again on SIGHUP.
     #[must_use]
     pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
-        self.reloader = Some(Reloader::new(file, &self.host));
+        self.reloader = Some(Reloader::new(file, &self.host.readiness, &self.host.shutdown));
         self
     }
 

@@ -5,7 +5,7 @@ use crate::config::{Config, Limits};
 use crate::gateway::{Core, check};
 use crate::request::egress::Policy;
 use arc_swap::ArcSwap;
-use postern_service::config::Reloader;
+use postern_daemon::reload::Reloader;
 use std::sync::Arc;
 
 /// The keys that take effect at once.

@@ -3,8 +3,8 @@
 
 use crate::health::Served;
 use crate::server::accept::Sockets;
-use postern_service::admin::{Gate, Readiness};
-use postern_service::drain::Shutdown;
+use postern_daemon::drain::Shutdown;
+use postern_daemon::readiness::{Gate, Readiness};
 use std::future::pending;
 use std::io;
 use std::net::TcpListener;

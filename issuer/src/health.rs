@@ -3,8 +3,8 @@
 
 use crate::recorder::Recorder;
 use parking_lot::Mutex;
-use postern_service::admin::Gate;
-use postern_service::names::IssuerOutcome;
+use postern_daemon::readiness::Gate;
+use postern_telemetry::names::IssuerOutcome;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ fn overload(refused: u64, issued: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_service::admin::Readiness;
+    use postern_daemon::readiness::Readiness;
 
     #[test]
     fn readiness_has_every_fault_and_its_cause() {

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Request};
 use hyper::body::{Body, Incoming};
-use postern_service::http::{BodyError, read_limited};
-use postern_service::names::TokenTypeAsked;
+use postern_daemon::http::{BodyError, read_limited};
+use postern_telemetry::names::TokenTypeAsked;
 use postern_token::{
     REQUEST_MEDIA_TYPE, SignError, SigningKey, TokenRequest, TokenResponse, TokenType, UnixSeconds,
 };

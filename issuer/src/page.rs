@@ -5,8 +5,8 @@
 use crate::recorder::{Part, Recorder};
 use crate::ring::{KeyView, Ring};
 use crate::server::Routes;
-use postern_service::live::{Endings, Live, Rate, Section, Show, Stages, Table};
-use postern_service::names::IssuerOutcome;
+use postern_admin::live::{Endings, Live, Rate, Section, Show, Stages, Table};
+use postern_telemetry::names::IssuerOutcome;
 use postern_token::UnixSeconds;
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};

@@ -5,9 +5,10 @@
 //! ([`Recorder::signed`]). Metrics and live page are served from the same counts, and nothing in them says who asked.
 
 use metrics::{Counter, Histogram, counter, gauge, histogram};
-use postern_service::live::{Latency, Level, Tally};
-use postern_service::metrics::from_zero;
-use postern_service::names::{self, IssuerOutcome, TokenTypeAsked};
+use postern_admin::live::Latency;
+use postern_telemetry::metrics::from_zero;
+use postern_telemetry::metrics::{Level, Tally};
+use postern_telemetry::names::{self, IssuerOutcome, TokenTypeAsked};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,8 +4,8 @@
 mod support;
 
 use postern_issuer::config::Signing;
-use postern_service::metrics;
-use postern_service::names::{
+use postern_telemetry::metrics;
+use postern_telemetry::names::{
     ISSUANCES, ISSUER_QUEUE, ISSUER_QUEUE_LIMIT, ISSUER_REQUESTS, ISSUER_SIGN_DURATION, IssuerOutcome,
     TOKENS_ISSUED, TokenTypeAsked,
 };

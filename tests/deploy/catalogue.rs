@@ -1,7 +1,7 @@
 //! What can be asked for: registered metrics and recorded series, their labels, and what the labels may be.
 
 use super::queries::{Matcher, Selector, groupings, selectors};
-use postern_service::names::{self, *};
+use postern_telemetry::names::{self, *};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Labels and their values; `None` where a value can be anything.

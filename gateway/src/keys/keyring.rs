@@ -3,8 +3,8 @@
 
 use crate::config::ChallengeConfig;
 use http::HeaderValue;
-use postern_service::names::KeyPhase;
 use postern_spend::Epoch;
+use postern_telemetry::names::KeyPhase;
 use postern_token::header::{Challenge, Quoting};
 use postern_token::{
     ChallengeDigest, ChallengeError, Directory, KeyRefusal, KeySet, TokenChallenge, TokenKeyId, TokenType,
@@ -389,7 +389,7 @@ mod tests {
         Offer::new(&ChallengeConfig {
             issuer_name: "issuer.example".into(),
             origin: origin.into(),
-            max_age: postern_service::config::Span::hours(1),
+            max_age: postern_config::Span::hours(1),
             bare: false,
         })
     }

@@ -6,7 +6,7 @@
 
 use crate::health::plural;
 use crate::keys::keyring::Keyring;
-use postern_service::files;
+use postern_daemon::files;
 use postern_token::{DirectoryKey, TrustedKey, VerifyingKey, Window};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder};

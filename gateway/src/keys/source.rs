@@ -4,7 +4,7 @@
 use crate::config::Issuer;
 use http::header::{AGE, CACHE_CONTROL, DATE, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
-use postern_service::http::{BodyError, ClientError, ClientOptions, chain, client, fetch_limited, no_answer};
+use postern_daemon::http::{BodyError, ClientError, ClientOptions, chain, client, fetch_limited, no_answer};
 use postern_token::{Directory, UnixSeconds};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -18,15 +18,16 @@ use crate::request::deny::Refusal;
 use access::Access;
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use parking_lot::Mutex;
-use postern_service::live::{Latency, Level, Link, Live, Tally};
-use postern_service::metrics::from_zero;
-use postern_service::names::{
-    self, CheckResult, CheckStage, Direction, LinkKind, Outcome, TunnelEnd, UnknownReason,
-};
-use postern_service::relay::Meter;
-use postern_service::traces::{Chance, Tracer};
+use postern_admin::live::{Latency, Link, Live};
+use postern_proxy::relay::Meter;
 use postern_spend::memcached::Ended;
 use postern_spend::{Backend, Exchange, Unknown};
+use postern_telemetry::metrics::from_zero;
+use postern_telemetry::metrics::{Level, Tally};
+use postern_telemetry::names::{
+    self, CheckResult, CheckStage, Direction, LinkKind, Outcome, TunnelEnd, UnknownReason,
+};
+use postern_telemetry::traces::{Chance, Tracer};
 use refusals::Refusals;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! What a shared store has counted, published under the names of the registry.
 
 use metrics::{Counter, Gauge, counter, gauge};
-use postern_service::names::{self, StoreCommand, StoreEnded};
 use postern_spend::Backend;
 use postern_spend::memcached::{DoorHealth, Ended, Health, Totals, Verb};
+use postern_telemetry::names::{self, StoreCommand, StoreEnded};
 
 /// Handles, made once; none when the store is not shared.
 pub(crate) struct StoreMetrics(Option<Handles>);

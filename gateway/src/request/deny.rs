@@ -7,8 +7,8 @@ use crate::config::Lever;
 use crate::request::egress::PolicyRefusal;
 use crate::request::target::TargetError;
 use http::StatusCode;
-use postern_service::names::Outcome;
 use postern_spend::Unknown;
+use postern_telemetry::names::Outcome;
 use postern_token::header::AuthorizationError;
 use postern_token::{KeyRefusal, TokenType};
 

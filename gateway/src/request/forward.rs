@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use postern_service::http::remove_hop_by_hop;
+use postern_proxy::headers::remove_hop_by_hop;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -4,8 +4,8 @@
 use crate::observe::recorder::{Account, Recorder};
 use crate::request::dial::Dialled;
 use bytes::Bytes;
-use postern_service::relay::{Relay, Relayed};
-use postern_service::reset::Reset;
+use postern_proxy::relay::{Relay, Relayed};
+use postern_proxy::reset::Reset;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 

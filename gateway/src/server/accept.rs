@@ -6,7 +6,7 @@
 use crate::gateway::Core;
 use crate::request::deny::Refusal;
 use crate::server::connection::{self, Worker};
-use postern_service::listen::{self, BindError, is_of_one_connection};
+use postern_daemon::listen::{self, BindError, is_of_one_connection};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};

@@ -22,7 +22,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use postern_service::reset::{self, Reset};
+use postern_proxy::reset::{self, Reset};
 use postern_spend::{Store, Unknown};
 use postern_token::UnixSeconds;
 use std::convert::Infallible;

@@ -5,8 +5,8 @@ use crate::support::client::{Client, connect_with};
 use crate::support::memcached::Server;
 use crate::support::target::Echo;
 use crate::support::{ISSUER, PATIENCE, Running};
-use postern_service::config::Span;
-use postern_service::{metrics, names};
+use postern_config::Span;
+use postern_telemetry::{metrics, names};
 use serde_json::Value;
 use std::time::Duration;
 

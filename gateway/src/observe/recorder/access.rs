@@ -4,7 +4,7 @@
 use crate::config::AccessLog;
 use crate::observe::timeline::{Stage, Timeline};
 use http::request;
-use postern_service::names::{Outcome, TunnelEnd};
+use postern_telemetry::names::{Outcome, TunnelEnd};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! What is still to be told of a request after it was answered.
 
 use super::access::{Line, Went};
-use postern_service::names::spans;
-use postern_service::relay::Relayed;
-use postern_service::traces::Trace;
+use postern_proxy::relay::Relayed;
+use postern_telemetry::names::spans;
+use postern_telemetry::traces::Trace;
 use std::time::Instant;
 
 /// The rest of a request's trace, and its line of the access log. Dropped, it is told without a tunnel.

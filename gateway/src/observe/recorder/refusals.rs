@@ -2,7 +2,7 @@
 
 use crate::request::deny::Refusal;
 use parking_lot::Mutex;
-use postern_service::names::Outcome;
+use postern_telemetry::names::Outcome;
 use std::time::{Duration, Instant};
 
 /// How often a class is told of: at once when it is new, then so often.

@@ -3,10 +3,10 @@
 use crate::observe::store_metrics::result_of;
 use crate::observe::timeline::{Stage, Timeline};
 use crate::request::deny::Refusal;
-use postern_service::names::{Outcome, spans};
-use postern_service::traces::{Attribute, Span, Trace};
 use postern_spend::memcached::Verb;
 use postern_spend::{Exchange, Journal};
+use postern_telemetry::names::{Outcome, spans};
+use postern_telemetry::traces::{Attribute, Span, Trace};
 use std::time::{Duration, Instant};
 
 /// Makes the spans of an answered request, and sends them.
@@ -86,6 +86,6 @@ fn command(trace: &mut Trace, parent: Span, exchange: &Exchange, addresses: &[St
     trace.span(name, parent, (exchange.began, exchange.finished), spans::Kind::Client, attributes);
 }
 
-fn micros(time: Duration) -> postern_service::traces::Value {
+fn micros(time: Duration) -> postern_telemetry::traces::Value {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX).into()
 }
