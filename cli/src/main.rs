@@ -1,6 +1,7 @@
 //! `postern`: one binary for every part.
 
 mod args;
+mod catalogue;
 mod daemon;
 mod doctor;
 mod failure;

@@ -1,8 +1,8 @@
 //! What every daemon's process has: logs, metrics, signals, the admin listener, a drain.
 
+use crate::catalogue::CATALOGUES;
 use crate::failure::Failure;
-use postern_admin::Admin;
-use postern_admin::Host;
+use postern_admin::{Admin, Host};
 use postern_daemon::readiness::Gate;
 use postern_telemetry::log::{self, LogFormat};
 use postern_telemetry::metrics;
@@ -26,7 +26,7 @@ impl Process {
     /// Starts logs, metrics, signal handling and, where there is an address for it, the admin listener.
     pub(crate) async fn start(format: LogFormat, admin: Option<SocketAddr>) -> Result<Self, Failure> {
         log::init(format).map_err(Failure::configuration)?;
-        let exporter = metrics::install().map_err(Failure::runtime)?;
+        let exporter = metrics::install(&CATALOGUES).map_err(Failure::runtime)?;
         let host = Host::default();
         host.shutdown
             .on_signals()

@@ -1,6 +1,7 @@
 //! The agent: one listener for HTTP and SOCKS5, and the task that keeps the wallet filled.
 
 use crate::answer::Refusal;
+use crate::catalogue::AgentOutcome;
 use crate::config::{Config, ConfigProblem, GatewayConfig};
 use crate::gateway::{Gateway, GatewayUrlError};
 use crate::gateways::Gateways;
@@ -23,7 +24,6 @@ use postern_daemon::drain::Shutdown;
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::readiness::Readiness;
 use postern_daemon::reload::Reloader;
-use postern_telemetry::names::AgentOutcome;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

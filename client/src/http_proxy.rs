@@ -2,6 +2,7 @@
 
 use crate::agent::Desk;
 use crate::answer::{self, Refusal};
+use crate::catalogue::AgentOutcome;
 use crate::forward::Kept;
 use crate::target::Target;
 use bytes::Bytes;
@@ -14,7 +15,6 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use postern_proxy::relay::Relay;
-use postern_telemetry::names::AgentOutcome;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;

@@ -26,4 +26,5 @@ pub use backend::BackendError;
 pub use config::Config;
 pub use gateway::{Gateway, StartError, check};
 pub use keys::source::SourceError;
+pub use observe::{catalogue, labels, spans};
 pub use request::resolve::ResolverError;

@@ -4,11 +4,11 @@ use crate::config::LossPolicy;
 use crate::gateway::Core;
 use crate::health::{Checks, Findings, Recent, Told};
 use crate::keys::refresh::Refresh;
+use crate::observe::catalogue;
 use crate::observe::store_metrics::StoreMetrics;
 use metrics::gauge;
 use postern_spend::memcached::{Health, Memcached, Round};
 use postern_spend::{Backend, Unknown};
-use postern_telemetry::names;
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -89,7 +89,7 @@ impl StoreUpkeep {
         // The disk may take its time, and this runtime has other things to do.
         let dropped = tokio::task::spawn_blocking(move || {
             if let Backend::Embedded(store) = &core.backend {
-                gauge!(names::SPENT_RECORDS).set(store.stats().records as f64);
+                gauge!(catalogue::SPENT_RECORDS).set(store.stats().records as f64);
             }
             core.backend.drop_expired(now)
         });

@@ -1,10 +1,10 @@
 //! What is wrong with the issuer, as `/readyz` and the log have it: each fault once when it begins and once when it ends,
 //! with its cause and the way out.
 
+use crate::catalogue::IssuerOutcome;
 use crate::recorder::Recorder;
 use parking_lot::Mutex;
 use postern_daemon::readiness::Gate;
-use postern_telemetry::names::IssuerOutcome;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -11,6 +11,7 @@
 
 mod accounts;
 mod answer;
+pub mod catalogue;
 pub mod config;
 mod directory;
 mod guess;

@@ -3,6 +3,7 @@
 //! A process makes one [`Host`] and lends it to its daemons: they add gates to its readiness and sections to its
 //! [live page](live), and [`Admin`] shows them.
 
+pub mod catalogue;
 mod host;
 mod listener;
 pub mod live;

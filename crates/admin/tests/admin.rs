@@ -3,10 +3,12 @@
 
 use postern_admin::Admin;
 use postern_admin::Host;
+use postern_admin::catalogue::{LINK_DURATION, LinkKind, METRICS};
 use postern_admin::live::{Live, Section, Show};
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
-use postern_telemetry::{metrics, names};
+use postern_telemetry::catalogue::ADDRESS;
+use postern_telemetry::metrics;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,7 +25,7 @@ struct Running {
 
 async fn start() -> Running {
     let host = Host::default();
-    let exporter = metrics::install().unwrap();
+    let exporter = metrics::install(&[METRICS]).unwrap();
     let admin = Admin::bind(([127, 0, 0, 1], 0).into(), &host, exporter).await.unwrap();
     let address = admin.local_addr();
     let served = tokio::spawn(admin.serve());
@@ -77,20 +79,16 @@ async fn ready_says_what_is_missing_until_nothing_is() {
 #[tokio::test]
 async fn metrics_are_there() {
     let admin = start().await;
-    ::metrics::histogram!(
-        names::CHECK_DURATION,
-        names::CheckStage::LABEL => names::CheckStage::Total.as_str(),
-        names::CheckResult::LABEL => names::CheckResult::Admitted.as_str()
-    )
-    .record(0.041);
+    let labels = [(LinkKind::LABEL, LinkKind::Store.as_str()), (ADDRESS.name, "10.0.0.1:11211")];
+    ::metrics::histogram!(LINK_DURATION, &labels).record(0.041);
     let (status, body) = get(admin.address, "/metrics").await;
     assert_eq!(status, 200);
     for line in [
-        "# HELP postern_check_duration_seconds How long each stage of the double-spend check took, by how the check ended.",
-        "# TYPE postern_check_duration_seconds histogram",
-        "postern_check_duration_seconds_bucket{stage=\"total\",result=\"admitted\",le=\"0.038\"} 0",
-        "postern_check_duration_seconds_bucket{stage=\"total\",result=\"admitted\",le=\"0.042\"} 1",
-        "postern_check_duration_seconds_count{stage=\"total\",result=\"admitted\"} 1",
+        "# HELP postern_link_duration_seconds How long an answer over a link took.",
+        "# TYPE postern_link_duration_seconds histogram",
+        "postern_link_duration_seconds_bucket{link=\"store\",address=\"10.0.0.1:11211\",le=\"0.038\"} 0",
+        "postern_link_duration_seconds_bucket{link=\"store\",address=\"10.0.0.1:11211\",le=\"0.042\"} 1",
+        "postern_link_duration_seconds_count{link=\"store\",address=\"10.0.0.1:11211\"} 1",
         &format!("postern_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")),
     ] {
         assert!(body.lines().any(|found| found == line), "{line}\nis not in\n{body}");

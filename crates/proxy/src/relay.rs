@@ -8,7 +8,6 @@
 
 use crate::reset::{self, Reset};
 use postern_telemetry::metrics::Tally;
-use postern_telemetry::names::TunnelEnd;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -18,6 +17,20 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
+
+postern_telemetry::label! {
+    /// How a tunnel ended.
+    pub TunnelEnd = "ended" {
+        /// Both sides were done.
+        Finished = "finished",
+        /// A side broke off.
+        Broken = "broken",
+        /// No byte moved for too long.
+        Idle = "idle",
+        /// The proxy stopped: it was still open at the drain's deadline.
+        Cut = "cut",
+    }
+}
 
 /// The shared buffer. Larger reads make fewer system calls.
 const SCRATCH_LEN: usize = 64 * 1024;

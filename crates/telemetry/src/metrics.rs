@@ -4,7 +4,8 @@ mod tally;
 
 pub use tally::{Level, Tally};
 
-use crate::names::{self, Kind};
+use crate::catalogue::{Kind, Metric};
+use crate::own;
 use metrics::Counter;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::Mutex;
@@ -13,6 +14,19 @@ use std::time::Duration;
 /// How often samples are folded into their buckets. A histogram keeps every sample until then: at 100,000 samples a
 /// second that is 16 bytes each, 8 MB.
 const UPKEEP: Duration = Duration::from_secs(5);
+
+/// What the process itself takes, under the names that Prometheus' client libraries agree on. The `metrics-process`
+/// crate records them.
+pub const PROCESS: &[&str] = &[
+    "process_cpu_seconds_total",
+    "process_open_fds",
+    "process_max_fds",
+    "process_virtual_memory_bytes",
+    "process_virtual_memory_max_bytes",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "process_threads",
+];
 
 /// Reads the process's metrics. Cheap to clone.
 #[derive(Clone)]
@@ -37,33 +51,37 @@ impl std::fmt::Debug for Exporter {
     }
 }
 
-/// Installs the recorder, with the buckets of [`names`] and their descriptions, and starts its upkeep. Only the
-/// first call in a process installs; the others return the same exporter.
+/// Installs the recorder with the buckets and descriptions of `catalogues` and of telemetry's own metrics, and starts its
+/// upkeep. Only the first call in a process installs; the others return the same exporter.
 ///
 /// # Errors
 /// When something else installed a recorder in this process, or no thread can be started.
-pub fn install() -> Result<Exporter, MetricsError> {
+pub fn install(catalogues: &[&[Metric]]) -> Result<Exporter, MetricsError> {
     static INSTALLED: Mutex<Option<Exporter>> = Mutex::new(None);
     let mut installed = INSTALLED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(exporter) = &*installed {
         return Ok(exporter.clone());
     }
-    let handle = builder()?.install_recorder()?;
+    let handle = builder(catalogues)?.install_recorder()?;
     let exporter = Exporter { handle, process: metrics_process::Collector::default() };
     start_upkeep(exporter.handle.clone())?;
-    names::describe_all();
+    all(catalogues).for_each(Metric::describe);
     exporter.process.describe();
-    metrics::gauge!(names::BUILD_INFO, names::VERSION_LABEL => env!("CARGO_PKG_VERSION")).set(1.0);
-    for level in names::LogLevel::ALL {
-        metrics::counter!(names::LOG_LINES_LEFT_OUT, names::LogLevel::LABEL => level.as_str()).increment(0);
+    metrics::gauge!(own::BUILD_INFO, own::VERSION.name => env!("CARGO_PKG_VERSION")).set(1.0);
+    for level in own::LogLevel::ALL {
+        metrics::counter!(own::LOG_LINES_LEFT_OUT, own::LogLevel::LABEL => level.as_str()).increment(0);
     }
     *installed = Some(exporter.clone());
     Ok(exporter)
 }
 
-fn builder() -> Result<PrometheusBuilder, BuildError> {
+fn all<'a>(catalogues: &'a [&[Metric]]) -> impl Iterator<Item = &'a Metric> {
+    own::METRICS.iter().chain(catalogues.iter().copied().flatten())
+}
+
+fn builder(catalogues: &[&[Metric]]) -> Result<PrometheusBuilder, BuildError> {
     let mut builder = PrometheusBuilder::new();
-    for metric in names::ALL {
+    for metric in all(catalogues) {
         if let Kind::Histogram(buckets) = metric.kind {
             builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)?;
         }
@@ -107,10 +125,10 @@ mod tests {
 
     #[test]
     fn installing_again_gives_the_same_exporter() {
-        let first = install().unwrap();
-        let second = install().unwrap();
-        metrics::gauge!(names::TUNNELS_OPEN).set(3.0);
-        assert!(first.render().contains("postern_tunnels_open 3"));
-        assert!(second.render().contains("postern_tunnels_open 3"));
+        let first = install(&[]).unwrap();
+        let second = install(&[]).unwrap();
+        metrics::gauge!("postern_test").set(3.0);
+        assert!(first.render().contains("postern_test 3"));
+        assert!(second.render().contains("postern_test 3"));
     }
 }

@@ -2,9 +2,9 @@
 //! changes, so that a request sees one state from its first stage to its last.
 
 use crate::config::ChallengeConfig;
+use crate::observe::labels::KeyPhase;
 use http::HeaderValue;
 use postern_spend::Epoch;
-use postern_telemetry::names::KeyPhase;
 use postern_token::header::{Challenge, Quoting};
 use postern_token::{
     ChallengeDigest, ChallengeError, Directory, KeyRefusal, KeySet, TokenChallenge, TokenKeyId, TokenType,

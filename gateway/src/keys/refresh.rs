@@ -6,9 +6,10 @@ use crate::keys::clock::{Clock, rough};
 use crate::keys::keyring::{Keyring, Lifetimes, Outlook};
 use crate::keys::saved::Saved;
 use crate::keys::source::{Answer, FetchError, Fetched, Source};
+use crate::observe::catalogue;
+use crate::observe::labels::KeyPhase;
 use metrics::gauge;
 use postern_admin::live::Link;
-use postern_telemetry::names::{self, KeyPhase};
 use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,7 +96,7 @@ impl Refresh {
             .and_then(|answer| self.take_in(answer, asked_at, now))
         {
             Ok(()) => {
-                gauge!(names::KEYS_FETCHED).set(now.0 as f64);
+                gauge!(catalogue::KEYS_FETCHED).set(now.0 as f64);
                 self.failure = None;
                 self.schedule.succeeded(
                     Instant::now(),
@@ -196,11 +197,11 @@ fn publish(keyring: &Keyring, now: UnixSeconds) {
     let keys = keyring.view(now);
     for phase in KeyPhase::ALL {
         let number = keys.iter().filter(|key| key.phase == *phase).count();
-        gauge!(names::KEYS, KeyPhase::LABEL => phase.as_str()).set(number as f64);
+        gauge!(catalogue::KEYS, KeyPhase::LABEL => phase.as_str()).set(number as f64);
     }
     let newest = keys.iter().find(|key| key.phase == KeyPhase::Newest);
     let age = newest.and_then(|newest| newest.age).unwrap_or_default();
-    gauge!(names::KEY_AGE).set(age.as_secs_f64());
+    gauge!(catalogue::KEY_AGE).set(age.as_secs_f64());
     let last = keys.iter().map(|key| key.retires).max().unwrap_or_default();
-    gauge!(names::KEYS_RETIRE).set(last.0 as f64);
+    gauge!(catalogue::KEYS_RETIRE).set(last.0 as f64);
 }

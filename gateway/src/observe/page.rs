@@ -3,10 +3,11 @@
 //! Each section is made once a second on a thread of the page's own, from what is counted anyway.
 
 use crate::gateway::Core;
+use crate::observe::catalogue::CHECK_BUCKETS;
+use crate::observe::labels::{CheckStage, Outcome};
 use postern_admin::live::{Endings, Heat, Live, Rate, Section, Show, Stages, Table};
 use postern_spend::Backend;
 use postern_spend::memcached::{DoorHealth, Memcached};
-use postern_telemetry::names::{CHECK_BUCKETS, CheckStage, Outcome};
 use postern_token::UnixSeconds;
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};

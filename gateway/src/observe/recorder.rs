@@ -13,20 +13,21 @@ pub(crate) use access::Who;
 pub(crate) use account::Account;
 
 use crate::config::AccessLog;
+use crate::observe::catalogue;
+use crate::observe::labels::{CheckResult, CheckStage, Direction, Outcome, UnknownReason};
 use crate::observe::timeline::{Stage, Timeline};
 use crate::request::deny::Refusal;
 use access::Access;
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use parking_lot::Mutex;
+use postern_admin::catalogue::LinkKind;
 use postern_admin::live::{Latency, Link, Live};
 use postern_proxy::relay::Meter;
+use postern_proxy::relay::TunnelEnd;
 use postern_spend::memcached::Ended;
 use postern_spend::{Backend, Exchange, Unknown};
 use postern_telemetry::metrics::from_zero;
 use postern_telemetry::metrics::{Level, Tally};
-use postern_telemetry::names::{
-    self, CheckResult, CheckStage, Direction, LinkKind, Outcome, TunnelEnd, UnknownReason,
-};
 use postern_telemetry::traces::{Chance, Tracer};
 use refusals::Refusals;
 use std::net::SocketAddr;
@@ -75,14 +76,15 @@ impl Recorder {
         let checks = CheckStage::ALL.iter().flat_map(|stage| {
             CheckResult::ALL.iter().map(|result| {
                 let labels = [(CheckStage::LABEL, stage.as_str()), (CheckResult::LABEL, result.as_str())];
-                histogram!(names::CHECK_DURATION, &labels)
+                histogram!(catalogue::CHECK_DURATION, &labels)
             })
         });
-        let outcome = |outcome: &Outcome| counter!(names::REQUESTS, Outcome::LABEL => outcome.as_str());
-        let bytes = |way: Direction| counter!(names::TUNNEL_BYTES, Direction::LABEL => way.as_str());
-        let ended = |end: &TunnelEnd| histogram!(names::TUNNEL_DURATION, TunnelEnd::LABEL => end.as_str());
+        let outcome = |outcome: &Outcome| counter!(catalogue::REQUESTS, Outcome::LABEL => outcome.as_str());
+        let bytes = |way: Direction| counter!(catalogue::TUNNEL_BYTES, Direction::LABEL => way.as_str());
+        let ended =
+            |end: &TunnelEnd| histogram!(catalogue::TUNNEL_DURATION, TunnelEnd::LABEL => end.as_str());
         let unknown = |reason: &UnknownReason| {
-            from_zero(counter!(names::STORE_UNKNOWN, UnknownReason::LABEL => reason.as_str()))
+            from_zero(counter!(catalogue::STORE_UNKNOWN, UnknownReason::LABEL => reason.as_str()))
         };
         let addresses: Vec<String> = match backend {
             Backend::Embedded(_) => Vec::new(),
@@ -95,13 +97,13 @@ impl Recorder {
             unknown: UnknownReason::ALL.iter().map(unknown).collect(),
             checks: checks.collect(),
             spreads: CheckStage::ALL.iter().map(|_| Latency::default()).collect(),
-            tunnels_open: Level::new(gauge!(names::TUNNELS_OPEN)),
+            tunnels_open: Level::new(gauge!(catalogue::TUNNELS_OPEN)),
             tunnels_ended: TunnelEnd::ALL.iter().map(ended).collect(),
             meter: Arc::new(Meter {
                 up: Tally::new(bytes(Direction::Up)),
                 down: Tally::new(bytes(Direction::Down)),
             }),
-            connections_open: Level::new(gauge!(names::CONNECTIONS_OPEN)),
+            connections_open: Level::new(gauge!(catalogue::CONNECTIONS_OPEN)),
             links: addresses.iter().map(|address| live.link(LinkKind::Store, address)).collect(),
             addresses,
             tracer,

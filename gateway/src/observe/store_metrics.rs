@@ -1,9 +1,11 @@
 //! What a shared store has counted, published under the names of the registry.
 
+use crate::observe::catalogue;
+use crate::observe::labels::{StoreCommand, StoreEnded};
 use metrics::{Counter, Gauge, counter, gauge};
 use postern_spend::Backend;
 use postern_spend::memcached::{DoorHealth, Ended, Health, Totals, Verb};
-use postern_telemetry::names::{self, StoreCommand, StoreEnded};
+use postern_telemetry::catalogue::ADDRESS;
 
 /// Handles, made once; none when the store is not shared.
 pub(crate) struct StoreMetrics(Option<Handles>);
@@ -29,11 +31,11 @@ struct DoorHandles {
 
 impl DoorHandles {
     fn new(address: String) -> Self {
-        let labels = [(names::ADDRESS_LABEL, address)];
+        let labels = [(ADDRESS.name, address)];
         Self {
-            connections: gauge!(names::STORE_CONNECTIONS, &labels),
-            outstanding: gauge!(names::STORE_OUTSTANDING, &labels),
-            capacity: gauge!(names::STORE_CAPACITY, &labels),
+            connections: gauge!(catalogue::STORE_CONNECTIONS, &labels),
+            outstanding: gauge!(catalogue::STORE_OUTSTANDING, &labels),
+            capacity: gauge!(catalogue::STORE_CAPACITY, &labels),
             failures: 0,
         }
     }
@@ -48,11 +50,11 @@ impl StoreMetrics {
         Self(Some(Handles {
             commands: commands.map(|(verb, ended)| (verb, ended, command(verb, ended))).collect(),
             doors: doors.collect(),
-            pool_waits: counter!(names::STORE_POOL_WAITS),
-            cache_hits: counter!(names::STORE_CACHE_HITS),
-            cache_keys: gauge!(names::STORE_CACHE_KEYS),
-            canaries_lost: counter!(names::STORE_CANARIES_LOST),
-            keys_lost: gauge!(names::STORE_KEYS_LOST),
+            pool_waits: counter!(catalogue::STORE_POOL_WAITS),
+            cache_hits: counter!(catalogue::STORE_CACHE_HITS),
+            cache_keys: gauge!(catalogue::STORE_CACHE_KEYS),
+            canaries_lost: counter!(catalogue::STORE_CANARIES_LOST),
+            keys_lost: gauge!(catalogue::STORE_KEYS_LOST),
         }))
     }
 
@@ -85,7 +87,7 @@ fn command(verb: Verb, ended: Ended) -> Counter {
         Verb::Add => StoreCommand::Add,
     };
     let labels = [(StoreCommand::LABEL, command.as_str()), (StoreEnded::LABEL, result_of(ended).as_str())];
-    counter!(names::STORE_COMMANDS, &labels)
+    counter!(catalogue::STORE_COMMANDS, &labels)
 }
 
 /// The label of a command's end.

@@ -1,7 +1,7 @@
 //! When the stages of one request began and ended: measured once, for metrics, traces and the access log alike.
 
+use crate::observe::labels::CheckResult;
 use postern_spend::Journal;
-use postern_telemetry::names::CheckResult;
 use std::time::{Duration, Instant};
 
 /// A stage that is measured.

@@ -4,11 +4,11 @@
 //! RFC 9209, a body that says what to do) is chosen here; what the operator reads is the outcome counter.
 
 use crate::config::Lever;
+use crate::observe::labels::Outcome;
 use crate::request::egress::PolicyRefusal;
 use crate::request::target::TargetError;
 use http::StatusCode;
 use postern_spend::Unknown;
-use postern_telemetry::names::Outcome;
 use postern_token::header::AuthorizationError;
 use postern_token::{KeyRefusal, TokenType};
 

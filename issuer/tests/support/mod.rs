@@ -4,9 +4,8 @@
 
 use postern_admin::Host;
 use postern_daemon::drain::Drained;
-use postern_issuer::Config;
-use postern_issuer::Issuer;
 use postern_issuer::config::{Account, KeyHash};
+use postern_issuer::{Config, Issuer};
 use postern_token::{DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,10 +1,12 @@
 //! Links: how each hop to another program behaves, so that one look tells which of them is bad.
 
 use super::{Latency, Section, Show, Table, Windows};
+use crate::catalogue;
+use crate::catalogue::LinkKind;
 use metrics::{Counter, Histogram, counter, histogram};
 use parking_lot::Mutex;
+use postern_telemetry::catalogue::ADDRESS;
 use postern_telemetry::metrics::from_zero;
-use postern_telemetry::names::{self, LinkKind};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,8 +29,7 @@ struct Record {
 
 impl Link {
     fn new(kind: LinkKind, address: &str) -> Self {
-        let labels =
-            [(LinkKind::LABEL, kind.as_str().to_owned()), (names::ADDRESS_LABEL, address.to_owned())];
+        let labels = [(LinkKind::LABEL, kind.as_str().to_owned()), (ADDRESS.name, address.to_owned())];
         Self(Arc::new(Record {
             kind,
             address: address.to_owned(),
@@ -36,10 +37,10 @@ impl Link {
             lost: AtomicU64::new(0),
             latency: Latency::default(),
             counters: (
-                from_zero(counter!(names::LINK_ATTEMPTS, &labels)),
-                from_zero(counter!(names::LINK_LOST, &labels)),
+                from_zero(counter!(catalogue::LINK_ATTEMPTS, &labels)),
+                from_zero(counter!(catalogue::LINK_LOST, &labels)),
             ),
-            histogram: histogram!(names::LINK_DURATION, &labels),
+            histogram: histogram!(catalogue::LINK_DURATION, &labels),
         }))
     }
 

@@ -22,12 +22,12 @@ pub use rate::Rate;
 pub use section::{Column, Heat, PercentileRow, Percentiles, Section, Show, Snapshot, Spread, Table, Tile};
 pub use stages::{Endings, Stages};
 
+use crate::catalogue::LinkKind;
 use bytes::Bytes;
 use links::Links;
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
-use postern_telemetry::names::LinkKind;
 use serde_json::json;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};

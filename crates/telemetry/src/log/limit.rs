@@ -1,7 +1,7 @@
 //! The same warning or error, again and again, must not fill a disk or take the CPU: each place in the code that logs one
 //! has a budget of lines. What is left out is counted, in a metric and in a line of its own.
 
-use crate::names::{self, LogLevel};
+use crate::own::{self, LogLevel};
 use metrics::counter;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -83,7 +83,7 @@ impl Limit {
         }
         budget.left_out += 1;
         drop(places);
-        counter!(names::LOG_LINES_LEFT_OUT, LogLevel::LABEL => level.as_str()).increment(1);
+        counter!(own::LOG_LINES_LEFT_OUT, LogLevel::LABEL => level.as_str()).increment(1);
         false
     }
 

@@ -2,7 +2,7 @@
 
 use super::TracerError;
 use crate::metrics::from_zero;
-use crate::names::{self, SpanEnded};
+use crate::own::{self, SpanEnded};
 use metrics::{Counter, counter};
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::Resource;
@@ -41,7 +41,7 @@ impl Drop for Exporter {
 }
 
 fn spans(ended: SpanEnded) -> Counter {
-    from_zero(counter!(names::SPANS, SpanEnded::LABEL => ended.as_str()))
+    from_zero(counter!(own::SPANS, SpanEnded::LABEL => ended.as_str()))
 }
 
 impl Exporter {

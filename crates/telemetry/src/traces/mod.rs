@@ -20,10 +20,11 @@ mod span;
 
 pub use config::TracingConfig;
 pub use opentelemetry::Value;
+pub use opentelemetry::trace::SpanKind;
 pub use span::{Attribute, Span, Trace};
 
 use crate::metrics::from_zero;
-use crate::names::{self, TraceKept};
+use crate::own::{self, TraceKept};
 use exporter::Exporter;
 use http::HeaderMap;
 use limit::Limit;
@@ -84,7 +85,7 @@ impl Tracer {
     pub fn start(config: &TracingConfig, service: &'static str) -> Result<Self, TracerError> {
         config.check()?;
         let Some(endpoint) = &config.endpoint else { return Ok(Self::default()) };
-        let kept = |kept: &TraceKept| from_zero(counter!(names::TRACES, TraceKept::LABEL => kept.as_str()));
+        let kept = |kept: &TraceKept| from_zero(counter!(own::TRACES, TraceKept::LABEL => kept.as_str()));
         Ok(Self(Some(Arc::new(Active {
             sample_ratio: config.sample_ratio,
             slow: config.slow.get(),

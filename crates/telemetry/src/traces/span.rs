@@ -1,13 +1,13 @@
 //! One trace: a request and what it is made of.
 
 use super::Tracer;
-use crate::names::TraceKept;
+use crate::own::TraceKept;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A property of a span: one of the names of [`crate::names::spans`], and a number or a word.
+/// A property of a span: one of the names that [`names!`](crate::names) declares, and a number or a word.
 pub type Attribute = (&'static str, Value);
 
 /// A trace that is being put together.

@@ -2,9 +2,10 @@
 //! only with `access = "full"`.
 
 use crate::config::AccessLog;
+use crate::observe::labels::Outcome;
 use crate::observe::timeline::{Stage, Timeline};
 use http::request;
-use postern_telemetry::names::{Outcome, TunnelEnd};
+use postern_proxy::relay::TunnelEnd;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! What is still to be told of a request after it was answered.
 
 use super::access::{Line, Went};
+use crate::observe::spans;
 use postern_proxy::relay::Relayed;
-use postern_telemetry::names::spans;
 use postern_telemetry::traces::Trace;
 use std::time::Instant;
 

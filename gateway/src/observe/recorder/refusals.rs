@@ -1,8 +1,8 @@
 //! Refusals in the log: a line for each class, and not for each request, which a flood would make a flood of lines.
 
+use crate::observe::labels::Outcome;
 use crate::request::deny::Refusal;
 use parking_lot::Mutex;
-use postern_telemetry::names::Outcome;
 use std::time::{Duration, Instant};
 
 /// How often a class is told of: at once when it is new, then so often.

@@ -1,11 +1,12 @@
 //! A request as a trace: the times that were measured, as spans. Nothing in them says who, where or which token.
 
+use crate::observe::labels::Outcome;
+use crate::observe::spans;
 use crate::observe::store_metrics::result_of;
 use crate::observe::timeline::{Stage, Timeline};
 use crate::request::deny::Refusal;
 use postern_spend::memcached::Verb;
 use postern_spend::{Exchange, Journal};
-use postern_telemetry::names::{Outcome, spans};
 use postern_telemetry::traces::{Attribute, Span, Trace};
 use std::time::{Duration, Instant};
 
