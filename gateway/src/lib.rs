@@ -20,6 +20,7 @@ mod reload;
 mod request;
 mod server;
 mod start;
+mod state;
 mod upkeep;
 
 pub use backend::BackendError;

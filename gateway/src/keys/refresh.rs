@@ -1,6 +1,5 @@
 //! The issuer's keys, kept fresh: when the directory is asked, what is made of its answer, what the gate says of it.
 
-use crate::gateway::Core;
 use crate::health::{Condition, Told, plural};
 use crate::keys::clock::{Clock, rough};
 use crate::keys::keyring::{Keyring, Lifetimes, Outlook};
@@ -8,6 +7,7 @@ use crate::keys::saved::Saved;
 use crate::keys::source::{Answer, FetchError, Fetched, Source};
 use crate::observe::catalogue;
 use crate::observe::labels::KeyPhase;
+use crate::state::Core;
 use metrics::gauge;
 use postern_admin::live::Link;
 use postern_token::UnixSeconds;

@@ -2,9 +2,9 @@
 //!
 //! Each section is made once a second on a thread of the page's own, from what is counted anyway.
 
-use crate::gateway::Core;
 use crate::observe::catalogue::CHECK_BUCKETS;
 use crate::observe::labels::{CheckStage, Outcome};
+use crate::state::Core;
 use postern_admin::live::{Endings, Heat, Live, Rate, Section, Show, Stages, Table};
 use postern_spend::Backend;
 use postern_spend::memcached::{DoorHealth, Memcached};

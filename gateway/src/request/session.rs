@@ -16,7 +16,7 @@ use crate::request::dial::Dialled;
 use crate::request::parse::Presented;
 use crate::request::spend::Spent;
 use crate::request::verify::Verified;
-use crate::server::connection::Worker;
+use crate::state::Worker;
 use http::request;
 use postern_spend::Journal;
 use postern_token::{KeyRefusal, UnixSeconds};

@@ -3,9 +3,9 @@
 //!
 //! `docs/decisions/runtime-shape.md` has the measurement behind this shape.
 
-use crate::gateway::Core;
 use crate::request::deny::Refusal;
-use crate::server::connection::{self, Worker};
+use crate::server::connection;
+use crate::state::{Core, Worker};
 use postern_daemon::listen::{self, BindError, is_of_one_connection};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;

@@ -2,4 +2,5 @@
 
 pub(crate) mod accept;
 pub(crate) mod connection;
+mod h1;
 mod unsaid;
