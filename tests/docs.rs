@@ -2,7 +2,14 @@
 //! `docs/reference/configuration.md` is what the configuration types say (`UPDATE_DOCS=1` writes it).
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use postern_service::{config, names};
+/// What the binary joins.
+#[path = "../cli/src/catalogue.rs"]
+mod binary;
+
+use postern_gateway::spans;
+use postern_telemetry::catalogue::{Kind, Metric};
+use postern_telemetry::{metrics, own};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Names at the root that are paths of this repository wherever they stand.
@@ -110,6 +117,11 @@ fn what_looks_like_a_path_is_found() {
     assert_eq!(linked_paths(line), ["b/c.md"]);
 }
 
+/// Every metric that the binary can record.
+fn declared() -> impl Iterator<Item = &'static Metric> {
+    own::METRICS.iter().chain(binary::CATALOGUES.into_iter().flatten())
+}
+
 #[test]
 fn every_metric_that_is_named_is_registered() {
     let mut unknown = Vec::new();
@@ -117,32 +129,69 @@ fn every_metric_that_is_named_is_registered() {
     for Document { path, text } in documents() {
         for name in metric_like(&text) {
             count += 1;
-            let is_series = |metric: &&names::Metric| {
+            let is_series = |metric: &&Metric| {
                 let suffix = name.strip_prefix(metric.name);
                 suffix.is_some_and(|suffix| {
                     suffix.is_empty()
-                        || matches!(metric.kind, names::Kind::Histogram(_))
+                        || matches!(metric.kind, Kind::Histogram(_))
                             && matches!(suffix, "_bucket" | "_sum" | "_count")
                 })
             };
-            if !names::ALL.iter().any(|metric| is_series(&metric)) {
+            if !declared().any(|metric| is_series(&metric)) {
                 unknown.push(format!("{}: {name}", path.display()));
             }
         }
     }
     assert!(count > 5, "only {count} metrics were found in the documents: is the search right?");
-    assert!(unknown.is_empty(), "not in crates/service/src/names.rs:\n{}", unknown.join("\n"));
+    assert!(unknown.is_empty(), "in no catalogue:\n{}", unknown.join("\n"));
 }
 
 /// Words that begin with "postern_", the names of our crates aside.
 fn metric_like(text: &str) -> Vec<&str> {
-    const CRATES: [&str; 6] = ["client", "gateway", "issuer", "service", "spend", "token"];
+    const CRATES: [&str; 13] = [
+        "admin",
+        "client",
+        "config",
+        "daemon",
+        "gateway",
+        "issuer",
+        "mcrouter_lint",
+        "proxy",
+        "raw_rsa",
+        "spend",
+        "tcp_info",
+        "telemetry",
+        "token",
+    ];
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words
-        .filter(|word| {
-            word.strip_prefix("postern_").is_some_and(|rest| !CRATES.contains(&rest) && rest != "raw_rsa")
-        })
-        .collect()
+    words.filter(|word| word.strip_prefix("postern_").is_some_and(|rest| !CRATES.contains(&rest))).collect()
+}
+
+/// `ARCHITECTURE.md` lists which crate uses which: exactly those of the manifests.
+#[test]
+fn the_arrows_between_crates_are_those_of_the_manifests() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let arrows = text.lines().filter_map(|line| line.split_once(" -> "));
+    let named: BTreeMap<String, BTreeSet<String>> = arrows
+        .filter(|(_, uses)| !uses.contains("->")) // the stages of a request
+        .map(|(name, uses)| (name.trim().to_owned(), uses.split(", ").map(str::to_owned).collect()))
+        .collect();
+    let mut used = BTreeMap::new();
+    let crates = std::fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let packages = ["cli", "client", "gateway", "issuer", "loadtest"].map(|folder| root().join(folder));
+    for folder in crates.chain(packages) {
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let dependencies = manifest.split("[dependencies]\n").nth(1).unwrap().split("\n[").next().unwrap();
+        let uses: BTreeSet<String> = dependencies
+            .lines()
+            .filter_map(|line| line.strip_prefix("postern-")?.strip_suffix(".workspace = true"))
+            .map(str::to_owned)
+            .collect();
+        if !uses.is_empty() {
+            used.insert(folder.file_name().unwrap().to_str().unwrap().to_owned(), uses);
+        }
+    }
+    assert_eq!(named, used);
 }
 
 #[test]
@@ -174,8 +223,8 @@ fn every_example_configuration_loads() {
 fn load<T: serde::de::DeserializeOwned + schemars::JsonSchema>(
     name: &str,
     text: &str,
-) -> Result<(), config::ConfigError> {
-    config::parse::<T>(name, text, []).map(drop)
+) -> Result<(), postern_config::ConfigError> {
+    postern_config::parse::<T>(name, text, []).map(drop)
 }
 
 #[test]
@@ -183,9 +232,9 @@ fn the_configuration_reference_is_up_to_date() {
     let path = root().join("docs/reference/configuration.md");
     let generated = format!(
         "{INTRODUCTION}\n{}\n{}\n{}",
-        config::reference::<postern_gateway::Config>("postern gateway"),
-        config::reference::<postern_issuer::Config>("postern issuer"),
-        config::reference::<postern_client::Config>("postern client"),
+        postern_config::reference::<postern_gateway::Config>("postern gateway"),
+        postern_config::reference::<postern_issuer::Config>("postern issuer"),
+        postern_config::reference::<postern_client::Config>("postern client"),
     );
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &generated).unwrap();
@@ -216,8 +265,8 @@ unit. \"required\" means that there is no default. `docs/operate/install.md` has
 fn everything_that_leaves_a_process_is_in_the_inventory() {
     let path = root().join("docs/reference/metrics.md");
     let text = std::fs::read_to_string(&path).unwrap();
-    let metrics = names::ALL.iter().map(|metric| metric.name).chain(names::PROCESS.iter().copied());
-    let spans = names::spans::SPANS.iter().chain(names::spans::ATTRIBUTES).copied();
+    let metrics = declared().map(|metric| metric.name).chain(metrics::PROCESS.iter().copied());
+    let spans = spans::SPANS.iter().chain(spans::ATTRIBUTES).copied();
     let missing: Vec<&str> =
         metrics.chain(spans).filter(|name| !text.contains(&format!("`{name}`"))).collect();
     assert!(missing.is_empty(), "not in {}: {missing:?}", path.display());

@@ -92,8 +92,10 @@ fn scripts_test_knows_every_test_that_needs_a_program() {
         "gateway/tests",
         "issuer/tests",
         "client/tests",
-        "crates/service/tests",
+        "crates/admin/tests",
+        "crates/daemon/tests",
         "crates/spend/tests",
+        "crates/token/tests",
     ];
     let mut needing = BTreeSet::new();
     for folder in folders {

@@ -4,7 +4,7 @@
 
 mod support;
 
-use postern_service::exit;
+use postern_daemon::exit;
 use std::io::Write;
 use std::net::TcpStream as StdStream;
 use std::path::{Path, PathBuf};

@@ -2,8 +2,8 @@
 
 use crate::doctor::{bandwidth, rate};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use postern_service::config::address::argument;
-use postern_service::config::{Size, Span};
+use postern_config::address::argument;
+use postern_config::{Size, Span};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -3,15 +3,15 @@
 use crate::failure::Failure;
 use crate::process::Process;
 use postern_client::Agent;
+use postern_config::Environment;
 use postern_gateway::Gateway;
 use postern_issuer::Issuer;
-use postern_service::config::{self, Environment};
-use postern_service::log::LogFormat;
+use postern_telemetry::log::LogFormat;
 use std::net::SocketAddr;
 use std::path::Path;
 
 pub(crate) async fn gateway(path: &Path) -> Result<(), Failure> {
-    let (config, file) = config::open::<postern_gateway::Config>(path, environment())?;
+    let (config, file) = postern_config::open::<postern_gateway::Config>(path, environment())?;
     let process = start(config.log.format, Some(config.listen.admin), file.warnings()).await?;
     let gateway = Gateway::bind(&config, &process.host)?.reloading(file);
     let patience = config.listen.patience;
@@ -23,7 +23,7 @@ pub(crate) async fn gateway(path: &Path) -> Result<(), Failure> {
 }
 
 pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
-    let (config, file) = config::open::<postern_issuer::Config>(path, environment())?;
+    let (config, file) = postern_config::open::<postern_issuer::Config>(path, environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
     let process = start(config.log.format, Some(admin), file.warnings()).await?;
     let issuer = Issuer::bind(config, &process.host).await?.reloading(file);
@@ -35,7 +35,7 @@ pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
 }
 
 pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
-    let (config, file) = config::open::<postern_client::Config>(path, environment())?;
+    let (config, file) = postern_config::open::<postern_client::Config>(path, environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
     let process = start(config.log.format, Some(admin), file.warnings()).await?;
     let agent = Agent::bind(config, &process.host).await?.reloading(file);
@@ -51,9 +51,9 @@ pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
 
 /// The variables of this process: one environment may serve all three daemons.
 pub(crate) fn environment() -> Environment {
-    let gateway = config::variables::<postern_gateway::Config>();
-    let issuer = config::variables::<postern_issuer::Config>();
-    let client = config::variables::<postern_client::Config>();
+    let gateway = postern_config::variables::<postern_gateway::Config>();
+    let issuer = postern_config::variables::<postern_issuer::Config>();
+    let client = postern_config::variables::<postern_client::Config>();
     Environment::of_process([gateway, issuer, client].concat())
 }
 

@@ -11,7 +11,7 @@ pub(crate) use plan::{bandwidth, rate};
 
 use crate::args::Doctor;
 use crate::failure::Failure;
-use postern_spend::mcrouter::{self, Severity};
+use postern_mcrouter_lint::{Severity, judge};
 use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn mcrouter_config(path: &Path) -> Result<(), Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::configuration(format_args!("{name}: cannot read the mcrouter configuration: {error}"))
     })?;
-    let findings = mcrouter::judge(&text);
+    let findings = judge(&text);
     for finding in &findings {
         println!("{finding}");
     }

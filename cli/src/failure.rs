@@ -1,7 +1,7 @@
 //! How a command fails: a sentence for the person, a code for the script.
 
-use postern_service::config::ConfigError;
-use postern_service::exit;
+use postern_config::ConfigError;
+use postern_daemon::exit;
 use std::fmt::Display;
 
 /// A sentence and an exit code.

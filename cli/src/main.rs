@@ -1,6 +1,7 @@
 //! `postern`: one binary for every part.
 
 mod args;
+mod catalogue;
 mod daemon;
 mod doctor;
 mod failure;
@@ -10,7 +11,7 @@ mod up;
 
 use args::{Cli, Command, Token};
 use failure::Failure;
-use postern_service::exit;
+use postern_daemon::exit;
 use std::process::ExitCode;
 use tokio::runtime::{Builder, Runtime};
 

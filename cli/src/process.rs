@@ -1,10 +1,11 @@
 //! What every daemon's process has: logs, metrics, signals, the admin listener, a drain.
 
+use crate::catalogue::CATALOGUES;
 use crate::failure::Failure;
-use postern_service::admin::{Admin, Gate};
-use postern_service::host::Host;
-use postern_service::log::{self, LogFormat};
-use postern_service::metrics;
+use postern_admin::{Admin, Host};
+use postern_daemon::readiness::Gate;
+use postern_telemetry::log::{self, LogFormat};
+use postern_telemetry::metrics;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -25,7 +26,7 @@ impl Process {
     /// Starts logs, metrics, signal handling and, where there is an address for it, the admin listener.
     pub(crate) async fn start(format: LogFormat, admin: Option<SocketAddr>) -> Result<Self, Failure> {
         log::init(format).map_err(Failure::configuration)?;
-        let exporter = metrics::install().map_err(Failure::runtime)?;
+        let exporter = metrics::install(&CATALOGUES).map_err(Failure::runtime)?;
         let host = Host::default();
         host.shutdown
             .on_signals()

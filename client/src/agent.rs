@@ -1,6 +1,7 @@
 //! The agent: one listener for HTTP and SOCKS5, and the task that keeps the wallet filled.
 
 use crate::answer::Refusal;
+use crate::catalogue::AgentOutcome;
 use crate::config::{Config, ConfigProblem, GatewayConfig};
 use crate::gateway::{Gateway, GatewayUrlError};
 use crate::gateways::Gateways;
@@ -16,13 +17,13 @@ use crate::supply::Supply;
 use crate::tunnel::Opener;
 use crate::wallet::{Wallet, WalletError};
 use crate::{http_proxy, socks};
-use postern_service::admin::Readiness;
-use postern_service::config::{ConfigFile, Reloader};
-use postern_service::drain::Shutdown;
-use postern_service::host::Host;
-use postern_service::listen::{self, BindError};
-use postern_service::live::Live;
-use postern_service::names::AgentOutcome;
+use postern_admin::Host;
+use postern_admin::live::Live;
+use postern_config::ConfigFile;
+use postern_daemon::drain::Shutdown;
+use postern_daemon::listen::{self, BindError};
+use postern_daemon::readiness::Readiness;
+use postern_daemon::reload::Reloader;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,19 +51,19 @@ pub struct Agent {
 /// Why the agent does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration cannot be served. Daemons exit with [`postern_service::exit::CONFIG`].
+    /// The configuration cannot be served. Daemons exit with [`postern_daemon::exit::CONFIG`].
     #[error(transparent)]
     Config(#[from] ConfigProblem),
-    /// The gateway's address or certificates. [`postern_service::exit::CONFIG`].
+    /// The gateway's address or certificates. [`postern_daemon::exit::CONFIG`].
     #[error(transparent)]
     Gateway(#[from] GatewayUrlError),
-    /// The issuer's address or certificates. [`postern_service::exit::CONFIG`].
+    /// The issuer's address or certificates. [`postern_daemon::exit::CONFIG`].
     #[error(transparent)]
     Issuer(#[from] MintError),
-    /// The wallet: in use, not a wallet, or unreadable. [`postern_service::exit::RUNTIME`].
+    /// The wallet: in use, not a wallet, or unreadable. [`postern_daemon::exit::RUNTIME`].
     #[error(transparent)]
     Wallet(#[from] WalletError),
-    /// The listener. [`postern_service::exit::RUNTIME`].
+    /// The listener. [`postern_daemon::exit::RUNTIME`].
     #[error(transparent)]
     Bind(#[from] BindError),
 }
@@ -72,8 +73,8 @@ impl StartError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Gateway(_) | Self::Issuer(_) => postern_service::exit::CONFIG,
-            Self::Wallet(_) | Self::Bind(_) => postern_service::exit::RUNTIME,
+            Self::Config(_) | Self::Gateway(_) | Self::Issuer(_) => postern_daemon::exit::CONFIG,
+            Self::Wallet(_) | Self::Bind(_) => postern_daemon::exit::RUNTIME,
         }
     }
 }
@@ -137,7 +138,7 @@ impl Agent {
     /// Reads `file`, which the configuration came from, again on SIGHUP.
     #[must_use]
     pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
-        self.reloader = Some(Reloader::new(file, &self.host));
+        self.reloader = Some(Reloader::new(file, &self.host.readiness, &self.host.shutdown));
         self
     }
 

@@ -1,5 +1,6 @@
 //! Every answer that is not a tunnel: one table from what went wrong to what HTTP and SOCKS5 say about it.
 
+use crate::catalogue::AgentOutcome;
 use crate::gateway::{ExchangeError, Refused};
 use crate::gateways::{Outage, OutageKind};
 use crate::supply::Shortage;
@@ -9,8 +10,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body_util::Full;
-use postern_service::http::text;
-use postern_service::names::AgentOutcome;
+use postern_daemon::http::text;
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// What of the gateway's answer is for the user. Its other fields are about its connection with us.

@@ -1,7 +1,7 @@
 //! The agent's configuration: `postern client --config FILE`.
 
-use postern_service::config::{Address, Secret, Span, address};
-use postern_service::log::LogFormat;
+use postern_config::{Address, Secret, Span, address};
+use postern_telemetry::log::LogFormat;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -265,7 +265,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_service::config::parse;
+    use postern_config::parse;
 
     const NO_ENV: [(String, String); 0] = [];
 

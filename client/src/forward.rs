@@ -21,7 +21,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use postern_service::http::remove_hop_by_hop;
+use postern_proxy::headers::remove_hop_by_hop;
 
 /// The most tunnels kept for one client connection; most programs use a connection for one target only.
 const MOST_KEPT: usize = 4;

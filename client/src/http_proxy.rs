@@ -2,6 +2,7 @@
 
 use crate::agent::Desk;
 use crate::answer::{self, Refusal};
+use crate::catalogue::AgentOutcome;
 use crate::forward::Kept;
 use crate::target::Target;
 use bytes::Bytes;
@@ -13,8 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use postern_service::names::AgentOutcome;
-use postern_service::relay::Relay;
+use postern_proxy::relay::Relay;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;

@@ -13,6 +13,7 @@
 
 mod agent;
 mod answer;
+pub mod catalogue;
 mod challenge;
 mod clock;
 mod config;

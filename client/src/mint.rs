@@ -17,8 +17,8 @@ use crate::recorder::Attempts;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
-use postern_service::config::Secret;
-use postern_service::http::{BodyError, ClientOptions, client, fetch_limited, no_answer};
+use postern_config::Secret;
+use postern_daemon::http::{BodyError, ClientOptions, client, fetch_limited, no_answer};
 use postern_token::header::Challenge;
 use postern_token::{
     BlindError, ChallengeDigest, DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, IssuerKey,

@@ -2,10 +2,10 @@
 //!
 //! It is made once a second on a thread of the page's own, from what is counted anyway.
 
+use crate::catalogue::AgentOutcome;
 use crate::recorder::{Fate, Part, Recorder, Trouble};
 use crate::reload::Settings;
-use postern_service::live::{Endings, Live, Section, Show, Stages, Table};
-use postern_service::names::AgentOutcome;
+use postern_admin::live::{Endings, Live, Section, Show, Stages, Table};
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use tokio::sync::watch;

@@ -1,11 +1,12 @@
 //! What the agent records of its requests, through handles made once, for metrics and live page alike. Nothing in it says
 //! who asked, or for what.
 
+pub(crate) use crate::catalogue::TokenFate as Fate;
+use crate::catalogue::{self, AgentOutcome};
 use metrics::counter;
 use parking_lot::Mutex;
-use postern_service::live::{Latency, Level, Link, Tally};
-pub(crate) use postern_service::names::TokenFate as Fate;
-use postern_service::names::{self, AgentOutcome};
+use postern_admin::live::{Latency, Link};
+use postern_telemetry::metrics::{Level, Tally};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -62,9 +63,9 @@ impl Recorder {
     /// `wallet` is the level that the wallet keeps.
     pub(crate) fn new(wallet: Arc<Level>) -> Self {
         let outcome = |outcome: &AgentOutcome| {
-            Tally::new(counter!(names::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()))
+            Tally::new(counter!(catalogue::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()))
         };
-        let fate = |fate: &Fate| Tally::new(counter!(names::AGENT_TOKENS, Fate::LABEL => fate.as_str()));
+        let fate = |fate: &Fate| Tally::new(counter!(catalogue::AGENT_TOKENS, Fate::LABEL => fate.as_str()));
         Self {
             outcomes: AgentOutcome::ALL.iter().map(outcome).collect(),
             fates: Fate::ALL.iter().map(fate).collect(),

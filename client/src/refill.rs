@@ -11,7 +11,7 @@ use crate::slot::Unspent;
 use crate::source::Source;
 use crate::supply::{Demand, Failure, Supply};
 use crate::wallet::WalletError;
-use postern_service::drain::Shutdown;
+use postern_daemon::drain::Shutdown;
 use postern_token::TokenKeyId;
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use crate::agent::check;
 use crate::config::{Config, IssuerConfig};
-use postern_service::config::Reloader;
-use postern_service::drain::Shutdown;
+use postern_daemon::drain::Shutdown;
+use postern_daemon::reload::Reloader;
 use tokio::sync::watch;
 
 /// The keys that take effect at once; the others need a restart.

@@ -4,7 +4,7 @@
 //! `postern token inspect` reads. A file that says something else is written over: nothing in it is of value.
 
 use crate::challenge::Current;
-use postern_service::files::write_private;
+use postern_daemon::files::write_private;
 use postern_token::header::{Challenge, Quoting};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use crate::clock::Skew;
 use crate::recorder::{Recorder, Trouble};
 use crate::supply::{Demand, Failure};
-use postern_service::admin::Gate;
+use postern_daemon::readiness::Gate;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;

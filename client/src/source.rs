@@ -4,8 +4,8 @@ use crate::challenge::Current;
 use crate::config::IssuerConfig;
 use crate::mint::{IssuerClient, MintError};
 use crate::recorder::Attempts;
-use postern_service::live::Live;
-use postern_service::names::LinkKind;
+use postern_admin::catalogue::LinkKind;
+use postern_admin::live::Live;
 
 /// What an issuer is called that only a challenge names: a gateway's word is not the operator's configuration, and one
 /// that changes it again and again must not fill the table of links.

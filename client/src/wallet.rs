@@ -3,11 +3,11 @@
 //! A token is taken by zeroing its slot with one write, and only then handed out; so a process killed at any point
 //! either still has the token, unsent, or has lost it. [`slot`] has the format.
 
+use crate::catalogue;
 use crate::slot::{self, FREE, HeaderError, SECTOR, Sector, Slot, Unspent};
 use metrics::gauge;
 use parking_lot::Mutex;
-use postern_service::live::Level;
-use postern_service::names;
+use postern_telemetry::metrics::Level;
 use postern_token::{ChallengeDigest, Nonce, TokenKeyId, UnixSeconds};
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
@@ -107,7 +107,7 @@ impl Wallet {
         }
         file.set_permissions(Permissions::from_mode(0o600)).map_err(failed("protect"))?;
         let contents = Contents::read(file, length).map_err(failed("read"))?;
-        let level = Arc::new(Level::new(gauge!(names::WALLET_TOKENS)));
+        let level = Arc::new(Level::new(gauge!(catalogue::WALLET_TOKENS)));
         let wallet = Self { path: path.to_owned(), fsync, contents: Mutex::new(contents), level };
         wallet.show(&wallet.contents.lock());
         Ok(wallet)

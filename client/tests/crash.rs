@@ -3,8 +3,8 @@
 
 mod support;
 
+use postern_admin::Host;
 use postern_client::{Agent, Config};
-use postern_service::host::Host;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;

@@ -4,7 +4,7 @@
 mod support;
 
 use postern_client::mint::{IssuerClient, MintError, fetch_challenge};
-use postern_service::config::Secret;
+use postern_config::Secret;
 use postern_token::{Token, UnixSeconds, VerifyingKey};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;

@@ -102,7 +102,7 @@ async fn a_gateway_behind_tls_is_reached() {
     let (certificate, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
     std::fs::write(&certificate, certified.cert.pem()).unwrap();
     std::fs::write(&key, certified.signing_key.serialize_pem()).unwrap();
-    let tls = postern_service::tls::ServerTls::load(&certificate, &key).unwrap().config();
+    let tls = postern_daemon::tls::ServerTls::load(&certificate, &key).unwrap().config();
     let issuer = Issuer::start().await;
     let gateway = Gateway::start_with(&issuer, Some(tls.into())).await;
     let mut config = config(&gateway, &issuer, directory.path());
@@ -309,5 +309,5 @@ async fn a_drain_finishes_what_is_open_and_accepts_nothing_new() {
     open.stream.shutdown().await.unwrap();
     assert_eq!(read_all(&mut open.stream).await, b"");
     let drained = timeout(HANG, shutdown.wait(HANG)).await.expect("the drain ends by itself");
-    assert_eq!(drained, postern_service::drain::Drained::Finished);
+    assert_eq!(drained, postern_daemon::drain::Drained::Finished);
 }

@@ -4,7 +4,7 @@
 mod support;
 
 use postern_client::Urls;
-use postern_service::config::Span;
+use postern_config::Span;
 use postern_token::{TokenChallenge, TokenType, encode_base64url};
 use support::gateway::{Step, challenge, digest_in};
 use support::*;

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use postern_admin::catalogue::LinkKind;
+use postern_admin::live::Live;
 use postern_gateway::bench::Recording;
-use postern_service::live::Live;
-use postern_service::names::LinkKind;
 use std::hint::black_box;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -14,7 +14,11 @@ use tempfile::TempDir;
 const NOBODY: &str = "http://127.0.0.1:9";
 
 fn recording(criterion: &mut Criterion) {
-    postern_service::metrics::install().unwrap();
+    postern_telemetry::metrics::install(&[
+        postern_admin::catalogue::METRICS,
+        postern_gateway::catalogue::METRICS,
+    ])
+    .unwrap();
     let home = TempDir::new().unwrap();
     let at = |name: &str, endpoint: Option<&str>, ratio: f64| {
         Recording::new(&home.path().join(name), endpoint.map(str::to_owned), ratio)

@@ -3,8 +3,8 @@
 use crate::config::{
     Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
 };
-use postern_service::config::Span;
-use postern_service::tls::{self, TlsError};
+use postern_config::Span;
+use postern_daemon::tls::{self, TlsError};
 use postern_spend::memcached::{
     self, AddressError, Memcached, OnLoss, Options, Pool, Tls, Transport, pool_size,
 };

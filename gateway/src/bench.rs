@@ -1,12 +1,12 @@
 //! What benchmarks need of the inside: the recording of a request, without the request.
 
 use crate::config::AccessLog;
-use crate::recorder::{Checking, Recorder};
-use crate::timeline::{Stage, Timeline};
+use crate::observe::recorder::{Checking, Recorder};
+use crate::observe::timeline::{Stage, Timeline};
 use http::HeaderMap;
-use postern_service::live::Live;
-use postern_service::traces::{Tracer, TracingConfig};
+use postern_admin::live::Live;
 use postern_spend::{Backend, Embedded};
+use postern_telemetry::traces::{Tracer, TracingConfig};
 use postern_token::UnixSeconds;
 use std::hint::black_box;
 use std::path::Path;

@@ -5,9 +5,9 @@ mod store;
 pub use store::{Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
 
 use ipnet::IpNet;
-use postern_service::config::{Address, Size, Span, address};
-use postern_service::log::LogFormat;
-use postern_service::traces::TracingConfig;
+use postern_config::{Address, Size, Span, address};
+use postern_telemetry::log::LogFormat;
+use postern_telemetry::traces::TracingConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;

@@ -1,32 +1,31 @@
 //! A gateway, from its configuration to its last connection.
 
-use crate::accept::{self, Sockets};
 use crate::backend::{self, BackendError};
-use crate::config::{Config, Hint, StoreKind};
-use crate::connection::Worker;
+use crate::config::{Config, StoreKind};
 use crate::health::Told;
-use crate::keyring::{Keyring, Lifetimes, Offer};
-use crate::page;
-use crate::recorder::Recorder;
-use crate::refresh::Refresh;
-use crate::reload::{self, Settings};
-use crate::resolve::{Resolver, ResolverError};
-use crate::saved::{self, Saved};
-use crate::source::{Source, SourceError};
+use crate::keys::keyring::{Lifetimes, Offer};
+use crate::keys::refresh::Refresh;
+use crate::keys::saved::{self, Saved};
+use crate::keys::source::{Source, SourceError};
+use crate::observe::page;
+use crate::observe::recorder::Recorder;
+use crate::reload;
+use crate::request::resolve::{Resolver, ResolverError};
+use crate::server::accept::{self, Sockets};
 use crate::start::Start;
-use crate::upkeep::{Refusing, StoreUpkeep, Upkeep};
+use crate::state::{Core, Refusing, Settings, Worker};
+use crate::upkeep::{StoreUpkeep, Upkeep};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use postern_service::config::{ConfigFile, Reloader, Size};
-use postern_service::drain::Shutdown;
-use postern_service::exit;
-use postern_service::host::Host;
-use postern_service::listen::BindError;
-use postern_service::names::LinkKind;
-use postern_service::tls::{ServerConfig, ServerTls, TlsError};
-use postern_service::traces::{Tracer, TracerError};
-use postern_spend::Backend;
-use postern_token::{ChallengeError, TokenKeyId};
+use postern_admin::Host;
+use postern_admin::catalogue::LinkKind;
+use postern_config::{ConfigFile, Size};
+use postern_daemon::exit;
+use postern_daemon::listen::BindError;
+use postern_daemon::reload::Reloader;
+use postern_daemon::tls::{ServerTls, TlsError};
+use postern_telemetry::traces::{Tracer, TracerError};
+use postern_token::ChallengeError;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -39,25 +38,6 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 const SERVICE: &str = "postern-gateway";
 /// hyper's smallest read buffer.
 const LEAST_HEADER_SIZE: Size = Size::kib(8);
-
-/// What every request needs, shared by all workers.
-pub(crate) struct Core {
-    pub(crate) settings: Settings,
-    pub(crate) offer: Offer,
-    pub(crate) keyring: ArcSwap<Keyring>,
-    pub(crate) backend: Backend,
-    pub(crate) hint: Hint,
-    pub(crate) recorder: Recorder,
-    pub(crate) shutdown: Shutdown,
-    pub(crate) tls: Option<Arc<ServerConfig>>,
-    pub(crate) connections: AtomicUsize,
-    /// Why no token of any key is taken, where the store says so.
-    pub(crate) refusing: Refusing,
-    /// Keys of which the store has lost records, and whose tokens are therefore not taken any more.
-    pub(crate) lost: Mutex<Vec<TokenKeyId>>,
-    /// A token of a key that is not known was presented.
-    pub(crate) unknown_key: Notify,
-}
 
 /// A gateway whose sockets are bound and whose store is loaded, ready to [`run`](Gateway::run).
 pub struct Gateway {
@@ -203,7 +183,7 @@ impl Gateway {
     /// Reads `file`, which the configuration came from, again on SIGHUP.
     #[must_use]
     pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
-        self.reloader = Some(Reloader::new(file, &self.host));
+        self.reloader = Some(Reloader::new(file, &self.host.readiness, &self.host.shutdown));
         self
     }
 
@@ -248,7 +228,7 @@ impl Gateway {
             tokio::spawn(tls.renew(self.core.shutdown.clone()));
         }
         if let Some(reloader) = self.reloader {
-            tokio::spawn(reload::run(reloader, Arc::clone(&self.core)));
+            tokio::spawn(reload::run(reloader, Arc::clone(&self.core), check));
         }
         let (upkeep, start) = (self.upkeep.run(), self.start.run(give));
         let serving = async {

@@ -4,7 +4,7 @@
 //! could read. Both name the cause and the way out.
 
 use crate::config::LossPolicy;
-use postern_service::admin::Gate;
+use postern_daemon::readiness::Gate;
 use postern_spend::Unknown;
 use postern_spend::memcached::Round;
 use std::collections::VecDeque;

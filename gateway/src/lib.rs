@@ -1,44 +1,31 @@
 //! The gateway: a forward proxy that lets a request through for one Privacy Pass token, and remembers the token.
 //!
-//! `session` has the life of a request on one screen; each stage is the file of its name. `deny` chooses every status.
+//! [`Gateway`] runs one, from its [`Config`] to its last connection. Four rooms, and what starts the daemon beside them:
+//!
+//! - `request`: the life of a request. `session` has it on one screen; each stage is the file of its name, and `deny`
+//!   chooses every status.
+//! - `server`: accepting connections, limits, the driver of each HTTP version.
+//! - `keys`: the keyring, and where keys come from.
+//! - `observe`: metrics, traces, the access log, the live page.
 
-mod accept;
-mod answer;
 mod backend;
 #[doc(hidden)]
 pub mod bench;
-mod check;
-mod clock;
 pub mod config;
-mod connection;
-mod deny;
-mod dial;
-mod egress;
-mod forward;
 mod gateway;
 mod health;
-mod keyring;
-mod page;
-mod parse;
-mod recorder;
-mod refresh;
+mod keys;
+mod observe;
 mod reload;
-mod resolve;
-mod saved;
-mod session;
-mod source;
-mod spend;
+mod request;
+mod server;
 mod start;
-mod store_metrics;
-mod target;
-mod timeline;
-mod tunnel;
-mod unsaid;
+mod state;
 mod upkeep;
-mod verify;
 
 pub use backend::BackendError;
 pub use config::Config;
 pub use gateway::{Gateway, StartError, check};
-pub use resolve::ResolverError;
-pub use source::SourceError;
+pub use keys::source::SourceError;
+pub use observe::{catalogue, labels, spans};
+pub use request::resolve::ResolverError;

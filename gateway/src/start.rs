@@ -1,10 +1,10 @@
 //! From bound sockets to the first client: a gateway that cannot serve yet is better not reached, for a client that the
 //! kernel refuses tries again or elsewhere, and one that is answered 503 tells its user.
 
-use crate::accept::Sockets;
 use crate::health::Served;
-use postern_service::admin::{Gate, Readiness};
-use postern_service::drain::Shutdown;
+use crate::server::accept::Sockets;
+use postern_daemon::drain::Shutdown;
+use postern_daemon::readiness::{Gate, Readiness};
 use std::future::pending;
 use std::io;
 use std::net::TcpListener;

@@ -1,17 +1,16 @@
 //! What goes on beside the requests: keys are fetched (`refresh`), retired records dropped, readiness told.
 
 use crate::config::LossPolicy;
-use crate::gateway::Core;
 use crate::health::{Checks, Findings, Recent, Told};
-use crate::refresh::Refresh;
-use crate::store_metrics::StoreMetrics;
+use crate::keys::refresh::Refresh;
+use crate::observe::catalogue;
+use crate::observe::store_metrics::StoreMetrics;
+use crate::state::Core;
 use metrics::gauge;
-use postern_service::names;
 use postern_spend::memcached::{Health, Memcached, Round};
 use postern_spend::{Backend, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tokio::time::interval;
 
@@ -30,30 +29,6 @@ impl Upkeep {
     pub(crate) async fn run(self) {
         // Beside each other: an issuer that does not answer must not keep the store's state from being told.
         tokio::join!(self.keys.run(), self.store.run());
-    }
-}
-
-/// Why tokens of every key in use are refused, where the store's state says so: read before a token is.
-#[derive(Default)]
-pub(crate) struct Refusing(AtomicU8);
-
-impl Refusing {
-    /// Some atomic load, fit for each request.
-    pub(crate) fn known(&self) -> Result<(), Unknown> {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            1 => Err(Unknown::RecordsLost),
-            _ => Err(Unknown::EpochRetired),
-        }
-    }
-
-    fn set(&self, reason: Option<Unknown>) {
-        let state = match reason {
-            None => 0,
-            Some(Unknown::RecordsLost) => 1,
-            Some(_) => 2,
-        };
-        self.0.store(state, Ordering::Relaxed);
     }
 }
 
@@ -89,7 +64,7 @@ impl StoreUpkeep {
         // The disk may take its time, and this runtime has other things to do.
         let dropped = tokio::task::spawn_blocking(move || {
             if let Backend::Embedded(store) = &core.backend {
-                gauge!(names::SPENT_RECORDS).set(store.stats().records as f64);
+                gauge!(catalogue::SPENT_RECORDS).set(store.stats().records as f64);
             }
             core.backend.drop_expired(now)
         });

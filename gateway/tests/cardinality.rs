@@ -100,7 +100,7 @@ fn attack(gateway: SocketAddr, requests: usize, seed: u64) {
 }
 
 /// Every time series, without its value.
-fn series(exporter: &postern_service::metrics::Exporter) -> BTreeSet<String> {
+fn series(exporter: &postern_telemetry::metrics::Exporter) -> BTreeSet<String> {
     let text = exporter.render();
     let samples = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     samples.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
@@ -108,7 +108,11 @@ fn series(exporter: &postern_service::metrics::Exporter) -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_million_hostile_requests_add_no_time_series() {
-    let exporter = postern_service::metrics::install().unwrap();
+    let exporter = postern_telemetry::metrics::install(&[
+        postern_admin::catalogue::METRICS,
+        postern_gateway::catalogue::METRICS,
+    ])
+    .unwrap();
     let gateway = Running::start_with(|config| {
         // Traced as far as can be: names of spans and counters of traces are under attack, too.
         config.tracing.endpoint = Some("http://127.0.0.1:9".into());

@@ -54,7 +54,11 @@ async fn nothing_of_a_client_a_target_or_a_token_is_in_logs_metrics_or_files() {
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(log.clone()).with_ansi(false);
     subscriber.init();
-    let exporter = postern_service::metrics::install().unwrap();
+    let exporter = postern_telemetry::metrics::install(&[
+        postern_admin::catalogue::METRICS,
+        postern_gateway::catalogue::METRICS,
+    ])
+    .unwrap();
     let (gateway, echo, closed) = (Running::start().await, Echo::start().await, refusing().await);
 
     let mut traces: Vec<Vec<u8>> = Vec::new();

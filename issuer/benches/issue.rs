@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 #![allow(clippy::print_stdout, reason = "its result")]
 
+use postern_admin::Host;
 use postern_issuer::{Config, Issuer};
-use postern_service::host::Host;
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, IssuerKey, SigningKey, TokenRequest};
 use std::hint::black_box;
 use std::net::SocketAddr;

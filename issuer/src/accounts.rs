@@ -13,7 +13,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use parking_lot::Mutex;
-use postern_service::files::write_private;
+use postern_daemon::files::write_private;
 use postern_token::UnixSeconds;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;

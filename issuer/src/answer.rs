@@ -1,14 +1,14 @@
 //! The one table of statuses: what the issuer answers, and what each answer says to do.
 
 use crate::accounts::NoAccount;
+use crate::catalogue::IssuerOutcome;
 use crate::quota::Spent;
 use crate::ring::NoKey;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use postern_service::http::text;
-use postern_service::names::IssuerOutcome;
+use postern_daemon::http::text;
 use postern_token::{DIRECTORY_PATH, RESPONSE_MEDIA_TYPE, TokenResponse, WireError};
 
 /// Why a request is not answered with a token or a directory.

@@ -3,8 +3,8 @@
 use crate::StartError;
 use crate::quota::Quota;
 use crate::rotation::Schedule;
-use postern_service::config::{Address, Span, address};
-use postern_service::log::LogFormat;
+use postern_config::{Address, Span, address};
+use postern_telemetry::log::LogFormat;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer};
 use serde::ser::Serializer;

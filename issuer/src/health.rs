@@ -1,10 +1,10 @@
 //! What is wrong with the issuer, as `/readyz` and the log have it: each fault once when it begins and once when it ends,
 //! with its cause and the way out.
 
+use crate::catalogue::IssuerOutcome;
 use crate::recorder::Recorder;
 use parking_lot::Mutex;
-use postern_service::admin::Gate;
-use postern_service::names::IssuerOutcome;
+use postern_daemon::readiness::Gate;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ fn overload(refused: u64, issued: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_service::admin::Readiness;
+    use postern_daemon::readiness::Readiness;
 
     #[test]
     fn readiness_has_every_fault_and_its_cause() {

@@ -2,6 +2,7 @@
 
 use crate::accounts::Accounts;
 use crate::answer::Refusal;
+use crate::catalogue::TokenTypeAsked;
 use crate::quota::Charge;
 use crate::recorder::{Part, Recorder};
 use crate::reload::Settings;
@@ -11,8 +12,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Request};
 use hyper::body::{Body, Incoming};
-use postern_service::http::{BodyError, read_limited};
-use postern_service::names::TokenTypeAsked;
+use postern_daemon::http::{BodyError, read_limited};
 use postern_token::{
     REQUEST_MEDIA_TYPE, SignError, SigningKey, TokenRequest, TokenResponse, TokenType, UnixSeconds,
 };

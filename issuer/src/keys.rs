@@ -7,8 +7,8 @@
 mod aside;
 
 use crate::rotation::{self, Lifetime, Phase, Schedule};
-use postern_service::files::{DataDir, DataDirError, write_private};
-use postern_service::utc;
+use postern_daemon::files::{DataDir, DataDirError, write_private};
+use postern_daemon::utc;
 use postern_token::{SignError, SigningKey, UnixSeconds};
 use std::io;
 use std::os::unix::fs::PermissionsExt;

@@ -11,6 +11,7 @@
 
 mod accounts;
 mod answer;
+pub mod catalogue;
 pub mod config;
 mod directory;
 mod guess;
@@ -34,12 +35,13 @@ use accounts::Accounts;
 use health::Health;
 use issue::Issuance;
 use keys::KeyStore;
-use postern_service::config::{ConfigFile, Reloader};
-use postern_service::drain::Shutdown;
-use postern_service::exit;
-use postern_service::host::Host;
-use postern_service::listen::{self, BindError};
-use postern_service::tls::{ServerTls, TlsError};
+use postern_admin::Host;
+use postern_config::ConfigFile;
+use postern_daemon::drain::Shutdown;
+use postern_daemon::exit;
+use postern_daemon::listen::{self, BindError};
+use postern_daemon::reload::Reloader;
+use postern_daemon::tls::{ServerTls, TlsError};
 use postern_token::{DIRECTORY_PATH, UnixSeconds};
 use recorder::Recorder;
 use reload::{Reloading, Settings, Slots};
@@ -120,7 +122,7 @@ impl Issuer {
     /// Reads `file`, which the configuration came from, again on SIGHUP. What changes at once is in `reload`.
     #[must_use]
     pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
-        self.reloader = Some(Reloader::new(file, &self.host));
+        self.reloader = Some(Reloader::new(file, &self.host.readiness, &self.host.shutdown));
         self
     }
 

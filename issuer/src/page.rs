@@ -2,11 +2,11 @@
 //!
 //! It is made once a second on a thread of the page's own, from what is counted anyway.
 
+use crate::catalogue::IssuerOutcome;
 use crate::recorder::{Part, Recorder};
 use crate::ring::{KeyView, Ring};
 use crate::server::Routes;
-use postern_service::live::{Endings, Live, Rate, Section, Show, Stages, Table};
-use postern_service::names::IssuerOutcome;
+use postern_admin::live::{Endings, Live, Rate, Section, Show, Stages, Table};
 use postern_token::UnixSeconds;
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};

@@ -1,7 +1,7 @@
 //! Quotas: so many tokens in each aligned window of time. Nothing here reads a clock.
 
 use parking_lot::Mutex;
-use postern_service::config::Span;
+use postern_config::Span;
 use postern_token::UnixSeconds;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer};

@@ -4,10 +4,10 @@
 //! A request is recorded where it is answered ([`Recorder::answered`]), a token where it is signed
 //! ([`Recorder::signed`]). Metrics and live page are served from the same counts, and nothing in them says who asked.
 
+use crate::catalogue::{self, IssuerOutcome, TokenTypeAsked};
 use metrics::{Counter, Histogram, counter, gauge, histogram};
-use postern_service::live::{Latency, Level, Tally};
-use postern_service::metrics::from_zero;
-use postern_service::names::{self, IssuerOutcome, TokenTypeAsked};
+use postern_admin::live::Latency;
+use postern_telemetry::metrics::{Level, Tally, from_zero};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ impl Part {
 impl Recorder {
     pub(crate) fn new() -> Self {
         let outcome = |outcome: &IssuerOutcome| {
-            Tally::new(counter!(names::ISSUER_REQUESTS, IssuerOutcome::LABEL => outcome.as_str()))
+            Tally::new(counter!(catalogue::ISSUER_REQUESTS, IssuerOutcome::LABEL => outcome.as_str()))
         };
         let issuances = TokenTypeAsked::ALL
             .iter()
@@ -62,10 +62,10 @@ impl Recorder {
         Self {
             outcomes: IssuerOutcome::ALL.iter().map(outcome).collect(),
             issuances: issuances.collect(),
-            tokens: Tally::new(counter!(names::TOKENS_ISSUED, names::TYPE_LABEL => signed)),
-            queue: Level::new(gauge!(names::ISSUER_QUEUE)),
-            queue_limit: Level::new(gauge!(names::ISSUER_QUEUE_LIMIT)),
-            sign_duration: histogram!(names::ISSUER_SIGN_DURATION),
+            tokens: Tally::new(counter!(catalogue::TOKENS_ISSUED, catalogue::TYPE.name => signed)),
+            queue: Level::new(gauge!(catalogue::ISSUER_QUEUE)),
+            queue_limit: Level::new(gauge!(catalogue::ISSUER_QUEUE_LIMIT)),
+            sign_duration: histogram!(catalogue::ISSUER_SIGN_DURATION),
             spreads: Part::ALL.iter().map(|_| Latency::default()).collect(),
         }
     }
@@ -151,5 +151,5 @@ fn issuance(asked: TokenTypeAsked, outcome: IssuerOutcome) -> Counter {
         return Counter::noop();
     }
     let labels = [(TokenTypeAsked::LABEL, asked.as_str()), (IssuerOutcome::LABEL, outcome.as_str())];
-    from_zero(counter!(names::ISSUANCES, &labels))
+    from_zero(counter!(catalogue::ISSUANCES, &labels))
 }

@@ -5,8 +5,7 @@ use crate::health::{Fault, Health};
 use crate::keys::{KeyStore, KeysError, TokenKey};
 use crate::rotation::{self, Lifetime, Phase, Schedule};
 use arc_swap::ArcSwap;
-use postern_service::names::KeyPhase;
-use postern_service::utc;
+use postern_daemon::utc;
 use postern_token::{SigningKey, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +29,18 @@ pub(crate) struct Ring {
 struct Served {
     keys: Vec<TokenKey>,
     document: Arc<Document>,
+}
+
+postern_telemetry::label! {
+    /// Where in its life a token key is.
+    pub(crate) KeyPhase = "phase" {
+        /// Published, and not in use yet.
+        Upcoming = "upcoming",
+        /// The newest in use: the one that challenges ask for.
+        Newest = "newest",
+        /// Older, and its tokens are still good.
+        Older = "older",
+    }
 }
 
 /// A key, as it is shown to the operator.

@@ -1,6 +1,7 @@
 //! Connections and routes: HTTP/1.1, plain or over TLS.
 
 use crate::answer::{Refusal, issued};
+use crate::catalogue::{IssuerOutcome, TokenTypeAsked};
 use crate::issue::Issuance;
 use crate::recorder::Recorder;
 use crate::reload::{Settings, Slots};
@@ -13,9 +14,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use postern_service::drain::Shutdown;
-use postern_service::http::is_for_this_machine;
-use postern_service::names::{IssuerOutcome, TokenTypeAsked};
+use postern_daemon::drain::Shutdown;
+use postern_daemon::http::is_for_this_machine;
 use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, UnixSeconds};
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 
 mod support;
 
+use postern_config::Span;
 use postern_issuer::config::Signing;
-use postern_service::config::Span;
 use postern_token::{
     ChallengeDigest, DIRECTORY_PATH, IssuerKey, SigningKey, TokenChallenge, TokenRequest, TokenResponse,
     TokenType, VerifyingKey,

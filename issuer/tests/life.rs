@@ -3,12 +3,12 @@
 
 mod support;
 
+use postern_admin::Host;
+use postern_config::{Span, parse};
+use postern_daemon::exit;
+use postern_daemon::http::{ClientOptions, client, fetch_limited};
 use postern_issuer::config::Tls;
 use postern_issuer::{Config, Issuer, StartError};
-use postern_service::config::{Span, parse};
-use postern_service::exit;
-use postern_service::host::Host;
-use postern_service::http::{ClientOptions, client, fetch_limited};
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, TokenResponse, UnixSeconds};
 use std::path::Path;
 use std::time::{Duration, Instant};

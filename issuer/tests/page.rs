@@ -3,12 +3,12 @@
 
 mod support;
 
-use postern_issuer::config::Signing;
-use postern_service::metrics;
-use postern_service::names::{
+use postern_issuer::catalogue::{
     ISSUANCES, ISSUER_QUEUE, ISSUER_QUEUE_LIMIT, ISSUER_REQUESTS, ISSUER_SIGN_DURATION, IssuerOutcome,
     TOKENS_ISSUED, TokenTypeAsked,
 };
+use postern_issuer::config::Signing;
+use postern_telemetry::metrics;
 use postern_token::{ChallengeDigest, DIRECTORY_PATH};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// The value of one series, `None` when there is no such series.
 fn value(series: &str) -> Option<f64> {
-    let text = metrics::install().unwrap().render();
+    let text = metrics::install(&[postern_issuer::catalogue::METRICS]).unwrap().render();
     text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
 
@@ -43,7 +43,7 @@ fn tokens() -> f64 {
 
 /// Every series of requests and of token requests.
 fn counts() -> BTreeMap<String, u64> {
-    let text = metrics::install().unwrap().render();
+    let text = metrics::install(&[postern_issuer::catalogue::METRICS]).unwrap().render();
     let counters =
         text.lines().filter(|line| line.starts_with(ISSUER_REQUESTS) || line.starts_with(ISSUANCES));
     let split = counters.map(|line| line.rsplit_once(' ').unwrap());
@@ -57,7 +57,7 @@ async fn good(issuer: &Running) -> Vec<u8> {
 #[tokio::test]
 async fn every_series_is_there_before_the_first_request() {
     let _alone = ALONE.lock().await;
-    metrics::install().unwrap();
+    metrics::install(&[postern_issuer::catalogue::METRICS]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
     config.signing = Signing { threads: NonZeroUsize::new(2), queue: 5 };
@@ -81,7 +81,7 @@ async fn each_request_is_counted_once_by_outcome_and_a_token_request_by_type_too
     };
     use TokenTypeAsked::{BlindRsa2048, Other, Unread};
     let _alone = ALONE.lock().await;
-    metrics::install().unwrap();
+    metrics::install(&[postern_issuer::catalogue::METRICS]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
     config.accounts = vec![account("one", "k1", "1/36500d")];
@@ -134,7 +134,7 @@ async fn each_request_is_counted_once_by_outcome_and_a_token_request_by_type_too
 async fn the_queue_is_empty_again_after_hang_ups() {
     const CLIENTS: usize = 200;
     let _alone = ALONE.lock().await;
-    metrics::install().unwrap();
+    metrics::install(&[postern_issuer::catalogue::METRICS]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
     config.signing = Signing { threads: NonZeroUsize::new(1), queue: CLIENTS };

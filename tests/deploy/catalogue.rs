@@ -1,8 +1,14 @@
 //! What can be asked for: registered metrics and recorded series, their labels, and what the labels may be.
 
 use super::queries::{Matcher, Selector, groupings, selectors};
-use postern_service::names::{self, *};
-use std::collections::{BTreeMap, BTreeSet};
+use binary::CATALOGUES;
+use postern_telemetry::catalogue::{Kind, Label, Metric};
+use postern_telemetry::{metrics, own};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// What the binary joins.
+#[path = "../../cli/src/catalogue.rs"]
+mod binary;
 
 /// Labels and their values; `None` where a value can be anything.
 type Labels = BTreeMap<String, Option<BTreeSet<String>>>;
@@ -12,44 +18,22 @@ pub struct Catalogue {
     jobs: Vec<String>,
 }
 
-macro_rules! all {
-    ($label:ident) => {
-        Some($label::ALL.iter().map(|value| value.as_str().to_owned()).collect::<BTreeSet<_>>())
-    };
+/// What a label of a metric may be.
+fn values(label: &Label) -> Option<BTreeSet<String>> {
+    label.values.map(|values| values.iter().map(|value| (*value).to_owned()).collect())
 }
 
-/// What a label of a metric may be.
-fn values(metric: &str, label: &str) -> Option<BTreeSet<String>> {
-    match (metric, label) {
-        (_, "stage") => all!(CheckStage),
-        (names::CHECK_DURATION, "result") => all!(CheckResult),
-        (names::STORE_COMMANDS, "result") => all!(StoreEnded),
-        (names::SPANS, "result") => all!(SpanEnded),
-        (_, "command") => all!(StoreCommand),
-        (names::REQUESTS, "outcome") => all!(Outcome),
-        (names::ISSUER_REQUESTS | names::ISSUANCES, "outcome") => all!(IssuerOutcome),
-        (names::AGENT_REQUESTS, "outcome") => all!(AgentOutcome),
-        (_, "direction") => all!(Direction),
-        (_, "ended") => all!(TunnelEnd),
-        (names::STORE_UNKNOWN, "reason") => all!(UnknownReason),
-        (names::TRACES, "reason") => all!(TraceKept),
-        (_, "phase") => all!(KeyPhase),
-        (names::ISSUANCES, "type") => all!(TokenTypeAsked),
-        (_, "link") => all!(LinkKind),
-        (_, "level") => all!(LogLevel),
-        (_, "fate") => all!(TokenFate),
-        // A number, an address of the configuration, a version.
-        (names::TOKENS_ISSUED, "type") | (_, "address" | "version") => None,
-        other => panic!("the values of {other:?} are not known here"),
-    }
+/// Every metric that the binary can record.
+fn declared() -> impl Iterator<Item = &'static Metric> {
+    own::METRICS.iter().chain(CATALOGUES.into_iter().flatten())
 }
 
 impl Catalogue {
     pub fn of_the_project(jobs: Vec<String>) -> Self {
         let mut series = BTreeMap::new();
-        for metric in names::ALL {
+        for metric in declared() {
             let labels: Labels =
-                metric.labels.iter().map(|label| ((*label).to_owned(), values(metric.name, label))).collect();
+                metric.labels.iter().map(|label| (label.name.to_owned(), values(label))).collect();
             let Kind::Histogram(buckets) = metric.kind else {
                 series.insert(metric.name.to_owned(), labels);
                 continue;
@@ -63,17 +47,9 @@ impl Catalogue {
             labels.insert("le".to_owned(), Some(bounds));
             series.insert(format!("{}_bucket", metric.name), labels);
         }
-        let others = names::PROCESS.iter().chain(&["up"]);
+        let others = metrics::PROCESS.iter().chain(&["up"]);
         series.extend(others.map(|name| ((*name).to_owned(), Labels::new())));
         Self { series, jobs }
-    }
-
-    /// Every label of every metric has values, or is known to be free.
-    pub fn assert_complete(&self) {
-        for metric in names::ALL {
-            metric.labels.iter().for_each(|label| drop(values(metric.name, label)));
-        }
-        assert!(self.series.len() > names::ALL.len() + names::PROCESS.len());
     }
 
     /// Adds a recorded series: its labels are, at most, those of what it is made of.
@@ -150,6 +126,35 @@ fn faults_of(text: &str) -> Vec<String> {
     catalogue.record("i:checks:rate5m", "sum(rate(postern_check_duration_seconds_count[5m]))");
     let wrong = selectors(text).iter().flat_map(|one| catalogue.faults(one, false)).collect::<Vec<_>>();
     wrong.into_iter().chain(catalogue.grouping_faults(text)).collect()
+}
+
+#[test]
+fn no_name_is_used_twice() {
+    let mut seen = HashSet::new();
+    for Metric { name, .. } in declared() {
+        assert!(seen.insert(*name), "{name} is declared twice");
+    }
+    assert!(seen.len() > 30, "only {} metrics were found", seen.len());
+}
+
+/// <https://prometheus.io/docs/practices/naming/>
+#[test]
+fn names_follow_prometheus() {
+    for Metric { name, kind, help, labels } in declared() {
+        let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        assert!(name.starts_with("postern_") && plain(name), "{name}");
+        assert_eq!(name.ends_with("_total"), matches!(kind, Kind::Counter), "{name}");
+        assert!(help.ends_with('.') && help.trim() == *help && !help.contains("  "), "{name}: {help:?}");
+        if let Kind::Histogram(buckets) = kind {
+            assert!(buckets.is_sorted_by(|a, b| a < b), "{name}");
+        }
+        for Label { name: label, values } in *labels {
+            assert!(plain(label) && *label != "le", "{name}");
+            let values = values.unwrap_or_default();
+            assert_eq!(values.iter().collect::<HashSet<_>>().len(), values.len(), "{name}: {values:?}");
+            assert!(values.iter().all(|value| plain(value) || value.parse::<u32>().is_ok()), "{name}");
+        }
+    }
 }
 
 #[test]

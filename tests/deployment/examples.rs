@@ -1,8 +1,7 @@
 //! deploy/examples: every file is read by what it is for.
 
 use super::{deploy, items, read, text, yaml};
-use postern_service::config;
-use postern_spend::mcrouter::{Severity, judge};
+use postern_mcrouter_lint::{Severity, judge};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,7 +24,7 @@ pub fn example(name: &str) -> Example {
 }
 
 fn load<T: serde::de::DeserializeOwned + schemars::JsonSchema>(path: PathBuf) -> T {
-    config::load(&path, []).unwrap_or_else(|error| panic!("{error}"))
+    postern_config::load(&path, []).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Each folder of examples by its name.
@@ -87,7 +86,7 @@ fn the_examples_commented_out_can_be_switched_on() {
             if is_key { format!("{}\n", &line[1..]) } else { format!("{line}\n") }
         })
         .collect();
-    let config: postern_gateway::Config = config::parse("gateway.toml", &switched, []).unwrap();
+    let config: postern_gateway::Config = postern_config::parse("gateway.toml", &switched, []).unwrap();
     assert!(config.tls.is_some());
 }
 

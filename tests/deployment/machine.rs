@@ -2,7 +2,7 @@
 
 use super::examples::all;
 use super::{deploy, read, seconds};
-use postern_service::exit;
+use postern_daemon::exit;
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;

@@ -38,10 +38,10 @@ impl Authority {
     }
 
     pub fn server(&self) -> Arc<rustls::ServerConfig> {
-        postern_service::tls::ServerTls::load(&self.certificate, &self.key).unwrap().config()
+        postern_daemon::tls::ServerTls::load(&self.certificate, &self.key).unwrap().config()
     }
 
     pub fn client(&self) -> Arc<rustls::ClientConfig> {
-        postern_service::tls::client_config(Some(&self.ca)).unwrap()
+        postern_daemon::tls::client_config(Some(&self.ca)).unwrap()
     }
 }

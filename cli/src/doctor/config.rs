@@ -3,7 +3,7 @@
 
 use crate::daemon::environment;
 use crate::failure::Failure;
-use postern_service::config::{self, Fit};
+use postern_config::Fit;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -40,9 +40,9 @@ impl Kind {
 
     fn fit(self, path: &Path) -> Result<Fit, Failure> {
         Ok(match self {
-            Self::Gateway => config::fit::<postern_gateway::Config>(path)?,
-            Self::Issuer => config::fit::<postern_issuer::Config>(path)?,
-            Self::Client => config::fit::<postern_client::Config>(path)?,
+            Self::Gateway => postern_config::fit::<postern_gateway::Config>(path)?,
+            Self::Issuer => postern_config::fit::<postern_issuer::Config>(path)?,
+            Self::Client => postern_config::fit::<postern_client::Config>(path)?,
         })
     }
 
@@ -99,7 +99,7 @@ where
     T: DeserializeOwned + Serialize + JsonSchema,
     Failure: From<E>,
 {
-    let (config, file) = config::open::<T>(path, environment())?;
+    let (config, file) = postern_config::open::<T>(path, environment())?;
     check(&config)?;
     Ok(file.warnings().to_vec())
 }

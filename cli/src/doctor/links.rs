@@ -3,7 +3,7 @@
 use super::{PATIENCE, unanswered};
 use crate::failure::Failure;
 use bytes::Bytes;
-use postern_service::http::{ClientOptions, chain, client, fetch_limited};
+use postern_daemon::http::{ClientOptions, chain, client, fetch_limited};
 use serde::Deserialize;
 use serde_json::Value;
 

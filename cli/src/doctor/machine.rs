@@ -2,7 +2,7 @@
 
 use super::{PATIENCE, config, links};
 use crate::failure::Failure;
-use postern_service::http::{ClientOptions, chain, client, fetch_limited};
+use postern_daemon::http::{ClientOptions, chain, client, fetch_limited};
 use std::fmt::Display;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};

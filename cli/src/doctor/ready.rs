@@ -3,7 +3,7 @@
 
 use super::{PATIENCE, unanswered};
 use crate::failure::Failure;
-use postern_service::http::{ClientOptions, chain, client, fetch_limited};
+use postern_daemon::http::{ClientOptions, chain, client, fetch_limited};
 
 /// The most that is read of `/readyz`: it has a line a reason.
 const LIMIT: usize = 64 << 10;

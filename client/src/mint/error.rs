@@ -2,7 +2,7 @@
 
 use crate::clock::Skew;
 use http::StatusCode;
-use postern_service::http::ClientError;
+use postern_daemon::http::ClientError;
 use postern_token::BlindError;
 use reqwest::Url;
 use std::time::Duration;

@@ -6,8 +6,8 @@ pub mod issuer;
 
 use gateway::Gateway;
 use issuer::Issuer;
+use postern_admin::Host;
 use postern_client::{Agent, Config};
-use postern_service::host::Host;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;

@@ -12,7 +12,6 @@ pub mod conformance;
 mod contract;
 mod embedded;
 mod journal;
-pub mod mcrouter;
 pub mod memcached;
 mod store;
 

@@ -1,6 +1,6 @@
 //! The double-spend store's part of the configuration.
 
-use postern_service::config::{Size, Span};
+use postern_config::{Size, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -9,16 +9,16 @@ pub(crate) mod memcached;
 pub(crate) mod proxy_status;
 pub(crate) mod target;
 
+use postern_admin::Host;
+use postern_admin::live::Live;
+use postern_config::Span;
+use postern_daemon::drain::Shutdown;
+use postern_daemon::readiness::Readiness;
 use postern_gateway::config::{
     ChallengeConfig, Config, Drain, Egress, Fsync, Issuer as Keys, Limits, Listen, Ports, StoreConfig,
     StoreKind,
 };
 use postern_gateway::{Gateway, StartError};
-use postern_service::admin::Readiness;
-use postern_service::config::Span;
-use postern_service::drain::Shutdown;
-use postern_service::host::Host;
-use postern_service::live::Live;
 use postern_token::header::format_authorization;
 use postern_token::{
     ChallengeDigest, Directory, DirectoryKey, IssuerKey, SigningKey, Token, TokenChallenge, TokenKeyId,

@@ -3,7 +3,7 @@
 use crate::support::client::{Client, find};
 use crate::support::target::{Held, refusing};
 use crate::support::{ISSUER, Running};
-use postern_service::config::Span;
+use postern_config::Span;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

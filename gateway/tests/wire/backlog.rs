@@ -2,10 +2,10 @@
 
 use crate::support::client::{Client, connect_with};
 use crate::support::{ISSUER, PATIENCE, config, directory};
+use postern_admin::Host;
+use postern_config::Span;
+use postern_daemon::drain::Drained;
 use postern_gateway::Gateway;
-use postern_service::config::Span;
-use postern_service::drain::Drained;
-use postern_service::host::Host;
 use tempfile::TempDir;
 use tokio::time::timeout;
 

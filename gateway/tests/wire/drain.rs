@@ -3,7 +3,7 @@
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::{Echo, Held};
 use crate::support::{PATIENCE, Running};
-use postern_service::drain::Drained;
+use postern_daemon::drain::Drained;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -4,7 +4,7 @@
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
-use postern_service::config::Span;
+use postern_config::Span;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;

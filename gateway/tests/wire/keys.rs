@@ -4,7 +4,7 @@ use crate::support::client::{Client, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Issuer, Running, directory};
 use parking_lot::Mutex;
-use postern_service::config::Span;
+use postern_config::Span;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -4,12 +4,12 @@ use crate::support::client::{Client, connect, connect_with};
 use crate::support::memcached::{Server, free_port};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, PATIENCE, Running, home_with_keys};
+use postern_config::Span;
+use postern_daemon::exit;
 use postern_gateway::StartError;
 use postern_gateway::config::{
     Config, Hint, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
 };
-use postern_service::config::Span;
-use postern_service::exit;
 use postern_token::Token;
 use postern_token::header::format_authorization;
 use tempfile::TempDir;

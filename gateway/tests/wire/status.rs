@@ -3,8 +3,8 @@
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::{Echo, refusing};
 use crate::support::{ISSUER, Running};
+use postern_config::Span;
 use postern_gateway::config::Ports;
-use postern_service::config::Span;
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

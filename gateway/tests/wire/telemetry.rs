@@ -5,8 +5,9 @@ use crate::support::client::{Client, connect_with};
 use crate::support::memcached::Server;
 use crate::support::target::Echo;
 use crate::support::{ISSUER, PATIENCE, Running};
-use postern_service::config::Span;
-use postern_service::{metrics, names};
+use postern_config::Span;
+use postern_gateway::catalogue;
+use postern_telemetry::metrics;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -75,7 +76,7 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
         .map(|row| row["label"].as_str().unwrap())
         .collect();
     assert_eq!(labels, ["total", "add", "verify", "get", "health", "pool_wait"]);
-    assert_eq!(checks["heat"]["column"].as_array().unwrap().len(), names::CHECK_BUCKETS.len() + 1);
+    assert_eq!(checks["heat"]["column"].as_array().unwrap().len(), catalogue::CHECK_BUCKETS.len() + 1);
     for word in ["Admitted", "Refused"] {
         assert_eq!(tile(checks, word), Some(5.0), "a number, since the start: {checks}");
         assert!(tile(checks, &format!("{word} a second")).unwrap() > 0.0, "{checks}");
@@ -115,7 +116,8 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
 
 #[tokio::test]
 async fn a_check_whose_client_is_cut_off_is_recorded_as_abandoned() {
-    let exporter = metrics::install().unwrap();
+    let exporter =
+        metrics::install(&[postern_admin::catalogue::METRICS, postern_gateway::catalogue::METRICS]).unwrap();
     let (server, echo) = (Server::tcp(&[]), Echo::start().await);
     let gateway = Running::start_with(|config| {
         shared(config, &server, |store| store.timeout = Span::minutes(1));

@@ -3,9 +3,9 @@
 use crate::support::client::{Client, connect, connect_with, find};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
+use postern_config::Span;
+use postern_daemon::tls::client_config;
 use postern_gateway::config::Tls;
-use postern_service::config::Span;
-use postern_service::tls::client_config;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;

@@ -3,7 +3,7 @@
 use crate::support::client::{Client, connect};
 use crate::support::target::{Echo, Held};
 use crate::support::{PATIENCE, Running};
-use postern_service::config::Span;
+use postern_config::Span;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

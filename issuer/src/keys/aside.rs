@@ -4,8 +4,8 @@
 //! aside, under a name that says since when, and removed a week later; when the clock shows before that that its time is
 //! not over, it is used again.
 
-use postern_service::files::sync_directory;
-use postern_service::utc;
+use postern_daemon::files::sync_directory;
+use postern_daemon::utc;
 use postern_token::UnixSeconds;
 use std::io;
 use std::path::{Path, PathBuf};

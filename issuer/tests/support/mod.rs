@@ -2,11 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(dead_code, unreachable_pub, reason = "each test file has a copy and uses a part of it")]
 
-use postern_issuer::Config;
-use postern_issuer::Issuer;
+use postern_admin::Host;
+use postern_daemon::drain::Drained;
 use postern_issuer::config::{Account, KeyHash};
-use postern_service::drain::Drained;
-use postern_service::host::Host;
+use postern_issuer::{Config, Issuer};
 use postern_token::{DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
 use std::net::SocketAddr;
 use std::path::Path;

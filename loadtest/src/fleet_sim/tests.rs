@@ -6,7 +6,7 @@ use super::queue::{MILLISECOND, Queue, SECOND};
 use super::report::{Outcome, run};
 use super::route::Route;
 use super::scenario::{Expected, Scenario, all, routed_fleet};
-use postern_spend::mcrouter::{Severity, judge};
+use postern_mcrouter_lint::{Severity, judge};
 
 const RATE: u64 = 4_000;
 

@@ -2,7 +2,7 @@
 
 use crate::args::{Place, Plan as Arguments};
 use crate::failure::Failure;
-use postern_service::config::{Size, Span};
+use postern_config::{Size, Span};
 use serde::Serialize;
 
 /// Requests of all kinds are spread over these regions.

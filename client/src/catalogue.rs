@@ -1,0 +1,58 @@
+//! Every metric of the agent: its name, help and labels. Nothing else in the agent spells one.
+
+postern_telemetry::catalogue! {
+    /// Every metric of the agent.
+    pub METRICS;
+
+    /// Unspent tokens in the agent's wallet.
+    WALLET_TOKENS: Gauge = "postern_wallet_tokens";
+
+    /// Tokens of the agent, by what became of them: minted = held in the wallet + all others.
+    AGENT_TOKENS: Counter = "postern_agent_tokens_total" [TokenFate::SPEC];
+
+    /// Requests that the agent answered, by outcome.
+    AGENT_REQUESTS: Counter = "postern_agent_requests_total" [AgentOutcome::SPEC];
+}
+
+postern_telemetry::label! {
+    /// How the agent answered a request.
+    pub AgentOutcome = "outcome" {
+        /// A tunnel, or the answer of a plain `http://` request.
+        Opened = "opened",
+        /// The gateway refused the target, or the target did not answer.
+        TargetFailed = "target_failed",
+        /// No token could be had.
+        NoToken = "no_token",
+        /// The gateway refused one token after another.
+        TokensRefused = "tokens_refused",
+        /// The gateway could not be reached, or broke off.
+        GatewayFailed = "gateway_failed",
+        /// The program in front sent something malformed.
+        BadRequest = "bad_request",
+    }
+}
+
+postern_telemetry::label! {
+    /// What became of a token of the agent's. Minted are what it got; what was neither minted nor is held in the wallet
+    /// went one of the other ways.
+    pub TokenFate = "fate" {
+        /// Signed by the issuer, and received.
+        Minted = "minted",
+        /// It paid for a tunnel.
+        Opened = "opened",
+        /// It was sent, and the gateway refused the target, or the target did not answer.
+        TargetFailed = "target_failed",
+        /// The gateway did not take it: 407.
+        Refused = "refused",
+        /// It was sent, and whether it was spent is not known: 503, or no answer that can be read.
+        Unanswered = "unanswered",
+        /// It was sent, and the program hung up or the agent stopped before the answer came.
+        Abandoned = "abandoned",
+        /// Its key retired before it was used.
+        Retired = "retired",
+        /// It was for a challenge that the gateway no longer asks for, and made room.
+        Superseded = "superseded",
+        /// The wallet could not be written.
+        Unwritten = "unwritten",
+    }
+}

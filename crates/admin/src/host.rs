@@ -1,0 +1,16 @@
+//! What a process lends to the daemons in it.
+
+use crate::live::Live;
+use postern_daemon::drain::Shutdown;
+use postern_daemon::readiness::Readiness;
+
+/// The stop switch, the readiness and the live page that all daemons of a process share. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// When to drain, reload and stop.
+    pub shutdown: Shutdown,
+    /// What has to be ready.
+    pub readiness: Readiness,
+    /// What the live page shows.
+    pub live: Live,
+}

@@ -1,0 +1,218 @@
+//! The admin listener: `/livez`, `/readyz`, `/metrics` and the live page. Never on the public address.
+//!
+//! Several daemons in one process share one listener, one [`Host`] and one [`Exporter`].
+
+use crate::Host;
+use crate::live;
+use ::http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use postern_daemon::http::{is_for_this_machine, text};
+use postern_daemon::listen::{self, BindError};
+use postern_telemetry::metrics::Exporter;
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+/// A header that takes longer than this closes the connection.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// More connections than this wait in the kernel's backlog: a scraper or two and a person need a handful.
+const MAX_CONNECTIONS: usize = 64;
+/// Browsers that may watch the live page at once: fewer, so that a scraper always finds a place.
+const MAX_WATCHERS: usize = 48;
+/// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The admin listener, open but not yet serving.
+#[derive(Debug)]
+pub struct Admin {
+    listener: TcpListener,
+    local: SocketAddr,
+    host: Host,
+    exporter: Exporter,
+}
+
+impl Admin {
+    /// Opens the listener.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub async fn bind(address: SocketAddr, host: &Host, exporter: Exporter) -> Result<Self, BindError> {
+        const WHAT: &str = "the admin listener";
+        let listener = listen::bind(WHAT, address).await?;
+        let local = listener.local_addr().map_err(|source| BindError { what: WHAT, address, source })?;
+        Ok(Self { listener, local, host: host.clone(), exporter })
+    }
+
+    /// Where it listens: the port is the real one when port 0 was asked for.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Serves until the state is *stopped*: through the drain, so that it can be watched. Spawn it beside the work, not
+    /// on the tracker.
+    pub async fn serve(self) {
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let shutdown = self.host.shutdown.clone();
+        let pages = Arc::new(Pages {
+            host: self.host,
+            exporter: self.exporter,
+            watchers: Arc::new(Semaphore::new(MAX_WATCHERS)),
+            is_loopback: self.local.ip().is_loopback(),
+        });
+        let accepting = async {
+            // The semaphore is never closed, so this ends only when `shutdown` does.
+            while let Ok(slot) = slots.clone().acquire_owned().await {
+                match self.listener.accept().await {
+                    Ok((stream, _)) => {
+                        let connection = connection(stream, pages.clone());
+                        let shutdown = shutdown.clone();
+                        tokio::spawn(async move {
+                            let _slot = slot;
+                            shutdown.until_stopped(connection).await;
+                        });
+                    }
+                    Err(error) => pause(&error).await,
+                }
+            }
+        };
+        shutdown.until_stopped(accepting).await;
+    }
+}
+
+async fn pause(error: &io::Error) {
+    tracing::warn!(
+        "the admin listener cannot accept a connection: {error}; it tries again. If this goes on, raise the limit of \
+         open files (ulimit -n, LimitNOFILE)"
+    );
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+async fn connection(stream: TcpStream, pages: Arc<Pages>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = pages.answer(&request);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new()) // without it the header timeout is silently off
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(16 * 1024)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!("an admin connection ended early: {error}");
+    }
+}
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// What the listener answers.
+struct Pages {
+    host: Host,
+    exporter: Exporter,
+    watchers: Arc<Semaphore>,
+    is_loopback: bool,
+}
+
+impl Pages {
+    fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+        let (method, path) = (request.method(), request.uri().path());
+        if self.is_loopback && !is_for_this_machine(request.headers()) {
+            let said = "This listener is on loopback: ask for it by address, or as localhost.\n";
+            return whole(text(StatusCode::MISDIRECTED_REQUEST, said));
+        }
+        if !PATHS.contains(&path) {
+            let list = PATHS.join("\n");
+            return whole(text(StatusCode::NOT_FOUND, format!("Nothing here. There is:\n{list}\n")));
+        }
+        if method != Method::GET && method != Method::HEAD {
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD are answered here.\n");
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return whole(response);
+        }
+        match path {
+            "/livez" => whole(text(StatusCode::OK, "live\n")),
+            "/readyz" => whole(self.ready()),
+            "/metrics" => whole(of_type("text/plain; version=0.0.4; charset=utf-8", self.exporter.render())),
+            "/live.json" => whole(of_type("application/json", self.host.live.latest())),
+            "/events" => self.events(method),
+            _ => whole(page()),
+        }
+    }
+
+    fn ready(&self) -> Response<Full<Bytes>> {
+        self.host.readiness.look();
+        let mut reasons = self.host.readiness.reasons();
+        if self.host.shutdown.is_draining() {
+            reasons.insert(0, "draining".to_owned());
+        }
+        if !reasons.is_empty() {
+            return text(StatusCode::SERVICE_UNAVAILABLE, lines(String::new(), "", &reasons));
+        }
+        text(StatusCode::OK, lines("ready\n".to_owned(), "degraded: ", &self.host.readiness.degraded()))
+    }
+
+    /// The live page's stream: the one answer here that does not end by itself.
+    fn events(&self, method: &Method) -> Response<Body> {
+        if method == Method::HEAD {
+            return whole(of_type(EVENT_STREAM, ""));
+        }
+        let Ok(place) = Arc::clone(&self.watchers).try_acquire_owned() else {
+            let said = format!("{MAX_WATCHERS} pages are open already: close one.\n");
+            return whole(text(StatusCode::SERVICE_UNAVAILABLE, said));
+        };
+        // The place is given back with the stream.
+        let events = live::events(&self.host.live).map(move |event| {
+            let _place = &place;
+            event
+        });
+        let mut response = Response::new(StreamBody::new(events).boxed_unsync());
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+}
+
+const PATHS: [&str; 6] = ["/", "/livez", "/readyz", "/metrics", "/live.json", "/events"];
+const EVENT_STREAM: &str = "text/event-stream";
+/// Nothing from elsewhere, and nothing to elsewhere.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
+                      img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+fn page() -> Response<Full<Bytes>> {
+    let mut response = of_type("text/html; charset=utf-8", live::page());
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    response
+}
+
+fn of_type(content_type: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = text(StatusCode::OK, body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+fn whole(response: Response<Full<Bytes>>) -> Response<Body> {
+    response.map(BodyExt::boxed_unsync)
+}
+
+fn lines(text: String, prefix: &str, reasons: &[String]) -> String {
+    reasons.iter().fold(text, |mut text, reason| {
+        let _ = writeln!(text, "{prefix}{reason}"); // writing to a String cannot fail
+        text
+    })
+}

@@ -1,0 +1,198 @@
+//! Links: how each hop to another program behaves, so that one look tells which of them is bad.
+
+use super::{Latency, Section, Show, Table, Windows};
+use crate::catalogue;
+use crate::catalogue::LinkKind;
+use metrics::{Counter, Histogram, counter, histogram};
+use parking_lot::Mutex;
+use postern_telemetry::catalogue::ADDRESS;
+use postern_telemetry::metrics::from_zero;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The record of one link. Clones share it.
+#[derive(Clone)]
+pub struct Link(Arc<Record>);
+
+struct Record {
+    kind: LinkKind,
+    address: String,
+    attempts: AtomicU64,
+    lost: AtomicU64,
+    latency: Latency,
+    counters: (Counter, Counter),
+    histogram: Histogram,
+}
+
+impl Link {
+    fn new(kind: LinkKind, address: &str) -> Self {
+        let labels = [(LinkKind::LABEL, kind.as_str().to_owned()), (ADDRESS.name, address.to_owned())];
+        Self(Arc::new(Record {
+            kind,
+            address: address.to_owned(),
+            attempts: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            latency: Latency::default(),
+            counters: (
+                from_zero(counter!(catalogue::LINK_ATTEMPTS, &labels)),
+                from_zero(counter!(catalogue::LINK_LOST, &labels)),
+            ),
+            histogram: histogram!(catalogue::LINK_DURATION, &labels),
+        }))
+    }
+
+    /// An attempt was answered, whatever the answer said.
+    pub fn answered(&self, took: Duration) {
+        self.0.attempts.fetch_add(1, Relaxed);
+        self.0.counters.0.increment(1);
+        self.0.latency.record(took);
+        self.0.histogram.record(took);
+    }
+
+    /// So many attempts got no answer.
+    pub fn lost(&self, number: u64) {
+        self.0.attempts.fetch_add(number, Relaxed);
+        self.0.lost.fetch_add(number, Relaxed);
+        self.0.counters.0.increment(number);
+        self.0.counters.1.increment(number);
+    }
+
+    /// What was recorded so far: attempts, and how many of them were lost.
+    #[must_use]
+    pub fn totals(&self) -> (u64, u64) {
+        (self.0.attempts.load(Relaxed), self.0.lost.load(Relaxed))
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Link({} {})", self.0.kind.as_str(), self.0.address)
+    }
+}
+
+/// All links of a process.
+#[derive(Default)]
+pub(super) struct Links(Mutex<Vec<Watched>>);
+
+/// A link, and its last ten minutes.
+struct Watched {
+    link: Link,
+    windows: Windows,
+    /// The totals at each tick.
+    totals: VecDeque<(u64, u64)>,
+}
+
+/// Ticks in ten minutes, and the one they began with.
+const TICKS: usize = 601;
+
+impl Watched {
+    /// Attempts and losses since the start, and over the last ten minutes.
+    fn tick(&mut self) -> [(u64, u64); 2] {
+        self.windows.tick();
+        let now = self.link.totals();
+        self.totals.push_back(now);
+        if self.totals.len() > TICKS {
+            self.totals.pop_front();
+        }
+        let before = self.totals.front().copied().unwrap_or_default();
+        [now, (now.0 - before.0, now.1 - before.1)]
+    }
+}
+
+impl Links {
+    pub(super) fn get(&self, kind: LinkKind, address: &str) -> Link {
+        let mut links = self.0.lock();
+        let is_it = |known: &&Watched| known.link.0.kind == kind && known.link.0.address == address;
+        if let Some(known) = links.iter().find(is_it) {
+            return known.link.clone();
+        }
+        let link = Link::new(kind, address);
+        let (windows, totals) = (Windows::over(&link.0.latency), VecDeque::from([(0, 0)]));
+        links.push(Watched { link: link.clone(), windows, totals });
+        link
+    }
+
+    /// The table of all links, if there are any.
+    pub(super) fn section(&self) -> Option<Section> {
+        let mut links = self.0.lock();
+        if links.is_empty() {
+            return None;
+        }
+        let columns = [
+            ("link", Show::Text),
+            ("address", Show::Text),
+            ("attempts", Show::Count),
+            ("lost", Show::Count),
+            ("lost, 10 min", Show::Percent),
+            ("p50", Show::Duration),
+            ("p99", Show::Duration),
+        ];
+        let mut table = Table::new("Links of this process, times over 10 min", "There are none.", &columns);
+        for watched in links.iter_mut() {
+            let [(attempts, lost), recent] = watched.tick();
+            let share = if recent.0 == 0 { Value::Null } else { json!(recent.1 as f64 / recent.0 as f64) };
+            let (record, spread) = (&watched.link.0, watched.windows.spread());
+            table.row(vec![
+                json!(record.kind.as_str()),
+                json!(record.address),
+                json!(attempts),
+                json!(lost),
+                share,
+                json!(spread.map(|spread| spread.p50)),
+                json!(spread.map(|spread| spread.p99)),
+            ]);
+        }
+        let mut section = Section::new("links", "Links");
+        section.tables.push(table);
+        Some(section)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_look_tells_which_link_is_bad() {
+        let links = Links::default();
+        let (good, bad) =
+            (links.get(LinkKind::Store, "10.0.0.1:11211"), links.get(LinkKind::Store, "10.0.0.2:11211"));
+        for _ in 0..99 {
+            good.answered(Duration::from_micros(100));
+            bad.answered(Duration::from_millis(44));
+        }
+        bad.lost(1);
+        links.get(LinkKind::Store, "10.0.0.1:11211").answered(Duration::from_micros(100));
+        let section = serde_json::to_value(links.section().unwrap()).unwrap();
+        let rows = section["tables"][0]["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 2, "the same link is the same record");
+        assert_eq!((&rows[0][2], &rows[0][3]), (&json!(100), &json!(0)));
+        assert_eq!((&rows[1][2], &rows[1][3], &rows[1][4]), (&json!(100), &json!(1), &json!(0.01)));
+        let p99 = rows[1][6].as_f64().unwrap();
+        assert!((0.044..0.047).contains(&p99), "{p99}");
+    }
+
+    #[test]
+    fn a_loss_of_long_ago_is_in_the_total_and_no_longer_in_the_share() {
+        let links = Links::default();
+        let link = links.get(LinkKind::Issuer, "issuer.example:443");
+        link.lost(1);
+        let row = |links: &Links| {
+            let section = serde_json::to_value(links.section().unwrap()).unwrap();
+            let row = &section["tables"][0]["rows"][0];
+            (row[3].clone(), row[4].clone())
+        };
+        assert_eq!(row(&links), (json!(1), json!(1.0)));
+        (0..600).for_each(|_| drop(links.section()));
+        link.answered(Duration::from_millis(1));
+        assert_eq!(row(&links), (json!(1), json!(0.0)));
+    }
+
+    #[test]
+    fn no_link_no_table() {
+        assert!(Links::default().section().is_none());
+    }
+}

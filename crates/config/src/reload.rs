@@ -1,0 +1,151 @@
+//! A configuration file that is read again while the daemon runs.
+//!
+//! A daemon says which keys it applies while it runs; all others need a restart, and stay as they were until then, so
+//! what a reload gives is always a configuration that the daemon really runs with. A file that cannot be used changes
+//! nothing.
+
+use super::change::{changes, graft};
+use super::schema::{Node, Schema};
+use super::{ConfigError, Environment, read};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+
+/// Where a configuration was read, and what it said.
+pub struct ConfigFile<T> {
+    path: PathBuf,
+    environment: Environment,
+    warnings: Vec<String>,
+    /// The values in force, defaults and secrets included.
+    in_force: Value,
+    of: PhantomData<fn() -> T>,
+}
+
+/// Reads the file at `path` as [`super::load`] does, refuses variables that only seem to be of this configuration, and
+/// keeps what it takes to read the file again.
+///
+/// # Errors
+/// As [`super::load`], and for a variable whose name is that of a section with a key that the section does not have.
+pub fn open<T: DeserializeOwned + Serialize + JsonSchema>(
+    path: &Path,
+    environment: Environment,
+) -> Result<(T, ConfigFile<T>), ConfigError> {
+    let (config, in_force) = read_tree(path, &environment)?;
+    let strays = environment.strays(&Schema::of::<T>());
+    ConfigError::from_sentences(strays.refused)?;
+    let file = ConfigFile {
+        path: path.to_owned(),
+        environment,
+        warnings: strays.ignored,
+        in_force,
+        of: PhantomData,
+    };
+    Ok((config, file))
+}
+
+impl<T> ConfigFile<T> {
+    /// Where it was read.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What an operator should know of the environment: variables that look like ours and are not.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+impl<T> fmt::Debug for ConfigFile<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConfigFile({})", self.path.display()) // the values may be secret
+    }
+}
+
+/// What reading a file again has come to.
+#[derive(Debug)]
+pub struct Reading<T> {
+    /// What to run with from now on: the live keys as the file has them, the others as they were.
+    pub config: T,
+    /// The changes of live keys, a sentence each.
+    pub applied: Vec<String>,
+    /// The changes that wait for a restart.
+    pub pending: Vec<String>,
+}
+
+impl<T: DeserializeOwned + Serialize + JsonSchema> ConfigFile<T> {
+    /// Reads the file again. `live` are the prefixes of the keys that the daemon applies at once ("accounts",
+    /// "limits.body_timeout"); `check` is what its start would refuse. Blocks on the disk.
+    ///
+    /// # Errors
+    /// Sentences. What was read before stays in force.
+    pub fn read_again<E: Display>(
+        &mut self,
+        live: &[&str],
+        check: impl Fn(&T) -> Result<(), E>,
+    ) -> Result<Reading<T>, String> {
+        let (fresh, new) =
+            read_tree::<T>(&self.path, &self.environment).map_err(|error| error.to_string())?;
+        let refused = |error: E| format!("{}: {error}", self.path.display());
+        check(&fresh).map_err(refused)?;
+        let mut effective = self.in_force.clone();
+        graft(&mut effective, &new, live);
+        let schema = Schema::of::<T>();
+        let applied = changes(&self.in_force, &effective, &schema);
+        let pending = changes(&effective, &new, &schema);
+        let config = if pending.is_empty() {
+            fresh
+        } else {
+            // A change that is fine with one that waits for a restart may be wrong without it.
+            let config: T = serde_json::from_value(effective.clone()).map_err(|error| {
+                format!("its changes cannot be put in force one without the other: {error}")
+            })?;
+            check(&config).map_err(|error| {
+                format!(
+                    "{}: {error}; that is without {}, which needs a restart",
+                    self.path.display(),
+                    pending.join("; ")
+                )
+            })?;
+            config
+        };
+        self.in_force = effective;
+        Ok(Reading { config, applied, pending })
+    }
+}
+
+/// A configuration, and its values with their defaults.
+fn read_tree<T: DeserializeOwned + Serialize + JsonSchema>(
+    path: &Path,
+    environment: &Environment,
+) -> Result<(T, Value), ConfigError> {
+    let (config, raw) = read::<T>(path, environment.variables())?;
+    let mut tree = serde_json::to_value(&config)
+        .map_err(|error| ConfigError::new(&path.display().to_string(), error))?;
+    reveal(&mut tree, &toml::Value::Table(raw), &Schema::of::<T>().root());
+    Ok((config, tree))
+}
+
+/// Puts the secrets back, which redact themselves when they are serialized: a change of one must be seen.
+fn reveal(tree: &mut Value, raw: &toml::Value, node: &Node<'_>) {
+    match raw {
+        toml::Value::Table(table) => {
+            for (key, raw) in table {
+                if let (Some(inner), Some(tree)) = (node.key(key), tree.get_mut(key)) {
+                    reveal(tree, raw, &inner);
+                }
+            }
+        }
+        toml::Value::Array(list) => {
+            let (Some(items), Some(trees)) = (node.items(), tree.as_array_mut()) else { return };
+            trees.iter_mut().zip(list).for_each(|(tree, raw)| reveal(tree, raw, &items));
+        }
+        toml::Value::String(secret) if *tree == super::units::REDACTED => *tree = secret.as_str().into(),
+        _ => {}
+    }
+}

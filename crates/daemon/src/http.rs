@@ -1,0 +1,144 @@
+//! Small pieces of HTTP that every daemon uses: a client without surprises, bodies with a limit, plain answers.
+
+use crate::tls::{self, TlsError};
+use ::http::header::{HOST, HeaderMap};
+use ::http::uri::Authority;
+use ::http::{HeaderValue, Response, StatusCode, header};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use std::error::Error;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How [`client`] behaves.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// PEM certificates to trust instead of the platform's.
+    pub ca_file: Option<PathBuf>,
+    /// The whole of a request: connecting, sending, and reading the body.
+    pub timeout: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self { ca_file: None, timeout: Duration::from_secs(10) }
+    }
+}
+
+/// An HTTP client that goes where it is told: no proxy from the environment, no redirects, no cookies, HTTP/1.1.
+///
+/// # Errors
+/// When the CA file cannot be read or holds no certificate.
+pub fn client(options: &ClientOptions) -> Result<reqwest::Client, ClientError> {
+    let tls = tls::client_config(options.ca_file.as_deref())?;
+    let client = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls::ClientConfig::clone(&tls))
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(options.timeout)
+        .build()?;
+    Ok(client)
+}
+
+/// Why a client could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The trusted certificates.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The client itself.
+    #[error("cannot set up the HTTP client: {0}")]
+    Client(#[from] reqwest::Error),
+}
+
+/// Reads the body of an answer, `limit` bytes at most.
+///
+/// # Errors
+/// [`BodyError::TooLong`] as soon as one byte more than `limit` has come, without reading the rest.
+pub async fn fetch_limited(mut response: reqwest::Response, limit: usize) -> Result<Bytes, BodyError> {
+    let mut body = BytesMut::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| BodyError::Broken(chain(&error)))? {
+        if chunk.len() > limit - body.len() {
+            return Err(BodyError::TooLong { limit });
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}
+
+/// Reads the body of a request, `limit` bytes at most. The caller sets the time limit.
+///
+/// # Errors
+/// [`BodyError::TooLong`] as soon as one byte more than `limit` has come.
+pub async fn read_limited<B>(body: B, limit: usize) -> Result<Bytes, BodyError>
+where
+    B: ::http_body_util::BodyExt<Data = Bytes>,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    match Limited::new(body, limit).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(BodyError::TooLong { limit }),
+        Err(error) => Err(BodyError::Broken(error.to_string())),
+    }
+}
+
+/// Why a body could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    /// More bytes than allowed.
+    #[error("the body is longer than {limit} bytes")]
+    TooLong {
+        /// The most that is read.
+        limit: usize,
+    },
+    /// The connection ended, or the time ran out.
+    #[error("the body broke off: {0}")]
+    Broken(String),
+}
+
+/// An error with everything that caused it, in one line: reqwest's own text leaves the cause out.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Why a request got no answer, and what to do. `ca` is the setting that names trusted certificates.
+#[must_use]
+pub fn no_answer(error: &(dyn Error + 'static), ca: &str) -> String {
+    tls::trouble(error, ca)
+        .unwrap_or_else(|| format!("{}; is it running, and is this its address?", chain(error)))
+}
+
+/// Whether a request means this machine by an address or as localhost. A web page whose name was made to lead to
+/// loopback (DNS rebinding) sends that name as Host, and could otherwise use what is open to everyone here.
+#[must_use]
+pub fn is_for_this_machine(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST) else { return true };
+    let Some(authority) = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()) else {
+        return false;
+    };
+    let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+/// A plain text answer.
+#[must_use]
+pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

@@ -1,0 +1,30 @@
+//! What runs a daemon: its state from start to stop, and what it opens on the way.
+//!
+//! - [`drain`]: signals, the drain, the stop. [`readiness`]: what has to be ready before traffic may come. [`reload`]:
+//!   SIGHUP, and the configuration file read again. [`exit`]: the exit codes.
+//! - [`listen`]: listening sockets. [`tls`]: TLS from certificate files. [`http`]: an HTTP client without surprises, and
+//!   bodies with a limit. [`files`]: private files and the data directory. [`utc`]: times as people read them.
+//!
+//! ```
+//! use postern_daemon::drain::{Drained, Shutdown};
+//! use std::time::Duration;
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+//! # runtime.block_on(async {
+//! let shutdown = Shutdown::new(); // a daemon calls `on_signals` on it
+//! let work = shutdown.clone();
+//! shutdown.tracker().spawn(async move { work.draining().await });
+//! shutdown.drain();
+//! assert_eq!(shutdown.wait(Duration::from_secs(5)).await, Drained::Finished);
+//! # });
+//! ```
+
+pub mod drain;
+pub mod exit;
+pub mod files;
+pub mod http;
+pub mod listen;
+pub mod readiness;
+pub mod reload;
+pub mod tls;
+pub mod utc;

@@ -1,0 +1,111 @@
+//! What has to be ready before a process may be sent traffic, and why it is not.
+
+use parking_lot::RwLock;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// What has to be ready before a process may be sent traffic. Clones share one list.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<Awaiting>);
+
+#[derive(Debug, Default)]
+struct Awaiting {
+    gates: RwLock<Vec<Awaited>>,
+    looked: Notify,
+}
+
+#[derive(Debug)]
+struct Awaited {
+    name: &'static str,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Ready,
+    /// It works, and somebody should look after it all the same.
+    Degraded(String),
+    NotReady(String),
+}
+
+impl Readiness {
+    /// An empty list, which is ready.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds something to wait for. It is not ready ("starting") until its gate says so.
+    #[must_use]
+    pub fn gate(&self, name: &'static str) -> Gate {
+        let mut gates = self.0.gates.write();
+        gates.push(Awaited { name, state: State::NotReady("starting".to_owned()) });
+        Gate { readiness: self.clone(), index: gates.len() - 1 }
+    }
+
+    /// What is not ready, as "name: reason"; nothing when all is.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        self.list(|state| match state {
+            State::NotReady(reason) => Some(reason),
+            State::Ready | State::Degraded(_) => None,
+        })
+    }
+
+    /// What works but is degraded, as "name: reason".
+    #[must_use]
+    pub fn degraded(&self) -> Vec<String> {
+        self.list(|state| match state {
+            State::Degraded(reason) => Some(reason),
+            State::Ready | State::NotReady(_) => None,
+        })
+    }
+
+    /// Completes when someone has looked at `/readyz` since the last time: a daemon that finds out only when it is used
+    /// may then find out. Cancel safe; one listener.
+    pub async fn looked_at(&self) {
+        self.0.looked.notified().await;
+    }
+
+    /// Someone looks, as `/readyz` does.
+    pub fn look(&self) {
+        self.0.looked.notify_one();
+    }
+
+    fn list(&self, reason: impl Fn(&State) -> Option<&String>) -> Vec<String> {
+        let gates = self.0.gates.read();
+        let named = |gate: &Awaited| reason(&gate.state).map(|reason| format!("{}: {reason}", gate.name));
+        gates.iter().filter_map(named).collect()
+    }
+}
+
+/// One thing that has to be ready.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    readiness: Readiness,
+    index: usize,
+}
+
+impl Gate {
+    /// It is ready.
+    pub fn set_ready(&self) {
+        self.set(State::Ready);
+    }
+
+    /// It works, but somebody should look after it: `/readyz` stays 200 and says why.
+    pub fn set_degraded(&self, reason: impl Into<String>) {
+        self.set(State::Degraded(reason.into()));
+    }
+
+    /// It is not, for a reason that an operator can act on. The reason is public to whoever reaches the admin
+    /// listener: no destination, client or token belongs in it.
+    pub fn set_not_ready(&self, reason: impl Into<String>) {
+        self.set(State::NotReady(reason.into()));
+    }
+
+    fn set(&self, state: State) {
+        if let Some(gate) = self.readiness.0.gates.write().get_mut(self.index) {
+            gate.state = state;
+        }
+    }
+}

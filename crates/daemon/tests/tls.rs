@@ -1,0 +1,179 @@
+//! TLS from files, and the HTTP client over it, on real sockets.
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in #[test] functions, not in the functions they call
+
+use http::StatusCode;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use postern_daemon::drain::Shutdown;
+use postern_daemon::http::{BodyError, ClientOptions, chain, client, fetch_limited, read_limited, text};
+use postern_daemon::tls::ServerTls;
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+struct Files {
+    directory: TempDir,
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+fn files() -> Files {
+    let directory = tempfile::tempdir().unwrap();
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = directory.path().join("cert.pem");
+    let key = directory.path().join("key.pem");
+    std::fs::write(&certificate, cert.pem()).unwrap();
+    std::fs::write(&key, signing_key.serialize_pem()).unwrap();
+    Files { directory, certificate, key }
+}
+
+/// Answers every request with ten bytes; reads 8 bytes of a request's body at most. Plain without a configuration.
+async fn serve(tls: Option<TlsAcceptor>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = service_fn(|request: http::Request<hyper::body::Incoming>| async move {
+        Ok::<_, Infallible>(
+            match (request.uri().clone().path(), read_limited(request.into_body(), 8).await) {
+                ("/elsewhere", _) => http::Response::builder()
+                    .status(302)
+                    .header("location", "/")
+                    .body(http_body_util::Full::default())
+                    .unwrap(),
+                (_, Ok(_)) => text(StatusCode::OK, "0123456789"),
+                (_, Err(error)) => text(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()),
+            },
+        )
+    });
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let tls = tls.clone();
+            tokio::spawn(async move {
+                let http = http1::Builder::new();
+                match tls {
+                    Some(tls) => match tls.accept(stream).await {
+                        Ok(stream) => http.serve_connection(TokioIo::new(stream), service).await,
+                        Err(_) => return,
+                    },
+                    None => http.serve_connection(TokioIo::new(stream), service).await,
+                }
+                .ok();
+            });
+        }
+    });
+    address
+}
+
+fn client_trusting(ca_file: Option<&Path>) -> reqwest::Client {
+    let options = ClientOptions { ca_file: ca_file.map(Path::to_owned), timeout: Duration::from_secs(20) };
+    client(&options).unwrap()
+}
+
+#[tokio::test]
+async fn a_client_that_trusts_the_file_gets_an_answer_and_others_do_not() {
+    let files = files();
+    let config = ServerTls::load(&files.certificate, &files.key).unwrap().config();
+    let address = serve(Some(TlsAcceptor::from(config))).await;
+    let url = format!("https://localhost:{}/", address.port());
+
+    let response = client_trusting(Some(&files.certificate)).get(&url).send().await.unwrap();
+    assert_eq!(fetch_limited(response, 10).await.unwrap(), "0123456789");
+
+    let error = client_trusting(None).get(&url).send().await.unwrap_err();
+    let said = chain(&error);
+    assert!(said.contains("certificate"), "{said}");
+}
+
+/// Authorities renew certificates every few weeks; a restart for it would cut tunnels.
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_after_a_reload_and_a_broken_one_never() {
+    let (files, renewed) = (files(), self::files());
+    let tls = ServerTls::load(&files.certificate, &files.key).unwrap();
+    let address = serve(Some(TlsAcceptor::from(tls.config()))).await;
+    let shutdown = Shutdown::new();
+    let renewing = tokio::spawn(tls.renew(shutdown.clone()));
+    let url = format!("https://localhost:{}/", address.port());
+    let (before, after) = (files.directory.path().join("before.pem"), renewed.certificate.clone());
+    std::fs::copy(&files.certificate, &before).unwrap();
+    // A client of its own each time: one connection is kept for as long as its client.
+    let accepted = async |trusted: &Path| client_trusting(Some(trusted)).get(&url).send().await.is_ok();
+    assert!(accepted(&before).await);
+    assert!(!accepted(&after).await);
+
+    std::fs::copy(&renewed.certificate, &files.certificate).unwrap();
+    assert!(accepted(&before).await, "nothing is read before the reload");
+    shutdown.reload(); // a certificate without its key
+    tokio::task::yield_now().await;
+    assert!(accepted(&before).await);
+
+    std::fs::copy(&renewed.key, &files.key).unwrap();
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while !accepted(&after).await {
+            shutdown.reload();
+        }
+    })
+    .await
+    .expect("the renewed certificate is shown");
+    assert!(!accepted(&before).await);
+    shutdown.stop();
+    renewing.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_plain_client_needs_no_trust_and_goes_where_it_is_told() {
+    let address = serve(None).await;
+    let client = client_trusting(None);
+    let response = client.get(format!("http://{address}/elsewhere")).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::FOUND, "redirects are not followed");
+    let response = client.post(format!("http://{address}/")).body("12345678").send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let response = client.post(format!("http://{address}/")).body("123456789").send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(fetch_limited(response, 100).await.unwrap(), "the body is longer than 8 bytes");
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused() {
+    let address = serve(None).await;
+    let response = client_trusting(None).get(format!("http://{address}/")).send().await.unwrap();
+    assert_eq!(fetch_limited(response, 9).await, Err(BodyError::TooLong { limit: 9 }));
+}
+
+#[test]
+fn what_is_wrong_with_the_files_is_said_by_name() {
+    let files = files();
+    let others = self::files();
+    let (certificate, key) = (files.certificate.as_path(), files.key.as_path());
+    let missing = files.directory.path().join("missing.pem");
+    let broken = files.directory.path().join("broken.pem");
+    std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n").unwrap();
+    let said = |certificate: &Path, key: &Path| ServerTls::load(certificate, key).unwrap_err().to_string();
+
+    assert!(said(&missing, key).starts_with(&format!("cannot read {}: ", missing.display())));
+    assert!(said(certificate, &missing).starts_with(&format!("cannot read {}: ", missing.display())));
+    assert!(said(key, key).starts_with(&format!("there is no certificate in {}: ", key.display())));
+    assert!(
+        said(certificate, certificate)
+            .starts_with(&format!("there is no private key in {}: ", certificate.display()))
+    );
+    assert!(said(&broken, key).starts_with(&format!("{} is not a PEM file: ", broken.display())));
+    let mismatch = said(certificate, &others.key);
+    assert!(mismatch.contains(&others.key.display().to_string()), "{mismatch}");
+    assert!(mismatch.ends_with("give the key that this certificate was made for"), "{mismatch}");
+}
+
+#[test]
+fn only_http_1_1_is_offered() {
+    let files = files();
+    let config = ServerTls::load(&files.certificate, &files.key).unwrap().config();
+    assert_eq!(config.alpn_protocols, [b"http/1.1"]);
+    let config: Arc<_> = postern_daemon::tls::client_config(None).unwrap();
+    assert_eq!(config.alpn_protocols, [b"http/1.1"]);
+}

@@ -1,0 +1,266 @@
+//! Where a `get` looks: a hint for the gateway, but its canaries must see what an `add` wrote.
+
+use crate::Severity::{Note, Warn};
+use crate::add::Memory;
+use crate::handle::{Body, Copies, Handle, Judge, join};
+use crate::json::Json;
+use crate::pool::Place;
+use crate::verdict::transparent;
+use std::collections::BTreeSet;
+
+/// What a `get` sees.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    /// The places it may ask.
+    places: Vec<Place>,
+    /// Whether a record that is in one of the places (in most, if it asks most) is sure to be found while servers answer.
+    sure: bool,
+}
+
+impl Reading {
+    fn none() -> Self {
+        Self { places: Vec::new(), sure: false }
+    }
+}
+
+impl<'a> Judge<'a> {
+    /// Judges the route of a `get` beside the memory of `add`.
+    pub(crate) fn get_beside(&mut self, handle: &Handle<'a>, memory: &Memory) -> Option<()> {
+        let reading = self.get(handle)?;
+        self.work(reading.places.len() + memory.places.len())?;
+        let asked: BTreeSet<u64> = reading.places.iter().map(|place| place.identity).collect();
+        let found = memory.places.iter().filter(|place| asked.contains(&place.identity)).count();
+        if found == 0 {
+            let reason = "a `get` never comes to where an `add` writes (servers, hash and key changes must be the same): \
+                 canaries cannot be read back, and the gateway will not serve.";
+            self.refuse(handle.place(), reason, "Send `get` to the pools of `add`.");
+        } else if found < memory.places.len() || !reading.sure {
+            let reason = "a `get` may miss a record that is there: replays then cost a verification, and the canaries raise \
+                 an alarm without a cause.";
+            let instead = "Use `MissFailoverRoute` over the pools of `add`, or their route itself.";
+            self.findings.say(Warn, handle.place(), reason, instead);
+        }
+        Some(())
+    }
+
+    /// What a `get` sees through `handle`. `None`: it was refused.
+    pub(crate) fn get(&mut self, handle: &Handle<'a>) -> Option<Reading> {
+        if let Body::Server(address) = &handle.body {
+            return Some(Reading { places: vec![Place::server(address)], sure: true });
+        }
+        if let Some(key) = transparent(handle.kind) {
+            let target = self.target(handle, key)?;
+            let mut reading = self.get(&target)?;
+            reading.sure &= handle.kind != "RateLimitRoute"; // over the limit: a miss
+            if let Some(change) = self.key_change(handle)? {
+                reading.places = reading.places.into_iter().map(|place| place.through(change)).collect();
+            }
+            return Some(reading);
+        }
+        match handle.kind {
+            "PoolRoute" => self.get_from_pool(handle),
+            "OperationSelectorRoute" | "PrefixPolicyRoute" | "RoutingGroupRoute" => {
+                let handle = operation(self, handle, "get", "get_like")?;
+                self.get(&handle)
+            }
+            // No answer of a server ever comes through these.
+            "NullRoute" | "DevNullRoute" | "AllAsyncRoute" | "ErrorRoute" => Some(Reading::none()),
+            "ModifyExptimeRoute" => {
+                let target = self.target(handle, "target")?; // a `get` has no expiry
+                self.get(&target)
+            }
+            "StagingRoute" => {
+                let warm = self.target(handle, "warm")?;
+                self.get(&warm)
+            }
+            "MigrateRoute" => {
+                let sides = vec![self.target(handle, "from")?, self.target(handle, "to")?];
+                self.get_from_children(handle, &sides)
+            }
+            "WarmUpRoute" | "L1L2CacheRoute" => {
+                let reason = "its `get` writes: it copies what it finds to other servers, with an expiry of its own, so that \
+                     records vanish early or appear where nothing was spent.";
+                self.refuse(handle.place(), reason, "Use `PoolRoute` or `MissFailoverRoute` for `get`.");
+                None
+            }
+            "FailoverWithExptimeRoute" => {
+                let children = self.normal_and_failover(handle)?;
+                self.get_from_children(handle, &children)
+            }
+            "HashRoute"
+            | "AllMajorityRoute"
+            | "AllSyncRoute"
+            | "MissFailoverRoute"
+            | "FailoverRoute"
+            | "AllFastestRoute"
+            | "AllInitialRoute"
+            | "RandomRoute"
+            | "LatestRoute"
+            | "LoadBalancerRoute"
+            | "HostIdRoute"
+            | "OriginalClientHashRoute" => {
+                let children = self.children(handle)?;
+                self.get_from_children(handle, &children)
+            }
+            _ => {
+                let reason = "nobody knows here what it does with a `get`: it might write.";
+                self.refuse(handle.place(), reason, "Use `PoolRoute` or `MissFailoverRoute` for `get`.");
+                None
+            }
+        }
+    }
+
+    fn get_from_children(&mut self, handle: &Handle<'a>, children: &[Handle<'a>]) -> Option<Reading> {
+        // A route of one child is its child. Of several, these two find what is there; the others may be content with a
+        // miss from one of them.
+        let finds = children.len() == 1
+            || matches!(handle.kind, "MissFailoverRoute" | "AllMajorityRoute" | "HashRoute");
+        let chooses = handle.kind == "HashRoute" && children.len() > 1;
+        let choice = if chooses { Some(self.choice(handle)?) } else { None };
+        let mut reading = Reading { places: Vec::new(), sure: finds && !children.is_empty() };
+        for (index, child) in children.iter().enumerate() {
+            let inner = self.get(child)?;
+            reading.sure &= inner.sure;
+            for place in inner.places {
+                self.work(1)?;
+                reading.places.push(match choice {
+                    Some(choice) => place.through((choice, index, children.len())),
+                    None => place,
+                });
+            }
+        }
+        Some(reading)
+    }
+
+    fn get_from_pool(&mut self, handle: &Handle<'a>) -> Option<Reading> {
+        let pool = self.pool_of(handle)?;
+        let mut reading = match pool.servers {
+            [] => Reading::none(),
+            _ if pool.plain => Reading { places: vec![pool.place(self.choice(handle)?)?], sure: true },
+            _ => {
+                let servers = self.servers(&pool, handle.depth() + 1)?;
+                let choice = self.choice(handle)?;
+                let mut reading = Reading { places: Vec::new(), sure: true };
+                for (index, server) in servers.iter().enumerate() {
+                    let inner = self.get(server)?;
+                    reading.sure &= inner.sure;
+                    for place in inner.places {
+                        self.work(1)?;
+                        reading.places.push(place.through((choice, index, servers.len())));
+                    }
+                }
+                reading
+            }
+        };
+        // `slow_warmup` reads elsewhere while a server has few hits, as one with fresh tokens always has.
+        reading.sure &= handle.field("slow_warmup").is_none() && handle.field("rates").is_none();
+        Some(reading)
+    }
+
+    /// Notes where copies of an `add` go, to be compared with where it is stored.
+    pub(crate) fn copied_to(&mut self, shadow: &Handle<'a>) -> Option<()> {
+        let mut servers = BTreeSet::new();
+        let mut waiting = vec![shadow.clone()];
+        while let Some(handle) = waiting.pop() {
+            match &handle.body {
+                Body::Server(address) => {
+                    servers.insert(address.clone());
+                }
+                _ if handle.kind == "PoolRoute" => {
+                    let pool = self.pool_of(&handle)?;
+                    waiting.extend(self.servers(&pool, handle.depth() + 1)?);
+                }
+                Body::Text(..) => waiting.extend(self.children(&handle)?),
+                Body::Object(object) => {
+                    for key in ROUTES_IN {
+                        let Some(value) = object.get(key) else { continue };
+                        waiting.extend(self.list(value, &handle.at(key), handle.depth() + 1)?);
+                    }
+                    for key in ["operation_policies", "routing_group_policies"] {
+                        for (name, value) in object.get(key).and_then(Json::object).into_iter().flatten() {
+                            let path = join(&handle.at(key), name);
+                            waiting.extend(self.list(value, &path, handle.depth() + 1)?);
+                        }
+                    }
+                }
+                Body::Nothing => {}
+            }
+            waiting.extend(handle.shadows);
+        }
+        let (path, kind) = shadow.place();
+        self.copies.push(Copies { path: path.to_owned(), kind: kind.to_owned(), servers });
+        Some(())
+    }
+
+    /// A copy's answer counts for nothing; but where it comes to a server of the memory itself, it may come first.
+    pub(crate) fn judge_copies(&mut self, memory: &Memory) -> Option<()> {
+        for copies in std::mem::take(&mut self.copies) {
+            let place = (copies.path.as_str(), copies.kind.as_str());
+            self.work(1 + copies.servers.len() * memory.places.len())?;
+            let own = memory.places.iter().any(|place| !place.servers.is_disjoint(&copies.servers));
+            if own {
+                let reason = "copies of an `add` come to servers that keep the records themselves: where the copy is first, \
+                     an honest token is called spent.";
+                self.refuse(place, reason, "Copy to other servers, or not at all.");
+            } else {
+                let reason = "copies of an `add` go here; their answers do not count.";
+                self.findings.say(Note, place, reason, "");
+            }
+        }
+        Some(())
+    }
+}
+
+/// The fields in which routes have their routes.
+const ROUTES_IN: [&str; 16] = [
+    "children",
+    "target",
+    "child",
+    "normal",
+    "failover",
+    "warm",
+    "cold",
+    "staging",
+    "from",
+    "to",
+    "l1",
+    "l2",
+    "destination",
+    "default_policy",
+    "default",
+    "fallback",
+];
+
+/// The route that a selector gives to an operation. `None`: it was refused.
+pub(crate) fn operation<'a>(
+    judge: &mut Judge<'a>,
+    handle: &Handle<'a>,
+    operation: &str,
+    group: &str,
+) -> Option<Handle<'a>> {
+    if matches!(handle.body, Body::Text(..)) {
+        return judge.target(handle, "default_policy");
+    }
+    let (field, key) = match handle.kind {
+        "RoutingGroupRoute" => ("routing_group_policies", group),
+        _ => ("operation_policies", operation),
+    };
+    let policies = handle.field(field);
+    if let Some(policies) = policies
+        && policies.object().is_none()
+    {
+        let reason = format!("`{field}` is {}; mcrouter takes an object.", policies.what());
+        judge.refuse(handle.place(), &reason, "");
+        return None;
+    }
+    if let Some(policy) = policies.and_then(Json::object).and_then(|policies| policies.get(key)) {
+        let path = join(&handle.at(field), key);
+        return judge.one_below(policy, &path, handle);
+    }
+    if handle.field("default_policy").is_some() {
+        return judge.target(handle, "default_policy");
+    }
+    let reason = format!("it has no route for `{operation}`, so mcrouter answers with an error.");
+    judge.refuse(handle.place(), &reason, "Name one, or a `default_policy`.");
+    None
+}

@@ -1,0 +1,113 @@
+//! Whether an mcrouter configuration is fit to remember spent tokens.
+//!
+//! mcrouter (facebook/mcrouter) can spread, repeat and redirect commands in many ways. For spent tokens one question
+//! decides: can two `add`s of one key both be answered STORED? [`judge`] reads a configuration, follows the routes that
+//! Postern's records take, and says where the answer is yes, where it is not known, and where honest tokens are refused
+//! or a `get` does not see what an `add` wrote. It does no I/O.
+//!
+//! Safe are one pool whose servers own their keys, and `AllMajorityRoute` over three such pools that share no server.
+//! ```
+//! use postern_mcrouter_lint::{Severity, judge};
+//!
+//! let failover = r#"{
+//!     "pools": { "a": { "servers": ["10.0.0.1:11211"] }, "b": { "servers": ["10.0.0.2:11211"] } },
+//!     "route": { "type": "FailoverRoute", "children": ["PoolRoute|a", "PoolRoute|b"] }
+//! }"#;
+//! let findings = judge(failover);
+//! assert_eq!(findings[0].severity, Severity::Refuse);
+//! ```
+//!
+//! What the check cannot know: which options mcrouter is started with, whether two host names are one machine, and what
+//! stands behind a server that is itself a proxy.
+
+mod add;
+mod finding;
+mod get;
+mod handle;
+mod json;
+mod macros;
+mod pool;
+mod selector;
+mod verdict;
+
+#[cfg(test)]
+mod tests;
+
+pub use finding::{Finding, Severity};
+
+use Severity::{Note, Warn};
+use add::Memory;
+use handle::{Handle, Judge};
+use json::Json;
+use std::collections::BTreeSet;
+
+/// Judges the text of an mcrouter configuration for Postern; the weightiest findings come first.
+///
+/// Nothing of [`Severity::Refuse`] among them means that, as far as the file tells, no token can be admitted twice while
+/// its servers lose no more than the route is made to survive. Texts of more than 4 MiB, nesting deeper than 40 handles
+/// and more than 500,000 handles and servers to look at are refused; any text is answered within a few seconds.
+#[must_use]
+pub fn judge(text: &str) -> Vec<Finding> {
+    let mut findings = finding::Findings::default();
+    let json = match Json::parse(text) {
+        Ok(json) => json,
+        Err(reason) => {
+            findings.say(Severity::Refuse, ("", ""), &reason, "");
+            return findings.sorted();
+        }
+    };
+    let Json::Object(top) = &json else {
+        findings.say(Severity::Refuse, ("", ""), "it is not an object with `pools` and `route`.", "");
+        return findings.sorted();
+    };
+    let mut judge = Judge::new(top);
+    if !judge.finds_macros(top) {
+        judge.routes();
+    }
+    judge.findings.sorted()
+}
+
+impl<'a> Judge<'a> {
+    /// Judges what `add` and `get` do under one route.
+    fn both(&mut self, route: &'a Json, path: &str) {
+        let Some(handle) = self.one(route, path) else { return };
+        let Some(memory) = self.add(&handle) else {
+            if !self.findings.refused() {
+                self.refuse(handle.place(), "it could not be judged.", ""); // nothing passes by an oversight here
+            }
+            self.get(&handle); // its findings, too
+            return;
+        };
+        self.say_memory(&handle, &memory);
+        self.judge_copies(&memory);
+        let reader = self.reader(handle);
+        if let Some(reader) = reader {
+            self.get_beside(&reader, &memory);
+        }
+    }
+
+    /// The handle that a `get` is given, so that findings name that one.
+    fn reader(&mut self, mut handle: Handle<'a>) -> Option<Handle<'a>> {
+        while matches!(handle.kind, "OperationSelectorRoute" | "PrefixPolicyRoute" | "RoutingGroupRoute") {
+            handle = get::operation(self, &handle, "get", "get_like")?;
+        }
+        Some(handle)
+    }
+
+    fn say_memory(&mut self, handle: &Handle<'a>, memory: &Memory) -> Option<()> {
+        let mut servers = BTreeSet::new();
+        for place in &memory.places {
+            self.work(place.servers.len())?;
+            servers.extend(place.servers.iter());
+        }
+        let servers = servers.len();
+        let reason = format!("an `add` comes to {} ({servers} servers in all).", memory.shape);
+        self.findings.say(Note, handle.place(), &reason, "");
+        if servers == 1 {
+            let reason =
+                "one server is all the memory there is: when it is lost, spent tokens are good again.";
+            self.findings.say(Warn, handle.place(), reason, "Use more servers, or a quorum.");
+        }
+        Some(())
+    }
+}

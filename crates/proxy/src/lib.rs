@@ -1,0 +1,18 @@
+//! What every HTTP proxy of the project does alike: bytes both ways until both sides are done ([`relay`]), an end that
+//! cannot be taken for the end of what was sent ([`reset`]), and the [`headers`] that are not passed on.
+//!
+//! ```
+//! use http::{HeaderMap, header};
+//! use postern_proxy::headers::remove_hop_by_hop;
+//!
+//! let mut headers = HeaderMap::new();
+//! headers.insert(header::CONNECTION, "x-hop".parse().unwrap());
+//! headers.insert("x-hop", "for the next proxy alone".parse().unwrap());
+//! headers.insert(header::ACCEPT, "text/html".parse().unwrap());
+//! remove_hop_by_hop(&mut headers);
+//! assert_eq!(headers.keys().collect::<Vec<_>>(), [header::ACCEPT]);
+//! ```
+
+pub mod headers;
+pub mod relay;
+pub mod reset;

@@ -1,0 +1,413 @@
+//! Bytes both ways between two streams, with half-close and an idle limit, and without a buffer of its own.
+//!
+//! A direction that ends short (a side broke, or the relay is dropped in the middle) is passed on as a reset, never as an
+//! end: the reader of half a file must see that it is half.
+//!
+//! Bytes are read into one buffer that all tunnels of a thread share and written on at once. Only what the writer did
+//! not take is kept, so an idle tunnel holds no buffer, and a busy one reads 64 KiB at a time.
+
+use crate::reset::{self, Reset};
+use postern_telemetry::metrics::Tally;
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+postern_telemetry::label! {
+    /// How a tunnel ended.
+    pub TunnelEnd = "ended" {
+        /// Both sides were done.
+        Finished = "finished",
+        /// A side broke off.
+        Broken = "broken",
+        /// No byte moved for too long.
+        Idle = "idle",
+        /// The proxy stopped: it was still open at the drain's deadline.
+        Cut = "cut",
+    }
+}
+
+/// The shared buffer. Larger reads make fewer system calls.
+const SCRATCH_LEN: usize = 64 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_LEN].into_boxed_slice());
+}
+
+/// How long one direction may go on after the other one broke: what has arrived is still to be delivered (a server that
+/// refuses an upload answers and closes while the client is still sending).
+const AFTER_BREAK: Duration = Duration::from_secs(10);
+
+/// How a relay ended, and what went through it.
+#[derive(Debug)]
+pub struct Relayed {
+    /// How it ended.
+    pub ended: TunnelEnd,
+    /// Bytes from the client to the target.
+    pub up: u64,
+    /// Bytes from the target to the client.
+    pub down: u64,
+}
+
+/// Copies between `client` and `target` until both directions have ended or nothing moves for `idle`. `early` are bytes
+/// of the client that came with its request: they go first.
+pub struct Relay<C: Reset, T: Reset> {
+    client: C,
+    target: T,
+    up: Half,
+    down: Half,
+    broken: bool,
+    /// It ends in a break: what was written is still to arrive.
+    delivering: Option<Delivering>,
+    /// It ended as it should, by both sides or by silence: dropping it is no cut.
+    over: bool,
+    last_moved: Instant,
+    patience: Option<Patience>,
+    meter: Option<Arc<Meter>>,
+}
+
+/// Counts bytes as they are relayed: a tunnel that lasts for hours must not show only at its end.
+#[derive(Debug)]
+pub struct Meter {
+    /// From the client to the target.
+    pub up: Tally,
+    /// From the target to the client.
+    pub down: Tally,
+}
+
+/// How long nothing may move, and the alarm that looks.
+struct Patience {
+    limit: Duration,
+    alarm: Pin<Box<Sleep>>,
+}
+
+/// A break that waits until its other side has what came before: a reset throws away what is still on the way.
+struct Delivering {
+    until: Instant,
+    tick: Pin<Box<Sleep>>,
+}
+
+/// Also of one that is cut: by the drain's deadline, or by the end of its process.
+impl<C: Reset, T: Reset> Drop for Relay<C, T> {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        if !self.down.whole {
+            self.client.reset();
+        }
+        if !self.up.whole {
+            self.target.reset();
+        }
+    }
+}
+
+impl<C: Reset, T: Reset> Relay<C, T> {
+    /// What went through it so far, for one that is given up in the middle.
+    #[must_use]
+    pub fn cut(&self) -> Relayed {
+        self.relayed(TunnelEnd::Cut)
+    }
+
+    fn relayed(&self, ended: TunnelEnd) -> Relayed {
+        Relayed { ended, up: self.up.copied, down: self.down.copied }
+    }
+}
+
+impl<C, T> Relay<C, T>
+where
+    C: AsyncRead + AsyncWrite + Reset + Unpin,
+    T: AsyncRead + AsyncWrite + Reset + Unpin,
+{
+    /// A relay; without `idle` it waits for as long as both sides do. Await it inside a tokio runtime.
+    pub fn new(client: C, target: T, early: &[u8], idle: Option<Duration>) -> Self {
+        let now = Instant::now();
+        let patience = idle.map(|limit| Patience { limit, alarm: Box::pin(sleep_until(now + limit)) });
+        let (up, down) = (Half::new(early), Half::new(&[]));
+        Self {
+            client,
+            target,
+            up,
+            down,
+            broken: false,
+            delivering: None,
+            over: false,
+            last_moved: now,
+            patience,
+            meter: None,
+        }
+    }
+
+    /// Counts what it relays in `meter`, too.
+    #[must_use]
+    pub fn metered(self, meter: &Arc<Meter>) -> Self {
+        let mut relay = self; // it cannot be taken apart: dropping it means something
+        relay.meter = Some(Arc::clone(meter));
+        relay
+    }
+
+    /// The end of a relay in which something broke, once its sides have what was written to them, or have had the time.
+    fn poll_break(&mut self, cx: &mut Context<'_>) -> Poll<Relayed> {
+        let delivering = self.delivering.get_or_insert_with(|| Delivering {
+            until: Instant::now() + AFTER_BREAK,
+            tick: Box::pin(sleep_until(Instant::now())),
+        });
+        loop {
+            // TLS may hold records back. A side that is gone fails here, and is not waited for.
+            let client =
+                self.down.whole || delivered(Pin::new(&mut self.client).poll_flush(cx), &self.client);
+            let target = self.up.whole || delivered(Pin::new(&mut self.target).poll_flush(cx), &self.target);
+            if (client && target) || Instant::now() >= delivering.until {
+                return Poll::Ready(self.relayed(TunnelEnd::Broken));
+            }
+            ready!(delivering.tick.as_mut().poll(cx));
+            delivering.tick.as_mut().reset(Instant::now() + reset::TICK);
+        }
+    }
+
+    /// A direction that broke is over; the other one gets little time.
+    fn settle(&mut self, ended: Poll<io::Result<()>>) -> bool {
+        match ended {
+            Poll::Pending => false,
+            Poll::Ready(Ok(())) => true,
+            Poll::Ready(Err(_)) => {
+                self.broken = true;
+                let limit =
+                    self.patience.take().map_or(AFTER_BREAK, |patience| patience.limit.min(AFTER_BREAK));
+                let alarm = Box::pin(sleep_until(Instant::now() + limit));
+                self.patience = Some(Patience { limit, alarm });
+                true
+            }
+        }
+    }
+
+    /// The alarm is not moved at each byte: when it rings, it is set anew for the idle time that is left.
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(Patience { limit, alarm }) = &mut self.patience else { return Poll::Pending };
+        loop {
+            ready!(alarm.as_mut().poll(cx));
+            let deadline = self.last_moved + *limit;
+            if deadline <= Instant::now() {
+                return Poll::Ready(());
+            }
+            alarm.as_mut().reset(deadline);
+        }
+    }
+}
+
+impl<C, T> Future for Relay<C, T>
+where
+    C: AsyncRead + AsyncWrite + Reset + Unpin,
+    T: AsyncRead + AsyncWrite + Reset + Unpin,
+{
+    type Output = Relayed;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Relayed> {
+        let relay = &mut *self;
+        if relay.delivering.is_some() {
+            return relay.poll_break(cx);
+        }
+        let before = (relay.up.copied, relay.down.copied);
+        let (up, down) = SCRATCH.with_borrow_mut(|scratch| {
+            let up = relay.up.poll_copy(cx, &mut relay.client, &mut relay.target, scratch);
+            (up, relay.down.poll_copy(cx, &mut relay.target, &mut relay.client, scratch))
+        });
+        let moved = (relay.up.copied - before.0, relay.down.copied - before.1);
+        if moved != (0, 0) {
+            relay.last_moved = Instant::now();
+            if let Some(meter) = &relay.meter {
+                meter.up.add(moved.0);
+                meter.down.add(moved.1);
+            }
+        }
+        if relay.up.reader_gone || relay.down.reader_gone {
+            return relay.poll_break(cx);
+        }
+        let (up, down) = (relay.settle(up), relay.settle(down));
+        if !(up && down) {
+            ready!(relay.poll_idle(cx));
+        }
+        if relay.broken {
+            return relay.poll_break(cx);
+        }
+        relay.over = true;
+        Poll::Ready(relay.relayed(if up && down { TunnelEnd::Finished } else { TunnelEnd::Idle }))
+    }
+}
+
+/// Whether a side has all that was written to it, or never will.
+fn delivered(flushed: Poll<io::Result<()>>, side: &impl Reset) -> bool {
+    match flushed {
+        Poll::Pending => false,
+        Poll::Ready(Ok(())) => side.is_delivered(),
+        Poll::Ready(Err(_)) => true,
+    }
+}
+
+/// One direction.
+struct Half {
+    state: State,
+    /// What was read and not yet written, from `written` on.
+    pending: Vec<u8>,
+    written: usize,
+    needs_flush: bool,
+    /// The reader's connection is gone, both ways: nothing can be written to it either.
+    reader_gone: bool,
+    /// All of it was passed on, the reader's end too.
+    whole: bool,
+    copied: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Copying,
+    /// The reader is done; the writer must be told.
+    Closing,
+    Done,
+}
+
+impl Half {
+    fn new(early: &[u8]) -> Self {
+        Self {
+            state: State::Copying,
+            pending: early.to_vec(),
+            written: 0,
+            needs_flush: false,
+            reader_gone: false,
+            whole: false,
+            copied: 0,
+        }
+    }
+
+    /// Ready when this direction is over: the reader's end was passed on to the writer, or one of them broke. An error
+    /// is told once.
+    fn poll_copy<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        reader: &mut R,
+        writer: &mut W,
+        scratch: &mut [u8],
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let ended = ready!(self.poll_steps(cx, reader, writer, scratch));
+        self.state = State::Done;
+        self.pending = Vec::new();
+        self.written = 0;
+        Poll::Ready(ended)
+    }
+
+    fn poll_steps<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        reader: &mut R,
+        writer: &mut W,
+        scratch: &mut [u8],
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        loop {
+            match self.state {
+                State::Copying => {
+                    ready!(self.poll_write_pending(cx, writer))?;
+                    match self.poll_once(cx, reader, writer, scratch)? {
+                        Poll::Ready(()) => {}
+                        Poll::Pending => {
+                            // TLS keeps records back until it is flushed; a plain socket does nothing here.
+                            if self.needs_flush {
+                                ready!(Pin::new(&mut *writer).poll_flush(cx))?;
+                                self.needs_flush = false;
+                            }
+                            return Poll::Pending;
+                        }
+                    }
+                }
+                State::Closing => {
+                    match ready!(Pin::new(&mut *writer).poll_shutdown(cx)) {
+                        Err(error) if error.kind() != io::ErrorKind::NotConnected => {
+                            return Poll::Ready(Err(error));
+                        }
+                        // A writer that has gone away needs not be told.
+                        _ => (self.state, self.whole) = (State::Done, true),
+                    }
+                }
+                State::Done => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+
+    /// Reads once, and writes what was read as far as the writer takes it.
+    fn poll_once<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        reader: &mut R,
+        writer: &mut W,
+        scratch: &mut [u8],
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let mut buffer = ReadBuf::new(scratch);
+        if let Err(error) = ready!(Pin::new(reader).poll_read(cx, &mut buffer)) {
+            self.reader_gone = is_of_a_connection_gone(&error);
+            return Poll::Ready(Err(error));
+        }
+        let read = buffer.filled();
+        if read.is_empty() {
+            self.state = State::Closing;
+            return Poll::Ready(Ok(()));
+        }
+        let taken = match Pin::new(writer).poll_write(cx, read) {
+            Poll::Ready(result) => self.count(result?)?,
+            Poll::Pending => 0,
+        };
+        self.pending.extend_from_slice(&read[taken..]);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_write_pending<W: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        writer: &mut W,
+    ) -> Poll<io::Result<()>> {
+        while self.written < self.pending.len() {
+            let taken = ready!(Pin::new(&mut *writer).poll_write(cx, &self.pending[self.written..]))?;
+            self.written += self.count(taken)?;
+        }
+        if self.written > 0 {
+            // Given back, not kept for the next time: most tunnels are idle most of the time.
+            self.pending = Vec::new();
+            self.written = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn count(&mut self, taken: usize) -> io::Result<usize> {
+        if taken == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.needs_flush = true;
+        self.copied += taken as u64;
+        Ok(taken)
+    }
+}
+
+/// Whether a read failed because there is no connection any more. A TLS stream that ended without saying so is not
+/// meant: its other direction may be open.
+fn is_of_a_connection_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | TimedOut)
+}
+
+#[cfg(test)]
+mod tests;

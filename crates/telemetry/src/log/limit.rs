@@ -1,0 +1,159 @@
+//! The same warning or error, again and again, must not fill a disk or take the CPU: each place in the code that logs one
+//! has a budget of lines. What is left out is counted, in a metric and in a line of its own.
+
+use crate::own::{self, LogLevel};
+use metrics::counter;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::fmt::{self, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// Lines that one place may write at once.
+const BURST: u32 = 5;
+/// After a burst, one more line in each of these; and how often it is told what was left out.
+pub(super) const INTERVAL: Duration = Duration::from_secs(10);
+/// The most of a message that is repeated when it is told what was left out.
+const SHOWN: usize = 200;
+
+/// The budgets of every place that has logged a warning or an error. There are as many as the program has such places.
+/// Nothing is locked for lines of other levels, or for those that the filter leaves out.
+#[derive(Clone, Default)]
+pub(super) struct Limit(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    places: Mutex<HashMap<Identifier, Budget>>,
+    left_out: Condvar,
+}
+
+#[derive(Debug)]
+struct Budget {
+    lines: u32,
+    refilled: Instant,
+    left_out: u64,
+    /// The first line that was left out since it was last told.
+    example: String,
+    level: Level,
+}
+
+impl Budget {
+    fn full(now: Instant, level: Level) -> Self {
+        Self { lines: BURST, refilled: now, left_out: 0, example: String::new(), level }
+    }
+
+    /// Takes a line, if there is one.
+    fn take(&mut self, now: Instant) -> bool {
+        let intervals = now.saturating_duration_since(self.refilled).as_secs() / INTERVAL.as_secs();
+        if let Ok(intervals @ 1..) = u32::try_from(intervals.min(u64::from(BURST))) {
+            self.lines = (self.lines + intervals).min(BURST);
+            self.refilled = now;
+        }
+        let taken = self.lines > 0;
+        self.lines = self.lines.saturating_sub(1);
+        taken
+    }
+}
+
+impl Limit {
+    fn admits(&self, event: &Event<'_>, now: Instant) -> bool {
+        let metadata = event.metadata();
+        let level = match *metadata.level() {
+            Level::ERROR => LogLevel::Error,
+            Level::WARN => LogLevel::Warn,
+            _ => return true,
+        };
+        if metadata.target() == TARGET {
+            return true;
+        }
+        let mut places = self.0.places.lock();
+        let budget =
+            places.entry(metadata.callsite()).or_insert_with(|| Budget::full(now, *metadata.level()));
+        if budget.take(now) {
+            return true;
+        }
+        if budget.left_out == 0 {
+            event.record(&mut Message(&mut budget.example));
+            self.0.left_out.notify_one();
+        }
+        budget.left_out += 1;
+        drop(places);
+        counter!(own::LOG_LINES_LEFT_OUT, LogLevel::LABEL => level.as_str()).increment(1);
+        false
+    }
+
+    /// Logs what was left out since the last time: a line for each place.
+    pub(super) fn tell(&self) {
+        let mut told = Vec::new();
+        for budget in self.0.places.lock().values_mut().filter(|budget| budget.left_out > 0) {
+            told.push((
+                budget.level,
+                std::mem::take(&mut budget.left_out),
+                std::mem::take(&mut budget.example),
+            ));
+        }
+        for (level, number, example) in told {
+            if level == Level::ERROR {
+                tracing::error!(target: TARGET, left_out = number, "more lines like this one were left out: {example}");
+            } else {
+                tracing::warn!(target: TARGET, left_out = number, "more lines like this one were left out: {example}");
+            }
+        }
+    }
+
+    /// Tells of what is left out, an interval after the first line of it: a thread that sleeps until there is one.
+    pub(super) fn start(&self) -> std::io::Result<()> {
+        let limit = self.clone();
+        let telling = move || {
+            loop {
+                let mut places = limit.0.places.lock();
+                while places.values().all(|budget| budget.left_out == 0) {
+                    limit.0.left_out.wait(&mut places);
+                }
+                drop(places);
+                std::thread::sleep(INTERVAL);
+                limit.tell();
+            }
+        };
+        std::thread::Builder::new().name("log".to_owned()).spawn(telling).map(drop)
+    }
+}
+
+/// The lines about lines: not limited themselves, for there is one a place in an interval at most.
+const TARGET: &str = "postern::log";
+
+impl<S: Subscriber> Layer<S> for Limit {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        self.admits(event, Instant::now())
+    }
+}
+
+/// Writes what an event says, cut where it is long.
+struct Message<'a>(&'a mut String);
+
+impl Visit for Message<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let start = if field.name() == "message" {
+            let others = std::mem::take(self.0);
+            let _ = write!(self.0, "{value:?}{others}"); // writing to a String cannot fail
+            self.0.len()
+        } else {
+            let _ = write!(self.0, " {}={value:?}", field.name());
+            self.0.len()
+        };
+        if start > SHOWN
+            && let Some((end, _)) = self.0.char_indices().nth(SHOWN)
+        {
+            self.0.truncate(end);
+            self.0.push('…');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

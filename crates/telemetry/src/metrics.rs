@@ -1,0 +1,134 @@
+//! Metrics: one recorder a process, read as Prometheus text through [`Exporter::render`].
+
+mod tally;
+
+pub use tally::{Level, Tally};
+
+use crate::catalogue::{Kind, Metric};
+use crate::own;
+use metrics::Counter;
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// How often samples are folded into their buckets. A histogram keeps every sample until then: at 100,000 samples a
+/// second that is 16 bytes each, 8 MB.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// What the process itself takes, under the names that Prometheus' client libraries agree on. The `metrics-process`
+/// crate records them.
+pub const PROCESS: &[&str] = &[
+    "process_cpu_seconds_total",
+    "process_open_fds",
+    "process_max_fds",
+    "process_virtual_memory_bytes",
+    "process_virtual_memory_max_bytes",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "process_threads",
+];
+
+/// Reads the process's metrics. Cheap to clone.
+#[derive(Clone)]
+pub struct Exporter {
+    handle: PrometheusHandle,
+    /// What the system says of the process: asked for when it is read.
+    process: metrics_process::Collector,
+}
+
+impl Exporter {
+    /// Every metric in Prometheus text format 0.0.4.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.process.collect();
+        self.handle.render()
+    }
+}
+
+impl std::fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Exporter")
+    }
+}
+
+/// Installs the recorder with the buckets and descriptions of `catalogues` and of telemetry's own metrics, and starts its
+/// upkeep. Only the first call in a process installs; the others return the same exporter.
+///
+/// # Errors
+/// When something else installed a recorder in this process, or no thread can be started.
+pub fn install(catalogues: &[&[Metric]]) -> Result<Exporter, MetricsError> {
+    static INSTALLED: Mutex<Option<Exporter>> = Mutex::new(None);
+    let mut installed = INSTALLED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(exporter) = &*installed {
+        return Ok(exporter.clone());
+    }
+    let handle = builder(catalogues)?.install_recorder()?;
+    let exporter = Exporter { handle, process: metrics_process::Collector::default() };
+    start_upkeep(exporter.handle.clone())?;
+    all(catalogues).for_each(Metric::describe);
+    exporter.process.describe();
+    metrics::gauge!(own::BUILD_INFO, own::VERSION.name => env!("CARGO_PKG_VERSION")).set(1.0);
+    for level in own::LogLevel::ALL {
+        metrics::counter!(own::LOG_LINES_LEFT_OUT, own::LogLevel::LABEL => level.as_str()).increment(0);
+    }
+    *installed = Some(exporter.clone());
+    Ok(exporter)
+}
+
+fn all<'a>(catalogues: &'a [&[Metric]]) -> impl Iterator<Item = &'a Metric> {
+    own::METRICS.iter().chain(catalogues.iter().copied().flatten())
+}
+
+fn builder(catalogues: &[&[Metric]]) -> Result<PrometheusBuilder, BuildError> {
+    let mut builder = PrometheusBuilder::new();
+    for metric in all(catalogues) {
+        if let Kind::Histogram(buckets) = metric.kind {
+            builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)?;
+        }
+    }
+    Ok(builder)
+}
+
+/// Has a counter exported before it has counted anything, so that its first increase is seen as one: a series that
+/// appears with the value 1 has no rate.
+pub fn from_zero(counter: Counter) -> Counter {
+    counter.increment(0);
+    counter
+}
+
+/// A thread of its own rather than a task: the recorder outlives any one runtime (tests have many), and without
+/// upkeep memory grows with every sample.
+fn start_upkeep(handle: PrometheusHandle) -> Result<(), MetricsError> {
+    std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
+        loop {
+            std::thread::sleep(UPKEEP);
+            handle.run_upkeep();
+        }
+    })?;
+    Ok(())
+}
+
+/// Why metrics could not be installed.
+#[derive(Debug, thiserror::Error)]
+pub enum MetricsError {
+    /// The recorder was refused.
+    #[error("cannot install the metrics recorder: {0}")]
+    Recorder(#[from] BuildError),
+    /// No thread for upkeep.
+    #[error("cannot start the metrics thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn installing_again_gives_the_same_exporter() {
+        let first = install(&[]).unwrap();
+        let second = install(&[]).unwrap();
+        metrics::gauge!("postern_test").set(3.0);
+        assert!(first.render().contains("postern_test 3"));
+        assert!(second.render().contains("postern_test 3"));
+    }
+}

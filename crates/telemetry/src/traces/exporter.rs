@@ -1,0 +1,147 @@
+//! The way to the collector: a bounded queue, and a thread that empties it.
+
+use super::TracerError;
+use crate::metrics::from_zero;
+use crate::own::{self, SpanEnded};
+use metrics::{Counter, counter};
+use opentelemetry_otlp::WithExportConfig;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+use parking_lot::Mutex;
+use std::time::Duration;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::{Instant, timeout_at};
+
+/// The most spans in one request to the collector.
+const MOST_TOGETHER: usize = 512;
+/// How long the first span of a request waits for others.
+const GATHER: Duration = Duration::from_millis(200);
+/// How long the collector may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long the end of the process waits for what is still in the queue.
+const PARTING: Duration = Duration::from_secs(1);
+
+/// The sending side. When it is dropped, the thread sends what waits and ends.
+#[derive(Debug)]
+pub(super) struct Exporter {
+    /// There until it is dropped.
+    queue: Option<Sender<SpanData>>,
+    full: Counter,
+    /// Disconnected when the thread has ended.
+    ended: Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl Drop for Exporter {
+    /// The last spans tell of the stop. A collector that does not take them now holds it up for a second, no more.
+    fn drop(&mut self) {
+        self.queue = None;
+        let _ = self.ended.lock().recv_timeout(PARTING);
+    }
+}
+
+fn spans(ended: SpanEnded) -> Counter {
+    from_zero(counter!(own::SPANS, SpanEnded::LABEL => ended.as_str()))
+}
+
+impl Exporter {
+    pub(super) fn start(endpoint: &str, service: &'static str, queue: usize) -> Result<Self, TracerError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (sender, receiver) = channel(queue);
+        let endpoint = endpoint.to_owned();
+        let (ready, started) = std::sync::mpsc::sync_channel(1);
+        let (running, ended) = std::sync::mpsc::channel();
+        std::thread::Builder::new().name("traces".to_owned()).spawn(move || {
+            let _running: std::sync::mpsc::Sender<()> = running; // dropped when the thread ends
+            runtime.block_on(async {
+                // Here, because its channel belongs to the runtime it is made on. It connects when it has to.
+                let built = opentelemetry_otlp::SpanExporter::builder()
+                    .with_tonic()
+                    .with_endpoint(&endpoint)
+                    .with_timeout(PATIENCE)
+                    .build();
+                match built {
+                    Ok(mut exporter) => {
+                        exporter.set_resource(&resource(service));
+                        let _ = ready.send(Ok(())); // start() waits for it
+                        drain(receiver, exporter, &endpoint).await;
+                    }
+                    Err(error) => drop(ready.send(Err(error.to_string()))),
+                }
+            });
+        })?;
+        match started.recv() {
+            Ok(Ok(())) => {
+                Ok(Self { queue: Some(sender), full: spans(SpanEnded::QueueFull), ended: Mutex::new(ended) })
+            }
+            Ok(Err(reason)) => Err(TracerError::Config { key: "endpoint", reason }),
+            Err(_) => Err(std::io::Error::other("its thread ended at once").into()),
+        }
+    }
+
+    /// Puts spans into the queue, as far as there is room. Never waits.
+    pub(super) fn send(&self, spans: Vec<SpanData>) {
+        let Some(queue) = &self.queue else { return };
+        for span in spans {
+            if queue.try_send(span).is_err() {
+                self.full.increment(1);
+            }
+        }
+    }
+}
+
+/// Who speaks. No host name, process id or user: they are not asked for.
+fn resource(service: &'static str) -> Resource {
+    Resource::builder_empty()
+        .with_service_name(service)
+        .with_attribute(opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .build()
+}
+
+/// Sends what is in the queue until it is closed. A collector that is away costs the spans of its absence, no more.
+async fn drain(mut queue: Receiver<SpanData>, exporter: impl SpanExporter, endpoint: &str) {
+    let (exported, failed) = (spans(SpanEnded::Exported), spans(SpanEnded::Failed));
+    let mut away = false;
+    loop {
+        let batch = gather(&mut queue).await;
+        if batch.is_empty() {
+            return;
+        }
+        let number = batch.len() as u64;
+        match tokio::time::timeout(PATIENCE, exporter.export(batch)).await {
+            Ok(Ok(())) => {
+                exported.increment(number);
+                if std::mem::take(&mut away) {
+                    tracing::info!(%endpoint, "the collector of traces is back");
+                }
+            }
+            ended => {
+                failed.increment(number);
+                if !std::mem::replace(&mut away, true) {
+                    let reason = ended.map_or("no answer in time".to_owned(), |result| {
+                        result.err().map_or(String::new(), |error| error.to_string())
+                    });
+                    tracing::warn!(%endpoint, %reason, "the collector takes no traces, so they are dropped: \
+                        start it, or correct its address (tracing.endpoint, --traces)");
+                }
+            }
+        }
+    }
+}
+
+/// The next spans, at least one; none when the queue is closed.
+async fn gather(queue: &mut Receiver<SpanData>) -> Vec<SpanData> {
+    let mut batch = Vec::new();
+    if queue.recv_many(&mut batch, MOST_TOGETHER).await == 0 {
+        return batch;
+    }
+    let deadline = Instant::now() + GATHER;
+    while batch.len() < MOST_TOGETHER {
+        let room = MOST_TOGETHER - batch.len();
+        match timeout_at(deadline, queue.recv_many(&mut batch, room)).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+    }
+    batch
+}

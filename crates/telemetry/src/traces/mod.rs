@@ -1,0 +1,175 @@
+//! Traces, over OTLP to a collector such as Jaeger.
+//!
+//! ```text
+//! request begins ── Tracer::chance ── the dice, and an upstream's context      some nanoseconds
+//! request ended  ── Tracer::keep ──── sampled, slow or an error: a Trace       else nothing was done
+//! Trace ── spans from the times that were measured anyway ── queue ── exporter ── collector
+//! ```
+//!
+//! Spans are made after the fact, from the times that the metrics need too. So a request that nobody asked for costs the
+//! throw of the dice, and one that turns out to be slow is kept with all its stages, whatever the dice said. The
+//! queue is bounded and never waited for.
+//!
+//! A span holds names and numbers of this program and addresses of the configuration; what they are is listed in
+//! docs/security/telemetry.md, and no client, destination or token is among them.
+
+mod config;
+mod exporter;
+mod limit;
+mod span;
+
+pub use config::TracingConfig;
+pub use opentelemetry::Value;
+pub use opentelemetry::trace::SpanKind;
+pub use span::{Attribute, Span, Trace};
+
+use crate::metrics::from_zero;
+use crate::own::{self, TraceKept};
+use exporter::Exporter;
+use http::HeaderMap;
+use limit::Limit;
+use metrics::{Counter, counter};
+use opentelemetry::propagation::{Extractor, TextMapPropagator};
+use opentelemetry::trace::{SpanContext, TraceContextExt};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Decides which requests are traced, and sends what is kept. Clones share one exporter.
+#[derive(Clone, Debug, Default)]
+pub struct Tracer(Option<Arc<Active>>);
+
+#[derive(Debug)]
+struct Active {
+    sample_ratio: f64,
+    slow: Duration,
+    accept_context: bool,
+    limit: Limit,
+    exporter: Exporter,
+    kept: Vec<Counter>,
+}
+
+/// What was decided about a request when it began.
+#[derive(Clone, Debug, Default)]
+pub struct Chance {
+    sampled: bool,
+    /// Whose child it is.
+    upstream: Option<SpanContext>,
+}
+
+/// Why traces cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum TracerError {
+    /// The configuration.
+    #[error("tracing.{key}: {reason}")]
+    Config {
+        /// The key.
+        key: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The thread of the exporter.
+    #[error(
+        "cannot start the thread that sends traces: {0}; allow more processes (ulimit -u), or leave \
+         tracing.endpoint out"
+    )]
+    Start(#[from] std::io::Error),
+}
+
+impl Tracer {
+    /// A tracer for one daemon. Without an endpoint it traces nothing. Does not wait for the collector, which may come
+    /// and go.
+    ///
+    /// # Errors
+    /// When the configuration makes no sense, or no thread can be started.
+    pub fn start(config: &TracingConfig, service: &'static str) -> Result<Self, TracerError> {
+        config.check()?;
+        let Some(endpoint) = &config.endpoint else { return Ok(Self::default()) };
+        let kept = |kept: &TraceKept| from_zero(counter!(own::TRACES, TraceKept::LABEL => kept.as_str()));
+        Ok(Self(Some(Arc::new(Active {
+            sample_ratio: config.sample_ratio,
+            slow: config.slow.get(),
+            accept_context: config.accept_context,
+            limit: Limit::per_second(config.most_kept),
+            exporter: Exporter::start(endpoint, service, config.queue)?,
+            kept: TraceKept::ALL.iter().map(kept).collect(),
+        }))))
+    }
+
+    /// Throws the dice for a request that begins.
+    #[inline]
+    #[must_use]
+    pub fn chance(&self, headers: &HeaderMap) -> Chance {
+        let Some(active) = &self.0 else { return Chance::default() };
+        let sampled = active.sample_ratio > 0.0 && rand::random::<f64>() < active.sample_ratio;
+        let upstream = if active.accept_context { upstream(headers) } else { None };
+        Chance { sampled, upstream }
+    }
+
+    /// A trace for a request that has ended, if it is to be kept: it was sampled here or upstream, its check took longer
+    /// than the threshold, or it ended in an error that nobody should see.
+    #[inline]
+    #[must_use]
+    pub fn keep(&self, chance: &Chance, check: Duration, unexpected: bool) -> Option<Trace> {
+        let active = self.0.as_ref()?;
+        let sampled_upstream = chance.upstream.as_ref().is_some_and(SpanContext::is_sampled);
+        let reason = if unexpected {
+            TraceKept::Error
+        } else if check > active.slow {
+            TraceKept::Slow
+        } else if chance.sampled {
+            TraceKept::Sampled
+        } else if sampled_upstream {
+            TraceKept::Upstream
+        } else {
+            return None;
+        };
+        // What the dice chose is few by itself; the rest can be as many as there are requests.
+        if !chance.sampled && !active.limit.allows() {
+            active.count(TraceKept::OverLimit);
+            return None;
+        }
+        active.count(reason);
+        Some(Trace::new(self.clone(), chance.upstream.as_ref(), reason))
+    }
+
+    /// What is slow, when traces are on.
+    #[must_use]
+    pub fn slow(&self) -> Option<Duration> {
+        self.0.as_ref().map(|active| active.slow)
+    }
+
+    fn send(&self, spans: Vec<opentelemetry_sdk::trace::SpanData>) {
+        if let Some(active) = &self.0 {
+            active.exporter.send(spans);
+        }
+    }
+}
+
+impl Active {
+    fn count(&self, kept: TraceKept) {
+        self.kept[kept as usize].increment(1);
+    }
+}
+
+/// The W3C trace context of a request (<https://www.w3.org/TR/trace-context/>), if it has a good one.
+fn upstream(headers: &HeaderMap) -> Option<SpanContext> {
+    struct Fields<'a>(&'a HeaderMap);
+    impl Extractor for Fields<'_> {
+        fn get(&self, key: &str) -> Option<&str> {
+            // Only traceparent: what a tracestate holds is anybody's guess, and would be passed on to the collector.
+            if key == "traceparent" { self.0.get(key)?.to_str().ok() } else { None }
+        }
+
+        fn keys(&self) -> Vec<&str> {
+            Vec::new()
+        }
+    }
+    headers.get("traceparent")?;
+    let context = TraceContextPropagator::new().extract(&Fields(headers));
+    let found = context.span().span_context().clone();
+    found.is_valid().then_some(found)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,405 @@
+//! The keys and the challenge a gateway checks tokens against: one value, replaced whole when the issuer's directory
+//! changes, so that a request sees one state from its first stage to its last.
+
+use crate::config::ChallengeConfig;
+use crate::observe::labels::KeyPhase;
+use http::HeaderValue;
+use postern_spend::Epoch;
+use postern_token::header::{Challenge, Quoting};
+use postern_token::{
+    ChallengeDigest, ChallengeError, Directory, KeyRefusal, KeySet, TokenChallenge, TokenKeyId, TokenType,
+    TrustedKey, UnixSeconds, VerifyingKey, Window,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long spent records outlive their key: more than the clocks of gateways and stores can differ.
+const RECORD_MARGIN: Duration = Duration::from_secs(3600);
+
+/// The challenge this gateway hands out, which never changes while it runs.
+pub(crate) struct Offer {
+    bytes: Vec<u8>,
+    digest: ChallengeDigest,
+    max_age: Duration,
+    quoting: Quoting,
+}
+
+impl Offer {
+    pub(crate) fn new(config: &ChallengeConfig) -> Result<Self, ChallengeError> {
+        let origins: Vec<&str> = config.origin.split(',').map(str::trim).collect();
+        let challenge = TokenChallenge::new(TokenType::BlindRsa2048, &config.issuer_name, None, &origins)?;
+        let quoting = if config.bare { Quoting::Bare } else { Quoting::Quoted };
+        Ok(Self {
+            bytes: challenge.serialize(),
+            digest: challenge.digest(),
+            max_age: config.max_age.get(),
+            quoting,
+        })
+    }
+
+    /// Whether a token answers this challenge.
+    pub(crate) fn is_answered_by(&self, digest: ChallengeDigest) -> bool {
+        self.digest == digest
+    }
+
+    /// The value of Proxy-Authenticate, asking for a token of `key`, which is not to be kept beyond `until`.
+    fn header(&self, key: &TrustedKey, now: UnixSeconds, until: UnixSeconds) -> Option<HeaderValue> {
+        let max_age = self.max_age.min(now.until(until));
+        let challenge = Challenge {
+            bytes: self.bytes.clone(),
+            token_key: Some(key.key.spki().to_vec()),
+            max_age: Some(max_age.as_secs()),
+        };
+        HeaderValue::from_str(&challenge.format(self.quoting)).ok()
+    }
+}
+
+/// The keys whose tokens are accepted.
+#[derive(Default)]
+pub(crate) struct Keyring {
+    keys: KeySet,
+    /// Those that the directory no longer lists: their tokens are good for a while, and the issuer signs none with them.
+    dropped: Vec<TokenKeyId>,
+}
+
+/// How the directory's keys are given a time when it does not say one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lifetimes {
+    /// For a key without not-after.
+    pub(crate) unsaid: Duration,
+    /// For a key that is no longer listed.
+    pub(crate) removed: Duration,
+}
+
+/// Why a directory gives no keys.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeyringError {
+    #[error(
+        "the directory lists no key for token type 2 (blind RSA), the only type that is accepted here; is it \
+         the right issuer's?"
+    )]
+    NoKeys,
+    #[error("the directory lists {0} keys for token type 2, but none of them can be used: {1}")]
+    AllUnusable(usize, String),
+}
+
+/// How things stand with the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outlook {
+    /// One is good now.
+    Usable,
+    /// None is known.
+    None,
+    /// The first comes into use later, and no other has not retired.
+    Upcoming { known: usize, first: UnixSeconds },
+    /// All have retired.
+    Retired { known: usize, last: UnixSeconds },
+}
+
+impl Keyring {
+    /// A ring of these.
+    pub(crate) fn of(keys: Vec<TrustedKey>) -> Self {
+        Self { keys: KeySet::new(keys), dropped: Vec::new() }
+    }
+
+    /// The keys of `directory`, and those of `self` that it dropped, for as long as they are still good. A key that
+    /// cannot be read is passed over: one bad entry must not take the good ones with it.
+    pub(crate) fn updated(
+        &self,
+        directory: &Directory,
+        lifetimes: Lifetimes,
+        now: UnixSeconds,
+    ) -> Result<Self, KeyringError> {
+        let mut fresh: Vec<TrustedKey> = Vec::new();
+        let (mut listed, mut refused) = (0, None);
+        for entry in directory.keys_for(TokenType::BlindRsa2048) {
+            listed += 1;
+            match entry
+                .key_bytes()
+                .map_err(|error| error.to_string())
+                .and_then(|bytes| VerifyingKey::from_spki(&bytes).map_err(|error| error.to_string()))
+            {
+                Ok(key) => fresh.push(self.dated(key, entry.not_before, entry.not_after, lifetimes, now)),
+                Err(reason) => refused = Some(reason),
+            }
+        }
+        match (listed, refused) {
+            (0, _) => return Err(KeyringError::NoKeys),
+            (_, Some(reason)) if fresh.is_empty() => return Err(KeyringError::AllUnusable(listed, reason)),
+            (_, Some(reason)) => {
+                tracing::warn!(%reason, "one key of the issuer's directory cannot be used: its tokens are \
+                    refused, those of the other keys are not")
+            }
+            (_, None) => {}
+        }
+        let listed: Vec<TokenKeyId> = fresh.iter().map(|key| key.key.id()).collect();
+        let left = self.keys.iter().filter_map(|known| {
+            let not_after = known.window.not_after.min(now.saturating_add(lifetimes.removed));
+            let window = Window { not_after, ..known.window };
+            (now < not_after).then(|| TrustedKey { key: Arc::clone(&known.key), window })
+        });
+        let keys = KeySet::new(fresh.into_iter().chain(left));
+        let dropped = keys.iter().map(|key| key.key.id()).filter(|id| !listed.contains(id)).collect();
+        Ok(Self { keys, dropped })
+    }
+
+    /// These keys without some of them, whose tokens are not taken any more.
+    pub(crate) fn without(&self, lost: &[TokenKeyId]) -> Self {
+        let kept = self.keys.iter().filter(|known| !lost.contains(&known.key.id()));
+        let copy = |known: &TrustedKey| TrustedKey { key: Arc::clone(&known.key), window: known.window };
+        Self { keys: KeySet::new(kept.map(copy)), dropped: self.dropped.clone() }
+    }
+
+    /// A key with its window. What the directory says counts; a key it says nothing about keeps the window it was
+    /// first given, for a window that moved on with every poll would never end.
+    fn dated(
+        &self,
+        key: VerifyingKey,
+        not_before: Option<UnixSeconds>,
+        not_after: Option<UnixSeconds>,
+        lifetimes: Lifetimes,
+        now: UnixSeconds,
+    ) -> TrustedKey {
+        let known = self.keys.iter().find(|known| known.key.id() == key.id());
+        let not_after = not_after
+            .or(known.map(|known| known.window.not_after))
+            .unwrap_or_else(|| not_before.unwrap_or(now).saturating_add(lifetimes.unsaid));
+        let window = Window { not_before: not_before.unwrap_or_default(), not_after };
+        TrustedKey { key: Arc::new(key), window }
+    }
+
+    /// The key of a token, if its tokens are good at `now`.
+    pub(crate) fn find(&self, id: TokenKeyId, now: UnixSeconds) -> Result<&TrustedKey, KeyRefusal> {
+        self.keys.find(id, now)
+    }
+
+    /// What a client without a good token is offered; `None` while there is no key to offer.
+    pub(crate) fn challenge(&self, offer: &Offer, now: UnixSeconds) -> Option<HeaderValue> {
+        let key = self.asked_for(now)?;
+        // From then on the issuer signs with the next one, and soon no more with this one.
+        let successor = self.listed().map(|known| known.window.not_before).filter(|begins| *begins > now);
+        let until = successor.fold(key.window.not_after, UnixSeconds::min);
+        offer.header(key, now, until)
+    }
+
+    /// The key that clients are to get tokens of: the newest in use that the issuer still lists, for it signs with no other.
+    /// A key that was taken back may be the newer one.
+    fn asked_for(&self, now: UnixSeconds) -> Option<&TrustedKey> {
+        let newest = self.listed().find(|known| known.window.contains(now));
+        newest.or_else(|| self.keys.newest(now))
+    }
+
+    fn listed(&self) -> impl Iterator<Item = &TrustedKey> {
+        self.keys.iter().filter(|known| !self.dropped.contains(&known.key.id()))
+    }
+
+    /// How things stand with the keys at `now`.
+    pub(crate) fn outlook(&self, now: UnixSeconds) -> Outlook {
+        let known = self.len();
+        let upcoming = self.keys.iter().map(|known| known.window).filter(|window| now < window.not_after);
+        match (known, upcoming.map(|window| window.not_before).min()) {
+            (0, _) => Outlook::None,
+            (_, Some(first)) if first <= now => Outlook::Usable,
+            (_, Some(first)) => Outlook::Upcoming { known, first },
+            (_, None) => {
+                let last = self.keys.iter().map(|known| known.window.not_after).max().unwrap_or_default();
+                Outlook::Retired { known, last }
+            }
+        }
+    }
+
+    /// The next moment after `now` at which a key comes into use or retires.
+    pub(crate) fn next_change(&self, now: UnixSeconds) -> Option<UnixSeconds> {
+        let moments = self.keys.iter().flat_map(|known| [known.window.not_before, known.window.not_after]);
+        moments.filter(|moment| *moment > now).min()
+    }
+
+    /// Every key with its window.
+    pub(crate) fn windows(&self) -> impl Iterator<Item = (&VerifyingKey, Window)> {
+        self.keys.iter().map(|known| (&*known.key, known.window))
+    }
+
+    /// The epochs of the keys that are good at `now`.
+    pub(crate) fn epochs(&self, now: UnixSeconds) -> impl Iterator<Item = Epoch> {
+        self.keys.iter().filter(move |known| known.window.contains(now)).map(epoch)
+    }
+
+    /// Whether any key is good at `now`.
+    pub(crate) fn is_usable(&self, now: UnixSeconds) -> bool {
+        self.keys.newest(now).is_some()
+    }
+
+    /// How many keys are known, retired ones among them.
+    pub(crate) fn len(&self) -> usize {
+        self.keys.iter().count()
+    }
+
+    /// Every key that is known and has not retired, for people and metrics.
+    pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
+        let newest = self.asked_for(now).map(|key| key.key.id());
+        let known = self.keys.iter().filter(|known| now < known.window.not_after);
+        let view = |known: &TrustedKey| {
+            let (id, Window { not_before, not_after }) = (known.key.id(), known.window);
+            let phase = match newest {
+                _ if now < not_before => KeyPhase::Upcoming,
+                Some(newest) if newest == id => KeyPhase::Newest,
+                _ => KeyPhase::Older,
+            };
+            let age = (not_before != UnixSeconds::default()).then(|| not_before.until(now));
+            KeyView { id, phase, age, retires: not_after }
+        };
+        known.map(view).collect()
+    }
+}
+
+/// What there is to tell of a key: all of it is in the issuer's directory.
+pub(crate) struct KeyView {
+    pub(crate) id: TokenKeyId,
+    pub(crate) phase: KeyPhase,
+    /// How long it has been in use, if the directory says since when.
+    pub(crate) age: Option<Duration>,
+    pub(crate) retires: UnixSeconds,
+}
+
+/// The epoch of a key's spent records.
+pub(crate) fn epoch(key: &TrustedKey) -> Epoch {
+    Epoch { key: key.key.id(), expires: key.window.not_after.saturating_add(RECORD_MARGIN) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postern_token::{DirectoryKey, SigningKey};
+
+    const LIFETIMES: Lifetimes =
+        Lifetimes { unsaid: Duration::from_secs(1000), removed: Duration::from_secs(10) };
+
+    fn entry(not_before: Option<u64>, not_after: Option<u64>) -> (TokenKeyId, DirectoryKey) {
+        let key = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
+        let entry = DirectoryKey::type2(key.spki(), not_before.map(UnixSeconds), not_after.map(UnixSeconds));
+        (key.id(), entry)
+    }
+
+    fn directory(token_keys: Vec<DirectoryKey>) -> Directory {
+        Directory { issuer_request_uri: "/token-request".into(), token_keys }
+    }
+
+    #[test]
+    fn a_key_without_not_after_keeps_its_first_window_over_polls() {
+        let (id, key) = entry(None, None);
+        let listed = directory(vec![key]);
+        let first = Keyring::default().updated(&listed, LIFETIMES, UnixSeconds(100)).unwrap();
+        let second = first.updated(&listed, LIFETIMES, UnixSeconds(600)).unwrap();
+        assert!(second.find(id, UnixSeconds(1099)).is_ok());
+        assert_eq!(second.find(id, UnixSeconds(1100)).err(), Some(KeyRefusal::Retired));
+    }
+
+    #[test]
+    fn a_key_no_longer_listed_is_good_for_the_grace_and_no_longer() {
+        let ((old, old_entry), (new, new_entry)) = (entry(None, Some(5000)), entry(Some(100), Some(9000)));
+        let first =
+            Keyring::default().updated(&directory(vec![old_entry]), LIFETIMES, UnixSeconds(100)).unwrap();
+        let second = first.updated(&directory(vec![new_entry.clone()]), LIFETIMES, UnixSeconds(200)).unwrap();
+        assert!(second.find(old, UnixSeconds(209)).is_ok());
+        assert_eq!(second.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
+        // Another poll must not prolong the grace.
+        let third = second.updated(&directory(vec![new_entry]), LIFETIMES, UnixSeconds(208)).unwrap();
+        assert_eq!(third.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
+        assert!(third.find(new, UnixSeconds(210)).is_ok());
+    }
+
+    #[test]
+    fn one_bad_entry_does_not_take_the_good_ones_with_it() {
+        let (id, good) = entry(None, None);
+        let bad = DirectoryKey { token_key: "AAAA".into(), ..good.clone() };
+        let ring = Keyring::default()
+            .updated(&directory(vec![bad.clone(), good]), LIFETIMES, UnixSeconds(1))
+            .unwrap();
+        assert!(ring.find(id, UnixSeconds(1)).is_ok());
+        assert!(Keyring::default().updated(&directory(vec![bad]), LIFETIMES, UnixSeconds(1)).is_err());
+        assert!(Keyring::default().updated(&directory(vec![]), LIFETIMES, UnixSeconds(1)).is_err());
+    }
+
+    #[test]
+    fn the_challenge_asks_for_the_newest_key_in_use_and_not_beyond_its_end() {
+        let ((_, old), (_, new)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(200)));
+        let ring = Keyring::default()
+            .updated(&directory(vec![old, new.clone()]), LIFETIMES, UnixSeconds(1))
+            .unwrap();
+        let offer = offer("proxy.example").unwrap();
+        let value = ring.challenge(&offer, UnixSeconds(150)).unwrap();
+        let read = Challenge::parse_all(value.as_bytes()).unwrap();
+        assert_eq!(read[0].token_key, Some(new.key_bytes().unwrap()));
+        assert_eq!(read[0].max_age, Some(50));
+        assert!(offer.is_answered_by(ChallengeDigest::of(&read[0].bytes)));
+    }
+
+    #[test]
+    fn the_challenge_is_not_kept_beyond_the_moment_at_which_a_known_key_takes_over() {
+        let ((_, old), (_, new)) = (entry(Some(0), Some(5000)), entry(Some(300), Some(9000)));
+        let ring = Keyring::default().updated(&directory(vec![old, new]), LIFETIMES, UnixSeconds(1)).unwrap();
+        let offer = offer("proxy.example").unwrap();
+        let max_age = |now| {
+            let value = ring.challenge(&offer, UnixSeconds(now)).unwrap();
+            Challenge::parse_all(value.as_bytes()).unwrap()[0].max_age
+        };
+        assert_eq!((max_age(100), max_age(299), max_age(300)), (Some(200), Some(1), Some(3600)));
+        assert_eq!(ring.next_change(UnixSeconds(100)), Some(UnixSeconds(300)));
+        assert_eq!(ring.next_change(UnixSeconds(300)), Some(UnixSeconds(5000)));
+        assert_eq!(ring.next_change(UnixSeconds(9000)), None);
+    }
+
+    #[test]
+    fn the_outlook_tells_keys_to_come_from_keys_that_have_retired() {
+        let ring =
+            |entries| Keyring::default().updated(&directory(entries), LIFETIMES, UnixSeconds(1)).unwrap();
+        let two = ring(vec![entry(Some(100), Some(200)).1, entry(Some(300), Some(400)).1]);
+        let outlook = |now| two.outlook(UnixSeconds(now));
+        assert_eq!(Keyring::default().outlook(UnixSeconds(1)), Outlook::None);
+        assert_eq!(outlook(99), Outlook::Upcoming { known: 2, first: UnixSeconds(100) });
+        assert_eq!(outlook(150), Outlook::Usable);
+        assert_eq!(outlook(250), Outlook::Upcoming { known: 2, first: UnixSeconds(300) });
+        assert_eq!(outlook(400), Outlook::Retired { known: 2, last: UnixSeconds(400) });
+    }
+
+    /// An issuer that rotated now, or went back to a copy: its key may be older than the one that it took back.
+    #[test]
+    fn a_key_that_was_taken_back_is_not_asked_for_however_new_it_is() {
+        let ((_, old), (_, new), (_, next)) =
+            (entry(Some(40), Some(5000)), entry(Some(100), Some(5000)), entry(Some(205), Some(5000)));
+        let update =
+            |ring: &Keyring, entries, now| ring.updated(&directory(entries), LIFETIMES, UnixSeconds(now));
+        let before = update(&Keyring::default(), vec![new.clone(), next.clone()], 150).unwrap();
+        let after = update(&before, vec![old.clone()], 200).unwrap();
+        let asked = |ring: &Keyring, now| {
+            let value = ring.challenge(&offer("proxy.example").unwrap(), UnixSeconds(now)).unwrap();
+            Challenge::parse_all(value.as_bytes()).unwrap().remove(0)
+        };
+        assert_eq!(asked(&before, 200).token_key, Some(new.key_bytes().unwrap()));
+        // Neither the one that was newer nor the one that would have come next.
+        for now in [200, 206] {
+            assert_eq!(asked(&after, now).token_key, Some(old.key_bytes().unwrap()), "at {now}");
+            assert_eq!(asked(&after, now).max_age, Some(3600));
+        }
+        let newest = after.view(UnixSeconds(206)).into_iter().filter(|key| key.phase == KeyPhase::Newest);
+        assert_eq!(newest.count(), 1);
+    }
+
+    fn offer(origin: &str) -> Result<Offer, ChallengeError> {
+        Offer::new(&ChallengeConfig {
+            issuer_name: "issuer.example".into(),
+            origin: origin.into(),
+            max_age: postern_config::Span::hours(1),
+            bare: false,
+        })
+    }
+
+    #[test]
+    fn another_list_of_names_is_another_challenge() {
+        let (one, two) = (offer("proxy.example").unwrap(), offer("proxy.example, second.example").unwrap());
+        assert!(!two.is_answered_by(one.digest));
+        let challenge = TokenChallenge::parse(&two.bytes).unwrap();
+        assert!(challenge.names_origin("proxy.example") && challenge.names_origin("second.example"));
+        assert!(offer("proxy.example,").is_err());
+    }
+}

@@ -1,0 +1,207 @@
+//! The issuer's keys, kept fresh: when the directory is asked, what is made of its answer, what the gate says of it.
+
+use crate::health::{Condition, Told, plural};
+use crate::keys::clock::{Clock, rough};
+use crate::keys::keyring::{Keyring, Lifetimes, Outlook};
+use crate::keys::saved::Saved;
+use crate::keys::source::{Answer, FetchError, Fetched, Source};
+use crate::observe::catalogue;
+use crate::observe::labels::KeyPhase;
+use crate::state::Core;
+use metrics::gauge;
+use postern_admin::live::Link;
+use postern_token::UnixSeconds;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, interval, sleep_until};
+
+mod schedule;
+use schedule::Schedule;
+
+/// How often the gate is set, gauges are, and the clock is looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// The same failure to fetch is logged again after this long.
+const REMINDER: Duration = Duration::from_secs(300);
+
+/// The issuer's keys of one gateway.
+pub(crate) struct Refresh {
+    core: Arc<Core>,
+    source: Source,
+    /// To the issuer, unless the keys come from a file.
+    issuer: Option<Link>,
+    lifetimes: Lifetimes,
+    saved: Option<Saved>,
+    told: Told,
+    schedule: Schedule,
+    clock: Clock,
+    /// Why the last fetch failed, and when the log said so.
+    failure: Option<(String, Instant)>,
+}
+
+impl Refresh {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        source: Source,
+        issuer: Option<Link>,
+        lifetimes: Lifetimes,
+        saved: Option<Saved>,
+        poll: Duration,
+        told: Told,
+    ) -> Self {
+        let schedule = Schedule::new(poll, source.is_polled());
+        Self {
+            core,
+            source,
+            issuer,
+            lifetimes,
+            saved,
+            told,
+            schedule,
+            clock: Clock::default(),
+            failure: None,
+        }
+    }
+
+    /// Goes on until it is dropped.
+    pub(crate) async fn run(mut self) {
+        let mut reloads = self.core.shutdown.reloads();
+        let (core, mut ticks) = (Arc::clone(&self.core), interval(TICK));
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {
+                    self.schedule.look_at_the_clock(Instant::now(), UnixSeconds::now());
+                    self.tell();
+                }
+                () = sleep_until(self.schedule.next()) => self.fetch().await,
+                () = core.unknown_key.notified(), if !self.schedule.is_soon() => self.schedule.soon(),
+                () = reloads.next() => self.schedule.now(),
+            }
+        }
+    }
+
+    /// Asks for the keys. On failure the known ones stay.
+    async fn fetch(&mut self) {
+        let (asked_at, asked) = (UnixSeconds::now(), Instant::now());
+        self.schedule.asked(asked);
+        let fetched = self.source.fetch().await;
+        let now = UnixSeconds::now();
+        match (&self.issuer, &fetched) {
+            (Some(issuer), Err(FetchError::Request { .. })) => issuer.lost(1),
+            (Some(issuer), _) => issuer.answered(asked.elapsed()),
+            (None, _) => {}
+        }
+        let max_age = fetched.as_ref().ok().and_then(|answer| answer.max_age);
+        match fetched
+            .map_err(|error| error.to_string())
+            .and_then(|answer| self.take_in(answer, asked_at, now))
+        {
+            Ok(()) => {
+                gauge!(catalogue::KEYS_FETCHED).set(now.0 as f64);
+                self.failure = None;
+                self.schedule.succeeded(
+                    Instant::now(),
+                    now,
+                    max_age,
+                    self.core.keyring.load().next_change(now),
+                );
+                if let Some(saved) = &mut self.saved {
+                    let keyring = self.core.keyring.load_full();
+                    saved.keep(&keyring).await;
+                }
+            }
+            Err(reason) => {
+                self.schedule.failed(Instant::now(), now, self.core.keyring.load().next_change(now));
+                self.failed(reason, now);
+            }
+        }
+        self.tell();
+    }
+
+    /// Makes keys of an answer.
+    fn take_in(&mut self, answer: Answer, asked: UnixSeconds, now: UnixSeconds) -> Result<(), String> {
+        if let Some(theirs) = answer.date {
+            self.clock.compare(theirs, asked, now);
+        }
+        let Some(Fetched { directory, etag }) = answer.fresh else { return Ok(()) };
+        let updated = self.core.keyring.load().updated(&directory, self.lifetimes, now);
+        let keyring = updated.map_err(|error| error.to_string())?;
+        self.core.keyring.store(Arc::new(keyring.without(&self.core.lost.lock())));
+        self.source.used(etag);
+        Ok(())
+    }
+
+    /// Says why, once for each cause and every few minutes.
+    fn failed(&mut self, reason: String, now: UnixSeconds) {
+        let known = self.failure.as_ref().filter(|(said, when)| *said == reason && when.elapsed() < REMINDER);
+        let when = known.map(|(_, when)| *when);
+        if when.is_none() {
+            let meaning = if self.core.keyring.load().is_usable(now) {
+                "the known keys stay in use until they retire"
+            } else {
+                "there is none in use, so every request is refused with 503 until this succeeds"
+            };
+            tracing::warn!(%reason, "the issuer's keys could not be refreshed; {meaning}. It is tried again");
+        }
+        self.failure = Some((reason, when.unwrap_or_else(Instant::now)));
+    }
+
+    /// Sets gate and gauges.
+    fn tell(&mut self) {
+        let (now, keyring) = (UnixSeconds::now(), self.core.keyring.load());
+        publish(&keyring, now);
+        let condition = self.condition(&keyring, now);
+        self.told.tell(condition);
+    }
+
+    fn condition(&self, keyring: &Keyring, now: UnixSeconds) -> Condition {
+        let clock = self.clock.differs();
+        let mut reasons = match keyring.outlook(now) {
+            Outlook::Usable => return clock.map_or(Condition::Ready, Condition::Degraded),
+            Outlook::None => match (self.core.lost.lock().len(), &self.failure) {
+                (0, Some(_)) => Vec::new(),
+                (0, None) => vec!["the issuer's directory lists no key that is in use now".to_owned()],
+                (lost, _) => vec![format!(
+                    "the store has lost records of {}, of every one that the issuer lists, and on_loss = \"rotate\" \
+                     retires them: every request is refused with 503; rotate the issuer's keys",
+                    plural(lost, "token key")
+                )],
+            },
+            Outlook::Upcoming { known, first } => {
+                let (first, known) = (rough(now.until(first).as_secs()), plural(known, "token key"));
+                let advice = self.unless_the_clock_explains(
+                    false,
+                    "if they should be in use now, check this machine's clock",
+                );
+                vec![format!("{known} of the issuer: none is in use yet, the first in {first}{advice}")]
+            }
+            Outlook::Retired { known, last } => {
+                let (last, known) = (rough(last.until(now).as_secs()), plural(known, "token key"));
+                let advice = self.unless_the_clock_explains(true, "the issuer has to publish a newer one");
+                vec![format!("{known} of the issuer: all have retired, the last {last} ago{advice}")]
+            }
+        };
+        reasons.extend(clock);
+        reasons.extend(self.failure.as_ref().map(|(reason, _)| reason.clone()));
+        Condition::NotReady(reasons.join("; "))
+    }
+
+    /// What to do where the keys' times are the cause, and nothing where the clock is: that has its own sentence.
+    fn unless_the_clock_explains(&self, ahead: bool, advice: &str) -> String {
+        let explains = self.clock.differs().is_some() && self.clock.is_ahead() == ahead;
+        if explains { String::new() } else { format!("; {advice}") }
+    }
+}
+
+/// Sets the gauges of the keys.
+fn publish(keyring: &Keyring, now: UnixSeconds) {
+    let keys = keyring.view(now);
+    for phase in KeyPhase::ALL {
+        let number = keys.iter().filter(|key| key.phase == *phase).count();
+        gauge!(catalogue::KEYS, KeyPhase::LABEL => phase.as_str()).set(number as f64);
+    }
+    let newest = keys.iter().find(|key| key.phase == KeyPhase::Newest);
+    let age = newest.and_then(|newest| newest.age).unwrap_or_default();
+    gauge!(catalogue::KEY_AGE).set(age.as_secs_f64());
+    let last = keys.iter().map(|key| key.retires).max().unwrap_or_default();
+    gauge!(catalogue::KEYS_RETIRE).set(last.0 as f64);
+}

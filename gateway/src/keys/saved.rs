@@ -1,0 +1,221 @@
+//! The issuer's keys on disk, so that a gateway can start while the issuer cannot be reached.
+//!
+//! What is kept are the keys with their windows as this gateway has them: also the window of a key without not-after,
+//! which counts from when it was first seen, and the shortened one of a key that is no longer listed. So a restart gives
+//! no key more time.
+
+use crate::health::plural;
+use crate::keys::keyring::Keyring;
+use postern_daemon::files;
+use postern_token::{DirectoryKey, TrustedKey, VerifyingKey, Window};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The file is a handful of keys: more than this is something else.
+const LARGEST: u64 = 1 << 20;
+const VERSION: u32 = 1;
+
+/// The file, and what it holds.
+pub(crate) struct Saved {
+    path: PathBuf,
+    /// The URL whose keys these are.
+    directory: String,
+    written: Vec<u8>,
+    /// That it cannot be written is said once.
+    complained: bool,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    version: u32,
+    directory: String,
+    keys: Vec<DirectoryKey>,
+}
+
+impl Saved {
+    pub(crate) fn new(path: PathBuf, directory: String) -> Self {
+        Self { path, directory, written: Vec::new(), complained: false }
+    }
+
+    /// The keys that were kept; none, and a line in the log, when they cannot be used. Blocks on the disk.
+    pub(crate) fn load(&mut self) -> Keyring {
+        match self.read() {
+            Ok(None) => Keyring::default(),
+            Ok(Some(keyring)) => {
+                let keys = plural(keyring.len(), "token key");
+                tracing::info!(path = %self.path.display(), "{keys} of the last run, in use until the issuer answers");
+                keyring
+            }
+            Err(reason) => {
+                tracing::warn!(
+                    path = %self.path.display(), %reason,
+                    "the saved keys of the issuer are not used: the gateway waits for the issuer's directory, and then \
+                     writes the file anew"
+                );
+                Keyring::default()
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<Option<Keyring>, String> {
+        let meta = match fs::metadata(&self.path) {
+            Ok(meta) => meta,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        // Who writes this file chooses whose tokens are taken.
+        if meta.mode() & 0o022 != 0 {
+            return Err(format!("others may write it (mode {:o}); chmod 600 it", meta.mode() & 0o7777));
+        }
+        if !meta.is_file() || meta.len() > LARGEST {
+            return Err("it is not a file of keys".to_owned());
+        }
+        let bytes = fs::read(&self.path).map_err(|error| error.to_string())?;
+        let document: Document =
+            serde_json::from_slice(&bytes).map_err(|error| format!("it is damaged: {error}"))?;
+        if document.version != VERSION {
+            return Err(format!("it has version {}, and this program writes {VERSION}", document.version));
+        }
+        if document.directory != self.directory {
+            // The operator's choice, and no fault: the issuer has moved, or is another one.
+            tracing::info!(
+                path = %self.path.display(),
+                "the saved keys are of another directory, {:?}: the gateway waits for its own", document.directory
+            );
+            return Ok(None);
+        }
+        let keys: Result<Vec<TrustedKey>, String> = document.keys.iter().map(trusted).collect();
+        let keyring = Keyring::of(keys.map_err(|reason| format!("it is damaged: {reason}"))?);
+        self.written = bytes;
+        Ok(Some(keyring))
+    }
+
+    /// Keeps these keys, unless the file has them already.
+    pub(crate) async fn keep(&mut self, keyring: &Keyring) {
+        let document = Document {
+            version: VERSION,
+            directory: self.directory.clone(),
+            keys: keyring.windows().map(|(key, window)| entry(key, window)).collect(),
+        };
+        // Strings and numbers only: there is nothing in it that JSON cannot say.
+        let bytes = serde_json::to_vec_pretty(&document).unwrap_or_default();
+        if bytes == self.written {
+            return;
+        }
+        let (path, copy) = (self.path.clone(), bytes.clone());
+        let written = tokio::task::spawn_blocking(move || write(&path, &copy)).await;
+        match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(()) => (self.written, self.complained) = (bytes, false),
+            Err(error) if !self.complained => {
+                self.complained = true;
+                tracing::warn!(
+                    path = %self.path.display(), %error,
+                    "the issuer's keys cannot be saved, so this gateway cannot start while the issuer is away: let it \
+                     write there, or set issuer.saved to another path"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    }
+    files::write_private(path, bytes)
+}
+
+fn entry(key: &VerifyingKey, window: Window) -> DirectoryKey {
+    DirectoryKey::type2(key.spki(), Some(window.not_before), Some(window.not_after))
+}
+
+fn trusted(entry: &DirectoryKey) -> Result<TrustedKey, String> {
+    let bytes = entry.key_bytes().map_err(|error| error.to_string())?;
+    let key = VerifyingKey::from_spki(&bytes).map_err(|error| error.to_string())?;
+    let window = Window {
+        not_before: entry.not_before.unwrap_or_default(),
+        not_after: entry.not_after.ok_or("a key has no end")?,
+    };
+    Ok(TrustedKey { key: Arc::new(key), window })
+}
+
+/// Where the keys of a gateway are kept that was not told where: beside the records of an embedded store.
+pub(crate) fn beside(store: &Path) -> PathBuf {
+    store.with_file_name("issuer-keys.json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::keyring::Lifetimes;
+    use postern_token::{Directory, KeyRefusal, SigningKey, UnixSeconds};
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    const URL: &str = "https://issuer.example/directory";
+    const LIFETIMES: Lifetimes =
+        Lifetimes { unsaid: Duration::from_secs(1000), removed: Duration::from_secs(10) };
+
+    fn listed(entries: Vec<DirectoryKey>) -> Directory {
+        Directory { issuer_request_uri: "/token-request".into(), token_keys: entries }
+    }
+
+    fn key() -> (postern_token::TokenKeyId, DirectoryKey) {
+        let key = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
+        (key.id(), DirectoryKey::type2(key.spki(), None, None))
+    }
+
+    async fn saved(path: &Path, keyring: &Keyring) {
+        Saved::new(path.to_owned(), URL.to_owned()).keep(keyring).await;
+    }
+
+    #[tokio::test]
+    async fn a_restart_gives_no_key_more_time() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("data/issuer-keys.json");
+        let ((old, old_entry), (new, new_entry)) = (key(), key());
+        let both = listed(vec![new_entry.clone(), old_entry]);
+        let ring = Keyring::default().updated(&both, LIFETIMES, UnixSeconds(100)).unwrap();
+        let ring = ring.updated(&listed(vec![new_entry.clone()]), LIFETIMES, UnixSeconds(200)).unwrap();
+        saved(&path, &ring).await;
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let again = Saved::new(path.clone(), URL.to_owned()).load();
+        assert!(again.find(old, UnixSeconds(209)).is_ok(), "no longer listed: the grace goes on");
+        assert_eq!(again.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
+        // First seen at 100, so it ends at 1100, however often the directory lists it again.
+        let later = again.updated(&listed(vec![new_entry]), LIFETIMES, UnixSeconds(1500)).unwrap();
+        assert_eq!(later.find(new, UnixSeconds(1500)).err(), Some(KeyRefusal::Retired));
+        saved(&path, &later).await;
+        let again = Saved::new(path, URL.to_owned()).load();
+        assert_eq!(
+            again.find(new, UnixSeconds(1500)).err(),
+            Some(KeyRefusal::Retired),
+            "retired keys stay so"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_damaged_foreign_or_open_to_others_is_left_out() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("issuer-keys.json");
+        let ring = Keyring::default().updated(&listed(vec![key().1]), LIFETIMES, UnixSeconds(1)).unwrap();
+        saved(&path, &ring).await;
+        let whole = fs::read(&path).unwrap();
+        let load = |url: &str| Saved::new(path.clone(), url.to_owned()).load().len();
+        assert_eq!((load(URL), load("https://other.example/")), (1, 0));
+        for cut in [0, 1, whole.len() / 2, whole.len() - 1] {
+            fs::write(&path, &whole[..cut]).unwrap();
+            assert_eq!(load(URL), 0, "cut after {cut} bytes");
+        }
+        fs::write(&path, &whole).unwrap();
+        assert_eq!(load(URL), 1);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o622)).unwrap();
+        assert_eq!(load(URL), 0);
+    }
+}

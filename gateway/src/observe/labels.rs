@@ -1,0 +1,161 @@
+//! The labels of the gateway's metrics, and every value they take.
+
+postern_telemetry::label! {
+    /// A stage of the double-spend check.
+    pub CheckStage = "stage" {
+        /// Waiting for a store connection.
+        PoolWait = "pool_wait",
+        /// Proving a pooled connection alive before it is used.
+        Health = "health",
+        /// The hint: has this token been seen?
+        Get = "get",
+        /// The signature.
+        Verify = "verify",
+        /// The verdict: the one atomic write.
+        Add = "add",
+        /// All of it.
+        Total = "total",
+    }
+}
+
+postern_telemetry::label! {
+    /// How the double-spend check ended.
+    pub CheckResult = "result" {
+        /// The token was good and is now spent.
+        Admitted = "admitted",
+        /// It was spent before.
+        Spent = "spent",
+        /// The signature was wrong.
+        Invalid = "invalid",
+        /// The store gave no answer that can be trusted.
+        Unknown = "unknown",
+        /// The client went away before there was a verdict.
+        Abandoned = "abandoned",
+    }
+}
+
+postern_telemetry::label! {
+    /// A command to the shared store.
+    pub StoreCommand = "command" {
+        /// The hint.
+        Get = "get",
+        /// The verdict.
+        Add = "add",
+    }
+}
+
+postern_telemetry::label! {
+    /// How a command to the shared store ended.
+    pub StoreEnded = "result" {
+        /// The record was written.
+        Stored = "stored",
+        /// It was there already.
+        NotStored = "not_stored",
+        /// It was read.
+        Hit = "hit",
+        /// It was not found.
+        Miss = "miss",
+        /// The store answered with an error.
+        ServerError = "server_error",
+        /// No reply in time.
+        TimedOut = "timed_out",
+        /// The connection broke, or what came was no reply.
+        Broken = "broken",
+        /// Not sent: no connection, a full queue, no free connection in time.
+        Refused = "refused",
+    }
+}
+
+postern_telemetry::label! {
+    /// How the gateway answered a request.
+    pub Outcome = "outcome" {
+        /// 200, a tunnel, or the answer of a plain `http://` request.
+        Opened = "opened",
+        /// 407: no `Proxy-Authorization`.
+        NoToken = "no_token",
+        /// 407: `Proxy-Authorization` with another scheme only.
+        OtherScheme = "other_scheme",
+        /// 407: the value is not a token.
+        MalformedToken = "malformed_token",
+        /// 407: a token for another challenge.
+        WrongChallenge = "wrong_challenge",
+        /// 407: a key that is unknown or retired.
+        UnknownKey = "unknown_key",
+        /// 407: the signature does not verify.
+        BadSignature = "bad_signature",
+        /// 407: spent before.
+        AlreadySpent = "already_spent",
+        /// 503: the store gave no answer that can be trusted.
+        StoreUnknown = "store_unknown",
+        /// 503: the store is known to be down, and the token was not read.
+        StoreDown = "store_down",
+        /// 503: no issuer key is known yet; the token was not read.
+        NoKeys = "no_keys",
+        /// 403: the target is not allowed.
+        PolicyRefused = "policy_refused",
+        /// 502: the target's name has no address.
+        DialUnresolved = "dial_unresolved",
+        /// 502: the target refused the connection.
+        DialRefused = "dial_refused",
+        /// 504: the target did not answer in time.
+        DialTimeout = "dial_timeout",
+        /// 502: the target's answer to a plain request broke.
+        UpstreamBroken = "upstream_broken",
+        /// 400: the request is malformed.
+        BadRequest = "bad_request",
+        /// 431: the header is too large.
+        HeaderTooLarge = "header_too_large",
+        /// 408: the header came too slowly.
+        HeaderTimeout = "header_timeout",
+        /// 503 or 429: too many connections or requests.
+        TooMany = "too_many",
+    }
+}
+
+postern_telemetry::label! {
+    /// Which way bytes went through a tunnel.
+    pub Direction = "direction" {
+        /// From the client to the target.
+        Up = "up",
+        /// From the target to the client.
+        Down = "down",
+    }
+}
+
+postern_telemetry::label! {
+    /// Why the store gave no verdict.
+    pub UnknownReason = "reason" {
+        /// It could not be reached, or reading or writing failed.
+        Unavailable = "unavailable",
+        /// No answer in time.
+        TimedOut = "timed_out",
+        /// No room for the record.
+        DiskFull = "disk_full",
+        /// A sync to disk failed earlier.
+        SyncFailed = "sync_failed",
+        /// A full queue, or no free connection in time.
+        Overloaded = "overloaded",
+        /// It answered with an error.
+        Rejected = "rejected",
+        /// What came is no reply.
+        Garbled = "garbled",
+        /// It is not proven that all addresses lead to one memory.
+        Unproven = "unproven",
+        /// Records of the token's key were lost.
+        RecordsLost = "records_lost",
+        /// The token's key has retired.
+        EpochRetired = "epoch_retired",
+    }
+}
+
+postern_telemetry::label! {
+    /// Where in its life a token key is.
+    pub KeyPhase = "phase" {
+        /// Published, and not in use yet.
+        Upcoming = "upcoming",
+        /// The newest in use: the one that challenges ask for.
+        Newest = "newest",
+        /// Older, and its tokens are still good.
+        Older = "older",
+    }
+}

@@ -1,0 +1,9 @@
+//! What an operator sees of the gateway: metrics, traces, the access log, the live page.
+
+pub mod catalogue;
+pub mod labels;
+pub(crate) mod page;
+pub(crate) mod recorder;
+pub mod spans;
+pub(crate) mod store_metrics;
+pub(crate) mod timeline;

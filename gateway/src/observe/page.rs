@@ -1,0 +1,148 @@
+//! The gateway's part of the live page: checks, store, keys, tunnels.
+//!
+//! Each section is made once a second on a thread of the page's own, from what is counted anyway.
+
+use crate::observe::catalogue::CHECK_BUCKETS;
+use crate::observe::labels::{CheckStage, Outcome};
+use crate::state::Core;
+use postern_admin::live::{Endings, Heat, Live, Rate, Section, Show, Stages, Table};
+use postern_spend::Backend;
+use postern_spend::memcached::{DoorHealth, Memcached};
+use postern_token::UnixSeconds;
+use serde_json::{Value, json};
+use std::sync::{Arc, Weak};
+
+/// Adds the gateway's sections. They do not keep the gateway alive.
+pub(crate) fn add(live: &Live, core: &Arc<Core>) {
+    live.add(while_alive(core, checks(core)));
+    live.add(while_alive(core, store()));
+    live.add(while_alive(core, keys));
+    live.add(while_alive(core, tunnels()));
+}
+
+fn while_alive<S>(core: &Arc<Core>, mut section: S) -> impl FnMut() -> Section + Send + use<S>
+where
+    S: FnMut(&Core) -> Section + Send,
+{
+    let core: Weak<Core> = Arc::downgrade(core);
+    move || match core.upgrade() {
+        Some(core) => section(&core),
+        None => Section::new("stopped", "A gateway that has stopped"),
+    }
+}
+
+/// Rate, percentiles, heat map, refusals.
+fn checks(core: &Core) -> impl FnMut(&Core) -> Section + Send + use<> {
+    let stages = CheckStage::ALL.iter().rev().map(|stage| (stage.as_str(), core.recorder.spread(*stage)));
+    let mut stages = Stages::over(stages);
+    let (mut refusals, mut admitted) = (Endings::default(), Rate::default());
+    move |core| {
+        let refused = Outcome::ALL.iter().filter(|outcome| **outcome != Outcome::Opened);
+        let refused = refused.map(|outcome| (outcome.as_str(), core.recorder.total(*outcome)));
+        let in_all: u64 = refused.clone().map(|(_, total)| total).sum();
+        let (table, rate) = refusals.tick("Refusals by reason", "Nothing was refused.", refused);
+        let opened = core.recorder.total(Outcome::Opened);
+        let mut section = Section::new("checks", "Double-spend checks")
+            .tile("Admitted", Show::Count, opened as f64)
+            .tile("Admitted a second", Show::Rate, admitted.tick(opened))
+            .tile("Refused", Show::Count, in_all as f64)
+            .tile("Refused a second", Show::Rate, rate);
+        section.latency = Some(stages.tick());
+        section.heat = Some(Heat {
+            label: "Check latency",
+            bounds: CHECK_BUCKETS,
+            column: stages.column(CheckStage::Total.as_str(), CHECK_BUCKETS),
+        });
+        section.tables.push(table);
+        section
+    }
+}
+
+/// Each address, or the size of what is embedded.
+fn store() -> impl FnMut(&Core) -> Section + Send {
+    let mut hits = Rate::default();
+    move |core| match &core.backend {
+        Backend::Embedded(store) => {
+            let records = store.stats().records as f64;
+            Section::new("store", "Store: embedded").tile("Records", Show::Count, records)
+        }
+        Backend::Memcached(memory) => shared(memory, &mut hits),
+    }
+}
+
+fn shared(memory: &Memcached, hits: &mut Rate) -> Section {
+    let (health, totals) = (memory.health(), memory.totals());
+    let columns = [
+        ("address", Show::Text),
+        ("state", Show::State),
+        ("connections", Show::Count),
+        ("outstanding", Show::Count),
+        ("occupancy", Show::Percent),
+        ("failed connects", Show::Count),
+    ];
+    let mut doors = Table::new("Addresses of the shared memory", "There is none.", &columns);
+    for door in &health.doors {
+        let occupancy = match door.capacity {
+            0 => Value::Null,
+            capacity => json!(door.outstanding as f64 / capacity as f64),
+        };
+        doors.row(vec![
+            json!(door.address.to_string()),
+            json!(state(door)),
+            json!(door.connections),
+            json!(door.outstanding),
+            occupancy,
+            json!(door.connect_failures),
+        ]);
+    }
+    let mut section = Section::new("store", "Store: shared")
+        .tile("Canaries lost", Show::Count, totals.canaries_lost as f64)
+        .tile("Token keys with lost records", Show::Count, health.lost.len() as f64)
+        .tile("Waits for a connection", Show::Count, totals.pool_waits as f64)
+        .tile("Replays from memory", Show::Rate, hits.tick(totals.cache_hits))
+        .tile("Keys in memory", Show::Count, health.remembered as f64);
+    section.tables.push(doors);
+    section
+}
+
+fn state(door: &DoorHealth) -> String {
+    match (door.foreign, door.failure) {
+        (true, _) => "bad: leads to another memory".to_owned(),
+        (false, Some(failure)) => format!("bad: {failure}"),
+        (false, None) => "ok".to_owned(),
+    }
+}
+
+/// What is in the issuer's directory, as this gateway has it.
+fn keys(core: &Core) -> Section {
+    let now = UnixSeconds::now();
+    let columns =
+        [("key", Show::Text), ("phase", Show::Text), ("in use for", Show::Age), ("retires in", Show::Age)];
+    let mut table = Table::new("Token keys", "None is known: nobody can be admitted.", &columns);
+    for key in core.keyring.load().view(now) {
+        let [a, b, c, d, ..] = key.id.0; // enough to find it in the directory
+        table.row(vec![
+            json!(format!("{a:02x}{b:02x}{c:02x}{d:02x}…")),
+            json!(key.phase.as_str()),
+            json!(key.age.map(|age| age.as_secs())),
+            json!(now.until(key.retires).as_secs()),
+        ]);
+    }
+    let mut section = Section::new("keys", "Keys");
+    section.tables.push(table);
+    section
+}
+
+fn tunnels() -> impl FnMut(&Core) -> Section + Send {
+    let (mut up, mut down) = (Rate::default(), Rate::default());
+    move |core| {
+        let (connections, open) = core.recorder.levels();
+        let meter = core.recorder.meter();
+        Section::new("tunnels", "Tunnels")
+            .tile("Open", Show::Count, open as f64)
+            .tile("Connections", Show::Count, connections as f64)
+            .tile("Limit", Show::Count, core.settings.limits.load().connections as f64)
+            .tile("Up", Show::BytesRate, up.tick(meter.up.total()))
+            .tile("Down", Show::BytesRate, down.tick(meter.down.total()))
+    }
+}

@@ -1,0 +1,92 @@
+//! A request as a trace: the times that were measured, as spans. Nothing in them says who, where or which token.
+
+use crate::observe::labels::Outcome;
+use crate::observe::spans;
+use crate::observe::store_metrics::result_of;
+use crate::observe::timeline::{Stage, Timeline};
+use crate::request::deny::Refusal;
+use postern_spend::memcached::Verb;
+use postern_spend::{Exchange, Journal};
+use postern_telemetry::traces::{Attribute, Span, Trace};
+use std::time::{Duration, Instant};
+
+/// Makes the spans of an answered request, and sends them.
+pub(super) fn send(
+    mut trace: Trace,
+    timeline: &Timeline,
+    refusal: Option<&Refusal>,
+    addresses: &[String],
+    slow: Duration,
+) {
+    let root = trace.root();
+    for stage in Stage::ALL {
+        let Some(times) = timeline.of(stage) else { continue };
+        let (name, kind, journal) = match stage {
+            Stage::Parse => (spans::PARSE, spans::Kind::Internal, None),
+            Stage::Check => (spans::CHECK, spans::Kind::Internal, Some(&timeline.asked)),
+            Stage::Verify => (spans::VERIFY, spans::Kind::Internal, None),
+            Stage::Spend => (spans::SPEND, spans::Kind::Internal, Some(&timeline.spent)),
+            Stage::Dial => (spans::DIAL, spans::Kind::Client, None),
+        };
+        let waited = journal.filter(|journal| !journal.pool.is_zero());
+        let attributes = waited.map(|journal| (spans::POOL_WAIT, micros(journal.pool))).into_iter().collect();
+        let span = trace.span(name, root, times, kind, attributes);
+        journal.into_iter().flat_map(Journal::exchanges).for_each(|exchange| {
+            command(&mut trace, span, exchange, addresses, slow);
+        });
+    }
+    let outcome = refusal.map_or(Outcome::Opened, Refusal::outcome);
+    let status = refusal.map_or(http::StatusCode::OK, Refusal::status);
+    let mut attributes: Vec<Attribute> = vec![
+        (spans::OUTCOME, outcome.as_str().into()),
+        (spans::KEPT, trace.reason().as_str().into()),
+        (spans::STATUS, i64::from(status.as_u16()).into()),
+    ];
+    if let Some(Refusal::StoreUnknown(unknown)) = refusal {
+        attributes.push((spans::UNKNOWN_REASON, unknown.reason().into()));
+    }
+    attributes.extend(timeline.judged.map(|(_, result)| (spans::RESULT, result.as_str().into())));
+    let error = matches!(outcome, Outcome::StoreUnknown | Outcome::NoKeys).then_some(outcome.as_str());
+    trace.end(spans::REQUEST, (timeline.began, Instant::now()), attributes, error);
+}
+
+/// A command to the shared store: where its time went, and what TCP knew when it was slow.
+fn command(trace: &mut Trace, parent: Span, exchange: &Exchange, addresses: &[String], slow: Duration) {
+    let (name, operation) = match exchange.verb {
+        Verb::Get => (spans::STORE_GET, "get"),
+        Verb::Add => (spans::STORE_ADD, "add"),
+    };
+    let mut attributes: Vec<Attribute> = vec![
+        (spans::DB_SYSTEM, "memcached".into()),
+        (spans::DB_OPERATION, operation.into()),
+        (spans::STORE_RESULT, result_of(exchange.ended).as_str().into()),
+    ];
+    if let Some(address) = exchange.door.and_then(|door| addresses.get(usize::from(door))) {
+        attributes.push((spans::SERVER, address.clone().into()));
+    }
+    if let Some(written) = exchange.written {
+        attributes.push((spans::STORE_QUEUED, micros(written.saturating_duration_since(exchange.began))));
+        if let Some(first_byte) = exchange.first_byte {
+            let wait = first_byte.saturating_duration_since(written);
+            attributes.push((spans::STORE_FIRST_BYTE, micros(wait)));
+        }
+    }
+    if let Some(stall) = exchange.stall(slow) {
+        attributes.push((spans::STORE_STALL, stall.as_str().into()));
+    }
+    if let Some(tcp) = &exchange.tcp {
+        attributes.extend([
+            (spans::TCP_RTT, micros(tcp.rtt)),
+            (spans::TCP_RTT_LEAST, micros(tcp.rtt_min)),
+            (spans::TCP_RTT_VARIATION, micros(tcp.rtt_var)),
+            (spans::TCP_RETRANSMITS, i64::from(tcp.retransmits).into()),
+            (spans::TCP_UNACKNOWLEDGED, i64::from(tcp.unacknowledged).into()),
+            (spans::TCP_LOST, i64::from(tcp.lost).into()),
+        ]);
+    }
+    trace.span(name, parent, (exchange.began, exchange.finished), spans::Kind::Client, attributes);
+}
+
+fn micros(time: Duration) -> postern_telemetry::traces::Value {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX).into()
+}

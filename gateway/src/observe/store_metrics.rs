@@ -1,0 +1,105 @@
+//! What a shared store has counted, published under the names of the registry.
+
+use crate::observe::catalogue;
+use crate::observe::labels::{StoreCommand, StoreEnded};
+use metrics::{Counter, Gauge, counter, gauge};
+use postern_spend::Backend;
+use postern_spend::memcached::{DoorHealth, Ended, Health, Totals, Verb};
+use postern_telemetry::catalogue::ADDRESS;
+
+/// Handles, made once; none when the store is not shared.
+pub(crate) struct StoreMetrics(Option<Handles>);
+
+struct Handles {
+    commands: Vec<(Verb, Ended, Counter)>,
+    doors: Vec<DoorHandles>,
+    pool_waits: Counter,
+    cache_hits: Counter,
+    cache_keys: Gauge,
+    canaries_lost: Counter,
+    keys_lost: Gauge,
+}
+
+/// Of one address.
+struct DoorHandles {
+    connections: Gauge,
+    outstanding: Gauge,
+    capacity: Gauge,
+    /// Failed attempts to connect that were seen already.
+    failures: u64,
+}
+
+impl DoorHandles {
+    fn new(address: String) -> Self {
+        let labels = [(ADDRESS.name, address)];
+        Self {
+            connections: gauge!(catalogue::STORE_CONNECTIONS, &labels),
+            outstanding: gauge!(catalogue::STORE_OUTSTANDING, &labels),
+            capacity: gauge!(catalogue::STORE_CAPACITY, &labels),
+            failures: 0,
+        }
+    }
+}
+
+impl StoreMetrics {
+    pub(crate) fn new(backend: &Backend) -> Self {
+        let Backend::Memcached(memory) = backend else { return Self(None) };
+        let commands = Verb::ALL.iter().flat_map(|verb| Ended::ALL.map(|ended| (*verb, ended)));
+        let commands = commands.filter(|(verb, ended)| ended.can_follow(*verb));
+        let doors = memory.health().doors.into_iter().map(|door| DoorHandles::new(door.address.to_string()));
+        Self(Some(Handles {
+            commands: commands.map(|(verb, ended)| (verb, ended, command(verb, ended))).collect(),
+            doors: doors.collect(),
+            pool_waits: counter!(catalogue::STORE_POOL_WAITS),
+            cache_hits: counter!(catalogue::STORE_CACHE_HITS),
+            cache_keys: gauge!(catalogue::STORE_CACHE_KEYS),
+            canaries_lost: counter!(catalogue::STORE_CANARIES_LOST),
+            keys_lost: gauge!(catalogue::STORE_KEYS_LOST),
+        }))
+    }
+
+    /// Publishes what was counted. Returns for each address, by its place, the attempts to connect that have failed since
+    /// the last time.
+    pub(crate) fn publish(&mut self, totals: &Totals, health: &Health) -> Vec<(usize, u64)> {
+        let Some(handles) = &mut self.0 else { return Vec::new() };
+        for (verb, ended, counter) in &handles.commands {
+            counter.absolute(totals.commands(*verb, *ended));
+        }
+        handles.pool_waits.absolute(totals.pool_waits);
+        handles.cache_hits.absolute(totals.cache_hits);
+        handles.cache_keys.set(health.remembered as f64);
+        handles.canaries_lost.absolute(totals.canaries_lost);
+        handles.keys_lost.set(health.lost.len() as f64);
+        let publish = |(handles, door): (&mut DoorHandles, &DoorHealth)| {
+            handles.connections.set(door.connections as f64);
+            handles.outstanding.set(door.outstanding as f64);
+            handles.capacity.set(door.capacity as f64);
+            let before = std::mem::replace(&mut handles.failures, door.connect_failures);
+            door.connect_failures - before
+        };
+        handles.doors.iter_mut().zip(&health.doors).map(publish).enumerate().collect()
+    }
+}
+
+fn command(verb: Verb, ended: Ended) -> Counter {
+    let command = match verb {
+        Verb::Get => StoreCommand::Get,
+        Verb::Add => StoreCommand::Add,
+    };
+    let labels = [(StoreCommand::LABEL, command.as_str()), (StoreEnded::LABEL, result_of(ended).as_str())];
+    counter!(catalogue::STORE_COMMANDS, &labels)
+}
+
+/// The label of a command's end.
+pub(crate) fn result_of(ended: Ended) -> StoreEnded {
+    match ended {
+        Ended::Stored => StoreEnded::Stored,
+        Ended::NotStored => StoreEnded::NotStored,
+        Ended::Hit => StoreEnded::Hit,
+        Ended::Miss => StoreEnded::Miss,
+        Ended::ServerError => StoreEnded::ServerError,
+        Ended::TimedOut => StoreEnded::TimedOut,
+        Ended::Broken => StoreEnded::Broken,
+        Ended::Refused => StoreEnded::Refused,
+    }
+}

@@ -1,0 +1,213 @@
+//! Every refusal and its answer: the one place that chooses status codes.
+//!
+//! A refusal is a value that travels up from the stage that found it. What the client reads (status, Proxy-Status of
+//! RFC 9209, a body that says what to do) is chosen here; what the operator reads is the outcome counter.
+
+use crate::config::Lever;
+use crate::observe::labels::Outcome;
+use crate::request::egress::PolicyRefusal;
+use crate::request::target::TargetError;
+use http::StatusCode;
+use postern_spend::Unknown;
+use postern_token::header::AuthorizationError;
+use postern_token::{KeyRefusal, TokenType};
+
+/// Why a request is not let through.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refusal {
+    /// No `Proxy-Authorization` field.
+    NoToken,
+    /// Only credentials of other schemes.
+    OtherScheme,
+    /// Our scheme, but not a token.
+    MalformedToken(AuthorizationError),
+    /// A token of a type that is not accepted here.
+    TokenType(TokenType),
+    /// A token for another challenge.
+    WrongChallenge,
+    /// A token of a key that is not ours now.
+    Key(KeyRefusal),
+    /// The signature is wrong.
+    BadSignature,
+    /// The token was spent before.
+    AlreadySpent,
+    /// The store gave no verdict.
+    StoreUnknown(Unknown),
+    /// The store is known to give no verdicts: the request was refused before its token was read.
+    StoreDown(Unknown),
+    /// No issuer key is known yet, so no token can be checked.
+    NoKeys,
+    /// The target is not allowed.
+    Policy(PolicyRefusal),
+    /// The target's name has no address.
+    Unresolved,
+    /// Resolving the target's name took too long, or the resolver failed.
+    ResolveTimeout,
+    /// The target refused the connection.
+    ConnectionRefused,
+    /// The target cannot be reached.
+    Unreachable,
+    /// The target did not answer in time.
+    DialTimeout,
+    /// The target's answer to a plain `http://` request broke.
+    UpstreamBroken,
+    /// The target's answer to a plain `http://` request did not begin in time.
+    UpstreamTimeout,
+    /// The target cannot be read.
+    Target(TargetError),
+    /// More than one `Proxy-Authorization` field with our scheme.
+    SeveralAuthorizations,
+    /// More than one `Host` field.
+    SeveralHosts,
+    /// A CONNECT that announces a body.
+    ConnectBody,
+    /// Neither CONNECT nor an absolute `http://` URL.
+    NotProxied,
+    /// An absolute URL with another scheme than http.
+    Scheme,
+    /// Not HTTP/1.
+    Malformed,
+    /// The header is too large.
+    HeaderTooLarge,
+    /// The header took too long.
+    HeaderTimeout,
+    /// Too many connections.
+    TooMany,
+}
+
+/// What a client is told.
+pub(crate) struct Verdict {
+    pub(crate) status: StatusCode,
+    /// The error type of RFC 9209, section 2.3.
+    pub(crate) error: &'static str,
+    /// What was wrong; also the `details` of Proxy-Status.
+    pub(crate) details: String,
+    /// What to do next.
+    pub(crate) advice: &'static str,
+}
+
+impl Refusal {
+    /// The answer to this refusal.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let (status, _, error, advice) = self.row();
+        Verdict { status, error, details: self.details(), advice }
+    }
+
+    /// The status of the answer.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.row().0
+    }
+
+    /// How the refusal is counted.
+    pub(crate) fn outcome(&self) -> Outcome {
+        self.row().1
+    }
+
+    /// The table.
+    fn row(&self) -> (StatusCode, Outcome, &'static str, &'static str) {
+        use Outcome as O;
+        use StatusCode as S;
+        const DENIED: &str = "http_request_denied";
+        const MALFORMED: &str = "http_request_error";
+        const PRESENT: &str = "Get a token for the challenge in Proxy-Authenticate from its issuer and send it as \
+                               Proxy-Authorization: PrivateToken token=\"...\".";
+        const FRESH: &str =
+            "Get a fresh token for the challenge in Proxy-Authenticate; this one will never be accepted.";
+        const RETRY: &str = "Try again later with a fresh token: this one may have been spent.";
+        const UNREAD: &str = "Try again later. No token was read, so none is lost.";
+        const TARGET: &str = "Check the target, or try again with a fresh token: this attempt has spent one.";
+        const REQUEST: &str = "Send CONNECT host:port HTTP/1.1, or a request with an absolute http:// URL.";
+        match self {
+            Self::NoToken => (S::PROXY_AUTHENTICATION_REQUIRED, O::NoToken, DENIED, PRESENT),
+            Self::OtherScheme => (S::PROXY_AUTHENTICATION_REQUIRED, O::OtherScheme, DENIED, PRESENT),
+            Self::MalformedToken(_) => (S::PROXY_AUTHENTICATION_REQUIRED, O::MalformedToken, DENIED, PRESENT),
+            Self::TokenType(_) => (S::PROXY_AUTHENTICATION_REQUIRED, O::MalformedToken, DENIED, FRESH),
+            Self::WrongChallenge => (S::PROXY_AUTHENTICATION_REQUIRED, O::WrongChallenge, DENIED, FRESH),
+            Self::Key(_) => (S::PROXY_AUTHENTICATION_REQUIRED, O::UnknownKey, DENIED, FRESH),
+            Self::BadSignature => (S::PROXY_AUTHENTICATION_REQUIRED, O::BadSignature, DENIED, FRESH),
+            Self::AlreadySpent => (S::PROXY_AUTHENTICATION_REQUIRED, O::AlreadySpent, DENIED, FRESH),
+            // The epoch's end is the token's fault, not the store's: a new token helps, waiting does not.
+            Self::StoreUnknown(Unknown::EpochRetired) => {
+                (S::PROXY_AUTHENTICATION_REQUIRED, O::UnknownKey, DENIED, FRESH)
+            }
+            Self::StoreUnknown(_) => (S::SERVICE_UNAVAILABLE, O::StoreUnknown, "proxy_internal_error", RETRY),
+            Self::StoreDown(_) => (S::SERVICE_UNAVAILABLE, O::StoreDown, "proxy_internal_error", UNREAD),
+            Self::NoKeys => (S::SERVICE_UNAVAILABLE, O::NoKeys, "proxy_internal_error", UNREAD),
+            Self::Policy(PolicyRefusal::Port(lever)) => {
+                (S::FORBIDDEN, O::PolicyRefused, DENIED, more(*lever))
+            }
+            Self::Policy(PolicyRefusal::Address(lever)) => {
+                (S::FORBIDDEN, O::PolicyRefused, "destination_ip_prohibited", more(*lever))
+            }
+            Self::Unresolved => (S::BAD_GATEWAY, O::DialUnresolved, "dns_error", TARGET),
+            Self::ResolveTimeout => (S::GATEWAY_TIMEOUT, O::DialTimeout, "dns_timeout", TARGET),
+            Self::ConnectionRefused => (S::BAD_GATEWAY, O::DialRefused, "connection_refused", TARGET),
+            Self::Unreachable => (S::BAD_GATEWAY, O::DialRefused, "destination_ip_unroutable", TARGET),
+            Self::DialTimeout => (S::GATEWAY_TIMEOUT, O::DialTimeout, "connection_timeout", TARGET),
+            Self::UpstreamBroken => (S::BAD_GATEWAY, O::UpstreamBroken, "http_protocol_error", TARGET),
+            Self::UpstreamTimeout => (S::GATEWAY_TIMEOUT, O::UpstreamBroken, "http_response_timeout", TARGET),
+            Self::Target(_) | Self::SeveralAuthorizations | Self::SeveralHosts | Self::ConnectBody => {
+                (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST)
+            }
+            Self::NotProxied | Self::Scheme | Self::Malformed => {
+                (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST)
+            }
+            Self::HeaderTooLarge => (
+                S::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                O::HeaderTooLarge,
+                MALFORMED,
+                "Send fewer or shorter header fields.",
+            ),
+            Self::HeaderTimeout => {
+                (S::REQUEST_TIMEOUT, O::HeaderTimeout, MALFORMED, "Send the whole header at once.")
+            }
+            Self::TooMany => {
+                (S::SERVICE_UNAVAILABLE, O::TooMany, DENIED, "Try again later; no token was spent.")
+            }
+        }
+    }
+
+    /// What was wrong, without a byte of the request in it.
+    fn details(&self) -> String {
+        match self {
+            Self::NoToken => "no token was presented".into(),
+            Self::OtherScheme => "Proxy-Authorization has no PrivateToken credentials".into(),
+            Self::MalformedToken(error) => error.to_string(),
+            Self::TokenType(found) => format!("tokens of type {found} are not accepted here, only type 2"),
+            Self::WrongChallenge => "the token was issued for another challenge".into(),
+            Self::Key(refusal) => refusal.to_string(),
+            Self::BadSignature => "the token's signature is not valid".into(),
+            Self::AlreadySpent => "token already spent".into(),
+            Self::StoreUnknown(unknown) | Self::StoreDown(unknown) => unknown.to_string(),
+            Self::NoKeys => "no issuer key is known yet".into(),
+            Self::Policy(refusal) => refusal.to_string(),
+            Self::Unresolved => "the target's name has no address".into(),
+            Self::ResolveTimeout => "the target's name could not be resolved in time".into(),
+            Self::ConnectionRefused => "the target refused the connection".into(),
+            Self::Unreachable => "the target cannot be reached".into(),
+            Self::DialTimeout => "the target did not answer in time".into(),
+            Self::UpstreamBroken => "the target's answer was not valid HTTP or broke off".into(),
+            Self::UpstreamTimeout => "the target did not answer the request in time".into(),
+            Self::Target(error) => error.to_string(),
+            Self::SeveralAuthorizations => "more than one Proxy-Authorization field presents a token".into(),
+            Self::SeveralHosts => "more than one Host field".into(),
+            Self::ConnectBody => "a CONNECT request has no body".into(),
+            Self::NotProxied => "this is a forward proxy, not a web server".into(),
+            Self::Scheme => "only http:// URLs are forwarded; use CONNECT for anything else".into(),
+            Self::Malformed => "the request is not valid HTTP/1.1".into(),
+            Self::HeaderTooLarge => "the request's header is too large".into(),
+            Self::HeaderTimeout => "the request's header did not arrive in time".into(),
+            Self::TooMany => "too many connections are open".into(),
+        }
+    }
+}
+
+/// How more targets are allowed.
+fn more(lever: Lever) -> &'static str {
+    match lever {
+        Lever::Operator => {
+            "The gateway's operator decides which targets it reaches, by [egress] in its configuration."
+        }
+        Lever::OpenEgress => "To reach any address and port, start it again as: postern up --open-egress",
+    }
+}

@@ -1,0 +1,210 @@
+//! Where tunnels may go. The one place that decides it, for literal addresses before a token is spent and for every
+//! resolved address before it is dialled: a name that resolves to a private address is caught here, whatever it
+//! resolved to a moment ago.
+
+use crate::config::{Egress, Lever, Ports};
+use crate::request::target::{Host, Target};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The egress policy of a gateway.
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    private: bool,
+    ports: Ports,
+    deny: Vec<IpNet>,
+    lever: Lever,
+}
+
+/// Why a target is not allowed, and who could allow it. The sentences are shown to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PolicyRefusal {
+    #[error("this gateway does not open tunnels to this port")]
+    Port(Lever),
+    #[error("this gateway does not open tunnels to private, local or otherwise special addresses")]
+    Address(Lever),
+}
+
+impl Policy {
+    pub(crate) fn new(egress: &Egress) -> Self {
+        Self {
+            private: egress.private,
+            ports: egress.ports.clone(),
+            deny: egress.deny.clone(),
+            lever: egress.lever,
+        }
+    }
+
+    /// What can be told before a token is spent: the port, and an address given as such.
+    pub(crate) fn check_target(&self, target: &Target) -> Result<(), PolicyRefusal> {
+        if !self.ports.allow(target.port) {
+            return Err(PolicyRefusal::Port(self.lever));
+        }
+        match target.host {
+            Host::Address(address) => self.check_address(address),
+            Host::Name(_) => Ok(()),
+        }
+    }
+
+    /// The address that is about to be dialled.
+    pub(crate) fn check_address(&self, address: IpAddr) -> Result<(), PolicyRefusal> {
+        let address = address.to_canonical(); // ::ffff:127.0.0.1 is 127.0.0.1
+        let denied = self.deny.iter().any(|net| net.contains(&address));
+        if denied || (!self.private && is_special(address)) {
+            Err(PolicyRefusal::Address(self.lever))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Whether an address is not one of the public Internet's unicast addresses (RFC 6890 and IANA's special-purpose
+/// registries), or is a cloud's metadata service. An IPv6 address that carries an IPv4 address is judged by it.
+fn is_special(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => SPECIAL_V4.iter().any(|net| net.contains(&address)),
+        IpAddr::V6(address) => {
+            SPECIAL_V6.iter().any(|net| net.contains(&address))
+                || embedded_v4(address).is_some_and(|inner| is_special(inner.into()))
+        }
+    }
+}
+
+const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> Ipv4Net {
+    Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix)
+}
+
+const fn v6(a: u16, b: u16, c: u16, d: u16, prefix: u8) -> Ipv6Net {
+    Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0), prefix)
+}
+
+const SPECIAL_V4: &[Ipv4Net] = &[
+    v4(0, 0, 0, 0, 8),        // this network
+    v4(10, 0, 0, 0, 8),       // private
+    v4(100, 64, 0, 0, 10),    // carrier-grade NAT; Alibaba's metadata service
+    v4(127, 0, 0, 0, 8),      // loopback
+    v4(168, 63, 129, 16, 32), // Azure's host and metadata service
+    v4(169, 254, 0, 0, 16),   // link-local; the metadata service of most clouds
+    v4(172, 16, 0, 0, 12),    // private
+    v4(192, 0, 0, 0, 24),     // protocol assignments; Oracle's metadata service
+    v4(192, 0, 2, 0, 24),     // documentation
+    v4(192, 88, 99, 0, 24),   // 6to4 relays, deprecated
+    v4(192, 168, 0, 0, 16),   // private
+    v4(198, 18, 0, 0, 15),    // benchmarking
+    v4(198, 51, 100, 0, 24),  // documentation
+    v4(203, 0, 113, 0, 24),   // documentation
+    v4(224, 0, 0, 0, 4),      // multicast
+    v4(240, 0, 0, 0, 4),      // reserved, broadcast
+];
+
+const SPECIAL_V6: &[Ipv6Net] = &[
+    v6(0, 0, 0, 0, 96),          // unspecified, loopback, IPv4-compatible
+    v6(0x64, 0xff9b, 1, 0, 48),  // local-use translation
+    v6(0x100, 0, 0, 0, 64),      // discard
+    v6(0x2001, 0, 0, 0, 23),     // protocol assignments, Teredo among them
+    v6(0x2001, 0xdb8, 0, 0, 32), // documentation
+    v6(0x3fff, 0, 0, 0, 20),     // documentation
+    v6(0x5f00, 0, 0, 0, 16),     // segment routing
+    v6(0xfc00, 0, 0, 0, 7),      // unique local; AWS's metadata service
+    v6(0xfe80, 0, 0, 0, 10),     // link-local
+    v6(0xfec0, 0, 0, 0, 10),     // site-local, deprecated
+    v6(0xff00, 0, 0, 0, 8),      // multicast
+];
+
+/// The IPv4 address inside a NAT64 (RFC 6052) or 6to4 (RFC 3056) address.
+fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let octets = address.octets();
+    let at = |offset: usize| {
+        Ipv4Addr::new(octets[offset], octets[offset + 1], octets[offset + 2], octets[offset + 3])
+    };
+    if v6(0x64, 0xff9b, 0, 0, 96).contains(&address) {
+        return Some(at(12));
+    }
+    v6(0x2002, 0, 0, 0, 16).contains(&address).then(|| at(2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strict() -> Policy {
+        Policy::new(&Egress::default())
+    }
+
+    #[test]
+    fn special_addresses_are_refused() {
+        for address in [
+            "0.0.0.0",
+            "10.1.2.3",
+            "100.64.0.1",
+            "100.100.100.200",
+            "127.0.0.1",
+            "127.255.255.254",
+            "168.63.129.16",
+            "169.254.169.254",
+            "172.31.255.255",
+            "192.168.1.1",
+            "192.0.0.192",
+            "198.19.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::7f00:1",
+            "64:ff9b::7f00:1",
+            "64:ff9b:1::1",
+            "2002:a00:1::",
+            "2001::1",
+            "2001:db8::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "fe80::1",
+            "ff02::1",
+        ] {
+            assert_eq!(
+                strict().check_address(address.parse().unwrap()),
+                Err(PolicyRefusal::Address(Lever::Operator)),
+                "{address}"
+            );
+        }
+    }
+
+    #[test]
+    fn public_addresses_are_allowed() {
+        for address in [
+            "1.1.1.1",
+            "9.255.255.255",
+            "11.0.0.0",
+            "172.15.0.1",
+            "172.32.0.1",
+            "192.167.1.1",
+            "223.255.255.255",
+            "2606:4700::1111",
+            "2a00::1",
+            "64:ff9b::101:101",
+            "2002:101:101::",
+        ] {
+            assert_eq!(strict().check_address(address.parse().unwrap()), Ok(()), "{address}");
+        }
+    }
+
+    #[test]
+    fn ports_and_networks_follow_the_configuration() {
+        let target = |text: &str| Target::parse(text, None).unwrap();
+        assert_eq!(
+            strict().check_target(&target("example.com:22")),
+            Err(PolicyRefusal::Port(Lever::Operator))
+        );
+        assert_eq!(strict().check_target(&target("example.com:443")), Ok(()));
+        assert_eq!(
+            strict().check_target(&target("127.0.0.1:443")),
+            Err(PolicyRefusal::Address(Lever::Operator))
+        );
+        let deny = vec!["1.1.1.0/24".parse().unwrap()];
+        let open = Policy::new(&Egress { private: true, ports: Ports::Any, deny, ..Egress::default() });
+        assert_eq!(open.check_target(&target("127.0.0.1:22")), Ok(()));
+        assert_eq!(open.check_target(&target("1.1.1.1:443")), Err(PolicyRefusal::Address(Lever::Operator)));
+    }
+}

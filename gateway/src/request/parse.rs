@@ -1,0 +1,122 @@
+//! The first stage: from a request to a token and a target, or a refusal. Nothing is looked up and no cryptography is
+//! done; everything that can be refused without spending a token is refused here.
+
+use crate::keys::keyring::{Keyring, Offer, epoch};
+use crate::request::deny::Refusal;
+use crate::request::egress::Policy;
+use crate::request::target::{Target, TargetError};
+use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, TRANSFER_ENCODING};
+use http::uri::Scheme;
+use http::{HeaderMap, Method, request};
+use postern_spend::{Epoch, Unknown};
+use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
+use postern_token::{SpentKey, Token, TokenType, UnixSeconds, VerifyingKey};
+use std::sync::Arc;
+
+/// A request that presents a token of ours for a target that may be reached. The signature has not been looked at.
+pub(crate) struct Presented {
+    token: Token,
+    key: Arc<VerifyingKey>,
+    spent_key: SpentKey,
+    epoch: Epoch,
+    target: Target,
+}
+
+impl Presented {
+    /// Reads a request's head. While nothing can be admitted (no key, or no store by `serving`), its token is not read: what
+    /// was not looked at is not lost to the client.
+    pub(crate) fn parse(
+        head: &request::Parts,
+        policy: &Policy,
+        offer: &Offer,
+        keyring: &Keyring,
+        serving: impl FnOnce() -> Result<(), Unknown>,
+        now: UnixSeconds,
+    ) -> Result<Self, Refusal> {
+        let target = target(head)?;
+        policy.check_target(&target).map_err(Refusal::Policy)?;
+        if !keyring.is_usable(now) {
+            return Err(Refusal::NoKeys);
+        }
+        serving().map_err(Refusal::StoreDown)?;
+        let token = token(&head.headers)?;
+        if token.token_type() != TokenType::BlindRsa2048 {
+            return Err(Refusal::TokenType(token.token_type()));
+        }
+        if !offer.is_answered_by(token.challenge_digest()) {
+            return Err(Refusal::WrongChallenge);
+        }
+        let trusted = keyring.find(token.token_key_id(), now).map_err(Refusal::Key)?;
+        let (key, epoch) = (Arc::clone(&trusted.key), epoch(trusted));
+        Ok(Self { spent_key: token.spent_key(), token, key, epoch, target })
+    }
+
+    pub(crate) fn token(&self) -> &Token {
+        &self.token
+    }
+
+    pub(crate) fn key(&self) -> &VerifyingKey {
+        &self.key
+    }
+
+    pub(crate) fn spent_key(&self) -> &SpentKey {
+        &self.spent_key
+    }
+
+    pub(crate) fn epoch(&self) -> &Epoch {
+        &self.epoch
+    }
+
+    pub(crate) fn into_target(self) -> Target {
+        self.target
+    }
+}
+
+/// Where the request wants to go: the authority form of CONNECT (RFC 9112, section 3.2.3) or the absolute form of any
+/// other method (section 3.2.2).
+fn target(head: &request::Parts) -> Result<Target, Refusal> {
+    if head.headers.get_all(HOST).iter().nth(1).is_some() {
+        return Err(Refusal::SeveralHosts);
+    }
+    let authority = head.uri.authority().ok_or(Refusal::NotProxied)?.as_str();
+    if head.method == Method::CONNECT {
+        if head.uri.scheme().is_some() {
+            return Err(Refusal::Target(TargetError::Port));
+        }
+        if announces_body(&head.headers) {
+            return Err(Refusal::ConnectBody);
+        }
+        return Target::parse(authority, None).map_err(Refusal::Target);
+    }
+    match head.uri.scheme() {
+        Some(scheme) if *scheme == Scheme::HTTP => {
+            Target::parse(authority, Some(80)).map_err(Refusal::Target)
+        }
+        _ => Err(Refusal::Scheme),
+    }
+}
+
+/// Bytes after a CONNECT's header belong to the tunnel, so a length that claims them for a body is refused: two
+/// readers of one connection must not disagree about where a request ends.
+fn announces_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
+}
+
+/// The one token that the request presents.
+fn token(headers: &HeaderMap) -> Result<Token, Refusal> {
+    let mut found = Err(Refusal::NoToken);
+    for value in headers.get_all(PROXY_AUTHORIZATION) {
+        found = match (parse_authorization(value.as_bytes()), found) {
+            (Ok(Presentation::OtherScheme), Err(Refusal::NoToken)) => Err(Refusal::OtherScheme),
+            (Ok(Presentation::OtherScheme), found) => found,
+            (Ok(Presentation::Token(_)), Ok(_)) => return Err(Refusal::SeveralAuthorizations),
+            (Ok(Presentation::Token(token)), _) => Ok(token),
+            (Err(error), _) => return Err(malformed(error)),
+        };
+    }
+    found
+}
+
+fn malformed(error: AuthorizationError) -> Refusal {
+    Refusal::MalformedToken(error)
+}

@@ -1,0 +1,36 @@
+//! The fourth stage: the token is spent, exactly once. The store's verdict is the only admission there is.
+
+use crate::request::deny::Refusal;
+use crate::request::target::Target;
+use crate::request::verify::Verified;
+use postern_spend::{Journal, Spend, Store};
+use postern_token::UnixSeconds;
+
+/// The right to one tunnel to one target: a token that this very request spent. Only this file makes one, and a tunnel
+/// cannot be opened without it.
+pub(crate) struct Spent {
+    target: Target,
+}
+
+impl Spent {
+    /// Spends the token. When this future is dropped, the token may be spent and nobody was admitted: the client lost
+    /// it, which is the cheaper mistake.
+    pub(crate) async fn spend(
+        verified: Verified,
+        store: &Store,
+        now: UnixSeconds,
+        journal: &mut Journal,
+    ) -> Result<Self, Refusal> {
+        let presented = verified.presented();
+        match store.spend_with(presented.spent_key(), presented.epoch(), now, journal).await {
+            Ok(Spend::Admitted) => Ok(Self { target: verified.into_presented().into_target() }),
+            Ok(Spend::AlreadySpent) => Err(Refusal::AlreadySpent),
+            Err(unknown) => Err(Refusal::StoreUnknown(unknown)),
+        }
+    }
+
+    /// Where the tunnel goes.
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+}

@@ -1,0 +1,51 @@
+//! The last stage: bytes both ways until both sides are done, or nothing moves for too long (the connection's
+//! task ends it when the drain's deadline comes). It takes a [`Dialled`], which takes a spent token: there is no other way to open a tunnel.
+
+use crate::observe::recorder::{Account, Recorder};
+use crate::request::dial::Dialled;
+use bytes::Bytes;
+use postern_proxy::relay::{Relay, Relayed};
+use postern_proxy::reset::Reset;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Runs the tunnel to its end. `early` are the client's bytes that came with its request.
+pub(crate) async fn run<C>(
+    client: C,
+    (dialled, account): (Dialled, Account),
+    early: Bytes,
+    idle: Duration,
+    recorder: &Recorder,
+) where
+    C: AsyncRead + AsyncWrite + Reset + Unpin,
+{
+    let _open = recorder.tunnel_opened();
+    let relay = Relay::new(client, dialled.stream, &early, Some(idle)).metered(recorder.meter());
+    drop(early); // copied; what it shares is HTTP's read buffer, which a tunnel has no use for
+    let mut tunnel = Tunnel { relay, began: Instant::now(), account: Some(account), recorder };
+    let relayed = (&mut tunnel.relay).await;
+    tunnel.tell(&relayed);
+}
+
+/// An open tunnel. Its end is told once, also when it is dropped in the middle, which the drain's deadline does.
+struct Tunnel<'a, C: Reset, T: Reset> {
+    relay: Relay<C, T>,
+    began: Instant,
+    account: Option<Account>,
+    recorder: &'a Recorder,
+}
+
+impl<C: Reset, T: Reset> Tunnel<'_, C, T> {
+    fn tell(&mut self, relayed: &Relayed) {
+        if let Some(account) = self.account.take() {
+            self.recorder.tunnel_closed(self.began.elapsed(), relayed.ended);
+            account.tunnel_ended(self.began, relayed);
+        }
+    }
+}
+
+impl<C: Reset, T: Reset> Drop for Tunnel<'_, C, T> {
+    fn drop(&mut self) {
+        self.tell(&self.relay.cut());
+    }
+}

@@ -1,0 +1,185 @@
+//! The driver of HTTP/1.1: hyper reads and writes the HTTP; when a CONNECT was answered 200 it gives the stream back.
+
+use crate::config::Limits;
+use crate::observe::recorder::Account;
+use crate::observe::timeline::Timeline;
+use crate::request::answer::{self, Body};
+use crate::request::deny::Refusal;
+use crate::request::dial::Dialled;
+use crate::request::{forward, session};
+use crate::server::unsaid::{Speaking, Turn, Unsaid};
+use crate::state::Worker;
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::{Frame, SizeHint};
+use http_body_util::Either;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use postern_proxy::reset::Reset;
+use postern_token::UnixSeconds;
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// How long a connection that has not brought a request yet may still bring one when a drain begins: it may be on its
+/// way, or lie in the kernel's queue.
+const FIRST_REQUEST: Duration = Duration::from_millis(500);
+
+/// An answered CONNECT: the connection to its target, and what is to be told of it when the tunnel ends.
+pub(crate) type Opened = (Dialled, Account);
+
+/// What is left when hyper has finished with a connection.
+pub(crate) enum Finished<S> {
+    /// A CONNECT was answered 200; `early` are bytes of the client that came with it.
+    Tunnel { stream: S, early: Bytes, opened: Opened },
+    /// A last answer is still owed.
+    Owed { stream: S, refusal: Refusal },
+    /// An answer broke off: its target did, or the stop came.
+    Torn { stream: S },
+    /// Nothing is left to say.
+    Closed { stream: S },
+}
+
+/// Answers requests until one of them becomes a tunnel, the connection is over, or the stop comes. Do not drop it earlier: an
+/// answer in progress has to end in a reset.
+pub(crate) async fn requests<S>(
+    stream: S,
+    client: Option<SocketAddr>,
+    limits: Arc<Limits>,
+    worker: Arc<Worker>,
+) -> Finished<S>
+where
+    S: AsyncRead + AsyncWrite + Reset + Unpin + Send + 'static,
+{
+    let (turn, opened, begun) = (Turn::default(), Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
+    let shutdown = worker.core.shutdown.clone();
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout.get())
+        .max_buf_size(usize::try_from(limits.header_size.0).unwrap_or(usize::MAX))
+        .half_close(true); // a client may close its sending side early and still wants its answer
+    let service = {
+        let (turn, opened, begun) = (turn.clone(), Arc::clone(&opened), Arc::clone(&begun));
+        service_fn(move |request| {
+            begun.notify_one();
+            let limits = Arc::clone(&limits);
+            Box::pin(respond(Arc::clone(&worker), limits, client, turn.begin(), Arc::clone(&opened), request))
+        })
+    };
+    let mut connection = http.serve_connection(TokioIo::new(Unsaid::new(stream, turn.clone())), service);
+    // hyper ends a connection without a request at once, whatever it is about to bring.
+    let drain = async {
+        shutdown.draining().await;
+        let _ = timeout(FIRST_REQUEST, begun.notified()).await;
+    };
+    let (mut draining, mut stopped) = (Some(pin!(drain)), pin!(shutdown.stopped()));
+    let ended = std::future::poll_fn(|cx| {
+        if stopped.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        if draining.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
+            draining = None;
+            Pin::new(&mut connection).graceful_shutdown();
+        }
+        // Not `poll_without_shutdown`: it gives up what hyper has not written yet.
+        Pin::new(&mut connection).poll(cx).map(Some)
+    })
+    .await;
+    let parts = connection.into_parts();
+    let stream = parts.io.into_inner().into_inner();
+    let opened = opened.lock().take();
+    match (ended, opened) {
+        (Some(Ok(())), Some(opened)) => Finished::Tunnel { stream, early: parts.read_buf, opened },
+        (Some(Ok(())), None) => Finished::Closed { stream },
+        (None | Some(Err(_)), _) if turn.is_unfinished() => Finished::Torn { stream },
+        (None, _) => Finished::Closed { stream },
+        (Some(Err(error)), _) => match last_refusal(&error, !parts.read_buf.is_empty()) {
+            Some(refusal) => Finished::Owed { stream, refusal },
+            None => Finished::Closed { stream },
+        },
+    }
+}
+
+/// The answer to a request that hyper could not read; `begun` when there are bytes of it. A connection that fell silent
+/// between requests gets none.
+fn last_refusal(error: &hyper::Error, begun: bool) -> Option<Refusal> {
+    if error.is_parse_too_large() {
+        Some(Refusal::HeaderTooLarge)
+    } else if error.is_parse() {
+        Some(Refusal::Malformed)
+    } else if error.is_timeout() && begun {
+        Some(Refusal::HeaderTimeout)
+    } else {
+        None
+    }
+}
+
+/// One request, one answer. A CONNECT's connection to its target is left in `opened` for the tunnel.
+async fn respond(
+    worker: Arc<Worker>,
+    limits: Arc<Limits>,
+    client: Option<SocketAddr>,
+    speaking: Speaking,
+    opened: Arc<Mutex<Option<Opened>>>,
+    request: Request<Incoming>,
+) -> Result<Response<Spoken>, Infallible> {
+    let core = &worker.core;
+    let (head, body) = request.into_parts();
+    let (mut timeline, chance) = (Timeline::begin(), core.recorder.chance(&head.headers));
+    let (who, is_connect) = (core.recorder.who(client, &head), head.method == Method::CONNECT);
+    let mut tunnel = None;
+    let answered = match session::run(&worker, &head, &limits, &mut timeline).await {
+        Ok(dialled) if is_connect => {
+            tunnel = Some(dialled);
+            Ok(answer::opened())
+        }
+        Ok(dialled) => {
+            let request = Request::from_parts(head, body);
+            forward::send(request, dialled, limits.idle_timeout.get()).await.map(|ok| ok.map(Either::Right))
+        }
+        Err(refusal) => Err(refusal),
+    };
+    let account = core.recorder.answered(answered.as_ref().err(), &timeline, &chance, who);
+    *opened.lock() = tunnel.map(|dialled| (dialled, account));
+    let response = answered.unwrap_or_else(|refusal| {
+        let challenge = core.keyring.load().challenge(&core.offer, UnixSeconds::now());
+        answer::refused(&refusal, challenge)
+    });
+    Ok(response.map(|body| Spoken { body, _speaking: speaking }))
+}
+
+/// An answer's body, and with it the service's turn to speak.
+struct Spoken {
+    body: Body,
+    _speaking: Speaking,
+}
+
+impl http_body::Body for Spoken {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Ready(ready!(Pin::new(&mut self.body).poll_frame(cx)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

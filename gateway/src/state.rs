@@ -1,0 +1,91 @@
+//! What requests share: among all workers ([`Core`]), and on one worker thread ([`Worker`]).
+
+use crate::config::{Config, Hint, Limits};
+use crate::keys::keyring::{Keyring, Offer};
+use crate::observe::recorder::Recorder;
+use crate::request::egress::Policy;
+use crate::request::resolve::Resolver;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use postern_daemon::drain::Shutdown;
+use postern_daemon::tls::ServerConfig;
+use postern_spend::{Backend, Store, Unknown};
+use postern_token::TokenKeyId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use tokio::sync::Notify;
+
+/// What every request needs, shared by all workers.
+pub(crate) struct Core {
+    pub(crate) settings: Settings,
+    pub(crate) offer: Offer,
+    pub(crate) keyring: ArcSwap<Keyring>,
+    pub(crate) backend: Backend,
+    pub(crate) hint: Hint,
+    pub(crate) recorder: Recorder,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) connections: AtomicUsize,
+    /// Why no token of any key is taken, where the store says so.
+    pub(crate) refusing: Refusing,
+    /// Keys of which the store has lost records, and whose tokens are therefore not taken any more.
+    pub(crate) lost: Mutex<Vec<TokenKeyId>>,
+    /// A token of a key that is not known was presented.
+    pub(crate) unknown_key: Notify,
+}
+
+/// What a worker thread lends to its connections.
+pub(crate) struct Worker {
+    pub(crate) core: Arc<Core>,
+    pub(crate) store: Store,
+    pub(crate) resolver: Resolver,
+}
+
+impl Worker {
+    /// Whether a spend of any token could be answered with a verdict now.
+    pub(crate) fn serving(&self) -> Result<(), Unknown> {
+        self.core.refusing.known()?;
+        self.store.serving()
+    }
+}
+
+/// The values that may change between two requests. Reading them takes no lock.
+pub(crate) struct Settings {
+    /// A connection keeps those it began with.
+    pub(crate) limits: ArcSwap<Limits>,
+    /// Each request is judged by the present one, also on a connection that is older.
+    pub(crate) policy: ArcSwap<Policy>,
+}
+
+impl Settings {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            limits: ArcSwap::from_pointee(config.limits.clone()),
+            policy: ArcSwap::from_pointee(Policy::new(&config.egress)),
+        }
+    }
+}
+
+/// Why tokens of every key in use are refused, where the store's state says so: read before a token is.
+#[derive(Default)]
+pub(crate) struct Refusing(AtomicU8);
+
+impl Refusing {
+    /// Some atomic load, fit for each request.
+    pub(crate) fn known(&self) -> Result<(), Unknown> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            1 => Err(Unknown::RecordsLost),
+            _ => Err(Unknown::EpochRetired),
+        }
+    }
+
+    pub(crate) fn set(&self, reason: Option<Unknown>) {
+        let state = match reason {
+            None => 0,
+            Some(Unknown::RecordsLost) => 1,
+            Some(_) => 2,
+        };
+        self.0.store(state, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,71 @@
+//! Every metric of the issuer: its name, help and labels. Nothing else in the issuer spells one.
+
+use postern_telemetry::catalogue::Label;
+
+/// The token type's code point in decimal.
+pub const TYPE: Label = Label::open("type");
+
+/// One signature: from 100 µs to 1 s.
+pub const SIGN_BUCKETS: &[f64] =
+    &[0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0];
+
+postern_telemetry::catalogue! {
+    /// Every metric of the issuer.
+    pub METRICS;
+
+    /// Requests that the issuer answered, by outcome.
+    ISSUER_REQUESTS: Counter = "postern_issuer_requests_total" [IssuerOutcome::SPEC];
+
+    /// Requests for a token, by token type and outcome.
+    ISSUANCES: Counter = "postern_issuances_total" [TokenTypeAsked::SPEC, IssuerOutcome::SPEC];
+
+    /// Tokens signed, by token type.
+    TOKENS_ISSUED: Counter = "postern_tokens_issued_total" [TYPE];
+
+    /// How long one blind signature took on the signing pool, without the wait for it.
+    ISSUER_SIGN_DURATION: Histogram(SIGN_BUCKETS) = "postern_issuer_sign_duration_seconds";
+
+    /// Token requests that are being signed or wait for it.
+    ISSUER_QUEUE: Gauge = "postern_issuer_queue_requests";
+
+    /// The most token requests that may be signed or wait: one more is answered 503.
+    ISSUER_QUEUE_LIMIT: Gauge = "postern_issuer_queue_limit_requests";
+}
+
+postern_telemetry::label! {
+    /// How the issuer answered a request.
+    pub IssuerOutcome = "outcome" {
+        /// 200: the key directory.
+        Directory = "directory",
+        /// 304: the key directory has not changed.
+        NotModified = "not_modified",
+        /// 200: signed.
+        Issued = "issued",
+        /// 422: wrong length, type, key id or blinded message.
+        BadTokenRequest = "bad_token_request",
+        /// 415: another media type.
+        BadMediaType = "bad_media_type",
+        /// 401: no account, or an unknown one.
+        Unauthorized = "unauthorized",
+        /// 429: the account's quota is spent.
+        QuotaSpent = "quota_spent",
+        /// 503: the signing pool is full.
+        Overloaded = "overloaded",
+        /// 404, 405, 400, 408, 413 or 421: not a request that this server has an answer to.
+        BadRequest = "bad_request",
+        /// 500: signing failed.
+        Failed = "failed",
+    }
+}
+
+postern_telemetry::label! {
+    /// The token type that a request asks for.
+    pub TokenTypeAsked = "type" {
+        /// Blind RSA with 2048 bits.
+        BlindRsa2048 = "2",
+        /// Any other.
+        Other = "other",
+        /// The request was refused before its type was read.
+        Unread = "unread",
+    }
+}
