@@ -8,7 +8,7 @@ _list:
 check:
     cargo check --workspace --all-targets --locked
 
-# Run tests on the dev profile: `just test --test docs`, `just test --lib keyring`.
+# Run tests on the dev profile: `just test --test across docs::`, `just test --lib keyring`.
 test *ARGS:
     cargo test --workspace --locked {{ARGS}}
 
@@ -22,4 +22,4 @@ all:
 
 # Write the generated documents: the configuration reference, the worked plans.
 docs:
-    UPDATE_DOCS=1 cargo test --workspace --locked --test docs --test capacity
+    UPDATE_DOCS=1 cargo test --workspace --locked --test across -- docs:: capacity::

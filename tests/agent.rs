@@ -1,16 +1,13 @@
 //! The agent of a real system: one token a tunnel, none twice across kills, and TLS everywhere.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::admin::{Metrics, metrics_when};
+use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use crate::support::tls::Authority;
+use crate::support::up::{Up, up};
+use crate::support::{PATIENCE, proxy, target, tokens};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use support::admin::{Metrics, metrics_when};
-use support::daemon::{Daemon, client_config, gateway_config, issuer_config};
-use support::tls::Authority;
-use support::up::{Up, up};
-use support::{PATIENCE, proxy, target, tokens};
 use tempfile::TempDir;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;

@@ -1,6 +1,5 @@
 //! docs/operate/capacity.md says what `postern doctor --plan` says: its worked plans are the command's output, its table of
 //! constants is the program's, and each constant stands in the report it names. `UPDATE_DOCS=1` writes the document.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use serde_json::Value;
 use std::path::Path;
@@ -71,7 +70,7 @@ fn the_document_is_what_the_command_prints() {
     assert!(
         written == renewed,
         "{DOCUMENT} is not what the command prints; write it with\n\
-         UPDATE_DOCS=1 cargo test --workspace --test capacity"
+         UPDATE_DOCS=1 cargo test --workspace --test across capacity::"
     );
 }
 

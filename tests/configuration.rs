@@ -1,15 +1,12 @@
 //! SIGHUP makes a daemon read its configuration again: what changes at once does, what does not is named, and a file that
 //! cannot be used changes nothing.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use crate::support::process::{Ended, Postern, command, run};
+use crate::support::tls::Authority;
+use crate::support::{admin, eventually};
 use postern_token::ChallengeDigest;
 use std::path::Path;
-use support::daemon::{Daemon, client_config, gateway_config, issuer_config};
-use support::process::{Ended, Postern, command, run};
-use support::tls::Authority;
-use support::{admin, eventually};
 use tempfile::TempDir;
 
 const KEYS: [&str; 2] = ["the-first-key-4e1f7a", "the-second-key-9c02d1"];
@@ -288,10 +285,10 @@ async fn a_gateway_takes_up_limits_egress_and_access_log_and_refuses_a_file_that
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
     let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
     let gateway = Daemon::ready("gateway", &config).await;
-    let echo = support::target::echo().await.to_string();
-    let tokens = support::tokens::mint(&issuer.http(), &gateway.http(), 2);
-    let mut open = support::proxy::dial(gateway.address).await.unwrap();
-    assert_eq!(support::proxy::connect(&mut open, &echo, Some(&tokens[0])).await.unwrap().status, 200);
+    let echo = crate::support::target::echo().await.to_string();
+    let tokens = crate::support::tokens::mint(&issuer.http(), &gateway.http(), 2);
+    let mut open = crate::support::proxy::dial(gateway.address).await.unwrap();
+    assert_eq!(crate::support::proxy::connect(&mut open, &echo, Some(&tokens[0])).await.unwrap().status, 200);
 
     let text = std::fs::read_to_string(&config).unwrap();
     let changed = text.replace("ports = \"any\"", "ports = [443]");
@@ -304,27 +301,36 @@ async fn a_gateway_takes_up_limits_egress_and_access_log_and_refuses_a_file_that
     gateway.process.says("what waits", |_, stderr| stderr.contains("drain.deadline").then_some(()));
     // The line is written a moment before.
     eventually("the port is closed", || async {
-        let mut asking = support::proxy::dial(gateway.address).await.unwrap();
-        (support::proxy::connect(&mut asking, &echo, None).await.unwrap().status == 403).then_some(())
+        let mut asking = crate::support::proxy::dial(gateway.address).await.unwrap();
+        (crate::support::proxy::connect(&mut asking, &echo, None).await.unwrap().status == 403).then_some(())
     })
     .await;
-    let mut refused = support::proxy::dial(gateway.address).await.unwrap();
-    assert_eq!(support::proxy::connect(&mut refused, &echo, Some(&tokens[1])).await.unwrap().status, 403);
+    let mut refused = crate::support::proxy::dial(gateway.address).await.unwrap();
+    assert_eq!(
+        crate::support::proxy::connect(&mut refused, &echo, Some(&tokens[1])).await.unwrap().status,
+        403
+    );
     gateway.process.says("an access line", |_, stderr| stderr.contains("postern::access").then_some(()));
     tokio::time::sleep(std::time::Duration::from_millis(700)).await;
-    support::proxy::echoes(&mut open, b"an open tunnel keeps its idle timeout").await.unwrap();
+    crate::support::proxy::echoes(&mut open, b"an open tunnel keeps its idle timeout").await.unwrap();
 
     std::fs::write(&config, "[egress]\nports = 443\n").unwrap();
     reload(&gateway, "cannot be used, and what was read before stays in force");
-    let mut refused = support::proxy::dial(gateway.address).await.unwrap();
-    assert_eq!(support::proxy::connect(&mut refused, &echo, Some(&tokens[1])).await.unwrap().status, 403);
+    let mut refused = crate::support::proxy::dial(gateway.address).await.unwrap();
+    assert_eq!(
+        crate::support::proxy::connect(&mut refused, &echo, Some(&tokens[1])).await.unwrap().status,
+        403
+    );
     std::fs::write(&config, text).unwrap();
     reload(&gateway, "is in force from now on");
     eventually("the port is open", || async {
-        let mut asking = support::proxy::dial(gateway.address).await.unwrap();
-        (support::proxy::connect(&mut asking, &echo, None).await.unwrap().status == 407).then_some(())
+        let mut asking = crate::support::proxy::dial(gateway.address).await.unwrap();
+        (crate::support::proxy::connect(&mut asking, &echo, None).await.unwrap().status == 407).then_some(())
     })
     .await;
-    let mut stream = support::proxy::dial(gateway.address).await.unwrap();
-    assert_eq!(support::proxy::connect(&mut stream, &echo, Some(&tokens[1])).await.unwrap().status, 200);
+    let mut stream = crate::support::proxy::dial(gateway.address).await.unwrap();
+    assert_eq!(
+        crate::support::proxy::connect(&mut stream, &echo, Some(&tokens[1])).await.unwrap().status,
+        200
+    );
 }

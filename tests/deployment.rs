@@ -1,18 +1,11 @@
 //! What deploy/ gives to people who run Postern holds together: examples load, and what starts the daemons (compose,
 //! Kubernetes, systemd, containers, the script for one machine) agrees with them about ports, limits, deadlines and
 //! names. None of it is started here; `tests/local_fleet.rs` does that for the script.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-#![allow(unreachable_pub, reason = "the modules of a test are its own")]
 
-#[path = "deployment/compose.rs"]
 mod compose;
-#[path = "deployment/container.rs"]
 mod container;
-#[path = "deployment/examples.rs"]
 mod examples;
-#[path = "deployment/kubernetes.rs"]
 mod kubernetes;
-#[path = "deployment/machine.rs"]
 mod machine;
 
 use serde::Deserialize;

@@ -1,12 +1,9 @@
 //! `postern doctor`: exit codes and what it prints.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::process::{Ended, Postern, command, run};
 use std::path::Path;
 use std::process::Command;
-use support::daemon::{Daemon, gateway_config, issuer_config};
-use support::process::{Ended, Postern, command, run};
 use tempfile::TempDir;
 
 fn root() -> &'static Path {

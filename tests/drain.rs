@@ -1,17 +1,14 @@
 //! Stopping with tunnels open: what is waited for is said, a second Ctrl-C ends it at once, and a tunnel that is cut does
 //! not look as if it had ended by itself.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use crate::support::process::Postern;
+use crate::support::up::Up;
+use crate::support::{eventually, proxy, target, tokens};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::daemon::{Daemon, client_config, gateway_config, issuer_config};
-use support::process::Postern;
-use support::up::Up;
-use support::{eventually, proxy, target, tokens};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -121,7 +118,7 @@ async fn says_soon(process: &Postern, words: &[&str]) {
             return;
         }
         assert!(began.elapsed() < SOON, "no line with {words:?} within {SOON:?}, but {stderr:?}");
-        tokio::time::sleep(support::TICK).await;
+        tokio::time::sleep(crate::support::TICK).await;
     }
 }
 

@@ -1,17 +1,14 @@
 //! 200 tokens, each presented by 64 connections at once to a real gateway: exactly 200 tunnels. And never more, nor one
 //! token twice, when the gateway is killed and restarted in the middle.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::admin::Metrics;
+use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::ledger::{Answer, Outage, Record, Summary, judge};
+use crate::support::{PATIENCE, proxy, target, tokens};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::admin::Metrics;
-use support::daemon::{Daemon, gateway_config, issuer_config};
-use support::ledger::{Answer, Outage, Record, Summary, judge};
-use support::{PATIENCE, proxy, target, tokens};
 use tempfile::TempDir;
 use tokio::sync::{Barrier, watch};
 use tokio::task::JoinSet;

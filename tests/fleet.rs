@@ -2,31 +2,21 @@
 //! gateways and once more afterwards, while connections are cut and memcacheds are frozen and killed. Never two tunnels
 //! for a token. Every answer is written to a file, and a checker that had no part in the run reads it; a store that is
 //! broken on purpose shows that it is caught.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-#![allow(unreachable_pub, reason = "the modules of a test are its own")]
 
-#[path = "fleet/broken.rs"]
 mod broken;
-#[path = "fleet/checker.rs"]
 mod checker;
-#[path = "fleet/driver.rs"]
 mod driver;
-#[path = "fleet/faults.rs"]
 mod faults;
-#[path = "fleet/history.rs"]
 mod history;
-#[path = "fleet/liar.rs"]
 mod liar;
-#[path = "fleet/loss.rs"]
 mod loss;
-#[path = "fleet/outage.rs"]
 mod outage;
-#[path = "fleet/purse.rs"]
 mod purse;
-#[path = "fleet/seed.rs"]
 mod seed;
-mod support;
 
+use crate::support::memcached::Memcached;
+use crate::support::relay::Relay;
+use crate::support::router::{Router, mcrouter_binary, with_servers};
 use checker::{Claim, Summary};
 use driver::{Fleet, four};
 use faults::{Deployment, Fault};
@@ -34,9 +24,6 @@ use history::{Answer, Line, Presentation};
 use purse::{RESERVE, TOKENS, Turn};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::memcached::Memcached;
-use support::relay::Relay;
-use support::router::{Router, mcrouter_binary, with_servers};
 use tempfile::TempDir;
 
 /// A run that ends with a server's death for good.

@@ -15,7 +15,6 @@
 //! - `cargo run --release --` by the binary under test, and `target/release/` holds it, in a folder made for the test;
 //! - the ports by free ones, which `up` is told by its options, for other tests run at the same time;
 //! - `https://example.com/` by the page that the walk serves itself, for there may be no Internet.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

@@ -1,6 +1,5 @@
 //! The guides show what there is: a quoted example program is the file that a test runs, and a test that the
 //! conformance table names is a test of that file.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -115,7 +114,7 @@ fn scripts_test_knows_every_test_that_needs_a_program() {
     assert!(unknown.is_empty(), "scripts/test runs none of {unknown:?} where its program is");
 }
 
-/// The files of a folder of tests, and the target that each is a part of: itself, or the folder it lies in.
+/// The files of a folder of tests, and the module of the binary that each is a part of: itself, or the folder it lies in.
 fn test_files(folder: &Path) -> Vec<(std::path::PathBuf, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {

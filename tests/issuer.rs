@@ -1,16 +1,13 @@
 //! What an issuer says of itself when something is wrong with the machine under it.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::daemon::{Daemon, issuer_config};
+use crate::support::process::{Ended, run};
+use crate::support::{admin, eventually};
 use postern_token::ChallengeDigest;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use support::daemon::{Daemon, issuer_config};
-use support::process::{Ended, run};
-use support::{admin, eventually};
 use tempfile::TempDir;
 
 const KEY: &str = "an-account-of-its-own-77c1";

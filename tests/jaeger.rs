@@ -1,20 +1,17 @@
 //! Traces, as a real Jaeger has them: every stage of a request, what a slow check waited for, whose child a request is, and
 //! nothing of who asked for what.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "jaeger/privacy.rs"]
 mod privacy;
-mod support;
 
+use crate::support::admin::{self, Metrics, metrics_when};
+use crate::support::daemon::{Daemon, issuer_config};
+use crate::support::jaeger::{Jaeger, Span, Trace};
+use crate::support::memcached::Memcached;
+use crate::support::relay::Relay;
+use crate::support::up::{Ports, Up, up};
+use crate::support::{eventually, proxy, target, tokens};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use support::admin::{self, Metrics, metrics_when};
-use support::daemon::{Daemon, issuer_config};
-use support::jaeger::{Jaeger, Span, Trace};
-use support::memcached::Memcached;
-use support::relay::Relay;
-use support::up::{Ports, Up, up};
-use support::{eventually, proxy, target, tokens};
 use tempfile::TempDir;
 
 /// The stages of a request in their order.
@@ -196,7 +193,9 @@ async fn slow_and_failed_checks_are_traced_with_what_the_store_did() {
     let failed = failed_with(&jaeger, "store_unknown").await;
     let request = failed.span("request");
     assert_eq!(request.word("postern.check.result"), Some("unknown"), "{failed:#?}");
-    assert_eq!(request.word("postern.store.unknown_reason"), Some("timed_out"), "{failed:#?}");
+    // The first command that times out closes the connection that the other waits on.
+    let reason = request.word("postern.store.unknown_reason").unwrap();
+    assert!(["timed_out", "unavailable"].contains(&reason), "{failed:#?}");
 
     // The gateway knows that there is no store: it does not read the token.
     drop(relay);

@@ -1,15 +1,12 @@
 //! `deploy/local/fleet`: one command, and a whole fleet answers on loopback; one signal, and nothing of it is left.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::process::Postern;
+use crate::support::{admin, proxy, target, tokens};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::process::Postern;
-use support::{admin, proxy, target, tokens};
 use tempfile::TempDir;
 
 /// What the script may know of the caller's machine.

@@ -1,8 +1,10 @@
 //! `postern token mint` and `postern token inspect` against real daemons.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::process::{Ended, Postern, command, run};
+use crate::support::relay::Relay;
+use crate::support::tls::Authority;
+use crate::support::{eventually, proxy, target, tokens};
 use postern_token::ChallengeDigest;
 use std::collections::HashSet;
 use std::io::Write;
@@ -11,11 +13,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
-use support::daemon::{Daemon, gateway_config, issuer_config};
-use support::process::{Ended, Postern, command, run};
-use support::relay::Relay;
-use support::tls::Authority;
-use support::{eventually, proxy, target, tokens};
 use tempfile::TempDir;
 
 fn mint(args: &[&str]) -> Ended {

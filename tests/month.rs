@@ -9,19 +9,11 @@
 //! POSTERN_MONTH_SECONDS   how long it goes on (100); every kind of event comes once in about 100 s
 //!
 //! Full disks are small file systems that the test mounts, so they need root; otherwise they are left out, and that is said.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-#![allow(unreachable_pub, reason = "the modules of a test are its own")]
 
-#[path = "month/events.rs"]
 mod events;
-#[path = "month/life.rs"]
 mod life;
-#[path = "month/schedule.rs"]
 mod schedule;
-mod support;
-#[path = "month/tokens.rs"]
 mod tokens;
-#[path = "month/watch.rs"]
 mod watch;
 
 use life::Month;

@@ -1,23 +1,20 @@
 //! What a gateway's clients and its operator see while something is missing: room on the disk, servers of the shared
 //! memory, the issuer, the right time. One real binary, real servers.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::admin::{self, Metrics};
+use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::memcached::Memcached;
+use crate::support::process::{Postern, command};
+use crate::support::proxy::{self, Response};
+use crate::support::router::Router;
+use crate::support::tokens::mint;
+use crate::support::{eventually, target};
 use postern_daemon::exit;
 use std::io::Write;
 use std::net::TcpStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::admin::{self, Metrics};
-use support::daemon::{Daemon, gateway_config, issuer_config};
-use support::memcached::Memcached;
-use support::process::{Postern, command};
-use support::proxy::{self, Response};
-use support::router::Router;
-use support::tokens::mint;
-use support::{eventually, target};
 use tempfile::TempDir;
 
 /// The answer to a CONNECT with this token, its body too where it is refused.
@@ -184,7 +181,7 @@ async fn a_dead_server_behind_a_router_is_told_with_the_share_that_it_costs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_cannot_serve_yet_takes_no_clients_and_its_drain_waits_for_nothing() {
     let home = TempDir::new().unwrap();
-    let absent = support::memcached::free_port();
+    let absent = crate::support::memcached::free_port();
     let issuer = format!("http://127.0.0.1:{absent}");
     let config = gateway_config(home.path(), &issuer, "", "1s", "");
     let gateway = Daemon::start("gateway", &config);
@@ -216,7 +213,7 @@ async fn a_gateway_that_cannot_serve_yet_takes_no_clients_and_its_drain_waits_fo
         taken.replacen("address = \"127.0.0.1:0\"", &address, 1).replace("/spent", "/other"),
     )
     .unwrap();
-    let ended = support::process::run(["gateway".as_ref(), "--config".as_ref(), other.as_os_str()]);
+    let ended = crate::support::process::run(["gateway".as_ref(), "--config".as_ref(), other.as_os_str()]);
     assert_eq!(ended.code, Some(i32::from(exit::RUNTIME)), "{ended:#?}");
     assert!(ended.stderr.contains("another program listens there"), "{ended:#?}");
     gateway.process.terminate().assert_stopped();

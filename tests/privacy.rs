@@ -1,19 +1,16 @@
 //! A hundred tunnels, and then a search of everything that a whole system wrote, served, sent or keeps: no target, no
 //! client, no byte of a spent token. Every request is traced.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::admin::{self, metrics_when};
+use crate::support::collector::Collector;
+use crate::support::eventually;
+use crate::support::needles::Needles;
+use crate::support::up::{Ports, Up, up};
+use crate::support::{proxy, target, tokens};
 use postern_token::{Token, encode_base64url};
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use support::admin::{self, metrics_when};
-use support::collector::Collector;
-use support::eventually;
-use support::needles::Needles;
-use support::up::{Ports, Up, up};
-use support::{proxy, target, tokens};
 use tempfile::TempDir;
 
 /// Where tunnels go: nobody writes this address by accident.

@@ -1,13 +1,10 @@
 //! `/metrics` and the rules in deploy/prometheus, as a real Prometheus reads them.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::prometheus::{Programs, Prometheus};
+use crate::support::up::{Ports, Up};
+use crate::support::{admin, eventually, proxy, target, tokens};
 use postern_token::encode_base64url;
 use std::net::{Ipv4Addr, SocketAddr};
-use support::prometheus::{Programs, Prometheus};
-use support::up::{Ports, Up};
-use support::{admin, eventually, proxy, target, tokens};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -1,16 +1,13 @@
 //! SIGHUP over the three real daemons: accounts, keys and limits change while they serve; a file that cannot be used
 //! changes nothing; the log says what changed.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::proxy::{connect, dial};
+use crate::support::site::{AgentPlan, Plan, Site, api_key, write};
+use crate::support::target;
+use crate::support::tokens::mint_with;
+use crate::support::unit::Unit;
+use crate::support::users::{Got, Users};
 use std::time::Duration;
-use support::proxy::{connect, dial};
-use support::site::{AgentPlan, Plan, Site, api_key, write};
-use support::target;
-use support::tokens::mint_with;
-use support::unit::Unit;
-use support::users::{Got, Users};
 
 const FIRST: AgentPlan = AgentPlan { name: "first", gateways: &[0], low: 2, high: 4 };
 const SECOND: AgentPlan = AgentPlan { name: "second", gateways: &[0], low: 2, high: 4 };
@@ -75,7 +72,7 @@ async fn a_gateways_limits_change_without_a_restart() {
     let from = reloaded(gateway, &format!("{good}[limits]\nconnections = 1\n"));
     let line = gateway.logs(from, &["connections"]).await;
     println!("changed: {line}");
-    support::eventually("a second connection is one too many", || async {
+    crate::support::eventually("a second connection is one too many", || async {
         (status_of(gateway, &echo).await == 503).then_some(())
     })
     .await;
@@ -85,7 +82,7 @@ async fn a_gateways_limits_change_without_a_restart() {
     assert_eq!(status_of(gateway, &echo).await, 503, "the old file is in force");
 
     reloaded(gateway, &good);
-    support::eventually("there is room again", || async {
+    crate::support::eventually("there is room again", || async {
         (status_of(gateway, &echo).await == 407).then_some(())
     })
     .await;
@@ -120,7 +117,7 @@ async fn an_agents_key_and_wallet_change_without_a_restart() {
 
     let from = reloaded(agent, &good.replace("high = 4", "high = 40").replace("low = 2", "low = 30"));
     println!("changed: {}", agent.logs(from, &["wallet.high"]).await);
-    support::eventually("the wallet is filled to the new level", || async {
+    crate::support::eventually("the wallet is filled to the new level", || async {
         let held = agent.metrics().await?.sum("postern_wallet_tokens", &[]);
         (held == 40).then_some(())
     })

@@ -5,15 +5,8 @@
 //! otherwise different. The whole file takes about two and a half minutes, most of it sleeping.
 //!
 //! POSTERN_ROTATIONS   how many scheduled rotations there are (20)
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-#![allow(unreachable_pub, reason = "the modules of a test are its own")]
 
-#[path = "rotation/keys.rs"]
 mod keys;
-#[path = "rotation/now.rs"]
 mod now;
-#[path = "rotation/procedure.rs"]
 mod procedure;
-#[path = "rotation/scheduled.rs"]
 mod scheduled;
-mod support;

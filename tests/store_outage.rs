@@ -1,17 +1,14 @@
 //! An outage of the store costs its time. It does not cost wallets and quotas: a gateway that knows that its store is away
 //! says so before it looks at a token, and agents keep theirs.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::memcached::Memcached;
+use crate::support::relay::Relay;
+use crate::support::site::{AgentPlan, Plan, Site};
+use crate::support::target;
+use crate::support::unit::{Readiness, Unit};
+use crate::support::users::{Attempt, Got, Users};
+use crate::support::windows::Windows;
 use std::time::{Duration, Instant};
-use support::memcached::Memcached;
-use support::relay::Relay;
-use support::site::{AgentPlan, Plan, Site};
-use support::target;
-use support::unit::{Readiness, Unit};
-use support::users::{Attempt, Got, Users};
-use support::windows::Windows;
 
 /// How long the store is away.
 const OUTAGE: Duration = Duration::from_secs(10);
@@ -124,7 +121,8 @@ fn first_served(attempts: &[Attempt], since: Duration) -> Option<Duration> {
 }
 
 async fn served_since(users: &Users, since: Duration) {
-    support::eventually("a user is served again", || async { first_served(&users.attempts(), since) }).await;
+    crate::support::eventually("a user is served again", || async { first_served(&users.attempts(), since) })
+        .await;
 }
 
 /// What was issued and is held when nothing is minted any more: the same at two looks a second apart.

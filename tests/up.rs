@@ -1,18 +1,15 @@
 //! `postern up` and the command line, as a person meets them.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::admin::{self, Metrics, metrics_when};
+use crate::support::process::{Postern, command, run};
+use crate::support::up::{Ports, Up, up};
+use crate::support::{eventually, proxy, target, tokens};
 use postern_token::{Directory, TokenKeyId, TokenType};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
-use support::admin::{self, Metrics, metrics_when};
-use support::process::{Postern, command, run};
-use support::up::{Ports, Up, up};
-use support::{eventually, proxy, target, tokens};
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 

@@ -1,8 +1,8 @@
 //! `kill -9`, again and again: no token is ever sent twice.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::gateway::Gateway;
+use crate::support::issuer::Issuer;
+use crate::support::*;
 use postern_admin::Host;
 use postern_client::{Agent, Config};
 use std::io::{BufRead, BufReader};
@@ -10,9 +10,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use support::gateway::Gateway;
-use support::issuer::Issuer;
-use support::*;
 
 const WALLET: &str = "POSTERN_TEST_WALLET";
 const GATEWAY: &str = "POSTERN_TEST_GATEWAY";
@@ -34,7 +31,7 @@ async fn the_agent_that_is_killed() {
 
 fn start(wallet: &Path, gateway: &Gateway, issuer: &Issuer) -> (Child, SocketAddr) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "the_agent_that_is_killed", "--nocapture", "--test-threads=1"])
+        .args(["--ignored", "--exact", "crash::the_agent_that_is_killed", "--nocapture", "--test-threads=1"])
         .env(WALLET, wallet)
         .env(GATEWAY, gateway.url())
         .env(ISSUER, issuer.url())

@@ -1,17 +1,14 @@
 //! Minting: what the library gives, and what an agent makes of an issuer that is slow, unwilling or away.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::gateway::{Gateway, challenge};
+use crate::support::issuer::Issuer;
+use crate::support::*;
 use postern_client::mint::{IssuerClient, MintError, fetch_challenge};
 use postern_config::Secret;
 use postern_token::{Token, UnixSeconds, VerifyingKey};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use support::gateway::{Gateway, challenge};
-use support::issuer::Issuer;
-use support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_are_minted_for_the_challenge_of_a_gateway() {
@@ -62,7 +59,7 @@ async fn the_key_of_the_challenge_is_preferred_to_that_of_the_directory() {
 
     // A key that only some are shown would tell them apart: the directory has what everyone is shown.
     let mut foreign = old.clone();
-    foreign.token_key = Some(support::issuer::key().spki().to_vec());
+    foreign.token_key = Some(crate::support::issuer::key().spki().to_vec());
     let error = client.key_for(&foreign).await.unwrap_err();
     assert!(matches!(error, MintError::Unlisted { .. }), "{error}");
     assert!(error.to_string().contains(&format!("{}/.well-known/", issuer.url())), "{error}");

@@ -1,13 +1,10 @@
 //! Gateways that are away, refuse, hang and come back: what it costs, who is told, and which one is used.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::gateway::{Gateway, Mood};
+use crate::support::issuer::Issuer;
+use crate::support::*;
 use postern_client::Urls;
 use std::time::{Duration, Instant};
-use support::gateway::{Gateway, Mood};
-use support::issuer::Issuer;
-use support::*;
 
 async fn until(what: &str, condition: impl Fn() -> bool) {
     let waiting = async {

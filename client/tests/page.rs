@@ -1,8 +1,8 @@
 //! What the operator sees: metrics, links and the live page, over real sockets.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::gateway::{Gateway, Step};
+use crate::support::issuer::Issuer;
+use crate::support::*;
 use postern_admin::catalogue::{LINK_ATTEMPTS, LINK_LOST, LinkKind};
 use postern_admin::live::Link;
 use postern_client::Urls;
@@ -12,9 +12,6 @@ use postern_token::{TokenChallenge, TokenType};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use support::gateway::{Gateway, Step};
-use support::issuer::Issuer;
-use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;

@@ -1,14 +1,11 @@
 //! What programs see of the agent: CONNECT, SOCKS5 and plain requests, over real sockets.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::gateway::{Gateway, Mood, Step};
+use crate::support::issuer::Issuer;
+use crate::support::*;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use support::gateway::{Gateway, Mood, Step};
-use support::issuer::Issuer;
-use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

@@ -1,13 +1,10 @@
 //! Keys come and go: the agent follows them by itself, whatever is in its wallet.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::gateway::Gateway;
+use crate::support::issuer::Issuer;
+use crate::support::*;
 use postern_token::{Token, TokenKeyId, UnixSeconds};
 use std::time::Duration;
-use support::gateway::Gateway;
-use support::issuer::Issuer;
-use support::*;
 
 /// The keys of the tokens that were presented, in order.
 fn keys(gateway: &Gateway) -> Vec<TokenKeyId> {
@@ -70,7 +67,7 @@ async fn a_gateway_that_is_behind_costs_one_token_and_the_others_are_kept() {
     let target = echo().await.to_string();
     world.stocked(8).await;
     // Its tokens are of the present key; a second gateway behind the same address knows the key before.
-    let old = support::issuer::key();
+    let old = crate::support::issuer::key();
     world.gateway.stay_with(old);
     let refused = world.connect(&target).await;
     assert_eq!(refused.status, 503, "{}", refused.body);

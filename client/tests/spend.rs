@@ -1,13 +1,10 @@
 //! The spend discipline: one token a tunnel, one replacement, nothing sent twice, nothing burnt for nothing.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::gateway::{Step, challenge, digest_in};
+use crate::support::*;
 use postern_client::Urls;
 use postern_config::Span;
 use postern_token::{TokenChallenge, TokenType, encode_base64url};
-use support::gateway::{Step, challenge, digest_in};
-use support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tunnel_costs_one_token_and_tells_nothing_about_the_client() {

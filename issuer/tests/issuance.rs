@@ -1,8 +1,6 @@
 //! Token requests over real sockets, in raw bytes: every status, and tokens that verify.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::{Answer, REQUEST_TYPE, Running, account, bearer, config, post, request, rest};
 use postern_config::Span;
 use postern_issuer::config::Signing;
 use postern_token::{
@@ -10,7 +8,6 @@ use postern_token::{
     TokenType, VerifyingKey,
 };
 use std::num::NonZeroUsize;
-use support::{Answer, REQUEST_TYPE, Running, account, bearer, config, post, request, rest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn digest() -> ChallengeDigest {

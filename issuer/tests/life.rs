@@ -1,8 +1,6 @@
 //! The life of an issuer: what it publishes, what survives a restart, when it refuses to start, how it stops.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::{Answer, Running, account, bearer, config, post, request, rest};
 use postern_admin::Host;
 use postern_config::{Span, parse};
 use postern_daemon::exit;
@@ -12,7 +10,6 @@ use postern_issuer::{Config, Issuer, StartError};
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, TokenResponse, UnixSeconds};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use support::{Answer, Running, account, bearer, config, post, request, rest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn refusal(config: Config) -> StartError {

@@ -1,8 +1,6 @@
 //! What the operator sees: metrics and the live page, over real sockets.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::{REQUEST_TYPE, Running, account, bearer, config, post, request};
 use postern_issuer::catalogue::{
     ISSUANCES, ISSUER_QUEUE, ISSUER_QUEUE_LIMIT, ISSUER_REQUESTS, ISSUER_SIGN_DURATION, IssuerOutcome,
     TOKENS_ISSUED, TokenTypeAsked,
@@ -16,7 +14,6 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::{REQUEST_TYPE, Running, account, bearer, config, post, request};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::Mutex;
 

@@ -1,8 +1,8 @@
 //! What happens to a deployment while tokens are raced for.
 
 use super::driver::{Fleet, PRESENTERS};
-use super::support::memcached::Memcached;
-use super::support::relay::Relay;
+use crate::support::memcached::Memcached;
+use crate::support::relay::Relay;
 use std::ops::Range;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //! A line is one presentation, `token gateway start end answer`, or one outage, `outage from until what`; separated by
 //! tabs, times in microseconds since the run began.
 
-use super::support::PATIENCE;
+use crate::support::PATIENCE;
 use std::fmt;
 use std::fs::File;
 use std::io::Write;

@@ -2,11 +2,11 @@
 
 use super::driver::{Route, config};
 use super::purse::{Purse, TOKENS, Turn};
-use super::support::admin::metrics_when;
-use super::support::daemon::Daemon;
-use super::support::memcached::Memcached;
-use super::support::proxy::{Head, connect, dial};
-use super::support::{admin, eventually, target};
+use crate::support::admin::metrics_when;
+use crate::support::daemon::Daemon;
+use crate::support::memcached::Memcached;
+use crate::support::proxy::{Head, connect, dial};
+use crate::support::{admin, eventually, target};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;

@@ -1,7 +1,7 @@
 //! Tokens for all runs, minted once. Every run has a memory of its own, in which they are new.
 
-use super::support::daemon::{Daemon, gateway_config, issuer_config};
-use super::support::{admin, tokens};
+use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::{admin, tokens};
 use std::time::Instant;
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};

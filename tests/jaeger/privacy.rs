@@ -1,11 +1,11 @@
 //! Nothing in Jaeger says who asked for what with which token.
 
-use super::support::admin::metrics_when;
-use super::support::jaeger::Jaeger;
-use super::support::needles::Needles;
-use super::support::up::{Ports, Up};
-use super::support::{eventually, proxy, target, tokens};
 use super::{traced_up, tunnels};
+use crate::support::admin::metrics_when;
+use crate::support::jaeger::Jaeger;
+use crate::support::needles::Needles;
+use crate::support::up::{Ports, Up};
+use crate::support::{eventually, proxy, target, tokens};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::net::Ipv4Addr;

@@ -3,10 +3,10 @@
 
 use super::life::{AGENTS, Month, POOR};
 use super::schedule::{End, Event, Who};
-use super::support::site::{AgentPlan, write};
-use super::support::unit::Unit;
-use super::support::windows::Opened;
 use super::tokens::at_a_time;
+use crate::support::site::{AgentPlan, write};
+use crate::support::unit::Unit;
+use crate::support::windows::Opened;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 

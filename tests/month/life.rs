@@ -1,17 +1,17 @@
 //! An installation that lives through a month, its users, and the verdict on both.
 
 use super::schedule::{EACH, Event, Schedule};
-use super::support::disk::Disk;
-use super::support::memcached::Memcached;
-use super::support::relay::Relay;
-use super::support::router::Router;
-use super::support::site::{AgentPlan, Plan, Site};
-use super::support::target;
-use super::support::unit::Unit;
-use super::support::users::{Program, Users};
-use super::support::windows::Windows;
 use super::tokens::Books;
 use super::watch::Seen;
+use crate::support::disk::Disk;
+use crate::support::memcached::Memcached;
+use crate::support::relay::Relay;
+use crate::support::router::Router;
+use crate::support::site::{AgentPlan, Plan, Site};
+use crate::support::target;
+use crate::support::unit::Unit;
+use crate::support::users::{Program, Users};
+use crate::support::windows::Windows;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;

@@ -4,10 +4,10 @@
 //! is held the wallet file's. The rest is lost, and the agent has to have said why. A kill leaves a process no time to
 //! count what it was doing: that many tokens, and no more, may be missing in what is said.
 
-use super::support::site::Site;
-use super::support::tokens::in_wallet;
-use super::support::unit::Unit;
-use super::support::users::Users;
+use crate::support::site::Site;
+use crate::support::tokens::in_wallet;
+use crate::support::unit::Unit;
+use crate::support::users::Users;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 

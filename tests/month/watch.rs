@@ -1,8 +1,8 @@
 //! What daemons say of themselves over the month: readiness and counters, looked at several times a second.
 
-use super::support::site::Site;
-use super::support::unit::{Readiness, Unit};
-use super::support::users::{Attempt, Got, Users};
+use crate::support::site::Site;
+use crate::support::unit::{Readiness, Unit};
+use crate::support::users::{Attempt, Got, Users};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -77,8 +77,8 @@ fn refused<'a>(attempts: &'a [Attempt], agent: &str) -> Vec<(Duration, Duration,
 
 #[cfg(test)]
 mod tests {
-    use super::super::support::windows::Windows;
     use super::*;
+    use crate::support::windows::Windows;
 
     fn refusal(second: u64) -> Attempt {
         let at = Duration::from_secs(second);

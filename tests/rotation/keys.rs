@@ -1,7 +1,7 @@
 //! The issuer's keys as its directory lists them, over the length of a test.
 
-use super::support::tokens;
-use super::support::unit::Unit;
+use crate::support::tokens;
+use crate::support::unit::Unit;
 use postern_token::{Directory, TokenKeyId, TokenType, UnixSeconds};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +36,7 @@ impl Keys {
 
 /// The keys of type 2 that `issuer` lists: id, not-before, not-after.
 pub async fn listed(issuer: &Unit) -> Option<Vec<(TokenKeyId, UnixSeconds, UnixSeconds)>> {
-    let (_, body) = super::support::admin::get(issuer.address, postern_token::DIRECTORY_PATH).await?;
+    let (_, body) = crate::support::admin::get(issuer.address, postern_token::DIRECTORY_PATH).await?;
     let directory = Directory::parse(body.as_bytes()).ok()?;
     let keys = directory.keys_for(TokenType::BlindRsa2048).map(|key| {
         let id = TokenKeyId::of(&key.key_bytes().unwrap());

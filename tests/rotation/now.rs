@@ -2,13 +2,13 @@
 
 use super::keys::listed;
 use super::procedure::{Step, steps};
-use super::support::memcached::Memcached;
-use super::support::proxy::{Head, connect, dial};
-use super::support::site::{AgentPlan, Plan, Site, write};
-use super::support::unit::Unit;
-use super::support::users::{Program, Users};
-use super::support::windows::{Opened, Windows};
-use super::support::{TICK, target, tokens};
+use crate::support::memcached::Memcached;
+use crate::support::proxy::{Head, connect, dial};
+use crate::support::site::{AgentPlan, Plan, Site, write};
+use crate::support::unit::Unit;
+use crate::support::users::{Program, Users};
+use crate::support::windows::{Opened, Windows};
+use crate::support::{TICK, target, tokens};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -223,7 +223,7 @@ async fn key_ids(site: &Site) -> Vec<String> {
 /// Waits until the gauge has this value.
 async fn gauge(unit: &Unit, series: &str, wanted: u64) {
     let (family, label) = series.trim_end_matches('}').split_once('{').unwrap();
-    let deadline = Instant::now() + super::support::PATIENCE;
+    let deadline = Instant::now() + crate::support::PATIENCE;
     loop {
         let value = unit.metrics().await.map(|metrics| metrics.sum(family, &[label]));
         if value == Some(wanted) {

@@ -1,11 +1,11 @@
 //! Scheduled rotations, one after another, while agents are used.
 
 use super::keys::Keys;
-use super::support::memcached::Memcached;
-use super::support::site::{AgentPlan, Plan, Site};
-use super::support::target;
-use super::support::unit::Readiness;
-use super::support::users::Users;
+use crate::support::memcached::Memcached;
+use crate::support::site::{AgentPlan, Plan, Site};
+use crate::support::target;
+use crate::support::unit::Readiness;
+use crate::support::users::Users;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -205,13 +205,6 @@ impl Trace {
     pub fn kept(&self) -> Option<&str> {
         self.find("request")?.word("postern.kept")
     }
-
-    /// The names of the spans, in the order in which they began.
-    pub fn names(&self) -> Vec<&str> {
-        let mut spans: Vec<_> = self.spans.iter().collect();
-        spans.sort_by_key(|span| (span.start, &span.name));
-        spans.iter().map(|span| span.name.as_str()).collect()
-    }
 }
 
 impl Span {

@@ -1,6 +1,4 @@
 //! What the cross-process tests share: the binary under test as processes, raw proxy clients, small targets.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 pub mod admin;
 pub mod collector;

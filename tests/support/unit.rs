@@ -156,11 +156,6 @@ impl Unit {
         self.end(Postern::kill)
     }
 
-    /// Waits for the end of a process that was told to end.
-    pub fn ended(&self) -> Ended {
-        self.end(Postern::ended)
-    }
-
     fn end(&self, how: impl FnOnce(Postern) -> Ended) -> Ended {
         let process = self.process.lock().unwrap().take().unwrap_or_else(|| panic!("{} runs", self.name));
         let ended = block_in_place(|| how(process));

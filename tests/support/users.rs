@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
-use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+use tokio::sync::Mutex as Turn;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -146,11 +146,6 @@ pub fn refusals(refused: &[&Attempt], all: usize) -> String {
 }
 
 impl Program {
-    /// Lets the request under way end, and none begin for as long as the value lives.
-    pub async fn paused(&self) -> OwnedMutexGuard<()> {
-        self.turn.clone().lock_owned().await
-    }
-
     /// Lets the request under way end, and no other begin.
     pub async fn stop(self) {
         let _held = self.turn.lock().await;

@@ -1,5 +1,4 @@
 //! What is said of a server whose certificate is not accepted: which fault it has, and what to do.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use postern_daemon::http::{ClientOptions, client, no_answer};
 use postern_daemon::tls::{ServerTls, client_config, trouble};

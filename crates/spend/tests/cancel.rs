@@ -1,9 +1,8 @@
 //! Callers that hang up at every point of an exchange, ten thousand times over each transport: nobody after them, or
 //! beside them, gets a wrong answer, and no token is admitted twice.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::fake::{Fake, Manner, Step, Verb};
+use crate::support::{Server, client, epoch, eventually, fresh, options, pipelined, pooled};
 use postern_spend::memcached::{Address, Client, Memcached, Options, Transport};
 use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
@@ -14,8 +13,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use support::fake::{Fake, Manner, Step, Verb};
-use support::{Server, client, epoch, eventually, fresh, options, pipelined, pooled};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
@@ -260,14 +257,17 @@ async fn callers_are_answered_when_the_connections_runtime_ends() {
         let client = elsewhere.client.clone();
         let callers = waiting(&fake, &client, &transport).await;
         elsewhere.end();
-        let verdicts = tokio::time::timeout(support::PATIENCE, callers.join_all()).await.unwrap();
+        let verdicts = tokio::time::timeout(crate::support::PATIENCE, callers.join_all()).await.unwrap();
         assert!(
             verdicts.iter().all(|verdict| matches!(verdict, Err(Unknown::Unavailable(_)))),
             "{verdicts:?}"
         );
         let (epoch, later) = (epoch(), fresh(&epoch()));
         let later = client.spend(&later, &epoch, UnixSeconds::now());
-        assert_ne!(tokio::time::timeout(support::PATIENCE, later).await.unwrap(), Ok(Spend::AlreadySpent));
+        assert_ne!(
+            tokio::time::timeout(crate::support::PATIENCE, later).await.unwrap(),
+            Ok(Spend::AlreadySpent)
+        );
     }
 }
 
@@ -283,7 +283,7 @@ async fn callers_are_answered_when_another_drops_the_client() {
         elsewhere.client = other;
         drop(own);
         fake.go_on();
-        let verdicts = tokio::time::timeout(support::PATIENCE, callers.join_all()).await.unwrap();
+        let verdicts = tokio::time::timeout(crate::support::PATIENCE, callers.join_all()).await.unwrap();
         assert!(verdicts.iter().all(|verdict| *verdict == Ok(Spend::Admitted)), "{verdicts:?}");
         elsewhere.end();
     }

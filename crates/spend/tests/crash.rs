@@ -68,7 +68,7 @@ fn kill_rounds(rounds: usize, always: bool) {
     for round in 0..rounds {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child
-            .args(["--ignored", "--exact", "child", "--nocapture", "--test-threads=1"])
+            .args(["--ignored", "--exact", "crash::child", "--nocapture", "--test-threads=1"])
             .env(DIRECTORY, directory.path());
         if always {
             child.env(ALWAYS, "1");
@@ -113,7 +113,7 @@ fn a_full_disk_refuses_and_forgets_nothing() {
     let output = Command::new("sh")
         .args([
             "-c",
-            "ulimit -f 96 && trap '' XFSZ && exec \"$0\" --ignored --exact child --nocapture --test-threads=1",
+            "ulimit -f 96 && trap '' XFSZ && exec \"$0\" --ignored --exact crash::child --nocapture --test-threads=1",
         ])
         .arg(std::env::current_exe().unwrap())
         .env(DIRECTORY, directory.path())

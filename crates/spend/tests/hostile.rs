@@ -1,15 +1,12 @@
 //! The shared store and a server that answers wrongly, too much, too slowly or never: nothing is admitted that was not
 //! stored, a connection that cannot be trusted is dropped, later callers get right answers, memory stays bounded.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::fake::{Acted, Fake, Step, Verb, send};
+use crate::support::{client, epoch, eventually, fresh, options, pipelined, pooled};
 use postern_spend::memcached::{Client, Memcached, Options, Transport};
 use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::time::Duration;
-use support::fake::{Acted, Fake, Step, Verb, send};
-use support::{client, epoch, eventually, fresh, options, pipelined, pooled};
 
 /// A deadline that the cases which wait for it are done with soon.
 const SHORT: Duration = Duration::from_secs(1);

@@ -1,17 +1,14 @@
 //! The journal of a call: every exchange is in it, with moments in their order, and a slow one says what it waited for.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::fake::{self, Fake, Step};
+use crate::support::{
+    Relay, Server, Swallower, client, epoch, eventually, free_port, fresh, options, pipelined, pooled,
+    transports, trusting,
+};
 use postern_spend::memcached::{Client, Ended, Memcached, Options, Transport, Verb};
 use postern_spend::{Epoch, Exchange, Journal, Seen, Spend, Stall, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::time::Duration;
-use support::fake::{self, Fake, Step};
-use support::{
-    Relay, Server, Swallower, client, epoch, eventually, free_port, fresh, options, pipelined, pooled,
-    transports, trusting,
-};
 use tokio::task::JoinSet;
 
 /// Above it an exchange is slow.

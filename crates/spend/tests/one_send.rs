@@ -1,17 +1,14 @@
 //! Every command leaves in one send, and commands that come together share one: counted by strace, at a real memcached.
 //!
 //! In two writes a command can wait 40 ms for an acknowledgement, or be cut where the connection breaks.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::{Server, client, epoch, fresh, options, pipelined, pooled};
 use postern_spend::memcached::{Memcached, Options, Transport};
 use postern_spend::{Seen, Spend, SpendStore};
 use postern_token::UnixSeconds;
 use std::collections::HashSet;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use support::{Server, client, epoch, fresh, options, pipelined, pooled};
 use tokio::task::JoinSet;
 
 /// What the traced process does: the transport and the callers, as in `pipelined one-by-one PORT`.
@@ -62,7 +59,10 @@ fn sends(task: &str) -> Vec<String> {
     let this = std::env::current_exe().unwrap();
     let mut command = Command::new("strace");
     command.args(["-f", "-s", "65536", "-e", "trace=network,write,writev,close", "-o"]).arg(trace.path());
-    command.arg(this).args(["--ignored", "--exact", "traced"]).env(TASK, format!("{task} {}", server.port()));
+    command
+        .arg(this)
+        .args(["--ignored", "--exact", "one_send::traced"])
+        .env(TASK, format!("{task} {}", server.port()));
     let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
     let output = output.expect("strace can be run (apt-get install strace)");
     assert!(output.status.success(), "{task}: {}", String::from_utf8_lossy(&output.stderr));

@@ -1,14 +1,11 @@
 //! Doors to memories that share some of their servers: routers with two versions of a configuration. Most keys lie in one
 //! place for both, and each of the others would be admitted twice.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::fake::Fake;
+use crate::support::{client, epoch, eventually, fresh, options, transports};
 use postern_spend::memcached::Memcached;
 use postern_spend::{Spend, SpendStore, Unknown};
 use postern_token::UnixSeconds;
-use support::fake::Fake;
-use support::{client, epoch, eventually, fresh, options, transports};
 
 /// Three quarters of all keys.
 fn shared(key: &str) -> bool {

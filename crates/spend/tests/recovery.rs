@@ -1,14 +1,11 @@
 //! What the shared store makes of restarts, limits and gateways that disagree.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::fake::Fake;
+use crate::support::{Server, client, epoch, eventually, fresh, options, pipelined, pooled, transports};
 use postern_spend::memcached::{Memcached, OnLoss, Options, Transport};
 use postern_spend::{Epoch, Spend, SpendStore, Unknown};
 use postern_token::UnixSeconds;
 use std::time::{Duration, Instant};
-use support::fake::Fake;
-use support::{Server, client, epoch, eventually, fresh, options, pipelined, pooled, transports};
 
 /// A restart closes every connection. Each is found out before it costs anybody a token, however few the callers are.
 #[tokio::test]

@@ -1,11 +1,8 @@
 //! The shared store against a real memcached: the conformance suite over both transports and kinds of socket.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::{Relay, Server, client, options, pipelined, pooled, transports};
 use postern_spend::conformance;
 use postern_spend::memcached::{Memcached, Options, Transport};
-use support::{Relay, Server, client, options, pipelined, pooled, transports};
 
 fn conforms(options: Options) {
     let store = Memcached::open(options).unwrap();

@@ -1,16 +1,13 @@
 //! The shared store when memcached is away, frozen, restarted empty, full, or another one than it was.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::{
+    PATIENCE, Relay, Server, client, epoch, eventually, free_port, fresh, options, pipelined, transports,
+};
 use postern_spend::memcached::{Client, Memcached, OnLoss, Options, Transport};
 use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
-use support::{
-    PATIENCE, Relay, Server, client, epoch, eventually, free_port, fresh, options, pipelined, transports,
-};
 use tokio::task::JoinSet;
 
 async fn spend(client: &Client, key: &SpentKey, epoch: &Epoch) -> Result<Spend, Unknown> {
@@ -150,7 +147,7 @@ async fn an_empty_restart_is_noticed_before_anything_is_admitted() {
             assert_eq!(store.totals().canaries_lost, 64, "{name} {policy:?}");
             // Another epoch has lost nothing.
             eventually(name, || async { client.ready().await.ok() }).await;
-            let other = support::epoch();
+            let other = crate::support::epoch();
             assert_eq!(
                 spend(&client, &fresh(&other), &other).await,
                 Ok(Spend::Admitted),
@@ -158,7 +155,7 @@ async fn an_empty_restart_is_noticed_before_anything_is_admitted() {
             );
             // Another gateway, and one that starts later, learn it from the memory.
             let later = Memcached::open(Options { on_loss: policy, ..brisk(&server, pipelined()) }).unwrap();
-            let late = support::client(&later).await;
+            let late = crate::support::client(&later).await;
             assert_eq!(spend(&late, &fresh(&epoch), &epoch).await, answer, "{name} {policy:?}, later");
             assert_eq!(later.health().lost, [epoch.key]);
         }

@@ -1,9 +1,7 @@
 //! What the shared store promises beyond the conformance suite: one expiry for a fleet, replays answered from memory, an
 //! unanswered write asked for, TLS, a pool that says when it is too small.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::{Server, Swallower, client, epoch, fresh, options, pipelined, pooled, transports};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_spend::memcached::{Ended, Memcached, Options, Tls, Transport, Verb};
@@ -11,7 +9,6 @@ use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
 use postern_token::UnixSeconds;
 use std::collections::HashSet;
 use std::time::Duration;
-use support::{Server, Swallower, client, epoch, fresh, options, pipelined, pooled, transports};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -131,7 +128,7 @@ async fn the_store_is_reached_over_tls_and_only_with_a_certificate_that_is_trust
     let (server, roots) = Server::tls(home.path());
     for (name, transport) in transports() {
         let with = |roots: RootCertStore, name: &str| Options {
-            tls: Some(Tls { config: support::trusting(roots), server_name: Some(name.into()) }),
+            tls: Some(Tls { config: crate::support::trusting(roots), server_name: Some(name.into()) }),
             ..options(vec![server.address()], transport.clone())
         };
         let store = Memcached::open(with(roots.clone(), "memcached.example")).unwrap();
@@ -146,8 +143,10 @@ async fn the_store_is_reached_over_tls_and_only_with_a_certificate_that_is_trust
             let client = store.client();
             // A handshake that fails is bytes that are not understood.
             let refused = Err(Unknown::Garbled);
-            support::eventually("the reason", || async { (client.ready().await == refused).then_some(()) })
-                .await;
+            crate::support::eventually("the reason", || async {
+                (client.ready().await == refused).then_some(())
+            })
+            .await;
             let spent = client.spend(&fresh(&epoch), &epoch, now).await;
             assert_eq!(spent, Err(Unknown::Unavailable(std::io::ErrorKind::NotConnected)), "{name}");
         }

@@ -1,7 +1,4 @@
 //! From a header value to a token that could be verified: nothing is allocated.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod known;
 
 use postern_token::header::{Presentation, parse_authorization};
 use postern_token::*;
@@ -10,10 +7,10 @@ use std::sync::Arc;
 
 #[test]
 fn nothing_is_allocated_from_a_header_value_to_a_spent_key() {
-    let token = encode_base64url(&known::token_bytes());
-    let key = Arc::new(VerifyingKey::from_spki(&known::spki()).unwrap());
+    let token = encode_base64url(&crate::known::token_bytes());
+    let key = Arc::new(VerifyingKey::from_spki(&crate::known::spki()).unwrap());
     let keys = KeySet::new([TrustedKey { key, window: Window::ALWAYS }]);
-    let challenge = Token::parse(&known::token_bytes()).unwrap().challenge_digest();
+    let challenge = Token::parse(&crate::known::token_bytes()).unwrap().challenge_digest();
     for value in [
         format!("PrivateToken token=\"{token}\""),
         format!("Basic Zm9v==, PrivateToken extensions=\"a\\\"b\" token={token}"),

@@ -1,7 +1,4 @@
 //! What servers send in `Proxy-Authenticate`, and how a client reads it.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod known;
 
 use postern_token::header::{Challenge, Quoting};
 use postern_token::{ChallengeError, TokenChallenge, TokenType, encode_base64url};
@@ -16,7 +13,7 @@ fn challenge(context: Option<[u8; 32]>) -> TokenChallenge {
 /// one `=`), `<p>` for the same without padding, `<K>` for its key.
 fn written(case: &str) -> String {
     let [c, p] = [None, Some(CONTEXT)].map(|context| encode_base64url(&challenge(context).serialize()));
-    let key = encode_base64url(&known::spki());
+    let key = encode_base64url(&crate::known::spki());
     case.replace("<C>", &c).replace("<P>", &p).replace("<p>", p.trim_end_matches('=')).replace("<K>", &key)
 }
 
@@ -27,7 +24,7 @@ fn parse(value: &str) -> Result<Vec<Short>, String> {
     let found = Challenge::parse_all(value.as_bytes()).map_err(|error| error.to_string())?;
     let short = |found: Challenge| {
         let has_context = found.token_challenge().unwrap().redemption_context() == Some(&CONTEXT);
-        assert!(found.token_key.as_ref().is_none_or(|key| *key == known::spki()));
+        assert!(found.token_key.as_ref().is_none_or(|key| *key == crate::known::spki()));
         (has_context, found.token_key.is_some(), found.max_age)
     };
     Ok(found.into_iter().map(short).collect())
@@ -122,7 +119,7 @@ fn we_write_what_strict_readers_read() {
     for context in [None, Some(CONTEXT)] {
         let offered = Challenge {
             bytes: challenge(context).serialize(),
-            token_key: Some(known::spki()),
+            token_key: Some(crate::known::spki()),
             max_age: Some(60),
         };
         let quoted = offered.format(Quoting::Quoted);
@@ -133,7 +130,7 @@ fn we_write_what_strict_readers_read() {
         // The privacypass crate refuses quotation marks.
         let theirs = parse_www_authenticate_header(&http::HeaderValue::from_str(&bare).unwrap()).unwrap();
         assert_eq!(theirs[0].token_challenge().serialize().unwrap(), offered.bytes);
-        assert_eq!((theirs[0].token_key(), theirs[0].max_age()), (&known::spki()[..], Some(60)));
+        assert_eq!((theirs[0].token_key(), theirs[0].max_age()), (&crate::known::spki()[..], Some(60)));
     }
 }
 

@@ -1,14 +1,11 @@
 //! What clients send in `Proxy-Authorization`, and what each is told.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod known;
 
 use postern_token::header::{Presentation, parse_authorization};
 use postern_token::{Token, encode_base64url};
 
 /// A token of type 2: 472 characters, no padding.
 fn type2() -> String {
-    encode_base64url(&known::token_bytes())
+    encode_base64url(&crate::known::token_bytes())
 }
 
 /// A token of type 1: 195 characters and one `=`.
@@ -255,7 +252,7 @@ fn every_case() {
 
 #[test]
 fn a_token_cut_at_any_character_or_byte_is_refused() {
-    let (text, bytes) = (type2(), known::token_bytes());
+    let (text, bytes) = (type2(), crate::known::token_bytes());
     for length in 0..text.len() {
         assert!(
             parse_authorization(format!("PrivateToken token=\"{}\"", &text[..length]).as_bytes()).is_err()

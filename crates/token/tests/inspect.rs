@@ -1,13 +1,10 @@
 //! What `postern token inspect` says of good and broken values.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod known;
 
 use postern_token::header::{Challenge, Quoting};
 use postern_token::{TokenChallenge, TokenType, encode_base64url, inspect};
 
 fn token() -> String {
-    encode_base64url(&known::token_bytes())
+    encode_base64url(&crate::known::token_bytes())
 }
 
 fn challenge_bytes() -> Vec<u8> {
@@ -18,7 +15,7 @@ fn challenge_bytes() -> Vec<u8> {
 
 fn header() -> String {
     let bytes = challenge_bytes();
-    Challenge { bytes, token_key: Some(known::spki()), max_age: Some(60) }.format(Quoting::Quoted)
+    Challenge { bytes, token_key: Some(crate::known::spki()), max_age: Some(60) }.format(Quoting::Quoted)
 }
 
 fn field(value: &str, name: &str) -> String {
@@ -29,7 +26,7 @@ fn field(value: &str, name: &str) -> String {
 
 #[test]
 fn a_token_is_told_field_by_field() {
-    let bytes = known::token_bytes();
+    let bytes = crate::known::token_bytes();
     for value in [
         format!("PrivateToken token=\"{}\"", token()),
         format!("Proxy-Authorization: PrivateToken token={}", token()),
@@ -71,7 +68,7 @@ fn a_challenge_is_told_field_by_field() {
     let bare = encode_base64url(&challenge_bytes());
     assert_eq!(field(&bare, "origins"), "a.example, b.example");
     assert_eq!(field(&bare, "challenge digest"), field(&header(), "challenge digest"));
-    assert_eq!(field(&encode_base64url(&known::spki()), "token key"), "342 bytes");
+    assert_eq!(field(&encode_base64url(&crate::known::spki()), "token key"), "342 bytes");
     let any =
         encode_base64url(&TokenChallenge::new(TokenType::VoprfP384, "i", None, &[]).unwrap().serialize());
     assert_eq!(

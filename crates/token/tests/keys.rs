@@ -1,7 +1,4 @@
 //! Which key counts when, and that no identifier shows what it holds.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod known;
 
 use postern_token::header::{Presentation, parse_authorization};
 use postern_token::*;
@@ -62,7 +59,7 @@ fn of_two_windows_for_one_key_the_first_counts() {
 #[test]
 fn a_directory_offers_the_first_key_in_use() {
     let entry = |before: Option<u64>, after: Option<u64>| {
-        DirectoryKey::type2(&known::spki(), before.map(UnixSeconds), after.map(UnixSeconds))
+        DirectoryKey::type2(&crate::known::spki(), before.map(UnixSeconds), after.map(UnixSeconds))
     };
     let directory = Directory {
         issuer_request_uri: "/issue".to_owned(),
@@ -83,7 +80,7 @@ fn a_directory_offers_the_first_key_in_use() {
     assert_eq!(preferred(99), Some(3));
     assert_eq!(preferred(100), Some(1));
     assert_eq!(Directory::parse(&directory.serialize()).unwrap(), directory);
-    assert_eq!(directory.token_keys[0].key_bytes().unwrap(), known::spki());
+    assert_eq!(directory.token_keys[0].key_bytes().unwrap(), crate::known::spki());
 
     let foreign = br#"{"issuer-request-uri":"https://i.example/r","x":1,"token-keys":[{"token-type":2,"token-key":"AA","y":{}}]}"#;
     assert_eq!(Directory::parse(foreign).unwrap().token_keys[0].key_bytes().unwrap(), [0]);
@@ -96,7 +93,7 @@ fn a_directory_offers_the_first_key_in_use() {
 
 #[test]
 fn keys_are_read_in_their_one_spelling() {
-    let spki = known::spki();
+    let spki = crate::known::spki();
     assert!(VerifyingKey::from_spki(&spki).is_ok() && IssuerKey::from_spki(&spki).is_ok());
     for at in (0..81).chain(spki.len() - 5..spki.len()) {
         let mut other = spki.clone();
@@ -115,9 +112,9 @@ fn keys_are_read_in_their_one_spelling() {
 /// Whatever is printed with `{:?}`: no eight bytes of the contents in hex, in base64url or as a list of numbers.
 #[test]
 fn debug_shows_nothing_that_could_link_a_token_to_anyone() {
-    let bytes = known::token_bytes();
+    let bytes = crate::known::token_bytes();
     let token = Token::parse(&bytes).unwrap();
-    let issuer = IssuerKey::from_spki(&known::spki()).unwrap();
+    let issuer = IssuerKey::from_spki(&crate::known::spki()).unwrap();
     let (request, pending) = issuer.request(token.challenge_digest()).unwrap();
     let request_bytes = request.serialize();
     let response = TokenResponse([0xA7; 256]);

@@ -1,5 +1,4 @@
 //! A token's life, and what is refused along the way.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use postern_token::header::{Challenge, Presentation, Quoting, format_authorization, parse_authorization};
 use postern_token::*;

@@ -1,8 +1,5 @@
 //! What holds for every value: nothing panics, what was written is read back, and the parser of credentials agrees with
 //! a slow and simple one.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod known;
 
 use postern_token::header::{
     AuthorizationError, Challenge, Presentation, Quoting, format_authorization, parse_authorization,

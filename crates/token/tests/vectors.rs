@@ -1,11 +1,8 @@
 //! Known answers: RFC 9474 (appendix A), RFC 9577 and RFC 9578 (appendices), and type 2 issuance as implementations in
 //! Rust, Go and TypeScript did it. `vectors/README.md` says where each file is from.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod known;
-
+use crate::known::{FixedRng, hex, load, text};
 use base64::Engine as _;
-use known::{FixedRng, hex, load, text};
 use postern_token::header::{Challenge, Presentation, Quoting, format_authorization, parse_authorization};
 use postern_token::*;
 use serde_json::Value;

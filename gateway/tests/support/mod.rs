@@ -3,9 +3,6 @@
 pub(crate) mod client;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 pub(crate) mod log;
-#[path = "../../../crates/spend/tests/support/server.rs"]
-#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
-pub(crate) mod memcached;
 pub(crate) mod proxy_status;
 pub(crate) mod target;
 

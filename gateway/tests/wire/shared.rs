@@ -1,7 +1,6 @@
 //! A gateway that spends in a shared memory: real memcached, every transport and every time to ask for the hint.
 
 use crate::support::client::{Client, connect, connect_with};
-use crate::support::memcached::{Server, free_port};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, PATIENCE, Running, home_with_keys};
 use postern_config::Span;
@@ -10,13 +9,14 @@ use postern_gateway::StartError;
 use postern_gateway::config::{
     Config, Hint, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
 };
+use postern_testkit::memcached::{Server, free_port};
 use postern_token::Token;
 use postern_token::header::format_authorization;
 use tempfile::TempDir;
 
 pub(crate) fn shared(config: &mut Config, server: &Server, change: impl FnOnce(&mut MemcachedConfig)) {
     config.store.kind = StoreKind::Memcached;
-    config.store.memcached.addresses = vec![server.address().to_string()];
+    config.store.memcached.addresses = vec![server.address()];
     config.store.memcached.canary_interval = Span::millis(100);
     // A busy machine is not an outage.
     config.store.memcached.timeout = Span::secs(5);

@@ -2,12 +2,12 @@
 
 use crate::shared::shared;
 use crate::support::client::{Client, connect_with};
-use crate::support::memcached::Server;
 use crate::support::target::Echo;
 use crate::support::{ISSUER, PATIENCE, Running};
 use postern_config::Span;
 use postern_gateway::catalogue;
 use postern_telemetry::metrics;
+use postern_testkit::memcached::Server;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
     }
     assert_eq!(tile(section(&page, "tunnels"), "Open"), Some(5.0));
 
-    let address = server.address().to_string();
+    let address: String = server.address();
     let door = row(section(&page, "store"), &address);
     assert_eq!((&door[1], &door[3], &door[4]), (&"ok".into(), &0.into(), &0.0.into()), "{page}");
     assert_eq!(door[2], 2, "a pipelined connection for each worker: {page}");

@@ -1,6 +1,4 @@
 //! An issuer on a loopback port of its own, and raw bytes to talk to it.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-#![allow(dead_code, unreachable_pub, reason = "each test file has a copy and uses a part of it")]
 
 use postern_admin::Host;
 use postern_daemon::drain::Drained;

@@ -1,6 +1,6 @@
 //! What the benches of the shared store have in common: a memcached on a core of its own, the CPU time that a thread or
 //! a process has used, keys, and the machine's load.
-#![allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each bench uses a part of it")]
 
 #[path = "../../tests/support/mod.rs"]
 mod support;

@@ -1,11 +1,8 @@
 //! A real memcached for the tests, on a port of its own.
-#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 pub mod fake;
-pub mod server;
 
-pub use server::{Server, free_port};
+pub use postern_testkit::memcached::{Server, free_port};
 
 use postern_spend::memcached::{Address, Client, Memcached, OnLoss, Options, Pool, Transport};
 use postern_spend::{Epoch, SpendStore};

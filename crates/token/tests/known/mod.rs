@@ -1,5 +1,4 @@
 //! Reading vector files, and the random source that repeats what a vector's author drew.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use blind_rsa_signatures::reexports::rand::{TryCryptoRng, TryRng};
 use serde_json::Value;

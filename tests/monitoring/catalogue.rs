@@ -1,14 +1,10 @@
 //! What can be asked for: registered metrics and recorded series, their labels, and what the labels may be.
 
 use super::queries::{Matcher, Selector, groupings, selectors};
-use binary::CATALOGUES;
+use crate::catalogue::CATALOGUES;
 use postern_telemetry::catalogue::{Kind, Label, Metric};
 use postern_telemetry::{metrics, own};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-
-/// What the binary joins.
-#[path = "../../cli/src/catalogue.rs"]
-mod binary;
 
 /// Labels and their values; `None` where a value can be anything.
 type Labels = BTreeMap<String, Option<BTreeSet<String>>>;

@@ -1,13 +1,8 @@
 //! What deploy/ asks for exists: metrics, labels and their values, recorded series, jobs, runbooks; and every alert has a
 //! test that makes it fire. A dashboard that asks for a name nobody registers shows an empty panel, and says nothing.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-#![allow(unreachable_pub, reason = "the modules of a test are its own")]
 
-#[path = "deploy/catalogue.rs"]
 mod catalogue;
-#[path = "deploy/queries.rs"]
 mod queries;
-#[path = "deploy/rules.rs"]
 mod rules;
 
 use catalogue::Catalogue;

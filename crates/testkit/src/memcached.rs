@@ -1,10 +1,11 @@
 //! A real memcached, as a process.
 
-use postern_spend::memcached::Address;
+use std::fmt::Debug;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio_rustls::rustls::RootCertStore;
@@ -59,7 +60,8 @@ impl Server {
         server
     }
 
-    pub fn address(&self) -> Address {
+    /// As a gateway's configuration has it: `HOST:PORT`, or `unix:PATH`.
+    pub fn address<T: FromStr<Err: Debug>>(&self) -> T {
         match &self.at {
             At::Port(port) => format!("127.0.0.1:{port}"),
             At::Socket(path) => format!("unix:{}", path.display()),
@@ -68,6 +70,7 @@ impl Server {
         .unwrap()
     }
 
+    /// The port; panics where it listens on a Unix socket.
     pub fn port(&self) -> u16 {
         match self.at {
             At::Port(port) => port,

@@ -1,0 +1,12 @@
+//! The agent against gateways and issuers that the tests script. One binary, since linking is the slowest part of a test.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(unreachable_pub, reason = "the modules of a test are its own")]
+
+mod crash;
+mod minting;
+mod outage;
+mod page;
+mod proxy;
+mod rotation;
+mod spend;
+mod support;

@@ -1,0 +1,7 @@
+//! TLS and signals over real sockets.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(unreachable_pub, reason = "the modules of a test are its own")]
+
+mod signals;
+mod tls;
+mod tls_trouble;

@@ -1,0 +1,19 @@
+//! The stores from outside. One binary, since linking is the slowest part of a test.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(unreachable_pub, reason = "the modules of a test are its own")]
+
+mod cancel;
+mod conformance;
+mod crash;
+mod damage;
+mod epochs;
+mod hostile;
+mod journal;
+mod model;
+mod one_send;
+mod overlap;
+mod recovery;
+mod shared_conformance;
+mod shared_outage;
+mod shared_rules;
+mod support;

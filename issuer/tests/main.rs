@@ -1,0 +1,8 @@
+//! The issuer over HTTP. One binary, since linking is the slowest part of a test.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(unreachable_pub, reason = "the modules of a test are its own")]
+
+mod issuance;
+mod life;
+mod page;
+mod support;

@@ -1,0 +1,33 @@
+//! The `postern` binary across processes: real daemons, a real memcached, foreign programs. A module for each theme, in one
+//! binary, since linking is the slowest part of a test.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(unreachable_pub, reason = "the modules of a test are its own")]
+
+mod agent;
+mod capacity;
+/// What the binary joins: it has no library that a test could use.
+#[path = "../cli/src/catalogue.rs"]
+mod catalogue;
+mod configuration;
+mod deployment;
+mod docs;
+mod doctor;
+mod drain;
+mod exactly_once;
+mod fleet;
+mod getting_started;
+mod guides;
+mod issuer;
+mod jaeger;
+mod local_fleet;
+mod mint;
+mod monitoring;
+mod month;
+mod outage;
+mod privacy;
+mod prometheus;
+mod reload;
+mod rotation;
+mod store_outage;
+mod support;
+mod up;
