@@ -9,6 +9,24 @@
 //! The variable of `[store.memcached] addresses` is `POSTERN_STORE_MEMCACHED_ADDRESSES`. It holds a TOML value
 //! (`["127.0.0.1:5000"]`, `true`, `10`), or the bare text where a string is wanted. Keys inside lists of tables and
 //! inside maps have no variable. What is said of `POSTERN_` variables that name no key is in `environment`.
+//!
+//! ```
+//! use postern_config::{Size, Span, parse};
+//!
+//! #[derive(serde::Deserialize, schemars::JsonSchema)]
+//! #[serde(deny_unknown_fields)]
+//! struct Limits {
+//!     header_timeout: Span,
+//!     header_size: Size,
+//! }
+//!
+//! let text = "header_timeout = \"10s\"\nheader_size = \"16KiB\"";
+//! let limits: Limits = parse("limits.toml", text, []).unwrap();
+//! assert_eq!((limits.header_timeout.get().as_secs(), limits.header_size.0), (10, 16 * 1024));
+//!
+//! let refused = parse::<Limits>("limits.toml", "header_timout = \"10s\"", []).err().unwrap();
+//! assert!(refused.to_string().contains("did you mean \"header_timeout\"?"));
+//! ```
 
 pub mod address;
 mod change;

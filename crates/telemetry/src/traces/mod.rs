@@ -106,16 +106,16 @@ impl Tracer {
         Chance { sampled, upstream }
     }
 
-    /// A trace for a request that has ended, if it is to be kept: it was sampled here or upstream, its check took longer
-    /// than the threshold, or it ended in an error that nobody should see.
+    /// A trace for a request that has ended, if it is to be kept: it was sampled here or upstream, it took longer than
+    /// the threshold, or it ended in an error that nobody should see.
     #[inline]
     #[must_use]
-    pub fn keep(&self, chance: &Chance, check: Duration, unexpected: bool) -> Option<Trace> {
+    pub fn keep(&self, chance: &Chance, took: Duration, unexpected: bool) -> Option<Trace> {
         let active = self.0.as_ref()?;
         let sampled_upstream = chance.upstream.as_ref().is_some_and(SpanContext::is_sampled);
         let reason = if unexpected {
             TraceKept::Error
-        } else if check > active.slow {
+        } else if took > active.slow {
             TraceKept::Slow
         } else if chance.sampled {
             TraceKept::Sampled

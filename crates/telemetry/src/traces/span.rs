@@ -92,7 +92,7 @@ impl Trace {
         self.tracer.clone().send(std::mem::take(&mut self.spans));
     }
 
-    /// The same trace without its spans, for a span that ends after the request was answered: a tunnel.
+    /// The same trace without its spans, for a span that ends after the request was answered.
     #[must_use]
     pub fn later(&self) -> Self {
         Self { spans: Vec::new(), ..self.clone() }
