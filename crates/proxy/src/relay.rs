@@ -6,8 +6,11 @@
 //! Bytes are read into one buffer that all tunnels of a thread share and written on at once. Only what the writer did
 //! not take is kept, so an idle tunnel holds no buffer, and a busy one reads 64 KiB at a time.
 
+mod count;
+
+pub use count::{Meter, Relayed, TunnelEnd};
+
 use crate::reset::{self, Reset};
-use postern_telemetry::metrics::Tally;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -17,20 +20,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
-
-postern_telemetry::label! {
-    /// How a tunnel ended.
-    pub TunnelEnd = "ended" {
-        /// Both sides were done.
-        Finished = "finished",
-        /// A side broke off.
-        Broken = "broken",
-        /// No byte moved for too long.
-        Idle = "idle",
-        /// The proxy stopped: it was still open at the drain's deadline.
-        Cut = "cut",
-    }
-}
 
 /// The shared buffer. Larger reads make fewer system calls.
 const SCRATCH_LEN: usize = 64 * 1024;
@@ -42,17 +31,6 @@ thread_local! {
 /// How long one direction may go on after the other one broke: what has arrived is still to be delivered (a server that
 /// refuses an upload answers and closes while the client is still sending).
 const AFTER_BREAK: Duration = Duration::from_secs(10);
-
-/// How a relay ended, and what went through it.
-#[derive(Debug)]
-pub struct Relayed {
-    /// How it ended.
-    pub ended: TunnelEnd,
-    /// Bytes from the client to the target.
-    pub up: u64,
-    /// Bytes from the target to the client.
-    pub down: u64,
-}
 
 /// Copies between `client` and `target` until both directions have ended or nothing moves for `idle`. `early` are bytes
 /// of the client that came with its request: they go first.
@@ -69,15 +47,6 @@ pub struct Relay<C: Reset, T: Reset> {
     last_moved: Instant,
     patience: Option<Patience>,
     meter: Option<Arc<Meter>>,
-}
-
-/// Counts bytes as they are relayed: a tunnel that lasts for hours must not show only at its end.
-#[derive(Debug)]
-pub struct Meter {
-    /// From the client to the target.
-    pub up: Tally,
-    /// From the target to the client.
-    pub down: Tally,
 }
 
 /// How long nothing may move, and the alarm that looks.

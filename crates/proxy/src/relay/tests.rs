@@ -1,6 +1,7 @@
 //! Every byte, both ways, and an end for every tunnel.
 
 use super::*;
+use postern_telemetry::metrics::Tally;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::TcpStream;
 

@@ -1,0 +1,130 @@
+use super::*;
+use postern_token::{DirectoryKey, SigningKey};
+
+const LIFETIMES: Lifetimes =
+    Lifetimes { unsaid: Duration::from_secs(1000), removed: Duration::from_secs(10) };
+
+fn entry(not_before: Option<u64>, not_after: Option<u64>) -> (TokenKeyId, DirectoryKey) {
+    let key = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
+    let entry = DirectoryKey::type2(key.spki(), not_before.map(UnixSeconds), not_after.map(UnixSeconds));
+    (key.id(), entry)
+}
+
+fn directory(token_keys: Vec<DirectoryKey>) -> Directory {
+    Directory { issuer_request_uri: "/token-request".into(), token_keys }
+}
+
+#[test]
+fn a_key_without_not_after_keeps_its_first_window_over_polls() {
+    let (id, key) = entry(None, None);
+    let listed = directory(vec![key]);
+    let first = Keyring::default().updated(&listed, LIFETIMES, UnixSeconds(100)).unwrap();
+    let second = first.updated(&listed, LIFETIMES, UnixSeconds(600)).unwrap();
+    assert!(second.find(id, UnixSeconds(1099)).is_ok());
+    assert_eq!(second.find(id, UnixSeconds(1100)).err(), Some(KeyRefusal::Retired));
+}
+
+#[test]
+fn a_key_no_longer_listed_is_good_for_the_grace_and_no_longer() {
+    let ((old, old_entry), (new, new_entry)) = (entry(None, Some(5000)), entry(Some(100), Some(9000)));
+    let first = Keyring::default().updated(&directory(vec![old_entry]), LIFETIMES, UnixSeconds(100)).unwrap();
+    let second = first.updated(&directory(vec![new_entry.clone()]), LIFETIMES, UnixSeconds(200)).unwrap();
+    assert!(second.find(old, UnixSeconds(209)).is_ok());
+    assert_eq!(second.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
+    // Another poll must not prolong the grace.
+    let third = second.updated(&directory(vec![new_entry]), LIFETIMES, UnixSeconds(208)).unwrap();
+    assert_eq!(third.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
+    assert!(third.find(new, UnixSeconds(210)).is_ok());
+}
+
+#[test]
+fn one_bad_entry_does_not_take_the_good_ones_with_it() {
+    let (id, good) = entry(None, None);
+    let bad = DirectoryKey { token_key: "AAAA".into(), ..good.clone() };
+    let ring =
+        Keyring::default().updated(&directory(vec![bad.clone(), good]), LIFETIMES, UnixSeconds(1)).unwrap();
+    assert!(ring.find(id, UnixSeconds(1)).is_ok());
+    assert!(Keyring::default().updated(&directory(vec![bad]), LIFETIMES, UnixSeconds(1)).is_err());
+    assert!(Keyring::default().updated(&directory(vec![]), LIFETIMES, UnixSeconds(1)).is_err());
+}
+
+#[test]
+fn the_challenge_asks_for_the_newest_key_in_use_and_not_beyond_its_end() {
+    let ((_, old), (_, new)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(200)));
+    let ring =
+        Keyring::default().updated(&directory(vec![old, new.clone()]), LIFETIMES, UnixSeconds(1)).unwrap();
+    let offer = offer("proxy.example").unwrap();
+    let value = ring.challenge(&offer, UnixSeconds(150)).unwrap();
+    let read = Challenge::parse_all(value.as_bytes()).unwrap();
+    assert_eq!(read[0].token_key, Some(new.key_bytes().unwrap()));
+    assert_eq!(read[0].max_age, Some(50));
+    assert!(offer.is_answered_by(ChallengeDigest::of(&read[0].bytes)));
+}
+
+#[test]
+fn the_challenge_is_not_kept_beyond_the_moment_at_which_a_known_key_takes_over() {
+    let ((_, old), (_, new)) = (entry(Some(0), Some(5000)), entry(Some(300), Some(9000)));
+    let ring = Keyring::default().updated(&directory(vec![old, new]), LIFETIMES, UnixSeconds(1)).unwrap();
+    let offer = offer("proxy.example").unwrap();
+    let max_age = |now| {
+        let value = ring.challenge(&offer, UnixSeconds(now)).unwrap();
+        Challenge::parse_all(value.as_bytes()).unwrap()[0].max_age
+    };
+    assert_eq!((max_age(100), max_age(299), max_age(300)), (Some(200), Some(1), Some(3600)));
+    assert_eq!(ring.next_change(UnixSeconds(100)), Some(UnixSeconds(300)));
+    assert_eq!(ring.next_change(UnixSeconds(300)), Some(UnixSeconds(5000)));
+    assert_eq!(ring.next_change(UnixSeconds(9000)), None);
+}
+
+#[test]
+fn the_outlook_tells_keys_to_come_from_keys_that_have_retired() {
+    let ring = |entries| Keyring::default().updated(&directory(entries), LIFETIMES, UnixSeconds(1)).unwrap();
+    let two = ring(vec![entry(Some(100), Some(200)).1, entry(Some(300), Some(400)).1]);
+    let outlook = |now| two.outlook(UnixSeconds(now));
+    assert_eq!(Keyring::default().outlook(UnixSeconds(1)), Outlook::None);
+    assert_eq!(outlook(99), Outlook::Upcoming { known: 2, first: UnixSeconds(100) });
+    assert_eq!(outlook(150), Outlook::Usable);
+    assert_eq!(outlook(250), Outlook::Upcoming { known: 2, first: UnixSeconds(300) });
+    assert_eq!(outlook(400), Outlook::Retired { known: 2, last: UnixSeconds(400) });
+}
+
+/// An issuer that rotated now, or went back to a copy: its key may be older than the one that it took back.
+#[test]
+fn a_key_that_was_taken_back_is_not_asked_for_however_new_it_is() {
+    let ((_, old), (_, new), (_, next)) =
+        (entry(Some(40), Some(5000)), entry(Some(100), Some(5000)), entry(Some(205), Some(5000)));
+    let update =
+        |ring: &Keyring, entries, now| ring.updated(&directory(entries), LIFETIMES, UnixSeconds(now));
+    let before = update(&Keyring::default(), vec![new.clone(), next.clone()], 150).unwrap();
+    let after = update(&before, vec![old.clone()], 200).unwrap();
+    let asked = |ring: &Keyring, now| {
+        let value = ring.challenge(&offer("proxy.example").unwrap(), UnixSeconds(now)).unwrap();
+        Challenge::parse_all(value.as_bytes()).unwrap().remove(0)
+    };
+    assert_eq!(asked(&before, 200).token_key, Some(new.key_bytes().unwrap()));
+    // Neither the one that was newer nor the one that would have come next.
+    for now in [200, 206] {
+        assert_eq!(asked(&after, now).token_key, Some(old.key_bytes().unwrap()), "at {now}");
+        assert_eq!(asked(&after, now).max_age, Some(3600));
+    }
+    let newest = after.view(UnixSeconds(206)).into_iter().filter(|key| key.phase == KeyPhase::Newest);
+    assert_eq!(newest.count(), 1);
+}
+
+fn offer(origin: &str) -> Result<Offer, ChallengeError> {
+    Offer::new(&ChallengeConfig {
+        issuer_name: "issuer.example".into(),
+        origin: origin.into(),
+        max_age: postern_config::Span::hours(1),
+        bare: false,
+    })
+}
+
+#[test]
+fn another_list_of_names_is_another_challenge() {
+    let (one, two) = (offer("proxy.example").unwrap(), offer("proxy.example, second.example").unwrap());
+    assert!(!two.is_answered_by(one.digest));
+    let challenge = TokenChallenge::parse(&two.bytes).unwrap();
+    assert!(challenge.names_origin("proxy.example") && challenge.names_origin("second.example"));
+    assert!(offer("proxy.example,").is_err());
+}
