@@ -1,4 +1,4 @@
-//! Addresses to listen on, written with a name or a number: "localhost:8080", "127.0.0.1:8080", "[::1]:8080".
+//! Addresses to listen on, written with a name or a number: `localhost:8080`, `127.0.0.1:8080`, `[::1]:8080`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer};

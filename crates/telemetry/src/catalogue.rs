@@ -1,5 +1,5 @@
-//! Names, declared once, beside the code that records them: metrics by [`catalogue!`](crate::catalogue), their labels by
-//! [`label!`](crate::label), spans and attributes by [`names!`](crate::names). The binary joins the catalogues of what it
+//! Names, declared once, beside the code that records them: metrics by [`catalogue!`](crate::catalogue!), their labels by
+//! [`label!`](crate::label!), spans and attributes by [`names!`](crate::names!). The binary joins the catalogues of what it
 //! runs, and its tests find a name that is used twice or follows no convention.
 
 use metrics::Unit;

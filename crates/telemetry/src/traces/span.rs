@@ -7,7 +7,7 @@ use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A property of a span: one of the names that [`names!`](crate::names) declares, and a number or a word.
+/// A property of a span: one of the names that [`names!`](crate::names!) declares, and a number or a word.
 pub type Attribute = (&'static str, Value);
 
 /// A trace that is being put together.
