@@ -207,6 +207,11 @@ async fn slow_and_failed_checks_are_traced_with_what_the_store_did() {
     assert_eq!(scene.present("").await.status, 503);
     let failed = failed_with(&jaeger, "store_down").await;
     assert!(failed.find("verify").is_none() && failed.find("spend").is_none(), "{failed:#?}");
+    assert_eq!(
+        failed.span("request").word("postern.store.unknown_reason"),
+        Some("unavailable"),
+        "{failed:#?}"
+    );
     scene.gateway.process.terminate().assert_stopped();
     jaeger.terminate();
 }

@@ -270,7 +270,12 @@ async fn clocks_that_differ_are_told_with_by_how_much() {
         let body = readyz(&gateway, status, &says).await;
         assert!(body.contains("NTP") && !body.contains("has to publish"), "{offset}: {body}");
         let ended = gateway.process.terminate();
-        assert_eq!(ended.stderr.matches("WARN postern_gateway::clock: ").count(), 1, "{}", ended.stderr);
+        assert_eq!(
+            ended.stderr.matches("WARN postern_gateway::keys::clock: ").count(),
+            1,
+            "{}",
+            ended.stderr
+        );
         std::fs::remove_dir_all(home.path().join("spent")).unwrap();
         std::fs::remove_file(home.path().join("issuer-keys.json")).unwrap();
     }

@@ -112,6 +112,13 @@ postern_telemetry::label! {
     }
 }
 
+impl Outcome {
+    /// Whether the gateway failed to do what it should: such a request is always traced, and marked as an error.
+    pub(crate) const fn is_error(self) -> bool {
+        matches!(self, Self::StoreUnknown | Self::StoreDown | Self::NoKeys)
+    }
+}
+
 postern_telemetry::label! {
     /// Which way bytes went through a tunnel.
     pub Direction = "direction" {

@@ -153,8 +153,7 @@ impl Recorder {
         if let Some(refusal) = refusal {
             self.refusals.refused(refusal, timeline.began);
         }
-        let unexpected = matches!(outcome, Outcome::StoreUnknown | Outcome::StoreDown | Outcome::NoKeys);
-        let kept = self.tracer.keep(chance, timeline.check().unwrap_or_default(), unexpected);
+        let kept = self.tracer.keep(chance, timeline.check().unwrap_or_default(), outcome.is_error());
         let trace = kept.map(|trace| {
             let later = Box::new(trace.later());
             trace::send(trace, timeline, refusal, &self.addresses, self.tracer.slow().unwrap_or_default());

@@ -42,11 +42,11 @@ pub(super) fn send(
         (spans::KEPT, trace.reason().as_str().into()),
         (spans::STATUS, i64::from(status.as_u16()).into()),
     ];
-    if let Some(Refusal::StoreUnknown(unknown)) = refusal {
+    if let Some(Refusal::StoreUnknown(unknown) | Refusal::StoreDown(unknown)) = refusal {
         attributes.push((spans::UNKNOWN_REASON, unknown.reason().into()));
     }
     attributes.extend(timeline.judged.map(|(_, result)| (spans::RESULT, result.as_str().into())));
-    let error = matches!(outcome, Outcome::StoreUnknown | Outcome::NoKeys).then_some(outcome.as_str());
+    let error = outcome.is_error().then_some(outcome.as_str());
     trace.end(spans::REQUEST, (timeline.began, Instant::now()), attributes, error);
 }
 
