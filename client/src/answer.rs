@@ -26,10 +26,10 @@ pub(crate) enum Refusal {
     #[error("the gateway answered {}", .0.status)]
     Passed(Refused),
     /// No gateway serves. No token was sent.
-    #[error("{0}. No token was sent")]
+    #[error("{} No token was sent", full_stop(.0))]
     Outage(Outage),
     /// No answer from the gateway, and for a broken connection none to the replacement either.
-    #[error("{0}. The token that was sent is given up")]
+    #[error("{} The token that was sent is given up", full_stop(.0))]
     Exchange(ExchangeError),
     /// A token and its replacement were refused.
     #[error(
@@ -49,6 +49,15 @@ pub(crate) enum Refusal {
         "the target broke the connection off before it answered; the token is spent: check the target, or try again"
     )]
     Upstream,
+}
+
+/// The sentence with its end, which a question has.
+fn full_stop(sentence: &impl ToString) -> String {
+    let mut sentence = sentence.to_string();
+    if !sentence.ends_with('?') {
+        sentence.push('.');
+    }
+    sentence
 }
 
 fn said(reason: &str) -> String {
@@ -135,7 +144,7 @@ impl Refusal {
         }
         let (status, error, ..) = self.row();
         let sentence = self.to_string();
-        let mut response = text(status, format!("{sentence}.\n"));
+        let mut response = text(status, full_stop(&sentence) + "\n");
         // Programs that hide the body of a refused CONNECT often show its header fields.
         let details = quoted(&sentence);
         let value = format!("postern-agent; error={error}; details=\"{details}\"");
@@ -210,4 +219,16 @@ pub(crate) fn how_to_use(address: &str) -> Response<Full<Bytes>> {
 /// A request that is not one for a proxy.
 pub(crate) fn bad_request(sentence: &str) -> Response<Full<Bytes>> {
     text(StatusCode::BAD_REQUEST, format!("{sentence}.\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_that_asks_has_no_full_stop_behind_its_question_mark() {
+        let outage = |sentence| Refusal::Outage(Outage::no_answer(sentence)).to_string();
+        assert_eq!(outage("it is down"), "it is down. No token was sent");
+        assert_eq!(outage("is it running?"), "is it running? No token was sent");
+    }
 }

@@ -89,7 +89,7 @@ postern_telemetry::label! {
         StoreUnknown = "store_unknown",
         /// 503: the store is known to be down, and the token was not read.
         StoreDown = "store_down",
-        /// 503: no issuer key is known yet; the token was not read.
+        /// 503: no issuer key is in use; the token was not read.
         NoKeys = "no_keys",
         /// 403: the target is not allowed.
         PolicyRefused = "policy_refused",

@@ -35,7 +35,7 @@ pub(crate) enum Refusal {
     StoreUnknown(Unknown),
     /// The store is known to give no verdicts: the request was refused before its token was read.
     StoreDown(Unknown),
-    /// No issuer key is known yet, so no token can be checked.
+    /// No issuer key is in use, so no token can be checked.
     NoKeys,
     /// The target is not allowed.
     Policy(PolicyRefusal),
@@ -179,7 +179,7 @@ impl Refusal {
             Self::BadSignature => "the token's signature is not valid".into(),
             Self::AlreadySpent => "token already spent".into(),
             Self::StoreUnknown(unknown) | Self::StoreDown(unknown) => unknown.to_string(),
-            Self::NoKeys => "no issuer key is known yet".into(),
+            Self::NoKeys => "no issuer key is in use".into(),
             Self::Policy(refusal) => refusal.to_string(),
             Self::Unresolved => "the target's name has no address".into(),
             Self::ResolveTimeout => "the target's name could not be resolved in time".into(),

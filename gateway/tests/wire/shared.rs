@@ -170,7 +170,7 @@ async fn lost_records_are_told_and_their_key_can_be_retired() {
             LossPolicy::Refuse => answer.assert_refused(503, "proxy_internal_error", "has lost records"),
             // The only key is gone from the ring.
             LossPolicy::Rotate => {
-                answer.assert_refused(503, "proxy_internal_error", "no issuer key is known")
+                answer.assert_refused(503, "proxy_internal_error", "no issuer key is in use")
             }
         }
     }
