@@ -3,7 +3,7 @@
 use crate::doctor::{bandwidth, rate};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use postern_config::address::argument;
-use postern_config::{Size, Span};
+use postern_config::{ConfigDuration, Size};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -142,7 +142,7 @@ pub(crate) struct Plan {
     pub(crate) rate: Option<f64>,
     /// How long a spent token is remembered at most: the issuer's rotate_every and redeem_for, and an hour of margin
     #[arg(long, value_name = "SPAN", requires = "plan", default_value = "889h")]
-    pub(crate) lifetime: Span,
+    pub(crate) lifetime: ConfigDuration,
     /// Copies of each record: 1, or 3 for a quorum
     #[arg(long, value_name = "N", requires = "plan", default_value_t = 3)]
     pub(crate) replicas: u32,
@@ -154,10 +154,10 @@ pub(crate) struct Plan {
     pub(crate) place: Place,
     /// There and back between two regions
     #[arg(long, value_name = "SPAN", requires = "plan", default_value = "40ms")]
-    pub(crate) distance: Span,
+    pub(crate) distance: ConfigDuration,
     /// How long a tunnel is open
     #[arg(long, value_name = "SPAN", requires = "plan", default_value = "30s")]
-    pub(crate) tunnel: Span,
+    pub(crate) tunnel: ConfigDuration,
     /// What goes through a tunnel, both ways together
     #[arg(long, value_name = "SIZE", requires = "plan", default_value = "64KiB")]
     pub(crate) bytes: Size,
@@ -193,7 +193,7 @@ pub(crate) struct Plan {
     pub(crate) issuers: Option<u32>,
     /// transport = "pooled", with commands that take so long; pipelined when it is left out
     #[arg(long, value_name = "SPAN", requires = "plan")]
-    pub(crate) pooled: Option<Span>,
+    pub(crate) pooled: Option<ConfigDuration>,
     /// Print the plan as JSON
     #[arg(long, requires = "plan")]
     pub(crate) json: bool,

@@ -4,7 +4,7 @@ use crate::args::Up;
 use crate::failure::Failure;
 use crate::process::Process;
 use postern_client::Agent;
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use postern_daemon::files::DataDir;
 use postern_daemon::readiness::Readiness;
 use postern_gateway::Gateway;
@@ -94,7 +94,7 @@ fn gateway_config(args: &Up, directory: String, data: &DataDir) -> postern_gatew
         challenge: ChallengeConfig {
             issuer_name: ISSUER_NAME.into(),
             origin: ORIGIN.into(),
-            max_age: Span::hours(24),
+            max_age: ConfigDuration::hours(24),
             bare: false,
         },
         store: StoreConfig { path: data.join("spent"), ..StoreConfig::default() },

@@ -1,6 +1,6 @@
 //! The agent's configuration: `postern client --config FILE`.
 
-use postern_config::{Address, Secret, Span, address};
+use postern_config::{Address, ConfigDuration, Secret, address};
 use postern_telemetry::log::LogFormat;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -70,10 +70,10 @@ pub struct GatewayConfig {
     pub ca: Option<PathBuf>,
     /// The most that resolving the gateway's name, connecting and the TLS handshake may take together.
     #[serde(default = "connect_timeout")]
-    pub connect_timeout: Span,
+    pub connect_timeout: ConfigDuration,
     /// The most that the gateway may take to answer a CONNECT; it resolves and dials the target in this time.
     #[serde(default = "answer_timeout")]
-    pub answer_timeout: Span,
+    pub answer_timeout: ConfigDuration,
 }
 
 /// One URL or several.
@@ -97,12 +97,12 @@ impl Urls {
     }
 }
 
-fn connect_timeout() -> Span {
-    Span::secs(10)
+fn connect_timeout() -> ConfigDuration {
+    ConfigDuration::secs(10)
 }
 
-fn answer_timeout() -> Span {
-    Span::secs(60)
+fn answer_timeout() -> ConfigDuration {
+    ConfigDuration::secs(60)
 }
 
 impl GatewayConfig {
@@ -172,12 +172,12 @@ impl WalletConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct Drain {
     /// How long open tunnels may go on after SIGTERM.
-    pub deadline: Span,
+    pub deadline: ConfigDuration,
 }
 
 impl Default for Drain {
     fn default() -> Self {
-        Self { deadline: Span::secs(30) }
+        Self { deadline: ConfigDuration::secs(30) }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::support::gateway::{Step, challenge, digest_in};
 use crate::support::*;
 use postern_client::Urls;
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use postern_token::{TokenChallenge, TokenType, encode_base64url};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,7 +199,7 @@ async fn a_gateway_that_says_nothing_is_given_up() {
     // The challenge of a silent gateway is never learnt, so a stocked wallet is put behind it: same URL, new server.
     let mut config = world.config();
     config.gateway.url = Urls::One(format!("http://{silent}"));
-    config.gateway.answer_timeout = Span::millis(50);
+    config.gateway.answer_timeout = ConfigDuration::millis(50);
     let World { directory: _directory, agent, .. } = world;
     agent.stop().await;
     let agent = RunningAgent::start(config).await;

@@ -3,7 +3,7 @@
 use crate::config::{
     Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
 };
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsError};
 use postern_spend::memcached::{
     self, AddressError, Memcached, OnLoss, Options, Pool, Tls, Transport, pool_size,
@@ -55,11 +55,11 @@ pub enum BackendError {
         /// The key.
         name: &'static str,
         /// What it says.
-        found: Span,
+        found: ConfigDuration,
         /// The shortest duration that is accepted.
-        least: Span,
+        least: ConfigDuration,
         /// The longest.
-        most: Span,
+        most: ConfigDuration,
     },
     /// A pool that no server takes.
     #[error(
@@ -173,13 +173,13 @@ fn check_bounds(config: &MemcachedConfig) -> Result<(), BackendError> {
         }
     }
     for (name, found, least, most) in [
-        ("timeout", config.timeout, Span::millis(1), Span::minutes(1)),
-        ("connect_timeout", config.connect_timeout, Span::millis(1), Span::minutes(1)),
-        ("checkout_timeout", config.checkout_timeout, Span::millis(1), Span::minutes(1)),
-        ("canary_interval", config.canary_interval, Span::millis(10), Span::hours(1)),
-        ("idle_probe", config.idle_probe, Span::millis(10), Span::hours(24)),
-        ("max_lifetime", config.max_lifetime, Span::secs(1), Span::days(30)),
-        ("latency", config.latency, Span::millis(0), Span::minutes(1)),
+        ("timeout", config.timeout, ConfigDuration::millis(1), ConfigDuration::minutes(1)),
+        ("connect_timeout", config.connect_timeout, ConfigDuration::millis(1), ConfigDuration::minutes(1)),
+        ("checkout_timeout", config.checkout_timeout, ConfigDuration::millis(1), ConfigDuration::minutes(1)),
+        ("canary_interval", config.canary_interval, ConfigDuration::millis(10), ConfigDuration::hours(1)),
+        ("idle_probe", config.idle_probe, ConfigDuration::millis(10), ConfigDuration::hours(24)),
+        ("max_lifetime", config.max_lifetime, ConfigDuration::secs(1), ConfigDuration::days(30)),
+        ("latency", config.latency, ConfigDuration::millis(0), ConfigDuration::minutes(1)),
     ] {
         if !(least..=most).contains(&found) {
             return Err(BackendError::Duration { name, found, least, most });

@@ -5,7 +5,7 @@ mod store;
 pub use store::{Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
 
 use ipnet::IpNet;
-use postern_config::{Address, Size, Span, address};
+use postern_config::{Address, ConfigDuration, Size, address};
 use postern_telemetry::log::LogFormat;
 use postern_telemetry::traces::TracingConfig;
 use schemars::JsonSchema;
@@ -63,7 +63,7 @@ pub struct Listen {
     pub workers: usize,
     /// How long a gateway that starts waits for its keys and its store before it takes clients. After it, it takes them
     /// all the same, answers 503, and logs what is missing. "0s" does not wait.
-    pub patience: Span,
+    pub patience: ConfigDuration,
 }
 
 impl Default for Listen {
@@ -72,7 +72,7 @@ impl Default for Listen {
             address: ([0, 0, 0, 0], 8080).into(),
             admin: ([127, 0, 0, 1], 9090).into(),
             workers: 0,
-            patience: Span::secs(10),
+            patience: ConfigDuration::secs(10),
         }
     }
 }
@@ -102,12 +102,12 @@ pub struct Issuer {
     pub saved: Option<PathBuf>,
     /// How often to ask the directory for changes, at least. It is asked earlier when its answer says so (`max-age`), when
     /// a known key comes into use or retires, and after a token of a key that is not known.
-    pub poll: Span,
+    pub poll: ConfigDuration,
     /// How long tokens of a key stay good when the directory does not say (no `not-after`): counted from its
     /// `not-before`, or from when the gateway first saw it.
-    pub key_lifetime: Span,
+    pub key_lifetime: ConfigDuration,
     /// How long tokens of a key stay good after the directory stopped listing it.
-    pub removed_grace: Span,
+    pub removed_grace: ConfigDuration,
 }
 
 impl Default for Issuer {
@@ -117,9 +117,9 @@ impl Default for Issuer {
             keys: None,
             ca: None,
             saved: None,
-            poll: Span::minutes(5),
-            key_lifetime: Span::days(90),
-            removed_grace: Span::hours(1),
+            poll: ConfigDuration::minutes(5),
+            key_lifetime: ConfigDuration::days(90),
+            removed_grace: ConfigDuration::hours(1),
         }
     }
 }
@@ -136,14 +136,14 @@ pub struct ChallengeConfig {
     pub origin: String,
     /// For how long a client may keep the challenge.
     #[serde(default = "default_max_age")]
-    pub max_age: Span,
+    pub max_age: ConfigDuration,
     /// Write the challenge without quotation marks, for clients of 2023 that refuse them.
     #[serde(default)]
     pub bare: bool,
 }
 
-fn default_max_age() -> Span {
-    Span::hours(24)
+fn default_max_age() -> ConfigDuration {
+    ConfigDuration::hours(24)
 }
 
 /// Where tunnels may go.
@@ -221,23 +221,23 @@ pub struct Limits {
     /// Client connections at once, tunnels included. More are answered 503.
     pub connections: usize,
     /// How long a client may take for the TLS handshake, and then for a request's header.
-    pub header_timeout: Span,
+    pub header_timeout: ConfigDuration,
     /// The largest request header, at least 8 KiB. A larger one is answered 431.
     pub header_size: Size,
     /// How long resolving and connecting to the target may take together.
-    pub dial_timeout: Span,
+    pub dial_timeout: ConfigDuration,
     /// A tunnel in which no byte moves for so long is closed.
-    pub idle_timeout: Span,
+    pub idle_timeout: ConfigDuration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 10_000,
-            header_timeout: Span::secs(10),
+            header_timeout: ConfigDuration::secs(10),
             header_size: Size::kib(16),
-            dial_timeout: Span::secs(10),
-            idle_timeout: Span::minutes(10),
+            dial_timeout: ConfigDuration::secs(10),
+            idle_timeout: ConfigDuration::minutes(10),
         }
     }
 }
@@ -271,11 +271,11 @@ pub enum AccessLog {
 #[serde(deny_unknown_fields, default)]
 pub struct Drain {
     /// How long open tunnels may go on before they are closed.
-    pub deadline: Span,
+    pub deadline: ConfigDuration,
 }
 
 impl Default for Drain {
     fn default() -> Self {
-        Self { deadline: Span::secs(30) }
+        Self { deadline: ConfigDuration::secs(30) }
     }
 }

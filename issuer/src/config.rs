@@ -3,7 +3,7 @@
 use crate::StartError;
 use crate::quota::Quota;
 use crate::rotation::Schedule;
-use postern_config::{Address, Span, address};
+use postern_config::{Address, ConfigDuration, address};
 use postern_telemetry::log::LogFormat;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer};
@@ -81,13 +81,13 @@ pub struct Keys {
     pub directory: PathBuf,
     /// How long a key issues tokens before its successor takes over.
     #[serde(default = "Keys::rotate_every")]
-    pub rotate_every: Span,
+    pub rotate_every: ConfigDuration,
     /// How long before it takes over a successor is made and published. Shorter than `rotate_every`.
     #[serde(default = "Keys::publish_ahead")]
-    pub publish_ahead: Span,
+    pub publish_ahead: ConfigDuration,
     /// How long tokens stay good after their key's successor took over. A week later the key's file is removed.
     #[serde(default = "Keys::redeem_for")]
-    pub redeem_for: Span,
+    pub redeem_for: ConfigDuration,
 }
 
 /// The CPU pool that signs.
@@ -123,7 +123,7 @@ pub struct Directory {
     /// the directory's. Its path is the one served.
     pub issuer_request_uri: String,
     /// How long clients and gateways may keep a copy. It is cut short where the keys change sooner.
-    pub max_age: Span,
+    pub max_age: ConfigDuration,
 }
 
 /// Limits on clients.
@@ -131,9 +131,9 @@ pub struct Directory {
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// A TLS handshake, a request's header, or the wait for the next request: longer than this closes the connection.
-    pub header_timeout: Span,
+    pub header_timeout: ConfigDuration,
     /// A request body that takes longer than this is answered 408.
-    pub body_timeout: Span,
+    pub body_timeout: ConfigDuration,
     /// How many connections may be open. More wait in the kernel's backlog.
     pub connections: NonZeroUsize,
 }
@@ -143,7 +143,7 @@ pub struct Limits {
 #[serde(default, deny_unknown_fields)]
 pub struct Drain {
     /// After SIGTERM, how long requests that are being answered may take.
-    pub deadline: Span,
+    pub deadline: ConfigDuration,
 }
 
 /// The log.
@@ -173,16 +173,16 @@ impl Keys {
         }
     }
 
-    fn rotate_every() -> Span {
-        Span::days(30)
+    fn rotate_every() -> ConfigDuration {
+        ConfigDuration::days(30)
     }
 
-    fn publish_ahead() -> Span {
-        Span::days(1)
+    fn publish_ahead() -> ConfigDuration {
+        ConfigDuration::days(1)
     }
 
-    fn redeem_for() -> Span {
-        Span::days(7)
+    fn redeem_for() -> ConfigDuration {
+        ConfigDuration::days(7)
     }
 }
 
@@ -194,20 +194,20 @@ impl Default for Signing {
 
 impl Default for Directory {
     fn default() -> Self {
-        Self { issuer_request_uri: "/token-request".to_owned(), max_age: Span::hours(1) }
+        Self { issuer_request_uri: "/token-request".to_owned(), max_age: ConfigDuration::hours(1) }
     }
 }
 
 impl Default for Limits {
     fn default() -> Self {
         let connections = const { NonZeroUsize::new(1_024).expect("1,024 is not zero") };
-        Self { header_timeout: Span::secs(10), body_timeout: Span::secs(10), connections }
+        Self { header_timeout: ConfigDuration::secs(10), body_timeout: ConfigDuration::secs(10), connections }
     }
 }
 
 impl Default for Drain {
     fn default() -> Self {
-        Self { deadline: Span::secs(10) }
+        Self { deadline: ConfigDuration::secs(10) }
     }
 }
 
@@ -257,7 +257,7 @@ impl Config {
 impl Keys {
     fn check(&self) -> Result<(), StartError> {
         let Self { rotate_every, publish_ahead, redeem_for, .. } = self;
-        let second = Span::secs(1);
+        let second = ConfigDuration::secs(1);
         if *rotate_every < second || *redeem_for < second {
             return Err(invalid("[keys] rotate_every and redeem_for must be one second at least".to_owned()));
         }

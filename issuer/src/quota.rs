@@ -1,7 +1,7 @@
 //! Quotas: so many tokens in each aligned window of time. Nothing here reads a clock.
 
 use parking_lot::Mutex;
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use postern_token::UnixSeconds;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer};
@@ -17,7 +17,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     tokens: u64,
-    period: Span,
+    period: ConfigDuration,
 }
 
 const ACCEPTED: &str = "a number of tokens and a period, such as \"10000/1d\" or \"50/1h\"";
@@ -25,9 +25,9 @@ const ACCEPTED: &str = "a number of tokens and a period, such as \"10000/1d\" or
 impl Quota {
     /// So many tokens in each `period`, which is cut to whole seconds and is one second at least.
     #[must_use]
-    pub fn new(tokens: u64, period: Span) -> Self {
+    pub fn new(tokens: u64, period: ConfigDuration) -> Self {
         let seconds = period.get().as_secs().max(1);
-        Self { tokens, period: Span(Duration::from_secs(seconds)) }
+        Self { tokens, period: ConfigDuration(Duration::from_secs(seconds)) }
     }
 
     fn seconds(self) -> u64 {
@@ -60,8 +60,9 @@ impl FromStr for Quota {
             return Err("it does not begin with a whole number of tokens".to_owned());
         }
         let tokens = tokens.parse().map_err(|_| "the number of tokens is missing or too large".to_owned())?;
-        let period: Span = period.trim().parse().map_err(|error| format!("the period is wrong: {error}"))?;
-        if period < Span::secs(1) {
+        let period: ConfigDuration =
+            period.trim().parse().map_err(|error| format!("the period is wrong: {error}"))?;
+        if period < ConfigDuration::secs(1) {
             return Err("the period is shorter than a second".to_owned());
         }
         Ok(Self::new(tokens, period))
@@ -153,7 +154,7 @@ impl Meter {
 
     /// For an account that the configuration does not list: nothing is left of its quota.
     pub(crate) fn unlisted(usage: Usage) -> Self {
-        Self::new(Quota::new(0, Span(Duration::from_secs(usage.period_seconds))), usage)
+        Self::new(Quota::new(0, ConfigDuration(Duration::from_secs(usage.period_seconds))), usage)
     }
 
     /// Another quota from now on. What was used counts against it, unless its period is another one.

@@ -1,7 +1,7 @@
 //! Token requests over real sockets, in raw bytes: every status, and tokens that verify.
 
 use crate::support::{Answer, REQUEST_TYPE, Running, account, bearer, config, post, request, rest};
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use postern_issuer::config::Signing;
 use postern_token::{
     ChallengeDigest, DIRECTORY_PATH, IssuerKey, SigningKey, TokenChallenge, TokenRequest, TokenResponse,
@@ -235,8 +235,8 @@ async fn a_large_header_is_431() {
 async fn slow_bodies_are_408_and_slow_headers_and_idle_connections_are_closed() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
-    config.limits.body_timeout = Span::millis(200);
-    config.limits.header_timeout = Span::millis(300);
+    config.limits.body_timeout = ConfigDuration::millis(200);
+    config.limits.header_timeout = ConfigDuration::millis(300);
     let issuer = Running::start(config).await;
     let body = good(&issuer.key().await);
     let whole = post("", &body);

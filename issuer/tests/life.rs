@@ -2,7 +2,7 @@
 
 use crate::support::{Answer, Running, account, bearer, config, post, request, rest};
 use postern_admin::Host;
-use postern_config::{Span, parse};
+use postern_config::{ConfigDuration, parse};
 use postern_daemon::exit;
 use postern_daemon::http::{ClientOptions, client, fetch_limited};
 use postern_issuer::config::Tls;
@@ -88,9 +88,9 @@ async fn counts_are_on_disk_within_seconds_without_a_stop() {
 async fn a_running_issuer_rotates_its_keys() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
-    config.keys.rotate_every = Span::secs(2);
-    config.keys.publish_ahead = Span::secs(1);
-    config.keys.redeem_for = Span::secs(25);
+    config.keys.rotate_every = ConfigDuration::secs(2);
+    config.keys.publish_ahead = ConfigDuration::secs(1);
+    config.keys.redeem_for = ConfigDuration::secs(25);
     let issuer = Running::start(config).await;
     let first = issuer.key().await;
     let second = until(|| async { Some(issuer.key().await).filter(|key| key.id() != first.id()) }).await;
@@ -118,7 +118,7 @@ async fn until<T, F: Future<Output = Option<T>>>(mut ask: impl FnMut() -> F) -> 
 async fn a_drain_answers_what_was_asked_and_closes_idle_connections() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
-    config.limits.header_timeout = Span::minutes(5); // it is not what closes the idle connection
+    config.limits.header_timeout = ConfigDuration::minutes(5); // it is not what closes the idle connection
     let issuer = Running::start(config).await;
     let whole = post("", &good(&issuer).await);
     let end_of_head = whole.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
@@ -211,7 +211,7 @@ fn read(text: &str) -> Result<Config, String> {
 fn a_configuration_names_everything_and_defaults_serve() {
     let small = read("[keys]\ndirectory = \"keys\"").unwrap();
     assert_eq!(small.keys.directory, Path::new("keys"));
-    assert_eq!(small.keys.rotate_every, Span::days(30));
+    assert_eq!(small.keys.rotate_every, ConfigDuration::days(30));
     let hash = "ab".repeat(32);
     let full = format!(
         "[listen]\naddress = \"0.0.0.0:443\"\nadmin = \"127.0.0.1:9091\"\n\
@@ -254,15 +254,18 @@ async fn values_that_make_no_sense_together_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     type Change = fn(&mut Config);
     let cases: [(Change, &str); 6] = [
-        (|config| config.keys.publish_ahead = Span::days(30), "publish_ahead (30d) must be shorter"),
-        (|config| config.keys.rotate_every = Span::millis(999), "one second at least"),
-        (|config| config.keys.redeem_for = Span::days(3650), "more than 16 keys"),
+        (
+            |config| config.keys.publish_ahead = ConfigDuration::days(30),
+            "publish_ahead (30d) must be shorter",
+        ),
+        (|config| config.keys.rotate_every = ConfigDuration::millis(999), "one second at least"),
+        (|config| config.keys.redeem_for = ConfigDuration::days(3650), "more than 16 keys"),
         (|config| config.directory.issuer_request_uri = "token-request".to_owned(), "issuer_request_uri"),
         (
             |config| config.directory.issuer_request_uri = DIRECTORY_PATH.to_owned(),
             "the directory's own path",
         ),
-        (|config| config.limits.body_timeout = Span::secs(0), "body_timeout"),
+        (|config| config.limits.body_timeout = ConfigDuration::secs(0), "body_timeout"),
     ];
     for (change, said) in cases {
         let mut config = config(directory.path());

@@ -11,12 +11,12 @@
 //! inside maps have no variable. What is said of `POSTERN_` variables that name no key is in `environment`.
 //!
 //! ```
-//! use postern_config::{Size, Span, parse};
+//! use postern_config::{Size, ConfigDuration, parse};
 //!
 //! #[derive(serde::Deserialize, schemars::JsonSchema)]
 //! #[serde(deny_unknown_fields)]
 //! struct Limits {
-//!     header_timeout: Span,
+//!     header_timeout: ConfigDuration,
 //!     header_size: Size,
 //! }
 //!
@@ -47,7 +47,7 @@ pub use fit::{Fit, fit};
 pub use reference::reference;
 pub use reload::{ConfigFile, Reading, open};
 pub use sentence::ConfigError;
-pub use units::{Secret, Size, Span, UnitError};
+pub use units::{ConfigDuration, Secret, Size, UnitError};
 
 use document::Document;
 use schema::{Leaf, Schema};

@@ -27,7 +27,7 @@ struct Listen {
     address: SocketAddr,
     admin: Option<SocketAddr>,
     /// How long a client may take over its header.
-    header_timeout: Span,
+    header_timeout: ConfigDuration,
     max_header: Size,
     backlog: u16,
 }
@@ -37,7 +37,7 @@ impl Default for Listen {
         Self {
             address: ([0, 0, 0, 0], 8080).into(),
             admin: None,
-            header_timeout: Span::secs(10),
+            header_timeout: ConfigDuration::secs(10),
             max_header: Size::kib(16),
             backlog: 1024,
         }
@@ -66,7 +66,7 @@ enum StoreKind {
 #[serde(default)]
 struct Memcached {
     addresses: Vec<String>,
-    connect_timeout: Option<Span>,
+    connect_timeout: Option<ConfigDuration>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -145,7 +145,7 @@ fn every_shape_is_read() {
     )
     .unwrap();
     assert_eq!(whole.listen.address, ([127, 0, 0, 1], 1).into());
-    assert_eq!(whole.listen.header_timeout, Span::millis(250));
+    assert_eq!(whole.listen.header_timeout, ConfigDuration::millis(250));
     assert_eq!(whole.listen.max_header.get(), 65_536);
     assert_eq!(whole.store.kind, StoreKind::Memcached);
     assert_eq!(whole.store.memcached.addresses, ["a:1", "unix:/b"]);
@@ -282,12 +282,12 @@ fn a_variable_overrides_what_the_file_says() {
     ];
     let whole = read("[listen]\naddress = \"127.0.0.1:1\"\nbacklog = 1\n", &env).unwrap();
     assert_eq!(whole.listen.address, ([127, 0, 0, 1], 9).into());
-    assert_eq!(whole.listen.header_timeout, Span::secs(3));
+    assert_eq!(whole.listen.header_timeout, ConfigDuration::secs(3));
     assert_eq!(whole.listen.backlog, 7);
     assert_eq!(whole.store.password.unwrap().expose(), "123", "a number is text where text is wanted");
     assert_eq!(whole.store.kind, StoreKind::Memcached);
     assert_eq!(whole.store.memcached.addresses, ["a:1", "b:2"]);
-    assert_eq!(whole.store.memcached.connect_timeout, Some(Span::secs(1)));
+    assert_eq!(whole.store.memcached.connect_timeout, Some(ConfigDuration::secs(1)));
     assert!(whole.egress.private);
     assert_eq!(whole.egress.ports, Ports::Word(Any::Any));
     assert_eq!(whole.tls, Some(Tls { certificate: "c".to_owned(), key: "k".to_owned() }));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// A duration, written "250ms", "10s", "5m", "24h" or "30d".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Span(pub Duration);
+pub struct ConfigDuration(pub Duration);
 
 /// A number of bytes, written "512B", "64KiB", "10MiB" or "2GiB".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,15 +25,15 @@ pub(super) const REDACTED: &str = "(redacted)";
 pub struct Secret(String);
 
 /// Milliseconds in each unit, the largest first.
-const SPAN_UNITS: &[(&str, u64)] =
+const DURATION_UNITS: &[(&str, u64)] =
     &[("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
-const SPAN_ACCEPTED: &str =
+const DURATION_ACCEPTED: &str =
     "a duration with its unit, such as \"250ms\", \"10s\", \"5m\", \"24h\" or \"30d\"";
 /// Bytes in each unit, the largest first.
 const SIZE_UNITS: &[(&str, u64)] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 const SIZE_ACCEPTED: &str = "a size with its unit, such as \"512B\", \"64KiB\" or \"10MiB\"";
 
-impl Span {
+impl ConfigDuration {
     /// So many milliseconds.
     #[must_use]
     pub const fn millis(number: u64) -> Self {
@@ -156,11 +156,11 @@ fn write_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]
     }
 }
 
-impl FromStr for Span {
+impl FromStr for ConfigDuration {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        parse_with_unit(text, SPAN_UNITS, "ms, s, m, h and d").map(Self::millis)
+        parse_with_unit(text, DURATION_UNITS, "ms, s, m, h and d").map(Self::millis)
     }
 }
 
@@ -172,11 +172,11 @@ impl FromStr for Size {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for ConfigDuration {
     /// Whole milliseconds; what is finer is left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
-        if millis == 0 { f.write_str("0s") } else { write_with_unit(f, millis, SPAN_UNITS) }
+        if millis == 0 { f.write_str("0s") } else { write_with_unit(f, millis, DURATION_UNITS) }
     }
 }
 
@@ -186,7 +186,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// What [`Span`] and [`Size`] share: text in files, a sentence in the schema.
+/// What [`ConfigDuration`] and [`Size`] share: text in files, a sentence in the schema.
 macro_rules! with_unit {
     ($type:ident, $accepted:ident) => {
         impl fmt::Debug for $type {
@@ -223,7 +223,7 @@ macro_rules! with_unit {
     };
 }
 
-with_unit!(Span, SPAN_ACCEPTED);
+with_unit!(ConfigDuration, DURATION_ACCEPTED);
 with_unit!(Size, SIZE_ACCEPTED);
 
 /// Takes text, and says of a number what it lacks.
@@ -292,11 +292,11 @@ mod tests {
     #[test]
     fn values_with_units_come_back_as_they_were_written() {
         for text in ["0s", "1ms", "250ms", "10s", "90s", "5m", "24h", "30d"] {
-            let span: Span = text.parse().unwrap();
+            let span: ConfigDuration = text.parse().unwrap();
             assert_eq!(span, span.to_string().parse().unwrap(), "{text} is written {span}");
         }
-        assert_eq!(Span::hours(24).to_string(), "1d");
-        assert_eq!(Span::secs(90).to_string(), "90s");
+        assert_eq!(ConfigDuration::hours(24).to_string(), "1d");
+        assert_eq!(ConfigDuration::secs(90).to_string(), "90s");
         for text in ["0B", "1B", "512B", "64KiB", "10MiB", "3GiB", "1500B"] {
             assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
         }
@@ -310,7 +310,7 @@ mod tests {
             ("99999999999999999999s", UnitError::TooLarge),
             ("9999999999999999999d", UnitError::TooLarge),
         ] {
-            assert_eq!(text.parse::<Span>(), Err(error), "{text}");
+            assert_eq!(text.parse::<ConfigDuration>(), Err(error), "{text}");
         }
         assert_eq!("64KB".parse::<Size>(), Err(UnitError::UnknownUnit("B, KiB, MiB and GiB")));
     }

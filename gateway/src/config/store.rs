@@ -1,6 +1,6 @@
 //! The double-spend store's part of the configuration.
 
-use postern_config::{Size, Span};
+use postern_config::{ConfigDuration, Size};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ impl Default for StoreConfig {
         Self {
             kind: StoreKind::Embedded,
             path: "postern-data/spent".into(),
-            fsync: Fsync::Interval(Span::secs(1)),
+            fsync: Fsync::Interval(ConfigDuration::secs(1)),
             memcached: MemcachedConfig::default(),
         }
     }
@@ -52,9 +52,9 @@ pub struct MemcachedConfig {
     /// a command).
     pub transport: TransportKind,
     /// How long a command may take. What takes longer is answered 503, and its connection is closed.
-    pub timeout: Span,
+    pub timeout: ConfigDuration,
     /// How long connecting may take, and then proving that the connection leads to the memory.
-    pub connect_timeout: Span,
+    pub connect_timeout: ConfigDuration,
     /// When the hint is asked for: "beside" the verification of the signature, "before" it, or "off" (the verdict alone,
     /// one command a check).
     pub hint: Hint,
@@ -63,7 +63,7 @@ pub struct MemcachedConfig {
     /// clients come back with tokens of another as soon as the issuer publishes one).
     pub on_loss: LossPolicy,
     /// How often the canaries are read and the doors proven.
-    pub canary_interval: Span,
+    pub canary_interval: ConfigDuration,
     /// After an unanswered write, ask whose record is there and admit if it is this attempt's. Only where every record
     /// has one copy, never behind a quorum.
     pub ask_whose: bool,
@@ -76,17 +76,17 @@ pub struct MemcachedConfig {
     /// Pooled: checks a second that are expected of this gateway, from which the pool's size follows.
     pub checks_per_second: u32,
     /// Pooled: how long a command is expected to take, from which the pool's size follows.
-    pub latency: Span,
+    pub latency: ConfigDuration,
     /// Pooled: connections to each address, for each worker. 0 derives the number by Little's law.
     pub pool_size: usize,
     /// Pooled: how long a command may wait for a connection.
-    pub checkout_timeout: Span,
+    pub checkout_timeout: ConfigDuration,
     /// Pooled: ask a connection for its version before each use. Costs a round trip, and mcrouter answers by itself.
     pub check_on_checkout: bool,
     /// Pooled: how often idle connections are proven again.
-    pub idle_probe: Span,
+    pub idle_probe: ConfigDuration,
     /// Pooled: how long a connection lasts before it is replaced.
-    pub max_lifetime: Span,
+    pub max_lifetime: ConfigDuration,
     /// TLS to the store. Without this section the connections are plain.
     pub tls: Option<StoreTls>,
 }
@@ -96,22 +96,22 @@ impl Default for MemcachedConfig {
         Self {
             addresses: Vec::new(),
             transport: TransportKind::Pipelined,
-            timeout: Span::millis(100),
-            connect_timeout: Span::millis(250),
+            timeout: ConfigDuration::millis(100),
+            connect_timeout: ConfigDuration::millis(250),
             hint: Hint::Beside,
             on_loss: LossPolicy::Warn,
-            canary_interval: Span::secs(1),
+            canary_interval: ConfigDuration::secs(1),
             ask_whose: false,
             spent_cache: Size::mib(16),
             connections: 1,
             queue: 4096,
             checks_per_second: 5000,
-            latency: Span::millis(1),
+            latency: ConfigDuration::millis(1),
             pool_size: 0,
-            checkout_timeout: Span::millis(10),
+            checkout_timeout: ConfigDuration::millis(10),
             check_on_checkout: false,
-            idle_probe: Span::secs(5),
-            max_lifetime: Span::minutes(10),
+            idle_probe: ConfigDuration::secs(5),
+            max_lifetime: ConfigDuration::minutes(10),
             tls: None,
         }
     }
@@ -171,7 +171,7 @@ pub enum Fsync {
     /// Before each answer.
     Always,
     /// At this interval.
-    Interval(Span),
+    Interval(ConfigDuration),
 }
 
 impl<'de> Deserialize<'de> for Fsync {

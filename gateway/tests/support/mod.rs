@@ -8,7 +8,7 @@ pub(crate) mod target;
 
 use postern_admin::Host;
 use postern_admin::live::Live;
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
 use postern_gateway::config::{
@@ -96,13 +96,13 @@ pub(crate) fn config(home: &Path) -> Config {
         challenge: ChallengeConfig {
             issuer_name: "issuer.example".into(),
             origin: "proxy.example".into(),
-            max_age: Span::hours(1),
+            max_age: ConfigDuration::hours(1),
             bare: false,
         },
         store: StoreConfig {
             kind: StoreKind::Embedded,
             path: home.join("spent"),
-            fsync: Fsync::Interval(Span::secs(1)),
+            fsync: Fsync::Interval(ConfigDuration::secs(1)),
             memcached: Default::default(),
         },
         egress: Egress { private: true, ports: Ports::Any, ..Egress::default() },

@@ -3,7 +3,7 @@
 use crate::support::client::{Client, find};
 use crate::support::target::{Held, refusing};
 use crate::support::{ISSUER, Running};
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -221,7 +221,8 @@ async fn other_forms_and_schemes_are_400() {
 #[tokio::test]
 async fn a_target_that_fails_is_502_or_504() {
     let mut target = Held::start().await;
-    let gateway = Running::start_with(|config| config.limits.idle_timeout = Span::millis(300)).await;
+    let gateway =
+        Running::start_with(|config| config.limits.idle_timeout = ConfigDuration::millis(300)).await;
     let mut client = Client::connect(gateway.address).await;
     client.send(request("GET", &url(refusing().await, "/"), "")).await;
     client.answer().await.assert_refused(502, "connection_refused", "refused");

@@ -3,7 +3,7 @@
 use crate::support::client::{Client, connect_with};
 use crate::support::{ISSUER, PATIENCE, config, directory};
 use postern_admin::Host;
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use postern_daemon::drain::Drained;
 use postern_gateway::Gateway;
 use tempfile::TempDir;
@@ -16,7 +16,7 @@ async fn a_drain_serves_everyone_who_was_already_waiting() {
     std::fs::write(home.path().join("keys.json"), directory(vec![ISSUER.entry(None, None)])).unwrap();
     let host = Host::default();
     let mut config = config(home.path());
-    config.listen.patience = Span::millis(0); // it listens before it runs
+    config.listen.patience = ConfigDuration::millis(0); // it listens before it runs
     let (gateway, shutdown) = (Gateway::bind(&config, &host).unwrap(), host.shutdown);
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {

@@ -4,7 +4,7 @@
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;
@@ -164,7 +164,8 @@ async fn more_fields_than_are_read_are_431() {
 
 #[tokio::test]
 async fn a_byte_at_a_time_is_408() {
-    let gateway = Running::start_with(|config| config.limits.header_timeout = Span::millis(400)).await;
+    let gateway =
+        Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(400)).await;
     let (reader, mut writer) = Client::connect(gateway.address).await.stream.into_split();
     let slow = tokio::spawn(async move {
         for byte in connect("a.example:443").bytes() {
@@ -184,7 +185,8 @@ async fn a_byte_at_a_time_is_408() {
 
 #[tokio::test]
 async fn a_connection_that_says_nothing_is_closed_without_a_word() {
-    let gateway = Running::start_with(|config| config.limits.header_timeout = Span::millis(200)).await;
+    let gateway =
+        Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(200)).await;
     let mut never = Client::connect(gateway.address).await;
     never.closed_silently().await;
     let mut no_longer = Client::connect(gateway.address).await;
@@ -195,7 +197,8 @@ async fn a_connection_that_says_nothing_is_closed_without_a_word() {
 
 #[tokio::test]
 async fn half_a_second_request_that_came_with_the_first_is_408_too() {
-    let gateway = Running::start_with(|config| config.limits.header_timeout = Span::millis(200)).await;
+    let gateway =
+        Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(200)).await;
     let mut client = Client::connect(gateway.address).await;
     client.send(connect_with("a.example:443", &[]) + "CONNECT a.exam").await;
     client.answer().await.assert_refused(407, "http_request_denied", "no token");

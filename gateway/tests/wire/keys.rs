@@ -4,7 +4,7 @@ use crate::support::client::{Client, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Issuer, Running, directory};
 use parking_lot::Mutex;
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,16 +63,16 @@ impl FakeDirectory {
 
     /// Starts a gateway that asks this directory every 50 ms.
     fn gateway(&self) -> Running {
-        self.gateway_asking_every(Span::millis(50))
+        self.gateway_asking_every(ConfigDuration::millis(50))
     }
 
-    fn gateway_asking_every(&self, poll: Span) -> Running {
+    fn gateway_asking_every(&self, poll: ConfigDuration) -> Running {
         let url = format!("http://{}/.well-known/private-token-issuer-directory", self.address);
         Running::start_in(TempDir::new().unwrap(), |config| {
             config.issuer.keys = None;
             config.issuer.directory = Some(url);
             config.issuer.poll = poll;
-            config.listen.patience = Span::millis(0);
+            config.listen.patience = ConfigDuration::millis(0);
         })
         .unwrap()
     }
@@ -193,7 +193,7 @@ async fn a_token_of_an_unknown_key_makes_the_gateway_ask_soon_and_a_flood_of_the
     let (mut issuer, echo) = (FakeDirectory::start().await, Echo::start().await);
     let second = Issuer::new();
     issuer.lists("one", &[&ISSUER]);
-    let gateway = issuer.gateway_asking_every(Span::hours(1));
+    let gateway = issuer.gateway_asking_every(ConfigDuration::hours(1));
     gateway.ready().await;
     issuer.lists("two", &[&second, &ISSUER]);
     let began = Instant::now();
@@ -226,7 +226,7 @@ async fn the_directory_is_asked_again_when_its_answer_is_too_old() {
     let mut issuer = FakeDirectory::start().await;
     let fields = "ETag: \"one\"\r\nCache-Control: public, max-age=1\r\n";
     issuer.says(plain("200 OK", fields, &directory(vec![ISSUER.entry(None, None)])));
-    let gateway = issuer.gateway_asking_every(Span::hours(1));
+    let gateway = issuer.gateway_asking_every(ConfigDuration::hours(1));
     gateway.ready().await;
     while issuer.asked.try_recv().is_ok() {}
     let began = Instant::now();
@@ -241,7 +241,7 @@ async fn the_directory_is_asked_again_when_a_known_key_takes_over() {
     let keys =
         vec![ISSUER.entry(Some(now - 100), Some(now + 1000)), second.entry(Some(now + 3), Some(now + 2000))];
     issuer.says(plain("200 OK", "ETag: \"one\"\r\n", &directory(keys)));
-    let gateway = issuer.gateway_asking_every(Span::hours(1));
+    let gateway = issuer.gateway_asking_every(ConfigDuration::hours(1));
     gateway.ready().await;
     while issuer.asked.try_recv().is_ok() {}
     issuer.next().await;

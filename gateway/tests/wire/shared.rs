@@ -3,7 +3,7 @@
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, PATIENCE, Running, home_with_keys};
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use postern_daemon::exit;
 use postern_gateway::StartError;
 use postern_gateway::config::{
@@ -17,10 +17,10 @@ use tempfile::TempDir;
 pub(crate) fn shared(config: &mut Config, server: &Server, change: impl FnOnce(&mut MemcachedConfig)) {
     config.store.kind = StoreKind::Memcached;
     config.store.memcached.addresses = vec![server.address()];
-    config.store.memcached.canary_interval = Span::millis(100);
+    config.store.memcached.canary_interval = ConfigDuration::millis(100);
     // A busy machine is not an outage.
-    config.store.memcached.timeout = Span::secs(5);
-    config.store.memcached.checkout_timeout = Span::secs(5);
+    config.store.memcached.timeout = ConfigDuration::secs(5);
+    config.store.memcached.checkout_timeout = ConfigDuration::secs(5);
     change(&mut config.store.memcached);
 }
 
@@ -63,7 +63,7 @@ async fn a_memory_that_is_away_is_503_until_it_is_there() {
     let gateway = Running::start_in(home_with_keys(), |config| {
         config.store.kind = StoreKind::Memcached;
         config.store.memcached.addresses = vec![format!("127.0.0.1:{port}")];
-        config.listen.patience = Span::millis(0);
+        config.listen.patience = ConfigDuration::millis(0);
     })
     .unwrap();
     gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.contains("connection refused"))).await;
@@ -192,15 +192,15 @@ async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
         ),
         (|store| store.pool_size = usize::MAX / 2, "store.memcached.pool_size is"),
         (
-            |store| store.timeout = Span::millis(0),
+            |store| store.timeout = ConfigDuration::millis(0),
             "store.memcached.timeout is 0s, and must be between 1ms and 1m",
         ),
-        (|store| store.timeout = Span::days(1 << 30), "and must be between 1ms and 1m"),
-        (|store| store.max_lifetime = Span::days(1 << 30), "and must be between 1s and 30d"),
+        (|store| store.timeout = ConfigDuration::days(1 << 30), "and must be between 1ms and 1m"),
+        (|store| store.max_lifetime = ConfigDuration::days(1 << 30), "and must be between 1s and 30d"),
         (
             |store| {
                 store.transport = TransportKind::Pooled;
-                (store.checks_per_second, store.latency) = (u32::MAX, Span::minutes(1));
+                (store.checks_per_second, store.latency) = (u32::MAX, ConfigDuration::minutes(1));
             },
             "follow from checks_per_second and latency, and at most 10000 are made",
         ),

@@ -3,7 +3,7 @@
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::{Echo, refusing};
 use crate::support::{ISSUER, Running};
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use postern_gateway::config::Ports;
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
@@ -123,7 +123,8 @@ impl Blackhole {
 #[tokio::test]
 async fn a_target_that_does_not_answer_is_504_after_the_dial_timeout() {
     let hole = Blackhole::new();
-    let gateway = Running::start_with(|config| config.limits.dial_timeout = Span::millis(300)).await;
+    let gateway =
+        Running::start_with(|config| config.limits.dial_timeout = ConfigDuration::millis(300)).await;
     let started = Instant::now();
     let answer = Client::ask(gateway.address, connect(hole.address)).await;
     answer.assert_refused(504, "connection_timeout", "did not answer in time");

@@ -4,7 +4,7 @@ use crate::shared::shared;
 use crate::support::client::{Client, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, PATIENCE, Running};
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use postern_gateway::catalogue;
 use postern_telemetry::metrics;
 use postern_testkit::memcached::Server;
@@ -120,7 +120,7 @@ async fn a_check_whose_client_is_cut_off_is_recorded_as_abandoned() {
         metrics::install(&[postern_admin::catalogue::METRICS, postern_gateway::catalogue::METRICS]).unwrap();
     let (server, echo) = (Server::tcp(&[]), Echo::start().await);
     let gateway = Running::start_with(|config| {
-        shared(config, &server, |store| store.timeout = Span::minutes(1));
+        shared(config, &server, |store| store.timeout = ConfigDuration::minutes(1));
     })
     .await;
     // The epoch is known to the memory now, so that the next check waits for its own commands.

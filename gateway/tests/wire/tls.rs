@@ -3,7 +3,7 @@
 use crate::support::client::{Client, connect, connect_with, find};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use postern_daemon::tls::client_config;
 use postern_gateway::config::Tls;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ struct Front {
 }
 
 impl Front {
-    async fn start(limit: usize, header_timeout: Span) -> Self {
+    async fn start(limit: usize, header_timeout: ConfigDuration) -> Self {
         let home = TempDir::new().unwrap();
         let (certificate, key) = certificate(home.path());
         let connector = TlsConnector::from(Arc::clone(&client_config(Some(&certificate)).unwrap()));
@@ -52,7 +52,7 @@ impl Front {
 
 #[tokio::test]
 async fn challenge_tunnel_replay_and_half_close_over_tls() {
-    let (front, echo) = (Front::start(100, Span::secs(10)).await, Echo::start().await);
+    let (front, echo) = (Front::start(100, ConfigDuration::secs(10)).await, Echo::start().await);
     let request = connect_with(echo.address, &[&ISSUER.authorization()]);
     let mut client = front.connect().await;
     client.send(connect_with(echo.address, &[])).await;
@@ -77,7 +77,7 @@ async fn challenge_tunnel_replay_and_half_close_over_tls() {
 
 #[tokio::test]
 async fn errors_over_tls_are_readable() {
-    let front = Front::start(100, Span::secs(10)).await;
+    let front = Front::start(100, ConfigDuration::secs(10)).await;
     let mut client = front.connect().await;
     client.send("nonsense\r\n\r\n").await;
     client.answer().await.assert_refused(400, "http_request_error", "not valid HTTP/1.1");
@@ -93,7 +93,7 @@ async fn errors_over_tls_are_readable() {
 
 #[tokio::test]
 async fn too_many_connections_are_told_so_over_tls() {
-    let (front, echo) = (Front::start(1, Span::secs(10)).await, Echo::start().await);
+    let (front, echo) = (Front::start(1, ConfigDuration::secs(10)).await, Echo::start().await);
     let mut first = front.connect().await;
     first.send(connect(echo.address)).await;
     first.answer().await.assert_opened();
@@ -103,7 +103,7 @@ async fn too_many_connections_are_told_so_over_tls() {
 
 #[tokio::test]
 async fn a_handshake_that_does_not_come_is_given_up() {
-    let front = Front::start(100, Span::millis(200)).await;
+    let front = Front::start(100, ConfigDuration::millis(200)).await;
     let mut silent = Client::connect(front.gateway.address).await;
     silent.closed_silently().await;
     let mut slow = Client::connect(front.gateway.address).await;
@@ -114,7 +114,7 @@ async fn a_handshake_that_does_not_come_is_given_up() {
 
 #[tokio::test]
 async fn plain_http_on_the_tls_port_gets_an_alert_and_nothing_else() {
-    let front = Front::start(100, Span::secs(10)).await;
+    let front = Front::start(100, ConfigDuration::secs(10)).await;
     let mut client = Client::connect(front.gateway.address).await;
     client.send(connect("a.example:443")).await;
     let mut got = Vec::new();

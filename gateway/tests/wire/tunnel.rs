@@ -3,7 +3,7 @@
 use crate::support::client::{Client, connect};
 use crate::support::target::{Echo, Held};
 use crate::support::{PATIENCE, Running};
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -127,7 +127,8 @@ async fn both_ways_at_once() {
 #[tokio::test]
 async fn a_silent_tunnel_is_closed_after_the_idle_timeout_and_not_before() {
     let mut target = Held::start().await;
-    let gateway = Running::start_with(|config| config.limits.idle_timeout = Span::millis(500)).await;
+    let gateway =
+        Running::start_with(|config| config.limits.idle_timeout = ConfigDuration::millis(500)).await;
     let (mut client, mut far) = open(&gateway, &mut target).await;
     for _ in 0..4 {
         tokio::time::sleep(Duration::from_millis(250)).await; // half the limit: 4 of these are beyond it

@@ -2,7 +2,7 @@
 
 use crate::args::{Place, Plan as Arguments};
 use crate::failure::Failure;
-use postern_config::{Size, Span};
+use postern_config::{ConfigDuration, Size};
 use serde::Serialize;
 
 /// Requests of all kinds are spread over these regions.
@@ -115,7 +115,7 @@ fn refused(sentence: &str) -> Failure {
     Failure::usage(sentence)
 }
 
-fn seconds(span: Span) -> f64 {
+fn seconds(span: ConfigDuration) -> f64 {
     span.get().as_secs_f64()
 }
 

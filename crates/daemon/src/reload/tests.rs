@@ -1,5 +1,5 @@
 use super::*;
-use postern_config::{Environment, Secret, Span, open};
+use postern_config::{ConfigDuration, Environment, Secret, open};
 use serde::Deserialize;
 
 /// A daemon's configuration.
@@ -33,12 +33,12 @@ impl Default for Listen {
 #[serde(default)]
 struct Limits {
     connections: u32,
-    header_timeout: Span,
+    header_timeout: ConfigDuration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 10, header_timeout: Span::secs(10) }
+        Self { connections: 10, header_timeout: ConfigDuration::secs(10) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What an operator chooses about traces.
 
 use super::TracerError;
-use postern_config::Span;
+use postern_config::ConfigDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct TracingConfig {
     pub sample_ratio: f64,
     /// A request whose check took longer (parse to verdict, without the target) is kept whatever the dice said; so is
     /// one that ended in an error of the gateway's own. Its store commands tell what TCP knows of their connection.
-    pub slow: Span,
+    pub slow: ConfigDuration,
     /// The most requests a second that are kept for being slow or an error, or because an upstream sampled them.
     pub most_kept: u32,
     /// Take the trace context of requests (`traceparent`, W3C Trace Context) and trace those whose sender sampled them.
@@ -30,7 +30,7 @@ impl Default for TracingConfig {
         Self {
             endpoint: None,
             sample_ratio: 0.01,
-            slow: Span::millis(10),
+            slow: ConfigDuration::millis(10),
             most_kept: 100,
             accept_context: false,
             queue: 4096,

@@ -3,7 +3,7 @@
 use super::*;
 use http::HeaderValue;
 use opentelemetry::trace::SpanKind;
-use postern_config::Span as Time;
+use postern_config::ConfigDuration;
 use std::time::Instant;
 
 /// Nobody listens on the discard port.
@@ -117,7 +117,7 @@ fn a_configuration_that_makes_no_sense_is_refused_with_a_sentence() {
         (|c| c.endpoint = Some("http://me:secret@127.0.0.1:4317".into()), "holds a name or password"),
         (|c| c.endpoint = Some("https://collector.example:4317".into()), "run one beside the gateway"),
     ] {
-        let mut config = TracingConfig { slow: Time::millis(1), ..Default::default() };
+        let mut config = TracingConfig { slow: ConfigDuration::millis(1), ..Default::default() };
         change(&mut config);
         let error = Tracer::start(&config, "test").unwrap_err().to_string();
         assert!(error.contains(said) && !error.contains("secret"), "{error}");

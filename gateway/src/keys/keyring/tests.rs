@@ -115,7 +115,7 @@ fn offer(origin: &str) -> Result<Offer, ChallengeError> {
     Offer::new(&ChallengeConfig {
         issuer_name: "issuer.example".into(),
         origin: origin.into(),
-        max_age: postern_config::Span::hours(1),
+        max_age: postern_config::ConfigDuration::hours(1),
         bare: false,
     })
 }
