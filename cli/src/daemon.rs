@@ -13,7 +13,7 @@ use std::path::Path;
 pub(crate) async fn gateway(path: &Path) -> Result<(), Failure> {
     let (config, file) = postern_config::open::<postern_gateway::Config>(path, environment())?;
     let process = start(config.log.format, Some(config.listen.admin), file.warnings()).await?;
-    let gateway = Gateway::bind(&config, &process.host)?.reloading(file);
+    let gateway = Gateway::bind(&config, &process.context)?.reloading(file);
     let patience = config.listen.patience;
     tracing::info!(
         "the gateway listens on {} as soon as its keys and its store can serve, and at the latest after {patience}",
@@ -26,7 +26,7 @@ pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
     let (config, file) = postern_config::open::<postern_issuer::Config>(path, environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
     let process = start(config.log.format, Some(admin), file.warnings()).await?;
-    let issuer = Issuer::bind(config, &process.host).await?.reloading(file);
+    let issuer = Issuer::bind(config, &process.context).await?.reloading(file);
     let serving = async {
         issuer.run().await;
         Ok(())
@@ -38,9 +38,9 @@ pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
     let (config, file) = postern_config::open::<postern_client::Config>(path, environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
     let process = start(config.log.format, Some(admin), file.warnings()).await?;
-    let agent = Agent::bind(config, &process.host).await?.reloading(file);
+    let agent = Agent::bind(config, &process.context).await?.reloading(file);
     tracing::info!("the agent listens on {}", agent.local_addr());
-    let stopped = process.host.shutdown.clone();
+    let stopped = process.context.shutdown.clone();
     let serving = async move {
         agent.run().await;
         stopped.stopped().await; // its connections go on until they have drained

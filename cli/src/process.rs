@@ -2,7 +2,7 @@
 
 use crate::catalogue::CATALOGUES;
 use crate::failure::Failure;
-use postern_admin::{Admin, Host};
+use postern_admin::{Admin, ProcessContext};
 use postern_daemon::readiness::Gate;
 use postern_telemetry::log::{self, LogFormat};
 use postern_telemetry::metrics;
@@ -15,7 +15,7 @@ use tracing::Level;
 /// The process around one or several daemons.
 pub(crate) struct Process {
     /// What the daemons share.
-    pub(crate) host: Host,
+    pub(crate) context: ProcessContext,
     /// Where the admin listener is, if there is one: the real port when port 0 was asked for.
     pub(crate) admin: Option<SocketAddr>,
     /// Not ready until the daemons run: the admin listener answers before they have told what they wait for.
@@ -27,23 +27,24 @@ impl Process {
     pub(crate) async fn start(format: LogFormat, admin: Option<SocketAddr>) -> Result<Self, Failure> {
         log::init(format).map_err(Failure::configuration)?;
         let exporter = metrics::install(&CATALOGUES).map_err(Failure::runtime)?;
-        let host = Host::default();
-        host.shutdown
+        let context = ProcessContext::default();
+        context
+            .shutdown
             .on_signals()
             .map_err(|error| Failure::runtime(format_args!("cannot handle signals: {error}")))?;
-        let start = host.readiness.gate("start");
+        let start = context.readiness.gate("start");
         let admin = match admin {
             Some(address) => {
-                let admin = Admin::bind(address, &host, exporter).await.map_err(Failure::runtime)?;
+                let admin = Admin::bind(address, &context, exporter).await.map_err(Failure::runtime)?;
                 let local = admin.local_addr();
-                let watched = host.live.start(host.readiness.clone(), host.shutdown.clone());
+                let watched = context.live.start(context.readiness.clone(), context.shutdown.clone());
                 watched.map_err(Failure::runtime)?;
                 tokio::spawn(admin.serve());
                 Some(local)
             }
             None => None,
         };
-        Ok(Self { host, admin, start })
+        Ok(Self { context, admin, start })
     }
 
     /// Runs until the daemons have drained: all tracked work done, or `deadline` past. `serving` is the daemons; when
@@ -74,7 +75,7 @@ impl Process {
         self.start.set_ready();
         tokio::select! {
             ended = &mut serving => return served(ended),
-            _ = self.host.shutdown.wait_telling(deadline, tell) => {}
+            _ = self.context.shutdown.wait_telling(deadline, tell) => {}
         }
         let served = served(serving.await);
         log::finish();

@@ -30,12 +30,12 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     log::init_quiet(LogFormat::Text).map_err(Failure::configuration)?; // before Process starts it: the first call counts
     let data = DataDir::open(&args.data).map_err(Failure::runtime)?;
     let process = Process::start(LogFormat::Text, Some(args.admin)).await?;
-    let host = &process.host;
+    let context = &process.context;
 
     let issuer = postern_issuer::Config::loopback(args.issuer, &data.join("issuer"));
-    let issuer = Issuer::bind(issuer, host).await?;
+    let issuer = Issuer::bind(issuer, context).await?;
     let gateway = gateway_config(&args, issuer.directory_url(), &data);
-    let gateway = Gateway::bind(&gateway, host)?;
+    let gateway = Gateway::bind(&gateway, context)?;
     let addresses = Addresses {
         gateway: gateway.local_addr(),
         issuer: issuer.local_addr(),
@@ -43,17 +43,17 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
         client: args.client,
     };
     let agent = agent_config(&args, addresses, &data);
-    let agent = Agent::bind(agent, host).await?;
+    let agent = Agent::bind(agent, context).await?;
     let addresses = Addresses { client: agent.local_addr(), ..addresses };
 
     tokio::spawn(issuer.run());
     // An agent that asks for its challenge before the gateway takes clients would begin with a failure.
-    let (listening, shutdown) = (gateway.listening(), host.shutdown.clone());
+    let (listening, shutdown) = (gateway.listening(), context.shutdown.clone());
     tokio::spawn(async move {
         tokio::select! { () = listening => {}, () = shutdown.draining() => {} }
         agent.run().await;
     });
-    tokio::spawn(announce(process.host.readiness.clone(), addresses, args.data.display().to_string()));
+    tokio::spawn(announce(process.context.readiness.clone(), addresses, args.data.display().to_string()));
     // Whoever pressed Ctrl-C looks at the terminal, and `up` has no log below "warn".
     process.run_telling(gateway.run(), DRAIN_DEADLINE, |_, text| say(io::stderr(), text)).await
 }

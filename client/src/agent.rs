@@ -17,7 +17,7 @@ use crate::supply::Supply;
 use crate::tunnel::Opener;
 use crate::wallet::{Wallet, WalletError};
 use crate::{http_proxy, socks};
-use postern_admin::Host;
+use postern_admin::ProcessContext;
 use postern_admin::live::Live;
 use postern_config::ConfigFile;
 use postern_daemon::drain::Shutdown;
@@ -44,7 +44,7 @@ pub struct Agent {
     desk: Arc<Desk>,
     refill: Refill,
     settings: watch::Sender<Settings>,
-    host: Host,
+    process: ProcessContext,
     reloader: Option<Reloader<Config>>,
 }
 
@@ -99,14 +99,14 @@ pub fn check(config: &Config) -> Result<(), StartError> {
 
 impl Agent {
     /// Opens the wallet and the listener. Neither the gateway nor the issuer is needed yet; the gate "agent" of
-    /// the host says what is missing.
+    /// the process says what is missing.
     ///
     /// # Errors
     /// [`StartError`].
-    pub async fn bind(config: Config, host: &Host) -> Result<Self, StartError> {
+    pub async fn bind(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
         check(&config)?;
-        let gateways = gateways(&config.gateway, &host.live)?;
-        let source = Source::new(config.issuer.clone(), &host.live)?;
+        let gateways = gateways(&config.gateway, &process.live)?;
+        let source = Source::new(config.issuer.clone(), &process.live)?;
         let (settings, changes) = watch::channel(Settings::of(&config));
         let (path, fsync) = (config.wallet.path.clone(), config.wallet.fsync);
         let opening = spawn_blocking(move || Ok((Wallet::open(&path, fsync)?, Remembered::read(&path))));
@@ -119,26 +119,26 @@ impl Agent {
 
         let recorder = Arc::new(Recorder::new(wallet.shown().clone()));
         let supply = Arc::new(Supply::new(wallet, recorder.clone()));
-        let gate = host.readiness.gate("gateway");
+        let gate = process.readiness.gate("gateway");
         let gateways = Arc::new(Gateways::new(gateways, &remembered, supply.clone(), gate));
-        let report = Report::new(host.readiness.gate("agent"), recorder.clone());
-        page::add(&host.live, &recorder, changes.clone());
+        let report = Report::new(process.readiness.gate("agent"), recorder.clone());
+        page::add(&process.live, &recorder, changes.clone());
         let counted = Arc::downgrade(&recorder);
-        host.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |recorder| recorder.tunnels()));
+        process.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |recorder| recorder.tunnels()));
         let refill = Refill::new(supply.clone(), gateways.clone(), source, remembered, changes, report);
         let desk = Arc::new(Desk {
             opener: Opener { gateways, supply, recorder },
-            shutdown: host.shutdown.clone(),
-            readiness: host.readiness.clone(),
+            shutdown: process.shutdown.clone(),
+            readiness: process.readiness.clone(),
             address: local.to_string(),
         });
-        Ok(Self { listener, local, desk, refill, settings, host: host.clone(), reloader: None })
+        Ok(Self { listener, local, desk, refill, settings, process: process.clone(), reloader: None })
     }
 
     /// Reads `file`, which the configuration came from, again on SIGHUP.
     #[must_use]
     pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
-        self.reloader = Some(Reloader::new(file, &self.host.readiness, &self.host.shutdown));
+        self.reloader = Some(Reloader::new(file, &self.process.readiness, &self.process.shutdown));
         self
     }
 
@@ -149,7 +149,7 @@ impl Agent {
     }
 
     /// Accepts until the drain begins, and ends with the stop, when nothing of it holds the wallet any more. Connections
-    /// are on the tracker of the host's shutdown, and go on until [`Shutdown::wait`] has seen them end or its deadline has passed.
+    /// are on the tracker of the shutdown of `process`, and go on until [`Shutdown::wait`] has seen them end or its deadline has passed.
     pub async fn run(self) {
         let shutdown = self.desk.shutdown.clone();
         // A drain that finds nothing tracked would be over before the last connections are accepted.

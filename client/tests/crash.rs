@@ -3,7 +3,7 @@
 use crate::support::gateway::Gateway;
 use crate::support::issuer::Issuer;
 use crate::support::*;
-use postern_admin::Host;
+use postern_admin::ProcessContext;
 use postern_client::{Agent, Config};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ async fn the_agent_that_is_killed() {
     config.issuer.url = Some(std::env::var(ISSUER).unwrap());
     config.listen.address = ([127, 0, 0, 1], 0).into();
     (config.wallet.low, config.wallet.high) = (30, 40);
-    let agent = Agent::bind(config, &Host::default()).await.unwrap();
+    let agent = Agent::bind(config, &ProcessContext::default()).await.unwrap();
     println!("\nlistening {}", agent.local_addr());
     agent.run().await;
 }

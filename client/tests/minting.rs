@@ -137,7 +137,7 @@ async fn tokens_are_minted_ahead_between_low_and_high_water() {
     assert_eq!(world.connect(&target).await.status, 200);
     world.stocked(8).await;
     assert_eq!(world.issuer.signed(), 13);
-    assert_eq!(world.agent.host.readiness.reasons(), Vec::<String>::new());
+    assert_eq!(world.agent.process.readiness.reasons(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,9 +183,9 @@ async fn an_unwilling_issuer_is_quoted_to_the_user() {
     assert!(answer.body.contains(expected), "{}", answer.body);
     assert!(field(&answer.head, "retry-after").unwrap().parse::<u64>().unwrap() >= 9);
     assert!(
-        agent.host.readiness.reasons()[0].contains("account closed"),
+        agent.process.readiness.reasons()[0].contains("account closed"),
         "{:?}",
-        agent.host.readiness.reasons()
+        agent.process.readiness.reasons()
     );
     assert!(gateway.tokens().is_empty());
 }

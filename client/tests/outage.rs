@@ -29,7 +29,7 @@ async fn an_outage_of_the_store_costs_the_tokens_under_way_and_no_others() {
     }
     assert_eq!(world.gateway.tokens().len(), 1, "one token was sent before it was known");
     assert!(world.gateway.probes() > 2, "it is asked without a token whether it is back");
-    let reasons = world.agent.host.readiness.reasons().join("; ");
+    let reasons = world.agent.process.readiness.reasons().join("; ");
     assert!(reasons.contains("gateway: ") && reasons.contains("The store is away"), "{reasons}");
 
     world.gateway.set_mood(Mood::Well);
@@ -38,7 +38,7 @@ async fn an_outage_of_the_store_costs_the_tokens_under_way_and_no_others() {
     assert_eq!(answer.status, 200, "after {:?}: {}", began.elapsed(), answer.body);
     expect_echo(&mut answer.stream).await;
     assert_eq!(world.gateway.tokens().len(), 2);
-    assert_eq!(world.agent.host.readiness.reasons(), Vec::<String>::new());
+    assert_eq!(world.agent.process.readiness.reasons(), Vec::<String>::new());
     world.gateway.expect_no_token_twice();
 }
 
@@ -72,7 +72,7 @@ async fn a_gateway_that_hangs_is_found_out_by_a_probe_and_costs_no_more_tokens()
     });
     until("the first token is under way", || world.gateway.tokens().len() == 1).await;
     until("the agent says that the gateway hangs", || {
-        world.agent.host.readiness.reasons().iter().any(|reason| reason.contains("did not answer within"))
+        world.agent.process.readiness.reasons().iter().any(|reason| reason.contains("did not answer within"))
     })
     .await;
     for _ in 0..3 {
@@ -104,7 +104,7 @@ async fn a_gateway_that_answers_others_is_not_doubted_for_one_slow_target() {
     }
     assert_eq!(slow.await.unwrap(), 200);
     assert!(began.elapsed() > Duration::from_secs(2));
-    assert_eq!(world.agent.host.readiness.reasons(), Vec::<String>::new());
+    assert_eq!(world.agent.process.readiness.reasons(), Vec::<String>::new());
 }
 
 /// Two gateways of one fleet: they share issuer and challenge.
@@ -133,13 +133,13 @@ async fn the_next_gateway_of_the_list_is_used_while_the_first_is_away() {
         }
         assert!(first.tokens().len() <= 3 && second.tokens().len() >= 3, "{}", first.tokens().len());
         until("readiness tells of the first", || {
-            agent.host.readiness.degraded().join("").contains(&first.url())
+            agent.process.readiness.degraded().join("").contains(&first.url())
         })
         .await;
-        until("tokens are there", || agent.host.readiness.reasons().is_empty()).await;
+        until("tokens are there", || agent.process.readiness.reasons().is_empty()).await;
 
         first.set_mood(Mood::Well);
-        until("the first is used again", || agent.host.readiness.degraded().is_empty()).await;
+        until("the first is used again", || agent.process.readiness.degraded().is_empty()).await;
         let before = second.tokens().len();
         assert_eq!(connect(agent.address, &target).await.status, 200);
         assert_eq!(second.tokens().len(), before);
@@ -169,8 +169,8 @@ async fn an_idle_agent_says_nothing_until_someone_looks_whether_it_is_ready() {
     world.gateway.set_mood(Mood::Unavailable);
     tokio::time::sleep(Duration::from_millis(5_500)).await; // longer than news is believed
     assert_eq!(world.gateway.probes(), probes, "nothing on the wire says that an idle agent runs");
-    world.agent.host.readiness.look();
-    until("it has found out", || !world.agent.host.readiness.reasons().is_empty()).await;
+    world.agent.process.readiness.look();
+    until("it has found out", || !world.agent.process.readiness.reasons().is_empty()).await;
     assert!(world.gateway.tokens().is_empty());
 }
 
@@ -187,7 +187,7 @@ async fn why_nothing_can_be_minted_reaches_the_log_the_readiness_and_the_program
         assert!(place.contains("401 Unauthorized") && place.contains("not one of this issuer's"), "{place}");
         assert!(place.contains("check the account's key"), "{place}");
     }
-    let reasons = agent.host.readiness.reasons().join("; ");
+    let reasons = agent.process.readiness.reasons().join("; ");
     assert!(reasons.contains("not one of this issuer's"), "{reasons}");
 }
 
@@ -205,19 +205,19 @@ async fn an_agent_whose_first_gateway_serves_is_ready_whatever_the_second_last_s
         gateway.set_mood(Mood::Unavailable);
     }
     assert_eq!(connect(agent.address, &target).await.status, 503);
-    let reasons = || agent.host.readiness.reasons().join("; ");
+    let reasons = || agent.process.readiness.reasons().join("; ");
     until("both are known to be away", || [&first, &second].iter().all(|one| reasons().contains(&one.url())))
         .await;
     first.set_mood(Mood::Well);
     until("the first serves again", || reasons().is_empty()).await;
-    assert_eq!(agent.host.readiness.degraded(), Vec::<String>::new());
+    assert_eq!(agent.process.readiness.degraded(), Vec::<String>::new());
     assert_eq!(connect(agent.address, &target).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_keeps_no_token_ready_is_ready_with_an_empty_wallet() {
     let world = World::with(|config| config.wallet.low = 0).await;
-    until("it is ready", || world.agent.host.readiness.reasons().is_empty()).await;
+    until("it is ready", || world.agent.process.readiness.reasons().is_empty()).await;
     assert_eq!(world.unspent(), 0);
     assert_eq!(world.connect(&echo().await.to_string()).await.status, 200);
 }

@@ -35,7 +35,7 @@ fn answers() -> BTreeMap<&'static str, u64> {
 }
 
 fn gateway_link(agent: &RunningAgent, gateway: &Gateway) -> Link {
-    agent.host.live.link(LinkKind::Gateway, &gateway.address.to_string())
+    agent.process.live.link(LinkKind::Gateway, &gateway.address.to_string())
 }
 
 fn closed_port() -> std::net::SocketAddr {
@@ -43,14 +43,14 @@ fn closed_port() -> std::net::SocketAddr {
 }
 
 fn show(agent: &RunningAgent) {
-    agent.host.live.start(agent.host.readiness.clone(), agent.host.shutdown.clone()).unwrap();
+    agent.process.live.start(agent.process.readiness.clone(), agent.process.shutdown.clone()).unwrap();
 }
 
 /// A section of the page, once `is_wanted` holds of it.
 async fn section(agent: &RunningAgent, id: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
     let coming = async {
         loop {
-            let page: Value = serde_json::from_slice(&agent.host.live.latest()).unwrap();
+            let page: Value = serde_json::from_slice(&agent.process.live.latest()).unwrap();
             let sections = page["sections"].as_array().cloned().unwrap_or_default();
             if let Some(found) =
                 sections.into_iter().find(|section| section["id"] == id && is_wanted(section))
@@ -61,7 +61,9 @@ async fn section(agent: &RunningAgent, id: &str, is_wanted: impl Fn(&Value) -> b
         }
     };
     let came = tokio::time::timeout(HANG, coming).await;
-    came.unwrap_or_else(|_| panic!("it never came: {}", String::from_utf8_lossy(&agent.host.live.latest())))
+    came.unwrap_or_else(|_| {
+        panic!("it never came: {}", String::from_utf8_lossy(&agent.process.live.latest()))
+    })
 }
 
 fn tile(section: &Value, label: &str) -> f64 {
@@ -133,7 +135,7 @@ async fn the_wallets_level_follows_and_the_page_shows_what_a_tunnel_took() {
         let longest = |part: usize| open["latency"]["rows"][part]["windows"][2]["p50"].as_f64().unwrap();
         assert!((0..3).all(|part| longest(part) <= longest(3)), "{}", open["latency"]);
         assert_eq!(open["tables"][1]["rows"], Value::Array(vec![]), "minting did not fail");
-        let text = String::from_utf8(world.agent.host.live.latest().to_vec()).unwrap();
+        let text = String::from_utf8(world.agent.process.live.latest().to_vec()).unwrap();
         assert!(!text.contains(&target), "the target is on the page: {text}");
 
         answer.stream.shutdown().await.unwrap();
@@ -206,7 +208,7 @@ async fn a_gateway_that_is_down_or_speaks_no_tls_loses_every_attempt() {
         assert_eq!((&row[5], &row[6]), (&Value::Null, &Value::Null), "no answer, no time: {row}");
         let (attempts, lost) = counted(LinkKind::Gateway, &address);
         assert!(attempts >= 1.0 && attempts == lost, "{attempts} {lost}");
-        let page: Value = serde_json::from_slice(&agent.host.live.latest()).unwrap();
+        let page: Value = serde_json::from_slice(&agent.process.live.latest()).unwrap();
         assert_eq!(page["state"], "not_ready");
         assert!(page["reasons"].to_string().contains("gateway: the gateway http"), "{}", page["reasons"]);
     }
@@ -216,7 +218,7 @@ async fn a_gateway_that_is_down_or_speaks_no_tls_loses_every_attempt() {
 async fn each_request_to_the_issuer_is_an_attempt_and_a_refusal_is_an_answer() {
     let _alone = ALONE.lock().await;
     let world = World::new().await;
-    let link = world.agent.host.live.link(LinkKind::Issuer, &world.issuer.address.to_string());
+    let link = world.agent.process.live.link(LinkKind::Issuer, &world.issuer.address.to_string());
     world.stocked(8).await;
     let asked = || (world.issuer.directories.load(Ordering::SeqCst) + world.issuer.signed()) as u64;
     assert_eq!((link.totals(), asked()), ((9, 0), 9));
@@ -234,7 +236,7 @@ async fn each_request_to_the_issuer_is_an_attempt_and_a_refusal_is_an_answer() {
     let closed = closed_port();
     config.issuer.url = Some(format!("http://{closed}"));
     let agent = RunningAgent::start(config).await;
-    let link = agent.host.live.link(LinkKind::Issuer, &closed.to_string());
+    let link = agent.process.live.link(LinkKind::Issuer, &closed.to_string());
     let waiting = async {
         while link.totals().1 == 0 {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
@@ -260,7 +262,7 @@ async fn an_issuer_that_only_the_challenge_names_has_no_name_in_the_links() {
     config.issuer.url = None;
     let agent = RunningAgent::start(config).await;
     show(&agent);
-    let link = agent.host.live.link(LinkKind::Issuer, "by challenge");
+    let link = agent.process.live.link(LinkKind::Issuer, "by challenge");
     section(&agent, "links", |_| link.totals().1 > 0).await;
     let (attempts, lost) = counted(LinkKind::Issuer, "by challenge");
     assert!(lost >= 1.0 && attempts >= lost, "{attempts} {lost}");

@@ -295,7 +295,7 @@ async fn a_drain_finishes_what_is_open_and_accepts_nothing_new() {
     let world = World::new().await;
     let mut open = world.connect(&echo().await.to_string()).await;
     let idle = TcpStream::connect(world.agent.address).await.unwrap();
-    let shutdown = world.agent.host.shutdown.clone();
+    let shutdown = world.agent.process.shutdown.clone();
     shutdown.drain();
     let mut idle = idle;
     assert_eq!(read_all(&mut idle).await, b"", "a connection without a request ends");

@@ -140,7 +140,7 @@ async fn an_agent_whose_clock_is_wrong_works_by_the_issuers_and_says_so() {
         let agent = RunningAgent::start(config(&gateway, &issuer, directory.path())).await;
         let answer = connect(agent.address, &echo().await.to_string()).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
-        let told = || agent.host.readiness.degraded().join("; ");
+        let told = || agent.process.readiness.degraded().join("; ");
         let sentence = format!("{direction} the issuer's");
         let telling = async {
             while !told().contains(&sentence) {

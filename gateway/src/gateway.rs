@@ -17,7 +17,7 @@ use crate::state::{Core, Refusing, Settings, Worker};
 use crate::upkeep::{StoreUpkeep, Upkeep};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use postern_admin::Host;
+use postern_admin::ProcessContext;
 use postern_admin::catalogue::LinkKind;
 use postern_config::{ConfigFile, Size};
 use postern_daemon::exit;
@@ -46,7 +46,7 @@ pub struct Gateway {
     upkeep: Upkeep,
     start: Start,
     tls: Option<ServerTls>,
-    host: Host,
+    process: ProcessContext,
     reloader: Option<Reloader<Config>>,
 }
 
@@ -122,7 +122,7 @@ impl Gateway {
     ///
     /// # Errors
     /// [`StartError`] says what to change.
-    pub fn bind(config: &Config, host: &Host) -> Result<Self, StartError> {
+    pub fn bind(config: &Config, process: &ProcessContext) -> Result<Self, StartError> {
         check(config)?;
         let offer = Offer::new(&config.challenge)?;
         let source = Source::new(&config.issuer)?;
@@ -133,7 +133,7 @@ impl Gateway {
         }
         let workers: Vec<_> = (0..workers(config))
             // The kernel will accept, so a drain has something to wait for from now on.
-            .map(|_| Ok((Resolver::new()?, host.shutdown.tracker().token())))
+            .map(|_| Ok((Resolver::new()?, process.shutdown.tracker().token())))
             .collect::<Result<_, ResolverError>>()?;
         let tracer = Tracer::start(&config.tracing, SERVICE)?;
         // Nobody would see what TCP knows of a slow command.
@@ -144,46 +144,48 @@ impl Gateway {
             settings: Settings::of(config),
             offer,
             keyring: ArcSwap::from_pointee(saved.as_mut().map(Saved::load).unwrap_or_default()),
-            recorder: Recorder::new(&host.live, &backend, tracer, config.log.access),
+            recorder: Recorder::new(&process.live, &backend, tracer, config.log.access),
             backend,
             hint: config.store.memcached.hint,
-            shutdown: host.shutdown.clone(),
+            shutdown: process.shutdown.clone(),
             tls: tls.as_ref().map(ServerTls::config),
             connections: AtomicUsize::new(0),
             refusing: Refusing::default(),
             lost: Mutex::default(),
             unknown_key: Notify::new(),
         });
-        page::add(&host.live, &core);
-        let [keys, store] = ["keys", "store"].map(|name| Told::new(name, host.readiness.gate(name)));
+        page::add(&process.live, &core);
+        let [keys, store] = ["keys", "store"].map(|name| Told::new(name, process.readiness.gate(name)));
         let start = Start {
             sockets,
             served: [keys.served(), store.served()],
             patience: config.listen.patience.get(),
-            gate: host.readiness.gate("listen"),
-            readiness: host.readiness.clone(),
-            shutdown: host.shutdown.clone(),
+            gate: process.readiness.gate("listen"),
+            readiness: process.readiness.clone(),
+            shutdown: process.shutdown.clone(),
             listening: watch::Sender::new(false),
         };
         let lifetimes = Lifetimes {
             unsaid: config.issuer.key_lifetime.get(),
             removed: config.issuer.removed_grace.get(),
         };
-        let issuer = source.address().map(|address| host.live.link(LinkKind::Issuer, &address));
+        let issuer = source.address().map(|address| process.live.link(LinkKind::Issuer, &address));
         let poll = config.issuer.poll.get();
         let upkeep = Upkeep {
             keys: Refresh::new(Arc::clone(&core), source, issuer, lifetimes, saved, poll, keys),
             store: StoreUpkeep::new(Arc::clone(&core), config.store.memcached.on_loss, store),
         };
         let counted = Arc::downgrade(&core);
-        host.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |core| core.recorder.open_tunnels()));
-        Ok(Self { core, workers, upkeep, start, tls, host: host.clone(), reloader: None })
+        process
+            .shutdown
+            .count_tunnels(move || counted.upgrade().map_or(0, |core| core.recorder.open_tunnels()));
+        Ok(Self { core, workers, upkeep, start, tls, process: process.clone(), reloader: None })
     }
 
     /// Reads `file`, which the configuration came from, again on SIGHUP.
     #[must_use]
     pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
-        self.reloader = Some(Reloader::new(file, &self.host.readiness, &self.host.shutdown));
+        self.reloader = Some(Reloader::new(file, &self.process.readiness, &self.process.shutdown));
         self
     }
 

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 #![allow(clippy::print_stdout, reason = "its result")]
 
-use postern_admin::Host;
+use postern_admin::ProcessContext;
 use postern_issuer::{Config, Issuer};
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, IssuerKey, SigningKey, TokenRequest};
 use std::hint::black_box;
@@ -45,7 +45,7 @@ fn http() {
     let runtime = |name: &str| Builder::new_multi_thread().enable_all().thread_name(name).build().unwrap();
     let (issuing, asking): (Runtime, Runtime) = (runtime("issuer"), runtime("asker"));
     let config = Config::loopback(([127, 0, 0, 1], 0).into(), &directory.path().join("keys"));
-    let issuer = issuing.block_on(Issuer::bind(config, &Host::default())).unwrap();
+    let issuer = issuing.block_on(Issuer::bind(config, &ProcessContext::default())).unwrap();
     let address = issuer.local_addr();
     issuing.spawn(issuer.run());
     let request = asking.block_on(whole_request(address));

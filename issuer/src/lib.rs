@@ -35,7 +35,7 @@ use accounts::Accounts;
 use health::Health;
 use issue::Issuance;
 use keys::KeyStore;
-use postern_admin::Host;
+use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::exit;
@@ -63,7 +63,7 @@ pub struct Issuer {
     ring: Arc<Ring>,
     accounts: Arc<Accounts>,
     health: Health,
-    host: Host,
+    process: ProcessContext,
     tls: Option<ServerTls>,
     reloader: Option<Reloader<Config>>,
 }
@@ -74,9 +74,9 @@ impl Issuer {
     ///
     /// # Errors
     /// A sentence for the operator, and with [`StartError::exit_code`] what to exit with.
-    pub async fn bind(config: Config, host: &Host) -> Result<Self, StartError> {
+    pub async fn bind(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
         config.check()?;
-        let health = Health::new(host.readiness.gate("issuer"));
+        let health = Health::new(process.readiness.gate("issuer"));
         let settings = Settings::of(&config);
         let tls = config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
         let state = tokio::task::spawn_blocking({
@@ -111,18 +111,18 @@ impl Issuer {
                  in front of it speaks TLS; set [tls] certificate and key"
             );
         }
-        page::add(&host.live, &routes);
+        page::add(&process.live, &routes);
         let acceptor = tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
         let slots = Slots::new(config.limits.connections);
-        let server = Server { routes, tls: acceptor, settings, slots, shutdown: host.shutdown.clone() };
-        let host = host.clone();
-        Ok(Self { local, listener, server, tls, store, ring, accounts, health, host, reloader: None })
+        let server = Server { routes, tls: acceptor, settings, slots, shutdown: process.shutdown.clone() };
+        let process = process.clone();
+        Ok(Self { local, listener, server, tls, store, ring, accounts, health, process, reloader: None })
     }
 
     /// Reads `file`, which the configuration came from, again on SIGHUP. What changes at once is in `reload`.
     #[must_use]
     pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
-        self.reloader = Some(Reloader::new(file, &self.host.readiness, &self.host.shutdown));
+        self.reloader = Some(Reloader::new(file, &self.process.readiness, &self.process.shutdown));
         self
     }
 
@@ -139,16 +139,16 @@ impl Issuer {
         format!("{scheme}://{}{DIRECTORY_PATH}", self.local)
     }
 
-    /// Serves until it has drained or the host is *stopped*. It counts as tracked work of the host's shutdown, so waiting
+    /// Serves until it has drained or the process is *stopped*. It counts as tracked work of the shutdown of `process`, so waiting
     /// for the drain waits for the last answer and for the quota counts to be on disk.
     pub async fn run(self) {
-        let tracker = self.host.shutdown.tracker().clone();
+        let tracker = self.process.shutdown.tracker().clone();
         tracker.track_future(self.serve()).await;
     }
 
     async fn serve(self) {
-        let Self { local, listener, server, tls, store, ring, accounts, health, host, reloader } = self;
-        let shutdown = host.shutdown;
+        let Self { local, listener, server, tls, store, ring, accounts, health, process, reloader } = self;
+        let shutdown = process.shutdown;
         tracing::info!("the issuer listens on {local}");
         health.started();
         if let Some(tls) = tls {

@@ -1,7 +1,7 @@
 //! The life of an issuer: what it publishes, what survives a restart, when it refuses to start, how it stops.
 
 use crate::support::{Answer, Running, account, bearer, config, post, request, rest};
-use postern_admin::Host;
+use postern_admin::ProcessContext;
 use postern_config::{ConfigDuration, parse};
 use postern_daemon::exit;
 use postern_daemon::http::{ClientOptions, client, fetch_limited};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn refusal(config: Config) -> StartError {
-    Issuer::bind(config, &Host::default()).await.unwrap_err()
+    Issuer::bind(config, &ProcessContext::default()).await.unwrap_err()
 }
 
 async fn good(issuer: &Running) -> Vec<u8> {
@@ -26,7 +26,7 @@ async fn the_directory_is_cacheable_and_a_known_one_is_304() {
     let issuer = Running::start(config(directory.path())).await;
     let first = issuer.get("").await;
     assert_eq!(first.status, 200);
-    assert!(issuer.host.readiness.reasons().is_empty());
+    assert!(issuer.process.readiness.reasons().is_empty());
     assert_eq!(first.field("content-type"), Some("application/private-token-issuer-directory"));
     assert_eq!(first.field("cache-control"), Some("public, max-age=3600"));
     let etag = first.field("etag").unwrap().to_owned();
@@ -133,7 +133,7 @@ async fn a_drain_answers_what_was_asked_and_closes_idle_connections() {
     let mut interim = [0; 25];
     asking.read_exact(&mut interim).await.unwrap();
 
-    issuer.host.shutdown.drain();
+    issuer.process.shutdown.drain();
     rest(&mut idle).await;
     asking.write_all(&body[2..]).await.unwrap();
     assert_eq!(Answer::read(&mut asking).await.status, 200);

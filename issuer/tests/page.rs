@@ -178,7 +178,7 @@ async fn the_queue_is_empty_again_after_hang_ups() {
 async fn section(issuer: &Running, is_wanted: impl Fn(&Value) -> bool) -> Value {
     let started = Instant::now();
     loop {
-        let page: Value = serde_json::from_slice(&issuer.host.live.latest()).unwrap();
+        let page: Value = serde_json::from_slice(&issuer.process.live.latest()).unwrap();
         if let Some(section) = page["sections"].as_array().and_then(|sections| sections.first())
             && is_wanted(section)
         {
@@ -202,7 +202,7 @@ async fn the_page_shows_rates_latencies_outcomes_and_keys() {
     config.signing = Signing { threads: NonZeroUsize::new(1), queue: 3 };
     config.accounts = vec![account("the account", "the api key", "10/36500d")];
     let issuer = Running::start(config).await;
-    issuer.host.live.start(issuer.host.readiness.clone(), issuer.host.shutdown.clone()).unwrap();
+    issuer.process.live.start(issuer.process.readiness.clone(), issuer.process.shutdown.clone()).unwrap();
     let idle = section(&issuer, |_| true).await;
     assert_eq!((&idle["id"], &idle["title"]), (&"issuer".into(), &"Issuer".into()));
     assert_eq!((tile(&idle, "Queue"), tile(&idle, "Queue limit")), (&0.0.into(), &4.0.into()));
@@ -242,7 +242,7 @@ async fn the_page_shows_rates_latencies_outcomes_and_keys() {
     );
     assert!((29.9..=30.0).contains(&in_days(&keys[0][4])) && (36.9..=37.0).contains(&in_days(&keys[0][5])));
 
-    let whole = issuer.host.live.latest();
+    let whole = issuer.process.live.latest();
     let whole = String::from_utf8_lossy(&whole);
     for private in ["the account", "the api key", "127.0.0.1"] {
         assert!(!whole.contains(private), "{private:?} is on the page: {whole}");

@@ -5,7 +5,7 @@ pub mod issuer;
 
 use gateway::Gateway;
 use issuer::Issuer;
-use postern_admin::Host;
+use postern_admin::ProcessContext;
 use postern_client::{Agent, Config};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -29,7 +29,7 @@ pub struct World {
 
 pub struct RunningAgent {
     pub address: SocketAddr,
-    pub host: Host,
+    pub process: ProcessContext,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -92,24 +92,24 @@ pub fn unspent(wallet: &Path) -> usize {
 
 impl RunningAgent {
     pub async fn start(config: Config) -> Self {
-        let host = Host::default();
-        let agent = Agent::bind(config, &host).await.unwrap();
+        let process = ProcessContext::default();
+        let agent = Agent::bind(config, &process).await.unwrap();
         let address = agent.local_addr();
-        Self { address, host, task: tokio::spawn(agent.run()) }
+        Self { address, process, task: tokio::spawn(agent.run()) }
     }
 
     /// Stops everything and waits until the wallet is free again.
     pub async fn stop(mut self) {
-        self.host.shutdown.stop();
+        self.process.shutdown.stop();
         let _ = (&mut self.task).await;
-        self.host.shutdown.tracker().close();
-        self.host.shutdown.tracker().wait().await;
+        self.process.shutdown.tracker().close();
+        self.process.shutdown.tracker().wait().await;
     }
 }
 
 impl Drop for RunningAgent {
     fn drop(&mut self) {
-        self.host.shutdown.stop();
+        self.process.shutdown.stop();
     }
 }
 

@@ -1,8 +1,8 @@
 //! The admin listener: `/livez`, `/readyz`, `/metrics` and the live page. Never on the public address.
 //!
-//! Several daemons in one process share one listener, one [`Host`] and one [`Exporter`].
+//! Several daemons in one process share one listener, one [`ProcessContext`] and one [`Exporter`].
 
-use crate::Host;
+use crate::ProcessContext;
 use crate::live;
 use ::http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
@@ -39,7 +39,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Admin {
     listener: TcpListener,
     local: SocketAddr,
-    host: Host,
+    process: ProcessContext,
     exporter: Exporter,
 }
 
@@ -48,11 +48,15 @@ impl Admin {
     ///
     /// # Errors
     /// When the address cannot be bound.
-    pub async fn bind(address: SocketAddr, host: &Host, exporter: Exporter) -> Result<Self, BindError> {
+    pub async fn bind(
+        address: SocketAddr,
+        process: &ProcessContext,
+        exporter: Exporter,
+    ) -> Result<Self, BindError> {
         const WHAT: &str = "the admin listener";
         let listener = listen::bind(WHAT, address).await?;
         let local = listener.local_addr().map_err(|source| BindError { what: WHAT, address, source })?;
-        Ok(Self { listener, local, host: host.clone(), exporter })
+        Ok(Self { listener, local, process: process.clone(), exporter })
     }
 
     /// Where it listens: the port is the real one when port 0 was asked for.
@@ -65,9 +69,9 @@ impl Admin {
     /// on the tracker.
     pub async fn serve(self) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let shutdown = self.host.shutdown.clone();
+        let shutdown = self.process.shutdown.clone();
         let pages = Arc::new(Pages {
-            host: self.host,
+            process: self.process,
             exporter: self.exporter,
             watchers: Arc::new(Semaphore::new(MAX_WATCHERS)),
             is_loopback: self.local.ip().is_loopback(),
@@ -120,7 +124,7 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// What the listener answers.
 struct Pages {
-    host: Host,
+    process: ProcessContext,
     exporter: Exporter,
     watchers: Arc<Semaphore>,
     is_loopback: bool,
@@ -146,22 +150,22 @@ impl Pages {
             "/livez" => whole(text(StatusCode::OK, "live\n")),
             "/readyz" => whole(self.ready()),
             "/metrics" => whole(of_type("text/plain; version=0.0.4; charset=utf-8", self.exporter.render())),
-            "/live.json" => whole(of_type("application/json", self.host.live.latest())),
+            "/live.json" => whole(of_type("application/json", self.process.live.latest())),
             "/events" => self.events(method),
             _ => whole(page()),
         }
     }
 
     fn ready(&self) -> Response<Full<Bytes>> {
-        self.host.readiness.look();
-        let mut reasons = self.host.readiness.reasons();
-        if self.host.shutdown.is_draining() {
+        self.process.readiness.look();
+        let mut reasons = self.process.readiness.reasons();
+        if self.process.shutdown.is_draining() {
             reasons.insert(0, "draining".to_owned());
         }
         if !reasons.is_empty() {
             return text(StatusCode::SERVICE_UNAVAILABLE, lines(String::new(), "", &reasons));
         }
-        text(StatusCode::OK, lines("ready\n".to_owned(), "degraded: ", &self.host.readiness.degraded()))
+        text(StatusCode::OK, lines("ready\n".to_owned(), "degraded: ", &self.process.readiness.degraded()))
     }
 
     /// The live page's stream: the one answer here that does not end by itself.
@@ -174,7 +178,7 @@ impl Pages {
             return whole(text(StatusCode::SERVICE_UNAVAILABLE, said));
         };
         // The place is given back with the stream.
-        let events = live::events(&self.host.live).map(move |event| {
+        let events = live::events(&self.process.live).map(move |event| {
             let _place = &place;
             event
         });

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // clippy.toml allows it in #[test] functions, not in the functions they call
 
 use postern_admin::Admin;
-use postern_admin::Host;
+use postern_admin::ProcessContext;
 use postern_admin::catalogue::{LINK_DURATION, LinkKind, METRICS};
 use postern_admin::live::{Live, Section, Show};
 use postern_daemon::drain::Shutdown;
@@ -24,12 +24,12 @@ struct Running {
 }
 
 async fn start() -> Running {
-    let host = Host::default();
+    let process = ProcessContext::default();
     let exporter = metrics::install(&[METRICS]).unwrap();
-    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), &host, exporter).await.unwrap();
+    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), &process, exporter).await.unwrap();
     let address = admin.local_addr();
     let served = tokio::spawn(admin.serve());
-    let Host { readiness, shutdown, live } = host;
+    let ProcessContext { readiness, shutdown, live } = process;
     Running { address, readiness, shutdown, live, served }
 }
 

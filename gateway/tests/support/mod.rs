@@ -6,7 +6,7 @@ pub(crate) mod log;
 pub(crate) mod proxy_status;
 pub(crate) mod target;
 
-use postern_admin::Host;
+use postern_admin::ProcessContext;
 use postern_admin::live::Live;
 use postern_config::ConfigDuration;
 use postern_daemon::drain::Shutdown;
@@ -151,11 +151,11 @@ impl Running {
     pub(crate) fn start_in(home: TempDir, change: impl FnOnce(&mut Config)) -> Result<Self, StartError> {
         let mut config = config(home.path());
         change(&mut config);
-        let host = Host::default();
-        let gateway = Gateway::bind(&config, &host)?;
+        let process = ProcessContext::default();
+        let gateway = Gateway::bind(&config, &process)?;
         let address = gateway.local_addr();
         let task = Some(tokio::spawn(gateway.run()));
-        let Host { shutdown, readiness, live } = host;
+        let ProcessContext { shutdown, readiness, live } = process;
         Ok(Self { address, shutdown, readiness, live, idle_tasks: 0, task, home: Some(home) })
     }
 

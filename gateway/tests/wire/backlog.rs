@@ -2,7 +2,7 @@
 
 use crate::support::client::{Client, connect_with};
 use crate::support::{ISSUER, PATIENCE, config, directory};
-use postern_admin::Host;
+use postern_admin::ProcessContext;
 use postern_config::ConfigDuration;
 use postern_daemon::drain::Drained;
 use postern_gateway::Gateway;
@@ -14,10 +14,10 @@ async fn a_drain_serves_everyone_who_was_already_waiting() {
     const CLIENTS: usize = 600;
     let home = TempDir::new().unwrap();
     std::fs::write(home.path().join("keys.json"), directory(vec![ISSUER.entry(None, None)])).unwrap();
-    let host = Host::default();
+    let process = ProcessContext::default();
     let mut config = config(home.path());
     config.listen.patience = ConfigDuration::millis(0); // it listens before it runs
-    let (gateway, shutdown) = (Gateway::bind(&config, &host).unwrap(), host.shutdown);
+    let (gateway, shutdown) = (Gateway::bind(&config, &process).unwrap(), process.shutdown);
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         let mut client = Client::connect(gateway.local_addr()).await;

@@ -1,6 +1,6 @@
 //! An issuer on a loopback port of its own, and raw bytes to talk to it.
 
-use postern_admin::Host;
+use postern_admin::ProcessContext;
 use postern_daemon::drain::Drained;
 use postern_issuer::config::{Account, KeyHash};
 use postern_issuer::{Config, Issuer};
@@ -16,21 +16,21 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 pub struct Running {
     pub address: SocketAddr,
-    pub host: Host,
+    pub process: ProcessContext,
 }
 
 impl Running {
     pub async fn start(config: Config) -> Self {
-        let host = Host::default();
-        let issuer = Issuer::bind(config, &host).await.unwrap();
+        let process = ProcessContext::default();
+        let issuer = Issuer::bind(config, &process).await.unwrap();
         let address = issuer.local_addr();
         tokio::spawn(issuer.run());
-        Self { address, host }
+        Self { address, process }
     }
 
     pub async fn stop(self) {
-        self.host.shutdown.drain();
-        assert_eq!(self.host.shutdown.wait(DEADLINE).await, Drained::Finished);
+        self.process.shutdown.drain();
+        assert_eq!(self.process.shutdown.wait(DEADLINE).await, Drained::Finished);
     }
 
     /// Sends `bytes` and reads until the issuer closes.

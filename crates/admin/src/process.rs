@@ -1,4 +1,4 @@
-//! What a process lends to the daemons in it.
+//! What the daemons of one process share.
 
 use crate::live::Live;
 use postern_daemon::drain::Shutdown;
@@ -6,7 +6,7 @@ use postern_daemon::readiness::Readiness;
 
 /// The stop switch, the readiness and the live page that all daemons of a process share. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Host {
+pub struct ProcessContext {
     /// When to drain, reload and stop.
     pub shutdown: Shutdown,
     /// What has to be ready.
