@@ -1,4 +1,4 @@
-//! What it costs to record one request: metrics, percentiles of the live page, the dice of the traces, on one thread. And
+//! What it costs to record one request: metrics, percentiles of the live page, the sampling decision, on one thread. And
 //! what the traces alone cost a request of which none is kept.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 

@@ -19,7 +19,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// A recorder; `endpoint` is where traces would go, of which the dice keep `sample_ratio`.
+    /// A recorder; `endpoint` is where traces would go, of which `sample_ratio` are kept at random.
     ///
     /// # Panics
     /// When the store or the exporter cannot be opened.
@@ -34,10 +34,11 @@ impl Recording {
         Self { recorder, headers: HeaderMap::new() }
     }
 
-    /// All that is recorded of one admitted request up to its answer: the dice, the times of every stage, the histograms
+    /// All that is recorded of one admitted request up to its answer: the sampling decision, the times of every stage, the
+    /// histograms
     /// and counters of its check, the choice of the trace.
     pub fn request(&self) {
-        let (mut timeline, chance) = (Timeline::begin(), self.recorder.chance(&self.headers));
+        let (mut timeline, decision) = (Timeline::begin(), self.recorder.sample(&self.headers));
         timeline.time(Stage::Parse, || black_box(()));
         let mut checking = Checking::begin(&self.recorder, &mut timeline);
         for stage in [Stage::Check, Stage::Verify, Stage::Spend] {
@@ -45,13 +46,13 @@ impl Recording {
         }
         checking.end(None);
         timeline.time(Stage::Dial, || black_box(()));
-        drop(self.recorder.answered(None, &timeline, &chance, Default::default()));
+        drop(self.recorder.answered(None, &timeline, &decision, Default::default()));
     }
 
-    /// The part of it that traces cost a request that nobody keeps: the dice, and the choice.
+    /// The part of it that traces cost a request that is not kept: the sampling decision, and the check of it.
     pub fn unsampled(&self) {
-        let chance = self.recorder.chance(&self.headers);
-        black_box(self.recorder.keeps(&chance));
+        let decision = self.recorder.sample(&self.headers);
+        black_box(self.recorder.keeps(&decision));
     }
 
     /// Reading the clock, as often as [`Recording::request`] does for the stages.

@@ -25,7 +25,7 @@ crate::catalogue! {
 crate::label! {
     /// Why a request's trace was kept, or that it was not.
     pub TraceKept = "reason" {
-        /// By the dice.
+        /// At random, by `sample_ratio`.
         Sampled = "sampled",
         /// The upstream had sampled it.
         Upstream = "upstream",

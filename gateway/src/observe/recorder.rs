@@ -28,7 +28,7 @@ use postern_spend::memcached::Ended;
 use postern_spend::{Backend, Exchange, Unknown};
 use postern_telemetry::metrics::from_zero;
 use postern_telemetry::metrics::{Level, Tally};
-use postern_telemetry::traces::{Chance, Tracer};
+use postern_telemetry::traces::{SamplingDecision, Tracer};
 use refusals::Refusals;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -115,14 +115,14 @@ impl Recorder {
 
     // ---- A request ----
 
-    /// Throws the dice for a request that begins.
-    pub(crate) fn chance(&self, headers: &http::HeaderMap) -> Chance {
-        self.tracer.chance(headers)
+    /// Makes the sampling decision when a request begins.
+    pub(crate) fn sample(&self, headers: &http::HeaderMap) -> SamplingDecision {
+        self.tracer.decide(headers)
     }
 
-    /// Whether a quick request with this chance would be traced.
-    pub(crate) fn keeps(&self, chance: &Chance) -> bool {
-        self.tracer.keep(chance, Duration::ZERO, false).is_some()
+    /// Whether a quick request with this decision would be traced.
+    pub(crate) fn keeps(&self, decision: &SamplingDecision) -> bool {
+        self.tracer.keep(decision, Duration::ZERO, false).is_some()
     }
 
     /// Who asks for what: only where the operator switched that on.
@@ -145,7 +145,7 @@ impl Recorder {
         &self,
         refusal: Option<&Refusal>,
         timeline: &Timeline,
-        chance: &Chance,
+        decision: &SamplingDecision,
         who: Who,
     ) -> Account {
         let outcome = refusal.map_or(Outcome::Opened, Refusal::outcome);
@@ -153,7 +153,7 @@ impl Recorder {
         if let Some(refusal) = refusal {
             self.refusals.refused(refusal, timeline.began);
         }
-        let kept = self.tracer.keep(chance, timeline.check().unwrap_or_default(), outcome.is_error());
+        let kept = self.tracer.keep(decision, timeline.check().unwrap_or_default(), outcome.is_error());
         let trace = kept.map(|trace| {
             let later = Box::new(trace.later());
             trace::send(trace, timeline, refusal, &self.addresses, self.tracer.slow().unwrap_or_default());

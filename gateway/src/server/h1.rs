@@ -135,7 +135,7 @@ async fn respond(
 ) -> Result<Response<Spoken>, Infallible> {
     let core = &worker.core;
     let (head, body) = request.into_parts();
-    let (mut timeline, chance) = (Timeline::begin(), core.recorder.chance(&head.headers));
+    let (mut timeline, decision) = (Timeline::begin(), core.recorder.sample(&head.headers));
     let (who, is_connect) = (core.recorder.who(client, &head), head.method == Method::CONNECT);
     let mut tunnel = None;
     let answered = match session::run(&worker, &head, &limits, &mut timeline).await {
@@ -149,7 +149,7 @@ async fn respond(
         }
         Err(refusal) => Err(refusal),
     };
-    let account = core.recorder.answered(answered.as_ref().err(), &timeline, &chance, who);
+    let account = core.recorder.answered(answered.as_ref().err(), &timeline, &decision, who);
     *opened.lock() = tunnel.map(|dialled| (dialled, account));
     let response = answered.unwrap_or_else(|refusal| {
         let challenge = core.keyring.load().challenge(&core.offer, UnixSeconds::now());

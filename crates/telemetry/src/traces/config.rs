@@ -13,8 +13,9 @@ pub struct TracingConfig {
     pub endpoint: Option<String>,
     /// The share of requests that is traced whatever happens: 0.01 is one of a hundred.
     pub sample_ratio: f64,
-    /// A request whose check took longer (parse to verdict, without the target) is kept whatever the dice said; so is
-    /// one that ended in an error of the gateway's own. Its store commands tell what TCP knows of their connection.
+    /// A request whose check took longer (parse to verdict, without the target) is kept whatever `sample_ratio`
+    /// is; so is one that ended in an error of the gateway's own. Its store commands carry the TCP state of their
+    /// connection.
     pub slow: ConfigDuration,
     /// The most requests a second that are kept for being slow or an error, or because an upstream sampled them.
     pub most_kept: u32,

@@ -1,14 +1,14 @@
 //! Traces, over OTLP to a collector such as Jaeger.
 //!
 //! ```text
-//! request begins ── Tracer::chance ── the dice, and an upstream's context      some nanoseconds
+//! request begins ── Tracer::decide ── at random, and by an upstream's context      some nanoseconds
 //! request ended  ── Tracer::keep ──── sampled, slow or an error: a Trace       else nothing was done
 //! Trace ── spans from the times that were measured anyway ── queue ── exporter ── collector
 //! ```
 //!
-//! Spans are made after the fact, from the times that the metrics need too. So a request that nobody asked for costs the
-//! throw of the dice, and one that turns out to be slow is kept with all its stages, whatever the dice said. The
-//! queue is bounded and never waited for.
+//! Spans are made after the fact, from the times that the metrics need too. A request that is not kept costs
+//! one random number, and a slow request is kept with all its stages, whatever the sampling decision was. The queue is
+//! bounded, and no request waits for it.
 //!
 //! A span holds names and numbers of this program and addresses of the configuration; what they are is listed in
 //! docs/security/telemetry.md, and no client, destination or token is among them.
@@ -49,11 +49,11 @@ struct Active {
     kept: Vec<Counter>,
 }
 
-/// What was decided about a request when it began.
+/// The sampling decision, made when a request began.
 #[derive(Clone, Debug, Default)]
-pub struct Chance {
+pub struct SamplingDecision {
     sampled: bool,
-    /// Whose child it is.
+    /// The parent span that the request named.
     upstream: Option<SpanContext>,
 }
 
@@ -96,41 +96,41 @@ impl Tracer {
         }))))
     }
 
-    /// Throws the dice for a request that begins.
+    /// Makes the sampling decision when a request begins.
     #[inline]
     #[must_use]
-    pub fn chance(&self, headers: &HeaderMap) -> Chance {
-        let Some(active) = &self.0 else { return Chance::default() };
+    pub fn decide(&self, headers: &HeaderMap) -> SamplingDecision {
+        let Some(active) = &self.0 else { return SamplingDecision::default() };
         let sampled = active.sample_ratio > 0.0 && rand::random::<f64>() < active.sample_ratio;
         let upstream = if active.accept_context { upstream(headers) } else { None };
-        Chance { sampled, upstream }
+        SamplingDecision { sampled, upstream }
     }
 
     /// A trace for a request that has ended, if it is to be kept: it was sampled here or upstream, it took longer than
-    /// the threshold, or it ended in an error that nobody should see.
+    /// the threshold, or it ended in an unexpected error.
     #[inline]
     #[must_use]
-    pub fn keep(&self, chance: &Chance, took: Duration, unexpected: bool) -> Option<Trace> {
+    pub fn keep(&self, decision: &SamplingDecision, took: Duration, unexpected: bool) -> Option<Trace> {
         let active = self.0.as_ref()?;
-        let sampled_upstream = chance.upstream.as_ref().is_some_and(SpanContext::is_sampled);
+        let sampled_upstream = decision.upstream.as_ref().is_some_and(SpanContext::is_sampled);
         let reason = if unexpected {
             TraceKept::Error
         } else if took > active.slow {
             TraceKept::Slow
-        } else if chance.sampled {
+        } else if decision.sampled {
             TraceKept::Sampled
         } else if sampled_upstream {
             TraceKept::Upstream
         } else {
             return None;
         };
-        // What the dice chose is few by itself; the rest can be as many as there are requests.
-        if !chance.sampled && !active.limit.allows() {
+        // The sample ratio bounds sampled traces; the other reasons can apply to every request.
+        if !decision.sampled && !active.limit.allows() {
             active.count(TraceKept::OverLimit);
             return None;
         }
         active.count(reason);
-        Some(Trace::new(self.clone(), chance.upstream.as_ref(), reason))
+        Some(Trace::new(self.clone(), decision.upstream.as_ref(), reason))
     }
 
     /// What is slow, when traces are on.

@@ -27,7 +27,7 @@ const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const NOT_SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
 fn kept(tracer: &Tracer, headers: &HeaderMap, check: Duration, unexpected: bool) -> Option<TraceKept> {
-    tracer.keep(&tracer.chance(headers), check, unexpected).map(|trace| trace.reason())
+    tracer.keep(&tracer.decide(headers), check, unexpected).map(|trace| trace.reason())
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn the_dice_keep_their_share() {
     let all = tracer(|config| config.sample_ratio = 1.0);
     assert!((0..1000).all(|_| kept(&all, &none, FAST, false) == Some(TraceKept::Sampled)));
     let some = tracer(|config| config.sample_ratio = 0.1);
-    let number = (0..100_000).filter(|_| some.chance(&none).sampled).count();
+    let number = (0..100_000).filter(|_| some.decide(&none).sampled).count();
     assert!((9_000..11_000).contains(&number), "{number} of 100,000 at 0.1"); // ten standard deviations
 }
 
@@ -66,14 +66,14 @@ fn slow_ones_and_errors_are_kept_up_to_a_limit() {
 fn a_context_is_taken_only_where_it_is_asked_for() {
     let deaf = tracer(|_| {});
     assert_eq!(kept(&deaf, &with_context(SAMPLED), FAST, false), None);
-    assert!(deaf.chance(&with_context(SAMPLED)).upstream.is_none());
+    assert!(deaf.decide(&with_context(SAMPLED)).upstream.is_none());
     let tracer = tracer(|config| config.accept_context = true);
     assert_eq!(kept(&tracer, &with_context(SAMPLED), FAST, false), Some(TraceKept::Upstream));
     assert_eq!(kept(&tracer, &with_context(NOT_SAMPLED), FAST, false), None);
-    let chance = tracer.chance(&with_context(NOT_SAMPLED));
-    let context = chance.upstream.clone().unwrap();
+    let decision = tracer.decide(&with_context(NOT_SAMPLED));
+    let context = decision.upstream.clone().unwrap();
     assert_eq!(context.trace_state().header(), "", "what others have put into tracestate is not passed on");
-    let mut trace = tracer.keep(&chance, FAST, true).unwrap();
+    let mut trace = tracer.keep(&decision, FAST, true).unwrap();
     let root = trace.root();
     let now = Instant::now();
     trace.span("part", root, (now, now), SpanKind::Internal, Vec::new());
@@ -82,7 +82,7 @@ fn a_context_is_taken_only_where_it_is_asked_for() {
     for bad in ["", "00-0-0-01", "00-00000000000000000000000000000000-b7ad6b7169203331-01", "\u{e9}"] {
         let value = HeaderValue::from_str(bad).unwrap();
         let headers = HeaderMap::from_iter([(http::HeaderName::from_static("traceparent"), value)]);
-        assert!(tracer.chance(&headers).upstream.is_none(), "{bad:?}");
+        assert!(tracer.decide(&headers).upstream.is_none(), "{bad:?}");
     }
 }
 
@@ -95,7 +95,7 @@ fn a_collector_that_is_away_costs_dropped_spans_and_no_wait() {
     });
     let began = Instant::now();
     for _ in 0..20_000 {
-        let mut trace = tracer.keep(&Chance::default(), FAST, true).unwrap();
+        let mut trace = tracer.keep(&SamplingDecision::default(), FAST, true).unwrap();
         let (root, now) = (trace.root(), Instant::now());
         trace.span("part", root, (now, now), SpanKind::Internal, Vec::new());
         trace.end("request", (now, now), Vec::new(), Some("error"));
