@@ -6,7 +6,7 @@ use crate::catalogue::{self, AgentOutcome};
 use metrics::counter;
 use parking_lot::Mutex;
 use postern_admin::live::{Latency, Link};
-use postern_telemetry::metrics::{Level, Tally};
+use postern_telemetry::metrics::{ReadableCounter, ReadableGauge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use tokio::time::Instant;
 
 /// The handles. Every series is there from the start, so that Prometheus sees the first error as an increase.
 pub(crate) struct Recorder {
-    outcomes: Vec<Tally>,
-    fates: Vec<Tally>,
-    wallet: Arc<Level>,
+    outcomes: Vec<ReadableCounter>,
+    fates: Vec<ReadableCounter>,
+    wallet: Arc<ReadableGauge>,
     /// A gateway in the same process has the metric of this name, so it is for the page only.
     tunnels: AtomicUsize,
     spreads: Vec<Latency>,
@@ -61,11 +61,13 @@ impl Part {
 
 impl Recorder {
     /// `wallet` is the level that the wallet keeps.
-    pub(crate) fn new(wallet: Arc<Level>) -> Self {
+    pub(crate) fn new(wallet: Arc<ReadableGauge>) -> Self {
         let outcome = |outcome: &AgentOutcome| {
-            Tally::new(counter!(catalogue::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()))
+            ReadableCounter::new(counter!(catalogue::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()))
         };
-        let fate = |fate: &Fate| Tally::new(counter!(catalogue::AGENT_TOKENS, Fate::LABEL => fate.as_str()));
+        let fate = |fate: &Fate| {
+            ReadableCounter::new(counter!(catalogue::AGENT_TOKENS, Fate::LABEL => fate.as_str()))
+        };
         Self {
             outcomes: AgentOutcome::ALL.iter().map(outcome).collect(),
             fates: Fate::ALL.iter().map(fate).collect(),

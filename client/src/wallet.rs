@@ -7,7 +7,7 @@ use crate::catalogue;
 use crate::slot::{self, FREE, HeaderError, SECTOR, Sector, Slot, Unspent};
 use metrics::gauge;
 use parking_lot::Mutex;
-use postern_telemetry::metrics::Level;
+use postern_telemetry::metrics::ReadableGauge;
 use postern_token::{ChallengeDigest, Nonce, TokenKeyId, UnixSeconds};
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
@@ -24,7 +24,7 @@ pub(crate) struct Wallet {
     path: PathBuf,
     fsync: bool,
     contents: Mutex<Contents>,
-    level: Arc<Level>,
+    level: Arc<ReadableGauge>,
 }
 
 struct Contents {
@@ -107,7 +107,7 @@ impl Wallet {
         }
         file.set_permissions(Permissions::from_mode(0o600)).map_err(failed("protect"))?;
         let contents = Contents::read(file, length).map_err(failed("read"))?;
-        let level = Arc::new(Level::new(gauge!(catalogue::WALLET_TOKENS)));
+        let level = Arc::new(ReadableGauge::new(gauge!(catalogue::WALLET_TOKENS)));
         let wallet = Self { path: path.to_owned(), fsync, contents: Mutex::new(contents), level };
         wallet.show(&wallet.contents.lock());
         Ok(wallet)
@@ -119,7 +119,7 @@ impl Wallet {
     }
 
     /// How many tokens there are, of any challenge, as metrics and live page show it.
-    pub(crate) fn shown(&self) -> &Arc<Level> {
+    pub(crate) fn shown(&self) -> &Arc<ReadableGauge> {
         &self.level
     }
 

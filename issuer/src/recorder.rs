@@ -7,18 +7,18 @@
 use crate::catalogue::{self, IssuerOutcome, TokenTypeAsked};
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use postern_admin::live::Latency;
-use postern_telemetry::metrics::{Level, Tally, from_zero};
+use postern_telemetry::metrics::{ReadableCounter, ReadableGauge, from_zero};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The handles. Every series is there from the start, so that Prometheus sees the first error as an increase.
 pub(crate) struct Recorder {
-    outcomes: Vec<Tally>,
+    outcomes: Vec<ReadableCounter>,
     /// By type, then by outcome.
     issuances: Vec<Counter>,
-    tokens: Tally,
-    queue: Level,
-    queue_limit: Level,
+    tokens: ReadableCounter,
+    queue: ReadableGauge,
+    queue_limit: ReadableGauge,
     sign_duration: Histogram,
     /// For the live page.
     spreads: Vec<Latency>,
@@ -53,7 +53,9 @@ impl Part {
 impl Recorder {
     pub(crate) fn new() -> Self {
         let outcome = |outcome: &IssuerOutcome| {
-            Tally::new(counter!(catalogue::ISSUER_REQUESTS, IssuerOutcome::LABEL => outcome.as_str()))
+            ReadableCounter::new(
+                counter!(catalogue::ISSUER_REQUESTS, IssuerOutcome::LABEL => outcome.as_str()),
+            )
         };
         let issuances = TokenTypeAsked::ALL
             .iter()
@@ -62,9 +64,9 @@ impl Recorder {
         Self {
             outcomes: IssuerOutcome::ALL.iter().map(outcome).collect(),
             issuances: issuances.collect(),
-            tokens: Tally::new(counter!(catalogue::TOKENS_ISSUED, catalogue::TYPE.name => signed)),
-            queue: Level::new(gauge!(catalogue::ISSUER_QUEUE)),
-            queue_limit: Level::new(gauge!(catalogue::ISSUER_QUEUE_LIMIT)),
+            tokens: ReadableCounter::new(counter!(catalogue::TOKENS_ISSUED, catalogue::TYPE.name => signed)),
+            queue: ReadableGauge::new(gauge!(catalogue::ISSUER_QUEUE)),
+            queue_limit: ReadableGauge::new(gauge!(catalogue::ISSUER_QUEUE_LIMIT)),
             sign_duration: histogram!(catalogue::ISSUER_SIGN_DURATION),
             spreads: Part::ALL.iter().map(|_| Latency::default()).collect(),
         }

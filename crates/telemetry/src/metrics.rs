@@ -1,8 +1,8 @@
 //! Metrics: one recorder a process, read as Prometheus text through [`Exporter::render`].
 
-mod tally;
+mod readable;
 
-pub use tally::{Level, Tally};
+pub use readable::{ReadableCounter, ReadableGauge};
 
 use crate::catalogue::{Kind, Metric};
 use crate::own;

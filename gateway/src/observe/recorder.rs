@@ -27,7 +27,7 @@ use postern_proxy::relay::TunnelEnd;
 use postern_spend::memcached::Ended;
 use postern_spend::{Backend, Exchange, Unknown};
 use postern_telemetry::metrics::from_zero;
-use postern_telemetry::metrics::{Level, Tally};
+use postern_telemetry::metrics::{ReadableCounter, ReadableGauge};
 use postern_telemetry::traces::{SamplingDecision, Tracer};
 use refusals::Refusals;
 use std::net::SocketAddr;
@@ -36,15 +36,15 @@ use std::time::{Duration, Instant};
 
 /// The handles.
 pub(crate) struct Recorder {
-    outcomes: Vec<Tally>,
+    outcomes: Vec<ReadableCounter>,
     unknown: Vec<Counter>,
     checks: Vec<Histogram>,
     /// By stage, for the live page.
     spreads: Vec<Latency>,
-    tunnels_open: Level,
+    tunnels_open: ReadableGauge,
     tunnels_ended: Vec<Histogram>,
     meter: Arc<Meter>,
-    connections_open: Level,
+    connections_open: ReadableGauge,
     /// To each address of a shared store, and what the addresses are called.
     links: Vec<Link>,
     addresses: Vec<String>,
@@ -56,10 +56,10 @@ pub(crate) struct Recorder {
 }
 
 /// Counts something down when it is dropped, however the task that holds it ends.
-pub(crate) struct Open<'a>(&'a Level);
+pub(crate) struct Open<'a>(&'a ReadableGauge);
 
 impl<'a> Open<'a> {
-    fn count(level: &'a Level) -> Self {
+    fn count(level: &'a ReadableGauge) -> Self {
         level.add(1);
         Self(level)
     }
@@ -93,17 +93,17 @@ impl Recorder {
             }
         };
         Self {
-            outcomes: Outcome::ALL.iter().map(|each| Tally::new(outcome(each))).collect(),
+            outcomes: Outcome::ALL.iter().map(|each| ReadableCounter::new(outcome(each))).collect(),
             unknown: UnknownReason::ALL.iter().map(unknown).collect(),
             checks: checks.collect(),
             spreads: CheckStage::ALL.iter().map(|_| Latency::default()).collect(),
-            tunnels_open: Level::new(gauge!(catalogue::TUNNELS_OPEN)),
+            tunnels_open: ReadableGauge::new(gauge!(catalogue::TUNNELS_OPEN)),
             tunnels_ended: TunnelEnd::ALL.iter().map(ended).collect(),
             meter: Arc::new(Meter {
-                up: Tally::new(bytes(Direction::Up)),
-                down: Tally::new(bytes(Direction::Down)),
+                up: ReadableCounter::new(bytes(Direction::Up)),
+                down: ReadableCounter::new(bytes(Direction::Down)),
             }),
-            connections_open: Level::new(gauge!(catalogue::CONNECTIONS_OPEN)),
+            connections_open: ReadableGauge::new(gauge!(catalogue::CONNECTIONS_OPEN)),
             links: addresses.iter().map(|address| live.link(LinkKind::Store, address)).collect(),
             addresses,
             tracer,

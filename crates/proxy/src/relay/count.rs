@@ -1,6 +1,6 @@
 //! What is counted of a relay: its bytes while it goes on, and how it ended.
 
-use postern_telemetry::metrics::Tally;
+use postern_telemetry::metrics::ReadableCounter;
 
 postern_telemetry::label! {
     /// How a tunnel ended.
@@ -31,7 +31,7 @@ pub struct Relayed {
 #[derive(Debug)]
 pub struct Meter {
     /// From the client to the target.
-    pub up: Tally,
+    pub up: ReadableCounter,
     /// From the target to the client.
-    pub down: Tally,
+    pub down: ReadableCounter,
 }

@@ -1,7 +1,7 @@
 //! Every byte, both ways, and an end for every tunnel.
 
 use super::*;
-use postern_telemetry::metrics::Tally;
+use postern_telemetry::metrics::ReadableCounter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::TcpStream;
 
@@ -43,8 +43,8 @@ async fn every_byte_arrives_both_ways_also_after_a_half_close() {
 
 #[tokio::test]
 async fn bytes_are_counted_while_the_tunnel_is_open() {
-    let tally = || Tally::new(metrics::Counter::noop());
-    let meter = Arc::new(Meter { up: tally(), down: tally() });
+    let counter = || ReadableCounter::new(metrics::Counter::noop());
+    let meter = Arc::new(Meter { up: counter(), down: counter() });
     let ((mut client, front), (mut target, back)) = (duplex(100), duplex(100));
     let relay = tokio::spawn(Relay::new(front, back, b"early", Some(LONG)).metered(&meter));
     target.write_all(b"answer").await.unwrap();

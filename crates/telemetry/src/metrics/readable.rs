@@ -1,79 +1,79 @@
-//! Metrics that the page shows too. The recorder's handles cannot be read, so these count beside them.
+//! Metrics that the live page also shows. The recorder's handles cannot be read, so these keep a copy of the value.
 
 use crate::metrics::from_zero;
 use metrics::{Counter, Gauge};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// A counter that can be read.
-pub struct Tally {
+/// A counter whose value can be read.
+pub struct ReadableCounter {
     counter: Counter,
     total: AtomicU64,
 }
 
-impl Tally {
-    /// Counts into `counter` as well.
+impl ReadableCounter {
+    /// Also counts into `counter`.
     #[must_use]
     pub fn new(counter: Counter) -> Self {
         Self { counter: from_zero(counter), total: AtomicU64::new(0) }
     }
 
-    /// Counts.
+    /// Adds `number`.
     pub fn add(&self, number: u64) {
         if number == 0 {
-            return; // all threads share the two words
+            return; // avoids a write to memory that all threads share
         }
         self.counter.increment(number);
         self.total.fetch_add(number, Relaxed);
     }
 
-    /// What was counted so far.
+    /// The sum so far.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total.load(Relaxed)
     }
 }
 
-/// A number that goes up and down, and can be read.
-pub struct Level {
+/// A gauge whose value can be read.
+pub struct ReadableGauge {
     gauge: Gauge,
     value: AtomicI64,
 }
 
-impl Level {
-    /// Sets `gauge` as well.
+impl ReadableGauge {
+    /// Also sets `gauge`.
     #[must_use]
     pub fn new(gauge: Gauge) -> Self {
         gauge.set(0.0);
         Self { gauge, value: AtomicI64::new(0) }
     }
 
-    /// Goes up, or down.
+    /// Adds `number`, which may be negative.
     pub fn add(&self, number: i64) {
         self.gauge.increment(number as f64);
         self.value.fetch_add(number, Relaxed);
     }
 
-    /// Goes there.
+    /// Sets the value.
     pub fn set(&self, number: i64) {
         self.gauge.set(number as f64);
         self.value.store(number, Relaxed);
     }
 
-    /// Where it is.
+    /// The current value.
     #[must_use]
     pub fn get(&self) -> i64 {
         self.value.load(Relaxed)
     }
 }
 
-impl std::fmt::Debug for Tally {
+impl std::fmt::Debug for ReadableCounter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tally({})", self.total())
+        write!(f, "ReadableCounter({})", self.total())
     }
 }
 
-impl std::fmt::Debug for Level {
+impl std::fmt::Debug for ReadableGauge {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Level({})", self.get())
+        write!(f, "ReadableGauge({})", self.get())
     }
 }
