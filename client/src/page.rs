@@ -26,7 +26,7 @@ fn section(
     recorder: &Recorder,
     settings: watch::Receiver<Settings>,
 ) -> impl FnMut(&Recorder) -> Section + Send + use<> {
-    let mut parts = Stages::over(Part::ALL.iter().map(|part| (part.as_str(), recorder.spread(*part))));
+    let mut parts = Stages::over(Part::ALL.iter().map(|part| (part.as_str(), recorder.latency(*part))));
     let mut answers = Endings::default();
     move |recorder| {
         let (low, high) = {

@@ -127,7 +127,7 @@ impl Recorder {
         self.trouble.lock().clone()
     }
 
-    pub(crate) fn spread(&self, part: Part) -> &Latency {
+    pub(crate) fn latency(&self, part: Part) -> &Latency {
         &self.spreads[part as usize]
     }
 }

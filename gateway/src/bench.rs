@@ -35,8 +35,7 @@ impl Recording {
     }
 
     /// All that is recorded of one admitted request up to its answer: the sampling decision, the times of every stage, the
-    /// histograms
-    /// and counters of its check, the choice of the trace.
+    /// histograms and counters of its check, the choice of the trace.
     pub fn request(&self) {
         let (mut timeline, decision) = (Timeline::begin(), self.recorder.sample(&self.headers));
         timeline.time(Stage::Parse, || black_box(()));

@@ -23,7 +23,7 @@ pub(crate) fn add(live: &Live, routes: &Arc<Routes>) {
 }
 
 fn section(recorder: &Recorder) -> impl FnMut(&Recorder, &Ring) -> Section + Send + use<> {
-    let mut parts = Stages::over(Part::ALL.iter().map(|part| (part.as_str(), recorder.spread(*part))));
+    let mut parts = Stages::over(Part::ALL.iter().map(|part| (part.as_str(), recorder.latency(*part))));
     let mut answers = Endings::default();
     let mut tokens = Rate::default();
     move |recorder, ring| {

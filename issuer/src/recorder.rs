@@ -124,7 +124,7 @@ impl Recorder {
         (self.queue.get(), self.queue_limit.get())
     }
 
-    pub(crate) fn spread(&self, part: Part) -> &Latency {
+    pub(crate) fn latency(&self, part: Part) -> &Latency {
         &self.spreads[part as usize]
     }
 }

@@ -33,7 +33,7 @@ where
 
 /// Rate, percentiles, heat map, refusals.
 fn checks(core: &Core) -> impl FnMut(&Core) -> Section + Send + use<> {
-    let stages = CheckStage::ALL.iter().rev().map(|stage| (stage.as_str(), core.recorder.spread(*stage)));
+    let stages = CheckStage::ALL.iter().rev().map(|stage| (stage.as_str(), core.recorder.latency(*stage)));
     let mut stages = Stages::over(stages);
     let (mut refusals, mut admitted) = (Endings::default(), Rate::default());
     move |core| {

@@ -206,7 +206,7 @@ impl Recorder {
         self.outcomes[outcome as usize].total()
     }
 
-    pub(crate) fn spread(&self, stage: CheckStage) -> &Latency {
+    pub(crate) fn latency(&self, stage: CheckStage) -> &Latency {
         &self.spreads[stage as usize]
     }
 

@@ -3,7 +3,7 @@
 //! The Prometheus histograms cannot serve here: their buckets are few and are read as sums since the start. These have
 //! buckets of 6% over nine decades, and windows that move.
 
-use super::section::Spread;
+use super::section::DurationSummary;
 use histogram::{AtomicHistogram, Config, Histogram};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -96,25 +96,25 @@ impl Windows {
         }
     }
 
-    /// The spread over each window of [`WINDOWS`].
+    /// The summary over each window of [`WINDOWS`].
     #[must_use]
-    pub fn spreads(&self) -> [Option<Spread>; 3] {
+    pub fn summaries(&self) -> [Option<DurationSummary>; 3] {
         let mut short = Histogram::with_config(&config());
         self.seconds.iter().for_each(|second| add(&mut short, second));
-        [spread(&short), self.spread_of(MIDDLE), self.spread_of(LONG)]
+        [summary(&short), self.summary_of(MIDDLE), self.summary_of(LONG)]
     }
 
-    /// The spread over the longest window.
+    /// The summary over the longest window.
     #[must_use]
-    pub fn spread(&self) -> Option<Spread> {
-        self.spread_of(LONG)
+    pub fn summary(&self) -> Option<DurationSummary> {
+        self.summary_of(LONG)
     }
 
-    /// The spread over the last pieces, with the one that is not complete.
-    fn spread_of(&self, pieces: usize) -> Option<Spread> {
+    /// The summary over the last pieces, with the one that is not complete.
+    fn summary_of(&self, pieces: usize) -> Option<DurationSummary> {
         let mut sum = self.piece.clone();
         self.pieces.iter().rev().take(pieces).for_each(|piece| add(&mut sum, piece));
-        spread(&sum)
+        summary(&sum)
     }
 
     /// The last second, in buckets with these upper bounds (in seconds) and one for the rest.
@@ -135,11 +135,11 @@ fn add(sum: &mut Histogram, other: &Histogram) {
     debug_assert!(added.is_ok(), "all have one configuration, and 2^64 is never counted");
 }
 
-fn spread(histogram: &Histogram) -> Option<Spread> {
+fn summary(histogram: &Histogram) -> Option<DurationSummary> {
     let found = histogram.quantiles(&[0.5, 0.95, 0.99, 0.999]).ok()??;
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     let mut at = found.entries().values().map(|bucket| seconds(bucket.end()));
-    Some(Spread {
+    Some(DurationSummary {
         count: u64::try_from(found.total_count()).unwrap_or(u64::MAX),
         p50: at.next()?,
         p95: at.next()?,
@@ -163,7 +163,7 @@ mod tests {
         let mut windows = Windows::over(&latency);
         (1..=10_000_u64).for_each(|n| latency.record(Duration::from_micros(n)));
         windows.tick();
-        let [short, middle, long] = windows.spreads();
+        let [short, middle, long] = windows.summaries();
         let found = short.unwrap();
         assert_eq!((short, middle), (middle, long));
         for (value, exact) in [
@@ -184,15 +184,15 @@ mod tests {
         let mut windows = Windows::over(&latency);
         latency.record(Duration::from_millis(40));
         ticked(&mut windows, 10);
-        assert!(windows.spreads().iter().all(Option::is_some));
+        assert!(windows.summaries().iter().all(Option::is_some));
         ticked(&mut windows, 1);
-        let [short, middle, long] = windows.spreads();
+        let [short, middle, long] = windows.summaries();
         assert!(short.is_none() && middle.is_some() && long.is_some());
         ticked(&mut windows, 59);
-        let [_, middle, long] = windows.spreads();
+        let [_, middle, long] = windows.summaries();
         assert!(middle.is_none() && long.is_some());
         ticked(&mut windows, 540);
-        assert!(windows.spread().is_none());
+        assert!(windows.summary().is_none());
     }
 
     #[test]
@@ -214,6 +214,6 @@ mod tests {
         let mut windows = Windows::over(&latency);
         latency.record(Duration::MAX);
         windows.tick();
-        assert_eq!(windows.spread().unwrap().count, 1);
+        assert_eq!(windows.summary().unwrap().count, 1);
     }
 }

@@ -134,15 +134,15 @@ impl Links {
         for watched in links.iter_mut() {
             let [(attempts, lost), recent] = watched.tick();
             let share = if recent.0 == 0 { Value::Null } else { json!(recent.1 as f64 / recent.0 as f64) };
-            let (record, spread) = (&watched.link.0, watched.windows.spread());
+            let (record, summary) = (&watched.link.0, watched.windows.summary());
             table.row(vec![
                 json!(record.kind.as_str()),
                 json!(record.address),
                 json!(attempts),
                 json!(lost),
                 share,
-                json!(spread.map(|spread| spread.p50)),
-                json!(spread.map(|spread| spread.p99)),
+                json!(summary.map(|summary| summary.p50)),
+                json!(summary.map(|summary| summary.p99)),
             ]);
         }
         let mut section = Section::new("links", "Links");

@@ -19,7 +19,9 @@ pub use events::events;
 pub use latency::{Latency, WINDOWS, Windows};
 pub use links::Link;
 pub use rate::Rate;
-pub use section::{Column, Heat, PercentileRow, Percentiles, Section, Show, Snapshot, Spread, Table, Tile};
+pub use section::{
+    Column, DurationSummary, Heat, PercentileRow, Percentiles, Section, Show, Snapshot, Table, Tile,
+};
 pub use stages::{Endings, Stages};
 
 use crate::catalogue::LinkKind;

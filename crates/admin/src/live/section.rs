@@ -82,13 +82,13 @@ pub struct Percentiles {
 pub struct PercentileRow {
     /// The stage.
     pub label: &'static str,
-    /// One spread a window; none where nothing was measured.
-    pub windows: [Option<Spread>; 3],
+    /// One summary a window; none where nothing was measured.
+    pub windows: [Option<DurationSummary>; 3],
 }
 
-/// How durations are spread, in seconds.
+/// A summary of durations, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
+pub struct DurationSummary {
     /// How many there were.
     pub count: u64,
     /// Half of them took no longer.

@@ -15,8 +15,10 @@ impl Stages {
     /// Takes what was counted in the last second; the percentiles of all windows. Call it once a second.
     pub fn tick(&mut self) -> Percentiles {
         self.0.iter_mut().for_each(|(_, windows)| windows.tick());
-        let row =
-            |(label, windows): &(&'static str, Windows)| PercentileRow { label, windows: windows.spreads() };
+        let row = |(label, windows): &(&'static str, Windows)| PercentileRow {
+            label,
+            windows: windows.summaries(),
+        };
         Percentiles { windows: WINDOWS, rows: self.0.iter().map(row).collect() }
     }
 
@@ -82,7 +84,7 @@ mod tests {
         second.record(Duration::from_millis(40));
         let rows = stages.tick().rows;
         assert_eq!((rows[0].label, rows[1].label), ("first", "second"));
-        assert!(rows[0].windows[0].is_none() && rows[1].windows[0].is_some_and(|spread| spread.count == 1));
+        assert!(rows[0].windows[0].is_none() && rows[1].windows[0].is_some_and(|summary| summary.count == 1));
         assert_eq!(stages.column("second", &[0.038, 0.042]), [0, 1, 0]);
     }
 }
