@@ -61,14 +61,14 @@ impl Schedule {
         Self::drawn(number("POSTERN_MONTH_SEED", SEED), number("POSTERN_MONTH_SECONDS", SECONDS))
     }
 
-    /// Every kind of event once, in an order of chance, again and again until the time is full.
+    /// Every kind of event once, in random order, again and again until the time is full.
     pub fn drawn(seed: u64, seconds: u64) -> Self {
-        let mut chance = Chance { seed, drawn: 0 };
+        let mut random = SeededRandom { seed, drawn: 0 };
         let mut events = Vec::new();
         let number = usize::try_from(seconds / EACH.as_secs()).unwrap().max(1);
         while events.len() < number {
-            let deck = chance.deck();
-            events.extend(chance.shuffled(deck));
+            let deck = random.deck();
+            events.extend(random.shuffled(deck));
         }
         events.truncate(number);
         Self { seed, events }
@@ -83,12 +83,12 @@ impl fmt::Display for Schedule {
 }
 
 /// Numbers that follow from the seed and how many were drawn before.
-struct Chance {
+struct SeededRandom {
     seed: u64,
     drawn: u64,
 }
 
-impl Chance {
+impl SeededRandom {
     fn below(&mut self, bound: usize) -> usize {
         let mut hasher = DefaultHasher::new();
         (self.seed, self.drawn).hash(&mut hasher);
@@ -96,13 +96,13 @@ impl Chance {
         usize::try_from(hasher.finish() % u64::try_from(bound).unwrap()).unwrap()
     }
 
-    fn span(&mut self, from: u64, to: u64) -> Duration {
+    fn duration(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.below(usize::try_from(to - from).unwrap()) as u64)
     }
 
     fn deck(&mut self) -> Vec<Event> {
-        let gateway = |chance: &mut Self| chance.below(super::life::GATEWAYS);
-        let agent = |chance: &mut Self| chance.below(super::life::AGENTS.len());
+        let gateway = |random: &mut Self| random.below(super::life::GATEWAYS);
+        let agent = |random: &mut Self| random.below(super::life::AGENTS.len());
         vec![
             Event::Restart(Who::Issuer, End::Asked),
             Event::Restart(Who::Issuer, End::Killed),
@@ -111,12 +111,12 @@ impl Chance {
             Event::Restart(Who::Agent(agent(self)), End::Asked),
             Event::Restart(Who::Agent(agent(self)), End::Killed),
             Event::RotateNow,
-            Event::StoreFrozen(self.span(2_000, 4_000)),
-            Event::StoreUnreachable(self.span(2_000, 4_000)),
-            Event::IssuerAway(self.span(2_000, 4_000)),
+            Event::StoreFrozen(self.duration(2_000, 4_000)),
+            Event::StoreUnreachable(self.duration(2_000, 4_000)),
+            Event::IssuerAway(self.duration(2_000, 4_000)),
             Event::RestartWithoutIssuer(gateway(self)),
-            Event::WalletDiskFull(agent(self), self.span(2_000, 4_000)),
-            Event::IssuerDiskFull(self.span(2_000, 4_000)),
+            Event::WalletDiskFull(agent(self), self.duration(2_000, 4_000)),
+            Event::IssuerDiskFull(self.duration(2_000, 4_000)),
             Event::Reload(Who::Issuer),
             Event::Reload(Who::Gateway(gateway(self))),
             Event::BadReload(

@@ -1,11 +1,11 @@
 //! Who presents what, when and where.
 
+use super::counts::Ended;
 use super::fleet::RACERS;
 use super::gateway::{permits, takes};
 use super::memory::{Name, REWRITTEN};
 use super::queue::{MILLISECOND, Nanos, SECOND};
 use super::sim::{Event, Sim, Stage, Token};
-use super::tally::Ended;
 
 /// Presentations of one race come within so much.
 const RACE: Nanos = 2 * MILLISECOND;
@@ -16,10 +16,10 @@ impl Sim {
         if now >= self.arrivals_end {
             return;
         }
-        let wait = self.dice.wait(1e9 / self.workload.rate as f64);
+        let wait = self.random.wait(1e9 / self.workload.rate as f64);
         self.queue.at(now + wait, Event::Arrives);
-        if !self.tokens.is_empty() && self.dice.chance(self.workload.replays) {
-            let token = self.dice.below(self.tokens.len() as u64) as u32;
+        if !self.tokens.is_empty() && self.random.chance(self.workload.replays) {
+            let token = self.random.below(self.tokens.len() as u64) as u32;
             return self.present_anywhere(token);
         }
         let Some(gateway) = self.live_gateway(None) else { return };
@@ -34,11 +34,11 @@ impl Sim {
         self.tokens.push(Token { region, key: key as u8, presented: 0, opened: 0 });
         self.memories.grow(self.tokens.len());
         self.present(token, gateway);
-        if self.dice.chance(self.workload.raced) {
+        if self.random.chance(self.workload.raced) {
             // Half of the races at the very same instant, at different gateways.
-            let together = self.dice.chance(0.5);
-            for _ in 0..1 + self.dice.below(RACERS - 1) {
-                let later = if together { 0 } else { self.dice.below(RACE) };
+            let together = self.random.chance(0.5);
+            for _ in 0..1 + self.random.below(RACERS - 1) {
+                let later = if together { 0 } else { self.random.below(RACE) };
                 self.queue.at(now + later, Event::Presented(token));
             }
         }
@@ -47,7 +47,7 @@ impl Sim {
     pub(super) fn sweep(&mut self, token: u32) {
         if (token as usize) < self.tokens.len() {
             self.present_anywhere(token);
-            let wait = self.dice.wait(1e9 / self.workload.rate as f64);
+            let wait = self.random.wait(1e9 / self.workload.rate as f64);
             self.queue.at(self.queue.now() + wait, Event::Swept(token + self.workload.sweep_each as u32));
         }
     }
@@ -58,7 +58,7 @@ impl Sim {
             Some(region) => (region * self.fleet.gateways, self.fleet.gateways),
             None => (0, self.gateways.len()),
         };
-        let drawn = self.dice.below(count as u64) as usize;
+        let drawn = self.random.below(count as u64) as usize;
         (0..count).map(|next| first + (drawn + next) % count).find(|index| self.gateways[*index].alive)
     }
 
@@ -70,7 +70,7 @@ impl Sim {
 
     fn present(&mut self, token: u32, gateway: usize) {
         let now = self.queue.now();
-        self.tally.presentations += 1;
+        self.counts.presentations += 1;
         let own = &mut self.tokens[token as usize];
         let attempt = own.presented;
         // Attempts of one token are told apart up to 254: more presentations of one are not made by any workload here.
@@ -86,7 +86,7 @@ impl Sim {
                 .map(|reason| Ended::Verdict(Err(reason)))
         };
         if let Some(ended) = refused {
-            return self.tally.ended(ended, 0, now);
+            return self.counts.ended(ended, 0, now);
         }
         let stage = if self.fleet.hint { Stage::Hint } else { Stage::Verdict };
         self.begin(Name::Token(token), attempt, gateway as u16, stage);

@@ -1,11 +1,11 @@
 //! What a gateway does for one presentation, or for one canary: commands, replies, a verdict.
 
+use super::counts::Ended;
 use super::gateway::{After, Came, seen, verdict, whose};
 use super::memory::{HEARTH, Name, REWRITTEN, Verb};
 use super::queue::Nanos;
 use super::route::{Gathered, Reply, Step};
 use super::sim::{Call, Event, GATEWAY, ROUTER, Sim, Stage};
-use super::tally::Ended;
 use postern_spend::{Seen, Spend};
 
 /// twemproxy's default `server_failure_limit`.
@@ -71,7 +71,7 @@ impl Sim {
             let call = Call { flight, serial, name, verb, attempt, replica, server, gateway };
             self.queue.after(ROUTER, Event::GaveUp(call));
             let (from, to) = self.ends(&call);
-            self.tally.asked(from, to, verb);
+            self.counts.asked(from, to, verb);
             if let Some(takes) = self.passes(from, to) {
                 self.queue.at(self.queue.now() + takes, Event::Reaches(call));
             }
@@ -141,12 +141,12 @@ impl Sim {
         own.serial = own.serial.wrapping_add(1);
         let took = now - own.began;
         if let Name::Token(token) = own.name {
-            self.tally.ended(ended, took, now);
+            self.counts.ended(ended, took, now);
             if ended == Ended::Verdict(Ok(Spend::Admitted)) {
                 let record = &mut self.tokens[token as usize];
                 record.opened = record.opened.saturating_add(1);
                 if record.opened > 1 {
-                    self.tally.double(token, now);
+                    self.counts.double(token, now);
                 }
             }
         }

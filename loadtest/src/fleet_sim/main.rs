@@ -3,6 +3,7 @@
 //! fails: that is how the simulation shows that it can. docs/operate/capacity.md says what it models and what it leaves out.
 
 mod clients;
+mod counts;
 mod fleet;
 mod flights;
 mod gateway;
@@ -12,7 +13,6 @@ mod report;
 mod route;
 mod scenario;
 mod sim;
-mod tally;
 #[cfg(test)]
 mod tests;
 

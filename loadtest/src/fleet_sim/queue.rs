@@ -91,9 +91,9 @@ impl<E> Queue<E> {
 
 /// Numbers that look like chance and are the same for the same seed (splitmix64).
 #[derive(Clone)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Random(u64);
 
-impl Dice {
+impl Random {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }

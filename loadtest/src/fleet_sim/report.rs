@@ -1,9 +1,9 @@
 //! Runs a scenario and says what came of it.
 
+use super::counts::{Counts, Double, Link};
 use super::queue::SECOND;
 use super::scenario::{Expected, Scenario};
 use super::sim::Sim;
-use super::tally::{Double, Link, Tally};
 use std::time::Instant;
 
 pub(crate) struct Outcome {
@@ -13,7 +13,7 @@ pub(crate) struct Outcome {
     pub(crate) tokens: usize,
     /// Of the tokens first presented in each second, the share that was admitted before the sweep.
     pub(crate) availability: Vec<f64>,
-    pub(crate) tally: Tally,
+    pub(crate) counts: Counts,
     pub(crate) busiest: f64,
     /// Seconds by the clock of this machine.
     pub(crate) took: f64,
@@ -33,7 +33,7 @@ pub(crate) fn run(scenario: Scenario) -> Outcome {
         tokens: sim.tokens.len(),
         availability,
         busiest,
-        tally: sim.tally,
+        counts: sim.counts,
         took: began.elapsed().as_secs_f64(),
     }
 }
@@ -54,14 +54,14 @@ impl Sim {
 impl Outcome {
     pub(crate) fn is_as_expected(&self) -> bool {
         match self.expected {
-            Expected::Once => self.tally.doubles == 0,
-            Expected::Twice => self.tally.doubles > 0,
-            Expected::TwiceUntil(end) => self.tally.last_double.is_some_and(|last| last <= end),
+            Expected::Once => self.counts.doubles == 0,
+            Expected::Twice => self.counts.doubles > 0,
+            Expected::TwiceUntil(end) => self.counts.last_double.is_some_and(|last| last <= end),
         }
     }
 
     pub(crate) fn verdict(&self) -> String {
-        let found = match self.tally.doubles {
+        let found = match self.counts.doubles {
             0 => "no token twice".to_owned(),
             count => format!("{count} admitted again"),
         };
@@ -75,7 +75,7 @@ impl Outcome {
     /// Messages between regions, both ways, beside those within one.
     fn between(&self) -> (Link, Link) {
         let (mut within, mut between) = (Link::default(), Link::default());
-        for (from, row) in self.tally.links.iter().enumerate() {
+        for (from, row) in self.counts.links.iter().enumerate() {
             for (to, link) in row.iter().enumerate() {
                 let sum = if from == to { &mut within } else { &mut between };
                 sum.messages += link.messages;
@@ -96,34 +96,34 @@ pub(crate) fn print(outcomes: &[Outcome]) {
             Expected::Twice => "twice".to_owned(),
             Expected::TwiceUntil(end) => format!("twice, until {:.2} s", seconds(end)),
         };
-        let first = outcome.tally.first_doubles.first().map(|Double { at, .. }| seconds(*at));
+        let first = outcome.counts.first_doubles.first().map(|Double { at, .. }| seconds(*at));
         let span = first
-            .zip(outcome.tally.last_double)
+            .zip(outcome.counts.last_double)
             .map_or(String::new(), |(first, last)| format!("{first:.2} to {:.2}", seconds(last)));
         println!(
             "| {} | {} | {expected} | {} | {} | **{}** | {span} |",
-            outcome.name, outcome.about, outcome.tokens, outcome.tally.presentations, outcome.tally.doubles
+            outcome.name, outcome.about, outcome.tokens, outcome.counts.presentations, outcome.counts.doubles
         );
     }
     println!(
         "\n| scenario | admitted, worst second | no verdict, by reason | p50 ms | p99 ms | commands a presentation | busiest server | messages a presentation between regions | events | s |\n|---|---|---|---|---|---|---|---|---|---|"
     );
     for outcome in outcomes {
-        let tally = &outcome.tally;
+        let counts = &outcome.counts;
         let reasons: Vec<String> =
-            tally.unknown.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-        let presentations = tally.presentations.max(1) as f64;
+            counts.unknown.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        let presentations = counts.presentations.max(1) as f64;
         println!(
             "| {} | {:.2} % | {} | {:.2} | {:.2} | {:.2} | {:.0} % | {:.2} | {} | {:.1} |",
             outcome.name,
             100.0 * outcome.worst(),
             reasons.join(", "),
-            tally.milliseconds(0.5),
-            tally.milliseconds(0.99),
-            (tally.gets + tally.adds) as f64 / presentations,
+            counts.milliseconds(0.5),
+            counts.milliseconds(0.99),
+            (counts.gets + counts.adds) as f64 / presentations,
             100.0 * outcome.busiest,
             outcome.between().1.messages as f64 / presentations,
-            tally.events,
+            counts.events,
             outcome.took,
         );
     }

@@ -1,12 +1,12 @@
 //! The run: presentations, servers, faults, one event after the other.
 
+use super::counts::Counts;
 use super::fleet::{Fault, Fleet, Workload};
 use super::flights::Flight;
 use super::gateway::Came;
 use super::memory::{Memories, Name, REWRITTEN, Verb};
-use super::queue::{Dice, Nanos, Queue, SECOND};
+use super::queue::{Nanos, Queue, Random, SECOND};
 use super::route::Reply;
-use super::tally::Tally;
 
 /// The lists of the queue: a router's patience with a server, a gateway's with a command.
 pub(super) const ROUTER: usize = 0;
@@ -82,7 +82,7 @@ pub(crate) struct Sim {
     pub(super) workload: Workload,
     pub(super) faults: Vec<(Nanos, Fault)>,
     pub(super) queue: Queue<Event>,
-    pub(super) dice: Dice,
+    pub(super) random: Random,
     pub(super) memories: Memories,
     pub(super) flights: Vec<Flight>,
     pub(super) free: Vec<u32>,
@@ -94,7 +94,7 @@ pub(crate) struct Sim {
     pub(super) cut: Vec<bool>,
     pub(super) arrivals_end: Nanos,
     pub(super) rounds_end: Nanos,
-    pub(super) tally: Tally,
+    pub(super) counts: Counts,
 }
 
 impl Sim {
@@ -112,7 +112,7 @@ impl Sim {
             (0..fleet.regions * fleet.gateways).map(|index| gateway(index / fleet.gateways)).collect();
         Self {
             queue: Queue::new([fleet.server_timeout, fleet.timeout]),
-            dice: Dice::new(workload.seed),
+            random: Random::new(workload.seed),
             memories,
             flights: Vec::new(),
             free: Vec::new(),
@@ -123,7 +123,7 @@ impl Sim {
             cut: vec![false; fleet.regions],
             arrivals_end: workload.seconds * SECOND,
             rounds_end: workload.seconds * SECOND,
-            tally: Tally::new(fleet.regions),
+            counts: Counts::new(fleet.regions),
             fleet,
             workload,
             faults,
@@ -136,7 +136,7 @@ impl Sim {
             self.queue.at(self.faults[index].0, Event::Befalls(index));
         }
         for gateway in 0..self.gateways.len() {
-            let phase = self.dice.below(self.fleet.canary_interval);
+            let phase = self.random.below(self.fleet.canary_interval);
             self.queue.at(phase, Event::Round(gateway as u16));
         }
         self.queue.at(0, Event::Arrives);
@@ -152,9 +152,9 @@ impl Sim {
     /// Until nothing is left to happen.
     fn run(&mut self) {
         while let Some(event) = self.queue.pop() {
-            self.tally.events += 1;
-            if self.tally.events.is_multiple_of(1024) {
-                self.tally.most_waiting = self.tally.most_waiting.max(self.queue.len());
+            self.counts.events += 1;
+            if self.counts.events.is_multiple_of(1024) {
+                self.counts.most_waiting = self.counts.most_waiting.max(self.queue.len());
             }
             match event {
                 Event::Arrives => self.arrives(),
@@ -187,11 +187,11 @@ impl Sim {
 
     /// How long a message takes; `None` when it does not arrive.
     pub(super) fn passes(&mut self, from: usize, to: usize) -> Option<Nanos> {
-        if from != to && (self.cut[from] || self.cut[to]) || self.dice.chance(self.loses) {
+        if from != to && (self.cut[from] || self.cut[to]) || self.random.chance(self.loses) {
             return None;
         }
         let (least, more) = if from == to { self.fleet.near } else { self.fleet.far };
-        Some(least + self.dice.wait(more as f64))
+        Some(least + self.random.wait(more as f64))
     }
 
     fn reaches(&mut self, call: Call) {
@@ -202,13 +202,13 @@ impl Sim {
             let departs = server.busy_until.max(now) + self.fleet.service;
             server.busy_until = departs;
             server.worked += self.fleet.service;
-            self.tally.served(call.verb);
+            self.counts.served(call.verb);
             (self.serve(&call), departs)
         } else {
             (Reply::Error, now) // connection refused
         };
         let (gateway, there) = self.ends(&call);
-        self.tally.answered(there, gateway, reply);
+        self.counts.answered(there, gateway, reply);
         if let Some(takes) = self.passes(there, gateway) {
             self.queue.at(departs + slow + takes, Event::Answers { call, reply, deaths, departs });
         }

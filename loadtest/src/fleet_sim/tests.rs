@@ -20,7 +20,7 @@ fn every_scenario_comes_out_as_the_contract_says() {
         for scenario in all(RATE, 8, seed) {
             let outcome = run(scenario);
             assert!(outcome.is_as_expected(), "{}, seed {seed}: {}", outcome.name, outcome.verdict());
-            assert!(outcome.tally.opened > 1_000, "{}: nothing went on", outcome.name);
+            assert!(outcome.counts.opened > 1_000, "{}: nothing went on", outcome.name);
         }
     }
 }
@@ -30,8 +30,8 @@ fn a_run_is_the_same_for_the_same_seed_and_another_for_another() {
     let counts = |seed| {
         let scenario =
             all(RATE, 8, seed).into_iter().find(|scenario| scenario.name == "rolling-cold").unwrap();
-        let tally = run(scenario).tally;
-        (tally.events, tally.opened, tally.doubles, tally.links)
+        let counts = run(scenario).counts;
+        (counts.events, counts.opened, counts.doubles, counts.links)
     };
     assert_eq!(counts(7), counts(7));
     assert_ne!(counts(7), counts(8));
@@ -46,7 +46,7 @@ fn quiet(fleet: Fleet) -> Outcome {
     let mut outcome =
         run(Scenario { name: "quiet", about: "", fleet, workload, faults: vec![], expected: Expected::Once });
     // The sweep presents the first token again: one `get` of a record that is there.
-    outcome.tally.presentations -= 1;
+    outcome.counts.presentations -= 1;
     outcome
 }
 
@@ -54,15 +54,18 @@ fn quiet(fleet: Fleet) -> Outcome {
 fn a_fresh_token_is_as_many_commands_as_the_real_gateway_sends() {
     // Measured: one key asked for and one `add` (loadtest/results/2026-11-21-constants.md).
     let pool = quiet(Fleet::pool(2, 2));
-    assert_eq!((pool.tally.gets, pool.tally.adds), (pool.tally.presentations + 1, pool.tally.presentations));
+    assert_eq!(
+        (pool.counts.gets, pool.counts.adds),
+        (pool.counts.presentations + 1, pool.counts.presentations)
+    );
     // A quorum asks three replicas one after the other, and writes to three.
     let quorum = quiet(Fleet::quorum(2, 2));
-    assert_eq!(quorum.tally.gets, 3 * quorum.tally.presentations + 1);
-    assert_eq!(quorum.tally.adds, 3 * quorum.tally.presentations);
-    assert_eq!(quorum.tally.opened, quorum.tally.presentations);
+    assert_eq!(quorum.counts.gets, 3 * quorum.counts.presentations + 1);
+    assert_eq!(quorum.counts.adds, 3 * quorum.counts.presentations);
+    assert_eq!(quorum.counts.opened, quorum.counts.presentations);
     // 53 bytes of `get`, 93 of `add`, `END` and `STORED`; the last `get` is answered by a record.
-    let bytes = 3 * quorum.tally.presentations * (53 + 93 + 5 + 8) + 53 + 92;
-    assert_eq!(quorum.tally.links[0][0].bytes, bytes);
+    let bytes = 3 * quorum.counts.presentations * (53 + 93 + 5 + 8) + 53 + 92;
+    assert_eq!(quorum.counts.links[0][0].bytes, bytes);
 }
 
 #[test]
@@ -76,10 +79,10 @@ fn without_faults_only_races_over_a_quorum_are_lost() {
 #[test]
 fn two_dead_replicas_of_three_refuse_everything_and_admit_nothing_twice() {
     let lost = outcome("quorum-lost");
-    assert_eq!(lost.tally.doubles, 0);
+    assert_eq!(lost.counts.doubles, 0);
     assert!(lost.availability[2] > 0.99, "before: {:?}", lost.availability);
     assert!(lost.availability[5] == 0.0 && lost.availability[7] == 0.0, "after: {:?}", lost.availability);
-    assert!(lost.tally.unknown["rejected"] > 0);
+    assert!(lost.counts.unknown["rejected"] > 0);
 }
 
 /// The doctor reads a configuration and refuses; the simulation runs it and finds the second admission, or does not.
@@ -89,7 +92,7 @@ fn the_doctor_and_the_simulation_agree_about_routes() {
         let pools = if add == Route::AllMajority { 3 } else { 2 };
         let refused =
             judge(&mcrouter_config(add, pools)).iter().any(|finding| finding.severity == Severity::Refuse);
-        let doubles = suffering(routed_fleet(add, 3, 2)).tally.doubles;
+        let doubles = suffering(routed_fleet(add, 3, 2)).counts.doubles;
         assert_eq!(refused, doubles > 0, "{add:?}: the doctor refuses: {refused}; admitted twice: {doubles}");
     }
     let refused =

@@ -1,4 +1,4 @@
-//! What is counted in a run.
+//! Counts of one run.
 
 use super::memory::Verb;
 use super::queue::{Nanos, SECOND};
@@ -35,7 +35,7 @@ pub(crate) struct Double {
     pub(crate) at: Nanos,
 }
 
-pub(crate) struct Tally {
+pub(crate) struct Counts {
     pub(crate) presentations: u64,
     pub(crate) opened: u64,
     pub(crate) spent: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Tally {
 /// Doubles that are kept with their token and time.
 const KEPT: usize = 8;
 
-impl Tally {
+impl Counts {
     pub(crate) fn new(regions: usize) -> Self {
         Self {
             presentations: 0,
