@@ -27,7 +27,7 @@ async fn ctrl_c_in_up_says_what_is_waited_for_and_a_second_one_ends_it() {
         tunnels.push(open_tunnel(system.ports.client, None).await);
     }
     system.process.signal("INT");
-    says_soon(&system.process, &["3", "tunnel"]).await;
+    expect_soon(&system.process, &["3", "tunnel"]).await;
     ends_at_once(system.process);
 }
 
@@ -37,7 +37,7 @@ async fn sigterm_of_a_gateway_says_what_is_waited_for_and_a_second_one_ends_it()
     let token = tokens::mint(&fleet.issuer.http(), &fleet.gateway.http(), 1).remove(0);
     let _tunnel = open_tunnel(fleet.gateway.address, Some(&token)).await;
     fleet.gateway.process.signal("TERM");
-    says_soon(&fleet.gateway.process, &["1", "tunnel"]).await;
+    expect_soon(&fleet.gateway.process, &["1", "tunnel"]).await;
     ends_at_once(fleet.gateway.process);
 }
 
@@ -109,7 +109,7 @@ async fn open_tunnel(proxy: SocketAddr, token: Option<&str>) -> BufReader<TcpStr
 }
 
 /// Waits for a line on stderr with all of `words`, for as long as a person waits.
-async fn says_soon(process: &Postern, words: &[&str]) {
+async fn expect_soon(process: &Postern, words: &[&str]) {
     let began = Instant::now();
     loop {
         let (_, stderr) = process.written();

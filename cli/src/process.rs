@@ -53,19 +53,19 @@ impl Process {
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
-        let tell = |level, text: &str| match level {
+        let report = |level, text: &str| match level {
             Level::WARN => tracing::warn!("{text}"),
             _ => tracing::info!("{text}"),
         };
-        self.run_telling(serving, deadline, tell).await
+        self.run_reporting(serving, deadline, report).await
     }
 
-    /// As [`Process::run`]; `tell` says how the drain goes.
-    pub(crate) async fn run_telling<F, T>(
+    /// As [`Process::run`]; `report` is called with the progress of the drain.
+    pub(crate) async fn run_reporting<F, T>(
         &self,
         serving: F,
         deadline: Duration,
-        tell: T,
+        report: T,
     ) -> Result<(), Failure>
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
@@ -75,7 +75,7 @@ impl Process {
         self.start.set_ready();
         tokio::select! {
             ended = &mut serving => return served(ended),
-            _ = self.context.shutdown.wait_telling(deadline, tell) => {}
+            _ = self.context.shutdown.wait_reporting(deadline, report) => {}
         }
         let served = served(serving.await);
         log::finish();

@@ -55,7 +55,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     });
     tokio::spawn(announce(process.context.readiness.clone(), addresses, args.data.display().to_string()));
     // Whoever pressed Ctrl-C looks at the terminal, and `up` has no log below "warn".
-    process.run_telling(gateway.run(), DRAIN_DEADLINE, |_, text| say(io::stderr(), text)).await
+    process.run_reporting(gateway.run(), DRAIN_DEADLINE, |_, text| print(io::stderr(), text)).await
 }
 
 /// What the daemons would refuse with the names of keys in a configuration, which there is none of here.
@@ -136,7 +136,7 @@ async fn announce(readiness: Readiness, addresses: Addresses, data: String) {
     loop {
         let reasons = readiness.reasons();
         if reasons.is_empty() {
-            return say(io::stdout(), &banner(addresses, &data));
+            return print(io::stdout(), &banner(addresses, &data));
         }
         if !is_late && began.elapsed() > READY_PATIENCE {
             is_late = true;
@@ -151,7 +151,7 @@ async fn announce(readiness: Readiness, addresses: Addresses, data: String) {
 }
 
 /// A reader that has gone away is no reason to stop.
-fn say(mut to: impl Write, text: &str) {
+fn print(mut to: impl Write, text: &str) {
     let _ = writeln!(to, "{text}");
 }
 

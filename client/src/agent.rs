@@ -6,14 +6,14 @@ use crate::config::{Config, ConfigProblem, GatewayConfig};
 use crate::gateway::{Gateway, GatewayUrlError};
 use crate::gateways::Gateways;
 use crate::mint::{IssuerClient, MintError};
+use crate::minting_status::MintingStatus;
 use crate::page;
 use crate::recorder::Recorder;
 use crate::refill::Refill;
 use crate::reload::{self, Settings};
-use crate::remembered::Remembered;
-use crate::report::Report;
-use crate::source::Source;
+use crate::saved_challenges::SavedChallenges;
 use crate::supply::Supply;
+use crate::token_source::TokenSource;
 use crate::tunnel::Opener;
 use crate::wallet::{Wallet, WalletError};
 use crate::{http_proxy, socks};
@@ -41,7 +41,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Agent {
     listener: TcpListener,
     local: SocketAddr,
-    desk: Arc<Desk>,
+    state: Arc<AgentState>,
     refill: Refill,
     settings: watch::Sender<Settings>,
     process: ProcessContext,
@@ -106,11 +106,11 @@ impl Agent {
     pub async fn bind(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
         check(&config)?;
         let gateways = gateways(&config.gateway, &process.live)?;
-        let source = Source::new(config.issuer.clone(), &process.live)?;
+        let source = TokenSource::new(config.issuer.clone(), &process.live)?;
         let (settings, changes) = watch::channel(Settings::of(&config));
         let (path, fsync) = (config.wallet.path.clone(), config.wallet.fsync);
-        let opening = spawn_blocking(move || Ok((Wallet::open(&path, fsync)?, Remembered::read(&path))));
-        let (wallet, remembered) = opening.await.unwrap_or_else(|error| {
+        let opening = spawn_blocking(move || Ok((Wallet::open(&path, fsync)?, SavedChallenges::read(&path))));
+        let (wallet, saved) = opening.await.unwrap_or_else(|error| {
             let (path, source) = (config.wallet.path, std::io::Error::other(error));
             Err(WalletError::Io { path, what: "open", source })
         })?;
@@ -120,19 +120,19 @@ impl Agent {
         let recorder = Arc::new(Recorder::new(wallet.shown().clone()));
         let supply = Arc::new(Supply::new(wallet, recorder.clone()));
         let gate = process.readiness.gate("gateway");
-        let gateways = Arc::new(Gateways::new(gateways, &remembered, supply.clone(), gate));
-        let report = Report::new(process.readiness.gate("agent"), recorder.clone());
+        let gateways = Arc::new(Gateways::new(gateways, &saved, supply.clone(), gate));
+        let status = MintingStatus::new(process.readiness.gate("agent"), recorder.clone());
         page::add(&process.live, &recorder, changes.clone());
         let counted = Arc::downgrade(&recorder);
         process.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |recorder| recorder.tunnels()));
-        let refill = Refill::new(supply.clone(), gateways.clone(), source, remembered, changes, report);
-        let desk = Arc::new(Desk {
+        let refill = Refill::new(supply.clone(), gateways.clone(), source, saved, changes, status);
+        let state = Arc::new(AgentState {
             opener: Opener { gateways, supply, recorder },
             shutdown: process.shutdown.clone(),
             readiness: process.readiness.clone(),
             address: local.to_string(),
         });
-        Ok(Self { listener, local, desk, refill, settings, process: process.clone(), reloader: None })
+        Ok(Self { listener, local, state, refill, settings, process: process.clone(), reloader: None })
     }
 
     /// Reads `file`, which the configuration came from, again on SIGHUP.
@@ -151,19 +151,19 @@ impl Agent {
     /// Accepts until the drain begins, and ends with the stop, when nothing of it holds the wallet any more. Connections
     /// are on the tracker of the shutdown of `process`, and go on until [`Shutdown::wait`] has seen them end or its deadline has passed.
     pub async fn run(self) {
-        let shutdown = self.desk.shutdown.clone();
+        let shutdown = self.state.shutdown.clone();
         // A drain that finds nothing tracked would be over before the last connections are accepted.
         let accepting = shutdown.tracker().token();
         if let Some(reloader) = self.reloader {
             tokio::spawn(reload::keep(reloader, self.settings, shutdown.clone()));
         }
         let refilling = tokio::spawn(self.refill.run(shutdown.clone()));
-        let gateways = self.desk.opener.gateways.clone();
-        let keeping = tokio::spawn(gateways.keep(self.desk.readiness.clone(), shutdown.clone()));
+        let gateways = self.state.opener.gateways.clone();
+        let keeping = tokio::spawn(gateways.keep(self.state.readiness.clone(), shutdown.clone()));
         let admit = |stream| {
-            let (desk, shutdown) = (self.desk.clone(), shutdown.clone());
-            self.desk.shutdown.tracker().spawn(async move {
-                shutdown.until_stopped(serve(stream, desk)).await;
+            let (state, shutdown) = (self.state.clone(), shutdown.clone());
+            self.state.shutdown.tracker().spawn(async move {
+                shutdown.until_stopped(serve(stream, state)).await;
             });
         };
         loop {
@@ -194,7 +194,7 @@ fn gateways(config: &GatewayConfig, live: &Live) -> Result<Vec<Arc<Gateway>>, Ga
 }
 
 /// What every connection needs.
-pub(crate) struct Desk {
+pub(crate) struct AgentState {
     pub(crate) opener: Opener,
     pub(crate) shutdown: Shutdown,
     readiness: Readiness,
@@ -202,14 +202,14 @@ pub(crate) struct Desk {
     pub(crate) address: String,
 }
 
-impl Desk {
+impl AgentState {
     pub(crate) fn count(&self, outcome: AgentOutcome) {
         self.opener.recorder.answered(outcome);
     }
 
     /// SOCKS5 has no room for a sentence, so the operator gets it. What the gateway says about a target is the
     /// user's own business.
-    pub(crate) fn complain(&self, refusal: &Refusal) {
+    pub(crate) fn log_failure(&self, refusal: &Refusal) {
         if !matches!(refusal, Refusal::Passed(_) | Refusal::Target(_)) {
             tracing::warn!("a SOCKS5 request failed: {refusal}");
         }
@@ -217,21 +217,21 @@ impl Desk {
 }
 
 /// The first byte tells the protocols apart: 5 and 4 are versions of SOCKS, and no HTTP method begins with them.
-async fn serve(stream: TcpStream, desk: Arc<Desk>) {
+async fn serve(stream: TcpStream, state: Arc<AgentState>) {
     let mut first = [0];
     let peeked = tokio::select! {
         peeked = timeout(FIRST_BYTE_TIMEOUT, stream.peek(&mut first)) => peeked,
-        () = desk.shutdown.draining() => return,
+        () = state.shutdown.draining() => return,
     };
     if !matches!(peeked, Ok(Ok(1))) || stream.set_nodelay(true).is_err() {
         return;
     }
     match first[0] {
-        5 => socks::serve(stream, &desk).await,
+        5 => socks::serve(stream, &state).await,
         4 => {
-            desk.count(AgentOutcome::BadRequest);
+            state.count(AgentOutcome::BadRequest);
             socks::refuse_version_4(stream).await;
         }
-        _ => http_proxy::serve(stream, desk).await,
+        _ => http_proxy::serve(stream, state).await,
     }
 }

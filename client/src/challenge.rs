@@ -10,7 +10,7 @@ const DEFAULT_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// A gateway's challenge.
 #[derive(Clone, Debug)]
-pub(crate) struct Current {
+pub(crate) struct CurrentChallenge {
     pub(crate) challenge: Challenge,
     pub(crate) digest: ChallengeDigest,
     pub(crate) issuer_name: String,
@@ -27,15 +27,15 @@ struct Learned {
     wall: SystemTime,
 }
 
-impl Current {
+impl CurrentChallenge {
     /// A challenge that the gateway has just given. `None` when the bytes are not a `TokenChallenge`.
     pub(crate) fn new(challenge: Challenge) -> Option<Self> {
         let learned = Learned { monotonic: Instant::now(), wall: SystemTime::now() };
-        Some(Self { learned: Some(learned), ..Self::remembered(challenge)? })
+        Some(Self { learned: Some(learned), ..Self::from_saved(challenge)? })
     }
 
     /// A challenge of an earlier run. `None` when the bytes are not a `TokenChallenge`.
-    pub(crate) fn remembered(challenge: Challenge) -> Option<Self> {
+    pub(crate) fn from_saved(challenge: Challenge) -> Option<Self> {
         let parsed = challenge.token_challenge().ok()?;
         Some(Self {
             digest: ChallengeDigest::of(&challenge.bytes),
@@ -61,7 +61,7 @@ impl Current {
     }
 
     /// Whether both ask for the same tokens, however long each may be kept.
-    pub(crate) fn asks_as(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
         self.challenge.bytes == other.challenge.bytes && self.has_source_of(other)
     }
 }
@@ -79,18 +79,18 @@ pub(crate) mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_challenge_is_fresh_for_its_max_age_and_one_of_an_earlier_run_is_not() {
-        let current = Current::new(challenge(Some(60))).unwrap();
+        let current = CurrentChallenge::new(challenge(Some(60))).unwrap();
         tokio::time::advance(Duration::from_secs(59)).await;
         assert!(current.is_fresh());
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(!current.is_fresh());
-        assert!(!Current::new(challenge(Some(0))).unwrap().is_fresh());
-        assert!(!Current::remembered(challenge(Some(60))).unwrap().is_fresh());
+        assert!(!CurrentChallenge::new(challenge(Some(0))).unwrap().is_fresh());
+        assert!(!CurrentChallenge::from_saved(challenge(Some(60))).unwrap().is_fresh());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_ran_on_while_the_machine_slept_ends_the_max_age() {
-        let mut current = Current::new(challenge(Some(60))).unwrap();
+        let mut current = CurrentChallenge::new(challenge(Some(60))).unwrap();
         let learned = current.learned.as_mut().unwrap();
         learned.wall = SystemTime::now() - Duration::from_secs(61);
         assert!(!current.is_fresh());
@@ -99,7 +99,8 @@ pub(crate) mod tests {
     #[test]
     fn another_max_age_is_not_another_challenge() {
         let (one, other) = (challenge(Some(1)), challenge(Some(2)));
-        let (one, other) = (Current::remembered(one).unwrap(), Current::remembered(other).unwrap());
-        assert!(one.asks_as(&other));
+        let (one, other) =
+            (CurrentChallenge::from_saved(one).unwrap(), CurrentChallenge::from_saved(other).unwrap());
+        assert!(one.is_same_as(&other));
     }
 }

@@ -7,7 +7,7 @@
 //! No `Via` is added, although RFC 9110, section 7.6.3 asks for it: it would tell the target that the request came
 //! through an agent.
 
-use crate::agent::Desk;
+use crate::agent::AgentState;
 use crate::answer::Refusal;
 use crate::http_proxy::{Body, full};
 use crate::target::Target;
@@ -35,13 +35,13 @@ impl Kept {
     pub(crate) async fn forward(
         &self,
         request: Request<Incoming>,
-        desk: &Desk,
+        state: &AgentState,
     ) -> Result<Response<Body>, Refusal> {
         let authority = request.uri().authority().map_or("", |authority| authority.as_str());
         let target = Target::parse(authority, Some(80))?;
         let (mut head, body) = request.into_parts();
         to_origin_form(&mut head, &target);
-        let (sender, response) = self.exchange(&target, head, body, desk).await?;
+        let (sender, response) = self.exchange(&target, head, body, state).await?;
         if !sender.is_closed() {
             self.keep(target, sender);
         }
@@ -53,7 +53,7 @@ impl Kept {
         target: &Target,
         head: Parts,
         body: Incoming,
-        desk: &Desk,
+        state: &AgentState,
     ) -> Result<(SendRequest<Body>, Response<Incoming>), Refusal> {
         // A kept tunnel may be closed by the target at any moment. A request that it may have seen is sent again only
         // if it changes nothing there and has no body (RFC 9110, section 9.2.2).
@@ -70,7 +70,7 @@ impl Kept {
                 }
             }
         }
-        let mut sender = open(target, desk).await?;
+        let mut sender = open(target, state).await?;
         let response = sender.send_request(request).await.map_err(|_| Refusal::Upstream)?;
         Ok((sender, response))
     }
@@ -91,11 +91,11 @@ impl Kept {
     }
 }
 
-async fn open(target: &Target, desk: &Desk) -> Result<SendRequest<Body>, Refusal> {
-    let tunnel = desk.opener.open(target).await?;
+async fn open(target: &Target, state: &AgentState) -> Result<SendRequest<Body>, Refusal> {
+    let tunnel = state.opener.open(target).await?;
     let (sender, connection) = http1::handshake(TokioIo::new(tunnel)).await.map_err(|_| Refusal::Upstream)?;
-    let shutdown = desk.shutdown.clone();
-    desk.shutdown.tracker().spawn(async move {
+    let shutdown = state.shutdown.clone();
+    state.shutdown.tracker().spawn(async move {
         // How it ends shows in the requests on it.
         let _ = shutdown.until_stopped(connection).await;
     });

@@ -8,10 +8,10 @@ mod health;
 
 pub(crate) use health::{Outage, OutageKind};
 
-use crate::challenge::Current;
+use crate::challenge::CurrentChallenge;
 use crate::gateway::{Gateway, Refused};
 use crate::mint;
-use crate::remembered::Remembered;
+use crate::saved_challenges::SavedChallenges;
 use crate::supply::Supply;
 use health::Health;
 use parking_lot::Mutex;
@@ -51,7 +51,7 @@ pub(crate) struct Gateways {
 struct Endpoint {
     gateway: Arc<Gateway>,
     health: Mutex<Health>,
-    current: Mutex<Option<Arc<Current>>>,
+    current: Mutex<Option<Arc<CurrentChallenge>>>,
 }
 
 /// A gateway that serves, as far as is known.
@@ -65,12 +65,12 @@ impl Gateways {
     /// The gateways of the configuration, with what an earlier run learned of them.
     pub(crate) fn new(
         gateways: Vec<Arc<Gateway>>,
-        remembered: &Remembered,
+        saved: &SavedChallenges,
         supply: Arc<Supply>,
         gate: Gate,
     ) -> Self {
         let endpoint = |gateway: Arc<Gateway>| {
-            let current = remembered.challenge(gateway.url());
+            let current = saved.challenge(gateway.url());
             let health = Mutex::new(Health::new(current.is_some()));
             Endpoint { gateway, health, current: Mutex::new(current.map(Arc::new)) }
         };
@@ -147,14 +147,14 @@ impl Gateways {
     }
 
     /// Learns the challenge of a 407.
-    pub(crate) fn learn(&self, chosen: &Chosen, current: Current) {
+    pub(crate) fn learn(&self, chosen: &Chosen, current: CurrentChallenge) {
         *self.list[chosen.index].current.lock() = Some(Arc::new(current));
         self.settle();
     }
 
     /// Asks the gateway in use what it asks for now: for the refill, when a challenge is too old to mint for, or the
     /// issuer does not sign for it any more.
-    pub(crate) async fn ask(&self) -> Result<Arc<Current>, Outage> {
+    pub(crate) async fn fetch_challenge(&self) -> Result<Arc<CurrentChallenge>, Outage> {
         let chosen = self.choose().await?;
         self.probe(chosen.index).await?;
         let current = self.list[chosen.index].current.lock().clone();
@@ -168,7 +168,7 @@ impl Gateways {
     }
 
     /// Challenges and the gateways that gave them, to be kept for the next start.
-    pub(crate) fn challenges(&self) -> Vec<(String, Arc<Current>)> {
+    pub(crate) fn challenges(&self) -> Vec<(String, Arc<CurrentChallenge>)> {
         let known =
             |endpoint: &Endpoint| Some((endpoint.gateway.url().to_owned(), endpoint.current.lock().clone()?));
         self.list.iter().filter_map(known).collect()
@@ -263,8 +263,8 @@ impl Gateways {
     async fn probe_alone(&self, index: usize) -> Result<(), Outage> {
         let Endpoint { gateway, health, current } = &self.list[index];
         let url = gateway.url();
-        let learned = match timeout(PROBE_TIMEOUT, mint::ask(gateway)).await {
-            Ok(Ok(challenge)) => Current::new(challenge).ok_or_else(|| {
+        let learned = match timeout(PROBE_TIMEOUT, mint::fetch_challenge_from(gateway)).await {
+            Ok(Ok(challenge)) => CurrentChallenge::new(challenge).ok_or_else(|| {
                 Outage::no_answer(format_args!("the challenge of the gateway {url} cannot be read"))
             }),
             Ok(Err(error)) => Err(error.into()),
@@ -318,14 +318,14 @@ impl Gateways {
         if let Some(current) = current {
             self.supply.adopt(current);
         }
-        self.tell();
+        self.publish_readiness();
         self.due.notify_one();
         self.supply.look();
         self.progress.send_modify(|count| *count += 1);
     }
 
     /// Tells how the gateways are.
-    fn tell(&self) {
+    fn publish_readiness(&self) {
         let outage = |endpoint: &Endpoint| endpoint.health.lock().outage().cloned();
         let serving = self.serving();
         // Those after the one in use are not probed: what is known of them may be long past.

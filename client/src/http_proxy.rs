@@ -1,6 +1,6 @@
 //! The HTTP proxy: CONNECT, and plain requests in absolute form.
 
-use crate::agent::Desk;
+use crate::agent::AgentState;
 use crate::answer::{self, Refusal};
 use crate::catalogue::AgentOutcome;
 use crate::forward::Kept;
@@ -30,12 +30,12 @@ const HEADER_LIMIT: usize = 128 * 1024;
 pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
 
 /// Serves one client connection.
-pub(crate) async fn serve(stream: TcpStream, desk: Arc<Desk>) {
+pub(crate) async fn serve(stream: TcpStream, state: Arc<AgentState>) {
     let kept = Arc::new(Kept::default());
-    let shutdown = desk.shutdown.clone();
+    let shutdown = state.shutdown.clone();
     let service = service_fn(move |request| {
-        let (desk, kept) = (desk.clone(), kept.clone());
-        async move { Ok::<_, Infallible>(respond(request, desk, &kept).await) }
+        let (state, kept) = (state.clone(), kept.clone());
+        async move { Ok::<_, Infallible>(respond(request, state, &kept).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new()) // without it the header timeout is silently off
@@ -57,43 +57,43 @@ pub(crate) async fn serve(stream: TcpStream, desk: Arc<Desk>) {
     }
 }
 
-async fn respond(mut request: Request<Incoming>, desk: Arc<Desk>, kept: &Kept) -> Response<Body> {
+async fn respond(mut request: Request<Incoming>, state: Arc<AgentState>, kept: &Kept) -> Response<Body> {
     let uri = request.uri();
     let result = if request.method() == Method::CONNECT {
         let target = uri.authority().map_or("", |authority| authority.as_str());
         match Target::parse(target, None) {
             Ok(target) => {
                 let upgrade = hyper::upgrade::on(&mut request);
-                connect(&target, upgrade, desk.clone()).await.map(|()| Response::new(full(Bytes::new())))
+                connect(&target, upgrade, state.clone()).await.map(|()| Response::new(full(Bytes::new())))
             }
             Err(error) => Err(error.into()),
         }
     } else if uri.authority().is_none() {
-        return ask_agent(&request, &desk);
+        return ask_agent(&request, &state);
     } else if uri.scheme_str() != Some("http") {
-        desk.count(AgentOutcome::BadRequest);
+        state.count(AgentOutcome::BadRequest);
         let sentence = "Only http:// is forwarded in absolute form: use CONNECT for everything else";
         return answer::bad_request(sentence).map(boxed);
     } else {
-        kept.forward(request, &desk).await
+        kept.forward(request, &state).await
     };
     match result {
         Ok(response) => {
-            desk.count(AgentOutcome::Opened);
+            state.count(AgentOutcome::Opened);
             response
         }
         Err(refusal) => {
-            desk.count(refusal.outcome());
+            state.count(refusal.outcome());
             refusal.into_response().map(boxed)
         }
     }
 }
 
 /// Opens the tunnel; the relay starts when hyper has sent the 200.
-async fn connect(target: &Target, upgrade: OnUpgrade, desk: Arc<Desk>) -> Result<(), Refusal> {
-    let tunnel = desk.opener.open(target).await?;
-    let shutdown = desk.shutdown.clone();
-    desk.shutdown.tracker().spawn(async move {
+async fn connect(target: &Target, upgrade: OnUpgrade, state: Arc<AgentState>) -> Result<(), Refusal> {
+    let tunnel = state.opener.open(target).await?;
+    let shutdown = state.shutdown.clone();
+    state.shutdown.tracker().spawn(async move {
         let relaying = async {
             let Ok(upgraded) = upgrade.await else { return };
             // It is the stream that `serve` put in; early bytes of the client come with it.
@@ -106,11 +106,11 @@ async fn connect(target: &Target, upgrade: OnUpgrade, desk: Arc<Desk>) -> Result
 }
 
 /// A request to the agent itself, and not through it.
-fn ask_agent(request: &Request<Incoming>, desk: &Desk) -> Response<Body> {
+fn ask_agent(request: &Request<Incoming>, state: &AgentState) -> Response<Body> {
     if request.method() == Method::GET && request.uri().path() == "/" {
-        return answer::how_to_use(&desk.address).map(boxed);
+        return answer::how_to_use(&state.address).map(boxed);
     }
-    desk.count(AgentOutcome::BadRequest);
+    state.count(AgentOutcome::BadRequest);
     let sentence =
         "This is a proxy, not a web server: send CONNECT, or a request with a whole http:// address";
     answer::bad_request(sentence).map(boxed)

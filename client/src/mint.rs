@@ -3,13 +3,13 @@
 //! The agent and `postern token mint` both go this way. The issuer sees how many tokens are asked for and by whom, and
 //! never a token: what it signs is blinded.
 
-mod ask;
 mod error;
+mod fetch_challenge;
 mod published;
 
-pub use ask::{ChallengeFetchError, fetch_challenge};
-pub(crate) use ask::{ask, seconds};
 pub use error::MintError;
+pub use fetch_challenge::{ChallengeFetchError, fetch_challenge};
+pub(crate) use fetch_challenge::{fetch_challenge_from, seconds};
 pub(crate) use published::Published;
 
 use crate::clock::Skew;

@@ -1,15 +1,15 @@
 //! The task that keeps the wallet filled: it mints ahead between low and high water, mints for those who wait, follows
 //! the issuer's keys, and leaves a failing issuer alone for longer and longer.
 
-use crate::challenge::Current;
+use crate::challenge::CurrentChallenge;
 use crate::gateways::{Gateways, Outage};
 use crate::mint::{IssuerClient, MintError, Published};
+use crate::minting_status::MintingStatus;
 use crate::reload::Settings;
-use crate::remembered::Remembered;
-use crate::report::Report;
-use crate::slot::Unspent;
-use crate::source::Source;
+use crate::saved_challenges::SavedChallenges;
 use crate::supply::{Demand, Failure, Supply};
+use crate::token_source::TokenSource;
+use crate::wallet::Unspent;
 use crate::wallet::WalletError;
 use postern_daemon::drain::Shutdown;
 use postern_token::TokenKeyId;
@@ -38,12 +38,12 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct Refill {
     supply: Arc<Supply>,
     gateways: Arc<Gateways>,
-    source: Source,
-    remembered: Remembered,
+    source: TokenSource,
+    saved_challenges: SavedChallenges,
     settings: watch::Receiver<Settings>,
     low: usize,
     high: usize,
-    report: Report,
+    status: MintingStatus,
     /// The issuer's present key about which the gateway has been asked: it asked for another one all the same.
     asked_about: Option<TokenKeyId>,
     failures_in_a_row: u32,
@@ -95,10 +95,10 @@ impl Refill {
     pub(crate) fn new(
         supply: Arc<Supply>,
         gateways: Arc<Gateways>,
-        source: Source,
-        remembered: Remembered,
+        source: TokenSource,
+        saved_challenges: SavedChallenges,
         settings: watch::Receiver<Settings>,
-        report: Report,
+        status: MintingStatus,
     ) -> Self {
         let (low, high) = {
             let settings = settings.borrow();
@@ -108,11 +108,11 @@ impl Refill {
             supply,
             gateways,
             source,
-            remembered,
+            saved_challenges,
             settings,
             low,
             high,
-            report,
+            status,
             asked_about: None,
             failures_in_a_row: 0,
             next_tidy: Instant::now(),
@@ -131,7 +131,7 @@ impl Refill {
                 let failure = result.err().map(|error| self.failure(&error));
                 self.failures_in_a_row =
                     if failure.is_some() { self.failures_in_a_row.saturating_add(1) } else { 0 };
-                self.report.attempted(failure.as_ref());
+                self.status.attempted(failure.as_ref());
                 self.supply.end_attempt(failure);
             }
         };
@@ -150,7 +150,7 @@ impl Refill {
                 self.next_tidy = self.next_tidy.min(now + spoil); // and replaced as soon as they do
             }
             let demand = self.supply.demand();
-            self.report.tell(&demand, self.supply.skew(), self.low == 0);
+            self.status.publish(&demand, self.supply.skew(), self.low == 0);
             let is_needed = demand.has_doubts || self.count(&demand, shutdown.is_draining()) > 0;
             let until = match &demand.failure {
                 None if is_needed => return,
@@ -195,15 +195,15 @@ impl Refill {
     async fn attempt(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
         let Some(mut current) = self.supply.current() else { return Ok(()) };
         if !current.is_fresh() {
-            current = self.gateways.ask().await?;
+            current = self.gateways.fetch_challenge().await?;
         }
         let first = match self.mint_for(&mut current, shutdown).await {
             Err(AttemptError::Mint(error)) if error.is_of_key() => error,
             ended => return ended,
         };
         // Keys have changed: what does the gateway ask for now?
-        let mut present = self.gateways.ask().await?;
-        if present.asks_as(&current) {
+        let mut present = self.gateways.fetch_challenge().await?;
+        if present.is_same_as(&current) {
             return Err(first.into());
         }
         self.mint_for(&mut present, shutdown).await
@@ -213,21 +213,21 @@ impl Refill {
     /// to a key that it may not know of.
     async fn mint_for(
         &mut self,
-        current: &mut Arc<Current>,
+        current: &mut Arc<CurrentChallenge>,
         shutdown: &Shutdown,
     ) -> Result<(), AttemptError> {
-        self.remembered.save(&self.gateways.challenges()).await;
+        self.saved_challenges.save(&self.gateways.challenges()).await;
         let mut issuer = self.source.of(current)?;
         let published = issuer.published().await?;
         let is_first = !self.supply.has_compared_clocks();
         if let Some(skew) = self.supply.set_clock(published.skew) {
-            self.report.clock(skew);
+            self.status.clock_skew_changed(skew);
         }
         if is_first {
             self.supply.tidy(self.high); // what has spoiled since the last run was kept until now
         }
         if self.is_superseded(current, &published) {
-            *current = self.gateways.ask().await?;
+            *current = self.gateways.fetch_challenge().await?;
             issuer = self.source.of(current)?;
         }
         self.supply.settle_doubts(&published, current);
@@ -239,7 +239,7 @@ impl Refill {
     }
 
     /// Whether the issuer has a newer key in use than `current` asks for, and the gateway has not been asked since.
-    fn is_superseded(&mut self, current: &Current, published: &Published) -> bool {
+    fn is_superseded(&mut self, current: &CurrentChallenge, published: &Published) -> bool {
         let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
         let preferred = published.preferred();
         let is_news = asked.is_some() && preferred.is_some() && asked != preferred;
@@ -252,7 +252,7 @@ impl Refill {
         &self,
         issuer: &IssuerClient,
         published: &Published,
-        current: &Current,
+        current: &CurrentChallenge,
         count: usize,
         shutdown: &Shutdown,
     ) -> Result<(), AttemptError> {

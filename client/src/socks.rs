@@ -4,7 +4,7 @@
 //! to the log at debug level, where nothing here may write one. Only what RFC 1928 asks of a server with one method
 //! and one command is here.
 
-use crate::agent::Desk;
+use crate::agent::AgentState;
 use crate::answer::Reply;
 use crate::catalogue::AgentOutcome;
 use crate::target::{Target, TargetError};
@@ -36,25 +36,25 @@ enum RequestError {
 }
 
 /// Serves one connection whose first byte was 5.
-pub(crate) async fn serve(mut stream: TcpStream, desk: &Desk) {
+pub(crate) async fn serve(mut stream: TcpStream, state: &AgentState) {
     let target = match timeout(REQUEST_TIMEOUT, request(&mut stream)).await {
         Ok(Ok(target)) => target,
         Ok(Err(RequestError::Refused(reply))) => {
-            desk.count(AgentOutcome::BadRequest);
+            state.count(AgentOutcome::BadRequest);
             return close_with(stream, &response(reply)).await;
         }
-        Ok(Err(RequestError::Broken)) | Err(_) => return desk.count(AgentOutcome::BadRequest),
+        Ok(Err(RequestError::Broken)) | Err(_) => return state.count(AgentOutcome::BadRequest),
     };
-    match desk.opener.open(&target).await {
+    match state.opener.open(&target).await {
         Ok(tunnel) => {
-            desk.count(AgentOutcome::Opened);
+            state.count(AgentOutcome::Opened);
             if stream.write_all(&response(Reply::Succeeded)).await.is_ok() {
                 Relay::new(stream, tunnel, &[], None).await;
             }
         }
         Err(refusal) => {
-            desk.count(refusal.outcome());
-            desk.complain(&refusal);
+            state.count(refusal.outcome());
+            state.log_failure(&refusal);
             close_with(stream, &response(refusal.socks_reply())).await;
         }
     }

@@ -2,12 +2,12 @@
 //!
 //! [`refill`](crate::refill) fills the wallet; here is everything that a tunnel asks for.
 
-use crate::challenge::Current;
+use crate::challenge::CurrentChallenge;
 use crate::clock::{Clock, Skew};
 use crate::mint::Published;
 use crate::recorder::{Fate, Recorder};
-use crate::slot::Unspent;
-use crate::taken::Taken;
+use crate::token_guard::ReservedToken;
+use crate::wallet::Unspent;
 use crate::wallet::{Wallet, WalletError};
 use parking_lot::Mutex;
 use postern_token::{Token, TokenKeyId, UnixSeconds};
@@ -37,7 +37,7 @@ pub(crate) struct Supply {
 
 #[derive(Default)]
 struct State {
-    current: Option<Arc<Current>>,
+    current: Option<Arc<CurrentChallenge>>,
     waiting: usize,
     /// Someone began to wait after the last attempt began.
     asked_anew: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Failure {
 /// What the refill has to look at.
 #[derive(Clone, Debug)]
 pub(crate) struct Demand {
-    pub(crate) current: Option<Arc<Current>>,
+    pub(crate) current: Option<Arc<CurrentChallenge>>,
     pub(crate) level: usize,
     pub(crate) waiting: usize,
     pub(crate) asked_anew: bool,
@@ -100,7 +100,7 @@ impl Supply {
     }
 
     /// A token, if there is one now. It is no longer on disk when this returns.
-    pub(crate) async fn take(&self) -> Result<Option<Taken>, WalletError> {
+    pub(crate) async fn take(&self) -> Result<Option<ReservedToken>, WalletError> {
         let (digest, doubted) = {
             let state = self.state.lock();
             let Some(current) = &state.current else { return Ok(None) };
@@ -108,10 +108,10 @@ impl Supply {
         };
         let (wallet, recorder, now) = (self.wallet.clone(), self.recorder.clone(), self.now());
         let blocks = wallet.blocks();
-        // Given to `Taken` where it is taken: a request that is dropped meanwhile gives it back.
+        // Given to `ReservedToken` where it is taken: a request that is dropped meanwhile gives it back.
         let take = move || {
             let unspent = wallet.take(digest, now, &doubted)?;
-            Ok(unspent.map(|unspent| Taken::new(unspent, wallet, recorder)))
+            Ok(unspent.map(|unspent| ReservedToken::new(unspent, wallet, recorder)))
         };
         let taken = if blocks {
             // A join error is a panic in the wallet: the token is gone, and the next try takes another.
@@ -130,7 +130,7 @@ impl Supply {
 
     /// A token, when there is one: [`PATIENCE`] at most. Requests that wait share one refill. It ends early when the
     /// gateway gives no challenge, or minting failed and the next attempt comes too late.
-    pub(crate) async fn wait(&self) -> Result<Taken, Shortage> {
+    pub(crate) async fn wait(&self) -> Result<ReservedToken, Shortage> {
         let deadline = Instant::now() + PATIENCE;
         let mut progress = self.progress.subscribe();
         let attempts_before = self.state.lock().attempts;
@@ -175,7 +175,7 @@ impl Supply {
     /// Compares the doubted keys with the directory. The tokens of a key are dropped when it is not redeemed any more,
     /// or when the gateway asks for the issuer's present key and so is not behind. A gateway that is behind will ask
     /// for the key again.
-    pub(crate) fn settle_doubts(&self, published: &Published, current: &Current) {
+    pub(crate) fn settle_doubts(&self, published: &Published, current: &CurrentChallenge) {
         let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
         let is_up_to_date = asked.is_none() || asked == published.preferred();
         let over: Vec<_> = {
@@ -192,13 +192,13 @@ impl Supply {
 
     /// Makes this the challenge that tokens are minted for. Tokens for others stay in the wallet, for when they are
     /// asked for again.
-    pub(crate) fn adopt(&self, current: Arc<Current>) {
+    pub(crate) fn adopt(&self, current: Arc<CurrentChallenge>) {
         let mut state = self.state.lock();
         if let Some(asked) = current.challenge.token_key.as_deref().map(TokenKeyId::of) {
             state.doubted.remove(&asked);
         }
         let present = state.current.replace(current.clone());
-        if present.as_ref().is_some_and(|present| present.asks_as(&current)) {
+        if present.as_ref().is_some_and(|present| present.is_same_as(&current)) {
             return;
         }
         if present.is_none_or(|present| !present.has_source_of(&current)) {
@@ -234,7 +234,7 @@ impl Supply {
         self.clock.skew()
     }
 
-    pub(crate) fn current(&self) -> Option<Arc<Current>> {
+    pub(crate) fn current(&self) -> Option<Arc<CurrentChallenge>> {
         self.state.lock().current.clone()
     }
 

@@ -5,14 +5,14 @@
 //! whose fate is unknown, is replaced by another one, once in all, and only at a gateway that serves.
 
 use crate::answer::Refusal;
-use crate::challenge::Current;
+use crate::challenge::CurrentChallenge;
 use crate::gateway::{Answer, Connection, ExchangeError, Refused, Tunnel};
 use crate::gateways::{Chosen, Gateways, Outage};
 use crate::mint::one_line;
 use crate::recorder::{Fate, Part, Recorder};
 use crate::supply::{Shortage, Supply};
-use crate::taken::Taken;
 use crate::target::Target;
+use crate::token_guard::ReservedToken;
 use http::StatusCode;
 use postern_token::{Token, TokenKeyId};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Opener {
 
     /// A gateway, a connection to it, and a token for it. The connection comes first: a gateway that is down costs
     /// nothing, and the next one of the list is tried.
-    async fn fund(&self) -> Result<(Chosen, Connection, Taken), Refusal> {
+    async fn fund(&self) -> Result<(Chosen, Connection, ReservedToken), Refusal> {
         let mut waited_for = None;
         // A choice is made again after a wait for a token, and when gateways took turns meanwhile.
         for _ in 0..CHOICES {
@@ -146,7 +146,7 @@ impl Opener {
     /// Learns from a 407 to `token`: the challenge that is asked for now, and whether the token's key is of use.
     fn learn(&self, chosen: &Chosen, token: &Token, answer: &Refused) {
         let current = match answer.challenge() {
-            Ok(challenge) => Current::new(challenge),
+            Ok(challenge) => CurrentChallenge::new(challenge),
             Err(reason) => {
                 tracing::warn!(
                     "the gateway refused a token and gave no challenge: {}",

@@ -3,8 +3,12 @@
 //! A token is taken by zeroing its slot with one write, and only then handed out; so a process killed at any point
 //! either still has the token, unsent, or has lost it. [`slot`] has the format.
 
+mod format;
+
+pub(crate) use format::Unspent;
+
 use crate::catalogue;
-use crate::slot::{self, FREE, HeaderError, SECTOR, Sector, Slot, Unspent};
+use format::{FREE, HeaderError, SECTOR, Sector, Slot};
 use metrics::gauge;
 use parking_lot::Mutex;
 use postern_telemetry::metrics::ReadableGauge;
@@ -101,7 +105,9 @@ impl Wallet {
         }
         let length = file.metadata().map_err(failed("read"))?.len();
         if length == 0 {
-            file.write_all_at(&slot::header(), 0).and_then(|()| file.sync_all()).map_err(failed("write"))?;
+            file.write_all_at(&format::header(), 0)
+                .and_then(|()| file.sync_all())
+                .map_err(failed("write"))?;
         } else {
             check_header(&file, path, length)?;
         }
@@ -190,7 +196,7 @@ impl Wallet {
             contents.slots - 1
         });
         // Not flushed: what a power loss takes here is a token that nobody has seen.
-        contents.write(slot, &slot::encode(&unspent)).map_err(|source| self.unwritable(source))?;
+        contents.write(slot, &format::encode(&unspent)).map_err(|source| self.unwritable(source))?;
         contents.held.push(Held { slot, unspent });
         self.show(&contents);
         Ok(())
@@ -286,7 +292,7 @@ impl Contents {
         for slot in 0..slots {
             let mut sector = FREE;
             contents.file.read_exact_at(&mut sector, offset(slot))?;
-            match slot::decode(&sector) {
+            match format::decode(&sector) {
                 Slot::Holds(unspent) if nonces.insert(unspent.token.nonce()) => {
                     contents.held.push(Held { slot, unspent: *unspent });
                 }
@@ -318,7 +324,7 @@ fn check_header(file: &File, path: &Path, length: u64) -> Result<(), WalletError
     } else {
         let failed = |source| WalletError::Io { path: path.to_owned(), what: "read", source };
         file.read_exact_at(&mut sector, 0).map_err(failed)?;
-        slot::check_header(&sector)
+        format::check_header(&sector)
     };
     checked.map_err(|error| WalletError::NotAWallet { path: path.to_owned(), reason: error.to_string() })
 }

@@ -2,8 +2,8 @@
 
 use crate::accounts::NoAccount;
 use crate::catalogue::IssuerOutcome;
+use crate::keyring::NoKey;
 use crate::quota::Spent;
-use crate::ring::NoKey;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};

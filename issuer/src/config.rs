@@ -238,7 +238,7 @@ impl Config {
             return Err(StartError::Open { address: self.listen.address });
         }
         crate::accounts::check(&self.accounts)?;
-        crate::guess::check(&self.accounts)?;
+        crate::weak_api_keys::check(&self.accounts)?;
         self.keys.check()?;
         self.directory.path()?;
         let whole = [

@@ -3,10 +3,10 @@
 use crate::accounts::Accounts;
 use crate::answer::Refusal;
 use crate::catalogue::TokenTypeAsked;
+use crate::keyring::Keyring;
 use crate::quota::Charge;
 use crate::recorder::{Part, Recorder};
 use crate::reload::Settings;
-use crate::ring::Ring;
 use crate::signing::SigningPool;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -26,7 +26,7 @@ const MAX_BODY: usize = 1_024;
 #[derive(Debug)]
 pub(crate) struct Issuance {
     pub(crate) accounts: Arc<Accounts>,
-    pub(crate) ring: Arc<Ring>,
+    pub(crate) keyring: Arc<Keyring>,
     pub(crate) pool: SigningPool,
     pub(crate) settings: Settings,
     pub(crate) recorder: Arc<Recorder>,
@@ -50,7 +50,7 @@ impl Issuance {
         check_media_type(&head.headers)?;
         let request = TokenRequest::parse(&body).map_err(Refusal::Malformed)?;
         let now = UnixSeconds::now();
-        let key = self.ring.signer(request.truncated_token_key_id, now).map_err(Refusal::NoKey)?;
+        let key = self.keyring.signer(request.truncated_token_key_id, now).map_err(Refusal::NoKey)?;
         let charge = caller.charge(now).map_err(Refusal::Quota)?;
         self.sign(key, request, charge).await
     }

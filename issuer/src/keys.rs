@@ -4,7 +4,7 @@
 //! second, leaves at the third (Unix seconds), and whose token key id begins with the hex digits. A file is written
 //! whole or not at all, and a name cannot be torn from its times by a crash between two writes.
 
-mod aside;
+mod set_aside;
 
 use crate::rotation::{self, Lifetime, Phase, Schedule};
 use postern_daemon::files::{DataDir, DataDirError, write_private};
@@ -54,7 +54,7 @@ impl KeyStore {
     }
 
     /// Does what is due at `now`: makes the keys that are needed and drops those whose time is over.
-    pub(crate) fn turn(&mut self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
+    pub(crate) fn rotate(&mut self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
         self.recall(now);
         self.retire(now);
         while let Some(life) = rotation::to_make(&self.lives(), schedule, now) {
@@ -98,7 +98,7 @@ impl KeyStore {
         self.keys = keys;
         for key in over {
             let name = file_name(&key);
-            match aside::set_aside(self.directory.path(), &name, now) {
+            match set_aside::set_aside(self.directory.path(), &name, now) {
                 Ok(()) => tracing::info!("token key {:?} has left: its time is over", key.signing.id()),
                 Err(error) => tracing::warn!(
                     "the key file {name} cannot be set aside: {error}; its time is over, and it is not used any more"
@@ -110,7 +110,7 @@ impl KeyStore {
     /// Takes keys back whose time is not over after all: the clock was ahead when they left.
     fn recall(&mut self, now: UnixSeconds) {
         let end = |path: &Path| parse_name(path).map(|(life, _)| life.not_after);
-        let back = aside::recall(self.directory.path(), now, end).unwrap_or_else(|error| {
+        let back = set_aside::recall(self.directory.path(), now, end).unwrap_or_else(|error| {
             tracing::warn!("the key files that were set aside cannot be looked through: {error}");
             Vec::new()
         });
@@ -136,7 +136,7 @@ impl KeyStore {
     pub(crate) fn clock_fault(&self, now: UnixSeconds) -> Option<String> {
         let mut files = key_files(self.directory.path()).unwrap_or_default();
         files.push(self.path_of(crate::accounts::FILE_NAME));
-        aside::clock_fault(&files, now)
+        set_aside::clock_fault(&files, now)
     }
 }
 

@@ -4,7 +4,7 @@
 //! neither accounts nor addresses nor bytes of requests.
 //!
 //! A request's life is `issue`; the statuses are one table in `answer`; when keys come and go is arithmetic in
-//! `rotation`, their files are `keys`, and what requests see of both is `ring`. Who may ask is `accounts`,
+//! `rotation`, their files are `keys`, and what requests see of both is `keyring`. Who may ask is `accounts`,
 //! how often is `quota`, and the CPU is spent in `signing`. What is counted of all this is `recorder`, what the
 //! operator sees of it is `page`, and what changes on SIGHUP is `reload`. There is no CORS: a web page has no business with an issuer that may be open to
 //! loopback.
@@ -14,18 +14,18 @@ mod answer;
 pub mod catalogue;
 pub mod config;
 mod directory;
-mod guess;
 mod health;
 mod issue;
+mod keyring;
 mod keys;
 mod page;
 mod quota;
 mod recorder;
 mod reload;
-mod ring;
 mod rotation;
 mod server;
 mod signing;
+mod weak_api_keys;
 
 pub use config::Config;
 pub use keys::KeysError;
@@ -34,6 +34,7 @@ pub use quota::Quota;
 use accounts::Accounts;
 use health::Health;
 use issue::Issuance;
+use keyring::Keyring;
 use keys::KeyStore;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
@@ -45,7 +46,6 @@ use postern_daemon::tls::{ServerTls, TlsError};
 use postern_token::{DIRECTORY_PATH, UnixSeconds};
 use recorder::Recorder;
 use reload::{Reloading, Settings, Slots};
-use ring::Ring;
 use server::{Routes, Server};
 use signing::SigningPool;
 use std::net::SocketAddr;
@@ -60,7 +60,7 @@ pub struct Issuer {
     listener: TcpListener,
     server: Server,
     store: KeyStore,
-    ring: Arc<Ring>,
+    keyring: Arc<Keyring>,
     accounts: Arc<Accounts>,
     health: Health,
     process: ProcessContext,
@@ -83,17 +83,17 @@ impl Issuer {
             let config = config.clone();
             move || State::open(&config)
         });
-        let State { store, ring, accounts } = state.await.map_err(|_| StartError::Interrupted)??;
+        let State { store, keyring, accounts } = state.await.map_err(|_| StartError::Interrupted)??;
         let recorder = Arc::new(Recorder::new());
         let issuance = Issuance {
             accounts: accounts.clone(),
-            ring: ring.clone(),
+            keyring: keyring.clone(),
             pool: SigningPool::new(config.signing.threads, config.signing.queue, recorder.clone())?,
             settings: settings.clone(),
             recorder: recorder.clone(),
         };
         let routes = Arc::new(Routes {
-            ring: ring.clone(),
+            keyring: keyring.clone(),
             issuance,
             request_path: config.directory.path()?,
             settings: settings.clone(),
@@ -116,7 +116,7 @@ impl Issuer {
         let slots = Slots::new(config.limits.connections);
         let server = Server { routes, tls: acceptor, settings, slots, shutdown: process.shutdown.clone() };
         let process = process.clone();
-        Ok(Self { local, listener, server, tls, store, ring, accounts, health, process, reloader: None })
+        Ok(Self { local, listener, server, tls, store, keyring, accounts, health, process, reloader: None })
     }
 
     /// Reads `file`, which the configuration came from, again on SIGHUP. What changes at once is in `reload`.
@@ -147,7 +147,7 @@ impl Issuer {
     }
 
     async fn serve(self) {
-        let Self { local, listener, server, tls, store, ring, accounts, health, process, reloader } = self;
+        let Self { local, listener, server, tls, store, keyring, accounts, health, process, reloader } = self;
         let shutdown = process.shutdown;
         tracing::info!("the issuer listens on {local}");
         health.started();
@@ -155,16 +155,20 @@ impl Issuer {
             tokio::spawn(tls.renew(shutdown.clone()));
         }
         if let Some(reloader) = reloader {
-            let (accounts, ring) = (accounts.clone(), ring.clone());
-            let reached =
-                Reloading { settings: server.settings.clone(), slots: server.slots.clone(), accounts, ring };
+            let (accounts, keyring) = (accounts.clone(), keyring.clone());
+            let reached = Reloading {
+                settings: server.settings.clone(),
+                slots: server.slots.clone(),
+                accounts,
+                keyring,
+            };
             tokio::spawn(reached.run(reloader, shutdown.clone()));
         }
         let recorder = server.routes.recorder.clone();
         tokio::select! {
             () = server.serve(listener) => {}
             () = shutdown.stopped() => {}
-            () = ring.keep_turning(store, &health) => {}
+            () = keyring.run(store, &health) => {}
             () = accounts.clone().keep_saving(&health) => {}
             () = save_when_draining(&accounts, &health, &shutdown) => {}
             () = health.watch_overload(&recorder) => {}
@@ -207,7 +211,7 @@ fn check_without_keys(config: &Config) -> Result<(), StartError> {
 /// What is on disk, and its reading.
 struct State {
     store: KeyStore,
-    ring: Arc<Ring>,
+    keyring: Arc<Keyring>,
     accounts: Arc<Accounts>,
 }
 
@@ -216,9 +220,9 @@ impl State {
         let (schedule, now) = (config.keys.schedule(), UnixSeconds::now());
         let mut store = KeyStore::open(&config.keys.directory)?;
         let accounts = Arc::new(Accounts::open(&config.accounts, store.path_of(accounts::FILE_NAME))?);
-        store.turn(&schedule, now)?;
-        let ring = Ring::new(&store, schedule, config.directory.issuer_request_uri.clone(), now);
-        Ok(Self { store, ring: Arc::new(ring), accounts })
+        store.rotate(&schedule, now)?;
+        let keyring = Keyring::new(&store, schedule, config.directory.issuer_request_uri.clone(), now);
+        Ok(Self { store, keyring: Arc::new(keyring), accounts })
     }
 }
 

@@ -3,8 +3,8 @@
 //! It is made once a second on a thread of the page's own, from what is counted anyway.
 
 use crate::catalogue::IssuerOutcome;
+use crate::keyring::{KeyView, Keyring};
 use crate::recorder::{Part, Recorder};
-use crate::ring::{KeyView, Ring};
 use crate::server::Routes;
 use postern_admin::live::{Endings, Live, Rate, Section, Show, Stages, Table};
 use postern_token::UnixSeconds;
@@ -17,16 +17,16 @@ pub(crate) fn add(live: &Live, routes: &Arc<Routes>) {
     let mut section = section(&routes.recorder);
     let routes: Weak<Routes> = Arc::downgrade(routes);
     live.add(move || match routes.upgrade() {
-        Some(routes) => section(&routes.recorder, &routes.ring),
+        Some(routes) => section(&routes.recorder, &routes.keyring),
         None => Section::new("issuer", "An issuer that has stopped"),
     });
 }
 
-fn section(recorder: &Recorder) -> impl FnMut(&Recorder, &Ring) -> Section + Send + use<> {
+fn section(recorder: &Recorder) -> impl FnMut(&Recorder, &Keyring) -> Section + Send + use<> {
     let mut parts = Stages::over(Part::ALL.iter().map(|part| (part.as_str(), recorder.latency(*part))));
     let mut answers = Endings::default();
     let mut tokens = Rate::default();
-    move |recorder, ring| {
+    move |recorder, keyring| {
         let totals = IssuerOutcome::ALL.iter().map(|outcome| (outcome.as_str(), recorder.total(*outcome)));
         let (outcomes, requests) = answers.tick("Answers by outcome", "Nothing was asked yet.", totals);
         let (queue, limit) = recorder.queue();
@@ -36,12 +36,12 @@ fn section(recorder: &Recorder) -> impl FnMut(&Recorder, &Ring) -> Section + Sen
             .tile("Queue", Show::Count, queue as f64)
             .tile("Queue limit", Show::Count, limit as f64);
         section.latency = Some(parts.tick());
-        section.tables = vec![outcomes, keys(ring, UnixSeconds::now())];
+        section.tables = vec![outcomes, keys(keyring, UnixSeconds::now())];
         section
     }
 }
 
-fn keys(ring: &Ring, now: UnixSeconds) -> Table {
+fn keys(keyring: &Keyring, now: UnixSeconds) -> Table {
     let columns = [
         ("key", Show::Text),
         ("phase", Show::Text),
@@ -51,7 +51,7 @@ fn keys(ring: &Ring, now: UnixSeconds) -> Table {
         ("retires in", Show::Age),
     ];
     let mut table = Table::new("Token keys", "There is none: nothing can be signed.", &columns);
-    for KeyView { id, phase, life } in ring.view(now) {
+    for KeyView { id, phase, life } in keyring.view(now) {
         let [a, b, c, d, ..] = id.0; // as in the name of its file
         table.row(vec![
             json!(format!("{a:02x}{b:02x}{c:02x}{d:02x}…")),

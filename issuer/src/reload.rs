@@ -3,7 +3,7 @@
 
 use crate::accounts::Accounts;
 use crate::config::{Config, Limits};
-use crate::ring::Ring;
+use crate::keyring::Keyring;
 use arc_swap::{ArcSwap, Guard};
 use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
@@ -78,7 +78,7 @@ pub(crate) struct Reloading {
     pub(crate) settings: Settings,
     pub(crate) slots: Slots,
     pub(crate) accounts: Arc<Accounts>,
-    pub(crate) ring: Arc<Ring>,
+    pub(crate) keyring: Arc<Keyring>,
 }
 
 impl Reloading {
@@ -104,7 +104,7 @@ impl Reloading {
 
     fn apply(&self, config: &Config) {
         self.accounts.replace(&config.accounts);
-        self.ring.reschedule(config.keys.schedule());
+        self.keyring.reschedule(config.keys.schedule());
         let old = self.settings.load().limits.connections;
         self.slots.resize(old, config.limits.connections);
         self.settings.0.store(Arc::new(Present::of(config)));

@@ -3,9 +3,9 @@
 use crate::answer::{Refusal, issued};
 use crate::catalogue::{IssuerOutcome, TokenTypeAsked};
 use crate::issue::Issuance;
+use crate::keyring::Keyring;
 use crate::recorder::Recorder;
 use crate::reload::{Settings, Slots};
-use crate::ring::Ring;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HOST};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, request};
@@ -33,7 +33,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What is served.
 #[derive(Debug)]
 pub(crate) struct Routes {
-    pub(crate) ring: Arc<Ring>,
+    pub(crate) keyring: Arc<Keyring>,
     pub(crate) issuance: Issuance,
     pub(crate) request_path: String,
     pub(crate) settings: Settings,
@@ -156,7 +156,7 @@ impl Routes {
 
     /// The key directory (RFC 9578, section 4), or 304 to who has it.
     fn directory(&self, head: &request::Parts) -> (Response<Full<Bytes>>, IssuerOutcome) {
-        let document = self.ring.document();
+        let document = self.keyring.document();
         let max_age = document.max_age(self.settings.load().directory_max_age, UnixSeconds::now()).as_secs();
         let known = document.is_known_to(&head.headers);
         let body = if known { Bytes::new() } else { document.body.clone() };

@@ -2,7 +2,7 @@
 
 use crate::target::{Direction, Target, send, take};
 use crate::tunnel::Opener;
-use crate::{Through, say};
+use crate::{Through, print_line};
 use anyhow::{Context, Result, anyhow};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let seconds = began.elapsed().as_secs_f64();
     drop(open);
     target.wait_until_left()?;
-    say(&format!(r#"{{"bytes":{},"seconds":{seconds:.6}}}"#, each * arguments.tunnels))
+    print_line(&format!(r#"{{"bytes":{},"seconds":{seconds:.6}}}"#, each * arguments.tunnels))
 }
 
 fn transfer(stream: &mut TcpStream, direction: Direction, length: u64) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::target::Target;
 use crate::tunnel::{Opener, echo};
-use crate::{Through, say};
+use crate::{Through, print_line};
 use anyhow::{Result, anyhow};
 use std::io::stdin;
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let open = openers.into_iter().map(|one| one.join().map_err(|_| anyhow!("an opener panicked"))?);
         open.collect::<Result<Vec<_>>>()
     })?;
-    say(&format!(r#"{{"open":{}}}"#, open.iter().map(Vec::len).sum::<usize>()))?;
+    print_line(&format!(r#"{{"open":{}}}"#, open.iter().map(Vec::len).sum::<usize>()))?;
     stdin().read_line(&mut String::new())?;
     drop(open);
     target.wait_until_left()

@@ -69,7 +69,7 @@ impl Through {
     /// Lets the one who measures read his clocks first.
     fn begin(&self) -> Result<()> {
         if self.wait {
-            say("ready")?;
+            print_line("ready")?;
             ensure!(stdin().read_line(&mut String::new())? > 0, "standard input ended before the work began");
         }
         Ok(())
@@ -77,7 +77,7 @@ impl Through {
 }
 
 /// Prints a line at once, also into a pipe.
-fn say(line: &str) -> Result<()> {
+fn print_line(line: &str) -> Result<()> {
     let mut out = stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()?;

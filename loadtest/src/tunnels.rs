@@ -3,7 +3,7 @@
 use crate::percentiles::Percentiles;
 use crate::target::Target;
 use crate::tunnel::{Opener, echo};
-use crate::{Through, say};
+use crate::{Through, print_line};
 use anyhow::{Result, anyhow};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let answered = Percentiles::of(times.iter().map(|times| times.answered));
     let echoed = Percentiles::of(times.iter().map(|times| times.echoed));
     let count = times.len();
-    say(&format!(
+    print_line(&format!(
         r#"{{"count":{count},"seconds":{seconds:.6},"answered_us":{answered},"echoed_us":{echoed}}}"#
     ))
 }

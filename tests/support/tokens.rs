@@ -27,7 +27,7 @@ pub fn token_of(authorization: &str) -> Token {
 }
 
 /// The tokens in a wallet file: slots of 512 bytes after a header of the same size, each a checksum, a length, the
-/// key's retirement, and the token (`client/src/slot.rs`).
+/// key's retirement, and the token (`client/src/wallet/format.rs`).
 pub fn in_wallet(path: &Path) -> Vec<Token> {
     let bytes = std::fs::read(path).unwrap();
     let slots = bytes.chunks(512).skip(1).filter(|slot| slot.iter().any(|byte| *byte != 0));

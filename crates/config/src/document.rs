@@ -1,8 +1,8 @@
 //! The file as written, with the place of everything in it.
 
 use super::ConfigError;
+use super::error;
 use super::schema::{Node, Schema};
-use super::sentence;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
@@ -49,7 +49,7 @@ impl<'a> Document<'a> {
                 None if node.is_open() => {}
                 None => {
                     let at = self.place(key.span().start);
-                    found.push((key.span().start, sentence::unknown_key(&at, schema, node, &path)));
+                    found.push((key.span().start, error::unknown_key(&at, schema, node, &path)));
                 }
             }
         }

@@ -3,8 +3,8 @@
 //! A slip of the pen in a variable's name must not be passed over. But one environment may serve several daemons, and
 //! Kubernetes and Docker put variables for each service there: those are left alone.
 
+use super::error::nearest;
 use super::schema::{Schema, VARIABLE_PREFIX};
-use super::sentence::nearest;
 use schemars::JsonSchema;
 use std::collections::BTreeMap;
 

@@ -32,21 +32,21 @@ pub mod address;
 mod change;
 mod document;
 mod environment;
+mod error;
 mod fit;
 mod reference;
 mod reload;
 mod schema;
-mod sentence;
 #[cfg(test)]
 mod tests;
 mod units;
 
 pub use address::{Address, AddressError};
 pub use environment::{Environment, variables};
+pub use error::ConfigError;
 pub use fit::{Fit, fit};
 pub use reference::reference;
 pub use reload::{ConfigFile, Reading, open};
-pub use sentence::ConfigError;
 pub use units::{ConfigDuration, Secret, Size, UnitError};
 
 use document::Document;
@@ -105,7 +105,7 @@ fn parse_with_values<T: DeserializeOwned + JsonSchema>(
     let mut values = document.values()?;
     let overrides = lay_over(&mut values, &schema, env);
     let config = serde_path_to_error::deserialize(toml::Value::Table(values.clone()))
-        .map_err(|error| sentence::refused(&document, &schema, &overrides, &error))?;
+        .map_err(|error| error::refused(&document, &schema, &overrides, &error))?;
     Ok((config, values))
 }
 

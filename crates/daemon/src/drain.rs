@@ -148,15 +148,19 @@ impl Shutdown {
     /// that, or after [`Shutdown::stop`], is told to stop and no longer waited for: the caller gives the runtime
     /// up. When this returns, the state is *stopped*.
     pub async fn wait(&self, deadline: Duration) -> Drained {
-        self.wait_telling(deadline, |_, _| {}).await
+        self.wait_reporting(deadline, |_, _| {}).await
     }
 
-    /// As [`Shutdown::wait`], and says by `tell` what it waits for and for how long, as soon as there is something to
+    /// As [`Shutdown::wait`], and calls `report` with what it waits for and for how long: as soon as there is something to
     /// wait for, then every few seconds, and at the end what was cut off. That is a warning, the rest is not.
-    pub async fn wait_telling(&self, deadline: Duration, tell: impl FnMut(tracing::Level, &str)) -> Drained {
+    pub async fn wait_reporting(
+        &self,
+        deadline: Duration,
+        report: impl FnMut(tracing::Level, &str),
+    ) -> Drained {
         self.draining().await;
         self.0.tracker.close();
-        let mut progress = Progress::begin(deadline, tell);
+        let mut progress = Progress::begin(deadline, report);
         let mut finishing = pin!(self.0.tracker.wait());
         let mut stopping = pin!(self.stopped());
         let cut = loop {
@@ -291,23 +295,23 @@ mod tests {
         worker.join().unwrap();
     }
 
-    /// What is said while a drain of `deadline` goes on, with a tunnel that ends after `open`; and when.
-    async fn told(deadline: u64, open: u64) -> Vec<(u64, tracing::Level, String)> {
+    /// What is reported while a drain of `deadline` goes on, with a tunnel that ends after `open`; and when.
+    async fn reported(deadline: u64, open: u64) -> Vec<(u64, tracing::Level, String)> {
         let shutdown = Shutdown::new();
         let tunnel = tokio::time::sleep(Duration::from_secs(open));
         let tunnel = shutdown.tracker().spawn(tunnel);
         shutdown.count_tunnels(|| 0);
         shutdown.count_tunnels(move || usize::from(!tunnel.is_finished()));
         shutdown.drain();
-        let (begun, mut told) = (tokio::time::Instant::now(), Vec::new());
-        let tell = |level, text: &str| told.push((begun.elapsed().as_secs(), level, text.to_owned()));
-        shutdown.wait_telling(Duration::from_secs(deadline), tell).await;
-        told
+        let (begun, mut reported) = (tokio::time::Instant::now(), Vec::new());
+        let report = |level, text: &str| reported.push((begun.elapsed().as_secs(), level, text.to_owned()));
+        shutdown.wait_reporting(Duration::from_secs(deadline), report).await;
+        reported
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_drain_says_at_once_what_it_waits_for_and_goes_on_saying_so() {
-        let all = told(10, 5).await;
+        let all = reported(10, 5).await;
         let texts: Vec<_> = all.iter().map(|(at, level, text)| (*at, *level, text.as_str())).collect();
         let info = tracing::Level::INFO;
         let begin = "stopping: waiting for 1 open tunnel to end, for 10 s at most; a second Ctrl-C or SIGTERM \
@@ -316,12 +320,12 @@ mod tests {
         let still = "still waiting for 1 open tunnel, for 7 s at most";
         assert_eq!(texts, [(0, info, begin), (3, info, still), (5, info, end)]);
 
-        let last = told(4, 5).await.pop().unwrap();
+        let last = reported(4, 5).await.pop().unwrap();
         assert_eq!(
             last,
             (4, tracing::Level::WARN, "stopped: 1 open tunnel was cut off after 4 s".to_owned())
         );
-        assert_eq!(told(10, 0).await, [], "there was nothing to wait for");
+        assert_eq!(reported(10, 0).await, [], "there was nothing to wait for");
     }
 
     #[tokio::test]

@@ -116,7 +116,7 @@ pub fn chain(error: &dyn Error) -> String {
 /// Why a request got no answer, and what to do. `ca` is the setting that names trusted certificates.
 #[must_use]
 pub fn no_answer(error: &(dyn Error + 'static), ca: &str) -> String {
-    tls::trouble(error, ca)
+    tls::diagnose(error, ca)
         .unwrap_or_else(|| format!("{}; is it running, and is this its address?", chain(error)))
 }
 

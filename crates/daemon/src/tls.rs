@@ -1,11 +1,11 @@
 //! TLS from certificate files, by rustls with the aws-lc provider (always named: the process default is never asked).
 
+mod diagnosis;
 mod server;
-mod trouble;
 
+pub use diagnosis::diagnose;
 pub use rustls::{ClientConfig, ServerConfig};
 pub use server::ServerTls;
-pub use trouble::trouble;
 
 use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};

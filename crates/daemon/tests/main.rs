@@ -4,4 +4,4 @@
 
 mod signals;
 mod tls;
-mod tls_trouble;
+mod tls_diagnosis;

@@ -87,7 +87,7 @@ static LIMIT: OnceLock<Limit> = OnceLock::new();
 /// Logs what was left out and not told yet. For the end of a process.
 pub fn finish() {
     if let Some(limit) = LIMIT.get() {
-        limit.tell();
+        limit.log_omitted();
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// How often samples are folded into their buckets. A histogram keeps every sample until then: at 100,000 samples a
 /// second that is 16 bytes each, 8 MB.
-const UPKEEP: Duration = Duration::from_secs(5);
+const MAINTENANCE: Duration = Duration::from_secs(5);
 
 /// What the process itself takes, under the names that Prometheus' client libraries agree on. The `metrics-process`
 /// crate records them.
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Exporter {
 }
 
 /// Installs the recorder with the buckets and descriptions of `catalogues` and of telemetry's own metrics, and starts its
-/// upkeep. Only the first call in a process installs; the others return the same exporter.
+/// maintenance. Only the first call in a process installs; the others return the same exporter.
 ///
 /// # Errors
 /// When something else installed a recorder in this process, or no thread can be started.
@@ -64,7 +64,7 @@ pub fn install(catalogues: &[&[Metric]]) -> Result<Exporter, MetricsError> {
     }
     let handle = builder(catalogues)?.install_recorder()?;
     let exporter = Exporter { handle, process: metrics_process::Collector::default() };
-    start_upkeep(exporter.handle.clone())?;
+    start_maintenance(exporter.handle.clone())?;
     all(catalogues).for_each(Metric::describe);
     exporter.process.describe();
     metrics::gauge!(own::BUILD_INFO, own::VERSION.name => env!("CARGO_PKG_VERSION")).set(1.0);
@@ -97,11 +97,11 @@ pub fn from_zero(counter: Counter) -> Counter {
 }
 
 /// A thread of its own rather than a task: the recorder outlives any one runtime (tests have many), and without
-/// upkeep memory grows with every sample.
-fn start_upkeep(handle: PrometheusHandle) -> Result<(), MetricsError> {
+/// maintenance, memory grows with every sample.
+fn start_maintenance(handle: PrometheusHandle) -> Result<(), MetricsError> {
     std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
         loop {
-            std::thread::sleep(UPKEEP);
+            std::thread::sleep(MAINTENANCE);
             handle.run_upkeep();
         }
     })?;
@@ -114,7 +114,7 @@ pub enum MetricsError {
     /// The recorder was refused.
     #[error("cannot install the metrics recorder: {0}")]
     Recorder(#[from] BuildError),
-    /// No thread for upkeep.
+    /// No thread for maintenance.
     #[error("cannot start the metrics thread: {0}")]
     Thread(#[from] std::io::Error),
 }

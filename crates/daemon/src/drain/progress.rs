@@ -14,14 +14,14 @@ pub(super) struct Progress<T> {
     deadline: Duration,
     over: Instant,
     due: Instant,
-    has_told: bool,
-    tell: T,
+    has_reported: bool,
+    report: T,
 }
 
 impl<T: FnMut(Level, &str)> Progress<T> {
-    pub(super) fn begin(deadline: Duration, tell: T) -> Self {
+    pub(super) fn begin(deadline: Duration, report: T) -> Self {
         let now = Instant::now();
-        Self { deadline, over: now + deadline, due: now + GRACE, has_told: false, tell }
+        Self { deadline, over: now + deadline, due: now + GRACE, has_reported: false, report }
     }
 
     /// Completes when the deadline has passed. Cancel safe.
@@ -38,30 +38,30 @@ impl<T: FnMut(Level, &str)> Progress<T> {
         let now = Instant::now();
         let left = seconds(self.over.saturating_duration_since(now));
         let what = open(tunnels);
-        if self.has_told {
-            (self.tell)(Level::INFO, &format!("still waiting for {what}, for {left} at most"));
+        if self.has_reported {
+            (self.report)(Level::INFO, &format!("still waiting for {what}, for {left} at most"));
         } else {
             let text = format!(
                 "stopping: waiting for {what} to end, for {left} at most; a second Ctrl-C or SIGTERM stops at once"
             );
-            (self.tell)(Level::INFO, &text);
+            (self.report)(Level::INFO, &text);
         }
-        self.has_told = true;
+        self.has_reported = true;
         self.due = now + INTERVAL;
     }
 
     /// `cut` says why not everything could end by itself.
     pub(super) fn ended(mut self, cut: Option<Cut>, tunnels: usize) {
         let why = match cut {
-            None if self.has_told => {
-                return (self.tell)(Level::INFO, "stopped: everything that was open has ended by itself");
+            None if self.has_reported => {
+                return (self.report)(Level::INFO, "stopped: everything that was open has ended by itself");
             }
             None => return,
             Some(Cut::Deadline) => format!("after {}", seconds(self.deadline)),
             Some(Cut::Signal) => "by the second signal".to_owned(),
         };
         let verb = if tunnels == 1 { "was" } else { "were" };
-        (self.tell)(Level::WARN, &format!("stopped: {} {verb} cut off {why}", open(tunnels)));
+        (self.report)(Level::WARN, &format!("stopped: {} {verb} cut off {why}", open(tunnels)));
     }
 }
 

@@ -88,7 +88,7 @@ impl Limit {
     }
 
     /// Logs what was left out since the last time: a line for each place.
-    pub(super) fn tell(&self) {
+    pub(super) fn log_omitted(&self) {
         let mut told = Vec::new();
         for budget in self.0.places.lock().values_mut().filter(|budget| budget.left_out > 0) {
             told.push((
@@ -109,7 +109,7 @@ impl Limit {
     /// Tells of what is left out, an interval after the first line of it: a thread that sleeps until there is one.
     pub(super) fn start(&self) -> std::io::Result<()> {
         let limit = self.clone();
-        let telling = move || {
+        let summarize = move || {
             loop {
                 let mut places = limit.0.places.lock();
                 while places.values().all(|budget| budget.left_out == 0) {
@@ -117,10 +117,10 @@ impl Limit {
                 }
                 drop(places);
                 std::thread::sleep(INTERVAL);
-                limit.tell();
+                limit.log_omitted();
             }
         };
-        std::thread::Builder::new().name("log".to_owned()).spawn(telling).map(drop)
+        std::thread::Builder::new().name("log".to_owned()).spawn(summarize).map(drop)
     }
 }
 

@@ -53,10 +53,10 @@ pub enum ChallengeFetchError {
 /// [`ChallengeFetchError`].
 pub async fn fetch_challenge(gateway_url: &str, ca: Option<&Path>) -> Result<Challenge, ChallengeFetchError> {
     let config = GatewayConfig { ca: ca.map(Path::to_owned), ..GatewayConfig::at(gateway_url) };
-    ask(&Arc::new(Gateway::new(gateway_url, &config)?.of_any_origin())).await
+    fetch_challenge_from(&Arc::new(Gateway::new(gateway_url, &config)?.of_any_origin())).await
 }
 
-pub(crate) async fn ask(gateway: &Arc<Gateway>) -> Result<Challenge, ChallengeFetchError> {
+pub(crate) async fn fetch_challenge_from(gateway: &Arc<Gateway>) -> Result<Challenge, ChallengeFetchError> {
     let url = || gateway.url().to_owned();
     let no_challenge = |reason: String| ChallengeFetchError::NoChallenge { url: url(), reason };
     let target = Target::new("challenge.invalid", 443).map_err(|error| no_challenge(error.to_string()))?;

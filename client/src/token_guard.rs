@@ -1,19 +1,19 @@
 //! A token in the hands of one request: whatever becomes of the request, it is put back, spent or counted.
 
 use crate::recorder::{Fate, Recorder};
-use crate::slot::Unspent;
+use crate::wallet::Unspent;
 use crate::wallet::Wallet;
 use postern_token::Token;
 use std::sync::Arc;
 
 /// A token that was taken off the disk and not sent. Dropped, it goes back.
-pub(crate) struct Taken {
+pub(crate) struct ReservedToken {
     unspent: Unspent,
     wallet: Option<Arc<Wallet>>,
     recorder: Arc<Recorder>,
 }
 
-impl Taken {
+impl ReservedToken {
     pub(crate) fn new(unspent: Unspent, wallet: Arc<Wallet>, recorder: Arc<Recorder>) -> Self {
         Self { unspent, wallet: Some(wallet), recorder }
     }
@@ -23,13 +23,13 @@ impl Taken {
     }
 
     /// From here on the token counts as sent, whatever happens.
-    pub(crate) fn send(mut self) -> Sent {
+    pub(crate) fn send(mut self) -> SentToken {
         self.wallet = None;
-        Sent { token: self.unspent.token, recorder: Some(self.recorder.clone()) }
+        SentToken { token: self.unspent.token, recorder: Some(self.recorder.clone()) }
     }
 }
 
-impl Drop for Taken {
+impl Drop for ReservedToken {
     fn drop(&mut self) {
         if let Some(wallet) = self.wallet.take()
             && let Err(error) = wallet.add(self.unspent)
@@ -41,12 +41,12 @@ impl Drop for Taken {
 }
 
 /// A token that was sent. Dropped before its answer is there, it counts as abandoned.
-pub(crate) struct Sent {
+pub(crate) struct SentToken {
     pub(crate) token: Token,
     recorder: Option<Arc<Recorder>>,
 }
 
-impl Sent {
+impl SentToken {
     /// Counts what became of it; once.
     pub(crate) fn became(&mut self, fate: Fate) {
         if let Some(recorder) = self.recorder.take() {
@@ -55,7 +55,7 @@ impl Sent {
     }
 }
 
-impl Drop for Sent {
+impl Drop for SentToken {
     fn drop(&mut self) {
         self.became(Fate::Abandoned);
     }

@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// The keys and the directory being served. Reading them takes no lock.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct Keyring {
     schedule: ArcSwap<Schedule>,
     rescheduled: Notify,
     request_uri: String,
@@ -62,7 +62,7 @@ pub(crate) enum NoKey {
     NotYet,
 }
 
-impl Ring {
+impl Keyring {
     pub(crate) fn new(store: &KeyStore, schedule: Schedule, request_uri: String, now: UnixSeconds) -> Self {
         let served = Served::of(store, &schedule, &request_uri, now);
         Self {
@@ -115,8 +115,8 @@ impl Ring {
 
     /// Makes, publishes and retires keys as their times come. Never ends; cancel safe: a key that is being made then
     /// is finished by its own thread and found by the next start.
-    pub(crate) async fn keep_turning(&self, mut store: KeyStore, health: &Health) {
-        self.tell(&store, Ok(()), health);
+    pub(crate) async fn run(&self, mut store: KeyStore, health: &Health) {
+        self.report(&store, Ok(()), health);
         let mut longest = MAX_WAIT;
         loop {
             let now = UnixSeconds::now();
@@ -129,17 +129,17 @@ impl Ring {
                 () = self.rescheduled.notified() => {}
             }
             // The runtime is shutting down when it does not come back.
-            let Some((back, turned)) = self.turn(store, UnixSeconds::now()).await else {
+            let Some((back, rotated)) = self.rotate(store, UnixSeconds::now()).await else {
                 return std::future::pending().await;
             };
-            longest = if turned.is_err() { RETRY } else { MAX_WAIT };
-            self.tell(&back, turned, health);
+            longest = if rotated.is_err() { RETRY } else { MAX_WAIT };
+            self.report(&back, rotated, health);
             store = back;
         }
     }
 
     /// What a turn means for those who want tokens.
-    fn tell(&self, store: &KeyStore, turned: Result<(), KeysError>, health: &Health) {
+    fn report(&self, store: &KeyStore, rotated: Result<(), KeysError>, health: &Health) {
         let now = UnixSeconds::now();
         match store.clock_fault(now) {
             Some(reason) => health.raise(Fault::Clock, reason),
@@ -151,7 +151,7 @@ impl Ring {
         } else {
             health.raise(Fault::NoKey, "no token key is in use, and every token request is refused");
         }
-        let Err(error) = turned else { return health.clear(Fault::NextKey) };
+        let Err(error) = rotated else { return health.clear(Fault::NextKey) };
         let tail = match until {
             Some(until) => {
                 format!("; the present key issues until {}, and nothing does after it", utc::rfc3339(until.0))
@@ -166,15 +166,19 @@ impl Ring {
     }
 
     /// One turn, on a thread that may block.
-    async fn turn(&self, mut store: KeyStore, now: UnixSeconds) -> Option<(KeyStore, Result<(), KeysError>)> {
+    async fn rotate(
+        &self,
+        mut store: KeyStore,
+        now: UnixSeconds,
+    ) -> Option<(KeyStore, Result<(), KeysError>)> {
         let schedule = **self.schedule.load();
         let turning = tokio::task::spawn_blocking(move || {
-            let turned = store.turn(&schedule, now);
-            (store, turned)
+            let rotated = store.rotate(&schedule, now);
+            (store, rotated)
         });
-        let (store, turned) = turning.await.ok()?;
+        let (store, rotated) = turning.await.ok()?;
         self.served.store(Arc::new(Served::of(&store, &schedule, &self.request_uri, now)));
-        Some((store, turned))
+        Some((store, rotated))
     }
 
     /// Until when some key signs; nothing when none does.
@@ -204,8 +208,8 @@ mod tests {
         redeem_for: Duration::from_secs(7_000),
     };
 
-    fn listed(ring: &Ring) -> usize {
-        Directory::parse(&ring.document().body).unwrap().token_keys.len()
+    fn listed(keyring: &Keyring) -> usize {
+        Directory::parse(&keyring.document().body).unwrap().token_keys.len()
     }
 
     #[tokio::test]
@@ -213,28 +217,28 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut store = KeyStore::open(directory.path()).unwrap();
         let start = UnixSeconds(1_000_000);
-        store.turn(&SCHEDULE, start).unwrap();
-        let ring = Ring::new(&store, SCHEDULE, "/token-request".to_owned(), start);
+        store.rotate(&SCHEDULE, start).unwrap();
+        let keyring = Keyring::new(&store, SCHEDULE, "/token-request".to_owned(), start);
         let first = store.keys()[0].signing.id().truncated();
-        assert!(ring.signer(first, start).is_ok());
-        assert_eq!(ring.signer(first.wrapping_add(1), start).unwrap_err(), NoKey::Unknown);
+        assert!(keyring.signer(first, start).is_ok());
+        assert_eq!(keyring.signer(first.wrapping_add(1), start).unwrap_err(), NoKey::Unknown);
 
-        let (store, turned) = ring.turn(store, UnixSeconds(1_029_000)).await.unwrap();
-        turned.unwrap();
+        let (store, rotated) = keyring.rotate(store, UnixSeconds(1_029_000)).await.unwrap();
+        rotated.unwrap();
         let second = store.keys()[1].signing.id().truncated();
-        assert_eq!(listed(&ring), 2);
-        assert_eq!(ring.signer(second, UnixSeconds(1_029_000)).unwrap_err(), NoKey::NotYet);
-        assert!(ring.signer(second, UnixSeconds(1_030_000)).is_ok());
+        assert_eq!(listed(&keyring), 2);
+        assert_eq!(keyring.signer(second, UnixSeconds(1_029_000)).unwrap_err(), NoKey::NotYet);
+        assert!(keyring.signer(second, UnixSeconds(1_030_000)).is_ok());
         assert!(
-            ring.signer(first, UnixSeconds(1_030_000)).is_ok(),
+            keyring.signer(first, UnixSeconds(1_030_000)).is_ok(),
             "a copy of the directory may be seconds old"
         );
-        assert_eq!(ring.signer(first, UnixSeconds(1_031_000)).unwrap_err(), NoKey::Retired);
+        assert_eq!(keyring.signer(first, UnixSeconds(1_031_000)).unwrap_err(), NoKey::Retired);
 
-        let (_, turned) = ring.turn(store, UnixSeconds(1_037_000)).await.unwrap();
-        turned.unwrap();
-        assert_eq!(listed(&ring), 1);
-        assert_eq!(ring.signer(first, UnixSeconds(1_037_000)).unwrap_err(), NoKey::Unknown);
+        let (_, rotated) = keyring.rotate(store, UnixSeconds(1_037_000)).await.unwrap();
+        rotated.unwrap();
+        assert_eq!(listed(&keyring), 1);
+        assert_eq!(keyring.signer(first, UnixSeconds(1_037_000)).unwrap_err(), NoKey::Unknown);
     }
 
     #[tokio::test]
@@ -242,15 +246,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut store = KeyStore::open(directory.path()).unwrap();
         let start = UnixSeconds(1_000_000);
-        store.turn(&SCHEDULE, start).unwrap();
-        let ring = Ring::new(&store, SCHEDULE, "/token-request".to_owned(), start);
+        store.rotate(&SCHEDULE, start).unwrap();
+        let keyring = Keyring::new(&store, SCHEDULE, "/token-request".to_owned(), start);
         let first = store.keys()[0].signing.id();
         let seen =
-            |now| ring.view(UnixSeconds(now)).iter().map(|key| (key.id, key.phase)).collect::<Vec<_>>();
+            |now| keyring.view(UnixSeconds(now)).iter().map(|key| (key.id, key.phase)).collect::<Vec<_>>();
         assert_eq!(seen(1_000_000), [(first, KeyPhase::Newest)]);
 
-        let (store, turned) = ring.turn(store, UnixSeconds(1_029_000)).await.unwrap();
-        turned.unwrap();
+        let (store, rotated) = keyring.rotate(store, UnixSeconds(1_029_000)).await.unwrap();
+        rotated.unwrap();
         let second = store.keys()[1].signing.id();
         assert_eq!(seen(1_029_999), [(second, KeyPhase::Upcoming), (first, KeyPhase::Newest)]);
         assert_eq!(seen(1_030_000), [(second, KeyPhase::Newest), (first, KeyPhase::Older)]);
@@ -263,13 +267,13 @@ mod tests {
         let keys = directory.path().join("keys");
         let mut store = KeyStore::open(&keys).unwrap();
         let start = UnixSeconds(1_000_000);
-        store.turn(&SCHEDULE, start).unwrap();
-        let ring = Ring::new(&store, SCHEDULE, "/token-request".to_owned(), start);
+        store.rotate(&SCHEDULE, start).unwrap();
+        let keyring = Keyring::new(&store, SCHEDULE, "/token-request".to_owned(), start);
         std::fs::remove_dir_all(&keys).unwrap();
 
-        let (store, turned) = ring.turn(store, UnixSeconds(1_029_000)).await.unwrap();
-        assert!(matches!(turned, Err(KeysError::Unwritable { .. })));
-        assert_eq!(listed(&ring), 1);
-        assert!(ring.signer(store.keys()[0].signing.id().truncated(), UnixSeconds(1_029_000)).is_ok());
+        let (store, rotated) = keyring.rotate(store, UnixSeconds(1_029_000)).await.unwrap();
+        assert!(matches!(rotated, Err(KeysError::Unwritable { .. })));
+        assert_eq!(listed(&keyring), 1);
+        assert!(keyring.signer(store.keys()[0].signing.id().truncated(), UnixSeconds(1_029_000)).is_ok());
     }
 }

@@ -12,7 +12,7 @@ const RECIPE: &str = "docs/start.md, \"A gateway with TLS\", has the commands";
 /// to do. `None` when the cause is none of TLS's. `ca` is the setting that names trusted certificates, such as
 /// "issuer.ca".
 #[must_use]
-pub fn trouble(error: &(dyn Error + 'static), ca: &str) -> Option<String> {
+pub fn diagnose(error: &(dyn Error + 'static), ca: &str) -> Option<String> {
     match cause(error)? {
         Tls::InvalidCertificate(wrong) => Some(certificate(wrong, ca)),
         Tls::NoCertificatesPresented => Some("the server shows no certificate; give it one".to_owned()),

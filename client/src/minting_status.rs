@@ -12,14 +12,14 @@ use tokio::time::Instant;
 const AGAIN: Duration = Duration::from_secs(600);
 
 /// Tells how minting stands.
-pub(crate) struct Report {
+pub(crate) struct MintingStatus {
     gate: Gate,
     recorder: Arc<Recorder>,
     /// The failure that was logged last, and when.
     logged: Option<(String, Instant)>,
 }
 
-impl Report {
+impl MintingStatus {
     pub(crate) fn new(gate: Gate, recorder: Arc<Recorder>) -> Self {
         Self { gate, recorder, logged: None }
     }
@@ -46,7 +46,7 @@ impl Report {
     }
 
     /// The clocks of this machine and of the issuer differ by another amount than before.
-    pub(crate) fn clock(&self, skew: Skew) {
+    pub(crate) fn clock_skew_changed(&self, skew: Skew) {
         if skew.is_some() {
             tracing::warn!("{skew}; until then the issuer's clock is used for the times of keys");
         } else {
@@ -55,7 +55,7 @@ impl Report {
     }
 
     /// `on_demand`: no token is kept ready, so an empty wallet is as it should be.
-    pub(crate) fn tell(&self, demand: &Demand, skew: Skew, on_demand: bool) {
+    pub(crate) fn publish(&self, demand: &Demand, skew: Skew, on_demand: bool) {
         let is_stocked =
             demand.current.as_ref().is_some_and(|current| current.has_context || demand.level > 0);
         let failure = demand.failure.as_ref().filter(|failure| !failure.is_gateway);

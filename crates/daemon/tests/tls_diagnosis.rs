@@ -1,7 +1,7 @@
 //! What is said of a server whose certificate is not accepted: which fault it has, and what to do.
 
 use postern_daemon::http::{ClientOptions, client, no_answer};
-use postern_daemon::tls::{ServerTls, client_config, trouble};
+use postern_daemon::tls::{ServerTls, client_config, diagnose};
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd,
 };
@@ -70,7 +70,7 @@ async fn said(ca: &Path, server: SocketAddr) -> String {
     let connector = TlsConnector::from(client_config(Some(ca)).unwrap());
     let stream = TcpStream::connect(server).await.unwrap();
     let refused = connector.connect("localhost".try_into().unwrap(), stream).await.unwrap_err();
-    assert_eq!(trouble(&refused, "issuer.ca").as_ref(), Some(&by_http), "{refused:?}");
+    assert_eq!(diagnose(&refused, "issuer.ca").as_ref(), Some(&by_http), "{refused:?}");
     by_http
 }
 

@@ -3,7 +3,7 @@
 //! Two lines of text for each gateway: its address, and the challenge as it stands in `Proxy-Authenticate`, which
 //! `postern token inspect` reads. A file that says something else is written over: nothing in it is of value.
 
-use crate::challenge::Current;
+use crate::challenge::CurrentChallenge;
 use postern_daemon::files::write_private;
 use postern_token::header::{Challenge, Quoting};
 use std::ffi::OsString;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
 /// The file, and what it holds.
-pub(crate) struct Remembered {
+pub(crate) struct SavedChallenges {
     path: PathBuf,
     saved: String,
 }
 
-impl Remembered {
+impl SavedChallenges {
     /// Reads the file beside `wallet`.
     pub(crate) fn read(wallet: &Path) -> Self {
         let mut name = OsString::from(wallet);
@@ -28,13 +28,13 @@ impl Remembered {
     }
 
     /// What a gateway asked for the last time.
-    pub(crate) fn challenge(&self, gateway_url: &str) -> Option<Current> {
+    pub(crate) fn challenge(&self, gateway_url: &str) -> Option<CurrentChallenge> {
         let mut lines = self.saved.lines();
         while let (Some(first), Some(second)) = (lines.next(), lines.next()) {
             if first.strip_prefix("gateway ") == Some(gateway_url) {
                 let challenge =
                     Challenge::parse_all(second.trim_end().as_bytes()).ok()?.into_iter().next()?;
-                return Current::remembered(challenge);
+                return CurrentChallenge::from_saved(challenge);
             }
         }
         None
@@ -42,7 +42,7 @@ impl Remembered {
 
     /// Writes the challenges down, unless they already are. A failure costs nothing but the first second of the next
     /// start.
-    pub(crate) async fn save(&mut self, challenges: &[(String, Arc<Current>)]) {
+    pub(crate) async fn save(&mut self, challenges: &[(String, Arc<CurrentChallenge>)]) {
         // One with a context may be another each time. Those that differ in max-age alone are the same.
         let kept = challenges.iter().filter(|(_, current)| !current.has_context);
         let text: String = kept
@@ -79,15 +79,15 @@ mod tests {
     async fn a_challenge_is_remembered_for_its_gateway() {
         let directory = tempfile::tempdir().unwrap();
         let wallet = directory.path().join("wallet");
-        let current = Arc::new(Current::new(challenge(Some(5))).unwrap());
-        let mut remembered = Remembered::read(&wallet);
-        assert!(remembered.challenge("http://a").is_none());
+        let current = Arc::new(CurrentChallenge::new(challenge(Some(5))).unwrap());
+        let mut saved = SavedChallenges::read(&wallet);
+        assert!(saved.challenge("http://a").is_none());
         let both = [("http://a".to_owned(), current.clone()), ("http://b".to_owned(), current.clone())];
-        remembered.save(&both).await;
+        saved.save(&both).await;
         for url in ["http://a", "http://b"] {
-            let read = Remembered::read(&wallet).challenge(url).unwrap();
-            assert!(read.asks_as(&current) && !read.is_fresh());
+            let read = SavedChallenges::read(&wallet).challenge(url).unwrap();
+            assert!(read.is_same_as(&current) && !read.is_fresh());
         }
-        assert!(Remembered::read(&wallet).challenge("http://c").is_none());
+        assert!(SavedChallenges::read(&wallet).challenge("http://c").is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Where tokens come from: the issuer of the configuration, or the one that the challenge names.
 
-use crate::challenge::Current;
+use crate::challenge::CurrentChallenge;
 use crate::config::IssuerConfig;
 use crate::mint::{IssuerClient, MintError};
 use crate::recorder::Attempts;
@@ -12,7 +12,7 @@ use postern_admin::live::Live;
 const BY_CHALLENGE: &str = "by challenge";
 
 /// Where tokens come from.
-pub(crate) struct Source {
+pub(crate) struct TokenSource {
     live: Live,
     config: IssuerConfig,
     attempts: Attempts,
@@ -20,7 +20,7 @@ pub(crate) struct Source {
     client: Option<(String, IssuerClient)>,
 }
 
-impl Source {
+impl TokenSource {
     /// The issuer of `config`, whose requests `live` shows. One that the challenge names is made when the challenge is
     /// known.
     pub(crate) fn new(config: IssuerConfig, live: &Live) -> Result<Self, MintError> {
@@ -41,7 +41,7 @@ impl Source {
     }
 
     /// The issuer to mint with for a challenge.
-    pub(crate) fn of(&mut self, current: &Current) -> Result<IssuerClient, MintError> {
+    pub(crate) fn of(&mut self, current: &CurrentChallenge) -> Result<IssuerClient, MintError> {
         match &self.client {
             Some((name, client)) if self.config.url.is_some() || *name == current.issuer_name => {
                 Ok(client.clone())
