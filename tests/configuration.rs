@@ -1,5 +1,5 @@
-//! SIGHUP makes a daemon read its configuration again: what changes at once does, what does not is named, and a file that
-//! cannot be used changes nothing.
+//! SIGHUP makes a daemon read its configuration again: what changes at once does, what does not is named, and a file
+//! that cannot be used changes nothing.
 
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
 use crate::support::process::{Ended, Postern, command, run};
@@ -243,7 +243,7 @@ fn doctor_tells_the_kind_of_a_file_by_what_is_in_it() {
     assert_eq!(seen, 9);
     let empty = home.path().join("empty.toml");
     std::fs::write(&empty, "").unwrap();
-    doctor(&empty).assert_failed(64, &["empty.toml: nothing in it tells for which daemon it is", "[wallet]"]);
+    doctor(&empty).assert_failed(64, &["empty.toml: it does not show for which daemon it is", "[wallet]"]);
     std::fs::write(&empty, "[").unwrap();
     doctor(&empty).assert_failed(64, &["this is not TOML"]);
 }

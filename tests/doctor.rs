@@ -114,7 +114,7 @@ fn without_an_argument_it_looks_at_this_machine_and_says_so_in_some_lines() {
     assert!(has("bad   file     ./postern-old.toml: a gateway would not start", "nonsense"), "{ended:#?}");
     assert!(has("", " machine  ") && has("", " data     "), "{ended:#?}");
     assert!(!ended.stdout.contains("other.toml"), "{ended:#?}");
-    assert!(ended.stderr.contains(" bad: the lines above say what to do"), "{ended:#?}");
+    assert!(ended.stderr.contains(" bad: the lines above give the remedies"), "{ended:#?}");
 
     std::fs::remove_file(home.path().join("postern-old.toml")).unwrap();
     let ended = bare(home.path());

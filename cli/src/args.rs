@@ -85,8 +85,8 @@ pub(crate) struct Up {
     /// Let tunnels reach any address and port: by default private addresses and ports other than 80 and 443 are refused
     #[arg(long)]
     pub(crate) open_egress: bool,
-    /// Let programs on other machines use the agent, with --client 0.0.0.0:8118: each tunnel of theirs costs one of your
-    /// tokens, and they reach what this machine reaches
+    /// Let programs on other machines use the agent, with --client 0.0.0.0:8118: each tunnel of theirs costs one of
+    /// your tokens, and they reach what this machine reaches
     #[arg(long)]
     pub(crate) allow_remote: bool,
     /// Send a trace of every request to this OTLP collector (gRPC), such as Jaeger's http://127.0.0.1:4317
@@ -97,11 +97,12 @@ pub(crate) struct Up {
 /// Look at this machine and whatever of Postern is on it; or check what is named: a configuration, a process; or plan a
 /// fleet.
 ///
-/// Without an argument it looks at the default admin ports of this machine, at gateway.toml, issuer.toml, client.toml and
-/// postern*.toml here and in /etc/postern, and at ./postern-data. `postern doctor --plan --help` has what a plan takes.
+/// Without an argument it looks at the default admin ports of this machine, at gateway.toml, issuer.toml, client.toml
+/// and postern*.toml here and in /etc/postern, and at ./postern-data. `postern doctor --plan --help` has what a plan
+/// takes.
 ///
-/// Exit code 0 when nothing is refused, 64 when a configuration is, 70 when something on this machine or a link is bad, a
-/// process is not ready, or nothing answers.
+/// Exit code 0 when nothing is refused, 64 when a configuration is, 70 when something on this machine or a link is bad,
+/// a process is not ready, or nothing answers.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
     /// A gateway's, issuer's or agent's configuration file (TOML), with the environment variables as they are now
@@ -117,7 +118,7 @@ pub(crate) struct Doctor {
     /// The admin address of a running process: prints its /readyz. For health checks where there is no curl
     #[arg(long, value_name = "URL")]
     pub(crate) ready: Option<String>,
-    /// How many machines a fleet needs for a rate, and what breaks first; docs/operate/capacity.md says what it is made of
+    /// How many machines a fleet needs for a rate, and what breaks first; see docs/operate/capacity.md
     #[arg(long)]
     pub(crate) plan: bool,
     #[command(flatten)]
@@ -125,7 +126,7 @@ pub(crate) struct Doctor {
 }
 
 impl Doctor {
-    /// Whether nothing is asked for in particular.
+    /// Whether no option selects one examination.
     pub(crate) fn names_nothing(&self) -> bool {
         let Self { config, mcrouter_config, links, ready, plan, planned: _ } = self;
         let files = config.is_some() || mcrouter_config.is_some();
@@ -246,8 +247,8 @@ pub(crate) struct Mint {
 
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
-    /// The value of Proxy-Authorization or Proxy-Authenticate, a bare token or challenge, or the name of a file with one
-    /// a line; read from standard input when it is left out
+    /// The value of Proxy-Authorization or Proxy-Authenticate, a bare token or challenge, or the name of a file with
+    /// one a line; read from standard input when it is left out
     pub(crate) value: Option<String>,
     /// A file with one value a line, such as `token mint --out` writes
     #[arg(long, value_name = "FILE", conflicts_with = "value")]

@@ -57,7 +57,7 @@ pub(crate) fn environment() -> Environment {
     Environment::of_process([gateway, issuer, client].concat())
 }
 
-/// A daemon's process. It says where its admin page is, for the port may have been 0.
+/// A daemon's process. It logs the address of its admin page, because the port may have been 0.
 async fn start(
     format: LogFormat,
     admin: Option<SocketAddr>,

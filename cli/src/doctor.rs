@@ -1,5 +1,5 @@
-//! `postern doctor`: what is wrong with this machine and what runs on it, with a configuration before it is used, with the
-//! links of a running process; how many machines a fleet needs.
+//! `postern doctor`: what is wrong with this machine and what runs on it, with a configuration before it is used, with
+//! the links of a running process; how many machines a fleet needs.
 
 mod config;
 mod links;
@@ -42,7 +42,7 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
     Err(Failure::new(code, sentences.join("\npostern: ")))
 }
 
-/// Nobody answers at `url`, or somebody else does.
+/// No Postern admin listener at `url`.
 fn unanswered(url: &str, reason: impl Display) -> Failure {
     Failure::runtime(format_args!(
         "{url}: {reason}; give the admin address of a process that runs, such as http://127.0.0.1:9090"
@@ -61,7 +61,7 @@ fn mcrouter_config(path: &Path) -> Result<(), Failure> {
     let refused = findings.iter().filter(|finding| finding.severity == Severity::Refuse).count();
     match refused {
         0 => {
-            println!("{name}: fit to remember spent tokens, as far as the file tells.");
+            println!("{name}: fit to remember spent tokens, as far as the file shows.");
             Ok(())
         }
         1 => Err(Failure::configuration(format_args!(

@@ -38,7 +38,7 @@ fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// A runtime with so many worker threads; one a core when it is not said.
+/// A runtime with `threads` workers, by default one for each core.
 fn runtime(threads: Option<usize>) -> Result<Runtime, Failure> {
     let mut builder = Builder::new_multi_thread();
     if let Some(threads) = threads {

@@ -16,9 +16,9 @@ use tracing::Level;
 pub(crate) struct Process {
     /// What the daemons share.
     pub(crate) context: ProcessContext,
-    /// Where the admin listener is, if there is one: the real port when port 0 was asked for.
+    /// The address of the admin listener, if there is one, with the real port in place of 0.
     pub(crate) admin: Option<SocketAddr>,
-    /// Not ready until the daemons run: the admin listener answers before they have told what they wait for.
+    /// Not ready until the daemons run: the admin listener answers before they have added their gates.
     start: Gate,
 }
 
@@ -48,7 +48,7 @@ impl Process {
     }
 
     /// Runs until the daemons have drained: all tracked work done, or `deadline` past. `serving` is the daemons; when
-    /// it ends before it was asked to, with an error, so does the process. The log says how the drain goes.
+    /// it ends with an error before the drain, so does the process. Logs the progress of the drain.
     pub(crate) async fn run<F>(&self, serving: F, deadline: Duration) -> Result<(), Failure>
     where
         F: Future<Output = io::Result<()>> + Send + 'static,

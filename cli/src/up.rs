@@ -16,12 +16,12 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The names in the challenge. They do not say where the system listens, so that tokens outlive a change of ports.
+/// The names in the challenge. They do not contain addresses, so that tokens outlive a change of ports.
 const ISSUER_NAME: &str = "issuer.localhost";
 const ORIGIN: &str = "gateway.localhost";
 /// How long open tunnels may go on after Ctrl-C.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
-/// How often to look whether everything is ready, and for how long before saying that something is not.
+/// How often to check whether everything is ready, and how long to wait before reporting what is not.
 const READY_TICK: Duration = Duration::from_millis(5);
 const READY_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     let addresses = Addresses { client: agent.local_addr(), ..addresses };
 
     tokio::spawn(issuer.run());
-    // An agent that asks for its challenge before the gateway takes clients would begin with a failure.
+    // An agent that fetches its challenge before the gateway accepts clients would begin with a failure.
     let (listening, shutdown) = (gateway.listening(), context.shutdown.clone());
     tokio::spawn(async move {
         tokio::select! { () = listening => {}, () = shutdown.draining() => {} }
@@ -106,7 +106,7 @@ fn gateway_config(args: &Up, directory: String, data: &DataDir) -> postern_gatew
     }
 }
 
-/// Every request: there are few on one person's machine, and it is to look at them that traces are asked for here.
+/// Every request: there are few on one person's machine, and traces are on here in order to look at them.
 fn tracing(endpoint: Option<String>) -> TracingConfig {
     TracingConfig { endpoint, sample_ratio: 1.0, ..TracingConfig::default() }
 }
@@ -120,7 +120,7 @@ fn agent_config(args: &Up, addresses: Addresses, data: &DataDir) -> postern_clie
     config
 }
 
-/// Where everything listens: the real ports when port 0 was asked for.
+/// The addresses of all listeners, with real ports in place of 0.
 #[derive(Clone, Copy)]
 struct Addresses {
     client: SocketAddr,

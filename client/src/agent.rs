@@ -34,7 +34,7 @@ use tokio::time::{sleep, timeout};
 
 /// How long a client may take to send its first byte. Browsers open connections ahead of need.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
+/// How long to pause when accepting fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The local agent, listening but not yet serving.
@@ -83,7 +83,7 @@ impl StartError {
 /// takes no lock and writes nothing.
 ///
 /// # Errors
-/// [`StartError`] says what to change.
+/// [`StartError`], whose message states what to change.
 pub fn check(config: &Config) -> Result<(), StartError> {
     config.check()?;
     for url in config.gateway.url.list() {
@@ -98,8 +98,8 @@ pub fn check(config: &Config) -> Result<(), StartError> {
 }
 
 impl Agent {
-    /// Opens the wallet and the listener. Neither the gateway nor the issuer is needed yet; the gate "agent" of
-    /// the process says what is missing.
+    /// Opens the wallet and the listener. Neither the gateway nor the issuer is needed yet; the readiness gate "agent"
+    /// reports what is missing.
     ///
     /// # Errors
     /// [`StartError`].
@@ -142,17 +142,18 @@ impl Agent {
         self
     }
 
-    /// Where it listens: the port is the real one when port 0 was asked for.
+    /// The address it listens on, with the real port when the configuration has port 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Accepts until the drain begins, and ends with the stop, when nothing of it holds the wallet any more. Connections
-    /// are on the tracker of the shutdown of `process`, and go on until [`Shutdown::wait`] has seen them end or its deadline has passed.
+    /// Accepts until the drain begins, and ends with the stop, when nothing of it holds the wallet any more.
+    /// Connections are on the tracker of the shutdown of `process`, and go on until [`Shutdown::wait`] has seen them
+    /// end or its deadline has passed.
     pub async fn run(self) {
         let shutdown = self.state.shutdown.clone();
-        // A drain that finds nothing tracked would be over before the last connections are accepted.
+        // Without a tracked task, a drain would end before the last connections are accepted.
         let accepting = shutdown.tracker().token();
         if let Some(reloader) = self.reloader {
             tokio::spawn(reload::keep(reloader, self.settings, shutdown.clone()));
@@ -183,7 +184,7 @@ impl Agent {
             waiting.for_each(admit);
         }
         drop(accepting);
-        // They end with the stop. Should one have panicked, the log has it, and there is nothing left to be done here.
+        // Both end with the stop. A panic is already in the log, and nothing is left to do here.
         let _ = (refilling.await, keeping.await);
     }
 }
@@ -193,12 +194,12 @@ fn gateways(config: &GatewayConfig, live: &Live) -> Result<Vec<Arc<Gateway>>, Ga
     config.url.list().iter().map(gateway).collect()
 }
 
-/// What every connection needs.
+/// State shared by all connections.
 pub(crate) struct AgentState {
     pub(crate) opener: Opener,
     pub(crate) shutdown: Shutdown,
     readiness: Readiness,
-    /// Our own address, to be shown to people.
+    /// The agent's own address, for help texts.
     pub(crate) address: String,
 }
 
@@ -207,8 +208,8 @@ impl AgentState {
         self.opener.recorder.answered(outcome);
     }
 
-    /// SOCKS5 has no room for a sentence, so the operator gets it. What the gateway says about a target is the
-    /// user's own business.
+    /// Logs a failed request, because a SOCKS5 reply has no room for a sentence. A gateway's answer about a target is
+    /// not logged: it is private to the user.
     pub(crate) fn log_failure(&self, refusal: &Refusal) {
         if !matches!(refusal, Refusal::Passed(_) | Refusal::Target(_)) {
             tracing::warn!("a SOCKS5 request failed: {refusal}");
@@ -216,7 +217,7 @@ impl AgentState {
     }
 }
 
-/// The first byte tells the protocols apart: 5 and 4 are versions of SOCKS, and no HTTP method begins with them.
+/// The first byte distinguishes the protocols: 5 and 4 are versions of SOCKS, and no HTTP method begins with them.
 async fn serve(stream: TcpStream, state: Arc<AgentState>) {
     let mut first = [0];
     let peeked = tokio::select! {

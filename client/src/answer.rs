@@ -1,4 +1,4 @@
-//! Every answer that is not a tunnel: one table from what went wrong to what HTTP and SOCKS5 say about it.
+//! Every answer that is not a tunnel: one table from what went wrong to the HTTP status and the SOCKS5 reply.
 
 use crate::catalogue::AgentOutcome;
 use crate::gateway::{ExchangeError, Refused};
@@ -67,7 +67,7 @@ fn said(reason: &str) -> String {
 /// One row: HTTP status, RFC 9209 error type, SOCKS5 reply (RFC 1928, section 6), the metric's outcome.
 type Row = (StatusCode, &'static str, Reply, AgentOutcome);
 
-/// What SOCKS5 can say (RFC 1928, section 6).
+/// The replies that SOCKS5 has (RFC 1928, section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Reply {
@@ -157,7 +157,7 @@ impl Refusal {
         response
     }
 
-    /// In whole seconds, rounded up: whoever comes back then must not be too early.
+    /// In whole seconds, rounded up, so that a client that waits this long is not too early.
     fn retry_after(&self) -> Option<u64> {
         match self {
             Self::Shortage(Shortage::Issuer { retry_after, .. }) => Some(retry_after.as_secs() + 1),

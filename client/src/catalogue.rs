@@ -50,7 +50,7 @@ postern_telemetry::label! {
         Abandoned = "abandoned",
         /// Its key retired before it was used.
         Retired = "retired",
-        /// It was for a challenge that the gateway no longer asks for, and made room.
+        /// It was for a challenge that the gateway no longer sends, and was dropped to make room.
         Superseded = "superseded",
         /// The wallet could not be written.
         Unwritten = "unwritten",

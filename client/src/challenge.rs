@@ -16,7 +16,7 @@ pub(crate) struct CurrentChallenge {
     pub(crate) issuer_name: String,
     /// A challenge with a context (RFC 9577, section 2.1.1.2) may be another one each time: nothing is minted ahead.
     pub(crate) has_context: bool,
-    /// `None` for one that was kept from an earlier run: the gateway may ask for another by now.
+    /// `None` for a challenge saved by an earlier run: the gateway may have another by now.
     learned: Option<Learned>,
 }
 
@@ -46,7 +46,7 @@ impl CurrentChallenge {
         })
     }
 
-    /// Whether tokens may still be minted for it without asking the gateway again (`max-age`, RFC 9577, section 2.1).
+    /// Whether tokens may still be minted for it without fetching it again (`max-age`, RFC 9577, section 2.1).
     pub(crate) fn is_fresh(&self) -> bool {
         let max_age = self.challenge.max_age.map_or(DEFAULT_MAX_AGE, Duration::from_secs);
         self.learned.is_some_and(|learned| {
@@ -60,7 +60,7 @@ impl CurrentChallenge {
         self.issuer_name == other.issuer_name && self.challenge.token_key == other.challenge.token_key
     }
 
-    /// Whether both ask for the same tokens, however long each may be kept.
+    /// Whether both are for the same tokens, regardless of their max-age.
     pub(crate) fn is_same_as(&self, other: &Self) -> bool {
         self.challenge.bytes == other.challenge.bytes && self.has_source_of(other)
     }

@@ -1,5 +1,5 @@
 //! The time by which keys are judged. A key's times are the issuer's, so where this machine's clock is wrong by more
-//! than a minute, the issuer's counts: an agent whose clock is off goes on working and says so.
+//! than a minute, the issuer's clock is used: an agent whose clock is wrong keeps working and reports it.
 
 use postern_token::UnixSeconds;
 use std::fmt;

@@ -38,7 +38,7 @@ pub struct Listen {
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub address: SocketAddr,
-    /// The admin listener: the live page, `/metrics`, `/livez` and `/readyz`, which say why there are no tokens.
+    /// The admin listener: the live page, `/metrics`, `/livez` and `/readyz`, which report why there are no tokens.
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub admin: SocketAddr,
@@ -60,9 +60,9 @@ pub struct GatewayConfig {
     /// "http://127.0.0.1:8080", or "https://gateway.example" to reach it over TLS (port 443 unless given); or a list of
     /// such URLs in order of preference. While one is away the next is used.
     pub url: Urls,
-    /// The name that the gateway's challenges must bear (`[challenge] origin` there), where it is not the host of `url`:
-    /// a challenge for another one is not answered (RFC 9577, section 2.1.3). Where `url` has an address or localhost,
-    /// which name nobody, and this is not set, a challenge for any is.
+    /// The name that the gateway's challenges must bear (`[challenge] origin` there), where it is not the host of
+    /// `url`: a challenge for another one is not answered (RFC 9577, section 2.1.3). Where `url` has an address or
+    /// localhost, which name nobody, and this is not set, a challenge for any is.
     #[serde(default)]
     pub origin: Option<String>,
     /// PEM certificates to trust for an https gateway instead of the platform's.
@@ -146,7 +146,7 @@ pub struct WalletConfig {
     #[serde(default = "high")]
     pub high: usize,
     /// Flush the disk before a token is sent. Without it a kill or a crash of the agent never brings a spent token
-    /// back, but a power loss may: the gateway then refuses it as spent and can tell that both tunnels were yours.
+    /// back, but a power loss may: the gateway then refuses it as spent and learns that both tunnels were yours.
     #[serde(default)]
     pub fsync: bool,
 }
@@ -194,8 +194,8 @@ pub struct Log {
 pub enum ConfigProblem {
     /// An open agent gives away tokens.
     #[error(
-        "listen.address = \"{0}\" is not a loopback address: whoever reaches the agent spends your tokens. \
-         Listen on 127.0.0.1, or say listen.allow_remote = true if that is what you want"
+        "listen.address = \"{0}\" is not a loopback address: anyone who reaches the agent can spend your tokens. \
+         Listen on 127.0.0.1, or set listen.allow_remote = true if that is what you want"
     )]
     Remote(SocketAddr),
     /// Nothing would ever be minted, or without end.
@@ -214,7 +214,7 @@ pub enum ConfigProblem {
     /// The gateway chooses the issuer's name: it must not choose who gets the key.
     #[error(
         "issuer.api_key is set but issuer.url is not: name the issuer that the key is for, because otherwise \
-         whoever runs the gateway could have it sent anywhere"
+         the gateway's operator could have it sent anywhere"
     )]
     KeyWithoutIssuer,
 }
@@ -241,7 +241,7 @@ impl Config {
     /// Looks for what no single value shows.
     ///
     /// # Errors
-    /// [`ConfigProblem`] names the keys and says what to write.
+    /// [`ConfigProblem`], which names the keys and states what to write.
     pub fn check(&self) -> Result<(), ConfigProblem> {
         if !self.listen.address.ip().is_loopback() && !self.listen.allow_remote {
             return Err(ConfigProblem::Remote(self.listen.address));

@@ -4,7 +4,7 @@
 //! whatever happens to the token, no body has to be sent again. The tunnel is kept for later requests of the same
 //! client connection: keep-alive costs one token a tunnel and not one a request.
 //!
-//! No `Via` is added, although RFC 9110, section 7.6.3 asks for it: it would tell the target that the request came
+//! No `Via` is added, although RFC 9110, section 7.6.3 requires it: it would reveal to the target that the request came
 //! through an agent.
 
 use crate::agent::AgentState;
@@ -108,7 +108,7 @@ fn to_origin_form(head: &mut Parts, target: &Target) {
     head.uri = Uri::from(path);
     head.version = Version::HTTP_11;
     remove_hop_by_hop(&mut head.headers);
-    // RFC 9112, section 3.2.2: the target's authority replaces whatever Host said. A target is made of characters
+    // RFC 9112, section 3.2.2: the target's authority replaces the Host field. A target is made of characters
     // that a field may hold.
     if let Ok(host) = HeaderValue::from_str(&target.host_header()) {
         head.headers.insert(HOST, host);

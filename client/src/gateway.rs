@@ -119,7 +119,7 @@ pub(crate) struct Refused {
 }
 
 impl Gateway {
-    /// The gateway at `address`, reached as `config` says.
+    /// The gateway at `address`, with the connection settings of `config`.
     pub(crate) fn new(address: &str, config: &GatewayConfig) -> Result<Self, GatewayUrlError> {
         let refused = || GatewayUrlError::Url(address.to_owned());
         let url = Url::parse(address).map_err(|_| refused())?;
@@ -261,7 +261,7 @@ fn request(target: &Target, token: Option<&Token>) -> Vec<u8> {
 
 async fn answer(gateway: &Gateway, head: Head, mut buffer: BytesMut, mut io: Box<dyn Io>) -> Answer {
     if head.status.is_success() {
-        // RFC 9110, section 9.3.6: what follows is the tunnel's, whatever the length fields say.
+        // RFC 9110, section 9.3.6: what follows is the tunnel's, whatever the length fields contain.
         return Answer::Opened(Tunnel { early: buffer.freeze(), io, _open: None });
     }
     let mut body = BytesMut::new();
@@ -272,12 +272,12 @@ async fn answer(gateway: &Gateway, head: Head, mut buffer: BytesMut, mut io: Box
 }
 
 impl Refused {
-    /// The first challenge for a token of type 2, in the gateway's order of preference. Other schemes, other types, other
-    /// gateways' challenges (RFC 9577, section 2.1.3: whoever shows one could spend the token there) and those that
-    /// cannot be read are passed over.
+    /// The first challenge for a token of type 2, in the gateway's order of preference. Other schemes, other types,
+    /// other gateways' challenges (RFC 9577, section 2.1.3: a gateway that presents such a challenge could spend the
+    /// token there) and those that cannot be read are passed over.
     ///
     /// # Errors
-    /// A sentence that says what was there instead.
+    /// A sentence about what was there instead.
     pub(crate) fn challenge(&self) -> Result<Challenge, String> {
         let (mut reasons, mut other_types, mut values) = (Vec::new(), false, 0);
         for value in self.headers.get_all(PROXY_AUTHENTICATE) {
@@ -303,8 +303,8 @@ impl Refused {
         Err(match (values, reasons.first(), other_types) {
             (0, ..) => "its answer has no Proxy-Authenticate field".to_owned(),
             (_, Some(reason), _) => format!("its challenge cannot be used: {reason}"),
-            (_, None, true) => "it asks for tokens of another type than 2 (blind RSA)".to_owned(),
-            (_, None, false) => "it asks for something else than a PrivateToken".to_owned(),
+            (_, None, true) => "it requires tokens of a type other than 2 (blind RSA)".to_owned(),
+            (_, None, false) => "it requires something other than a PrivateToken".to_owned(),
         })
     }
 
@@ -317,7 +317,7 @@ impl Refused {
         ))
     }
 
-    /// Whether the gateway says of this token, and not of its key, that it is of no use any more.
+    /// Whether the gateway refused this token itself as spent, and not its key.
     pub(crate) fn says_spent(&self) -> bool {
         let statuses = self.headers.get_all("proxy-status");
         statuses.iter().any(|value| value.as_bytes().windows(13).any(|text| text == b"already spent"))

@@ -2,7 +2,7 @@
 //!
 //! A gateway that fails a request, or answers 503, gets no more tokens until it has answered a **probe**: the CONNECT
 //! without a token that also learns its challenge. While one is away the next in the list is used; one that comes back
-//! takes over again. A gateway that is idle and well is not probed: nothing on the wire says that an agent runs.
+//! takes over again. A gateway that is idle and well is not probed: an idle agent sends nothing.
 
 mod health;
 
@@ -120,7 +120,7 @@ impl Gateways {
         }
     }
 
-    /// The gateway answered, whatever it said.
+    /// The gateway answered, with whatever status.
     pub(crate) fn heard(&self, chosen: &Chosen) {
         self.list[chosen.index].health.lock().heard(Instant::now());
     }
@@ -141,7 +141,7 @@ impl Gateways {
         self.failed(chosen, Outage::unavailable(chosen.gateway.url(), refused));
     }
 
-    /// Whether tokens with this digest are for the gateway, by what it last asked for.
+    /// Whether tokens with this digest are for the gateway, by its last challenge.
     pub(crate) fn asks_for(&self, chosen: &Chosen, digest: ChallengeDigest) -> bool {
         self.list[chosen.index].current.lock().as_ref().is_some_and(|current| current.digest == digest)
     }
@@ -152,8 +152,8 @@ impl Gateways {
         self.settle();
     }
 
-    /// Asks the gateway in use what it asks for now: for the refill, when a challenge is too old to mint for, or the
-    /// issuer does not sign for it any more.
+    /// Fetches the present challenge of the gateway in use, for the refill, when a challenge is too old to mint for, or
+    /// the issuer does not sign for it any more.
     pub(crate) async fn fetch_challenge(&self) -> Result<Arc<CurrentChallenge>, Outage> {
         let chosen = self.choose().await?;
         self.probe(chosen.index).await?;
@@ -161,7 +161,7 @@ impl Gateways {
         current.ok_or_else(|| Outage::no_answer("the gateway's challenge was withdrawn"))
     }
 
-    /// Whether the last answer of a gateway is too old to say how it is.
+    /// Whether the last answer of a gateway is too old to judge its health by.
     fn is_old_news(&self, index: usize) -> bool {
         let heard = self.list[index].health.lock().last_heard();
         heard.is_none_or(|heard| heard.elapsed() >= NEWS)
@@ -338,7 +338,7 @@ impl Gateways {
                 self.gate.set_degraded(format!("another gateway of the list is used: {}", sentences()));
             }
             (None, false) => self.gate.set_not_ready(sentences()),
-            // Doubted for a moment, or never asked: the probe that is due will tell.
+            // Doubted, or never probed: the probe that is due decides.
             (None, true) => {}
         }
     }

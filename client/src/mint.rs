@@ -1,7 +1,7 @@
 //! Minting: the gateway's challenge, the issuer's directory, and tokens signed blind (RFC 9578, section 6).
 //!
-//! The agent and `postern token mint` both go this way. The issuer sees how many tokens are asked for and by whom, and
-//! never a token: what it signs is blinded.
+//! The agent and `postern token mint` both go this way. The issuer sees how many tokens are requested and by which
+//! account, and never a token: what it signs is blinded.
 
 mod error;
 mod fetch_challenge;
@@ -49,7 +49,7 @@ pub struct IssuerClient {
 pub struct MintKey {
     /// The issuer's public key.
     pub key: IssuerKey,
-    /// When its tokens are no longer accepted, if the directory says so.
+    /// When its tokens are no longer accepted, if the directory has that.
     pub not_after: Option<UnixSeconds>,
     /// Where requests go.
     request_url: Url,

@@ -1,4 +1,4 @@
-//! How minting stands, for those who look: readiness, the log, the live page.
+//! The state of minting, for readiness, the log and the live page.
 
 use crate::clock::Skew;
 use crate::recorder::{Recorder, Trouble};
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A failure that lasts is logged again after this long.
+/// A lasting failure is logged again after this time.
 const AGAIN: Duration = Duration::from_secs(600);
 
-/// Tells how minting stands.
+/// Publishes the state of minting.
 pub(crate) struct MintingStatus {
     gate: Gate,
     recorder: Arc<Recorder>,
@@ -24,10 +24,10 @@ impl MintingStatus {
         Self { gate, recorder, logged: None }
     }
 
-    /// An attempt to mint has ended. Each cause is logged once, and once more when it has lasted.
+    /// An attempt to mint has ended. Logs each cause once, and again at intervals while it lasts.
     pub(crate) fn attempted(&mut self, failure: Option<&Failure>) {
         match failure {
-            // The gateways tell of themselves.
+            // `gateways` reports outages of gateways.
             Some(failure) if failure.is_gateway => {}
             Some(failure) => {
                 let cause = without_numbers(&failure.sentence);
@@ -45,7 +45,7 @@ impl MintingStatus {
         }
     }
 
-    /// The clocks of this machine and of the issuer differ by another amount than before.
+    /// The difference between the clocks of this machine and of the issuer has changed.
     pub(crate) fn clock_skew_changed(&self, skew: Skew) {
         if skew.is_some() {
             tracing::warn!("{skew}; until then the issuer's clock is used for the times of keys");
@@ -54,7 +54,7 @@ impl MintingStatus {
         }
     }
 
-    /// `on_demand`: no token is kept ready, so an empty wallet is as it should be.
+    /// `on_demand`: no tokens are kept ready, so an empty wallet is normal.
     pub(crate) fn publish(&self, demand: &Demand, skew: Skew, on_demand: bool) {
         let is_stocked =
             demand.current.as_ref().is_some_and(|current| current.has_context || demand.level > 0);

@@ -34,7 +34,7 @@ fn section(
             (settings.low, settings.high)
         };
         let totals = AgentOutcome::ALL.iter().map(|outcome| (outcome.as_str(), recorder.total(*outcome)));
-        let (outcomes, requests) = answers.tick("Answers by outcome", "Nothing was asked yet.", totals);
+        let (outcomes, requests) = answers.tick("Answers by outcome", "No requests yet.", totals);
         let mut section = Section::new("agent", "Agent")
             .tile("Wallet", Show::Count, recorder.wallet() as f64)
             .tile("Low water", Show::Count, low as f64)

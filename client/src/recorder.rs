@@ -1,5 +1,5 @@
-//! What the agent records of its requests, through handles made once, for metrics and live page alike. Nothing in it says
-//! who asked, or for what.
+//! What the agent records of its requests, through handles made once, for metrics and live page alike. It holds nothing
+//! about who sent a request, or for what.
 
 pub(crate) use crate::catalogue::TokenFate as Fate;
 use crate::catalogue::{self, AgentOutcome};
@@ -143,10 +143,11 @@ impl Drop for Open {
 
 /// Attempts over a link. A command that runs once records none.
 ///
-/// To the gateway an attempt is a dial, name, TCP and TLS: it is answered when there is a connection. An exchange on that
-/// connection that ends without an answer we can read is one more attempt, and a lost one; the time of an answer is not
-/// the link's, for the gateway's dial to the target is in it. To the issuer an attempt is a request: it is answered when
-/// its whole answer is there, whatever that says. What is given up because a program hung up is no attempt.
+/// To the gateway an attempt is a dial, name, TCP and TLS: it is answered when there is a connection. An exchange on
+/// that connection that ends without an answer we can read is one more attempt, and a lost one; the time of an answer
+/// is not the link's, for the gateway's dial to the target is in it. To the issuer an attempt is a request: it is
+/// answered when its whole answer is there, whatever the status. A request given up because a program hung up is not an
+/// attempt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Attempts(Option<Link>);
 

@@ -27,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const LONGEST_KEY_PAUSE: Duration = Duration::from_secs(4);
 /// The longest pause while the gateway is away: it is probed more often than that.
 const LONGEST_GATEWAY_PAUSE: Duration = Duration::from_secs(2);
-/// The shortest pause after a failure that somebody has to mend: a refused account, a missing certificate.
+/// The shortest pause after a failure that needs an operator: a refused account, a missing certificate.
 const LASTING_PAUSE: Duration = Duration::from_secs(20);
 /// The longest that an issuer can have us wait.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
@@ -44,7 +44,7 @@ pub(crate) struct Refill {
     low: usize,
     high: usize,
     status: MintingStatus,
-    /// The issuer's present key about which the gateway has been asked: it asked for another one all the same.
+    /// The issuer's present key for which the gateway's challenge was fetched again and named another key.
     asked_about: Option<TokenKeyId>,
     failures_in_a_row: u32,
     next_tidy: Instant,
@@ -201,7 +201,7 @@ impl Refill {
             Err(AttemptError::Mint(error)) if error.is_of_key() => error,
             ended => return ended,
         };
-        // Keys have changed: what does the gateway ask for now?
+        // The issuer's keys have changed, so the gateway's challenge may have, too.
         let mut present = self.gateways.fetch_challenge().await?;
         if present.is_same_as(&current) {
             return Err(first.into());
@@ -238,7 +238,7 @@ impl Refill {
         self.mint(&issuer, &published, current, count, shutdown).await
     }
 
-    /// Whether the issuer has a newer key in use than `current` asks for, and the gateway has not been asked since.
+    /// Whether the issuer uses a newer key than `current` names, and the challenge was not fetched since.
     fn is_superseded(&mut self, current: &CurrentChallenge, published: &Published) -> bool {
         let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
         let preferred = published.preferred();
@@ -295,7 +295,7 @@ fn pause(failures: u32, kind: Kind, retry_after: Option<Duration>, jitter: f64) 
         Kind::Passing => doubled,
         Kind::Lasting => doubled.max(LASTING_PAUSE),
     };
-    // Never sooner than the issuer said; up to a fifth later.
+    // Never sooner than the issuer's `Retry-After`; up to a fifth later.
     let theirs = retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
     ours.mul_f64(0.5 + jitter / 2.0).max(theirs.mul_f64(1.0 + jitter / 5.0))
 }

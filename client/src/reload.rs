@@ -23,8 +23,8 @@ impl Settings {
     }
 }
 
-/// Reads the configuration again whenever that is asked for, until the stop. Whoever asks has mended something, so
-/// minting is tried again at once even when nothing in the file has changed.
+/// Reads the configuration again on each reload request, until the stop. An operator who reloads has repaired
+/// something, so minting is tried again at once even when nothing in the file has changed.
 pub(crate) async fn keep(
     mut reloader: Reloader<Config>,
     settings: watch::Sender<Settings>,

@@ -78,7 +78,7 @@ fn parse_head(buffer: &mut BytesMut) -> Result<Option<Head>, HeadError> {
 }
 
 /// Reads the body of `head` into `body`, [`BODY_LIMIT`] bytes at most; `buffer` holds what has come already. It ends
-/// where the framing says (RFC 9112, section 6.3), and without complaint where the bytes end.
+/// where the framing ends it (RFC 9112, section 6.3), and without an error where the bytes end.
 pub(crate) async fn read_body(
     io: &mut (impl AsyncRead + Unpin),
     head: &Head,

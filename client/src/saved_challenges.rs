@@ -1,7 +1,7 @@
 //! The gateways' challenges, kept beside the wallet, so that an agent with tokens works from its first second.
 //!
 //! Two lines of text for each gateway: its address, and the challenge as it stands in `Proxy-Authenticate`, which
-//! `postern token inspect` reads. A file that says something else is written over: nothing in it is of value.
+//! `postern token inspect` reads. A file with other contents is overwritten: it holds nothing of value.
 
 use crate::challenge::CurrentChallenge;
 use postern_daemon::files::write_private;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
-/// The file, and what it holds.
+/// The file and its contents.
 pub(crate) struct SavedChallenges {
     path: PathBuf,
     saved: String,
@@ -27,7 +27,7 @@ impl SavedChallenges {
         Self { path, saved }
     }
 
-    /// What a gateway asked for the last time.
+    /// The gateway's last known challenge.
     pub(crate) fn challenge(&self, gateway_url: &str) -> Option<CurrentChallenge> {
         let mut lines = self.saved.lines();
         while let (Some(first), Some(second)) = (lines.next(), lines.next()) {
@@ -40,8 +40,7 @@ impl SavedChallenges {
         None
     }
 
-    /// Writes the challenges down, unless they already are. A failure costs nothing but the first second of the next
-    /// start.
+    /// Saves the challenges if they have changed. A failure only costs one request at the next start.
     pub(crate) async fn save(&mut self, challenges: &[(String, Arc<CurrentChallenge>)]) {
         // One with a context may be another each time. Those that differ in max-age alone are the same.
         let kept = challenges.iter().filter(|(_, current)| !current.has_context);
@@ -56,12 +55,12 @@ impl SavedChallenges {
         }
         let (path, bytes) = (self.path.clone(), text.clone());
         let written = spawn_blocking(move || write_private(&path, bytes.as_bytes())).await;
-        self.saved = text; // a disk that is full is not tried at each turn
+        self.saved = text; // do not retry a full disk on every call
         match written {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(
-                    "cannot write {}: {error}; the next start has to ask the gateway before its first tunnel",
+                    "cannot write {}: {error}; the next start must fetch the gateway's challenge before its first tunnel",
                     self.path.display()
                 );
             }

@@ -1,7 +1,7 @@
 //! SOCKS5 (RFC 1928): CONNECT without authentication, to names and addresses.
 //!
 //! Own code, because there is little of it and the best known crate does not fit: fast-socks5 (1.0) writes every target
-//! to the log at debug level, where nothing here may write one. Only what RFC 1928 asks of a server with one method
+//! to the log at debug level, where nothing here may write one. Only what RFC 1928 requires of a server with one method
 //! and one command is here.
 
 use crate::agent::AgentState;
@@ -21,7 +21,7 @@ const NO_AUTHENTICATION: u8 = 0;
 const NO_ACCEPTABLE_METHOD: u8 = 0xff;
 const CONNECT: u8 = 1;
 
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// SOCKS4's "request rejected or failed": version 0, code 91, six bytes that mean nothing.
 const SOCKS4_REJECTED: [u8; 8] = [0, 91, 0, 0, 0, 0, 0, 0];
@@ -29,7 +29,7 @@ const SOCKS4_REJECTED: [u8; 8] = [0, 91, 0, 0, 0, 0, 0, 0];
 /// What keeps a request from being served.
 #[derive(Debug)]
 enum RequestError {
-    /// The client went away, or talks something else: nobody to answer.
+    /// The client went away or speaks another protocol: no reply is sent.
     Broken,
     /// To be answered.
     Refused(Reply),
@@ -118,7 +118,7 @@ async fn read<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> io::Resu
     Ok(bytes)
 }
 
-/// The bound address is never told: it would be the gateway's.
+/// The bound address is never sent: it would be the gateway's.
 fn response(reply: Reply) -> [u8; 10] {
     [VERSION, reply as u8, 0, 1, 0, 0, 0, 0, 0, 0]
 }

@@ -1,6 +1,6 @@
-//! The supply of tokens: the challenge they must answer, the wallet they lie in, and those who wait for one.
+//! The supply of tokens: the challenge they answer, the wallet that holds them, and the requests that wait for one.
 //!
-//! [`refill`](crate::refill) fills the wallet; here is everything that a tunnel asks for.
+//! [`refill`](crate::refill) fills the wallet; this module has everything that a tunnel needs.
 
 use crate::challenge::CurrentChallenge;
 use crate::clock::{Clock, Skew};
@@ -20,18 +20,19 @@ use tokio::time::{Instant, timeout_at};
 
 /// How long a request waits for a token when there is none.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// A key's last second: clocks are cut to whole seconds, and a token takes some time to its gateway.
+/// Tokens are not used in a key's last second: clocks are cut to whole seconds, and a token needs time to reach its
+/// gateway.
 const LAST_SECOND: Duration = Duration::from_secs(1);
 
-/// Tokens for the gateway's present challenge. Everyone shares one.
+/// Tokens for the gateway's present challenge, shared by all connections.
 pub(crate) struct Supply {
     wallet: Arc<Wallet>,
     clock: Clock,
     recorder: Arc<Recorder>,
     state: Mutex<State>,
-    /// Something the refill should look at: a level, a waiter, a challenge.
+    /// Wakes the refill: the wallet's level, the waiters or the challenge have changed.
     wanted: Notify,
-    /// Counts what waiters should look at: a token came, or an attempt failed.
+    /// Wakes the waiters: a token came, or an attempt failed.
     progress: watch::Sender<u64>,
 }
 
@@ -39,7 +40,7 @@ pub(crate) struct Supply {
 struct State {
     current: Option<Arc<CurrentChallenge>>,
     waiting: usize,
-    /// Someone began to wait after the last attempt began.
+    /// A request began to wait after the last attempt began.
     asked_anew: bool,
     failure: Option<Failure>,
     attempts: u64,
@@ -51,7 +52,7 @@ struct State {
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) sentence: String,
-    /// The gateway gave no challenge: without it there is no tunnel anyway.
+    /// The gateway gave no challenge, without which there is no tunnel.
     pub(crate) is_gateway: bool,
     pub(crate) next_attempt: Instant,
 }
@@ -77,7 +78,7 @@ pub(crate) enum Shortage {
     /// The issuer gave no token.
     #[error("there is no token left, and minting failed: {sentence}")]
     Issuer { sentence: String, retry_after: Duration },
-    /// Nobody answered in time.
+    /// No token came in time.
     #[error(
         "there is no token left, and none was minted within {PATIENCE:?}; the issuer may be slow: try again"
     )]
@@ -108,13 +109,13 @@ impl Supply {
         };
         let (wallet, recorder, now) = (self.wallet.clone(), self.recorder.clone(), self.now());
         let blocks = wallet.blocks();
-        // Given to `ReservedToken` where it is taken: a request that is dropped meanwhile gives it back.
+        // Wrapped in `ReservedToken` here, so that a request that is dropped meanwhile returns the token.
         let take = move || {
             let unspent = wallet.take(digest, now, &doubted)?;
             Ok(unspent.map(|unspent| ReservedToken::new(unspent, wallet, recorder)))
         };
         let taken = if blocks {
-            // A join error is a panic in the wallet: the token is gone, and the next try takes another.
+            // A join error is a panic in the wallet: the token is lost, and the next try takes another.
             spawn_blocking(take).await.unwrap_or(Ok(None))
         } else {
             take()
@@ -123,13 +124,13 @@ impl Supply {
         taken
     }
 
-    /// The moment by which keys count as retired.
+    /// The time at which a key must still be good for its tokens to be used.
     fn now(&self) -> UnixSeconds {
         self.clock.now().saturating_add(LAST_SECOND)
     }
 
-    /// A token, when there is one: [`PATIENCE`] at most. Requests that wait share one refill. It ends early when the
-    /// gateway gives no challenge, or minting failed and the next attempt comes too late.
+    /// Waits for a token, [`PATIENCE`] at most. Waiting requests share one refill. Fails early when the gateway gives
+    /// no challenge, or when minting failed and the next attempt comes too late.
     pub(crate) async fn wait(&self) -> Result<ReservedToken, Shortage> {
         let deadline = Instant::now() + PATIENCE;
         let mut progress = self.progress.subscribe();
@@ -137,7 +138,7 @@ impl Supply {
         let mut is_new = true;
         loop {
             progress.mark_unchanged();
-            // Nobody is counted as waiting while they take: the refill would mint one more in their place.
+            // A request does not count as waiting while it takes a token: the refill would mint one too many.
             if let Some(taken) = self.take().await? {
                 return Ok(taken);
             }
@@ -154,7 +155,7 @@ impl Supply {
     fn is_hopeless(&self, attempts_before: u64, deadline: Instant) -> Result<(), Shortage> {
         let state = self.state.lock();
         match &state.failure {
-            // The refill asks the gateway again at once for someone new, so an old failure proves nothing.
+            // A new waiter makes the refill ask the gateway again immediately, so an older failure proves nothing.
             Some(failure) if failure.is_gateway && state.attempts > attempts_before => {
                 Err(failure.shortage())
             }
@@ -165,16 +166,16 @@ impl Supply {
         }
     }
 
-    /// The gateway refused `token` and asks for tokens of another key. Those that are left of its key stay where they
-    /// are until the issuer's directory tells whether the gateway is ahead of us or behind it.
+    /// The gateway refused `token` and requires tokens of another key. The remaining tokens of the refused key stay in
+    /// the wallet, unused, until the issuer's directory shows whether the gateway is ahead of us or behind.
     pub(crate) fn doubt(&self, token: &Token) {
         self.state.lock().doubted.insert(token.token_key_id());
         self.wanted.notify_one();
     }
 
     /// Compares the doubted keys with the directory. The tokens of a key are dropped when it is not redeemed any more,
-    /// or when the gateway asks for the issuer's present key and so is not behind. A gateway that is behind will ask
-    /// for the key again.
+    /// or when the gateway requires the issuer's present key and so is not behind. A gateway that is behind will
+    /// require the key again.
     pub(crate) fn settle_doubts(&self, published: &Published, current: &CurrentChallenge) {
         let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
         let is_up_to_date = asked.is_none() || asked == published.preferred();
@@ -270,7 +271,7 @@ impl Supply {
         self.state.lock().asked_anew = false;
     }
 
-    /// An attempt has ended; those who wait hear of it.
+    /// Records the end of an attempt and wakes the requests that wait.
     pub(crate) fn end_attempt(&self, failure: Option<Failure>) {
         let mut state = self.state.lock();
         state.attempts += 1;
@@ -307,7 +308,7 @@ impl Supply {
         }
     }
 
-    /// On a blocking thread where writing waits for the disk: whoever asks need not wait for it. `work` returns how
+    /// Runs on a blocking thread where writing waits for the disk, so that the caller does not. `work` returns how
     /// many tokens it dropped, which is what became of them.
     fn in_wallet(
         &self,

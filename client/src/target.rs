@@ -57,7 +57,7 @@ impl Target {
         Ok(Self { host: host.to_owned(), port })
     }
 
-    /// What `Host` says in a plain request: the port of `http` is left out.
+    /// The value of `Host` in a plain request, without the default port of `http`.
     pub(crate) fn host_header(&self) -> String {
         if self.port == 80 { self.host.clone() } else { self.to_string() }
     }

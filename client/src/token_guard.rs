@@ -1,4 +1,4 @@
-//! A token in the hands of one request: whatever becomes of the request, it is put back, spent or counted.
+//! A token held by one request. However the request ends, the token is returned to the wallet or counted.
 
 use crate::recorder::{Fate, Recorder};
 use crate::wallet::Unspent;
@@ -6,7 +6,7 @@ use crate::wallet::Wallet;
 use postern_token::Token;
 use std::sync::Arc;
 
-/// A token that was taken off the disk and not sent. Dropped, it goes back.
+/// A token that was taken off the disk and not sent yet. Returned to the wallet when dropped.
 pub(crate) struct ReservedToken {
     unspent: Unspent,
     wallet: Option<Arc<Wallet>>,
@@ -22,7 +22,7 @@ impl ReservedToken {
         &self.unspent.token
     }
 
-    /// From here on the token counts as sent, whatever happens.
+    /// Marks the token as sent: from here on it never returns to the wallet.
     pub(crate) fn send(mut self) -> SentToken {
         self.wallet = None;
         SentToken { token: self.unspent.token, recorder: Some(self.recorder.clone()) }
@@ -40,14 +40,14 @@ impl Drop for ReservedToken {
     }
 }
 
-/// A token that was sent. Dropped before its answer is there, it counts as abandoned.
+/// A token that was sent. Counted as abandoned if dropped before the answer arrives.
 pub(crate) struct SentToken {
     pub(crate) token: Token,
     recorder: Option<Arc<Recorder>>,
 }
 
 impl SentToken {
-    /// Counts what became of it; once.
+    /// Counts the token's fate, once.
     pub(crate) fn became(&mut self, fate: Fate) {
         if let Some(recorder) = self.recorder.take() {
             recorder.fate(fate, 1);

@@ -7,8 +7,8 @@ use crate::recorder::Attempts;
 use postern_admin::catalogue::LinkKind;
 use postern_admin::live::Live;
 
-/// What an issuer is called that only a challenge names: a gateway's word is not the operator's configuration, and one
-/// that changes it again and again must not fill the table of links.
+/// The link table's name for an issuer that only a challenge names. Using the challenge's name would let a gateway fill
+/// the table.
 const BY_CHALLENGE: &str = "by challenge";
 
 /// Where tokens come from.
@@ -16,7 +16,7 @@ pub(crate) struct TokenSource {
     live: Live,
     config: IssuerConfig,
     attempts: Attempts,
-    /// Who is asked, and under which name in the challenge.
+    /// The issuer's client, and the issuer's name in the challenge.
     client: Option<(String, IssuerClient)>,
 }
 

@@ -1,7 +1,7 @@
 //! One tunnel, one token: the spend discipline.
 //!
-//! A token is taken off the disk before it is sent and is never sent twice, not even when the gateway says that it has
-//! not looked at it: a token that is seen again tells that two attempts are one person's. A token that was refused, or
+//! A token is taken off the disk before it is sent and is never sent twice, not even when the gateway reports that it
+//! did not examine it: a token seen twice reveals that two attempts are one person's. A token that was refused, or
 //! whose fate is unknown, is replaced by another one, once in all, and only at a gateway that serves.
 
 use crate::answer::Refusal;
@@ -47,7 +47,7 @@ impl Opener {
         match self.attempt(target, began).await {
             Ok(Attempt::Opened(tunnel)) => Ok(tunnel),
             Ok(Attempt::Failed(refusal)) => Err(refusal),
-            // The gateway's own words about the outage say more than ours.
+            // The gateway's own account of the outage is more precise than ours.
             Err(Refusal::Outage(_)) if matches!(first, Refusal::Passed(_)) => Err(first),
             Err(refusal) => Err(refusal),
         }
@@ -143,7 +143,7 @@ impl Opener {
         }
     }
 
-    /// Learns from a 407 to `token`: the challenge that is asked for now, and whether the token's key is of use.
+    /// Learns from a 407 to `token`: the present challenge, and whether the token's key is still accepted.
     fn learn(&self, chosen: &Chosen, token: &Token, answer: &Refused) {
         let current = match answer.challenge() {
             Ok(challenge) => CurrentChallenge::new(challenge),

@@ -82,7 +82,7 @@ pub enum WalletError {
         path: PathBuf,
         /// What could not be done to it.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -92,7 +92,7 @@ impl Wallet {
     /// cleared.
     ///
     /// # Errors
-    /// In use by another process, not a wallet, or what the system says.
+    /// In use by another process, not a wallet, or an I/O error.
     pub(crate) fn open(path: &Path, fsync: bool) -> Result<Self, WalletError> {
         let failed = |what| move |source| WalletError::Io { path: path.to_owned(), what, source };
         let mut options = OpenOptions::new();
@@ -195,7 +195,7 @@ impl Wallet {
             contents.slots += 1;
             contents.slots - 1
         });
-        // Not flushed: what a power loss takes here is a token that nobody has seen.
+        // Not flushed: a power loss here loses a token that was never sent.
         contents.write(slot, &format::encode(&unspent)).map_err(|source| self.unwritable(source))?;
         contents.held.push(Held { slot, unspent });
         self.show(&contents);

@@ -1,7 +1,7 @@
-//! Who may ask for tokens, and how many each has had: API keys by their hashes, counts in a file.
+//! Accounts: who may request tokens, and how many each has received. API keys are kept as hashes, counts in a file.
 //!
 //! The file is written every [`WRITE_EVERY`] while it changes, and when the issuer drains. A crash therefore forgets
-//! the tokens of the last two seconds at most, which an account may then have once more; a stop as asked forgets
+//! the tokens of the last two seconds at most, which an account may then have once more; a clean stop forgets
 //! nothing.
 
 use crate::StartError;
@@ -50,7 +50,7 @@ struct Named {
     is_listed: bool,
 }
 
-/// Who asks.
+/// Who sends a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
     /// Anyone: the issuer has no accounts.
@@ -64,12 +64,12 @@ pub(crate) enum Caller {
 pub(crate) enum NoAccount {
     /// There is none, or it is not `Authorization: Bearer KEY`.
     Missing,
-    /// It is nobody's.
+    /// It belongs to no account.
     Unknown,
 }
 
 impl Accounts {
-    /// The accounts of the configuration, with what they used before as the file at `path` says.
+    /// The accounts of the configuration, with their earlier usage from the file at `path`.
     pub(crate) fn open(accounts: &[Account], path: PathBuf) -> Result<Self, StartError> {
         check(accounts)?;
         let usages = read(&path)?;
@@ -92,8 +92,8 @@ impl Accounts {
 
     /// Finds the account of a request.
     ///
-    /// The key is hashed and the hash looked up. How long that takes may depend on the hash, which helps nobody find
-    /// a key that has it; it does not depend on how much of a key was right.
+    /// The key is hashed and the hash looked up. The time that takes may depend on the hash, which does not help an
+    /// attacker find a key that has it; it does not depend on how much of a key was right.
     pub(crate) fn authorize(&self, headers: &HeaderMap) -> Result<Caller, NoAccount> {
         let known = self.known.load();
         if known.meters.is_empty() {

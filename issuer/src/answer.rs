@@ -1,4 +1,4 @@
-//! The one table of statuses: what the issuer answers, and what each answer says to do.
+//! The one table of statuses: what the issuer answers, and what each answer advises.
 
 use crate::accounts::NoAccount;
 use crate::catalogue::IssuerOutcome;
@@ -83,7 +83,7 @@ impl Refusal {
 
     /// What was wrong, and what to do.
     fn sentence(&self) -> String {
-        let said = match self {
+        let text = match self {
             Self::NotFound => {
                 return format!(
                     "Nothing is here. {DIRECTORY_PATH} lists the keys, and where to POST token requests."
@@ -101,12 +101,12 @@ impl Refusal {
             Self::Quota(spent) => {
                 let seconds = spent.retry_after.as_secs();
                 return format!(
-                    "This account's quota is spent. The next one begins in {seconds} s: ask again then, or ask \
+                    "This account's quota is spent. The next one begins in {seconds} s: try again then, or ask \
                      the issuer's operator for more."
                 );
             }
             Self::ByName => {
-                "This issuer gives tokens to everyone on this machine: ask for it by address, or as localhost."
+                "This issuer gives tokens to everyone on this machine: address it as localhost or by its IP address."
             }
             Self::TooLong => "The body is too long: a TokenRequest of type 2 is 259 bytes.",
             Self::TooSlow => "The body came too slowly. Send all 259 bytes at once.",
@@ -146,7 +146,7 @@ impl Refusal {
                  issuer's operator."
             }
         };
-        said.to_owned()
+        text.to_owned()
     }
 
     /// The answer, and how it is counted.

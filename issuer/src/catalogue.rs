@@ -59,7 +59,7 @@ postern_telemetry::label! {
 }
 
 postern_telemetry::label! {
-    /// The token type that a request asks for.
+    /// The token type of a request.
     pub TokenTypeAsked = "type" {
         /// Blind RSA with 2048 bits.
         BlindRsa2048 = "2",

@@ -31,7 +31,8 @@ pub struct Config {
     /// The CPU pool that signs.
     #[serde(default)]
     pub signing: Signing,
-    /// Who may ask for tokens. Without any account the issuer listens on loopback only, and issues to everyone there.
+    /// The accounts that may request tokens. Without any account the issuer listens on loopback only, and issues to
+    /// everyone there.
     #[serde(default)]
     pub accounts: Vec<Account>,
     /// The published key directory.
@@ -66,7 +67,8 @@ pub struct Listen {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// A PEM file with the certificate chain, the issuer's own certificate first. It and the key are read again on SIGHUP.
+    /// A PEM file with the certificate chain, the issuer's own certificate first. It and the key are read again on
+    /// SIGHUP.
     pub certificate: PathBuf,
     /// A PEM file with the certificate's private key, unencrypted.
     pub key: PathBuf,
@@ -101,7 +103,7 @@ pub struct Signing {
     pub queue: usize,
 }
 
-/// Someone who may ask for tokens.
+/// An account that may request tokens.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Account {
@@ -216,7 +218,7 @@ impl Default for Drain {
 const MAX_LIVE_KEYS: u64 = 16;
 
 impl Config {
-    /// An issuer on a loopback `address` with its state in `directory`, open to whoever reaches it: what `up` runs.
+    /// An issuer on a loopback `address` with its state in `directory`, open to anyone who reaches it: what `up` runs.
     #[must_use]
     pub fn loopback(address: SocketAddr, directory: &Path) -> Self {
         Self {
@@ -232,7 +234,7 @@ impl Config {
         }
     }
 
-    /// What the types cannot say.
+    /// Checks what the types cannot express.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         if self.accounts.is_empty() && !self.listen.address.ip().is_loopback() {
             return Err(StartError::Open { address: self.listen.address });

@@ -1,5 +1,5 @@
-//! What is wrong with the issuer, as `/readyz` and the log have it: each fault once when it begins and once when it ends,
-//! with its cause and the way out.
+//! What is wrong with the issuer, as `/readyz` and the log have it: each fault once when it begins and once when it
+//! ends, with its cause and the way out.
 
 use crate::catalogue::IssuerOutcome;
 use crate::recorder::Recorder;
@@ -79,7 +79,7 @@ impl Health {
         }
     }
 
-    /// Looks at the answers again and again: whether most token requests are refused for want of signers. Never ends;
+    /// Checks the answers periodically: whether most token requests are refused for want of signers. Never ends;
     /// cancel safe.
     pub(crate) async fn watch_overload(&self, recorder: &Recorder) {
         let totals = || (recorder.total(IssuerOutcome::Overloaded), recorder.total(IssuerOutcome::Issued));

@@ -19,7 +19,7 @@ use postern_token::{
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Up to here a body of a wrong length is read, so that the answer can say what is wrong with it.
+/// The most bytes read of a body of a wrong length, so that the answer can name its length.
 const MAX_BODY: usize = 1_024;
 
 /// What it takes to issue a token.

@@ -1,4 +1,4 @@
-//! The keys in use, as requests see them, and the task that turns them.
+//! The keys in use, as requests see them, and the task that rotates them.
 
 use crate::directory::Document;
 use crate::health::{Fault, Health};
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// The keys are looked at this often at least: the clock may be set, or the machine may have slept.
+/// The longest time between two looks at the keys: the clock may be set, or the machine may have slept.
 const MAX_WAIT: Duration = Duration::from_secs(30);
-/// When a key could not be made, how soon to try again.
+/// The pause after a failure to make a key.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// The keys and the directory being served. Reading them takes no lock.
@@ -32,11 +32,11 @@ struct Served {
 }
 
 postern_telemetry::label! {
-    /// Where in its life a token key is.
+    /// The phase of a token key's life.
     pub(crate) KeyPhase = "phase" {
         /// Published, and not in use yet.
         Upcoming = "upcoming",
-        /// The newest in use: the one that challenges ask for.
+        /// The newest in use: the one that challenges name.
         Newest = "newest",
         /// Older, and its tokens are still good.
         Older = "older",
@@ -73,7 +73,7 @@ impl Keyring {
         }
     }
 
-    /// Other times for the keys that are made from now on.
+    /// Sets the lifetimes of keys made from now on.
     pub(crate) fn reschedule(&self, schedule: Schedule) {
         self.schedule.store(Arc::new(schedule));
         self.rescheduled.notify_one();
@@ -138,7 +138,7 @@ impl Keyring {
         }
     }
 
-    /// What a turn means for those who want tokens.
+    /// Reports the result of a rotation to the log and to readiness.
     fn report(&self, store: &KeyStore, rotated: Result<(), KeysError>, health: &Health) {
         let now = UnixSeconds::now();
         match store.clock_fault(now) {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const EXTENSION: &str = "p8";
-/// One key in 16 collides with one of 16 others at worst: so many in a row do not happen by chance.
+/// One key in 16 collides with one of 16 others at worst: this many in a row do not happen by chance.
 const MAX_ATTEMPTS: usize = 64;
 
 /// A key and its times.
@@ -89,8 +89,8 @@ impl KeyStore {
         Err(KeysError::NoDistinctKey { alive: self.keys.len() })
     }
 
-    /// A key whose time is over can do nothing any more: its file is set aside. Failing at that is no reason to stop, and
-    /// the next start tries again.
+    /// A key whose time is over can do nothing any more: its file is set aside. Failing at that is no reason to stop,
+    /// and the next start tries again.
     fn retire(&mut self, now: UnixSeconds) {
         let (over, keys) = std::mem::take(&mut self.keys)
             .into_iter()
@@ -132,7 +132,7 @@ impl KeyStore {
         }
     }
 
-    /// Whether the files were written later than the clock says it is now.
+    /// Reports files that were written later than the present time of the clock.
     pub(crate) fn clock_fault(&self, now: UnixSeconds) -> Option<String> {
         let mut files = key_files(self.directory.path()).unwrap_or_default();
         files.push(self.path_of(crate::accounts::FILE_NAME));
@@ -233,10 +233,10 @@ pub enum KeysError {
     Unreadable {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file's name does not say when its key is good.
+    /// A file's name does not hold the times of its key.
     #[error(
         "the name of the key file {} is not NOT_BEFORE-ISSUE_UNTIL-NOT_AFTER-ID.p8 (times in Unix seconds): give it \
          back the name it was made with, or move it elsewhere",
@@ -248,7 +248,7 @@ pub enum KeysError {
     },
     /// Others can read a key.
     #[error(
-        "the key file {} can be read by other users (mode {mode:04o}), and whoever has it can issue tokens: run chmod \
+        "the key file {} can be read by other users (mode {mode:04o}), and anyone who has it can issue tokens: run chmod \
          600 on it; if others may have read it, remove it so that a new key is made",
         path.display()
     )]
@@ -271,7 +271,7 @@ pub enum KeysError {
     },
     /// A file holds a sound key, but not the one it was made for.
     #[error(
-        "the key file {} holds another key than its name says: restore the right one from a backup, or move the file \
+        "the key file {} holds another key than its name states: restore the right one from a backup, or move the file \
          elsewhere",
         path.display()
     )]
@@ -308,7 +308,7 @@ pub enum KeysError {
     Unwritable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

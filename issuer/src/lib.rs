@@ -1,13 +1,13 @@
 //! The token issuer: it publishes its keys and signs blinded token requests of type 2 (RFC 9578, sections 4 and 6).
 //!
-//! What it learns is that an account asked for a token. It never sees the token, nor what it is spent on, and it logs
+//! It learns only that an account requested a token. It never sees the token, nor what it is spent on, and it logs
 //! neither accounts nor addresses nor bytes of requests.
 //!
 //! A request's life is `issue`; the statuses are one table in `answer`; when keys come and go is arithmetic in
-//! `rotation`, their files are `keys`, and what requests see of both is `keyring`. Who may ask is `accounts`,
-//! how often is `quota`, and the CPU is spent in `signing`. What is counted of all this is `recorder`, what the
-//! operator sees of it is `page`, and what changes on SIGHUP is `reload`. There is no CORS: a web page has no business with an issuer that may be open to
-//! loopback.
+//! `rotation`, their files are `keys`, and what requests see of both is `keyring`. `accounts` holds who may request
+//! tokens, how often is `quota`, and the CPU is spent in `signing`. What is counted of all this is `recorder`, what the
+//! operator sees of it is `page`, and what changes on SIGHUP is `reload`. There is no CORS: a web page has no business
+//! with an issuer that may be open to loopback.
 
 mod accounts;
 mod answer;
@@ -126,7 +126,7 @@ impl Issuer {
         self
     }
 
-    /// Where it listens: the port is the real one when port 0 was asked for.
+    /// The address it listens on, with the real port when the configuration has port 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
@@ -139,8 +139,8 @@ impl Issuer {
         format!("{scheme}://{}{DIRECTORY_PATH}", self.local)
     }
 
-    /// Serves until it has drained or the process is *stopped*. It counts as tracked work of the shutdown of `process`, so waiting
-    /// for the drain waits for the last answer and for the quota counts to be on disk.
+    /// Serves until it has drained or the process is *stopped*. It counts as tracked work of the shutdown of `process`,
+    /// so waiting for the drain waits for the last answer and for the quota counts to be on disk.
     pub async fn run(self) {
         let tracker = self.process.shutdown.tracker().clone();
         tracker.track_future(self.serve()).await;
@@ -190,11 +190,11 @@ impl std::fmt::Debug for Issuer {
     }
 }
 
-/// Finds what a start with this configuration would refuse: it reads certificates, keys and counts, and opens no socket,
-/// takes no lock and writes nothing.
+/// Finds what a start with this configuration would refuse: it reads certificates, keys and counts, and opens no
+/// socket, takes no lock and writes nothing.
 ///
 /// # Errors
-/// [`StartError`] says what to change.
+/// [`StartError`], whose message states what to change.
 pub fn check(config: &Config) -> Result<(), StartError> {
     check_without_keys(config)?;
     keys::inspect(&config.keys.directory)?;
@@ -261,7 +261,7 @@ pub enum StartError {
         reason: String,
     },
     /// The signing threads.
-    #[error("cannot start the signing threads: {0}; ask for fewer with [signing] threads")]
+    #[error("cannot start the signing threads: {0}; set fewer with [signing] threads")]
     Threads(#[from] rayon::ThreadPoolBuildError),
     /// The socket.
     #[error(transparent)]

@@ -28,7 +28,7 @@ fn section(recorder: &Recorder) -> impl FnMut(&Recorder, &Keyring) -> Section + 
     let mut tokens = Rate::default();
     move |recorder, keyring| {
         let totals = IssuerOutcome::ALL.iter().map(|outcome| (outcome.as_str(), recorder.total(*outcome)));
-        let (outcomes, requests) = answers.tick("Answers by outcome", "Nothing was asked yet.", totals);
+        let (outcomes, requests) = answers.tick("Answers by outcome", "No requests yet.", totals);
         let (queue, limit) = recorder.queue();
         let mut section = Section::new("issuer", "Issuer")
             .tile("Tokens", Show::Rate, tokens.tick(recorder.tokens()))

@@ -1,4 +1,4 @@
-//! Quotas: so many tokens in each aligned window of time. Nothing here reads a clock.
+//! Quotas: a number of tokens in each aligned window of time. Nothing here reads a clock.
 
 use parking_lot::Mutex;
 use postern_config::ConfigDuration;

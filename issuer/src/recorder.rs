@@ -2,7 +2,8 @@
 //! threads would share with every connection.
 //!
 //! A request is recorded where it is answered ([`Recorder::answered`]), a token where it is signed
-//! ([`Recorder::signed`]). Metrics and live page are served from the same counts, and nothing in them says who asked.
+//! ([`Recorder::signed`]). Metrics and live page are served from the same counts, and they hold nothing about who sent
+//! a request.
 
 use crate::catalogue::{self, IssuerOutcome, TokenTypeAsked};
 use metrics::{Counter, Histogram, counter, gauge, histogram};
@@ -74,7 +75,7 @@ impl Recorder {
 
     // ---- A request ----
 
-    /// A request was answered after `took`; `asked` is the token type of one that was for a token.
+    /// A request was answered after `took`; `asked` is the requested token type, if it was a token request.
     pub(crate) fn answered(&self, asked: Option<TokenTypeAsked>, outcome: IssuerOutcome, took: Duration) {
         self.outcomes[outcome as usize].add(1);
         if let Some(asked) = asked {

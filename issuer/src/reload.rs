@@ -82,7 +82,7 @@ pub(crate) struct Reloading {
 }
 
 impl Reloading {
-    /// Reloads whenever that is asked for, until the stop.
+    /// Reloads on each request, until the stop.
     pub(crate) async fn run(self, mut reloader: Reloader<Config>, shutdown: Shutdown) {
         let reloading = async {
             loop {

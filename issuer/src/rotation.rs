@@ -80,7 +80,7 @@ impl Lifetime {
 /// The times of the key to make now, if one is to be made.
 pub(crate) fn to_make(keys: &[Lifetime], schedule: &Schedule, now: UnixSeconds) -> Option<Lifetime> {
     let Some(current) = current(keys, now) else {
-        // The first start, or nobody was there to rotate in time, or the clock was set.
+        // The first start, or the issuer was down when a rotation was due, or the clock was set.
         let not_before = now.saturating_sub(BACKDATE);
         return Some(Lifetime { not_before, ..Lifetime::starting(now, schedule) });
     };

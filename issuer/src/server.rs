@@ -91,7 +91,7 @@ impl Server {
             Some(Ok(Ok(stream))) => self.http(stream).await,
             Some(Ok(Err(error))) => tracing::debug!("a TLS handshake failed: {error}"),
             Some(Err(_)) => tracing::debug!("a TLS handshake took too long"),
-            None => {} // the drain has begun, and nothing was asked yet
+            None => {} // the drain has begun, and no request came yet
         }
     }
 

@@ -1,6 +1,6 @@
 //! The pool that signs: a fixed number of threads, a fixed number of places, and no queue beyond them.
 //!
-//! A signature is hundreds of microseconds of CPU (`cargo bench -p postern-issuer` says how many). On the runtime it
+//! A signature is hundreds of microseconds of CPU (measured by `cargo bench -p postern-issuer`). On the runtime it
 //! would hold up every other connection; in a queue without end a burst would be answered long after its clients have
 //! gone.
 
@@ -76,7 +76,7 @@ impl SigningPool {
                 recorder.signed(started.elapsed());
                 signed();
             }
-            drop(place); // by now at the latest: a client that asks again at once must find it free
+            drop(place); // not later than this: a client that retries immediately must find the place free
             let _ = answer.send(response); // the client may have hung up meanwhile
         });
         Ok(signature)

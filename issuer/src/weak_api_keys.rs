@@ -1,7 +1,8 @@
-//! API keys that are no secret: words, names, short numbers, the examples' keys, placeholders. Whoever reads a
-//! configuration, or only tries, has the tokens of an account with such a key.
+//! Refuses API keys that can be guessed: words, names, short numbers, the examples' keys, placeholders. With such a
+//! key, anyone can take the account's tokens.
 //!
-//! Only hashes are known here, so each guess is hashed: some hundred milliseconds of CPU at a start and a reload.
+//! The configuration holds only hashes, so each guess is hashed: some hundred milliseconds of CPU at each start and
+//! reload.
 
 use crate::StartError;
 use crate::config::{Account, KeyHash, invalid};
@@ -12,7 +13,7 @@ use std::fmt::Write;
 /// Numbers of up to this many digits, with leading zeros, are tried.
 const DIGITS: usize = 6;
 
-/// What people write where a secret should be: each also in capitals, and with each of [`ENDS`] behind it.
+/// Words that people write in place of a secret. Each is also tried in capitals, and with each of [`ENDS`] appended.
 const WORDS: &[&str] = &[
     "",
     "1q2w3e4r",
@@ -164,7 +165,7 @@ const WORDS: &[&str] = &[
     "zxcvbn",
     "zxcvbnm",
 ];
-/// What is put behind a word. A line end is what `echo` adds before a hash is made.
+/// Suffixes of a word. A line end is what `echo` adds before a hash is made.
 const ENDS: &[&str] = &[
     "",
     "\n",
@@ -207,7 +208,7 @@ const ENDS: &[&str] = &[
     "password",
     "-password",
 ];
-/// What stands in examples and guides where a key belongs.
+/// Keys of examples and guides.
 const EXAMPLES: &[&str] = &[
     "$KEY",
     "$key",
@@ -235,7 +236,7 @@ const EXAMPLES: &[&str] = &[
     "00000000-0000-0000-0000-000000000000",
 ];
 
-/// How a key is made, for the end of every sentence here.
+/// How to make a key: the end of every error message here.
 const MAKE: &str = "make one of random bytes with `key=$(openssl rand -hex 32)`, give it to the client, and write here what \
                     `printf %s \"$key\" | sha256sum` says";
 
@@ -259,7 +260,7 @@ pub(crate) fn check(accounts: &[Account]) -> Result<(), StartError> {
     Err(invalid(format!("[[accounts]] {:?}: its key_sha256 {what}: {MAKE}", account.name)))
 }
 
-/// One byte, or one pair of digits after the other: nobody has a key with such a hash.
+/// One byte, or one pair of digits after the other: no real key has such a hash.
 fn is_placeholder(KeyHash(hash): KeyHash) -> bool {
     let repeats = hash.iter().all(|byte| *byte == hash[0]);
     let counts = |step: u8| hash.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(step));

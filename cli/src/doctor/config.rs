@@ -56,7 +56,7 @@ impl Kind {
         match fits.as_slice() {
             [(best, kind), (next, _), ..] if best != next => Ok(*kind),
             _ => Err(Failure::configuration(format_args!(
-                "{}: nothing in it tells for which daemon it is; a gateway's file has the sections [issuer] and \
+                "{}: it does not show for which daemon it is; a gateway's file has the sections [issuer] and \
                  [challenge], an issuer's has [keys], and an agent's has [gateway] and [wallet]",
                 path.display()
             ))),
@@ -64,7 +64,7 @@ impl Kind {
     }
 }
 
-/// Finds what a start would refuse, and says for which daemon the file is.
+/// Finds what a start would refuse, and for which daemon the file is.
 pub(super) fn check(path: &Path) -> Result<(), Failure> {
     let Examined { name, warnings } = examine(path)?;
     for warning in warnings {

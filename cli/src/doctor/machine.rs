@@ -74,7 +74,7 @@ pub(super) async fn check() -> Result<(), Failure> {
         (0, _) => println!("Nothing is bad; {looks} to look at."),
         _ => {
             return Err(Failure::runtime(format_args!(
-                "{bad} bad: the lines above say what to do; postern doctor --help has closer looks"
+                "{bad} bad: the lines above give the remedies; postern doctor --help has closer looks"
             )));
         }
     }
@@ -91,14 +91,14 @@ fn look_at_machine(findings: &mut Findings) {
     let Some(files) = field(&read("/proc/self/limits"), "Max open files") else {
         return findings.well("machine", format_args!("{cores} cores{memory}"));
     };
-    let said = format!("{cores} cores{memory}, {files} open files for a process");
+    let summary = format!("{cores} cores{memory}, {files} open files for a process");
     if files < LEAST_DESCRIPTORS {
         findings.look(
             "machine",
-            format_args!("{said}: a tunnel takes two; raise it (ulimit -n, or LimitNOFILE)"),
+            format_args!("{summary}: a tunnel takes two; raise it (ulimit -n, or LimitNOFILE)"),
         );
     } else {
-        findings.well("machine", said);
+        findings.well("machine", summary);
     }
 }
 
@@ -139,7 +139,7 @@ async fn look_at_process(port: u16, findings: &mut Findings) -> bool {
     true
 }
 
-/// What `/readyz` answers; nothing when nobody listens.
+/// The answer of `/readyz`; none when nothing listens.
 async fn readyz(url: &str) -> Result<Option<(u16, String)>, String> {
     let options = ClientOptions { timeout: PATIENCE, ..ClientOptions::default() };
     let client = client(&options).map_err(|error| error.to_string())?;
@@ -154,7 +154,7 @@ async fn readyz(url: &str) -> Result<Option<(u16, String)>, String> {
     let body = fetch_limited(answer, LIMIT).await.map_err(|error| error.to_string())?;
     let body = String::from_utf8_lossy(&body).into_owned();
     if status == 200 && !body.starts_with("ready\n") {
-        return Err("/readyz says something else than ours does".to_owned());
+        return Err("the answer to /readyz is not Postern's".to_owned());
     }
     Ok(Some((status, body)))
 }
@@ -240,7 +240,7 @@ fn look_at_data(findings: &mut Findings) {
     }
 }
 
-/// As `df` says, where there is one.
+/// As reported by `df`, where there is one.
 fn free_kib(path: &Path) -> Option<u64> {
     let df = Command::new("df").arg("-Pk").arg(path).output().ok()?;
     let text = String::from_utf8(df.stdout).ok()?;

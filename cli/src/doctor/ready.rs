@@ -8,7 +8,7 @@ use postern_daemon::http::{ClientOptions, chain, client, fetch_limited};
 /// The most that is read of `/readyz`: it has a line a reason.
 const LIMIT: usize = 64 << 10;
 
-/// Prints what `/readyz` says; anything but 200 is a failure.
+/// Prints the answer of `/readyz`; any status but 200 is a failure.
 pub(super) async fn check(admin: &str) -> Result<(), Failure> {
     let url = format!("{}/readyz", admin.trim_end_matches('/'));
     let failed = |reason: String| unanswered(&url, reason);
@@ -21,5 +21,7 @@ pub(super) async fn check(admin: &str) -> Result<(), Failure> {
     if status.as_u16() == 200 {
         return Ok(());
     }
-    Err(Failure::runtime(format_args!("{url}: not ready, the answer is {status}: the lines above say why")))
+    Err(Failure::runtime(format_args!(
+        "{url}: not ready, the answer is {status}: the lines above give the reasons"
+    )))
 }

@@ -1,4 +1,4 @@
-//! `postern token inspect`: says what a value holds, or each line of a file or of standard input.
+//! `postern token inspect`: explains what a value holds, or each line of a file or of standard input.
 
 use crate::args::Inspect;
 use crate::failure::Failure;
@@ -83,7 +83,7 @@ fn lines(mut input: Box<dyn BufRead>) -> Result<(), Failure> {
     }
     Err(Failure::new(
         WRONG,
-        format_args!("{wrong} of {seen} lines hold nothing that can be used, as said above"),
+        format_args!("{wrong} of {seen} lines hold nothing that can be used: see the lines above"),
     ))
 }
 

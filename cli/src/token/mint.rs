@@ -117,7 +117,7 @@ impl Display for Counted {
 
 fn api_key(args: &Mint) -> Result<Option<Secret>, Failure> {
     let given = args.api_key.as_ref().filter(|key| !key.is_empty());
-    // Without this the request would go out without a key, and the issuer's answer would not say why.
+    // Without this the request would go out without a key, and the issuer's answer would not show why.
     if given.is_none() && std::env::var_os(OLD_KEY_VARIABLE).is_some() {
         return Err(Failure::usage(format_args!(
             "the environment variable {OLD_KEY_VARIABLE} is not read: the account's key is expected in {KEY_VARIABLE}, \

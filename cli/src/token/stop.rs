@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-/// The signal that asked.
+/// The signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Interrupt,
@@ -47,7 +47,7 @@ impl Stop {
                     return second.notify_one();
                 }
                 eprintln!(
-                    "{asked}: writing the tokens that are under way; once more loses them and stops at once"
+                    "{asked}: writing the tokens that are under way; a second signal discards them and stops immediately"
                 );
             }
         });

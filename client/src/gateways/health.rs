@@ -23,7 +23,7 @@ pub(crate) struct Outage {
     /// The same in our own words alone, without URLs and the gateway's text.
     pub(crate) cause: &'static str,
     pub(crate) kind: OutageKind,
-    /// How long the gateway wants to be left alone.
+    /// The gateway's `Retry-After`.
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct Health {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// Not asked yet, or doubted: it is probed before a token is sent to it.
+    /// Not probed yet, or doubted: it is probed before a token is sent to it.
     Unasked,
     Serving,
     Away {
@@ -102,7 +102,7 @@ enum State {
 }
 
 impl Health {
-    /// `is_trusted`: an earlier run learned its challenge, so it may be sent tokens before it is asked.
+    /// `is_trusted`: an earlier run learned its challenge, so it may be sent tokens before a probe.
     pub(super) fn new(is_trusted: bool) -> Self {
         let state = if is_trusted { State::Serving } else { State::Unasked };
         Self { state, failures: 0, probed: None, is_probing: false, heard: None }
@@ -132,7 +132,7 @@ impl Health {
     /// Someone waits for it: the next probe comes sooner, and no more than one a second.
     pub(super) fn hurry(&mut self, now: Instant) {
         let soonest = self.probed.map_or(now, |probed| probed + HURRIED_PAUSE).max(now);
-        // What the gateway asked for counts.
+        // The gateway's `Retry-After` takes precedence.
         if let State::Away { outage, next_probe } = &mut self.state
             && outage.retry_after.is_none_or(|asked| asked <= HURRIED_PAUSE)
         {
@@ -213,7 +213,7 @@ impl Health {
 
 fn pause(failures: u32, retry_after: Option<Duration>, jitter: f64) -> Duration {
     let doubled = FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE);
-    // Never sooner than the gateway said; up to a fifth later.
+    // Never sooner than the gateway's `Retry-After`; up to a fifth later.
     let theirs = retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
     doubled.mul_f64(0.5 + jitter / 2.0).max(theirs.mul_f64(1.0 + jitter / 5.0))
 }
@@ -231,7 +231,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_to_a_limit_and_a_success_resets_them() {
         let (mut health, now) = (Health::new(false), Instant::now());
-        assert_eq!(health.next_probe(now), Some(now), "what was never asked is asked at once");
+        assert_eq!(
+            health.next_probe(now),
+            Some(now),
+            "a gateway that was never probed is probed immediately"
+        );
         for millis in [250, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000] {
             away(&mut health, now);
             assert_eq!(health.next_probe(now), Some(now + Duration::from_millis(millis)));
@@ -255,7 +259,7 @@ mod tests {
         let refusal = Outage { retry_after: Some(30 * SECOND), ..Outage::no_answer("leave me alone") };
         health.failed(refusal, true, now, 0.0);
         health.hurry(now);
-        assert_eq!(health.next_probe(now), Some(now + 30 * SECOND), "what the gateway asked for counts");
+        assert_eq!(health.next_probe(now), Some(now + 30 * SECOND), "the gateway's Retry-After counts");
     }
 
     #[tokio::test(start_paused = true)]

@@ -21,7 +21,7 @@ pub enum MintError {
     /// No answer.
     #[error("the issuer {url} cannot be reached: {reason}")]
     Unreachable {
-        /// What was asked for.
+        /// The requested URL.
         url: Url,
         /// What went wrong, and what to do.
         reason: String,
@@ -29,13 +29,13 @@ pub enum MintError {
     /// An answer that gives nothing.
     #[error("the issuer {url} answered {status}{}{}", quoted(text), advice(*status))]
     Status {
-        /// What was asked for.
+        /// The requested URL.
         url: Url,
         /// The status.
         status: StatusCode,
         /// What the issuer wrote, one line of it.
         text: String,
-        /// After how long it may be asked again.
+        /// The issuer's `Retry-After`.
         retry_after: Option<Duration>,
     },
     /// An answer that cannot be used.
@@ -43,15 +43,15 @@ pub enum MintError {
         "the issuer {url} gave an answer that cannot be used: {reason}; is this the address of a Privacy Pass issuer?"
     )]
     Unusable {
-        /// What was asked for.
+        /// The requested URL.
         url: Url,
         /// What is wrong with it.
         reason: String,
     },
     /// The challenge's key is not among the issuer's.
     #[error(
-        "the gateway asks for tokens of a key that the issuer's directory {url} does not list. Such a key could be one \
-         that only some clients are shown, to tell them apart, so nothing is minted for it; does the gateway use this \
+        "the gateway requires tokens of a key that the issuer's directory {url} does not list. Such a key could be one \
+         that only some clients are shown, to distinguish them, so nothing is minted for it; does the gateway use this \
          issuer, and has it fetched its keys lately?"
     )]
     Unlisted {
@@ -84,10 +84,10 @@ pub enum MintError {
     },
     /// The key is unusable, or the issuer did not sign with it.
     #[error(
-        "the issuer {url} gave no signature that can be used: {source}; does it hold the key that the gateway asks for?"
+        "the issuer {url} gave no signature that can be used: {source}; does it hold the key that the gateway requires?"
     )]
     Blind {
-        /// What was asked for.
+        /// The requested URL.
         url: Url,
         /// What failed.
         source: BlindError,
@@ -95,7 +95,7 @@ pub enum MintError {
 }
 
 impl MintError {
-    /// Whether asking again soon is pointless: someone has to change an account, a key or an address first.
+    /// Whether a retry is pointless until an operator changes an account, a key or an address.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         match self {
@@ -110,7 +110,7 @@ impl MintError {
     }
 
     /// Whether the issuer does not sign with the key that the challenge names: keys may have changed, and the gateway
-    /// may ask for another one by now.
+    /// may require another one by now.
     #[must_use]
     pub fn is_of_key(&self) -> bool {
         match self {
@@ -120,7 +120,7 @@ impl MintError {
         }
     }
 
-    /// How long the issuer wants to be left alone.
+    /// The issuer's `Retry-After`.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -148,7 +148,7 @@ fn advice(status: StatusCode) -> &'static str {
         StatusCode::TOO_MANY_REQUESTS => {
             "; the account's quota is used up for now: wait for its next period, or ask the issuer's operator for more"
         }
-        StatusCode::UNPROCESSABLE_ENTITY => "; does it hold the key that the gateway asks for?",
+        StatusCode::UNPROCESSABLE_ENTITY => "; does it hold the key that the gateway requires?",
         _ => "",
     }
 }

@@ -1,4 +1,4 @@
-//! Asking a gateway which tokens it takes.
+//! Fetches a gateway's challenge: the tokens that it accepts.
 
 use super::error::quoted;
 use super::one_line;
@@ -24,14 +24,14 @@ pub enum ChallengeFetchError {
     /// It did not answer, or not in HTTP.
     #[error("{0}")]
     Exchange(String),
-    /// It answered, but with no challenge for a token of type 2.
+    /// It answered, but without a challenge for tokens of type 2.
     #[error(
         "the gateway {url} gave no challenge: {reason}; is this the address of a gateway that takes tokens?"
     )]
     NoChallenge {
         /// The gateway.
         url: String,
-        /// What it gave.
+        /// What it sent instead.
         reason: String,
     },
     /// It takes no tokens now.
@@ -39,14 +39,14 @@ pub enum ChallengeFetchError {
     Unavailable {
         /// The gateway.
         url: String,
-        /// What it wrote, one line of it.
+        /// Its message, cut to one line.
         text: String,
-        /// After how long it may be asked again.
+        /// The gateway's `Retry-After`.
         retry_after: Option<Duration>,
     },
 }
 
-/// Asks a gateway which tokens it takes: a CONNECT without a token, to a name that cannot exist (RFC 6761,
+/// Fetches a gateway's challenge: a CONNECT without a token, to a name that cannot exist (RFC 6761,
 /// section 6.4), and the first challenge for a token of type 2 in the 407 that comes back.
 ///
 /// # Errors
@@ -78,7 +78,7 @@ pub(crate) async fn fetch_challenge_from(gateway: &Arc<Gateway>) -> Result<Chall
     }
 }
 
-/// The seconds of a `Retry-After`; a date is passed over, and our own backoff stands.
+/// The seconds of a `Retry-After`; a date is ignored, and our own backoff applies.
 pub(crate) fn seconds(value: Option<&http::HeaderValue>) -> Option<Duration> {
     let seconds = value?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))

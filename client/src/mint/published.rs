@@ -43,7 +43,7 @@ impl Published {
         Ok(MintKey { key, not_after: listed.not_after, request_url, skew })
     }
 
-    /// The key that the issuer wants used now.
+    /// The issuer's preferred key.
     pub(crate) fn preferred(&self) -> Option<TokenKeyId> {
         id_of(self.directory.preferred(TokenType::BlindRsa2048, self.now())?)
     }

@@ -1,7 +1,7 @@
 //! The admin side of a process: the listener with `/livez`, `/readyz`, `/metrics`, and the live page on it.
 //!
-//! A process makes one [`ProcessContext`] and lends it to its daemons: they add gates to its readiness and sections to its
-//! [live page](live), and [`Admin`] shows them.
+//! A process makes one [`ProcessContext`] and shares it with its daemons: they add gates to its readiness and sections
+//! to its [live page](live), and [`Admin`] shows them.
 //!
 //! ```
 //! use postern_admin::{Admin, ProcessContext, catalogue};

@@ -59,7 +59,7 @@ impl Admin {
         Ok(Self { listener, local, process: process.clone(), exporter })
     }
 
-    /// Where it listens: the port is the real one when port 0 was asked for.
+    /// The address it listens on, with the real port in place of 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
@@ -134,8 +134,8 @@ impl Pages {
     fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
         let (method, path) = (request.method(), request.uri().path());
         if self.is_loopback && !is_for_this_machine(request.headers()) {
-            let said = "This listener is on loopback: ask for it by address, or as localhost.\n";
-            return whole(text(StatusCode::MISDIRECTED_REQUEST, said));
+            let sentence = "This listener is on loopback: address it as localhost or by its IP address.\n";
+            return whole(text(StatusCode::MISDIRECTED_REQUEST, sentence));
         }
         if !PATHS.contains(&path) {
             let list = PATHS.join("\n");
@@ -174,8 +174,8 @@ impl Pages {
             return whole(of_type(EVENT_STREAM, ""));
         }
         let Ok(place) = Arc::clone(&self.watchers).try_acquire_owned() else {
-            let said = format!("{MAX_WATCHERS} pages are open already: close one.\n");
-            return whole(text(StatusCode::SERVICE_UNAVAILABLE, said));
+            let sentence = format!("{MAX_WATCHERS} pages are open already: close one.\n");
+            return whole(text(StatusCode::SERVICE_UNAVAILABLE, sentence));
         };
         // The place is given back with the stream.
         let events = live::events(&self.process.live).map(move |event| {

@@ -42,7 +42,7 @@ pub enum AddressError {
     Unresolved {
         /// The name.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         reason: String,
     },
 }
@@ -115,7 +115,7 @@ impl JsonSchema for Address {
 /// Reads a `SocketAddr` as an [`Address`].
 ///
 /// # Errors
-/// As [`AddressError`] says.
+/// See [`AddressError`].
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     Address::deserialize(deserializer).map(|address| address.0)
 }
@@ -136,7 +136,7 @@ pub mod optional {
     /// Reads an address, where there is one.
     ///
     /// # Errors
-    /// As [`super::AddressError`] says.
+    /// See [`super::AddressError`].
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
         Ok(Option::<Address>::deserialize(deserializer)?.map(|address| address.0))
     }

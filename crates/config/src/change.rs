@@ -1,5 +1,5 @@
-//! What differs between two readings of a configuration, as an operator reads it. Trees here may hold secrets; the
-//! sentences do not.
+//! The differences between two readings of a configuration, as sentences for operators. Trees here may hold secrets;
+//! the sentences do not.
 
 use super::schema::Schema;
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use std::fmt::Write;
 const SHOWN: usize = 60;
 /// The most names of a list that are shown.
 const NAMED: usize = 10;
-/// What tells the tables of a list apart, the first of these that they have.
+/// The keys that identify a table in a list; the first that is present is used.
 const NAMES: [&str; 2] = ["name", "url"];
 
 /// The differences from `old` to `new`, one sentence a key, by its dotted path.
@@ -24,7 +24,7 @@ pub(super) fn changes(old: &Value, new: &Value, schema: &Schema) -> Vec<String> 
         .collect()
 }
 
-/// Gives `tree` what `new` has under each of `prefixes` ("accounts", "limits.body_timeout").
+/// Copies from `new` to `tree` what is under each of `prefixes` ("accounts", "limits.body_timeout").
 pub(super) fn graft(tree: &mut Value, new: &Value, prefixes: &[&str]) {
     for prefix in prefixes {
         let steps: Vec<&str> = prefix.split('.').collect();
@@ -38,7 +38,7 @@ pub(super) fn graft(tree: &mut Value, new: &Value, prefixes: &[&str]) {
     }
 }
 
-/// Every value that is no section, by its path. What is not set has no value.
+/// Every value that is not a section, by its path. Unset keys are absent.
 fn leaves(tree: &Value) -> BTreeMap<Vec<String>, &Value> {
     let mut found = BTreeMap::new();
     collect(tree, &[], &mut found);
@@ -79,7 +79,7 @@ fn sentence(path: &[String], old: Option<&Value>, new: Option<&Value>, schema: &
     }
 }
 
-/// A value, cut where it is long.
+/// A value, shortened if it is long.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(SHOWN) {

@@ -1,4 +1,4 @@
-//! What is said about a configuration that cannot be used.
+//! Errors of configurations, as sentences for operators.
 
 use super::Overrides;
 use super::document::Document;
@@ -44,7 +44,7 @@ pub(super) fn unknown_key(place: &str, schema: &Schema, section: &Node<'_>, path
     }
 }
 
-/// The name that was most likely meant: one edit for every three letters, two at least.
+/// The nearest known name, within one edit for every three letters, two at least.
 pub(super) fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (key.chars().count() / 3).max(2);
     known
@@ -54,7 +54,7 @@ pub(super) fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Op
         .map(|(_, name)| name)
 }
 
-/// What deserializing said, with the place in the file or the variable that it came from.
+/// The deserializer's error, with the place in the file or the variable that it came from.
 pub(super) fn refused(
     document: &Document<'_>,
     schema: &Schema,
@@ -91,7 +91,7 @@ pub(super) fn refused(
     ConfigError::new(&place, format!("{subject} is not accepted{}", why(node.as_ref(), reason)))
 }
 
-/// serde's reason when it says more than the schema does, and what to write instead when the schema knows.
+/// serde's reason when it is more precise than the schema, and what to write instead when the schema has it.
 fn why(node: Option<&Node<'_>>, reason: &str) -> String {
     const SAYS_NO_MORE: [&str; 4] =
         ["invalid type: ", "invalid value: integer", "unknown variant ", "data did not match any variant"];

@@ -1,4 +1,4 @@
-//! For which of several configurations a file was written.
+//! Finds which of several configurations a file was written for.
 
 use super::ConfigError;
 use super::document::Document;
@@ -12,11 +12,11 @@ use toml::Value;
 pub struct Fit {
     /// Sections and keys of the file that the configuration has.
     pub known: usize,
-    /// Those that it does not have. What is below an unknown section does not count.
+    /// Sections and keys that it does not have, not counting those below an unknown section.
     pub unknown: usize,
 }
 
-/// How well the file at `path` fits the configuration `T`, whatever its values are.
+/// How well the file at `path` fits the configuration `T`, regardless of its values.
 ///
 /// # Errors
 /// When the file cannot be read or is not TOML.

@@ -3,12 +3,12 @@
 //! A daemon's configuration is a struct that derives `Deserialize`, `Serialize` (for the defaults in the
 //! reference) and `JsonSchema`; `#[serde(default)]` on a section makes it optional. The schema is where names come
 //! from: which keys exist, what the nearest known one is, which environment variable stands for which value, and
-//! what [`reference()`] says. A field may say what it accepts with
+//! the text of [`reference()`]. A field may describe what it accepts with
 //! `#[schemars(extend("x-accepted" = "a port, such as 443"))]`.
 //!
 //! The variable of `[store.memcached] addresses` is `POSTERN_STORE_MEMCACHED_ADDRESSES`. It holds a TOML value
-//! (`["127.0.0.1:5000"]`, `true`, `10`), or the bare text where a string is wanted. Keys inside lists of tables and
-//! inside maps have no variable. What is said of `POSTERN_` variables that name no key is in `environment`.
+//! (`["127.0.0.1:5000"]`, `true`, `10`), or the bare text where a string is expected. Keys inside lists of tables and
+//! inside maps have no variable. `environment` handles `POSTERN_` variables that name no key.
 //!
 //! ```
 //! use postern_config::{Size, ConfigDuration, parse};
@@ -140,8 +140,8 @@ fn lay_over(
     overrides
 }
 
-/// The value that a variable's text stands for. Text that is no TOML value stays text: deserializing it then says
-/// what is wanted in its place.
+/// The value that a variable's text stands for. Text that is not a TOML value stays text; deserializing it then fails
+/// with what is expected in its place.
 fn value_of(leaf: &Leaf<'_>, raw: &str) -> toml::Value {
     let text = || toml::Value::String(raw.to_owned());
     if leaf.node.is_text() {

@@ -1,8 +1,8 @@
 //! A configuration file that is read again while the daemon runs.
 //!
-//! A daemon says which keys it applies while it runs; all others need a restart, and stay as they were until then, so
-//! what a reload gives is always a configuration that the daemon really runs with. A file that cannot be used changes
-//! nothing.
+//! A daemon declares which keys it applies while it runs; all others need a restart and keep their values until then,
+//! so what a reload gives is always a configuration that the daemon really runs with. A file that cannot be used
+//! changes nothing.
 
 use super::change::{changes, graft};
 use super::schema::{Node, Schema};
@@ -15,7 +15,7 @@ use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-/// Where a configuration was read, and what it said.
+/// Where a configuration was read, and its contents.
 pub struct ConfigFile<T> {
     path: PathBuf,
     environment: Environment,
@@ -54,7 +54,7 @@ impl<T> ConfigFile<T> {
         &self.path
     }
 
-    /// What an operator should know of the environment: variables that look like ours and are not.
+    /// Warnings for the operator: variables that look like ours but name no key.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings

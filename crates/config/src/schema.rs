@@ -172,7 +172,7 @@ impl<'a> Node<'a> {
         Self(wrapper.into_iter().chain(&self.0).copied().collect())
     }
 
-    /// What the field says of itself in so many words.
+    /// The field's own description of what it accepts.
     pub(super) fn accepted_in_words(&self) -> Option<&'a str> {
         self.each("x-accepted").find_map(Value::as_str)
     }

@@ -20,7 +20,7 @@ pub struct Size(pub u64);
 /// What a [`Secret`] is serialized as.
 pub(super) const REDACTED: &str = "(redacted)";
 
-/// A string that never shows: not in `Debug`, not when it is serialized, not in errors.
+/// A string that is never shown: not by `Debug`, not when serialized, not in errors.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -34,31 +34,31 @@ const SIZE_UNITS: &[(&str, u64)] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB",
 const SIZE_ACCEPTED: &str = "a size with its unit, such as \"512B\", \"64KiB\" or \"10MiB\"";
 
 impl ConfigDuration {
-    /// So many milliseconds.
+    /// A duration in milliseconds.
     #[must_use]
     pub const fn millis(number: u64) -> Self {
         Self(Duration::from_millis(number))
     }
 
-    /// So many seconds.
+    /// A duration in seconds.
     #[must_use]
     pub const fn secs(number: u64) -> Self {
         Self(Duration::from_secs(number))
     }
 
-    /// So many minutes.
+    /// A duration in minutes.
     #[must_use]
     pub const fn minutes(number: u64) -> Self {
         Self::secs(number * 60)
     }
 
-    /// So many hours.
+    /// A duration in hours.
     #[must_use]
     pub const fn hours(number: u64) -> Self {
         Self::minutes(number * 60)
     }
 
-    /// So many days of 24 hours.
+    /// A duration in days of 24 hours.
     #[must_use]
     pub const fn days(number: u64) -> Self {
         Self::hours(number * 24)
@@ -72,13 +72,13 @@ impl ConfigDuration {
 }
 
 impl Size {
-    /// So many KiB of 1,024 bytes.
+    /// A size in KiB of 1,024 bytes.
     #[must_use]
     pub const fn kib(number: u64) -> Self {
         Self(number << 10)
     }
 
-    /// So many MiB of 1,048,576 bytes.
+    /// A size in MiB of 1,048,576 bytes.
     #[must_use]
     pub const fn mib(number: u64) -> Self {
         Self(number << 20)
@@ -173,7 +173,7 @@ impl FromStr for Size {
 }
 
 impl fmt::Display for ConfigDuration {
-    /// Whole milliseconds; what is finer is left out.
+    /// Whole milliseconds, rounded down.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
         if millis == 0 { f.write_str("0s") } else { write_with_unit(f, millis, DURATION_UNITS) }
@@ -186,7 +186,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// What [`ConfigDuration`] and [`Size`] share: text in files, a sentence in the schema.
+/// The traits that [`ConfigDuration`] and [`Size`] share: text in files, a sentence in the schema.
 macro_rules! with_unit {
     ($type:ident, $accepted:ident) => {
         impl fmt::Debug for $type {
@@ -226,7 +226,7 @@ macro_rules! with_unit {
 with_unit!(ConfigDuration, DURATION_ACCEPTED);
 with_unit!(Size, SIZE_ACCEPTED);
 
-/// Takes text, and says of a number what it lacks.
+/// Accepts text, and rejects a bare number with a reason.
 struct WithUnit;
 
 impl Visitor<'_> for WithUnit {

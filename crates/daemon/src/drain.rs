@@ -2,7 +2,7 @@
 //!
 //! A daemon goes through three states, in this order and never back: *running*, *draining* (accept nothing new,
 //! finish what is open), *stopped* (end what is still open). SIGTERM or SIGINT starts the drain, a second one stops
-//! at once, SIGHUP asks for a reload.
+//! at once, SIGHUP requests a reload.
 //!
 //! hyper's own graceful shutdown loses sight of a connection once it is upgraded to a tunnel, so everything that
 //! must be finished is spawned through [`Shutdown::tracker`].
@@ -49,7 +49,7 @@ impl fmt::Debug for CountTunnels {
 pub enum Drained {
     /// Everything tracked ended by itself.
     Finished,
-    /// The deadline passed, or a second signal came, with this many tracked tasks open. They were told to stop.
+    /// The deadline passed, or a second signal came, with this many tracked tasks open. They were cancelled.
     CutOff(usize),
 }
 
@@ -120,7 +120,7 @@ impl Shutdown {
         self.0.stopped.cancelled().await;
     }
 
-    /// The drain as a token, for code that wants to own its future (`token.cancelled_owned()`).
+    /// The drain as a token, for code that must own its future (`token.cancelled_owned()`).
     #[must_use]
     pub fn drain_token(&self) -> CancellationToken {
         self.0.draining.clone()
@@ -145,14 +145,14 @@ impl Shutdown {
     }
 
     /// Waits for the drain to begin and then for everything tracked to end, `deadline` at most. What is open after
-    /// that, or after [`Shutdown::stop`], is told to stop and no longer waited for: the caller gives the runtime
-    /// up. When this returns, the state is *stopped*.
+    /// that, or after [`Shutdown::stop`], is cancelled and not awaited: the caller drops the runtime. When this
+    /// returns, the state is *stopped*.
     pub async fn wait(&self, deadline: Duration) -> Drained {
         self.wait_reporting(deadline, |_, _| {}).await
     }
 
-    /// As [`Shutdown::wait`], and calls `report` with what it waits for and for how long: as soon as there is something to
-    /// wait for, then every few seconds, and at the end what was cut off. That is a warning, the rest is not.
+    /// As [`Shutdown::wait`], and calls `report` with what it waits for and for how long: as soon as there is something
+    /// to wait for, then every few seconds, and at the end what was cut off. That is a warning, the rest is not.
     pub async fn wait_reporting(
         &self,
         deadline: Duration,
@@ -190,8 +190,8 @@ impl Shutdown {
 
     /// Runs `work` until it ends or the state is *stopped*, whichever is first; `None` when it was cut off.
     ///
-    /// The work is boxed: an async function keeps its argument's room beside that of what it awaits, and each such layer
-    /// around a connection would double the memory of every one.
+    /// The work is boxed: an async function keeps its argument's room beside that of what it awaits, and each such
+    /// layer around a connection would double the memory of every one.
     pub fn until_stopped<F: Future>(&self, work: F) -> impl Future<Output = Option<F::Output>> {
         self.0.stopped.run_until_cancelled(Box::pin(work))
     }
@@ -212,7 +212,7 @@ pub struct Reloads {
 }
 
 impl Reloads {
-    /// Completes when a reload was asked for since the last time. Cancel safe.
+    /// Completes when a reload was requested since the last call. Cancel safe.
     pub async fn next(&mut self) {
         if self.seen.changed().await.is_err() {
             std::future::pending().await
@@ -235,7 +235,7 @@ mod tests {
             async move { shutdown.wait(LONG).await }
         });
         tokio::task::yield_now().await;
-        assert!(!waiting.is_finished(), "nothing asked for a drain yet");
+        assert!(!waiting.is_finished(), "no drain was requested yet");
         shutdown.drain();
         assert_eq!(waiting.await.unwrap(), Drained::Finished);
         assert!(tunnel.is_finished());

@@ -29,7 +29,7 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
         std::fs::rename(&temporary, path)
     })();
     if written.is_err() {
-        let _ = std::fs::remove_file(&temporary); // it may never have been made; the first error is the one to tell
+        let _ = std::fs::remove_file(&temporary); // it may not exist; report the first error
     }
     written?;
     sync_directory(directory)
@@ -150,7 +150,7 @@ pub enum DataDirError {
     Unusable {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -26,7 +26,7 @@ impl Default for ClientOptions {
     }
 }
 
-/// An HTTP client that goes where it is told: no proxy from the environment, no redirects, no cookies, HTTP/1.1.
+/// An HTTP client that connects directly: no proxy from the environment, no redirects, no cookies, HTTP/1.1.
 ///
 /// # Errors
 /// When the CA file cannot be read or holds no certificate.

@@ -1,4 +1,4 @@
-//! Opening a listening socket, with an error that names the listener and says what to do.
+//! Opening a listening socket, with an error that names the listener and states what to do.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdStream};
@@ -18,8 +18,8 @@ pub async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener
 /// # Errors
 /// When tokio does not give the listener back.
 pub fn waiting(listener: TcpListener) -> io::Result<impl Iterator<Item = TcpStream>> {
-    // The kernel is asked itself: tokio's listener says "nothing yet" when it has not looked, or has accepted many at
-    // once.
+    // The kernel is polled directly: tokio's listener says "nothing yet" when it has not looked, or has accepted many
+    // at once.
     let listener = listener.into_std()?;
     let next = move || loop {
         match listener.accept() {
@@ -49,7 +49,7 @@ pub struct BindError {
     pub what: &'static str,
     /// Where it should have listened.
     pub address: SocketAddr,
-    /// What the system said.
+    /// The system's error.
     pub source: io::Error,
 }
 

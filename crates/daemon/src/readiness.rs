@@ -23,7 +23,7 @@ struct Awaited {
 #[derive(Debug)]
 enum State {
     Ready,
-    /// It works, and somebody should look after it all the same.
+    /// It works, but needs attention.
     Degraded(String),
     NotReady(String),
 }
@@ -35,7 +35,7 @@ impl Readiness {
         Self::default()
     }
 
-    /// Adds something to wait for. It is not ready ("starting") until its gate says so.
+    /// Adds something to wait for. It is not ready ("starting") until its gate is set.
     #[must_use]
     pub fn gate(&self, name: &'static str) -> Gate {
         let mut gates = self.0.gates.write();
@@ -92,12 +92,12 @@ impl Gate {
         self.set(State::Ready);
     }
 
-    /// It works, but somebody should look after it: `/readyz` stays 200 and says why.
+    /// It works, but needs attention: `/readyz` stays 200 and gives the reason.
     pub fn set_degraded(&self, reason: impl Into<String>) {
         self.set(State::Degraded(reason.into()));
     }
 
-    /// It is not, for a reason that an operator can act on. The reason is public to whoever reaches the admin
+    /// It is not, for a reason that an operator can act on. The reason is public to anyone who reaches the admin
     /// listener: no destination, client or token belongs in it.
     pub fn set_not_ready(&self, reason: impl Into<String>) {
         self.set(State::NotReady(reason.into()));

@@ -1,5 +1,5 @@
-//! A daemon's configuration file, read again on SIGHUP. A file that cannot be used changes nothing: the log and `/readyz`
-//! say so until a good one is read.
+//! A daemon's configuration file, read again on SIGHUP. A file that cannot be used changes nothing: the log and
+//! `/readyz` say so until a good one is read.
 
 use crate::drain::{Reloads, Shutdown};
 use crate::readiness::{Gate, Readiness};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
 
-/// Reads a daemon's configuration file again, whenever that is asked for.
+/// Reads a daemon's configuration file again on each reload request.
 #[derive(Debug)]
 pub struct Reloader<T> {
     file: ConfigFile<T>,
@@ -27,7 +27,7 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
         Self { file, requests: shutdown.reloads(), gate }
     }
 
-    /// Completes when a reload was asked for since the last time. Cancel safe.
+    /// Completes when a reload was requested since the last call. Cancel safe.
     pub async fn requested(&mut self) {
         self.requests.next().await;
     }
@@ -36,7 +36,7 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
     /// "limits.body_timeout"); `check` is what its start would refuse.
     ///
     /// Returns what to run with from now on, when a live key has changed: the live keys as the file has them, the
-    /// others as they were. The log says what changed, what of it is in force, and what needs a restart. Blocks on the
+    /// others as they were. Logs what changed, what is in force, and what needs a restart. Blocks on the
     /// disk.
     pub fn reload<E: Display>(&mut self, live: &[&str], check: impl Fn(&T) -> Result<(), E>) -> Option<T> {
         let reading = self.file.read_again(live, check);

@@ -1,4 +1,4 @@
-//! TLS from certificate files, by rustls with the aws-lc provider (always named: the process default is never asked).
+//! TLS from certificate files, by rustls with the aws-lc provider (always named: the process default is never used).
 
 mod diagnosis;
 mod server;
@@ -22,7 +22,7 @@ const ALPN: &[u8] = b"http/1.1";
 /// A client that trusts the certificates of one PEM file, or without it those of the platform.
 ///
 /// A platform without any is no error here, because a client that only uses `http://` needs none: connecting over
-/// TLS then fails with a sentence that says so.
+/// each TLS handshake then fails with that reason.
 ///
 /// # Errors
 /// When the CA file is missing or holds no certificate.
@@ -113,7 +113,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(chain)
 }
 
-/// Stands in for a platform without trusted certificates: refuses every server, and says why.
+/// Stands in for a platform without trusted certificates: refuses every server with the reason.
 #[derive(Debug)]
 struct TrustNobody {
     reason: String,
@@ -173,7 +173,7 @@ pub enum TlsError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A file is not PEM.
@@ -210,7 +210,7 @@ pub enum TlsError {
         certificate: PathBuf,
         /// The key file.
         key: PathBuf,
-        /// What rustls said.
+        /// The error of rustls.
         source: rustls::Error,
     },
     /// A certificate that cannot be a trust anchor.
@@ -222,7 +222,7 @@ pub enum TlsError {
     BadRoot {
         /// The file.
         path: PathBuf,
-        /// What rustls said.
+        /// The error of rustls.
         source: rustls::Error,
     },
     /// The provider lacks what rustls needs.

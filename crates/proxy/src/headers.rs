@@ -6,7 +6,7 @@ use http::header::{
 };
 
 /// Removes what is about one connection only, and what `Connection` names (RFC 9110, section 7.6.1);
-/// Proxy-Authorization above all. Host and Content-Length stay whatever `Connection` says. Framing is hyper's.
+/// Proxy-Authorization above all. Host and Content-Length stay even if `Connection` names them. Framing is hyper's.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     const ALWAYS: [HeaderName; 9] = [
         CONNECTION,

@@ -1,7 +1,7 @@
 //! Bytes both ways between two streams, with half-close and an idle limit, and without a buffer of its own.
 //!
-//! A direction that ends short (a side broke, or the relay is dropped in the middle) is passed on as a reset, never as an
-//! end: the reader of half a file must see that it is half.
+//! A direction that ends short (a side broke, or the relay is dropped in the middle) is passed on as a reset, never as
+//! an end: the reader of half a file must see that it is half.
 //!
 //! Bytes are read into one buffer that all tunnels of a thread share and written on at once. Only what the writer did
 //! not take is kept, so an idle tunnel holds no buffer, and a busy one reads 64 KiB at a time.
@@ -235,7 +235,7 @@ struct Half {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Copying,
-    /// The reader is done; the writer must be told.
+    /// The reader is done; the writer must be shut down.
     Closing,
     Done,
 }
@@ -254,7 +254,7 @@ impl Half {
     }
 
     /// Ready when this direction is over: the reader's end was passed on to the writer, or one of them broke. An error
-    /// is told once.
+    /// is reported once.
     fn poll_copy<R, W>(
         &mut self,
         cx: &mut Context<'_>,
@@ -305,7 +305,7 @@ impl Half {
                         Err(error) if error.kind() != io::ErrorKind::NotConnected => {
                             return Poll::Ready(Err(error));
                         }
-                        // A writer that has gone away needs not be told.
+                        // A writer that has gone away needs no shutdown.
                         _ => (self.state, self.whole) = (State::Done, true),
                     }
                 }
@@ -371,7 +371,7 @@ impl Half {
     }
 }
 
-/// Whether a read failed because there is no connection any more. A TLS stream that ended without saying so is not
+/// Whether a read failed because there is no connection any more. A TLS stream that ended without close_notify is not
 /// meant: its other direction may be open.
 fn is_of_a_connection_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};

@@ -1,7 +1,7 @@
 //! Ending a connection in a way that the peer cannot take for the end of what was sent.
 //!
-//! A plain close is a FIN: "that was all". Where it was not, because the drain cut it off or the other side broke, the peer
-//! has to see an error, or half a file passes for a whole one.
+//! A plain close is a FIN: "that was all". Where it was not, because the drain cut it off or the other side broke, the
+//! peer has to see an error, or half a file passes for a whole one.
 
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -12,8 +12,8 @@ pub(crate) const TICK: Duration = Duration::from_millis(5);
 
 /// A stream whose end can be made a reset.
 pub trait Reset {
-    /// From now on, dropping the stream resets the connection instead of ending it; what the peer has not got yet, it never
-    /// gets. Over TLS nothing says that it ended (no `close_notify`), either.
+    /// From now on, dropping the stream resets the connection instead of ending it; what the peer has not got yet, it
+    /// never gets. Over TLS there is no `close_notify` either.
     fn reset(&self);
 
     /// Whether the peer's machine has everything that was written.
@@ -36,7 +36,7 @@ impl Reset for TcpStream {
 
     fn is_delivered(&self) -> bool {
         use std::os::fd::AsFd;
-        // Where the system cannot tell, it is not waited for.
+        // Where the system cannot detect it, do not wait for it.
         postern_tcp_info::tcp_info(self.as_fd())
             .map_or(true, |facts| facts.unacknowledged == 0 && facts.unsent == 0)
     }

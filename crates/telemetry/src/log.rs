@@ -3,10 +3,10 @@
 //! `RUST_LOG` is honoured (`RUST_LOG=postern_gateway=debug`). Without it a daemon's own crates log from "info" and its
 //! dependencies from "warn"; `postern up`, which talks to a person, logs from "warn" on only.
 //!
-//! A place in the code that logs the same warning or error again and again is cut short: `limit` says how.
+//! `limit` bounds how often one place in the code logs the same warning or error.
 //!
-//! The DNS resolver is silent unless `RUST_LOG` names it: what it has to say holds the names that clients ask for, some
-//! of it already at "warn" (an answer to another question than the one that was asked).
+//! The DNS resolver is silent unless `RUST_LOG` names it: its messages contain the names that clients look up, some
+//! already at "warn" (an answer to another query than the one sent).
 
 mod limit;
 
@@ -33,14 +33,14 @@ pub enum LogFormat {
 
 /// "postern" is a prefix: it stands for every crate of this project.
 const DEFAULT_FILTER: &str = "warn,postern=info";
-/// What a person wants to see who has not asked for logs.
+/// The default filter for `postern up`.
 const QUIET_FILTER: &str = "warn";
 
 /// A prefix of all crates of the DNS resolver.
 const RESOLVER: &str = "hickory";
 const RESOLVER_OFF: &str = ",hickory=off";
 
-/// Where access lines are logged. The configuration says whether there are any, so a filter need not name them.
+/// The target of access log lines. The configuration turns them on, so a filter need not name them.
 const ACCESS: &str = "postern::access";
 const ACCESS_ON: &str = ",postern::access=info";
 
@@ -62,7 +62,8 @@ pub fn init_quiet(format: LogFormat) -> Result<(), LogError> {
 
 fn start(format: LogFormat, default: &str) -> Result<(), LogError> {
     let filter = filter(std::env::var("RUST_LOG").ok().as_deref(), default)?;
-    // A line that cannot be written is lost. Reporting that, to standard error again, would panic, and clients cause lines.
+    // A line that cannot be written is lost. Reporting that, to standard error again, would panic, and clients cause
+    // lines.
     let subscriber = fmt()
         .log_internal_errors(false)
         .with_env_filter(filter)
@@ -73,9 +74,9 @@ fn start(format: LogFormat, default: &str) -> Result<(), LogError> {
         LogFormat::Text => subscriber.finish().with(limit.clone()).try_init(),
         LogFormat::Json => subscriber.json().flatten_event(true).finish().with(limit.clone()).try_init(),
     };
-    // An Err says that a logger is installed already: tests and `up` call this more than once.
+    // An Err means that a logger is installed already: tests and `up` call this more than once.
     if installed.is_ok() {
-        // Without the thread it is told at the end what was left out.
+        // Without the thread, omitted lines are summarized at the end.
         let _ = limit.start();
     }
     Ok(())
@@ -84,7 +85,7 @@ fn start(format: LogFormat, default: &str) -> Result<(), LogError> {
 /// The limit of the logger that is installed.
 static LIMIT: OnceLock<Limit> = OnceLock::new();
 
-/// Logs what was left out and not told yet. For the end of a process.
+/// Logs a summary of omitted lines not reported yet, for the end of a process.
 pub fn finish() {
     if let Some(limit) = LIMIT.get() {
         limit.log_omitted();

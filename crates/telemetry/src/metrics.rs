@@ -32,7 +32,7 @@ pub const PROCESS: &[&str] = &[
 #[derive(Clone)]
 pub struct Exporter {
     handle: PrometheusHandle,
-    /// What the system says of the process: asked for when it is read.
+    /// Metrics of the process, read from the system on each scrape.
     process: metrics_process::Collector,
 }
 
@@ -51,8 +51,8 @@ impl std::fmt::Debug for Exporter {
     }
 }
 
-/// Installs the recorder with the buckets and descriptions of `catalogues` and of telemetry's own metrics, and starts its
-/// maintenance. Only the first call in a process installs; the others return the same exporter.
+/// Installs the recorder with the buckets and descriptions of `catalogues` and of telemetry's own metrics, and starts
+/// its maintenance. Only the first call in a process installs; the others return the same exporter.
 ///
 /// # Errors
 /// When something else installed a recorder in this process, or no thread can be started.

@@ -164,7 +164,7 @@ fn spawn(at: &At, more: &[String]) -> Child {
         At::Port(port) => command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0"]),
         At::Socket(path) => command.arg("-s").arg(path),
     };
-    // As root it refuses to start without a user; as somebody else it ignores the option.
+    // As root it refuses to start without a user; as another user it ignores the option.
     command.args(["-u", "root", "-c", "4096"]).args(more).stdin(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("memcached is installed (apt-get install memcached)")
 }

@@ -1,8 +1,8 @@
-//! Key files whose time is over, and what the files know of the clock.
+//! Expired key files, and what file times reveal about the clock.
 //!
 //! A clock that was set far ahead for a moment must not take keys away for good. So a file whose time is over is set
-//! aside, under a name that says since when, and removed a week later; when the clock shows before that that its time is
-//! not over, it is used again.
+//! aside, under a name with the time, and removed a week later. If the clock shows before then that the key has not
+//! expired, the file is used again.
 
 use postern_daemon::files::sync_directory;
 use postern_daemon::utc;
@@ -15,7 +15,7 @@ use std::time::{Duration, UNIX_EPOCH};
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
 /// What stands between a file's name and the second in which it was set aside.
 const MARK: &str = ".over-";
-/// Files may be this much younger than the clock says, on a disk that another machine writes to.
+/// Files may be younger than the clock by this much, on a disk that another machine writes to.
 const TOLERANCE: Duration = Duration::from_secs(120);
 
 /// Sets the key file `name` aside.
@@ -59,7 +59,7 @@ pub(super) fn clock_fault(files: &[PathBuf], now: UnixSeconds) -> Option<String>
     let (newest, path) = times.max_by_key(|(time, _)| *time)?;
     (newest > now.saturating_add(TOLERANCE)).then(|| {
         format!(
-            "the clock says {}, and {} was written at {}: the clock is behind, or was ahead then. Gateways may refuse the \
+            "the clock shows {}, and {} was written at {}: the clock is behind, or was ahead then. Gateways may refuse the \
              tokens of keys that a wrong clock has made. Set the clock (NTP); if it is right now, run touch on the files in \
              the key directory",
             utc::rfc3339(now.0),

@@ -1,5 +1,5 @@
-//! From a workload and the constants to machines. Pure: every use of a resource is a fixed part and a part that grows with
-//! the rate, so what is needed, and where it runs out, are divisions.
+//! From a workload and the constants to machines. Pure: every use of a resource is a fixed part and a part that grows
+//! with the rate, so what is needed, and where it runs out, are divisions.
 
 use super::constants::Constants;
 use super::planned::{Demand, Kind, Line, Machines, Plan};
@@ -25,7 +25,7 @@ struct Basis<'a> {
 pub(crate) fn plan(workload: &Workload, constants: &Constants) -> Plan {
     let w = workload;
     let replicas = f64::from(w.replicas);
-    // A fresh token is in no replica: the hint asks all of them.
+    // A fresh token is in no replica, so the check queries all of them.
     let basis = Basis { w, c: constants, gets: replicas, adds: replicas };
     let gateway = basis.gateways();
     let gateways = machines(Kind::Gateway, &gateway, w.gateways, w.regions.len() as f64);
@@ -53,7 +53,7 @@ pub(crate) fn plan(workload: &Workload, constants: &Constants) -> Plan {
     Plan { workload: w.clone(), lines, demands, machines, warnings, constants: constants.all().to_vec() }
 }
 
-/// As many as the resource needs that needs most, the same number in each of so many parts.
+/// Enough for the most demanding resource, with the same number in each of the parts.
 fn machines(kind: Kind, demands: &[Demand], present: Option<u32>, parts: f64) -> Machines {
     let most = demands.iter().map(|demand| demand.needed).fold(1.0, f64::max);
     Machines { kind, needed: (most / parts).ceil() * parts, present }
@@ -297,7 +297,7 @@ impl Basis<'_> {
                 "tokens signed",
                 w.issued,
                 "a second",
-                "one a tunnel, unless --issued says another".to_owned(),
+                "one a tunnel, unless --issued gives another".to_owned(),
             ),
             line(
                 "connections to issuers",
@@ -314,15 +314,15 @@ impl Basis<'_> {
     }
 
     fn warnings(&self, demands: &[Demand]) -> Vec<String> {
-        let mut said = Vec::new();
+        let mut warnings = Vec::new();
         if self.crossing() > 0.0 && self.w.distance >= 0.1 {
-            said.push("a trip between regions is longer than the default of [store.memcached] timeout, 100 ms: nothing would be admitted".to_owned());
+            warnings.push("a trip between regions is longer than the default of [store.memcached] timeout, 100 ms: nothing would be admitted".to_owned());
         }
         if self.w.regions.len() > 1 && self.w.place == Place::Bound {
-            said.push("each region needs a [challenge] origin of its own: with one origin a token could be spent once in each".to_owned());
+            warnings.push("each region needs a [challenge] origin of its own: with one origin a token could be spent once in each".to_owned());
         }
         if self.w.replicas == 1 {
-            said.push(
+            warnings.push(
                 "one copy of each record: a server that comes back empty makes its spent tokens good again"
                     .to_owned(),
             );
@@ -333,8 +333,8 @@ impl Basis<'_> {
             demands.iter().filter(|demand| demand.kind == Kind::Memcached && demand.resource != "memory");
         let most = others.map(|demand| demand.needed).fold(0.0, f64::max);
         if memory.is_some_and(|memory| memory.needed > 10.0 * most.max(1.0)) {
-            said.push("memory alone decides how many servers there are: shorten rotate_every and redeem_for of the issuer's keys".to_owned());
+            warnings.push("memory alone decides how many servers there are: shorten rotate_every and redeem_for of the issuer's keys".to_owned());
         }
-        said
+        warnings
     }
 }

@@ -1,4 +1,4 @@
-//! Links: how each hop to another program behaves, so that one look tells which of them is bad.
+//! Links: how each hop to another program behaves, so that one look shows which of them is bad.
 
 use super::{Latency, Section, Show, Table, Windows};
 use crate::catalogue;
@@ -44,7 +44,7 @@ impl Link {
         }))
     }
 
-    /// An attempt was answered, whatever the answer said.
+    /// An attempt was answered, whatever the answer was.
     pub fn answered(&self, took: Duration) {
         self.0.attempts.fetch_add(1, Relaxed);
         self.0.counters.0.increment(1);

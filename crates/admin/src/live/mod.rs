@@ -4,7 +4,7 @@
 //! daemons ── sources ──> Live ── tick, once a second ──> snapshot ──> /events, /live.json
 //! ```
 //!
-//! A daemon adds a source: a function that makes one section of the page. A thread asks all of them once a second and
+//! A daemon adds a source: a function that makes one section of the page. A thread calls all of them once a second and
 //! publishes the result as text, the same bytes for every browser. So twenty of them cost what one costs, and nothing
 //! of it is on the way of a request.
 
@@ -41,7 +41,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// Columns of a heat map that a page which is opened later still gets.
 const HISTORY: usize = 300;
 
-/// What comes first on the page, by id: what somebody who opens it in haste looks for. The others follow as they were added.
+/// Sections at the top of the page, by id: what an operator needs first. The others follow in the order they were
+/// added.
 const FIRST: [&str; 4] = ["checks", "store", "tunnels", "keys"];
 
 /// The page itself: one file for the browser, four for people who edit it.
@@ -141,7 +142,7 @@ impl Live {
     }
 }
 
-/// Makes one snapshot; false when nobody can ask for it any more.
+/// Makes one snapshot; false when no handle can read it any more.
 fn tick(shared: &Weak<Shared>, readiness: &Readiness, shutdown: &Shutdown) -> bool {
     let Some(shared) = shared.upgrade() else { return false };
     let mut sections: Vec<Section> = shared.sources.lock().iter_mut().map(|source| source()).collect();

@@ -118,7 +118,7 @@ pub struct Heat {
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
     title: &'static str,
-    /// What to say when there is no row.
+    /// The text shown when there is no row.
     empty: &'static str,
     columns: Vec<Column>,
     rows: Vec<Vec<Value>>,

@@ -1,15 +1,15 @@
-//! What a person reads while a drain goes on.
+//! Reports the progress of a drain.
 
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::Level;
 
-/// What ends by itself so soon is not worth a line.
+/// A drain that ends within this time is not reported.
 const GRACE: Duration = Duration::from_millis(100);
-/// How often a line says that it goes on.
+/// The time between two reports.
 const INTERVAL: Duration = Duration::from_secs(3);
 
-/// The lines, one after the other.
+/// Reports progress as lines of text.
 pub(super) struct Progress<T> {
     deadline: Duration,
     over: Instant,
@@ -50,7 +50,7 @@ impl<T: FnMut(Level, &str)> Progress<T> {
         self.due = now + INTERVAL;
     }
 
-    /// `cut` says why not everything could end by itself.
+    /// `cut` is the reason why the drain was cut short, if it was.
     pub(super) fn ended(mut self, cut: Option<Cut>, tunnels: usize) {
         let why = match cut {
             None if self.has_reported => {

@@ -1,4 +1,4 @@
-//! What a TLS handshake that failed means to the person who set it up, and what to do.
+//! Explains a failed TLS handshake to an operator: what is wrong, and what to do.
 
 use rustls::{CertificateError, Error as Tls, InvalidMessage};
 use rustls_pki_types::UnixTime;
@@ -8,8 +8,8 @@ use std::io;
 /// Where the guide makes certificates that are accepted.
 const RECIPE: &str = "docs/start.md, \"A gateway with TLS\", has the commands";
 
-/// The sentence for a connection that failed in its TLS handshake: what is wrong with the server's certificate, and what
-/// to do. `None` when the cause is none of TLS's. `ca` is the setting that names trusted certificates, such as
+/// The sentence for a connection that failed in its TLS handshake: what is wrong with the server's certificate, and
+/// what to do. `None` when the cause is none of TLS's. `ca` is the setting that names trusted certificates, such as
 /// "issuer.ca".
 #[must_use]
 pub fn diagnose(error: &(dyn Error + 'static), ca: &str) -> Option<String> {
@@ -17,7 +17,7 @@ pub fn diagnose(error: &(dyn Error + 'static), ca: &str) -> Option<String> {
         Tls::InvalidCertificate(wrong) => Some(certificate(wrong, ca)),
         Tls::NoCertificatesPresented => Some("the server shows no certificate; give it one".to_owned()),
         Tls::InvalidMessage(InvalidMessage::InvalidContentType) => Some(
-            "what answers does not speak TLS; write http:// in place of https://, or set [tls] certificate and key \
+            "the server does not speak TLS; write http:// in place of https://, or set [tls] certificate and key \
              there"
                 .to_owned(),
         ),
@@ -25,7 +25,7 @@ pub fn diagnose(error: &(dyn Error + 'static), ca: &str) -> Option<String> {
     }
 }
 
-/// The TLS error in a chain of errors. `io::Error` passes over what it wraps when it is asked for its source.
+/// The TLS error in a chain of errors. `io::Error::source` skips the wrapped error itself.
 fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Tls> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,4 +1,5 @@
-//! A server's certificate, which is renewed while it serves: authorities give them for weeks, and tunnels last for hours.
+//! A server's certificate, which is renewed while it serves: authorities give them for weeks, and tunnels last for
+//! hours.
 
 use super::{ALPN, TlsError, identity, provider};
 use crate::drain::Shutdown;
@@ -51,8 +52,8 @@ impl ServerTls {
         Arc::clone(&self.config)
     }
 
-    /// Reads the files again whenever a reload is asked for, until the stop. Connections that are open keep what they
-    /// have; files that cannot be used change nothing, and the log says why.
+    /// Reads the files again on each reload request, until the stop. Open connections keep the old certificate. Files
+    /// that cannot be used change nothing, and the log gives the reason.
     pub async fn renew(self, shutdown: Shutdown) {
         let mut reloads = shutdown.reloads();
         let renewing = async {

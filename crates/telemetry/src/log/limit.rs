@@ -1,5 +1,5 @@
-//! The same warning or error, again and again, must not fill a disk or take the CPU: each place in the code that logs one
-//! has a budget of lines. What is left out is counted, in a metric and in a line of its own.
+//! The same warning or error, again and again, must not fill a disk or take the CPU: each place in the code that logs
+//! one has a budget of lines. What is left out is counted, in a metric and in a line of its own.
 
 use crate::own::{self, LogLevel};
 use metrics::counter;
@@ -16,9 +16,9 @@ use tracing_subscriber::layer::Context;
 
 /// Lines that one place may write at once.
 const BURST: u32 = 5;
-/// After a burst, one more line in each of these; and how often it is told what was left out.
+/// After a burst, one more line is written in each interval; omitted lines are summarized as often.
 pub(super) const INTERVAL: Duration = Duration::from_secs(10);
-/// The most of a message that is repeated when it is told what was left out.
+/// The most characters of a message that the summary repeats.
 const SHOWN: usize = 200;
 
 /// The budgets of every place that has logged a warning or an error. There are as many as the program has such places.
@@ -37,7 +37,7 @@ struct Budget {
     lines: u32,
     refilled: Instant,
     left_out: u64,
-    /// The first line that was left out since it was last told.
+    /// The first line that was omitted since the last summary.
     example: String,
     level: Level,
 }
@@ -89,15 +89,15 @@ impl Limit {
 
     /// Logs what was left out since the last time: a line for each place.
     pub(super) fn log_omitted(&self) {
-        let mut told = Vec::new();
+        let mut summaries = Vec::new();
         for budget in self.0.places.lock().values_mut().filter(|budget| budget.left_out > 0) {
-            told.push((
+            summaries.push((
                 budget.level,
                 std::mem::take(&mut budget.left_out),
                 std::mem::take(&mut budget.example),
             ));
         }
-        for (level, number, example) in told {
+        for (level, number, example) in summaries {
             if level == Level::ERROR {
                 tracing::error!(target: TARGET, left_out = number, "more lines like this one were left out: {example}");
             } else {
@@ -133,7 +133,7 @@ impl<S: Subscriber> Layer<S> for Limit {
     }
 }
 
-/// Writes what an event says, cut where it is long.
+/// Writes an event's message, shortened if it is long.
 struct Message<'a>(&'a mut String);
 
 impl Visit for Message<'_> {

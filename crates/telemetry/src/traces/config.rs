@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct TracingConfig {
     /// The collector, such as "http://127.0.0.1:4317". Without it nothing is traced.
     pub endpoint: Option<String>,
-    /// The share of requests that is traced whatever happens: 0.01 is one of a hundred.
+    /// The share of requests that is traced at random: 0.01 is one of a hundred.
     pub sample_ratio: f64,
     /// A request whose check took longer (parse to verdict, without the target) is kept whatever `sample_ratio`
     /// is; so is one that ended in an error of the gateway's own. Its store commands carry the TCP state of their
@@ -19,10 +19,11 @@ pub struct TracingConfig {
     pub slow: ConfigDuration,
     /// The most requests a second that are kept for being slow or an error, or because an upstream sampled them.
     pub most_kept: u32,
-    /// Take the trace context of requests (`traceparent`, W3C Trace Context) and trace those whose sender sampled them.
-    /// Only behind an upstream of your own: a client's trace id would tell requests of one client from those of others.
+    /// Accept the trace context of requests (`traceparent`, W3C Trace Context) and trace those whose sender sampled
+    /// them. Only behind an upstream of your own: a client's trace id would distinguish its requests from those of
+    /// others.
     pub accept_context: bool,
-    /// Spans that may wait for the collector. What comes on top is dropped and counted.
+    /// The most spans that wait for the collector. Further spans are dropped and counted.
     pub queue: usize,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Exporter {
 }
 
 impl Drop for Exporter {
-    /// The last spans tell of the stop. A collector that does not take them now holds it up for a second, no more.
+    /// The last spans cover the stop. A collector that does not accept them delays it by one second at most.
     fn drop(&mut self) {
         self.queue = None;
         let _ = self.ended.lock().recv_timeout(PARTING);
@@ -90,7 +90,7 @@ impl Exporter {
     }
 }
 
-/// Who speaks. No host name, process id or user: they are not asked for.
+/// The resource: no host name, process id or user, which are private and not needed.
 fn resource(service: &'static str) -> Resource {
     Resource::builder_empty()
         .with_service_name(service)

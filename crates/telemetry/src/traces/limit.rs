@@ -1,4 +1,4 @@
-//! So many a second, and no more: an outage makes every request an error, and a collector wants a few of them.
+//! A limit of traces a second: an outage makes every request an error, and a collector needs only a few of them.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
