@@ -1,5 +1,5 @@
-//! docs/operate/capacity.md says what `postern doctor --plan` says: its worked plans are the command's output, its table of
-//! constants is the program's, and each constant stands in the report it names. `UPDATE_DOCS=1` writes the document.
+//! docs/operate/capacity.md agrees with `postern doctor --plan`: its worked plans are the command's output, its table
+//! of constants is the program's, and each constant stands in the report it names. `UPDATE_DOCS=1` writes the document.
 
 use serde_json::Value;
 use std::path::Path;

@@ -118,7 +118,7 @@ async fn degraded(daemon: &Daemon, file: &Path) {
     .await;
 }
 
-/// What a start with this file says when it refuses it; it must be the same from `doctor`, with the same exit code.
+/// The error of a start with this file; `doctor` must give the same, with the same exit code.
 fn refused_alike(kind: &str, path: &Path, parts: &[&str]) {
     let started = run([kind.as_ref(), "--config".as_ref(), path.as_os_str()]);
     let sentence = started.stderr.lines().rfind(|line| line.starts_with("postern: ")).unwrap_or_default();

@@ -136,7 +136,7 @@ fn its_help_is_short_and_that_of_a_plan_has_the_rest() {
 
 #[test]
 fn links_that_nobody_answers_for_are_said_in_a_sentence() {
-    // The discard port: nobody listens there.
+    // The discard port: nothing listens there.
     doctor(&["--links", "http://127.0.0.1:9"]).assert_failed(70, &["/live.json", "give the admin address"]);
     doctor(&["--links", "no address"]).assert_failed(70, &["give the admin address"]);
 }

@@ -222,7 +222,7 @@ fn record(token: usize, start: u64, end: u64, answer: Answer) -> Record {
     Record { token, start: Duration::from_millis(start), end: Duration::from_millis(end), answer }
 }
 
-/// The histories that the judge must tell apart.
+/// The histories that the judge must distinguish.
 #[test]
 fn the_judge_accepts_an_honest_history_and_catches_forged_ones() {
     let outages = [Outage { from: Duration::from_millis(20), until: Duration::from_millis(30) }];

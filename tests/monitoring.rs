@@ -1,5 +1,5 @@
-//! What deploy/ asks for exists: metrics, labels and their values, recorded series, jobs, runbooks; and every alert has a
-//! test that makes it fire. A dashboard that asks for a name nobody registers shows an empty panel, and says nothing.
+//! What deploy/ refers to exists: metrics, labels and their values, recorded series, jobs, runbooks; and every alert
+//! has a test that makes it fire. A dashboard with a name that is not registered shows an empty panel without an error.
 
 mod catalogue;
 mod queries;

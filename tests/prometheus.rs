@@ -20,7 +20,7 @@ async fn promtool_finds_no_fault_with_the_metrics_page() {
     honest(system.ports).await;
     dishonest(system.ports).await;
     let page = admin::page(system.ports.admin, "/metrics").await;
-    // All of it was told of: the check is one of a full page.
+    // Every metric is on the page, so the check covers a full page.
     for outcome in ["opened", "no_token", "other_scheme", "malformed_token", "wrong_challenge", "unknown_key"]
         .iter()
         .chain(&["bad_signature", "already_spent", "dial_refused", "bad_request"])
@@ -31,7 +31,7 @@ async fn promtool_finds_no_fault_with_the_metrics_page() {
     }
     let said = programs.check_metrics(&page);
     assert!(said.status.success() && said.stderr.is_empty() && said.stdout.is_empty(), "{said:?}");
-    // It would say so: a counter must not be called like this.
+    // It reports a fault: a counter must not have such a name.
     let bad = "# HELP postern_bad A counter.\n# TYPE postern_bad counter\npostern_bad 1\n";
     assert!(!programs.check_metrics(bad).status.success());
     system.terminate().assert_stopped();

@@ -207,7 +207,7 @@ async fn logs_come_when_they_are_asked_for() {
     Postern::start(command).ended().assert_failed(64, &["RUST_LOG = \"postern=loud\" is not a log filter"]);
 }
 
-/// The wait is said at once, with its end; without a tunnel there is nothing to say.
+/// The drain reports its wait immediately, with the deadline; without a tunnel it reports nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ctrl_c_with_an_open_tunnel_says_what_is_waited_for_and_what_was_cut() {
     let home = TempDir::new().unwrap();

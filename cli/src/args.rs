@@ -19,7 +19,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// The command line of this process. Ends it when there is only help to be shown.
+    /// Parses the command line of this process. Exits if it only requests help.
     pub(crate) fn read() -> Self {
         let wants_plan = std::env::args_os().any(|argument| argument == "--plan");
         let matches = command(wants_plan).get_matches();
@@ -27,7 +27,7 @@ impl Cli {
     }
 }
 
-/// The command line. What a plan takes is long, and shown only to those who plan.
+/// The command line. The many arguments of a plan are shown only with `--plan`.
 fn command(shows_plan: bool) -> clap::Command {
     Cli::command().mut_subcommand("doctor", |doctor| {
         doctor.mut_args(|argument| {
@@ -50,10 +50,10 @@ pub(crate) enum Command {
     Issuer(Daemon),
     /// Run the agent: the local proxy that gets tokens and pays with them
     Client(Daemon),
-    /// Get tokens, or look into one
+    /// Mint tokens, or inspect one
     #[command(subcommand)]
     Token(Token),
-    /// Look at this machine and what runs on it; check configurations without starting anything; plan a fleet
+    /// Examine this machine and what runs on it; check configurations without starting anything; plan a fleet
     Doctor(Doctor),
 }
 
@@ -94,12 +94,11 @@ pub(crate) struct Up {
     pub(crate) traces: Option<String>,
 }
 
-/// Look at this machine and whatever of Postern is on it; or check what is named: a configuration, a process; or plan a
-/// fleet.
+/// Examine this machine and every part of Postern on it; or check one configuration or process; or plan a fleet.
 ///
-/// Without an argument it looks at the default admin ports of this machine, at gateway.toml, issuer.toml, client.toml
-/// and postern*.toml here and in /etc/postern, and at ./postern-data. `postern doctor --plan --help` has what a plan
-/// takes.
+/// Without an argument it examines the default admin ports of this machine, at gateway.toml, issuer.toml, client.toml
+/// and postern*.toml here and in /etc/postern, and at ./postern-data. `postern doctor --plan --help` lists the
+/// arguments of a plan.
 ///
 /// Exit code 0 when nothing is refused, 64 when a configuration is, 70 when something on this machine or a link is bad,
 /// a process is not ready, or nothing answers.
@@ -141,7 +140,7 @@ pub(crate) struct Plan {
     /// Requests a second, each a tunnel and a token: "10000", "50k", "1M"
     #[arg(long, value_name = "N", requires = "plan", value_parser = rate)]
     pub(crate) rate: Option<f64>,
-    /// How long a spent token is remembered at most: the issuer's rotate_every and redeem_for, and an hour of margin
+    /// The longest time that a spent token is stored: the issuer's rotate_every and redeem_for, and an hour of margin
     #[arg(long, value_name = "SPAN", requires = "plan", default_value = "889h")]
     pub(crate) lifetime: ConfigDuration,
     /// Copies of each record: 1, or 3 for a quorum
@@ -150,22 +149,22 @@ pub(crate) struct Plan {
     /// Regions: how many equal ones, or the share of each, such as 50,30,20
     #[arg(long, value_name = "N", requires = "plan", default_value = "1")]
     pub(crate) regions: String,
-    /// Where the memory of several regions is
+    /// The place of the store of several regions
     #[arg(long, value_enum, requires = "plan", default_value_t = Place::Bound)]
     pub(crate) place: Place,
-    /// There and back between two regions
+    /// The round-trip time between two regions
     #[arg(long, value_name = "SPAN", requires = "plan", default_value = "40ms")]
     pub(crate) distance: ConfigDuration,
     /// How long a tunnel is open
     #[arg(long, value_name = "SPAN", requires = "plan", default_value = "30s")]
     pub(crate) tunnel: ConfigDuration,
-    /// What goes through a tunnel, both ways together
+    /// The bytes of a tunnel, both ways together
     #[arg(long, value_name = "SIZE", requires = "plan", default_value = "64KiB")]
     pub(crate) bytes: Size,
     /// Percent of all tunnels that lead to one and the same address and port
     #[arg(long, value_name = "PERCENT", requires = "plan", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) same_target: u32,
-    /// Tokens signed a second; as many as are spent when it is left out
+    /// Tokens signed a second; by default as many as are spent
     #[arg(long, value_name = "N", requires = "plan", value_parser = rate)]
     pub(crate) issued: Option<f64>,
     /// Tokens that an agent gets over one connection
@@ -183,16 +182,16 @@ pub(crate) struct Plan {
     /// Percent of cores and links that may be busy
     #[arg(long, value_name = "PERCENT", requires = "plan", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) busy: u32,
-    /// Gateways that are there; as many as are needed when it is left out
+    /// The number of gateways; by default as many as are needed
     #[arg(long, value_name = "N", requires = "plan", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) gateways: Option<u32>,
-    /// memcached servers that are there, all replicas together
+    /// The number of memcached servers, all replicas together
     #[arg(long, value_name = "N", requires = "plan", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) servers: Option<u32>,
-    /// Issuer machines that are there
+    /// The number of issuer machines
     #[arg(long, value_name = "N", requires = "plan", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) issuers: Option<u32>,
-    /// transport = "pooled", with commands that take so long; pipelined when it is left out
+    /// transport = "pooled", with this latency of a command; pipelined by default
     #[arg(long, value_name = "SPAN", requires = "plan")]
     pub(crate) pooled: Option<ConfigDuration>,
     /// Print the plan as JSON
@@ -200,23 +199,24 @@ pub(crate) struct Plan {
     pub(crate) json: bool,
 }
 
-/// Where the memory of several regions is. A token that is spent in one of them must be known in all it is good in.
+/// The place of the store of several regions. A token spent in one region must be known in every region that accepts
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Place {
-    /// Each region has an origin and a memory of its own: a token is good in one region
+    /// Each region has its own origin and store: a token is good in one region
     Bound,
-    /// One memory, in the first region
+    /// One store, in the first region
     Owned,
-    /// One memory, with a replica in each of three regions
+    /// One store, with a replica in each of three regions
     Spread,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Token {
-    /// Get tokens from an issuer, one Proxy-Authorization value a line
+    /// Mint tokens: prints one Proxy-Authorization value a line
     Mint(Mint),
-    /// Say field by field what a header value, challenge or token holds, and what is wrong with it
+    /// Explain the fields of a header value, challenge or token, and what is wrong with it
     Inspect(Inspect),
 }
 
@@ -237,7 +237,7 @@ pub(crate) struct Mint {
     /// Write to this new file, readable by its owner only, instead of standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// With --out: write behind the tokens that are in the file, where there is one already
+    /// With --out: append to the file if it exists
     #[arg(long, requires = "out")]
     pub(crate) append: bool,
     /// PEM file with the certificates to trust for issuer and gateway instead of the platform's
@@ -248,7 +248,7 @@ pub(crate) struct Mint {
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
     /// The value of Proxy-Authorization or Proxy-Authenticate, a bare token or challenge, or the name of a file with
-    /// one a line; read from standard input when it is left out
+    /// one a line; read from standard input by default
     pub(crate) value: Option<String>,
     /// A file with one value a line, such as `token mint --out` writes
     #[arg(long, value_name = "FILE", conflicts_with = "value")]

@@ -189,7 +189,7 @@ pub struct Log {
     pub format: LogFormat,
 }
 
-/// What is wrong with a configuration that reads well but cannot be served.
+/// Errors of a configuration that parses but cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigProblem {
     /// An open agent gives away tokens.

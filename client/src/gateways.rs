@@ -1,4 +1,4 @@
-//! The gateways in order of preference: which of them is used, and what is done about those that are away.
+//! The gateways in order of preference: which of them is used, and when those that failed are probed.
 //!
 //! A gateway that fails a request, or answers 503, gets no more tokens until it has answered a **probe**: the CONNECT
 //! without a token that also learns its challenge. While one is away the next in the list is used; one that comes back
@@ -37,7 +37,7 @@ const HEAD_START: Duration = Duration::from_millis(500);
 /// How old the last answer may be when someone looks whether the agent is ready.
 const NEWS: Duration = Duration::from_secs(5);
 
-/// The gateways. Everyone shares one.
+/// The gateways, shared by all connections.
 pub(crate) struct Gateways {
     list: Vec<Endpoint>,
     supply: Arc<Supply>,
@@ -328,7 +328,7 @@ impl Gateways {
     fn publish_readiness(&self) {
         let outage = |endpoint: &Endpoint| endpoint.health.lock().outage().cloned();
         let serving = self.serving();
-        // Those after the one in use are not probed: what is known of them may be long past.
+        // Gateways after the one in use are not probed, so their health may be out of date.
         let preferred = self.list.iter().take(serving.unwrap_or(self.list.len()));
         let away: Vec<Outage> = preferred.filter_map(outage).collect();
         let sentences = || away.iter().map(Outage::to_string).collect::<Vec<_>>().join("; ");

@@ -116,8 +116,8 @@ impl IssuerClient {
         self.published().await?.key_for(challenge)
     }
 
-    /// Mints up to `count` tokens for `challenge` (the exact bytes of the `TokenChallenge`), twice as many at a time
-    /// as there are cores, and hands each to `on_each` as it comes. `on_each` may break off: what is under way is
+    /// Mints up to `count` tokens for `challenge` (the exact bytes of the `TokenChallenge`), twice as many at a time as
+    /// there are cores, and hands each to `on_each` as it comes. `on_each` may stop the minting: requests in flight are
     /// still finished and handed over, because the issuer has counted it. Returns how many came.
     ///
     /// Dropping the future loses the tokens under way.

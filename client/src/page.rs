@@ -1,6 +1,6 @@
 //! The agent's part of the live page: wallet, requests by outcome, where a tunnel's time goes, why minting fails.
 //!
-//! It is made once a second on a thread of the page's own, from what is counted anyway.
+//! The page's own thread makes it once a second, from counts kept for the metrics.
 
 use crate::catalogue::AgentOutcome;
 use crate::recorder::{Fate, Part, Recorder, Trouble};

@@ -42,7 +42,7 @@ pub(crate) struct Trouble {
     /// The sentence, with the issuer's own words and what to do.
     pub(crate) sentence: String,
     pub(crate) next_attempt: Instant,
-    /// There are tokens all the same.
+    /// There are still tokens.
     pub(crate) is_stocked: bool,
 }
 
@@ -100,7 +100,7 @@ impl Recorder {
         Open(self.clone())
     }
 
-    /// How minting stands.
+    /// Sets the state of minting.
     pub(crate) fn minting(&self, trouble: Option<Trouble>) {
         *self.trouble.lock() = trouble;
     }

@@ -67,9 +67,9 @@ enum Kind {
     Gateway,
     /// Gateway and issuer do not agree on a key.
     Key,
-    /// It passes by itself.
+    /// It passes without intervention.
     Passing,
-    /// Somebody has to mend something first.
+    /// An operator must repair something first.
     Lasting,
 }
 

@@ -297,7 +297,7 @@ impl Supply {
     }
 
     /// Drops what has spoiled: tokens of retired keys, and of other challenges more than `most`. Not before the clock
-    /// has been compared with the issuer's: what is dropped on a wrong clock's word is lost.
+    /// has been compared with the issuer's: tokens dropped because of a wrong clock are lost.
     pub(crate) fn tidy(&self, most: usize) {
         if self.clock.is_compared() {
             let now = self.now();

@@ -231,7 +231,7 @@ impl Wallet {
     }
 
     /// Drops tokens for other challenges than `challenge` while there are more than `most` of them, so that a
-    /// gateway that changes its challenge again and again does not fill the disk.
+    /// gateway that keeps changing its challenge does not fill the disk.
     pub(crate) fn trim_others(&self, challenge: ChallengeDigest, most: usize) -> Result<usize, WalletError> {
         let other = |held: &Held| held.unspent.token.challenge_digest() != challenge;
         let others = self.contents.lock().held.iter().filter(|held| other(held)).count();

@@ -40,7 +40,7 @@ pub(crate) struct Accounts {
 #[derive(Debug)]
 struct Known {
     meters: HashMap<KeyHash, Arc<Meter>>,
-    /// Those, and the ones that were removed while their period lasts: who comes back has used what they had used.
+    /// Present accounts, and removed ones while their period lasts, so that an account that returns keeps its usage.
     names: BTreeMap<String, Named>,
 }
 
@@ -85,7 +85,7 @@ impl Accounts {
         self.known.store(Arc::new(Known::of(accounts, before)));
     }
 
-    /// Whether there is no account, and so everyone who reaches the issuer gets tokens.
+    /// Whether there is no account, so that anyone who reaches the issuer gets tokens.
     pub(crate) fn is_open(&self) -> bool {
         self.known.load().meters.is_empty()
     }
@@ -136,7 +136,7 @@ impl Accounts {
         }
     }
 
-    /// Writes the counts again and again. Never ends; cancel safe.
+    /// Writes the counts periodically. Never ends; cancel safe.
     pub(crate) async fn keep_saving(self: Arc<Self>, health: &Health) {
         loop {
             tokio::time::sleep(WRITE_EVERY).await;

@@ -13,7 +13,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// Fewer refusals than this in a window are a burst, and no state.
 const LEAST_REFUSED: u64 = 10;
 
-/// Something that an operator has to look after. The order is that of `/readyz`.
+/// A fault that needs an operator, in the order of `/readyz`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     /// No key signs: every token request is refused.

@@ -95,7 +95,7 @@ impl Keyring {
         self.served.load().document.clone()
     }
 
-    /// The keys whose time is not over, the newest first.
+    /// The keys that have not expired, newest first.
     pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
         let served = self.served.load();
         let lives: Vec<Lifetime> = served.keys.iter().map(|key| key.life).collect();

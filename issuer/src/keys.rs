@@ -36,7 +36,7 @@ pub(crate) struct KeyStore {
 
 impl KeyStore {
     /// Opens `directory`, which is made when it is missing, and reads every key in it. A key that cannot be read is
-    /// an error: making a new one in its place would void every token in circulation without a word.
+    /// an error: making a new one in its place would silently void every token in circulation.
     pub(crate) fn open(directory: &Path) -> Result<Self, KeysError> {
         let directory = DataDir::open(directory)?;
         warn_if_exposed(directory.path());
@@ -53,7 +53,7 @@ impl KeyStore {
         self.directory.join(name)
     }
 
-    /// Does what is due at `now`: makes the keys that are needed and drops those whose time is over.
+    /// Makes the keys that are due at `now` and drops those that have expired.
     pub(crate) fn rotate(&mut self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
         self.recall(now);
         self.retire(now);
@@ -89,7 +89,7 @@ impl KeyStore {
         Err(KeysError::NoDistinctKey { alive: self.keys.len() })
     }
 
-    /// A key whose time is over can do nothing any more: its file is set aside. Failing at that is no reason to stop,
+    /// Sets the file of an expired key aside. Failing at that is no reason to stop,
     /// and the next start tries again.
     fn retire(&mut self, now: UnixSeconds) {
         let (over, keys) = std::mem::take(&mut self.keys)
@@ -107,7 +107,7 @@ impl KeyStore {
         }
     }
 
-    /// Takes keys back whose time is not over after all: the clock was ahead when they left.
+    /// Restores keys that were set aside because the clock was ahead, and have not expired.
     fn recall(&mut self, now: UnixSeconds) {
         let end = |path: &Path| parse_name(path).map(|(life, _)| life.not_after);
         let back = set_aside::recall(self.directory.path(), now, end).unwrap_or_else(|error| {

@@ -1,6 +1,6 @@
 //! The issuer's part of the live page: tokens, where their time goes, answers by outcome, keys.
 //!
-//! It is made once a second on a thread of the page's own, from what is counted anyway.
+//! The page's own thread makes it once a second, from counts kept for the metrics.
 
 use crate::catalogue::IssuerOutcome;
 use crate::keyring::{KeyView, Keyring};

@@ -86,7 +86,7 @@ impl Recorder {
         }
     }
 
-    /// A token was signed: the signature alone took so long.
+    /// A token was signed: `took` is the time of the signature alone.
     pub(crate) fn signed(&self, took: Duration) {
         self.tokens.add(1);
         self.sign_duration.record(took);

@@ -138,7 +138,7 @@ impl Routes {
     ) -> Result<(Response<Full<Bytes>>, IssuerOutcome), Refusal> {
         let (head, body) = request.into_parts();
         refuse_ambiguous(&head)?;
-        // Without accounts everyone who reaches the issuer gets tokens, and so it listens on loopback.
+        // Without accounts anyone who reaches the issuer gets tokens, so it listens on loopback.
         if self.issuance.accounts.is_open() && !is_for_this_machine(&head.headers) {
             return Err(Refusal::ByName);
         }

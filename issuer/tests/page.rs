@@ -126,7 +126,7 @@ async fn each_request_is_counted_once_by_outcome_and_a_token_request_by_type_too
     assert_eq!((tokens() - tokens_before, value(&signed).unwrap() - signed_before), (1.0, 1.0));
 }
 
-/// All of them ask at once, and none waits for its answer.
+/// Sends all requests at once, without waiting for an answer.
 #[tokio::test]
 async fn the_queue_is_empty_again_after_hang_ups() {
     const CLIENTS: usize = 200;

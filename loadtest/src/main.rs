@@ -46,7 +46,7 @@ struct Through {
     /// One Proxy-Authorization value a line, each used for one tunnel
     #[arg(long, value_name = "FILE", conflicts_with = "authorization")]
     tokens: Option<PathBuf>,
-    /// Skip so many lines of the tokens: earlier runs used them
+    /// Skip this many lines of the tokens: earlier runs used them
     #[arg(long, default_value_t = 0)]
     skip: usize,
     /// One Proxy-Authorization value for all tunnels

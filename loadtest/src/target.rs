@@ -108,7 +108,7 @@ fn read_length(stream: &mut TcpStream) -> io::Result<u64> {
     Ok(u64::from_be_bytes(length))
 }
 
-/// Writes so many bytes.
+/// Writes `length` bytes.
 pub(crate) fn send(stream: &mut TcpStream, length: u64) -> io::Result<()> {
     let chunk = vec![0x5a; CHUNK];
     let mut left = length;
@@ -120,7 +120,7 @@ pub(crate) fn send(stream: &mut TcpStream, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads so many bytes.
+/// Reads `length` bytes.
 pub(crate) fn take(stream: &mut TcpStream, length: u64) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     let mut left = length;

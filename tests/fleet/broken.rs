@@ -2,8 +2,8 @@
 
 use super::checker::Claim;
 use super::driver::{Fleet, Route, four};
-use super::liar;
-use super::purse::Turn;
+use super::lying_store;
+use super::minted::Turn;
 use crate::support::memcached::Memcached;
 use crate::support::relay::Relay;
 use std::io::{Read, Write};
@@ -20,8 +20,8 @@ fn assert_caught(fleet: &Fleet) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_lies_once_in_fifty_is_caught() {
     let turn = Turn::take().await;
-    let door = liar::start(50);
-    let routes = four(&[door], "hint = \"off\"\nspent_cache = \"0B\"");
+    let endpoint = lying_store::start(50);
+    let routes = four(&[endpoint], "hint = \"off\"\nspent_cache = \"0B\"");
     let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes).await;
     fleet.race(0..TOKENS).await;
     assert_caught(&fleet);
@@ -31,8 +31,8 @@ async fn a_store_that_lies_once_in_fifty_is_caught() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_store_without_lies_passes() {
     let turn = Turn::take().await;
-    let door = liar::start(usize::MAX);
-    let routes = four(&[door], "hint = \"off\"\nspent_cache = \"0B\"");
+    let endpoint = lying_store::start(usize::MAX);
+    let routes = four(&[endpoint], "hint = \"off\"\nspent_cache = \"0B\"");
     let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes).await;
     fleet.race(0..TOKENS).await;
     assert_eq!(fleet.verdict(0..TOKENS, Claim::OneWins).opened, TOKENS);
@@ -52,7 +52,8 @@ async fn a_store_that_is_flushed_is_caught() {
     assert_caught(&fleet);
 }
 
-/// Each gateway proves that its own connections lead to one memory. That a whole fleet is configured for one, it cannot.
+/// Each gateway proves that its own connections lead to one memory. That a whole fleet is configured for one, it
+/// cannot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_that_is_configured_for_two_memories_is_caught() {
     let turn = Turn::take().await;

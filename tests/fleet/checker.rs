@@ -4,7 +4,7 @@ use super::history::{Answer, Line, Outage, Presentation, read};
 use std::fmt;
 use std::ops::Range;
 
-/// What a store's refusals say.
+/// What a store's refusals prove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// Of a token that was refused as spent, some presentation was admitted or lost its answer.

@@ -2,7 +2,7 @@
 
 use super::checker::{Claim, Summary, Violation, check};
 use super::history::{Answer, History, Presentation};
-use super::purse::Turn;
+use super::minted::Turn;
 use super::seed::Seed;
 use crate::support::daemon::Daemon;
 use crate::support::{proxy, target};
@@ -153,7 +153,7 @@ impl Fleet {
         std::fs::read_to_string(self.history.path()).unwrap()
     }
 
-    /// What the checker says of the file, in which each of `tokens` must be found.
+    /// The checker's verdict on the file, which must contain each of `tokens`.
     pub fn judged(&self, tokens: Range<usize>, claim: Claim) -> Result<Summary, Violation> {
         let summary = check(&self.written(), tokens, PRESENTERS, claim)?;
         println!("{summary:?}");

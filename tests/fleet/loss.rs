@@ -3,7 +3,7 @@
 use super::checker::Claim;
 use super::driver::{Fleet, PRESENTERS, Route, config, four};
 use super::history::Answer;
-use super::purse::{TOKENS, Turn};
+use super::minted::{TOKENS, Turn};
 use super::{FOREVER, opened_after};
 use crate::support::daemon::Daemon;
 use crate::support::memcached::Memcached;
@@ -49,8 +49,8 @@ async fn a_server_that_comes_back_empty_behind_twemproxy_is_noticed() {
     let home = TempDir::new().unwrap();
     let mut servers: Vec<_> = (0..3).map(|_| Memcached::start()).collect();
     let router = Router::twemproxy(home.path(), &servers);
-    let door = format!("127.0.0.1:{}", router.port());
-    let fleet = Fleet::ready(&turn, home, &four(&[door], "on_loss = \"refuse\"")).await;
+    let endpoint = format!("127.0.0.1:{}", router.port());
+    let fleet = Fleet::ready(&turn, home, &four(&[endpoint], "on_loss = \"refuse\"")).await;
     fleet.race(0..400).await;
     assert_eq!(fleet.verdict(0..400, Claim::OneWins).opened, 400);
 

@@ -1,7 +1,7 @@
 //! A store that is not there at the start, and one that freezes: quick answers, no pile-up, recovery without help.
 
 use super::driver::{Route, config};
-use super::purse::{Purse, TOKENS, Turn};
+use super::minted::{MintedTokens, TOKENS, Turn};
 use crate::support::admin::metrics_when;
 use crate::support::daemon::Daemon;
 use crate::support::memcached::Memcached;
@@ -107,9 +107,9 @@ async fn a_frozen_store_piles_nothing_up_and_is_used_again_when_it_moves() {
 }
 
 /// Many presentations of different tokens at once: the answers, and how long the longest took.
-async fn crowd(purse: &Purse, gateway: SocketAddr, target: SocketAddr) -> (Vec<Head>, Duration) {
+async fn crowd(minted: &MintedTokens, gateway: SocketAddr, target: SocketAddr) -> (Vec<Head>, Duration) {
     let mut asking = JoinSet::new();
-    for token in &purse.tokens[TOKENS + 1..TOKENS + 1 + CROWD] {
+    for token in &minted.tokens[TOKENS + 1..TOKENS + 1 + CROWD] {
         let token = token.clone();
         asking.spawn(async move { ask(gateway, target, &token).await });
     }

@@ -35,7 +35,8 @@ async fn no_trace_says_who_asked_for_what() {
     let mut needles = Needles::default();
     through_the_agent(&system, &mut needles).await;
     let sent = to_the_gateway(system.ports, &mut needles).await;
-    // 2 opened and 2 failed by the agent, 1 opened and 1 replayed at the gateway; the dials that failed come with the rest.
+    // 2 opened and 2 failed by the agent, 1 opened and 1 replayed at the gateway; the dials that failed come with the
+    // rest.
     jaeger
         .traces_when("every tunnel's trace is there", |traces| {
             let replays = traces.iter().filter(|trace| outcome(trace) == Some("already_spent")).count();
@@ -130,7 +131,7 @@ async fn to_the_gateway(ports: Ports, needles: &mut Needles) -> Vec<postern_toke
     values.iter().map(|value| tokens::token_of(value)).collect()
 }
 
-/// What Jaeger said, without starts and durations: `"duration":41234` looks like the port of somebody by accident.
+/// Jaeger's answer, without starts and durations: `"duration":41234` can look like a port.
 fn searchable(everything: &str) -> String {
     fn clear(json: &mut Value) {
         match json {

@@ -116,7 +116,7 @@ fn literals(matcher: &Matcher) -> Vec<&str> {
     matcher.value.trim_matches(['(', ')']).split('|').filter(plain).collect()
 }
 
-/// What the checker says of a text.
+/// The checker's errors for a text.
 fn faults_of(text: &str) -> Vec<String> {
     let mut catalogue = Catalogue::of_the_project(vec!["postern-gateway".to_owned()]);
     catalogue.record("i:checks:rate5m", "sum(rate(postern_check_duration_seconds_count[5m]))");

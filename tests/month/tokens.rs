@@ -1,8 +1,8 @@
 //! Where every token of an account went: issued = spent + held + lost.
 //!
-//! What was issued is the issuer's word (its counts of each account), what was spent the users' (every 200 they saw), what
-//! is held the wallet file's. The rest is lost, and the agent has to have said why. A kill leaves a process no time to
-//! count what it was doing: that many tokens, and no more, may be missing in what is said.
+//! What was issued is the issuer's word (its counts of each account), what was spent the users' (every 200 they saw),
+//! what is held the wallet file's. The rest is lost, and the agent has to have said why. A kill leaves a process no
+//! time to count what it was doing: that many tokens, and no more, may be missing in what is said.
 
 use crate::support::site::Site;
 use crate::support::tokens::in_wallet;
@@ -74,7 +74,7 @@ impl Books {
         }
     }
 
-    /// Adds what a process of a gateway says at its end; `unseen` requests may come between that and its end.
+    /// Adds the final counts of a gateway's process; `unseen` requests may come between that and its end.
     pub async fn gateway_says(&mut self, gateway: &Unit, unseen: i64) {
         let Some(samples) = gateway.metrics().await else { return };
         let opened = samples.sum("postern_requests_total", &["outcome=\"opened\""]);

@@ -103,7 +103,7 @@ impl Rotation {
         rotation
     }
 
-    /// Does what the step says; `at_once`: the grace does not do, as for a key that was copied.
+    /// Follows the step; `at_once`: without the grace, as for a key that was copied.
     async fn perform(&mut self, step: &Step, at_once: bool) {
         let Self { site, users, windows, .. } = self;
         if step.begins("Stop the issuer.") {
@@ -118,7 +118,7 @@ impl Rotation {
             let command = command.replace("/var/lib/postern/retired-keys", &path(&retired));
             assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success(), "{command}");
             if at_once {
-                self.set_grace("0s").await; // step 5 asks for it before step 3
+                self.set_grace("0s").await; // step 5 requires it before step 3
             }
         } else if step.begins("Start the issuer.") {
             site.issuer.start_ready().await;

@@ -70,7 +70,7 @@ fn length(rotations: u64) -> Duration {
     Duration::from_secs(rotations * ROTATE_EVERY)
 }
 
-/// A user who asks once in two and a half rotations.
+/// A user with one request in two and a half rotations.
 async fn now_and_then(site: &Site, users: &Users, rotations: u64) -> usize {
     let mut asked = 0;
     while users.now() < length(rotations) {
@@ -81,8 +81,8 @@ async fn now_and_then(site: &Site, users: &Users, rotations: u64) -> usize {
     asked
 }
 
-/// A machine that is shut down, or suspended, for longer than a key and its tokens live. Its user asks as soon as the agent
-/// answers at all.
+/// A machine that is shut down, or suspended, for longer than a key and its tokens live. Its user asks as soon as the
+/// agent answers at all.
 async fn away_again_and_again(site: &Site, users: &Users, rotations: u64) -> usize {
     let absence = Duration::from_secs(ROTATE_EVERY + REDEEM_FOR + 2);
     let agent = site.agent("away");
@@ -124,8 +124,8 @@ async fn watched(site: &Site, rotations: u64) -> Keys {
     keys
 }
 
-/// Who is not ready, and why. An idle agent is not while it replaces tokens that have all retired at once; the one that is
-/// away does not count.
+/// Who is not ready, and why. An idle agent is not while it replaces tokens that have all retired at once; the one that
+/// is away does not count.
 async fn not_ready(site: &Site) -> BTreeMap<&str, Readiness> {
     let mut found = BTreeMap::new();
     for unit in site.units().filter(|unit| unit.name != "agent away") {

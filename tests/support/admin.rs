@@ -26,7 +26,7 @@ pub async fn page(admin: SocketAddr, path: &str) -> String {
     body
 }
 
-/// The first so many snapshots of the live page's stream, with what comes before them.
+/// The first `snapshots` snapshots of the live page's stream, with what comes before them.
 pub async fn events(admin: SocketAddr, snapshots: usize) -> String {
     let listening = async {
         let mut stream = TcpStream::connect(admin).await.unwrap();

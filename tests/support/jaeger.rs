@@ -110,7 +110,7 @@ impl Jaeger {
         let services = self.ask("/api/services").await.unwrap();
         let known: Value = serde_json::from_str(&services).unwrap();
         let mut all = services;
-        // Of nobody it says null.
+        // Without any it answers null.
         for service in known["data"].as_array().into_iter().flatten() {
             all += &self.traces_json(service.as_str().unwrap()).await;
         }

@@ -73,7 +73,7 @@ impl Drop for Memcached {
     }
 }
 
-/// Starts a server whose output nobody reads.
+/// Starts a server and discards its output.
 pub fn spawn(mut command: Command, package: &str) -> Child {
     let started = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     started.unwrap_or_else(|error| panic!("{package} does not start (apt-get install {package}): {error}"))

@@ -26,7 +26,7 @@ impl Programs {
         Self(found.expect("prometheus and promtool are on PATH, or in POSTERN_PROMETHEUS"))
     }
 
-    /// What `promtool check metrics` says of a page.
+    /// The output of `promtool check metrics` for a page.
     pub fn check_metrics(&self, page: &str) -> Output {
         let mut command = Command::new(self.0.join("promtool"));
         command.args(["check", "metrics"]);

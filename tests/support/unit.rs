@@ -27,7 +27,7 @@ pub struct Unit {
     before: Mutex<String>,
 }
 
-/// What `/readyz` says.
+/// The answer of `/readyz`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
     /// `None`: no answer.

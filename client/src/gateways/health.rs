@@ -1,4 +1,4 @@
-//! What is known of one gateway's health. No I/O; time and jitter are arguments.
+//! The health of one gateway. No I/O; time and jitter are arguments.
 
 use crate::gateway::{DialError, Refused};
 use crate::mint::{ChallengeFetchError, one_line, seconds};

@@ -18,7 +18,7 @@ pub struct Gateway {
     issuer: Arc<Issuer>,
     challenge: Mutex<TokenChallenge>,
     names_key: Mutex<bool>,
-    /// The key it asks for and takes, where that is not the issuer's first: a gateway that is behind.
+    /// The key it requires and accepts, where that is not the issuer's first: a gateway that is behind.
     pinned: Mutex<Option<Arc<SigningKey>>>,
     max_age: Mutex<u64>,
     mood: Mutex<Mood>,

@@ -27,7 +27,7 @@ use tokio::sync::Semaphore;
 
 /// A header that takes longer than this closes the connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// More connections than this wait in the kernel's backlog: a scraper or two and a person need a handful.
+/// More connections than this wait in the kernel's backlog: a scraper or two and a browser need a handful.
 const MAX_CONNECTIONS: usize = 64;
 /// Browsers that may watch the live page at once: fewer, so that a scraper always finds a place.
 const MAX_WATCHERS: usize = 48;
@@ -168,7 +168,7 @@ impl Pages {
         text(StatusCode::OK, lines("ready\n".to_owned(), "degraded: ", &self.process.readiness.degraded()))
     }
 
-    /// The live page's stream: the one answer here that does not end by itself.
+    /// The live page's stream: the one answer here without an end.
     fn events(&self, method: &Method) -> Response<Body> {
         if method == Method::HEAD {
             return whole(of_type(EVENT_STREAM, ""));

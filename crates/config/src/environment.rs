@@ -33,7 +33,7 @@ pub struct Environment {
     elsewhere: Vec<String>,
 }
 
-/// What is wrong with variables that name no key.
+/// Errors for variables that name no key.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Strays {
     /// They name a section of this configuration, so this daemon is meant.

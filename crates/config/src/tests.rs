@@ -1,4 +1,4 @@
-//! A configuration with every shape that the daemons use, and what is said of wrong ones.
+//! A configuration with every shape that the daemons use, and the errors of wrong ones.
 
 use super::*;
 use schemars::JsonSchema;

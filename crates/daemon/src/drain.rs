@@ -47,7 +47,7 @@ impl fmt::Debug for CountTunnels {
 /// How a drain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
-    /// Everything tracked ended by itself.
+    /// All tracked tasks ended before the deadline.
     Finished,
     /// The deadline passed, or a second signal came, with this many tracked tasks open. They were cancelled.
     CutOff(usize),
@@ -152,7 +152,7 @@ impl Shutdown {
     }
 
     /// As [`Shutdown::wait`], and calls `report` with what it waits for and for how long: as soon as there is something
-    /// to wait for, then every few seconds, and at the end what was cut off. That is a warning, the rest is not.
+    /// to wait for, then every few seconds, and at the end what was cut off, which is the only warning.
     pub async fn wait_reporting(
         &self,
         deadline: Duration,

@@ -1,9 +1,9 @@
-//! What runs a daemon: its state from start to stop, and what it opens on the way.
+//! What a daemon needs to run: its state from start to stop, and the listeners and files that it opens.
 //!
 //! - [`drain`]: signals, the drain, the stop. [`readiness`]: what has to be ready before traffic may come. [`reload`]:
 //!   SIGHUP, and the configuration file read again. [`exit`]: the exit codes.
-//! - [`listen`]: listening sockets. [`tls`]: TLS from certificate files. [`http`]: an HTTP client without surprises, and
-//!   bodies with a limit. [`files`]: private files and the data directory. [`utc`]: times as people read them.
+//! - [`listen`]: listening sockets. [`tls`]: TLS from certificate files. [`http`]: an HTTP client without surprises,
+//!   and bodies with a limit. [`files`]: private files and the data directory. [`utc`]: times as people read them.
 //!
 //! ```
 //! use postern_daemon::drain::{Drained, Shutdown};

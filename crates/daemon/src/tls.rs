@@ -16,7 +16,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is offered and expected over TLS: everything here speaks HTTP/1.1.
+/// The only protocol offered over TLS (ALPN).
 const ALPN: &[u8] = b"http/1.1";
 
 /// A client that trusts the certificates of one PEM file, or without it those of the platform.

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What is written for a time that no calendar here reaches: after the year 9999.
+/// Written for times after the year 9999.
 const NEVER: &str = "never";
 /// The first second of the year 10000.
 const YEAR_10000: u64 = 253_402_300_800;

@@ -1,4 +1,4 @@
-//! What is said of a server whose certificate is not accepted: which fault it has, and what to do.
+//! The errors for a server whose certificate is not accepted: which fault it has, and what to do.
 
 use postern_daemon::http::{ClientOptions, client, no_answer};
 use postern_daemon::tls::{ServerTls, client_config, diagnose};
@@ -61,7 +61,7 @@ impl Authority {
     }
 }
 
-/// What is said of a server, by the two ways in which clients here speak TLS: they say the same.
+/// The error for a server, from both TLS clients, which must agree.
 async fn said(ca: &Path, server: SocketAddr) -> String {
     let http = client(&ClientOptions { ca_file: Some(ca.to_owned()), ..ClientOptions::default() }).unwrap();
     let refused = http.get(format!("https://localhost:{}/", server.port())).send().await.unwrap_err();

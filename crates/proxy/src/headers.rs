@@ -5,7 +5,7 @@ use http::header::{
     TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
-/// Removes what is about one connection only, and what `Connection` names (RFC 9110, section 7.6.1);
+/// Removes the fields for one connection only, and those that `Connection` names (RFC 9110, section 7.6.1);
 /// Proxy-Authorization above all. Host and Content-Length stay even if `Connection` names them. Framing is hyper's.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     const ALWAYS: [HeaderName; 9] = [

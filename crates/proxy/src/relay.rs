@@ -40,7 +40,7 @@ pub struct Relay<C: Reset, T: Reset> {
     up: Half,
     down: Half,
     broken: bool,
-    /// It ends in a break: what was written is still to arrive.
+    /// It ends in a break: data already written is still in flight.
     delivering: Option<Delivering>,
     /// It ended as it should, by both sides or by silence: dropping it is no cut.
     over: bool,
@@ -55,7 +55,7 @@ struct Patience {
     alarm: Pin<Box<Sleep>>,
 }
 
-/// A break that waits until its other side has what came before: a reset throws away what is still on the way.
+/// A break that waits until its other side has received the data before it: a reset discards data in flight.
 struct Delivering {
     until: Instant,
     tick: Pin<Box<Sleep>>,
@@ -112,7 +112,7 @@ where
         }
     }
 
-    /// Counts what it relays in `meter`, too.
+    /// Also counts the relayed bytes in `meter`.
     #[must_use]
     pub fn metered(self, meter: &Arc<Meter>) -> Self {
         let mut relay = self; // it cannot be taken apart: dropping it means something

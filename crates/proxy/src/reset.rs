@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-/// How often to look whether a peer has what was written.
+/// How often to check whether a peer has received the data.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
 
 /// A stream whose end can be made a reset.

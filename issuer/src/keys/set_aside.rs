@@ -1,8 +1,8 @@
 //! Expired key files, and what file times reveal about the clock.
 //!
-//! A clock that was set far ahead for a moment must not take keys away for good. So a file whose time is over is set
-//! aside, under a name with the time, and removed a week later. If the clock shows before then that the key has not
-//! expired, the file is used again.
+//! A clock that is set far ahead for a moment must not destroy keys. So an expired file is set aside, under a name with
+//! the time, and removed a week later. If the clock shows before then that the key has not expired, the file is used
+//! again.
 
 use postern_daemon::files::sync_directory;
 use postern_daemon::utc;
@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// How long a file is kept whose time is over.
+/// How long an expired file is kept.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
 /// What stands between a file's name and the second in which it was set aside.
 const MARK: &str = ".over-";
@@ -24,7 +24,7 @@ pub(super) fn set_aside(directory: &Path, name: &str, now: UnixSeconds) -> io::R
     sync_directory(directory)
 }
 
-/// Brings back the files whose time is not over, and removes those that were aside for long enough. `not_after` is the
+/// Restores the files that have not expired, and removes those set aside long enough ago. `not_after` is the
 /// end of a key, by its file's name.
 pub(super) fn recall(
     directory: &Path,

@@ -103,7 +103,7 @@ pub async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-/// A request that asks for the connection to be closed after it. `fields` are whole lines.
+/// A request with `connection: close`. `fields` are whole lines.
 pub fn request(method: &str, path: &str, fields: &str, body: &[u8]) -> Vec<u8> {
     let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{fields}\r\n");
     [head.as_bytes(), body].concat()

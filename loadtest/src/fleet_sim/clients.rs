@@ -3,9 +3,9 @@
 use super::counts::Ended;
 use super::fleet::RACERS;
 use super::gateway::{permits, takes};
-use super::memory::{Name, REWRITTEN};
 use super::queue::{MILLISECOND, Nanos, SECOND};
 use super::sim::{Event, Sim, Stage, Token};
+use super::stores::{Name, REWRITTEN};
 
 /// Presentations of one race come within so much.
 const RACE: Nanos = 2 * MILLISECOND;
@@ -32,7 +32,7 @@ impl Sim {
         let token = self.tokens.len() as u32;
         let region = self.gateways[gateway].region as u8;
         self.tokens.push(Token { region, key: key as u8, presented: 0, opened: 0 });
-        self.memories.grow(self.tokens.len());
+        self.stores.grow(self.tokens.len());
         self.present(token, gateway);
         if self.random.chance(self.workload.raced) {
             // Half of the races at the very same instant, at different gateways.

@@ -1,8 +1,8 @@
 //! Counts of one run.
 
-use super::memory::Verb;
 use super::queue::{Nanos, SECOND};
 use super::route::Reply;
+use super::stores::Verb;
 use histogram::Histogram;
 use postern_spend::{Spend, Unknown};
 use std::collections::BTreeMap;

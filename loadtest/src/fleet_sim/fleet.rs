@@ -4,16 +4,16 @@ use super::queue::{MILLISECOND, Nanos, SECOND};
 use super::route::Route;
 use postern_spend::memcached::OnLoss;
 
-/// A fleet of gateways over its memories of spent tokens.
+/// A fleet of gateways over its stores of spent tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Fleet {
     pub(crate) regions: usize,
     /// Gateways of each region, each with a router of its own beside it.
     pub(crate) gateways: usize,
-    /// The replicas of each memory.
-    pub(crate) memories: Vec<Vec<Replica>>,
-    /// The memory that the gateways of each region spend in.
-    pub(crate) memory_of: Vec<usize>,
+    /// The replicas of each store.
+    pub(crate) stores: Vec<Vec<Replica>>,
+    /// The store that the gateways of each region spend in.
+    pub(crate) store_of: Vec<usize>,
     /// Each region has an origin of its own, so a token is good in the region it was minted for only.
     pub(crate) bound: bool,
     pub(crate) add: Route,
@@ -38,7 +38,7 @@ pub(crate) struct Fleet {
     pub(crate) keys: Vec<Key>,
 }
 
-/// A pool of servers; the key's hash says which of them has a record.
+/// A pool of servers; the key's hash selects the one that has a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replica {
     pub(crate) region: usize,
@@ -64,8 +64,8 @@ impl Fleet {
         Self {
             regions: 1,
             gateways,
-            memories: vec![vec![replica; 3]],
-            memory_of: vec![0],
+            stores: vec![vec![replica; 3]],
+            store_of: vec![0],
             bound: false,
             add: Route::AllMajority,
             get: Route::MissFailover,
@@ -85,35 +85,35 @@ impl Fleet {
 
     /// One region, one pool: `deploy/mcrouter/single.json`, or twemproxy.
     pub(crate) fn pool(gateways: usize, servers: usize) -> Self {
-        let memories = vec![vec![Replica { region: 0, servers }]];
-        Self { memories, add: Route::Pool, get: Route::Pool, ..Self::quorum(gateways, servers) }
+        let stores = vec![vec![Replica { region: 0, servers }]];
+        Self { stores, add: Route::Pool, get: Route::Pool, ..Self::quorum(gateways, servers) }
     }
 
-    /// Three regions, one memory with a replica in each.
+    /// Three regions, one store with a replica in each.
     pub(crate) fn spread(gateways: usize, servers: usize) -> Self {
         let replicas = (0..3).map(|region| Replica { region, servers }).collect();
         // All at once: one after the other would cross the sea three times.
         Self {
             regions: 3,
-            memories: vec![replicas],
-            memory_of: vec![0; 3],
+            stores: vec![replicas],
+            store_of: vec![0; 3],
             get: Route::AllMajority,
             ..Self::quorum(gateways, servers)
         }
     }
 
-    /// Three regions, one memory in the first of them.
+    /// Three regions, one store in the first of them.
     pub(crate) fn owned(gateways: usize, servers: usize) -> Self {
-        Self { regions: 3, memory_of: vec![0; 3], get: Route::AllMajority, ..Self::quorum(gateways, servers) }
+        Self { regions: 3, store_of: vec![0; 3], get: Route::AllMajority, ..Self::quorum(gateways, servers) }
     }
 
-    /// Three regions, each with a memory and an origin of its own.
+    /// Three regions, each with a store and an origin of its own.
     pub(crate) fn bound(gateways: usize, servers: usize) -> Self {
-        let memory = |region| vec![Replica { region, servers }; 3];
+        let store = |region| vec![Replica { region, servers }; 3];
         Self {
             regions: 3,
-            memories: (0..3).map(memory).collect(),
-            memory_of: vec![0, 1, 2],
+            stores: (0..3).map(store).collect(),
+            store_of: vec![0, 1, 2],
             bound: true,
             ..Self::quorum(gateways, servers)
         }
@@ -123,7 +123,7 @@ impl Fleet {
 /// Which servers something happens to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Servers {
-    pub(crate) memory: usize,
+    pub(crate) store: usize,
     pub(crate) replica: usize,
     /// One of the replica, or all.
     pub(crate) server: Option<usize>,
@@ -138,13 +138,13 @@ pub(crate) enum Fault {
     BackEmpty(Servers),
     /// They are back, with what they knew (a warm restart).
     BackWarm(Servers),
-    /// They do nothing for so long, and then do what has gathered.
+    /// They pause for this time, and then execute what has queued up.
     Freezes(Servers, Nanos),
-    /// Their replies take longer by so much from now on.
+    /// Their replies take longer by this time from now on.
     Slow(Servers, Nanos),
-    /// Their clock is ahead by so many seconds from now on.
+    /// Their clock is ahead by this many seconds from now on.
     ServerClock(Servers, u64),
-    /// The clocks of the gateways of a region are behind by so many seconds from now on.
+    /// The clocks of the gateways of a region are behind by this many seconds from now on.
     GatewayClocksBehind(usize, u64),
     /// This share of all messages between gateways and servers is lost from now on.
     Loses(f64),

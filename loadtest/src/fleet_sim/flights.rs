@@ -2,10 +2,10 @@
 
 use super::counts::Ended;
 use super::gateway::{After, Came, seen, verdict, whose};
-use super::memory::{HEARTH, Name, REWRITTEN, Verb};
 use super::queue::Nanos;
 use super::route::{Gathered, Reply, Step};
 use super::sim::{Call, Event, GATEWAY, ROUTER, Sim, Stage};
+use super::stores::{EPOCH_MARKER, Name, REWRITTEN, Verb};
 use postern_spend::{Seen, Spend};
 
 /// twemproxy's default `server_failure_limit`.
@@ -27,7 +27,7 @@ pub(super) struct Flight {
 impl Sim {
     pub(super) fn begin(&mut self, name: Name, attempt: u8, gateway: u16, stage: Stage) {
         let route = if matches!(stage, Stage::Verdict) { self.fleet.add } else { self.fleet.get };
-        let gathered = Gathered::new(route, self.memories.replica_count(self.memory_of(gateway)));
+        let gathered = Gathered::new(route, self.stores.replica_count(self.store_of(gateway)));
         let began = self.queue.now();
         let fresh = Flight { serial: 0, name, attempt, gateway, stage, gathered, began };
         let flight = match self.free.pop() {
@@ -53,21 +53,21 @@ impl Sim {
             if matches!(stage, Stage::Verdict | Stage::Rewrite) { self.fleet.add } else { self.fleet.get };
         own.gathered = Gathered::new(
             route,
-            self.memories.replica_count(self.fleet.memory_of[usize::from(own.gateway) / self.fleet.gateways]),
+            self.stores.replica_count(self.fleet.store_of[usize::from(own.gateway) / self.fleet.gateways]),
         );
         let serial = own.serial;
         self.queue.after(GATEWAY, Event::TimedOut { flight, serial });
         self.ask(flight);
     }
 
-    /// The router beside the gateway asks the servers that are next.
+    /// The router beside the gateway sends the command to the next servers.
     pub(super) fn ask(&mut self, flight: u32) {
         let own = &mut self.flights[flight as usize];
         let (name, attempt, gateway, serial) = (own.name, own.attempt, own.gateway, own.serial);
         let verb = if matches!(own.stage, Stage::Verdict | Stage::Rewrite) { Verb::Add } else { Verb::Get };
-        let memory = self.memory_of(gateway);
+        let store = self.store_of(gateway);
         for replica in self.flights[flight as usize].gathered.ask() {
-            let server = self.chosen(memory, usize::from(replica), name, gateway) as u16;
+            let server = self.chosen(store, usize::from(replica), name, gateway) as u16;
             let call = Call { flight, serial, name, verb, attempt, replica, server, gateway };
             self.queue.after(ROUTER, Event::GaveUp(call));
             let (from, to) = self.ends(&call);
@@ -79,12 +79,12 @@ impl Sim {
     }
 
     /// The server that owns the name, or, where the router passes it over, another one.
-    pub(super) fn chosen(&self, memory: usize, replica: usize, name: Name, gateway: u16) -> usize {
-        let owner = self.memories.owner(memory, replica, name);
+    pub(super) fn chosen(&self, store: usize, replica: usize, name: Name, gateway: u16) -> usize {
+        let owner = self.stores.owner(store, replica, name);
         if self.fleet.eject.is_none() {
             return owner;
         }
-        let servers = self.memories.servers_of(memory, replica);
+        let servers = self.stores.servers_of(store, replica);
         let is_used =
             |server: &usize| self.gateways[usize::from(gateway)].passed_over[*server].1 <= self.queue.now();
         (owner..servers.end).chain(servers.start..owner).find(is_used).unwrap_or(owner)
@@ -161,7 +161,7 @@ impl Sim {
         }
         self.queue.at(now + self.fleet.canary_interval, Event::Round(gateway));
         for key in 0..self.fleet.keys.len() as u8 {
-            for number in 0..HEARTH {
+            for number in 0..EPOCH_MARKER {
                 self.begin(Name::Canary { key, number }, REWRITTEN, gateway, Stage::Canary);
             }
         }

@@ -21,7 +21,7 @@ pub(crate) enum Came {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     Verdict(Result<Spend, Unknown>),
-    /// The record is asked whose it is.
+    /// Reads whose attempt the record is.
     AskWhose,
 }
 

@@ -1,18 +1,19 @@
 //! Simulates a fleet of gateways, routers and memcacheds at a million requests a second and holds it to the spend
-//! contract: of all presentations of one token at most one is answered 200. What is unsafe must be found out, or the run
-//! fails: that is how the simulation shows that it can. docs/operate/capacity.md says what it models and what it leaves out.
+//! contract: of all presentations of one token at most one is answered 200. What is unsafe must be found out, or the
+//! run fails: that is how the simulation shows that it can. docs/operate/capacity.md says what it models and what it
+//! leaves out.
 
 mod clients;
 mod counts;
 mod fleet;
 mod flights;
 mod gateway;
-mod memory;
 mod queue;
 mod report;
 mod route;
 mod scenario;
 mod sim;
+mod stores;
 #[cfg(test)]
 mod tests;
 

@@ -75,7 +75,7 @@ impl Gathered {
         }
     }
 
-    /// The replicas to ask now: all at once, or the next one.
+    /// The replicas to send to now: all at once, or the next one.
     pub(crate) fn ask(&mut self) -> std::ops::Range<u8> {
         let one = matches!(self.route, Route::Pool | Route::MissFailover | Route::Failover);
         let from = self.asked;

@@ -46,11 +46,11 @@ impl Size {
 }
 
 const fn whole(replica: usize) -> Servers {
-    Servers { memory: 0, replica, server: None }
+    Servers { store: 0, replica, server: None }
 }
 
 const fn one(replica: usize) -> Servers {
-    Servers { memory: 0, replica, server: Some(0) }
+    Servers { store: 0, replica, server: Some(0) }
 }
 
 /// All scenarios at a rate and for so many seconds, of which there must be eight.
@@ -93,7 +93,7 @@ pub(crate) fn all(rate: u64, seconds: u64, seed: u64) -> Vec<Scenario> {
         scenario("owned-calm", "three regions, all replicas in the first", owned(), vec![], Expected::Once),
         scenario(
             "bound-calm",
-            "three regions, each with a memory and an origin of its own",
+            "three regions, each with a store and an origin of its own",
             bound(),
             vec![],
             Expected::Once,
@@ -163,7 +163,7 @@ pub(crate) fn all(rate: u64, seconds: u64, seed: u64) -> Vec<Scenario> {
         ),
         scenario(
             "owned-owner-lost",
-            "the region that has the memory is gone",
+            "the region that has the store is gone",
             owned(),
             owner_lost(at(3)),
             Expected::Once,
@@ -241,7 +241,7 @@ fn unsafe_ones(workload: Workload, near: Size, far: Size) -> Vec<Scenario> {
         ),
         scenario(
             "same-origin",
-            "three memories, and tokens that are good in every region",
+            "three stores, and tokens that are good in every region",
             same_origin,
             vec![],
             Expected::Twice,
@@ -297,7 +297,7 @@ fn unsafe_ones(workload: Workload, near: Size, far: Size) -> Vec<Scenario> {
         ),
         rotation(
             "rotation-clocks",
-            "a key retires; the memory's clocks are ahead by more than the margin",
+            "a key retires; the store's clocks are ahead by more than the margin",
             Fleet::spread(far.gateways, near.servers),
             workload,
             (1, 4),
@@ -313,7 +313,7 @@ pub(crate) fn routed_fleet(add: Route, gateways: usize, servers: usize) -> Fleet
         get: Route::MissFailover,
         // The verdict alone: a hint that happens to find a record is no merit of the route.
         hint: false,
-        memories: vec![vec![Replica { region: 0, servers }; replicas]],
+        stores: vec![vec![Replica { region: 0, servers }; replicas]],
         ..Fleet::quorum(gateways, servers)
     }
 }
@@ -355,8 +355,8 @@ fn owner_lost(when: Nanos) -> Vec<(Nanos, Fault)> {
     faults
 }
 
-/// A key that retires in the middle, with three seconds of margin (more than the clocks differ and a check takes); the gateways of one region are behind and all servers
-/// ahead by so many seconds.
+/// A key that retires in the middle, with three seconds of margin (more than the clocks differ and a check takes); the
+/// gateways of one region are behind and all servers ahead by this many seconds.
 fn rotation(
     name: &'static str,
     about: &'static str,

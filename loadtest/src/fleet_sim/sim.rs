@@ -4,9 +4,9 @@ use super::counts::Counts;
 use super::fleet::{Fault, Fleet, Workload};
 use super::flights::Flight;
 use super::gateway::Came;
-use super::memory::{Memories, Name, REWRITTEN, Verb};
 use super::queue::{Nanos, Queue, Random, SECOND};
 use super::route::Reply;
+use super::stores::{Name, REWRITTEN, Stores, Verb};
 
 /// The lists of the queue: a router's patience with a server, a gateway's with a command.
 pub(super) const ROUTER: usize = 0;
@@ -83,7 +83,7 @@ pub(crate) struct Sim {
     pub(super) faults: Vec<(Nanos, Fault)>,
     pub(super) queue: Queue<Event>,
     pub(super) random: Random,
-    pub(super) memories: Memories,
+    pub(super) stores: Stores,
     pub(super) flights: Vec<Flight>,
     pub(super) free: Vec<u32>,
     pub(super) tokens: Vec<Token>,
@@ -99,8 +99,8 @@ pub(crate) struct Sim {
 
 impl Sim {
     pub(crate) fn new(fleet: Fleet, workload: Workload, faults: Vec<(Nanos, Fault)>) -> Self {
-        let memories = Memories::new(&fleet);
-        let passed_over = vec![(0, 0); if fleet.eject.is_some() { memories.servers.len() } else { 0 }];
+        let stores = Stores::new(&fleet);
+        let passed_over = vec![(0, 0); if fleet.eject.is_some() { stores.servers.len() } else { 0 }];
         let gateway = |region| Gateway {
             region,
             alive: true,
@@ -113,7 +113,7 @@ impl Sim {
         Self {
             queue: Queue::new([fleet.server_timeout, fleet.timeout]),
             random: Random::new(workload.seed),
-            memories,
+            stores,
             flights: Vec::new(),
             free: Vec::new(),
             tokens: Vec::new(),
@@ -173,15 +173,15 @@ impl Sim {
         }
     }
 
-    pub(super) fn memory_of(&self, gateway: u16) -> usize {
-        self.fleet.memory_of[self.gateways[usize::from(gateway)].region]
+    pub(super) fn store_of(&self, gateway: u16) -> usize {
+        self.fleet.store_of[self.gateways[usize::from(gateway)].region]
     }
 
     /// The regions of the gateway and of the server.
     pub(super) fn ends(&self, call: &Call) -> (usize, usize) {
         (
             self.gateways[usize::from(call.gateway)].region,
-            self.memories.servers[usize::from(call.server)].region,
+            self.stores.servers[usize::from(call.server)].region,
         )
     }
 
@@ -196,7 +196,7 @@ impl Sim {
 
     fn reaches(&mut self, call: Call) {
         let now = self.queue.now();
-        let server = &mut self.memories.servers[usize::from(call.server)];
+        let server = &mut self.stores.servers[usize::from(call.server)];
         let (deaths, slow) = (server.deaths, server.slow);
         let (reply, departs) = if server.alive {
             let departs = server.busy_until.max(now) + self.fleet.service;
@@ -215,29 +215,29 @@ impl Sim {
     }
 
     fn serve(&mut self, call: &Call) -> Reply {
-        let memory = self.memory_of(call.gateway);
+        let store = self.store_of(call.gateway);
         let expires = match call.name {
             Name::Token(token) => self.fleet.keys[usize::from(self.tokens[token as usize].key)].expires,
-            Name::Canary { .. } => u64::MAX, // the hearth never expires
+            Name::Canary { .. } => u64::MAX, // the epoch marker never expires
         };
         let attempt = match call.name {
             Name::Canary { .. } => REWRITTEN,
             Name::Token(_) => call.attempt,
         };
-        let place = (usize::from(call.server), memory, usize::from(call.replica));
-        self.memories.serve(place, (call.verb, call.name, attempt), expires, self.queue.now() / SECOND)
+        let place = (usize::from(call.server), store, usize::from(call.replica));
+        self.stores.serve(place, (call.verb, call.name, attempt), expires, self.queue.now() / SECOND)
     }
 
     fn answers(&mut self, call: Call, reply: Reply, deaths: u32, departs: Nanos) {
-        let server = &self.memories.servers[usize::from(call.server)];
-        // It died before it could say what it had done.
+        let server = &self.stores.servers[usize::from(call.server)];
+        // It died before it could reply.
         let died = server.deaths != deaths && server.died < departs;
         self.deliver(call, if died { Reply::Error } else { reply });
     }
 
     fn befalls(&mut self, fault: Fault) {
         let now = self.queue.now();
-        let servers = &mut self.memories;
+        let servers = &mut self.stores;
         match fault {
             Fault::Dies(named) => servers.named(named).for_each(|index| servers.servers[index].die(now)),
             Fault::BackEmpty(named) => {
@@ -270,7 +270,7 @@ impl Sim {
 
     /// The share of the time that the busiest server worked.
     pub(super) fn busiest(&self) -> f64 {
-        let most = self.memories.servers.iter().map(|server| server.worked).max().unwrap_or(0);
+        let most = self.stores.servers.iter().map(|server| server.worked).max().unwrap_or(0);
         most as f64 / self.queue.now().max(1) as f64
     }
 }

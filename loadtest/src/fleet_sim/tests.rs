@@ -58,7 +58,7 @@ fn a_fresh_token_is_as_many_commands_as_the_real_gateway_sends() {
         (pool.counts.gets, pool.counts.adds),
         (pool.counts.presentations + 1, pool.counts.presentations)
     );
-    // A quorum asks three replicas one after the other, and writes to three.
+    // A quorum reads three replicas one after the other, and writes to three.
     let quorum = quiet(Fleet::quorum(2, 2));
     assert_eq!(quorum.counts.gets, 3 * quorum.counts.presentations + 1);
     assert_eq!(quorum.counts.adds, 3 * quorum.counts.presentations);
@@ -102,7 +102,7 @@ fn the_doctor_and_the_simulation_agree_about_routes() {
 
 /// One replica is away, is back empty, is slow, and messages are lost.
 fn suffering(fleet: Fleet) -> Outcome {
-    let first = Servers { memory: 0, replica: 0, server: None };
+    let first = Servers { store: 0, replica: 0, server: None };
     let faults = vec![
         (2 * SECOND, Fault::Dies(first)),
         (3 * SECOND, Fault::BackEmpty(first)),

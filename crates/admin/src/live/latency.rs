@@ -65,7 +65,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Windows over what is counted from now on.
+    /// Windows over future counts.
     #[must_use]
     pub fn over(source: &Latency) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Windows {
         }
     }
 
-    /// Takes what was counted in the last second. Call it once a second.
+    /// Takes the counts of the last second. Must be called once a second.
     pub fn tick(&mut self) {
         let second = self.source.0.drain();
         add(&mut self.piece, &second);

@@ -31,7 +31,7 @@ pub enum Show {
 /// A part of the page.
 #[derive(Clone, Debug, Serialize)]
 pub struct Section {
-    /// A word for links and for the history of the heat map.
+    /// The id: used in links and for the history of the heat map.
     pub id: &'static str,
     /// The heading.
     pub title: &'static str,

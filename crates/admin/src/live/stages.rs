@@ -12,7 +12,7 @@ impl Stages {
         Self(stages.map(|(name, latency)| (name, Windows::over(latency))).collect())
     }
 
-    /// Takes what was counted in the last second; the percentiles of all windows. Call it once a second.
+    /// Takes the counts of the last second and returns the percentiles of all windows. Must be called once a second.
     pub fn tick(&mut self) -> Percentiles {
         self.0.iter_mut().for_each(|(_, windows)| windows.tick());
         let row = |(label, windows): &(&'static str, Windows)| PercentileRow {

@@ -17,7 +17,7 @@ pub struct ServerTls {
     identity: Arc<Identity>,
 }
 
-/// What is shown to clients, and where it was read.
+/// The certificate shown to clients, and the files it was read from.
 #[derive(Debug)]
 struct Identity {
     certificate: PathBuf,

@@ -1,4 +1,4 @@
-//! What is counted of a relay: its bytes while it goes on, and how it ended.
+//! Counts of a relay: its bytes while it runs, and how it ended.
 
 use postern_telemetry::metrics::ReadableCounter;
 

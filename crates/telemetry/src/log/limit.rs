@@ -1,5 +1,5 @@
 //! The same warning or error, again and again, must not fill a disk or take the CPU: each place in the code that logs
-//! one has a budget of lines. What is left out is counted, in a metric and in a line of its own.
+//! one has a budget of lines. Omitted lines are counted, in a metric and in a summary line.
 
 use crate::own::{self, LogLevel};
 use metrics::counter;
@@ -87,7 +87,7 @@ impl Limit {
         false
     }
 
-    /// Logs what was left out since the last time: a line for each place.
+    /// Logs a summary of the omitted lines since the last call: one line for each place.
     pub(super) fn log_omitted(&self) {
         let mut summaries = Vec::new();
         for budget in self.0.places.lock().values_mut().filter(|budget| budget.left_out > 0) {
@@ -106,7 +106,7 @@ impl Limit {
         }
     }
 
-    /// Tells of what is left out, an interval after the first line of it: a thread that sleeps until there is one.
+    /// Starts the thread that logs a summary one interval after the first omitted line, and sleeps until there is one.
     pub(super) fn start(&self) -> std::io::Result<()> {
         let limit = self.clone();
         let summarize = move || {

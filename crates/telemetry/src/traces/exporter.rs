@@ -98,7 +98,7 @@ fn resource(service: &'static str) -> Resource {
         .build()
 }
 
-/// Sends what is in the queue until it is closed. A collector that is away costs the spans of its absence, no more.
+/// Sends what is in the queue until it is closed. An outage of the collector loses only the spans of that time.
 async fn drain(mut queue: Receiver<SpanData>, exporter: impl SpanExporter, endpoint: &str) {
     let (exported, failed) = (spans(SpanEnded::Exported), spans(SpanEnded::Failed));
     let mut away = false;

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// Allows a number of things in each second. Asked only for what is rare or, in an outage, refused.
+/// Allows a number of events in each second. Called only for rare events or, in an outage, to refuse them.
 #[derive(Debug)]
 pub(super) struct Limit {
     most: u32,

@@ -133,7 +133,7 @@ impl Tracer {
         Some(Trace::new(self.clone(), decision.upstream.as_ref(), reason))
     }
 
-    /// What is slow, when traces are on.
+    /// The threshold of a slow request, when traces are on.
     #[must_use]
     pub fn slow(&self) -> Option<Duration> {
         self.0.as_ref().map(|active| active.slow)
@@ -157,7 +157,7 @@ fn upstream(headers: &HeaderMap) -> Option<SpanContext> {
     struct Fields<'a>(&'a HeaderMap);
     impl Extractor for Fields<'_> {
         fn get(&self, key: &str) -> Option<&str> {
-            // Only traceparent: what a tracestate holds is anybody's guess, and would be passed on to the collector.
+            // Only traceparent: the contents of a tracestate are unknown, and would be passed on to the collector.
             if key == "traceparent" { self.0.get(key)?.to_str().ok() } else { None }
         }
 

@@ -1,5 +1,6 @@
 //! The servers and what they remember. A record is two bytes: which life of its server it was written in, and which
-//! attempt wrote it. So tens of millions of tokens fit, and a server that comes back empty forgets by beginning another life.
+//! attempt wrote it. So tens of millions of tokens fit, and a server that comes back empty forgets by beginning another
+//! life.
 
 use super::fleet::{Fleet, Servers};
 use super::queue::{Nanos, mixed};
@@ -27,7 +28,7 @@ pub(crate) struct Server {
     pub(crate) worked: Nanos,
 }
 
-/// What is asked of a server.
+/// A command to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -42,13 +43,13 @@ pub(crate) enum Name {
 }
 
 /// Canaries of a key that are read in every round, as `crates/spend/src/memcached/canary.rs` has them.
-pub(crate) const HEARTH: u8 = 64;
+pub(crate) const EPOCH_MARKER: u8 = 64;
 /// The attempt of a canary that was lost and written again.
 pub(crate) const REWRITTEN: u8 = u8::MAX;
 
-pub(crate) struct Memories {
+pub(crate) struct Stores {
     pub(crate) servers: Vec<Server>,
-    /// The first server of each replica of each memory, and how many there are.
+    /// The first server of each replica of each store, and how many there are.
     replicas: Vec<Vec<(usize, usize)>>,
     /// Records of a name: one for each replica, or, where a router may pass over servers, one for each server.
     width: usize,
@@ -57,13 +58,13 @@ pub(crate) struct Memories {
     canaries: Vec<u16>,
 }
 
-impl Memories {
+impl Stores {
     pub(crate) fn new(fleet: &Fleet) -> Self {
         let mut servers = Vec::new();
         let mut replicas = Vec::new();
-        for memory in &fleet.memories {
+        for store in &fleet.stores {
             let mut of_memory = Vec::new();
-            for replica in memory {
+            for replica in store {
                 of_memory.push((servers.len(), replica.servers));
                 let (region, life) = (replica.region, 1);
                 let server = Server {
@@ -83,7 +84,7 @@ impl Memories {
         }
         let by_server = fleet.eject.is_some();
         let width = if by_server { servers.len() } else { replicas.iter().map(Vec::len).sum() };
-        let canaries = vec![record(1, 0); fleet.keys.len() * usize::from(HEARTH) * width];
+        let canaries = vec![record(1, 0); fleet.keys.len() * usize::from(EPOCH_MARKER) * width];
         Self { servers, replicas, width, by_server, tokens: Vec::new(), canaries }
     }
 
@@ -92,24 +93,24 @@ impl Memories {
         self.tokens.resize(tokens * self.width, 0);
     }
 
-    pub(crate) fn replica_count(&self, memory: usize) -> usize {
-        self.replicas[memory].len()
+    pub(crate) fn replica_count(&self, store: usize) -> usize {
+        self.replicas[store].len()
     }
 
     /// The servers of a replica.
-    pub(crate) fn servers_of(&self, memory: usize, replica: usize) -> Range<usize> {
-        let (first, count) = self.replicas[memory][replica];
+    pub(crate) fn servers_of(&self, store: usize, replica: usize) -> Range<usize> {
+        let (first, count) = self.replicas[store][replica];
         first..first + count
     }
 
     pub(crate) fn named(&self, servers: Servers) -> Range<usize> {
-        let all = self.servers_of(servers.memory, servers.replica);
+        let all = self.servers_of(servers.store, servers.replica);
         servers.server.map_or(all.clone(), |server| all.start + server..all.start + server + 1)
     }
 
     /// The server that owns a name's record in a replica.
-    pub(crate) fn owner(&self, memory: usize, replica: usize, name: Name) -> usize {
-        let (first, count) = self.replicas[memory][replica];
+    pub(crate) fn owner(&self, store: usize, replica: usize, name: Name) -> usize {
+        let (first, count) = self.replicas[store][replica];
         let hash = match name {
             Name::Token(token) => mixed(u64::from(token) << 1),
             Name::Canary { key, number } => mixed(u64::from(key) << 9 | u64::from(number) << 1 | 1),
@@ -117,10 +118,10 @@ impl Memories {
         first + (hash % count as u64) as usize
     }
 
-    /// A server does what it is asked. `expires` is the second in which the key's records go.
+    /// Executes a command. `expires` is the second in which the key's records go.
     pub(crate) fn serve(
         &mut self,
-        (server, memory, replica): (usize, usize, usize),
+        (server, store, replica): (usize, usize, usize),
         (verb, name, attempt): (Verb, Name, u8),
         expires: u64,
         second: u64,
@@ -128,11 +129,11 @@ impl Memories {
         let life = self.servers[server].life;
         let gone =
             second.saturating_add(self.servers[server].ahead) >= expires && matches!(name, Name::Token(_));
-        let place = self.place(server, memory, replica);
+        let place = self.place(server, store, replica);
         let slot = match name {
             Name::Token(token) => &mut self.tokens[token as usize * self.width + place],
             Name::Canary { key, number } => {
-                let canary = usize::from(key) * usize::from(HEARTH) + usize::from(number);
+                let canary = usize::from(key) * usize::from(EPOCH_MARKER) + usize::from(number);
                 &mut self.canaries[canary * self.width + place]
             }
         };
@@ -149,11 +150,11 @@ impl Memories {
         }
     }
 
-    fn place(&self, server: usize, memory: usize, replica: usize) -> usize {
+    fn place(&self, server: usize, store: usize, replica: usize) -> usize {
         if self.by_server {
             return server;
         }
-        self.replicas[..memory].iter().map(Vec::len).sum::<usize>() + replica
+        self.replicas[..store].iter().map(Vec::len).sum::<usize>() + replica
     }
 }
 

@@ -12,36 +12,36 @@ pub const TOKENS: usize = 5_000;
 pub const RESERVE: usize = 400;
 
 /// Tokens of one issuer's key, and its directory.
-pub struct Purse {
+pub struct MintedTokens {
     pub tokens: Vec<String>,
     /// The issuer's directory, for gateways to read from a file: the issuer has gone.
     pub directory: String,
 }
 
-static PURSE: Mutex<Option<Purse>> = Mutex::const_new(None);
+static MINTED: Mutex<Option<MintedTokens>> = Mutex::const_new(None);
 
 /// The tokens, for one run at a time: runs beside each other would meet deadlines that nobody disturbed.
-pub struct Turn(MutexGuard<'static, Option<Purse>>);
+pub struct Turn(MutexGuard<'static, Option<MintedTokens>>);
 
 impl Turn {
     pub async fn take() -> Self {
-        let mut purse = PURSE.lock().await;
-        if purse.is_none() {
-            *purse = Some(Purse::mint().await);
+        let mut minted = MINTED.lock().await;
+        if minted.is_none() {
+            *minted = Some(MintedTokens::mint().await);
         }
-        Self(purse)
+        Self(minted)
     }
 }
 
 impl std::ops::Deref for Turn {
-    type Target = Purse;
+    type Target = MintedTokens;
 
-    fn deref(&self) -> &Purse {
+    fn deref(&self) -> &MintedTokens {
         self.0.as_ref().unwrap()
     }
 }
 
-impl Purse {
+impl MintedTokens {
     async fn mint() -> Self {
         let home = TempDir::new().unwrap();
         let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;

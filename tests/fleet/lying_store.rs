@@ -1,4 +1,4 @@
-//! A memory in this process that answers `STORED` to some repeated `add`s of spent tokens.
+//! A store in this process that answers `STORED` to some repeated `add`s of spent tokens.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 #[derive(Default)]
-struct Memory {
+struct Store {
     records: HashMap<String, String>,
     /// How many spent tokens were added again.
     repeated: usize,
@@ -19,21 +19,21 @@ pub fn start(lies: usize) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let memory = Arc::new(Mutex::new(Memory::default()));
+    let store = Arc::new(Mutex::new(Store::default()));
     tokio::spawn(async move {
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         while let Ok((stream, _)) = listener.accept().await {
             stream.set_nodelay(true).unwrap();
-            let memory = Arc::clone(&memory);
+            let store = Arc::clone(&store);
             tokio::spawn(async move {
-                let _ = serve(stream, &memory, lies).await; // gateways go away
+                let _ = serve(stream, &store, lies).await; // gateways go away
             });
         }
     });
     address
 }
 
-async fn serve(stream: TcpStream, memory: &Mutex<Memory>, lies: usize) -> io::Result<()> {
+async fn serve(stream: TcpStream, store: &Mutex<Store>, lies: usize) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     loop {
         let mut line = String::new();
@@ -43,7 +43,7 @@ async fn serve(stream: TcpStream, memory: &Mutex<Memory>, lies: usize) -> io::Re
         let words: Vec<&str> = line.split_whitespace().collect();
         let reply = match words[..] {
             ["get", key] => {
-                let found = memory.lock().unwrap().records.get(key).cloned();
+                let found = store.lock().unwrap().records.get(key).cloned();
                 found.map_or_else(
                     || "END\r\n".to_owned(),
                     |value| format!("VALUE {key} 0 {}\r\n{value}\r\nEND\r\n", value.len()),
@@ -53,7 +53,7 @@ async fn serve(stream: TcpStream, memory: &Mutex<Memory>, lies: usize) -> io::Re
                 let mut value = vec![0; length.parse::<usize>().unwrap() + 2];
                 stream.read_exact(&mut value).await?;
                 let value = std::str::from_utf8(&value).unwrap().trim_end();
-                memory.lock().unwrap().add(key, value, lies).to_owned()
+                store.lock().unwrap().add(key, value, lies).to_owned()
             }
             _ => "ERROR\r\n".to_owned(),
         };
@@ -61,7 +61,7 @@ async fn serve(stream: TcpStream, memory: &Mutex<Memory>, lies: usize) -> io::Re
     }
 }
 
-impl Memory {
+impl Store {
     fn add(&mut self, key: &str, value: &str, lies: usize) -> &'static str {
         if !self.records.contains_key(key) {
             self.records.insert(key.to_owned(), value.to_owned());
