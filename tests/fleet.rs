@@ -1,4 +1,4 @@
-//! Four gateway processes over one memory of spent tokens: 5,000 tokens, each presented eight times at once at random
+//! Four gateway processes over one store of spent tokens: 5,000 tokens, each presented eight times at once at random
 //! gateways and once more afterwards, while connections are cut and memcacheds are frozen and killed. Never two tunnels
 //! for a token. Every answer is written to a file, and a checker that had no part in the run reads it; a store that is
 //! broken on purpose shows that it is caught.
@@ -36,7 +36,7 @@ async fn one_memcached_admits_each_token_once() {
     let server = Memcached::start();
     let relays = vec![Relay::to(&[server.port()])];
     let mut deployment = Deployment { relays, servers: vec![server], fallible: 0..1 };
-    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &four(&deployment.doors(), "")).await;
+    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &four(&deployment.endpoints(), "")).await;
     race_through(&fleet, &mut deployment, &[Fault::Cut, Fault::Cut, Fault::Freeze, Fault::Freeze]).await;
 
     let from = fleet.history.now();
@@ -57,7 +57,7 @@ async fn three_memcacheds_behind_two_twemproxies_admit_each_token_once() {
     let routers: Vec<_> = (0..2).map(|_| Router::twemproxy(home.path(), &servers)).collect();
     let relays = routers.iter().map(|router| Relay::to(&[router.port()])).collect();
     let mut deployment = Deployment { relays, servers, fallible: 0..3 };
-    let fleet = Fleet::ready(&turn, home, &four(&deployment.doors(), "")).await;
+    let fleet = Fleet::ready(&turn, home, &four(&deployment.endpoints(), "")).await;
     let faults = [Fault::Cut, Fault::Cut, Fault::Freeze, Fault::Freeze];
     race_through(&fleet, &mut deployment, &faults).await;
 
@@ -84,7 +84,7 @@ async fn a_quorum_of_three_admits_each_token_once() {
     let relays = routers.iter().map(|router| Relay::to(&[router.port()])).collect();
     // Only one and the same: a record that one replica missed is lost when another comes back empty.
     let mut deployment = Deployment { relays, servers, fallible: 2..3 };
-    let fleet = Fleet::ready(&turn, home, &four(&deployment.doors(), "")).await;
+    let fleet = Fleet::ready(&turn, home, &four(&deployment.endpoints(), "")).await;
     let faults = [Fault::Cut, Fault::Cut, Fault::Freeze, Fault::Freeze, Fault::Empty, Fault::Empty];
     race_through(&fleet, &mut deployment, &faults).await;
     let summary = fleet.verdict(0..TOKENS, Claim::TiesLose);

@@ -1,5 +1,5 @@
 //! What a gateway's clients and its operator see while something is missing: room on the disk, servers of the shared
-//! memory, the issuer, the right time. One real binary, real servers.
+//! store, the issuer, the right time. One real binary, real servers.
 
 use crate::support::admin::{self, Metrics};
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
@@ -139,9 +139,9 @@ async fn a_dead_server_behind_a_router_is_told_with_the_share_that_it_costs() {
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
     let mut servers = [(); 3].map(|()| Memcached::start());
     let router = Router::twemproxy(home.path(), &servers);
-    let memory =
+    let store =
         format!("[store.memcached]\naddresses = [\"127.0.0.1:{}\"]\ntimeout = \"1s\"\n", router.port());
-    let config = gateway_config(home.path(), &issuer.http(), "", "1s", &memory);
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", &store);
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, text.replace("[store]\n", "[store]\nkind = \"memcached\"\n")).unwrap();
     let gateway = Daemon::ready("gateway", &config).await;

@@ -41,8 +41,8 @@ async fn an_unreachable_store_costs_no_more_tokens_than_were_under_way() {
 }
 
 async fn outage(fault: Fault) {
-    let memory = Memcached::start();
-    let relay = Relay::to(&[memory.port()]);
+    let store = Memcached::start();
+    let relay = Relay::to(&[store.port()]);
     let plan = Plan {
         quota: Some("100000/3650d"),
         store: vec![relay.address()],
@@ -59,13 +59,13 @@ async fn outage(fault: Fault) {
     let began = users.now();
     let opened = windows.open(format!("{fault:?}"), [agent.name.clone()], began, SOON);
     match fault {
-        Fault::Frozen => memory.freeze(),
+        Fault::Frozen => store.freeze(),
         Fault::Unreachable => relay.close(),
     }
     let (gateway_says, agent_says) = tokio::join!(said_soon(gateway), said_soon(agent));
     tokio::time::sleep(OUTAGE.saturating_sub(users.now() - began)).await;
     match fault {
-        Fault::Frozen => memory.thaw(),
+        Fault::Frozen => store.thaw(),
         Fault::Unreachable => relay.open(),
     }
     let ended = users.now();

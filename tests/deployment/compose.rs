@@ -173,10 +173,10 @@ fn every_variable_and_address_leads_somewhere() {
     // The agent reaches a gateway by the name of its service, which no challenge has.
     assert!(example("fleet").client.gateway.origin.is_some());
     let listen = yaml(&deploy("examples/fleet/nutcracker.yml")).remove(0);
-    let door = port(text(&listen["spent"]["listen"]));
+    let endpoint = port(text(&listen["spent"]["listen"]));
     for (name, service, _) in compose.daemons().into_iter().filter(|(name, ..)| name.starts_with("gateway")) {
-        let doors = format!("[\"router-1:{door}\", \"router-2:{door}\"]");
-        assert_eq!(text(&service["environment"]["POSTERN_STORE_MEMCACHED_ADDRESSES"]), doors, "{name}");
+        let endpoints = format!("[\"router-1:{endpoint}\", \"router-2:{endpoint}\"]");
+        assert_eq!(text(&service["environment"]["POSTERN_STORE_MEMCACHED_ADDRESSES"]), endpoints, "{name}");
         // One of each, as in the script.
         let transport = if name.ends_with('1') { "pipelined" } else { "pooled" };
         assert_eq!(text(&service["environment"]["POSTERN_STORE_MEMCACHED_TRANSPORT"]), transport);

@@ -170,10 +170,10 @@ fn the_addresses_in_the_configurations_are_services() {
         let found = items(&container(gateway)["env"]).find(|env| env["name"] == variable);
         text(&found.unwrap()["value"]).to_owned()
     };
-    let doors: Vec<String> = serde_json::from_str(&env("POSTERN_STORE_MEMCACHED_ADDRESSES")).unwrap();
-    assert_eq!(doors.len(), 2);
-    for door in doors {
-        assert_eq!(services[door.split(':').next().unwrap()], u64::from(port(&door)), "{door}");
+    let endpoints: Vec<String> = serde_json::from_str(&env("POSTERN_STORE_MEMCACHED_ADDRESSES")).unwrap();
+    assert_eq!(endpoints.len(), 2);
+    for endpoint in endpoints {
+        assert_eq!(services[endpoint.split(':').next().unwrap()], u64::from(port(&endpoint)), "{endpoint}");
     }
     assert!(env("POSTERN_ISSUER_DIRECTORY").starts_with(&format!("http://issuer:{}/", services["issuer"])));
 }

@@ -52,7 +52,7 @@ async fn a_store_that_is_flushed_is_caught() {
     assert_caught(&fleet);
 }
 
-/// Each gateway proves that its own connections lead to one memory. That a whole fleet is configured for one, it
+/// Each gateway proves that its own connections lead to one store. That a whole fleet is configured for one, it
 /// cannot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_that_is_configured_for_two_memories_is_caught() {
@@ -66,14 +66,14 @@ async fn a_fleet_that_is_configured_for_two_memories_is_caught() {
     assert_caught(&fleet);
 }
 
-/// An address whose connections lead to two memories in turn: the gateway uses those to one of them.
+/// An address whose connections lead to two stores in turn: the gateway uses those to one of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_memories_behind_one_address_do_not_admit_twice() {
     let turn = Turn::take().await;
     for transport in ["pipelined", "pooled"] {
         let servers = [Memcached::start(), Memcached::start()];
         let relay = Relay::to(&servers.each_ref().map(Memcached::port));
-        // Many connections, so that not all lead to the same memory by chance.
+        // Many connections, so that not all lead to the same store by chance.
         let route = Route { addresses: vec![relay.address()], transport, more: "connections = 4" };
         let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &[route]).await;
         fleet.race(0..TOKENS).await;
@@ -83,7 +83,7 @@ async fn two_memories_behind_one_address_do_not_admit_twice() {
         let summary = fleet.verdict(0..TOKENS, Claim::OneWins);
         assert!(summary.opened > TOKENS / 2, "{transport}: {summary:?}");
         let records = servers.each_ref().map(|server| stat(server, "cmd_set"));
-        println!("{transport}: records written to the two memories: {records:?}");
+        println!("{transport}: records written to the two stores: {records:?}");
     }
 }
 

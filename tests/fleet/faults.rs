@@ -24,7 +24,7 @@ pub enum Fault {
 
 /// What can go wrong.
 pub struct Deployment {
-    /// In front of the doors.
+    /// In front of the endpoints.
     pub relays: Vec<Relay>,
     pub servers: Vec<Memcached>,
     /// The servers that may fail.
@@ -32,7 +32,7 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    pub fn doors(&self) -> Vec<String> {
+    pub fn endpoints(&self) -> Vec<String> {
         self.relays.iter().map(Relay::address).collect()
     }
 

@@ -34,11 +34,11 @@ async fn a_memory_that_comes_back_empty_admits_nothing_more() {
     let back = fleet.history.now();
     server.launch();
     racing.await.unwrap();
-    fleet.history.write_outage(from, FOREVER, "the memory came back empty");
+    fleet.history.write_outage(from, FOREVER, "the store came back empty");
     fleet.sweep(0..400).await;
     let summary = fleet.verdict(0..400, Claim::OneWins);
     assert!(summary.opened >= 150, "{summary:?}");
-    assert_eq!(opened_after(&fleet, back), 0, "a token was admitted by a memory that has forgotten");
+    assert_eq!(opened_after(&fleet, back), 0, "a token was admitted by a store that has forgotten");
 }
 
 /// One of three behind twemproxy: no connection of a gateway breaks, so the canaries must tell. Until they are read,
@@ -70,7 +70,7 @@ async fn a_server_that_comes_back_empty_behind_twemproxy_is_noticed() {
     );
 }
 
-/// A gateway that is started after the loss takes the memory for new and begins it anew. The others know better.
+/// A gateway that is started after the loss takes the store for new and begins it anew. The others know better.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_is_started_after_a_loss_does_not_hide_it() {
     let turn = Turn::take().await;
@@ -81,7 +81,7 @@ async fn a_gateway_that_is_started_after_a_loss_does_not_hide_it() {
     fleet.race(0..100).await;
     assert_eq!(fleet.verdict(0..100, Claim::OneWins).opened, 100);
 
-    // The memory's clock counts seconds: it begins anew in a later one.
+    // The store's clock counts seconds: it begins anew in a later one.
     let began = Instant::now();
     relay.close();
     server.kill();
@@ -94,7 +94,7 @@ async fn a_gateway_that_is_started_after_a_loss_does_not_hide_it() {
     all_notice(&fleet.gateways).await;
     let noticed = fleet.history.now();
     fleet.sweep(0..100).await;
-    assert_eq!(opened_after(&fleet, noticed), 0, "a token was admitted by a memory that has forgotten");
+    assert_eq!(opened_after(&fleet, noticed), 0, "a token was admitted by a store that has forgotten");
 }
 
 async fn all_notice(gateways: &[Daemon]) {

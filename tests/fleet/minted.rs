@@ -1,4 +1,4 @@
-//! Tokens for all runs, minted once. Every run has a memory of its own, in which they are new.
+//! Tokens for all runs, minted once. Every run has a store of its own, in which they are new.
 
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::{admin, tokens};

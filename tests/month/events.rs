@@ -116,15 +116,15 @@ impl Month {
     }
 
     async fn store_frozen(&mut self, span: Duration) {
-        let opened = self.windows.open("the memory is frozen", all_users(), self.users.now(), STORE_BACK);
-        self.memory.freeze();
+        let opened = self.windows.open("the store is frozen", all_users(), self.users.now(), STORE_BACK);
+        self.store.freeze();
         sleep(span).await;
-        self.memory.thaw();
+        self.store.thaw();
         self.windows.close(opened, self.users.now());
     }
 
     async fn store_unreachable(&mut self, span: Duration) {
-        let what = "the memory cannot be reached";
+        let what = "the store cannot be reached";
         let opened = self.windows.open(what, all_users(), self.users.now(), STORE_BACK);
         self.relay.close();
         sleep(span).await;

@@ -39,7 +39,7 @@ pub struct Month {
     pub users: Users,
     pub windows: Windows,
     pub books: Books,
-    pub memory: Memcached,
+    pub store: Memcached,
     pub relay: Relay,
     /// Of the issuer's keys, then of each wallet; none where mounting is not allowed.
     pub disks: Vec<Option<Disk>>,
@@ -55,11 +55,11 @@ pub struct Month {
 
 impl Month {
     pub async fn begun(schedule: &Schedule) -> Self {
-        let (memory, home) = (Memcached::start(), TempDir::new().unwrap());
-        let memories = [memory];
-        let router = Router::twemproxy(home.path(), &memories);
+        let (store, home) = (Memcached::start(), TempDir::new().unwrap());
+        let stores = [store];
+        let router = Router::twemproxy(home.path(), &stores);
         let relay = Relay::to(&[router.port()]);
-        let [memory] = memories;
+        let [store] = stores;
         let site = Site::new(Plan {
             rotate_every: 20,
             publish_ahead: 6,
@@ -86,7 +86,7 @@ impl Month {
             users,
             windows: Windows::default(),
             books: Books::default(),
-            memory,
+            store,
             relay,
             disks,
             complaints: Vec::new(),

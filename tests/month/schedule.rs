@@ -33,9 +33,9 @@ pub enum Event {
     Restart(Who, End),
     /// The procedure "rotate now".
     RotateNow,
-    /// The memory answers nothing, and keeps its connections.
+    /// The store answers nothing, and keeps its connections.
     StoreFrozen(Duration),
-    /// Connections to the memory are cut and refused.
+    /// Connections to the store are cut and refused.
     StoreUnreachable(Duration),
     IssuerAway(Duration),
     /// A gateway is restarted while the issuer is away.

@@ -67,16 +67,16 @@ struct Rotation {
     /// When the gateways were told to fetch the directory.
     told: Option<Duration>,
     issuer_away: Option<Opened>,
-    _memory: Memcached,
+    _store: Memcached,
 }
 
 impl Rotation {
     async fn begun(removed_grace: &'static str) -> Self {
-        let memory = Memcached::start();
+        let store = Memcached::start();
         let site = Site::started(Plan {
             removed_grace,
             poll: "1h", // the document promises that the signal is enough
-            store: vec![memory.address()],
+            store: vec![store.address()],
             gateways: 2,
             agents: vec![FULL, LOW, EMPTY],
             ..Plan::default()
@@ -93,9 +93,9 @@ impl Rotation {
             .map(|(agent, pause)| users.program(site.agent(agent.name), Duration::from_millis(pause)))
             .into();
         let windows = Windows::default();
-        let (told, issuer_away, _memory) = (None, None, memory);
+        let (told, issuer_away, _store) = (None, None, store);
         let rotation =
-            Self { site, users, windows, programs, target, old, spent, old_keys, told, issuer_away, _memory };
+            Self { site, users, windows, programs, target, old, spent, old_keys, told, issuer_away, _store };
         for token in &rotation.spent {
             assert_eq!(rotation.present(0, token).await.status, 200);
         }

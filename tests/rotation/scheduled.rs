@@ -27,12 +27,12 @@ const AGENTS: [AgentPlan; 4] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_rotations_refuse_no_user() {
     let rotations = std::env::var("POSTERN_ROTATIONS").map_or(20, |text| text.parse().unwrap());
-    let memory = Memcached::start();
+    let store = Memcached::start();
     let site = Site::started(Plan {
         rotate_every: ROTATE_EVERY,
         publish_ahead: PUBLISH_AHEAD,
         redeem_for: REDEEM_FOR,
-        store: vec![memory.address()],
+        store: vec![store.address()],
         gateways: 2,
         agents: AGENTS.to_vec(),
         ..Plan::default()

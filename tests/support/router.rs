@@ -11,7 +11,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// twemproxy over `servers`. Two with the same servers are two doors to one memory.
+    /// twemproxy over `servers`. Two with the same servers are two endpoints to one store.
     pub fn twemproxy(home: &Path, servers: &[Memcached]) -> Self {
         let port = free_port();
         let list = servers.iter().enumerate();

@@ -1,4 +1,4 @@
-//! An installation as an operator has it: an issuer with its accounts, gateways over one memory, agents, each from a
+//! An installation as an operator has it: an issuer with its accounts, gateways over one store, agents, each from a
 //! configuration file and on an address that stays the same over restarts.
 
 use super::unit::Unit;
@@ -20,7 +20,7 @@ pub struct Plan {
     pub removed_grace: &'static str,
     /// An account for each agent, with this quota. `None`: the issuer is open.
     pub quota: Option<&'static str>,
-    /// Where the gateways' memory is.
+    /// Where the gateways' store is.
     pub store: Vec<String>,
     pub gateways: usize,
     pub agents: Vec<AgentPlan>,
