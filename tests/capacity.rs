@@ -79,7 +79,11 @@ fn every_constant_stands_in_the_report_it_names() {
     for constant in constants() {
         let file = constant["source"]["file"].as_str().unwrap();
         let says = constant["source"]["says"].as_str().unwrap();
-        assert!(read(file).contains(says), "{file} does not say {says:?} (constant {})", constant["name"]);
+        assert!(
+            read(file).contains(says),
+            "{file} does not contain {says:?} (constant {})",
+            constant["name"]
+        );
         let value = constant["value"].as_f64().unwrap().to_string();
         assert!(says.contains(&value), "{says:?} does not have {value} (constant {})", constant["name"]);
     }

@@ -35,7 +35,7 @@ fn reload(daemon: &Daemon, phrase: &str) -> String {
     let count = |text: &str| text.matches(phrase).count();
     let before = count(&daemon.process.written().1);
     daemon.process.signal("HUP");
-    daemon.process.says(phrase, |_, stderr| (count(stderr) > before).then(|| stderr.to_owned()))
+    daemon.process.wait_for(phrase, |_, stderr| (count(stderr) > before).then(|| stderr.to_owned()))
 }
 
 async fn readyz(daemon: &Daemon) -> String {
@@ -269,7 +269,7 @@ fn a_slip_in_the_name_of_a_variable_stops_the_start_and_those_of_others_do_not()
         ("POSTERN_LISTEN_PORT_8081_TCP_ADDR", "10.0.0.1"),
         ("POSTERN_LISTEN_ADMIN", "localhost:0"),
     ]);
-    issuer.says_address("the issuer listens on ");
+    issuer.wait_for_address("the issuer listens on ");
     let (_, said) = issuer.written();
     let warning =
         "POSTERN_EGRES_PRIVATE is ignored: no key has this name; did you mean POSTERN_EGRESS_PRIVATE?";
@@ -298,7 +298,7 @@ async fn a_gateway_takes_up_limits_egress_and_access_log_and_refuses_a_file_that
     let said = reload(&gateway, "is in force from now on");
     assert!(said.contains("egress.ports") && said.contains("limits.idle_timeout"), "{said}");
     assert!(said.contains("log.access"), "{said}");
-    gateway.process.says("what waits", |_, stderr| stderr.contains("drain.deadline").then_some(()));
+    gateway.process.wait_for("what waits", |_, stderr| stderr.contains("drain.deadline").then_some(()));
     // The line is written a moment before.
     eventually("the port is closed", || async {
         let mut asking = crate::support::proxy::dial(gateway.address).await.unwrap();
@@ -310,7 +310,7 @@ async fn a_gateway_takes_up_limits_egress_and_access_log_and_refuses_a_file_that
         crate::support::proxy::connect(&mut refused, &echo, Some(&tokens[1])).await.unwrap().status,
         403
     );
-    gateway.process.says("an access line", |_, stderr| stderr.contains("postern::access").then_some(()));
+    gateway.process.wait_for("an access line", |_, stderr| stderr.contains("postern::access").then_some(()));
     tokio::time::sleep(std::time::Duration::from_millis(700)).await;
     crate::support::proxy::echoes(&mut open, b"an open tunnel keeps its idle timeout").await.unwrap();
 

@@ -1,5 +1,5 @@
-//! The documents say what is there: paths exist, metrics are registered, example configurations load, and
-//! `docs/reference/configuration.md` is what the configuration types say (`UPDATE_DOCS=1` writes it).
+//! The documents agree with the project: paths exist, metrics are registered, example configurations load, and
+//! `docs/reference/configuration.md` matches the configuration types (`UPDATE_DOCS=1` writes it).
 
 use postern_gateway::spans;
 use postern_telemetry::catalogue::{Kind, Metric};
@@ -237,7 +237,7 @@ fn the_configuration_reference_is_up_to_date() {
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == generated,
-        "docs/reference/configuration.md is not what the configuration types say; write it with\n\
+        "docs/reference/configuration.md does not match the configuration types; write it with\n\
          UPDATE_DOCS=1 cargo test --workspace --test across docs::"
     );
 }

@@ -157,7 +157,7 @@ async fn readiness_is_printed_and_only_200_is_success() {
     assert!(not_ready.stdout.contains("keys: "), "{not_ready:#?}");
     assert!(not_ready.stderr.contains("/readyz: not ready, the answer is 503"), "{not_ready:#?}");
 
-    // One that is still reading its files, here a certificate that nobody writes: it answers before it serves.
+    // One that is still reading its files, here a certificate that is never written: it answers before it serves.
     let fifo = home.path().join("certificate");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let tls = format!("[tls]\ncertificate = {fifo:?}\nkey = {fifo:?}\n");
@@ -165,7 +165,7 @@ async fn readiness_is_printed_and_only_200_is_success() {
     std::fs::create_dir(&starting).unwrap();
     let config = gateway_config(&starting, "http://127.0.0.1:9", "", "1s", &tls);
     let starting = Postern::start(command(["gateway".as_ref(), "--config".as_ref(), config.as_os_str()]));
-    let admin = starting.says_address("the admin page listens on ");
+    let admin = starting.wait_for_address("the admin page listens on ");
     let not_yet = doctor(&["--ready", &format!("http://{admin}")]);
     assert_eq!((not_yet.code, not_yet.stdout.as_str()), (Some(70), "start: starting\n"), "{not_yet:#?}");
     starting.kill();

@@ -1,4 +1,4 @@
-//! Stopping with tunnels open: what is waited for is said, a second Ctrl-C ends it at once, and a tunnel that is cut does
+//! Stopping with tunnels open: the wait is reported, a second Ctrl-C ends it at once, and a tunnel that is cut does
 //! not look as if it had ended by itself.
 
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
@@ -129,7 +129,8 @@ fn ends_at_once(process: Postern) {
     assert!(asked.elapsed() < AT_ONCE, "it ended {:?} after the second signal", asked.elapsed());
 }
 
-/// curl in the middle of a download that has no stated length: only how the connection ends tells it that there is more.
+/// curl in the middle of a download that has no stated length: only the end of the connection shows whether it is
+/// complete.
 struct Curl {
     child: Child,
 }
@@ -150,11 +151,11 @@ impl Curl {
         Self { child }
     }
 
-    /// Waits for its end, and wants an exit code that says that something is missing.
+    /// Waits for its end, and requires the exit code of an incomplete transfer.
     fn assert_failed(self, kind: &[&str]) {
         let ended = tokio::task::block_in_place(|| self.child.wait_with_output().unwrap());
-        let said = String::from_utf8_lossy(&ended.stderr);
-        println!("curl {kind:?}: {:?}, {}", ended.status.code(), said.trim());
+        let output = String::from_utf8_lossy(&ended.stderr);
+        println!("curl {kind:?}: {:?}, {}", ended.status.code(), output.trim());
         assert_eq!(
             ended.status.code().map(|code| code != 0),
             Some(true),

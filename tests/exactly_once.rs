@@ -210,7 +210,7 @@ impl Book {
         self.length.send_replace(records.len());
     }
 
-    /// Returns when there are so many records.
+    /// Returns when there are this many records.
     async fn written(&self, length: usize) {
         let mut written = self.length.subscribe();
         let waited = tokio::time::timeout(2 * PATIENCE, written.wait_for(|now| *now >= length)).await;

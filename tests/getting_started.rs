@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The same where `cargo run` builds everything first.
 const PATIENCE_WITH_BUILD: Duration = Duration::from_secs(3600);
-/// The ports on the page, and the option of `up` that sets each. The last is the page server's, those before it are of the
-/// gateway with TLS.
+/// The ports on the page, and the option of `up` that sets each. The last is the page server's, those before it are of
+/// the gateway with TLS.
 const PORTS: [(&str, &str); 7] = [
     ("8118", "--client"),
     ("8080", "--gateway"),
@@ -117,12 +117,12 @@ fn walk(page: &str, place: &Path, patience: Duration) {
                     [] => assert!(
                         terminal.ended_well(from),
                         "line {line}: a command failed\n{}",
-                        terminal.said(from)
+                        terminal.output(from)
                     ),
                     ["fails"] => assert!(
                         !terminal.ended_well(from),
                         "line {line}: it must fail\n{}",
-                        terminal.said(from)
+                        terminal.output(from)
                     ),
                     ["stays"] => {}
                     other => panic!("line {line}: unknown {other:?}"),
@@ -140,7 +140,7 @@ fn walk(page: &str, place: &Path, patience: Duration) {
                 let terminal = terminals.get_mut(name).unwrap();
                 let from = terminal.started;
                 terminal.interrupt();
-                assert!(terminal.ended_well(from), "line {line}: not exit code 0\n{}", terminal.said(from));
+                assert!(terminal.ended_well(from), "line {line}: not exit code 0\n{}", terminal.output(from));
             }
             _ => panic!("line {line}: the fence {kind:?} has no meaning here"),
         }
@@ -239,17 +239,17 @@ impl Terminal {
 
     /// Waits until the commands have ended. Whether none of them failed.
     fn ended_well(&self, from: usize) -> bool {
-        self.until(from, |said| said.contains(DONE), "the end of the command");
-        !self.said(from).contains(FAILED)
+        self.until(from, |output| output.contains(DONE), "the end of the command");
+        !self.output(from).contains(FAILED)
     }
 
-    /// Waits until everything in `expected` was said.
+    /// Waits until everything in `expected` was output.
     fn says(&self, line: usize, from: usize, expected: &str, any_order: bool) {
         let what = format!("what the page has in line {line}");
-        self.until(from, |said| matches(expected, said, any_order), &what);
+        self.until(from, |output| matches(expected, output, any_order), &what);
     }
 
-    fn said(&self, from: usize) -> String {
+    fn output(&self, from: usize) -> String {
         String::from_utf8_lossy(&self.written.0.lock().unwrap()[from..]).into_owned()
     }
 
@@ -258,13 +258,13 @@ impl Terminal {
         let (lock, more) = &*self.written;
         let mut written = lock.lock().unwrap();
         loop {
-            let said = String::from_utf8_lossy(&written[from..]).into_owned();
-            if found(&said) {
+            let output = String::from_utf8_lossy(&written[from..]).into_owned();
+            if found(&output) {
                 return;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             // When the command has ended nothing more comes.
-            assert!(!left.is_zero() && !said.contains(DONE), "{what} did not come:\n{said}");
+            assert!(!left.is_zero() && !output.contains(DONE), "{what} did not come:\n{output}");
             written = more.wait_timeout(written, left).unwrap().0;
         }
     }
@@ -292,12 +292,12 @@ fn collect(mut output: impl Read + Send + 'static, written: Arc<(Mutex<Vec<u8>>,
     });
 }
 
-/// Whether each line of `expected` is a part of a line of `said`; in this order, unless any will do.
-fn matches(expected: &str, said: &str, any_order: bool) -> bool {
-    let mut lines = said.lines();
+/// Whether each line of `expected` is a part of a line of `output`; in this order, unless any will do.
+fn matches(expected: &str, output: &str, any_order: bool) -> bool {
+    let mut lines = output.lines();
     expected.lines().filter(|wanted| !matches!(wanted.trim(), "" | "…")).all(|wanted| {
         if any_order {
-            lines = said.lines();
+            lines = output.lines();
         }
         lines.by_ref().any(|line| is_part(wanted, line))
     })
@@ -311,11 +311,11 @@ fn is_part(wanted: &str, line: &str) -> bool {
 
 #[test]
 fn what_is_expected_is_looked_for_in_order() {
-    let said = "one two three\nfour\nfive\n";
-    assert!(matches("two\n…\nfive\n", said, false));
-    assert!(matches("one … three\n", said, false));
-    assert!(!matches("three … one\n", said, false));
-    assert!(!matches("five\nfour\n", said, false));
-    assert!(matches("five\nfour\n", said, true));
-    assert!(!matches("six\n", said, true));
+    let output = "one two three\nfour\nfive\n";
+    assert!(matches("two\n…\nfive\n", output, false));
+    assert!(matches("one … three\n", output, false));
+    assert!(!matches("three … one\n", output, false));
+    assert!(!matches("five\nfour\n", output, false));
+    assert!(matches("five\nfour\n", output, true));
+    assert!(!matches("six\n", output, true));
 }

@@ -100,7 +100,7 @@ fn scripts_test_knows_every_test_that_needs_a_program() {
     for folder in folders {
         for (path, target) in test_files(&root().join(folder)) {
             let text = std::fs::read_to_string(&path).unwrap();
-            assert!(!text.contains("#[ignore]\n"), "{}: an ignored test says why", path.display());
+            assert!(!text.contains("#[ignore]\n"), "{}: an ignored test gives the reason", path.display());
             if text.contains("#[ignore = \"needs ") && !path.ends_with("guides.rs") {
                 needing.insert(target);
             }
@@ -114,7 +114,8 @@ fn scripts_test_knows_every_test_that_needs_a_program() {
     assert!(unknown.is_empty(), "scripts/test runs none of {unknown:?} where its program is");
 }
 
-/// The files of a folder of tests, and the module of the binary that each is a part of: itself, or the folder it lies in.
+/// The files of a folder of tests, and the module of the binary that each is a part of: itself, or the folder it lies
+/// in.
 fn test_files(folder: &Path) -> Vec<(std::path::PathBuf, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {

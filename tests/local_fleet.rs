@@ -107,7 +107,7 @@ async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind
     let mut command = script(home.path(), None);
     command.env("CARGO_TARGET_DIR", &built);
     let fleet = Postern::start(command);
-    fleet.says("that it is ready", |stdout, _| stdout.contains("\nReady.").then_some(()));
+    fleet.wait_for("that it is ready", |stdout, _| stdout.contains("\nReady.").then_some(()));
     let facts = Facts::read(home.path());
     let (gateways, admins) = (facts.all("GATEWAYS"), facts.all("ADMINS"));
     assert_eq!((gateways.len(), admins.len()), (2, 2));
@@ -139,7 +139,7 @@ async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind
     assert!(processes.len() >= 9, "{:?}", facts.0);
     let victim = facts.all("MEMCACHED_PIDS")[0];
     assert!(Command::new("kill").args(["-s", "KILL", victim]).status().unwrap().success());
-    fleet.says("which one ended", |_, stderr| {
+    fleet.wait_for("which one ended", |_, stderr| {
         stderr.contains("memcached-1 was ended by signal 9").then_some(())
     });
     let running = processes.iter().filter(|(_, process)| process.runs()).count();

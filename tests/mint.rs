@@ -106,15 +106,15 @@ async fn an_account_gets_its_quota_and_then_a_sentence() {
 
 #[test]
 fn a_wrong_address_is_said_in_a_sentence() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    mint(&["--issuer", &format!("http://{nobody}")])
-        .assert_failed(70, &[&nobody.to_string(), "cannot be reached"]);
+    let unreachable = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    mint(&["--issuer", &format!("http://{unreachable}")])
+        .assert_failed(70, &[&unreachable.to_string(), "cannot be reached"]);
     for wrong in ["issuer.example", "ftp://issuer.example", "http://"] {
         mint(&["--issuer", wrong]).assert_failed(2, &[wrong, "http://host:port"]);
     }
     mint(&["--issuer", "http://127.0.0.1:1", "--gateway", "nonsense"]).assert_failed(2, &["nonsense"]);
     // Nothing that was typed here is called gateway.url.
-    let away = format!("http://{nobody}");
+    let away = format!("http://{unreachable}");
     let ended = mint(&["--issuer", &away, "--gateway", &away]);
     ended.assert_failed(70, &[&format!("the gateway {away} cannot be reached"), "is this its address?"]);
     assert!(!ended.stderr.contains("gateway.url"), "{ended:#?}");
@@ -187,13 +187,13 @@ async fn an_interrupted_mint_says_how_many_tokens_there_are_and_how_to_go_on() {
         let ended = minting.ended();
         let written = slow.written();
         let path = slow.out.display();
-        let said = format!(
+        let output = format!(
             "postern: stopped by {name}: {written} of 1000 tokens were written to {path}; for the rest run the command \
              again with --count {} --append\n",
             1000 - written
         );
         assert_eq!(ended.code, Some(70), "{ended:#?}");
-        assert!((3..1000).contains(&written) && ended.stderr.ends_with(&said), "{said}{ended:#?}");
+        assert!((3..1000).contains(&written) && ended.stderr.ends_with(&output), "{output}{ended:#?}");
         assert!(
             ended.stderr.starts_with(&format!("{name}: writing the tokens that are under way")),
             "{ended:#?}"
@@ -211,13 +211,13 @@ async fn a_second_signal_does_not_wait_for_an_issuer_that_is_silent() {
     slow.some_written(1).await;
     slow.relay.hold_replies(Duration::from_secs(3600));
     minting.signal("INT");
-    minting.says("that it waits", |_, stderr| stderr.contains("Ctrl-C: writing").then_some(()));
+    minting.wait_for("that it waits", |_, stderr| stderr.contains("Ctrl-C: writing").then_some(()));
     minting.signal("INT");
     let ended = minting.ended();
     assert_eq!(ended.code, Some(70), "{ended:#?}");
-    let said = format!("under way are lost: {} of 1000 tokens", slow.written());
+    let output = format!("under way are lost: {} of 1000 tokens", slow.written());
     assert!(
-        ended.stderr.contains("stopped at once by a second signal") && ended.stderr.contains(&said),
+        ended.stderr.contains("stopped at once by a second signal") && ended.stderr.contains(&output),
         "{ended:#?}"
     );
 }
@@ -269,7 +269,7 @@ async fn tokens_and_challenges_are_explained_and_broken_ones_pointed_at() {
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
     let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
     let gateway = Daemon::ready("gateway", &config).await;
-    let [value] = &tokens::mint(&issuer.http(), &gateway.http(), 1)[..] else { panic!("one was asked for") };
+    let [value] = &tokens::mint(&issuer.http(), &gateway.http(), 1)[..] else { panic!("not one token") };
 
     let token = inspect(value);
     token.assert_stopped();

@@ -27,9 +27,9 @@ async fn present(gateway: &Daemon, target: &str, token: &str) -> Response {
     Response { status: head.status, head, body: String::from_utf8(body).unwrap() }
 }
 
-/// Waits until `/readyz` has this status and says this.
+/// Waits until `/readyz` has this status and this text.
 async fn readyz(gateway: &Daemon, status: u16, says: &[&str]) -> String {
-    let what = format!("/readyz is {status} and says {says:?}");
+    let what = format!("/readyz is {status} and contains {says:?}");
     eventually(&what, || async {
         let (found, body) = admin::get(gateway.admin, "/readyz").await?;
         (found == status && says.iter().all(|part| body.contains(part))).then_some(body)
@@ -50,8 +50,8 @@ fn started_by(program: Command, config: &Path) -> Daemon {
     wrapped.stdin(std::process::Stdio::null());
     wrapped.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let process = Postern::start(wrapped);
-    let address = process.says_address("the gateway listens on ");
-    let admin = process.says_address("the admin page listens on ");
+    let address = process.wait_for_address("the gateway listens on ");
+    let admin = process.wait_for_address("the admin page listens on ");
     Daemon { process, address, admin }
 }
 
@@ -192,12 +192,12 @@ async fn a_gateway_that_cannot_serve_yet_takes_no_clients_and_its_drain_waits_fo
     gateway.process.terminate().assert_stopped();
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 
-    // After its patience it takes them, and says why they are refused.
+    // After its patience it takes them, and states why they are refused.
     let impatient =
         std::fs::read_to_string(&config).unwrap().replace("[listen]\n", "[listen]\npatience = \"1s\"\n");
     std::fs::write(&config, impatient).unwrap();
     let gateway = Daemon::start("gateway", &config);
-    gateway.process.says("why", |_, stderr| {
+    gateway.process.wait_for("why", |_, stderr| {
         let line = stderr.lines().find(|line| line.contains("although it cannot serve them"))?;
         (line.contains("keys: ") && line.contains("cannot be fetched")).then_some(())
     });

@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Where tunnels go: nobody writes this address by accident.
+/// The target of tunnels: an address that nothing writes by accident.
 const TARGET: Ipv4Addr = Ipv4Addr::new(127, 77, 88, 99);
 /// Names under localhost are loopback for every resolver (RFC 6761, section 6.3).
 const TARGET_NAME: &str = "secret-target-7f3a.localhost";
@@ -51,25 +51,25 @@ async fn assert_nothing_is_told(level: Option<&str>) {
     let system = Up::of(command);
     let ports = system.ports;
     let mut needles = Needles::default();
-    let mut told = Told::default();
+    let mut exposed = Exposed::default();
 
     metrics_when(ports.admin, "the wallet is full", |metrics| metrics.wallet() == 128).await;
     let before = tokens::in_wallet(&data.join("wallet"));
     through_the_agent(ports.client, &mut needles).await;
-    told.pages(ports.admin).await;
-    let spent = to_the_gateway(ports, &mut needles, &mut told).await;
-    told.pages(ports.admin).await;
-    told.files(home.path());
+    exposed.pages(ports.admin).await;
+    let spent = to_the_gateway(ports, &mut needles, &mut exposed).await;
+    exposed.pages(ports.admin).await;
+    exposed.files(home.path());
     let spans = collected(&collector).await;
     let ended = system.terminate();
     ended.assert_stopped();
     if level.is_some() {
         assert!(ended.stderr.contains(" INFO postern"), "nothing was traced: {}", ended.stderr);
     }
-    told.0.push(("spans".to_owned(), spans));
-    told.0.push(("stdout".to_owned(), ended.stdout.into_bytes()));
-    told.0.push(("stderr".to_owned(), ended.stderr.into_bytes()));
-    told.files(home.path());
+    exposed.0.push(("spans".to_owned(), spans));
+    exposed.0.push(("stdout".to_owned(), ended.stdout.into_bytes()));
+    exposed.0.push(("stderr".to_owned(), ended.stderr.into_bytes()));
+    exposed.files(home.path());
 
     let left: HashSet<Vec<u8>> =
         tokens::in_wallet(&data.join("wallet")).iter().map(|token| token.as_bytes().to_vec()).collect();
@@ -85,12 +85,12 @@ async fn assert_nothing_is_told(level: Option<&str>) {
     needles.text("the target's name", "secret-target-7f3a");
     needles.text("the name that has no address", "secret-nowhere-51c9");
 
-    let found = told.found(&needles);
+    let found = exposed.found(&needles);
     assert!(found.is_empty(), "RUST_LOG {level:?}: {found:#?}");
-    assert_planted_needles_are_found(&told, &needles, &gone[0]);
+    assert_planted_needles_are_found(&exposed, &needles, &gone[0]);
 }
 
-/// What the collector has, once the last tunnel's span is there: 60 went through the agent, which asks for a tunnel also
+/// What the collector has, once the last tunnel's span is there: 60 went through the agent, which opens a tunnel also
 /// for a plain http:// request, and 40 straight to the gateway.
 async fn collected(collector: &Collector) -> Vec<u8> {
     eventually("100 tunnels are traced", || async {
@@ -147,7 +147,7 @@ async fn through_the_agent(agent: SocketAddr, needles: &mut Needles) {
 }
 
 /// 40 tunnels from the client to the gateway itself, with every way to be refused; the tokens that were sent.
-async fn to_the_gateway(ports: Ports, needles: &mut Needles, told: &mut Told) -> Vec<Token> {
+async fn to_the_gateway(ports: Ports, needles: &mut Needles, exposed: &mut Exposed) -> Vec<Token> {
     let echo = target::echo_at(TARGET).await;
     needles.port("a target's port", echo.port());
     let (issuer, gateway) = (format!("http://{}", ports.issuer), format!("http://{}", ports.gateway));
@@ -177,7 +177,7 @@ async fn to_the_gateway(ports: Ports, needles: &mut Needles, told: &mut Told) ->
         open.push(stream);
         assert!(present(ports.gateway, &echo, value).await.1.says_spent());
     }
-    told.pages(ports.admin).await; // with 40 tunnels open
+    exposed.pages(ports.admin).await; // with 40 tunnels open
     sent
 }
 
@@ -191,11 +191,11 @@ async fn present(
     (stream, head)
 }
 
-/// Everything that a system said, served or kept, each with its place.
+/// Everything that a system wrote, served or stored, each with its place.
 #[derive(Default)]
-struct Told(Vec<(String, Vec<u8>)>);
+struct Exposed(Vec<(String, Vec<u8>)>);
 
-impl Told {
+impl Exposed {
     async fn pages(&mut self, address: SocketAddr) {
         for path in ["/", "/livez", "/readyz", "/metrics", "/live.json", "/nothing"] {
             let (_, body) = admin::get(address, path).await.unwrap();
@@ -227,9 +227,9 @@ impl Told {
 }
 
 /// The search is worth something: a needle put into a copy of each haystack is found.
-fn assert_planted_needles_are_found(told: &Told, needles: &Needles, token: &Token) {
+fn assert_planted_needles_are_found(exposed: &Exposed, needles: &Needles, token: &Token) {
     let planted = format!("CONNECT {TARGET_NAME}:443 from {CLIENT} with {}", hex::encode(token.nonce().0));
-    for (place, bytes) in &told.0 {
+    for (place, bytes) in &exposed.0 {
         for at in [0, bytes.len() / 2, bytes.len()] {
             let copy = [&bytes[..at], planted.as_bytes(), &bytes[at..]].concat();
             let found = needles.search(&copy);

@@ -29,8 +29,8 @@ async fn promtool_finds_no_fault_with_the_metrics_page() {
         let count = page.lines().find_map(|line| line.strip_prefix(&series));
         assert!(count.is_some_and(|count| count != "0"), "{outcome}: {count:?}");
     }
-    let said = programs.check_metrics(&page);
-    assert!(said.status.success() && said.stderr.is_empty() && said.stdout.is_empty(), "{said:?}");
+    let output = programs.check_metrics(&page);
+    assert!(output.status.success() && output.stderr.is_empty() && output.stdout.is_empty(), "{output:?}");
     // It reports a fault: a counter must not have such a name.
     let bad = "# HELP postern_bad A counter.\n# TYPE postern_bad counter\npostern_bad 1\n";
     assert!(!programs.check_metrics(bad).status.success());
@@ -57,7 +57,7 @@ async fn the_rules_work_and_no_alert_is_raised_by_a_healthy_system() {
     let made = "sum(postern_check_duration_seconds_count{stage=\"total\"})";
     prometheus.value_is(made, f64::from(checks)).await;
     evaluated(&prometheus).await;
-    // The series that a dashboard shows are there, and say that all is well.
+    // The series that a dashboard shows are there, and show no fault.
     let rate = prometheus.value("instance_stage:checks:rate5m{stage=\"total\"}").await;
     assert!(rate.is_some_and(|rate| rate > 0.0), "{rate:?}");
     for series in [

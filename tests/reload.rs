@@ -1,5 +1,5 @@
 //! SIGHUP over the three real daemons: accounts, keys and limits change while they serve; a file that cannot be used
-//! changes nothing; the log says what changed.
+//! changes nothing; the log has what changed.
 
 use crate::support::proxy::{connect, dial};
 use crate::support::site::{AgentPlan, Plan, Site, api_key, write};
@@ -113,7 +113,7 @@ async fn an_agents_key_and_wallet_change_without_a_restart() {
     assert!(!agent.log().contains(&key), "a log has no API key");
     agent.plainly_ready().await;
     let users = Users::of(target::echo().await);
-    assert_eq!(users.ask(agent).await.got, Got::Tunnel);
+    assert_eq!(users.request(agent).await.got, Got::Tunnel);
 
     let from = reloaded(agent, &good.replace("high = 4", "high = 40").replace("low = 2", "low = 30"));
     println!("changed: {}", agent.logs(from, &["wallet.high"]).await);
@@ -125,7 +125,7 @@ async fn an_agents_key_and_wallet_change_without_a_restart() {
     site.terminate();
 }
 
-/// Writes the file, sends SIGHUP, and says where the log was.
+/// Writes the file, sends SIGHUP, and returns the position of the log.
 fn reloaded(unit: &Unit, text: &str) -> usize {
     let from = unit.log().len();
     write(unit, text);

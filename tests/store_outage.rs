@@ -1,5 +1,5 @@
-//! An outage of the store costs its time. It does not cost wallets and quotas: a gateway that knows that its store is away
-//! says so before it looks at a token, and agents keep theirs.
+//! An outage of the store costs its time. It does not cost wallets and quotas: a gateway that knows that its store is
+//! away says so before it looks at a token, and agents keep theirs.
 
 use crate::support::memcached::Memcached;
 use crate::support::relay::Relay;
@@ -15,7 +15,8 @@ const OUTAGE: Duration = Duration::from_secs(10);
 /// Programs at a time, and so tokens that may be under way when the outage begins.
 const PROGRAMS: usize = 16;
 const PAUSE: Duration = Duration::from_millis(40);
-/// Tokens that may be lost beside those: each request under way may have been tried once more before the outage was known.
+/// Tokens that may be lost beside those: each request under way may have been tried once more before the outage was
+/// known.
 const BOUND: u64 = PROGRAMS as u64;
 const AGENT: AgentPlan = AgentPlan { name: "busy", gateways: &[0], low: 32, high: 128 };
 /// How soon after the outage users are served again.
@@ -102,7 +103,7 @@ async fn outage(fault: Fault) {
     site.terminate();
 }
 
-/// What a daemon says instead of "ready" alone, within [`SOON`].
+/// A daemon's answer other than "ready" alone, within [`SOON`].
 async fn said_soon(unit: &Unit) -> Option<Readiness> {
     let began = Instant::now();
     while began.elapsed() < SOON {

@@ -215,8 +215,8 @@ async fn ctrl_c_with_an_open_tunnel_says_what_is_waited_for_and_what_was_cut() {
     system.process.signal("INT");
     let first = "stopping: waiting for 1 open tunnel to end, for 10 s at most; a second Ctrl-C or SIGTERM stops \
         at once";
-    system.process.says(first, |_, stderr| stderr.starts_with(first).then_some(()));
-    system.process.says("that it goes on", |_, stderr| {
+    system.process.wait_for(first, |_, stderr| stderr.starts_with(first).then_some(()));
+    system.process.wait_for("that it goes on", |_, stderr| {
         stderr.contains("\nstill waiting for 1 open tunnel, for ").then_some(())
     });
     proxy::echoes(&mut stream, b"still open").await.unwrap();

@@ -35,7 +35,7 @@ pub(crate) enum Refusal {
     #[error(
         "the gateway refused two tokens, one after the other{}. If this goes on, the gateway and the issuer do not \
          belong together, or do not agree on a key",
-        said(reason)
+        message_of(reason)
     )]
     TokensRefused {
         /// What the gateway wrote.
@@ -60,8 +60,8 @@ fn full_stop(sentence: &impl ToString) -> String {
     sentence
 }
 
-fn said(reason: &str) -> String {
-    if reason.is_empty() { String::new() } else { format!("; it says: \"{reason}\"") }
+fn message_of(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!("; its message: \"{reason}\"") }
 }
 
 /// One row: HTTP status, RFC 9209 error type, SOCKS5 reply (RFC 1928, section 6), the metric's outcome.
@@ -192,13 +192,13 @@ fn passed(refused: Refused) -> Response<Full<Bytes>> {
 }
 
 fn reply_to(refused: &Refused) -> Reply {
-    let says = |error: &str| {
+    let contains = |error: &str| {
         let statuses = refused.headers.get_all(PROXY_STATUS);
         statuses.iter().any(|value| value.to_str().is_ok_and(|text| text.contains(error)))
     };
     match refused.status {
         StatusCode::FORBIDDEN => Reply::NotAllowed,
-        StatusCode::BAD_GATEWAY if says("error=connection_refused") => Reply::ConnectionRefused,
+        StatusCode::BAD_GATEWAY if contains("error=connection_refused") => Reply::ConnectionRefused,
         StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Reply::HostUnreachable,
         _ => Reply::GeneralFailure,
     }

@@ -42,7 +42,7 @@ pub struct Listen {
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub admin: SocketAddr,
-    /// Listen on an address that is not loopback. Whoever reaches the agent spends your tokens.
+    /// Listen on an address that is not loopback. Anyone who reaches the agent can spend your tokens.
     pub allow_remote: bool,
 }
 
@@ -58,20 +58,20 @@ impl Default for Listen {
 #[serde(deny_unknown_fields)]
 pub struct GatewayConfig {
     /// "http://127.0.0.1:8080", or "https://gateway.example" to reach it over TLS (port 443 unless given); or a list of
-    /// such URLs in order of preference. While one is away the next is used.
+    /// such URLs in order of preference. While one is unavailable the next is used.
     pub url: Urls,
-    /// The name that the gateway's challenges must bear (`[challenge] origin` there), where it is not the host of
-    /// `url`: a challenge for another one is not answered (RFC 9577, section 2.1.3). Where `url` has an address or
-    /// localhost, which name nobody, and this is not set, a challenge for any is.
+    /// The origin name that the gateway's challenges must have (`[challenge] origin` there), if it differs from the
+    /// host of `url`. Challenges for other origins are ignored (RFC 9577, section 2.1.3). If this is not set and `url`
+    /// has an address or localhost, which identify no gateway, any origin is accepted.
     #[serde(default)]
     pub origin: Option<String>,
     /// PEM certificates to trust for an https gateway instead of the platform's.
     #[serde(default)]
     pub ca: Option<PathBuf>,
-    /// The most that resolving the gateway's name, connecting and the TLS handshake may take together.
+    /// The time limit for name resolution, connecting and the TLS handshake together.
     #[serde(default = "connect_timeout")]
     pub connect_timeout: ConfigDuration,
-    /// The most that the gateway may take to answer a CONNECT; it resolves and dials the target in this time.
+    /// The time limit for the gateway's answer to a CONNECT; in this time it resolves and dials the target.
     #[serde(default = "answer_timeout")]
     pub answer_timeout: ConfigDuration,
 }
@@ -123,10 +123,10 @@ impl GatewayConfig {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct IssuerConfig {
-    /// The issuer's address, such as "https://issuer.example". Without it, https and the issuer name that the
-    /// gateway's challenge gives.
+    /// The issuer's address, such as "https://issuer.example". By default https and the issuer name of the gateway's
+    /// challenge.
     pub url: Option<String>,
-    /// The account's key. It is sent to the issuer of `url` only, so it needs `url`.
+    /// The account's API key. It is sent only to the issuer at `url`, so it requires `url`.
     pub api_key: Option<Secret>,
     /// PEM certificates to trust for an https issuer instead of the platform's.
     pub ca: Option<PathBuf>,
@@ -136,17 +136,17 @@ pub struct IssuerConfig {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WalletConfig {
-    /// The wallet file (made with mode 0600). The gateway's challenge is kept beside it, in a file with ".challenge"
-    /// after the name.
+    /// The wallet file (created with mode 0600). The gateway's challenge is stored beside it, in a file of the same
+    /// name with ".challenge" appended.
     pub path: PathBuf,
-    /// With fewer tokens than this, more are minted ahead.
+    /// Minting ahead begins below this number of tokens.
     #[serde(default = "low")]
     pub low: usize,
-    /// Minting ahead ends here.
+    /// Minting ahead ends at this number of tokens.
     #[serde(default = "high")]
     pub high: usize,
-    /// Flush the disk before a token is sent. Without it a kill or a crash of the agent never brings a spent token
-    /// back, but a power loss may: the gateway then refuses it as spent and learns that both tunnels were yours.
+    /// Flush the disk before a token is sent. Without it, a kill or crash of the agent never restores a spent token,
+    /// but a power loss may: the gateway then refuses the token as spent and learns that both tunnels were yours.
     #[serde(default)]
     pub fsync: bool,
 }
@@ -171,7 +171,7 @@ impl WalletConfig {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Drain {
-    /// How long open tunnels may go on after SIGTERM.
+    /// How long open tunnels may continue after SIGTERM.
     pub deadline: ConfigDuration,
 }
 
@@ -198,7 +198,7 @@ pub enum ConfigProblem {
          Listen on 127.0.0.1, or set listen.allow_remote = true if that is what you want"
     )]
     Remote(SocketAddr),
-    /// Nothing would ever be minted, or without end.
+    /// The limits would mint nothing, or without end.
     #[error(
         "wallet.low = {low} and wallet.high = {high}: high must be from 1 to {MOST_TOKENS} and not below low"
     )]
@@ -208,7 +208,7 @@ pub enum ConfigProblem {
         /// The high water.
         high: usize,
     },
-    /// No gateway, or more than anyone has.
+    /// No gateway, or too many.
     #[error("gateway.url lists {0} gateways: name one at least and {MOST_GATEWAYS} at most, each once")]
     Gateways(usize),
     /// The gateway chooses the issuer's name: it must not choose who gets the key.
@@ -238,7 +238,7 @@ impl Config {
         }
     }
 
-    /// Looks for what no single value shows.
+    /// Checks what no single value shows.
     ///
     /// # Errors
     /// [`ConfigProblem`], which names the keys and states what to write.

@@ -2,7 +2,7 @@
 //!
 //! A gateway that fails a request, or answers 503, gets no more tokens until it has answered a **probe**: the CONNECT
 //! without a token that also learns its challenge. While one is away the next in the list is used; one that comes back
-//! takes over again. A gateway that is idle and well is not probed: an idle agent sends nothing.
+//! takes over again. An idle, healthy gateway is not probed, so an idle agent sends nothing.
 
 mod health;
 

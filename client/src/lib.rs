@@ -8,7 +8,7 @@
 //!
 //! [`Agent`] is the daemon. [`mint`] is what it shares with `postern token mint`. A token is never sent twice:
 //! [`Agent`] takes it off the disk before it is sent, and replaces one that was refused by another, once a tunnel.
-//! What is counted is `recorder`, and what the operator sees of it is `page`. No destination, no token and no client's
+//! `recorder` has the counts, and `page` shows them. No destination, no token and no client's
 //! address goes to a log, a metric or a file.
 
 mod agent;

@@ -82,7 +82,7 @@ impl MintingStatus {
     }
 }
 
-/// Two sentences that differ in seconds or ports alone are one cause.
+/// Two messages that differ only in seconds or ports have one cause.
 fn without_numbers(sentence: &str) -> String {
     sentence.chars().filter(|c| !c.is_ascii_digit()).collect()
 }

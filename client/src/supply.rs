@@ -192,7 +192,7 @@ impl Supply {
     }
 
     /// Makes this the challenge that tokens are minted for. Tokens for others stay in the wallet, for when they are
-    /// asked for again.
+    /// current again.
     pub(crate) fn adopt(&self, current: Arc<CurrentChallenge>) {
         let mut state = self.state.lock();
         if let Some(asked) = current.challenge.token_key.as_deref().map(TokenKeyId::of) {

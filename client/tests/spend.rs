@@ -41,7 +41,7 @@ async fn after_the_replacement_the_user_hears_what_failed() {
     let world = World::new().await;
     for (steps, status, sentence) in [
         ([Step::Spent, Step::Spent], 502, "refused two tokens"),
-        ([Step::Close, Step::Spent], 502, "it says: \"token already spent\""),
+        ([Step::Close, Step::Spent], 502, "its message: \"token already spent\""),
         ([Step::Close, Step::Close], 502, "broke the connection off before it answered"),
         ([Step::Spent, Step::Raw(b"SSH-2.0\r\n\r\n".to_vec())], 502, "not HTTP/1.1"),
     ] {

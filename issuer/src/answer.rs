@@ -142,7 +142,7 @@ impl Refusal {
             }
             Self::Overloaded => "All signers are busy. Try again after the number of seconds in Retry-After.",
             Self::Failed => {
-                "Signing failed, through no fault of the request. Try again; if it fails again, tell the \
+                "Signing failed, through no fault of the request. Try again; if it fails again, report it to the \
                  issuer's operator."
             }
         };

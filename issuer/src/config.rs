@@ -31,8 +31,8 @@ pub struct Config {
     /// The CPU pool that signs.
     #[serde(default)]
     pub signing: Signing,
-    /// The accounts that may request tokens. Without any account the issuer listens on loopback only, and issues to
-    /// everyone there.
+    /// The accounts that may request tokens. Without any account the issuer listens on loopback only, and issues tokens
+    /// to any local client.
     #[serde(default)]
     pub accounts: Vec<Account>,
     /// The published key directory.
@@ -53,7 +53,7 @@ pub struct Config {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Listen {
-    /// The public address. Anything but loopback needs at least one account.
+    /// The public address. An address that is not loopback requires at least one account.
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub address: SocketAddr,
@@ -79,15 +79,15 @@ pub struct Tls {
 #[serde(deny_unknown_fields)]
 pub struct Keys {
     /// A directory (mode 0700, made when missing) for the key files and the counts of each account's quota. One
-    /// issuer at a time may use it. Back it up: tokens of a lost key are worth nothing.
+    /// issuer at a time may use it. Back it up: tokens of a lost key are worthless.
     pub directory: PathBuf,
     /// How long a key issues tokens before its successor takes over.
     #[serde(default = "Keys::rotate_every")]
     pub rotate_every: ConfigDuration,
-    /// How long before it takes over a successor is made and published. Shorter than `rotate_every`.
+    /// How long a successor is made and published before it takes over. Shorter than `rotate_every`.
     #[serde(default = "Keys::publish_ahead")]
     pub publish_ahead: ConfigDuration,
-    /// How long tokens stay good after their key's successor took over. A week later the key's file is removed.
+    /// How long tokens stay valid after their key's successor took over. A week later the key's file is removed.
     #[serde(default = "Keys::redeem_for")]
     pub redeem_for: ConfigDuration,
 }
@@ -96,9 +96,9 @@ pub struct Keys {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Signing {
-    /// How many threads sign. Absent: one for each core.
+    /// The number of signing threads. By default one for each core.
     pub threads: Option<NonZeroUsize>,
-    /// How many requests may wait for a thread. One more is answered 503.
+    /// The most requests that wait for a thread. Further requests are answered 503.
     #[schemars(range(max = 65_536))]
     pub queue: usize,
 }
@@ -124,7 +124,7 @@ pub struct Directory {
     /// Where clients send token requests: a path, or the whole URL when clients reach the issuer by another name than
     /// the directory's. Its path is the one served.
     pub issuer_request_uri: String,
-    /// How long clients and gateways may keep a copy. It is cut short where the keys change sooner.
+    /// How long clients and gateways may keep a copy. It is shortened if the keys change sooner.
     pub max_age: ConfigDuration,
 }
 
@@ -132,11 +132,12 @@ pub struct Directory {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// A TLS handshake, a request's header, or the wait for the next request: longer than this closes the connection.
+    /// The time limit of a TLS handshake, a request's header, and the wait for the next request. After it the
+    /// connection is closed.
     pub header_timeout: ConfigDuration,
-    /// A request body that takes longer than this is answered 408.
+    /// The time limit of a request body. After it the answer is 408.
     pub body_timeout: ConfigDuration,
-    /// How many connections may be open. More wait in the kernel's backlog.
+    /// The most open connections. Further connections wait in the kernel's backlog.
     pub connections: NonZeroUsize,
 }
 
@@ -144,7 +145,7 @@ pub struct Limits {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Drain {
-    /// After SIGTERM, how long requests that are being answered may take.
+    /// How long requests in flight may take after SIGTERM.
     pub deadline: ConfigDuration,
 }
 

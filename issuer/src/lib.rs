@@ -1,13 +1,12 @@
 //! The token issuer: it publishes its keys and signs blinded token requests of type 2 (RFC 9578, sections 4 and 6).
 //!
-//! It learns only that an account requested a token. It never sees the token, nor what it is spent on, and it logs
-//! neither accounts nor addresses nor bytes of requests.
+//! The issuer learns only that an account requested a token. It never sees the token or its use, and it logs no
+//! accounts, addresses or bytes of requests.
 //!
-//! A request's life is `issue`; the statuses are one table in `answer`; when keys come and go is arithmetic in
-//! `rotation`, their files are `keys`, and what requests see of both is `keyring`. `accounts` holds who may request
-//! tokens, how often is `quota`, and the CPU is spent in `signing`. What is counted of all this is `recorder`, what the
-//! operator sees of it is `page`, and what changes on SIGHUP is `reload`. There is no CORS: a web page has no business
-//! with an issuer that may be open to loopback.
+//! `issue` handles a token request; `answer` is the one table of statuses. `rotation` computes the lifetimes of keys,
+//! `keys` keeps their files, and `keyring` is what requests use of both. `accounts` holds who may request tokens,
+//! `quota` how many, and `signing` is the CPU pool. `recorder` has the counts, `page` shows them, and `reload` applies
+//! SIGHUP. There is no CORS: web pages must not reach an issuer that may be open to loopback.
 
 mod accounts;
 mod answer;

@@ -238,7 +238,7 @@ const EXAMPLES: &[&str] = &[
 
 /// How to make a key: the end of every error message here.
 const MAKE: &str = "make one of random bytes with `key=$(openssl rand -hex 32)`, give it to the client, and write here what \
-                    `printf %s \"$key\" | sha256sum` says";
+                    `printf %s \"$key\" | sha256sum` prints";
 
 /// Refuses the first account whose API key can be guessed.
 pub(crate) fn check(accounts: &[Account]) -> Result<(), StartError> {

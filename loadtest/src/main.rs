@@ -40,7 +40,7 @@ struct Through {
     /// Where the target listens; a port of the system's choosing by default
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     target: SocketAddr,
-    /// The proxy relays each connection to the target without being asked: send no CONNECT
+    /// The proxy relays each connection to the target by itself: send no CONNECT
     #[arg(long, conflicts_with_all = ["tokens", "authorization"])]
     direct: bool,
     /// One Proxy-Authorization value a line, each used for one tunnel

@@ -19,7 +19,7 @@ impl Percentiles {
     }
 }
 
-/// The smallest value that is not less than so many percent of all (nearest rank); zero where there are none.
+/// The smallest value that is not less than this percentage of all (nearest rank); zero where there are none.
 fn rank(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100);
     rank.checked_sub(1).map_or(Duration::ZERO, |index| sorted[index])

@@ -1,5 +1,5 @@
-//! The target of the tunnels. The first byte of a connection says what it does. `d` and a length: it sends so many
-//! bytes; `u` and a length: it takes so many and answers with one; any other byte comes back, as do those after it.
+//! The target of the tunnels. The first byte of a connection selects what it does. `d` and a length: it sends that many
+//! bytes; `u` and a length: it reads that many and answers with one; any other byte comes back, as do those after it.
 
 use anyhow::{Result, ensure};
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ pub(crate) enum Direction {
 }
 
 impl Direction {
-    /// What the client says to the target first.
+    /// What the client sends to the target first.
     pub(crate) fn request(self, length: u64) -> [u8; 9] {
         let mut request = [0; 9];
         request[0] = match self {

@@ -74,7 +74,7 @@ impl Credentials {
     }
 }
 
-/// Reads the head of an answer, which must be a 200. The target says nothing unasked, so nothing follows it.
+/// Reads the head of an answer, which must be a 200. The target sends nothing on its own, so nothing follows it.
 fn read_answer(stream: &mut TcpStream) -> Result<()> {
     let mut head = Vec::new();
     let mut buffer = [0; 4096];

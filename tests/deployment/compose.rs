@@ -19,29 +19,30 @@ impl Compose {
         self.0["services"].as_object().unwrap().iter()
     }
 
-    /// Those that run `postern`: name, service, and what their configuration says of listeners, connections, drain.
-    fn daemons(&self) -> Vec<(&String, &Value, Said)> {
+    /// Those that run `postern`: name, service, and the facts of their configuration about listeners, connections,
+    /// drain.
+    fn daemons(&self) -> Vec<(&String, &Value, Facts)> {
         let fleet = example("fleet");
         let ours = self
             .services()
             .filter(|(_, service)| service["build"]["dockerfile"] == "deploy/container/Containerfile");
         let daemons: Vec<_> = ours
-            .map(|(name, service)| (name, service, Said::by(&fleet, text(&service["build"]["target"]))))
+            .map(|(name, service)| (name, service, Facts::by(&fleet, text(&service["build"]["target"]))))
             .collect();
         assert_eq!(daemons.len(), 4);
         daemons
     }
 }
 
-/// What a configuration says that the service around it has to know.
-struct Said {
+/// What the service must know of a configuration.
+struct Facts {
     address: SocketAddr,
     admin: SocketAddr,
     descriptors: u64,
     drain: std::time::Duration,
 }
 
-impl Said {
+impl Facts {
     fn by(fleet: &Example, daemon: &str) -> Self {
         let Example { gateway, issuer, client } = fleet;
         match daemon {
@@ -119,20 +120,20 @@ fn nobody_has_more_rights_than_needed() {
 fn admin_listeners_are_on_the_internal_network_alone() {
     let compose = compose();
     assert_eq!(compose.0["networks"]["admin"]["internal"], true);
-    for (name, service, said) in compose.daemons() {
+    for (name, service, facts) in compose.daemons() {
         let admin = text(&service["environment"]["POSTERN_LISTEN_ADMIN"]);
         let there = text(&service["networks"]["admin"]["ipv4_address"]);
-        assert_eq!(admin, format!("{there}:{}", said.admin.port()), "{name}");
+        assert_eq!(admin, format!("{there}:{}", facts.admin.port()), "{name}");
         let check: Vec<&str> = items(&service["healthcheck"]["test"]).map(text).collect();
         let asked = format!("http://{admin}");
         assert_eq!(check, ["CMD", "/usr/local/bin/postern", "doctor", "--ready", &asked], "{name}");
         let mut published = items(&service["ports"]).map(|ports| port(text(ports)));
-        assert!(!published.any(|published| published == said.admin.port()), "{name}");
+        assert!(!published.any(|published| published == facts.admin.port()), "{name}");
     }
     let targets = read(&deploy("examples/fleet/prometheus.yml"));
-    for (name, _, said) in compose.daemons() {
+    for (name, _, facts) in compose.daemons() {
         assert!(
-            targets.contains(&format!("\"{name}:{}\"", said.admin.port())),
+            targets.contains(&format!("\"{name}:{}\"", facts.admin.port())),
             "Prometheus does not read {name}"
         );
     }
@@ -140,16 +141,16 @@ fn admin_listeners_are_on_the_internal_network_alone() {
 
 #[test]
 fn ports_limits_and_deadlines_are_those_of_the_configurations() {
-    for (name, service, said) in compose().daemons() {
+    for (name, service, facts) in compose().daemons() {
         for published in items(&service["ports"]).map(text) {
-            assert_eq!(port(published), said.address.port(), "{name}");
+            assert_eq!(port(published), facts.address.port(), "{name}");
         }
         assert!(
-            seconds(text(&service["stop_grace_period"])) > said.drain,
+            seconds(text(&service["stop_grace_period"])) > facts.drain,
             "{name} is killed before it has drained"
         );
         let limit = service["ulimits"]["nofile"].as_u64().unwrap_or(u64::MAX);
-        assert!(limit > said.descriptors, "{name}: {limit}");
+        assert!(limit > facts.descriptors, "{name}: {limit}");
     }
 }
 

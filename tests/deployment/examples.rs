@@ -49,7 +49,7 @@ fn every_example_loads() {
     for (name, example) in all {
         assert!(
             readme.contains(&format!("`deploy/examples/{name}/`")),
-            "the README does not say when to take {name}"
+            "the README does not explain when to take {name}"
         );
         assert!(example.gateway.drain.deadline.get() > Duration::ZERO, "{name}");
         // Or the agent would not answer the gateway's challenge.

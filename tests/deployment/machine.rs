@@ -74,10 +74,10 @@ fn systemd_reads_the_units() {
         command.arg("verify").args((unit == UNITS[2]).then_some("--user")).arg(&path);
         command.env("XDG_RUNTIME_DIR", home.path()).env("HOME", home.path());
         let verified = command.output().unwrap();
-        let said = String::from_utf8_lossy(&verified.stderr);
+        let output = String::from_utf8_lossy(&verified.stderr);
         // Other units of the machine are read, too, and are none of our business.
-        let ours: Vec<&str> = said.lines().filter(|line| line.contains(unit)).collect();
-        assert!(verified.status.success() && ours.is_empty(), "{unit}: {said}");
+        let ours: Vec<&str> = output.lines().filter(|line| line.contains(unit)).collect();
+        assert!(verified.status.success() && ours.is_empty(), "{unit}: {output}");
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Summary {
     pub spent: usize,
     pub unavailable: usize,
     pub broken: usize,
-    /// Tokens that nobody was answered 200 for.
+    /// Tokens that were never answered 200.
     pub unopened: usize,
     /// Those of them that were refused as spent each time.
     pub tied: usize,
@@ -44,7 +44,7 @@ impl fmt::Display for Violation {
 /// 1. A token is answered 200 at most once.
 /// 2. Every presentation was answered something, and the answers are 200, a replay's, or 503.
 /// 3. A token is refused as spent only when another presentation began before that refusal was certain; with
-///    [`Claim::OneWins`] one that was not itself refused so. So a token that nobody was answered 200 for has an answer
+///    [`Claim::OneWins`] one that was not itself refused so. So a token that was never answered 200 has an answer
 ///    that left it open, unless it is tied.
 /// 4. A 503, no answer at all, or a tunnel that breaks, comes only during an outage.
 pub fn check(text: &str, tokens: Range<usize>, times: usize, claim: Claim) -> Result<Summary, Violation> {

@@ -87,7 +87,7 @@ impl History {
         self.append(Line::Outage(Outage { from, until, what: what.to_owned() }));
     }
 
-    /// Returns when there are so many presentations.
+    /// Returns when there are this many presentations.
     pub async fn written(&self, count: usize) {
         let mut presentations = self.presentations.subscribe();
         let waited = tokio::time::timeout(2 * PATIENCE, presentations.wait_for(|now| *now >= count)).await;

@@ -41,7 +41,7 @@ async fn a_memory_that_comes_back_empty_admits_nothing_more() {
     assert_eq!(opened_after(&fleet, back), 0, "a token was admitted by a store that has forgotten");
 }
 
-/// One of three behind twemproxy: no connection of a gateway breaks, so the canaries must tell. Until they are read,
+/// One of three behind twemproxy: no connection of a gateway breaks, so only the canaries show it. Until they are read,
 /// within `canary_interval`, a token may be spent again, which is why nothing is claimed of that time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_comes_back_empty_behind_twemproxy_is_noticed() {
@@ -58,7 +58,7 @@ async fn a_server_that_comes_back_empty_behind_twemproxy_is_noticed() {
     servers[0].launch();
     let back = Instant::now();
     all_notice(&fleet.gateways).await;
-    println!("all gateways say so {:.2?} after the server's return", back.elapsed());
+    println!("all gateways report it {:.2?} after the server's return", back.elapsed());
     assert!(back.elapsed() < SOON, "the canaries are read every second");
     let noticed = fleet.history.now();
     fleet.sweep(0..400).await;

@@ -20,7 +20,7 @@ pub struct MintedTokens {
 
 static MINTED: Mutex<Option<MintedTokens>> = Mutex::const_new(None);
 
-/// The tokens, for one run at a time: runs beside each other would meet deadlines that nobody disturbed.
+/// The tokens, for one run at a time: runs beside each other would meet deadlines without a fault.
 pub struct Turn(MutexGuard<'static, Option<MintedTokens>>);
 
 impl Turn {

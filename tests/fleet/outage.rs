@@ -25,7 +25,7 @@ async fn a_store_that_is_down_at_the_start_is_used_as_soon_as_it_is_there() {
         // However rarely the canaries are read.
         let route = Route { addresses: vec![server.address()], transport, more: "canary_interval = \"30s\"" };
         let config = config(&turn, home.path(), 0, &route);
-        // It would take no clients for ten seconds, and this is about what it tells them.
+        // It would take no clients for ten seconds, and this tests what it answers them.
         let text = std::fs::read_to_string(&config).unwrap();
         std::fs::write(&config, text.replacen("[listen]\n", "[listen]\npatience = \"0s\"\n", 1)).unwrap();
         let gateway = Daemon::start("gateway", &config);
@@ -78,7 +78,7 @@ async fn a_frozen_store_piles_nothing_up_and_is_used_again_when_it_moves() {
         println!("{transport}: {CROWD} at once at a frozen store, the last answer after {longest:.1?}");
         assert!(heads.iter().all(|head| head.status == 503), "{heads:?}");
         assert!(longest < SOON, "{longest:?}");
-        // Each of them waited for the deadline, or came after those that did. Now nobody waits.
+        // Each of them waited for the deadline, or came after those that did. Now none waits.
         let (heads, longest) = crowd(&turn, gateway.address, target).await;
         println!("{transport}: and {CROWD} more, the last answer after {longest:.1?}");
         assert!(heads.iter().all(|head| head.status == 503), "{heads:?}");

@@ -1,4 +1,4 @@
-//! Nothing in Jaeger says who asked for what with which token.
+//! Nothing in Jaeger shows who requested what with which token.
 
 use super::{traced_up, tunnels};
 use crate::support::admin::metrics_when;
@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use tempfile::TempDir;
 
-/// Where tunnels go: nobody writes this address by accident.
+/// The target of tunnels: an address that nothing writes by accident.
 const TARGET: Ipv4Addr = Ipv4Addr::new(127, 77, 88, 99);
 /// Names under localhost are loopback for every resolver (RFC 6761, section 6.3).
 const TARGET_NAME: &str = "secret-target-7f3a.localhost";

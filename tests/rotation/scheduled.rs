@@ -74,15 +74,15 @@ fn length(rotations: u64) -> Duration {
 async fn now_and_then(site: &Site, users: &Users, rotations: u64) -> usize {
     let mut asked = 0;
     while users.now() < length(rotations) {
-        users.ask(site.agent("idle")).await;
+        users.request(site.agent("idle")).await;
         asked += 1;
         tokio::time::sleep(Duration::from_millis(ROTATE_EVERY * 2_500)).await;
     }
     asked
 }
 
-/// A machine that is shut down, or suspended, for longer than a key and its tokens live. Its user asks as soon as the
-/// agent answers at all.
+/// A machine that is shut down, or suspended, for longer than a key and its tokens live. Its user sends a request as
+/// soon as the agent answers at all.
 async fn away_again_and_again(site: &Site, users: &Users, rotations: u64) -> usize {
     let absence = Duration::from_secs(ROTATE_EVERY + REDEEM_FOR + 2);
     let agent = site.agent("away");
@@ -98,10 +98,10 @@ async fn away_again_and_again(site: &Site, users: &Users, rotations: u64) -> usi
             agent.start();
             agent.listening().await;
         }
-        users.ask(agent).await;
+        users.request(agent).await;
         absences += 1;
         tokio::time::sleep(Duration::from_secs(3)).await;
-        users.ask(agent).await;
+        users.request(agent).await;
     }
     absences
 }

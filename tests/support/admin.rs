@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Status and body of a GET; `None` when nobody answers.
+/// Status and body of a GET; `None` when nothing answers.
 pub async fn get(admin: SocketAddr, path: &str) -> Option<(u16, String)> {
     let asking = async {
         let mut stream = BufReader::new(TcpStream::connect(admin).await.ok()?);
@@ -32,13 +32,13 @@ pub async fn events(admin: SocketAddr, snapshots: usize) -> String {
         let mut stream = TcpStream::connect(admin).await.unwrap();
         let request = format!("GET /events HTTP/1.1\r\nHost: {admin}\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
-        let (mut said, mut bytes) = (String::new(), vec![0; 1 << 16]);
-        while said.matches("event: snapshot\n").count() <= snapshots {
+        let (mut output, mut bytes) = (String::new(), vec![0; 1 << 16]);
+        while output.matches("event: snapshot\n").count() <= snapshots {
             let read = stream.read(&mut bytes).await.unwrap();
-            assert!(read > 0, "the stream ended: {said}");
-            said.push_str(&String::from_utf8_lossy(&bytes[..read]));
+            assert!(read > 0, "the stream ended: {output}");
+            output.push_str(&String::from_utf8_lossy(&bytes[..read]));
         }
-        said
+        output
     };
     timeout(PATIENCE, listening).await.unwrap()
 }

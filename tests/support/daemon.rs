@@ -27,8 +27,8 @@ impl Daemon {
     pub fn start(kind: &str, config: &Path) -> Self {
         let name = if kind == "client" { "agent" } else { kind };
         let process = Postern::start(command([kind.as_ref(), "--config".as_ref(), config.as_os_str()]));
-        let address = process.says_address(&format!("the {name} listens on "));
-        let admin = process.says_address("the admin page listens on ");
+        let address = process.wait_for_address(&format!("the {name} listens on "));
+        let admin = process.wait_for_address("the admin page listens on ");
         Self { process, address, admin }
     }
 

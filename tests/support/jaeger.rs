@@ -1,4 +1,4 @@
-//! A real Jaeger, on ports of its own, and what it says.
+//! A real Jaeger, on ports of its own, and its answers.
 
 use super::memcached::free_port;
 use super::{PATIENCE, eventually};
@@ -30,7 +30,7 @@ impl Jaeger {
         let binary = binary.expect("POSTERN_JAEGER names a Jaeger binary");
         let [otlp_grpc, otlp_http, query, query_grpc] = [(); 4].map(|()| free_port());
         let ports = Ports { otlp_grpc, otlp_http, query, query_grpc };
-        // No proxy: a machine that has one in its environment would ask it for 127.0.0.1.
+        // No proxy: a machine that has one in its environment would use it for 127.0.0.1.
         let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         let mut jaeger = Self { binary, ports, child: None, http };
         jaeger.launch().await;
@@ -56,7 +56,7 @@ impl Jaeger {
         // It opens its listeners one after the other, and takes spans before all of them are open.
         eventually("Jaeger answers queries and takes spans", || async {
             std::net::TcpStream::connect(("127.0.0.1", self.ports.otlp_grpc)).ok()?;
-            self.ask("/api/services").await
+            self.fetch("/api/services").await
         })
         .await;
     }
@@ -91,8 +91,8 @@ impl Jaeger {
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
-    /// The body of a page; `None` when nobody answers.
-    async fn ask(&self, path: &str) -> Option<String> {
+    /// The body of a page; `None` when nothing answers.
+    async fn fetch(&self, path: &str) -> Option<String> {
         let url = format!("http://127.0.0.1:{}{path}", self.ports.query);
         let answer = self.http.get(&url).send().await.ok()?;
         let (status, body) = (answer.status(), answer.text().await.ok()?);
@@ -100,14 +100,14 @@ impl Jaeger {
         Some(body)
     }
 
-    /// Everything that it has of a service, as it says it.
+    /// Everything that it has of a service, as it returns it.
     async fn traces_json(&self, service: &str) -> String {
-        self.ask(&format!("/api/traces?service={service}&limit=10000")).await.unwrap()
+        self.fetch(&format!("/api/traces?service={service}&limit=10000")).await.unwrap()
     }
 
     /// Everything that it has of everybody.
     pub async fn everything(&self) -> String {
-        let services = self.ask("/api/services").await.unwrap();
+        let services = self.fetch("/api/services").await.unwrap();
         let known: Value = serde_json::from_str(&services).unwrap();
         let mut all = services;
         // Without any it answers null.

@@ -42,7 +42,7 @@ pub struct Summary {
     pub opened: usize,
     pub spent: usize,
     pub broken: usize,
-    /// Tokens that nobody was answered 200 for.
+    /// Tokens that were never answered 200.
     pub unanswered: usize,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Violation {
 /// 1. A token is answered 200 at most once, whatever was killed in between.
 /// 2. A token is refused as spent only when another presentation of it began before that refusal was certain.
 /// 3. An answer fails to come, or a tunnel breaks, only during an outage.
-/// 4. A token that nobody was answered 200 for lost an answer in an outage: something recorded it.
+/// 4. A token that was never answered 200 lost an answer in an outage: something recorded it.
 /// 5. There are no other answers.
 pub fn judge(records: &[Record], tokens: usize, outages: &[Outage]) -> Result<Summary, Violation> {
     let mut summary = Summary::default();

@@ -37,7 +37,7 @@ impl Memcached {
     pub fn launch(&mut self) {
         let mut command = Command::new("memcached");
         command.args(["-l", "127.0.0.1", "-p", &self.port.to_string(), "-U", "0", "-t", "2"]);
-        // -M: an error rather than an eviction. As root it refuses to start without a user; as somebody else it
+        // -M: an error rather than an eviction. As root it refuses to start without a user; as another user it
         // ignores the option.
         command.args(["-c", "4096", "-M", "-u", "root"]);
         self.child = Some(spawn(command, "memcached"));

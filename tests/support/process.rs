@@ -62,7 +62,7 @@ impl Postern {
     }
 
     /// Waits until `find` finds something in what was written to stdout and stderr so far.
-    pub fn says<T>(&self, what: &str, find: impl Fn(&str, &str) -> Option<T>) -> T {
+    pub fn wait_for<T>(&self, what: &str, find: impl Fn(&str, &str) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         let (lock, changed) = &*self.outputs.0;
         let mut collected = lock.lock().unwrap();
@@ -74,15 +74,15 @@ impl Postern {
             let left = deadline.saturating_duration_since(Instant::now());
             if collected.open == 0 || left.is_zero() {
                 let how = if left.is_zero() { "took too long" } else { "ended" };
-                panic!("the process {how} before it said {what}\nstdout: {stdout}\nstderr: {stderr}");
+                panic!("the process {how} before it wrote {what}\nstdout: {stdout}\nstderr: {stderr}");
             }
             collected = changed.wait_timeout(collected, left).unwrap().0;
         }
     }
 
     /// The address that stands after `phrase` in what was written.
-    pub fn says_address(&self, phrase: &str) -> SocketAddr {
-        self.says(phrase, |stdout, stderr| {
+    pub fn wait_for_address(&self, phrase: &str) -> SocketAddr {
+        self.wait_for(phrase, |stdout, stderr| {
             address_after(stdout, phrase).or_else(|| address_after(stderr, phrase))
         })
     }

@@ -1,4 +1,4 @@
-//! A real Prometheus with the rules that the project ships, its promtool, and what they say.
+//! A real Prometheus with the rules that the project ships, its promtool, and their output.
 
 use super::memcached::free_port;
 use super::{PATIENCE, eventually};
@@ -32,7 +32,7 @@ impl Programs {
         command.args(["check", "metrics"]);
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = piped.spawn().unwrap();
-        // It reads to the end before it says anything.
+        // It reads to the end before it writes anything.
         child.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
         child.wait_with_output().unwrap()
     }
@@ -63,15 +63,15 @@ impl Prometheus {
         command.arg(format!("--storage.tsdb.path={}", home.path().join("data").display()));
         command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // No proxy: a machine that has one in its environment would ask it for 127.0.0.1.
+        // No proxy: a machine that has one in its environment would use it for 127.0.0.1.
         let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         let prometheus = Self { port, child, http, _home: home };
-        eventually("Prometheus is ready", || prometheus.ask("/-/ready", &[])).await;
+        eventually("Prometheus is ready", || prometheus.fetch("/-/ready", &[])).await;
         prometheus
     }
 
-    /// The body of a page; `None` when nobody answers, or it is not ready yet.
-    async fn ask(&self, path: &str, query: &[(&str, &str)]) -> Option<String> {
+    /// The body of a page; `None` when nothing answers, or it is not ready yet.
+    async fn fetch(&self, path: &str, query: &[(&str, &str)]) -> Option<String> {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
         // A form: reqwest is built without queries here.
         let body: Vec<_> = query.iter().map(|(name, value)| format!("{name}={}", percent(value))).collect();
@@ -91,7 +91,7 @@ impl Prometheus {
     }
 
     async fn data(&self, path: &str, query: &[(&str, &str)]) -> Value {
-        let body = self.ask(path, query).await.unwrap();
+        let body = self.fetch(path, query).await.unwrap();
         let mut json: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(json["status"], "success", "{body}");
         json["data"].take()

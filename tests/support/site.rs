@@ -15,7 +15,7 @@ pub struct Plan {
     pub rotate_every: u64,
     pub publish_ahead: u64,
     pub redeem_for: u64,
-    /// How often gateways ask for the issuer's keys.
+    /// How often gateways fetch the issuer's keys.
     pub poll: &'static str,
     pub removed_grace: &'static str,
     /// An account for each agent, with this quota. `None`: the issuer is open.
@@ -76,7 +76,8 @@ pub struct Site {
     home: TempDir,
 }
 
-/// Ports on the installation's own loopback address: nothing else binds there, so a restarted daemon finds its port free.
+/// Ports on the installation's own loopback address: nothing else binds there, so a restarted daemon finds its port
+/// free.
 const CLAIM: u16 = 7_000;
 const ISSUER: u16 = 8_081;
 const GATEWAY: u16 = 8_100;

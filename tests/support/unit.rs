@@ -88,12 +88,12 @@ impl Unit {
         self.readiness_when("ready", Readiness::is_ready).await;
     }
 
-    /// Waits until `/readyz` says "ready" alone.
+    /// Waits until `/readyz` answers "ready" alone.
     pub async fn plainly_ready(&self) {
         self.readiness_when("ready and nothing else", Readiness::is_plain).await;
     }
 
-    /// Waits until what `/readyz` says is as wanted.
+    /// Waits until the answer of `/readyz` is as wanted.
     pub async fn readiness_when(&self, what: &str, wanted: impl Fn(&Readiness) -> bool) -> Readiness {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -103,7 +103,7 @@ impl Unit {
             }
             if Instant::now() > deadline {
                 panic!(
-                    "{} is not {what} within {PATIENCE:?}; it says {readiness:?}, and its log is\n{}",
+                    "{} is not {what} within {PATIENCE:?}; it answers {readiness:?}, and its log is\n{}",
                     self.name,
                     self.log()
                 );

@@ -56,10 +56,10 @@ impl Up {
         let started = Instant::now();
         let process = Postern::start(command);
         let ports = Ports {
-            client: process.says_address("    agent    "),
-            gateway: process.says_address("    gateway  "),
-            issuer: process.says_address("    issuer   "),
-            admin: process.says_address("    admin    "),
+            client: process.wait_for_address("    agent    "),
+            gateway: process.wait_for_address("    gateway  "),
+            issuer: process.wait_for_address("    issuer   "),
+            admin: process.wait_for_address("    admin    "),
         };
         Self { process, ports, ready_after: started.elapsed() }
     }

@@ -44,8 +44,8 @@ impl fmt::Display for Attempt {
         match got {
             Got::Tunnel => write!(f, "{began:7.2} s {agent}: a tunnel after {took:.2} s"),
             Got::Broken(why) => write!(f, "{began:7.2} s {agent}: 200, and then it broke: {why}"),
-            Got::Refusal(status, said) => {
-                write!(f, "{began:7.2} s {agent}: {status} after {took:.2} s: {said}")
+            Got::Refusal(status, output) => {
+                write!(f, "{began:7.2} s {agent}: {status} after {took:.2} s: {output}")
             }
             Got::Nothing(why) => write!(f, "{began:7.2} s {agent}: no answer: {why}"),
         }
@@ -77,11 +77,11 @@ impl Users {
     }
 
     /// One tunnel through `agent`; what came of it is also kept.
-    pub async fn ask(&self, agent: &Unit) -> Attempt {
-        self.ask_at(&agent.name, agent.address).await
+    pub async fn request(&self, agent: &Unit) -> Attempt {
+        self.request_at(&agent.name, agent.address).await
     }
 
-    async fn ask_at(&self, name: &str, agent: SocketAddr) -> Attempt {
+    async fn request_at(&self, name: &str, agent: SocketAddr) -> Attempt {
         let began = self.now();
         let got = match timeout(LONGEST, tunnel(agent, self.target)).await {
             Ok(Ok(got)) => got,
@@ -101,7 +101,7 @@ impl Users {
         let running = tokio::spawn(async move {
             loop {
                 let held = mine.lock().await;
-                users.ask_at(&name, address).await;
+                users.request_at(&name, address).await;
                 drop(held);
                 sleep(pause).await;
             }
@@ -123,7 +123,7 @@ impl Users {
     pub fn assert_all_served(&self, what: &str) {
         let attempts = self.attempts();
         let others: Vec<_> = attempts.iter().filter(|attempt| attempt.got != Got::Tunnel).collect();
-        assert!(!attempts.is_empty(), "{what}: no user asked for anything");
+        assert!(!attempts.is_empty(), "{what}: no user sent a request");
         assert!(others.is_empty(), "{what}: {}", refusals(&others, attempts.len()));
     }
 }

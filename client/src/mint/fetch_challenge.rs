@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Why a gateway gave no challenge.
 #[derive(Debug, thiserror::Error)]
 pub enum ChallengeFetchError {
-    /// Its address is not one.
+    /// The gateway's address is invalid.
     #[error(transparent)]
     Url(#[from] GatewayUrlError),
     /// It cannot be reached.
@@ -34,7 +34,7 @@ pub enum ChallengeFetchError {
         /// What it sent instead.
         reason: String,
     },
-    /// It takes no tokens now.
+    /// It accepts no tokens now.
     #[error("the gateway {url} takes no tokens now: it answered 503{}", quoted(text))]
     Unavailable {
         /// The gateway.

@@ -73,7 +73,8 @@ impl Sim {
         self.counts.presentations += 1;
         let own = &mut self.tokens[token as usize];
         let attempt = own.presented;
-        // Attempts of one token are told apart up to 254: more presentations of one are not made by any workload here.
+        // Attempts of one token are distinguished up to 254: more presentations of one are not made by any workload
+        // here.
         own.presented = own.presented.saturating_add(1).min(REWRITTEN - 1);
         let (region, key) = (usize::from(own.region), usize::from(own.key));
         let there = &self.gateways[gateway];

@@ -81,7 +81,7 @@ impl Counts {
         }
     }
 
-    pub(crate) fn asked(&mut self, from: usize, to: usize, verb: Verb) {
+    pub(crate) fn sent(&mut self, from: usize, to: usize, verb: Verb) {
         let bytes = match verb {
             Verb::Get => GET_BYTES,
             Verb::Add => ADD_BYTES,

@@ -18,7 +18,7 @@ pub(crate) struct Fleet {
     pub(crate) bound: bool,
     pub(crate) add: Route,
     pub(crate) get: Route,
-    /// Whether the hint is asked for.
+    /// Whether the check stage sends its `get`.
     pub(crate) hint: bool,
     pub(crate) ask_whose: bool,
     pub(crate) on_loss: OnLoss,

@@ -57,21 +57,21 @@ impl Sim {
         );
         let serial = own.serial;
         self.queue.after(GATEWAY, Event::TimedOut { flight, serial });
-        self.ask(flight);
+        self.send_commands(flight);
     }
 
     /// The router beside the gateway sends the command to the next servers.
-    pub(super) fn ask(&mut self, flight: u32) {
+    pub(super) fn send_commands(&mut self, flight: u32) {
         let own = &mut self.flights[flight as usize];
         let (name, attempt, gateway, serial) = (own.name, own.attempt, own.gateway, own.serial);
         let verb = if matches!(own.stage, Stage::Verdict | Stage::Rewrite) { Verb::Add } else { Verb::Get };
         let store = self.store_of(gateway);
-        for replica in self.flights[flight as usize].gathered.ask() {
+        for replica in self.flights[flight as usize].gathered.next_replicas() {
             let server = self.chosen(store, usize::from(replica), name, gateway) as u16;
             let call = Call { flight, serial, name, verb, attempt, replica, server, gateway };
             self.queue.after(ROUTER, Event::GaveUp(call));
             let (from, to) = self.ends(&call);
-            self.counts.asked(from, to, verb);
+            self.counts.sent(from, to, verb);
             if let Some(takes) = self.passes(from, to) {
                 self.queue.at(self.queue.now() + takes, Event::Reaches(call));
             }
@@ -105,7 +105,7 @@ impl Sim {
         }
         match self.flights[call.flight as usize].gathered.take(call.replica, reply) {
             Step::Wait => {}
-            Step::Next => self.ask(call.flight),
+            Step::Next => self.send_commands(call.flight),
             Step::Answer(reply) => self.concluded(call.flight, Came::Back(reply)),
         }
     }

@@ -1,6 +1,6 @@
 //! Simulates a fleet of gateways, routers and memcacheds at a million requests a second and holds it to the spend
 //! contract: of all presentations of one token at most one is answered 200. What is unsafe must be found out, or the
-//! run fails: that is how the simulation shows that it can. docs/operate/capacity.md says what it models and what it
+//! run fails: that is how the simulation shows that it can. docs/operate/capacity.md lists what it models and what it
 //! leaves out.
 
 mod clients;
@@ -57,6 +57,6 @@ fn main() -> Result<()> {
     report::print(&outcomes);
     let wrong: Vec<&str> =
         outcomes.iter().filter(|outcome| !outcome.is_as_expected()).map(|outcome| outcome.name).collect();
-    ensure!(wrong.is_empty(), "not as the contract says: {}", wrong.join(", "));
+    ensure!(wrong.is_empty(), "not as the contract requires: {}", wrong.join(", "));
     Ok(())
 }

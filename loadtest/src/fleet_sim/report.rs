@@ -1,4 +1,4 @@
-//! Runs a scenario and says what came of it.
+//! Runs a scenario and reports its outcome.
 
 use super::counts::{Counts, Double, Link};
 use super::queue::SECOND;

@@ -1,5 +1,5 @@
-//! What a router answers, and whom it asks: the rules of mcrouter's routes as `deploy/mcrouter/README.md` and
-//! `postern doctor --mcrouter-config` know them. Pure: no time, no network.
+//! What a router answers, and where it sends commands: the rules of mcrouter's routes as `deploy/mcrouter/README.md`
+//! and `postern doctor --mcrouter-config` know them. Pure: no time, no network.
 
 /// How a router carries an `add` or a `get`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) enum Route {
     AllSync,
 }
 
-/// What one server, or the route, says to a command.
+/// The reply of one server, or of the route, to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Stored,
@@ -47,7 +47,7 @@ pub(crate) enum Step {
 pub(crate) struct Gathered {
     route: Route,
     children: u8,
-    asked: u8,
+    sent: u8,
     /// Replicas whose reply, or whose failure, has come.
     settled: u8,
     stored: u8,
@@ -64,7 +64,7 @@ impl Gathered {
         Self {
             route,
             children,
-            asked: 0,
+            sent: 0,
             settled: 0,
             stored: 0,
             not_stored: 0,
@@ -76,11 +76,11 @@ impl Gathered {
     }
 
     /// The replicas to send to now: all at once, or the next one.
-    pub(crate) fn ask(&mut self) -> std::ops::Range<u8> {
+    pub(crate) fn next_replicas(&mut self) -> std::ops::Range<u8> {
         let one = matches!(self.route, Route::Pool | Route::MissFailover | Route::Failover);
-        let from = self.asked;
-        self.asked = if one { from + 1 } else { self.children };
-        from..self.asked
+        let from = self.sent;
+        self.sent = if one { from + 1 } else { self.children };
+        from..self.sent
     }
 
     /// Takes the reply of a replica; the second one of the same (an answer after it was given up) changes nothing.
@@ -164,12 +164,12 @@ mod tests {
     /// The answer to these replies in the order of the replicas, and after how many of them it stands.
     fn answer(route: Route, replies: &[Reply]) -> (Reply, usize) {
         let mut gathered = Gathered::new(route, replies.len());
-        let mut asked = gathered.ask();
+        let mut replicas = gathered.next_replicas();
         for (index, reply) in replies.iter().enumerate() {
-            assert!(asked.contains(&(index as u8)), "{route:?} was not asked for {index}");
+            assert!(replicas.contains(&(index as u8)), "{route:?} was not sent to {index}");
             match gathered.take(index as u8, *reply) {
                 Step::Answer(answer) => return (answer, index + 1),
-                Step::Next => asked = gathered.ask(),
+                Step::Next => replicas = gathered.next_replicas(),
                 Step::Wait => {}
             }
         }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn an_answer_after_it_was_given_up_does_not_count_twice() {
         let mut gathered = Gathered::new(Route::AllMajority, 3);
-        assert_eq!(gathered.ask(), 0..3);
+        assert_eq!(gathered.next_replicas(), 0..3);
         assert_eq!(gathered.take(0, Error), Step::Wait);
         assert_eq!(gathered.take(0, Stored), Step::Wait);
         assert_eq!(gathered.take(1, Stored), Step::Wait);

@@ -1,11 +1,11 @@
-//! The fleets that are tried, what befalls them, and what the spend contract says must come of it.
+//! The fleets that are tried, what befalls them, and the outcome that the spend contract requires.
 
 use super::fleet::{Fault, Fleet, Key, Replica, Servers, Workload};
 use super::queue::{MILLISECOND, Nanos, SECOND};
 use super::route::Route;
 use postern_spend::memcached::OnLoss;
 
-/// What the contract and `deploy/mcrouter/README.md` say of a scenario.
+/// What the contract and `deploy/mcrouter/README.md` state for a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// No token is admitted twice.
@@ -53,7 +53,7 @@ const fn one(replica: usize) -> Servers {
     Servers { store: 0, replica, server: Some(0) }
 }
 
-/// All scenarios at a rate and for so many seconds, of which there must be eight.
+/// All scenarios at a rate and for this many seconds, of which there must be eight.
 pub(crate) fn all(rate: u64, seconds: u64, seed: u64) -> Vec<Scenario> {
     let workload = Workload::new(rate, seconds, seed);
     let near = Size::of(rate, 1);
@@ -269,14 +269,14 @@ fn unsafe_ones(workload: Workload, near: Size, far: Size) -> Vec<Scenario> {
         ),
         scenario(
             "two-empty",
-            "the same, and no hint is asked for",
+            "the same, without the check stage's `get`",
             without_hint(),
             two_empty(seconds),
             Expected::Twice,
         ),
         scenario(
             "two-empty-refuse",
-            "the same with on_loss = \"refuse\": the canaries are found on the third replica, so nobody notices",
+            "the same with on_loss = \"refuse\": the canaries are found on the third replica, so nothing is noticed",
             Fleet { on_loss: OnLoss::Refuse, ..without_hint() },
             two_empty(seconds),
             Expected::Twice,

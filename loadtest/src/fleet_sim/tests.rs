@@ -52,7 +52,7 @@ fn quiet(fleet: Fleet) -> Outcome {
 
 #[test]
 fn a_fresh_token_is_as_many_commands_as_the_real_gateway_sends() {
-    // Measured: one key asked for and one `add` (loadtest/results/2026-11-21-constants.md).
+    // Measured: one `get` of a key and one `add` (loadtest/results/2026-11-21-constants.md).
     let pool = quiet(Fleet::pool(2, 2));
     assert_eq!(
         (pool.counts.gets, pool.counts.adds),

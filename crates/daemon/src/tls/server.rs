@@ -62,7 +62,7 @@ impl ServerTls {
                 match self.read_again() {
                     Ok(()) => tracing::info!(
                         certificate = %self.identity.certificate.display(),
-                        "the certificate was read again, and is shown to new connections"
+                        "the certificate was read again and is used for new connections"
                     ),
                     Err(error) => tracing::warn!(
                         "the new certificate or key cannot be used, so the old ones stay: {error}"

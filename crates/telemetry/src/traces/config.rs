@@ -41,7 +41,7 @@ impl Default for TracingConfig {
 }
 
 impl TracingConfig {
-    /// Refuses what makes no sense.
+    /// Rejects invalid values.
     ///
     /// # Errors
     /// [`TracerError::Config`] names the key.
