@@ -106,7 +106,7 @@ impl StoreUpkeep {
     fn publish(&mut self, memory: &Memcached) -> Health {
         let health = memory.health();
         let lost = self.metrics.publish(&memory.totals(), &health);
-        lost.into_iter().for_each(|(door, number)| self.core.recorder.lost(door, number));
+        lost.into_iter().for_each(|(endpoint, number)| self.core.recorder.lost(endpoint, number));
         health
     }
 

@@ -9,7 +9,7 @@ pub use stall::Stall;
 use std::time::{Duration, Instant};
 
 /// The most exchanges of one call that are listed. A hint and a verdict are two; a third comes when a command went
-/// unanswered, and others with several doors of which some are down.
+/// unanswered, and others with several endpoints of which some are down.
 const MOST: usize = 4;
 
 /// What one call waited for, and its exchanges with the store. Added to, so that a retry counts too, and a journal can be
@@ -26,7 +26,7 @@ pub struct Journal {
     exchanges: SmallVec<[Exchange; MOST + 1]>,
 }
 
-/// One command and its reply, or one attempt at it: a retry through another door is an exchange of its own.
+/// One command and its reply, or one attempt at it: a retry through another endpoint is an exchange of its own.
 ///
 /// Each moment is there when it came, in this order: `began`, `written`, `first_byte`, `finished`.
 #[derive(Clone, Copy, Debug)]
@@ -35,9 +35,9 @@ pub struct Exchange {
     pub verb: Verb,
     /// How it ended. [`Ended::TimedOut`] also when the caller gave up first.
     pub ended: Ended,
-    /// The door, as an index of [`Health::doors`](crate::memcached::Health::doors). `None` when nothing was sent because
-    /// no door was up.
-    pub door: Option<u8>,
+    /// The endpoint, as an index of [`Health::endpoints`](crate::memcached::Health::endpoints). `None` when nothing was sent because
+    /// no endpoint was up.
+    pub endpoint: Option<u8>,
     /// When the caller asked.
     pub began: Instant,
     /// When the last byte of the command, and of those that were sent in one write with it, had been given to the kernel.
@@ -61,13 +61,13 @@ impl Journal {
     }
 
     /// An exchange begins now.
-    pub(crate) fn begin(&mut self, verb: Verb, door: Option<u8>) -> Entry<'_> {
+    pub(crate) fn begin(&mut self, verb: Verb, endpoint: Option<u8>) -> Entry<'_> {
         let began = Instant::now();
         // In its place from the beginning: copying it there would cost more than all the rest.
         self.exchanges.push(Exchange {
             verb,
             ended: Ended::TimedOut,
-            door,
+            endpoint,
             began,
             written: None,
             first_byte: None,
@@ -131,14 +131,14 @@ mod tests {
         journal
     }
 
-    fn doors(journal: &Journal) -> Vec<Option<u8>> {
-        journal.exchanges().iter().map(|exchange| exchange.door).collect()
+    fn endpoints(journal: &Journal) -> Vec<Option<u8>> {
+        journal.exchanges().iter().map(|exchange| exchange.endpoint).collect()
     }
 
     #[test]
     fn the_first_are_listed() {
         let journal = journal(MOST + 2);
-        assert_eq!(doors(&journal), [Some(0), Some(1), Some(2), Some(3)]);
+        assert_eq!(endpoints(&journal), [Some(0), Some(1), Some(2), Some(3)]);
         assert!(!journal.exchanges.spilled(), "on the heap");
     }
 

@@ -359,7 +359,7 @@ async fn whose_record_it_is_decides_after_an_answer_was_lost() {
         for ask_whose in [true, false] {
             let scene = Scene::set(transport.clone(), |options| options.ask_whose = ask_whose).await;
             let lost = async |writes, key: SpentKey| {
-                let both = || async { (scene.store.health().doors[0].connections == 2).then_some(()) };
+                let both = || async { (scene.store.health().endpoints[0].connections == 2).then_some(()) };
                 eventually("both connections are there", both).await;
                 let acted = scene.fake.plan(Verb::Add, writes, vec![Step::Close]);
                 let verdict = scene.spend(&key).await;

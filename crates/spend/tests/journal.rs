@@ -63,7 +63,7 @@ async fn each_exchange_is_listed_with_its_moments_in_order() {
                     let now = UnixSeconds::now();
                     assert_eq!(client.spend_with(&key, &epoch, now, &mut one).await, Ok(Spend::Admitted));
                     let ended: Vec<_> =
-                        one.exchanges().iter().map(|one| (one.verb, one.ended, one.door)).collect();
+                        one.exchanges().iter().map(|one| (one.verb, one.ended, one.endpoint)).collect();
                     let (get, add) = ((Verb::Get, Ended::Miss), (Verb::Add, Ended::Stored));
                     assert_eq!(ended, [(get.0, get.1, Some(0)), (add.0, add.1, Some(0))]);
                     for exchange in one.exchanges() {
@@ -148,7 +148,7 @@ async fn a_frozen_server_leaves_what_is_known() {
         server.signal("CONT");
         assert_eq!(verdict, Err(Unknown::TimedOut), "{name}");
         let [add, whose] = &exchanges[..] else { panic!("{name}: {exchanges:?}") };
-        assert_eq!((add.verb, add.ended, add.door), (Verb::Add, Ended::TimedOut, Some(0)), "{name}");
+        assert_eq!((add.verb, add.ended, add.endpoint), (Verb::Add, Ended::TimedOut, Some(0)), "{name}");
         assert!(add.written.unwrap() >= add.began && add.first_byte.is_none(), "{name}: {add:?}");
         assert!(add.tcp.is_some(), "{name}: {add:?}");
         assert_eq!(add.stall(SLOW), Some(Stall::Server), "{name}: {add:?}");
@@ -157,13 +157,13 @@ async fn a_frozen_server_leaves_what_is_known() {
             Transport::Pipelined { .. } => (Ended::Refused, None, false),
             Transport::Pooled(_) => (Ended::TimedOut, Some(0), true),
         };
-        assert_eq!((whose.ended, whose.door, whose.written.is_some()), expected, "{name}: {whose:?}");
+        assert_eq!((whose.ended, whose.endpoint, whose.written.is_some()), expected, "{name}: {whose:?}");
         assert_eq!((whose.verb, whose.first_byte), (Verb::Get, None), "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_question_over_another_door_is_an_exchange_of_its_own() {
+async fn a_question_over_another_endpoint_is_an_exchange_of_its_own() {
     let server = Server::tcp(&[]);
     for (name, transport) in transports() {
         let swallower = Swallower::to(server.port());
@@ -176,7 +176,7 @@ async fn a_question_over_another_door_is_an_exchange_of_its_own() {
         })
         .await;
         let [add, whose] = &exchanges[..] else { panic!("{name}: {exchanges:?}") };
-        assert_eq!((add.verb, add.ended, add.door), (Verb::Add, Ended::Broken, Some(0)), "{name}");
+        assert_eq!((add.verb, add.ended, add.endpoint), (Verb::Add, Ended::Broken, Some(0)), "{name}");
         assert!(add.written.is_some() && add.first_byte.is_none(), "{name}: {add:?}");
         assert_eq!((whose.verb, whose.ended), (Verb::Get, Ended::Hit), "{name}: {whose:?}");
         assert_in_order(whose);
@@ -189,7 +189,7 @@ async fn what_is_not_sent_is_listed_and_what_is_remembered_is_not() {
     let (down, epoch, mut journal) = (nowhere.client(), epoch(), Journal::default());
     assert!(down.seen_with(&fresh(&epoch), &epoch, &mut journal).await.is_err());
     let [exchange] = journal.exchanges() else { panic!("{journal:?}") };
-    assert_eq!((exchange.verb, exchange.ended, exchange.door), (Verb::Get, Ended::Refused, None));
+    assert_eq!((exchange.verb, exchange.ended, exchange.endpoint), (Verb::Get, Ended::Refused, None));
     assert!(exchange.written.is_none() && exchange.first_byte.is_none());
 
     let server = Server::tcp(&[]);
@@ -230,7 +230,7 @@ async fn a_call_that_is_dropped_leaves_its_entry_and_no_trace_in_others() {
         let store = open(fake.address(), transport);
         let (client, epoch) = (client(&store).await, epoch());
         admitted(&client, &epoch).await;
-        let outstanding = || store.health().doors[0].outstanding;
+        let outstanding = || store.health().endpoints[0].outstanding;
         let acted = fake.plan(fake::Verb::Add, true, vec![Step::Wait, Step::Honest]);
         let (key, mut journal) = (fresh(&epoch), Journal::default());
         tokio::select! {
@@ -239,7 +239,7 @@ async fn a_call_that_is_dropped_leaves_its_entry_and_no_trace_in_others() {
         }
         let [dropped] = journal.exchanges() else { panic!("{name}: {journal:?}") };
         assert_eq!(
-            (dropped.verb, dropped.ended, dropped.door),
+            (dropped.verb, dropped.ended, dropped.endpoint),
             (Verb::Add, Ended::TimedOut, Some(0)),
             "{name}"
         );
@@ -256,16 +256,16 @@ async fn a_call_that_is_dropped_leaves_its_entry_and_no_trace_in_others() {
 }
 
 #[tokio::test]
-async fn a_door_tells_how_much_is_under_way_of_how_much() {
+async fn an_endpoint_tells_how_much_is_under_way_of_how_much() {
     for (name, transport, capacity) in
         [("pipelined", Transport::Pipelined { connections: 2, queue: 64 }, 128), ("pooled", pooled(3), 3)]
     {
         let fake = Fake::start();
         let store = open(fake.address(), transport);
-        let door = || store.health().doors[0].clone();
-        assert_eq!((door().outstanding, door().capacity, door().connects), (0, 0, 0), "{name}");
+        let endpoint = || store.health().endpoints[0].clone();
+        assert_eq!((endpoint().outstanding, endpoint().capacity, endpoint().connects), (0, 0, 0), "{name}");
         let (first, second, epoch) = (client(&store).await, client(&store).await, epoch());
-        assert_eq!(door().capacity, 2 * capacity, "{name}");
+        assert_eq!(endpoint().capacity, 2 * capacity, "{name}");
         admitted(&first, &epoch).await;
         let mut callers = JoinSet::new();
         for client in [&first, &second] {
@@ -276,28 +276,28 @@ async fn a_door_tells_how_much_is_under_way_of_how_much() {
             });
             eventually("it is asked", || async { acted.begun().then_some(()) }).await;
         }
-        assert_eq!(door().outstanding, 2, "{name}");
+        assert_eq!(endpoint().outstanding, 2, "{name}");
         fake.go_on();
         assert_eq!(callers.join_all().await, [Ok(Spend::Admitted); 2], "{name}");
-        eventually("nothing is under way", || async { (door().outstanding == 0).then_some(()) }).await;
-        assert!(door().connects >= 2 && door().connect_failures == 0, "{name}: {:?}", door());
+        eventually("nothing is under way", || async { (endpoint().outstanding == 0).then_some(()) }).await;
+        assert!(endpoint().connects >= 2 && endpoint().connect_failures == 0, "{name}: {:?}", endpoint());
         drop(second);
-        eventually("one client is gone", || async { (door().capacity == capacity).then_some(()) }).await;
-        assert_eq!(admitted(&first, &epoch).await.door, Some(0), "{name}");
+        eventually("one client is gone", || async { (endpoint().capacity == capacity).then_some(()) }).await;
+        assert_eq!(admitted(&first, &epoch).await.endpoint, Some(0), "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_door_that_nobody_opens_counts_failures() {
+async fn an_endpoint_that_nobody_opens_counts_failures() {
     let server = Server::tcp(&[]);
     for (name, transport) in transports() {
         let closed = format!("127.0.0.1:{}", free_port()).parse().unwrap();
         let store = Memcached::open(options(vec![server.address(), closed], transport)).unwrap();
         let _client = client(&store).await;
-        let failures = || async { (store.health().doors[1].connect_failures >= 3).then_some(()) };
+        let failures = || async { (store.health().endpoints[1].connect_failures >= 3).then_some(()) };
         eventually("some attempts have failed", failures).await;
-        let doors = store.health().doors;
-        assert!(doors[1].connects >= doors[1].connect_failures, "{name}: {doors:?}");
-        assert!(doors[0].connects >= 1 && doors[0].connect_failures == 0, "{name}: {doors:?}");
+        let endpoints = store.health().endpoints;
+        assert!(endpoints[1].connects >= endpoints[1].connect_failures, "{name}: {endpoints:?}");
+        assert!(endpoints[0].connects >= 1 && endpoints[0].connect_failures == 0, "{name}: {endpoints:?}");
     }
 }

@@ -24,7 +24,7 @@ fn brisk(server: &Server, transport: Transport) -> Options {
 }
 
 #[tokio::test]
-async fn two_memories_behind_two_doors_are_never_served() {
+async fn two_memories_behind_two_endpoints_are_never_served() {
     let (one, other) = (Server::tcp(&[]), Server::tcp(&[]));
     for (name, transport) in transports() {
         let store = Memcached::open(options(vec![one.address(), other.address()], transport)).unwrap();
@@ -57,20 +57,20 @@ async fn the_store_is_ready_when_each_of_its_clients_is() {
 }
 
 #[tokio::test]
-async fn a_door_that_opens_later_to_another_memory_ends_the_service() {
+async fn an_endpoint_that_opens_later_to_another_memory_ends_the_service() {
     let (one, port) = (Server::tcp(&[]), free_port());
     for (name, transport) in transports() {
-        let doors = vec![one.address(), format!("127.0.0.1:{port}").parse().unwrap()];
-        let store = Memcached::open(options(doors, transport)).unwrap();
+        let endpoints = vec![one.address(), format!("127.0.0.1:{port}").parse().unwrap()];
+        let store = Memcached::open(options(endpoints, transport)).unwrap();
         let (client, epoch) = (client(&store).await, epoch());
         assert_eq!(
             spend(&client, &fresh(&epoch), &epoch).await,
             Ok(Spend::Admitted),
-            "{name}: one door will do"
+            "{name}: one endpoint will do"
         );
         let _other = Server::tcp_on(port);
         eventually(name, || async {
-            // Until it is noticed the other door is not used: its connections could not be proven.
+            // Until it is noticed the other endpoint is not used: its connections could not be proven.
             match spend(&client, &fresh(&epoch), &epoch).await {
                 Err(Unknown::Unproven) => Some(()),
                 answer => {
@@ -84,12 +84,12 @@ async fn a_door_that_opens_later_to_another_memory_ends_the_service() {
 }
 
 #[tokio::test]
-async fn what_one_door_cannot_carry_goes_through_the_other() {
+async fn what_one_endpoint_cannot_carry_goes_through_the_other() {
     let server = Server::tcp(&[]);
-    let mut doors = vec![server.address(), format!("127.0.0.1:{}", free_port()).parse().unwrap()];
+    let mut endpoints = vec![server.address(), format!("127.0.0.1:{}", free_port()).parse().unwrap()];
     for (name, transport) in transports() {
-        doors.reverse();
-        let store = Memcached::open(options(doors.clone(), transport)).unwrap();
+        endpoints.reverse();
+        let store = Memcached::open(options(endpoints.clone(), transport)).unwrap();
         let (client, epoch) = (client(&store).await, epoch());
         for _ in 0..50 {
             let key = fresh(&epoch);
@@ -103,8 +103,8 @@ async fn what_one_door_cannot_carry_goes_through_the_other() {
 async fn a_store_that_is_down_at_the_start_is_used_when_it_is_there() {
     for (name, transport) in transports() {
         let port = free_port();
-        let doors = vec![format!("127.0.0.1:{port}").parse().unwrap()];
-        let store = Memcached::open(options(doors, transport)).unwrap();
+        let endpoints = vec![format!("127.0.0.1:{port}").parse().unwrap()];
+        let store = Memcached::open(options(endpoints, transport)).unwrap();
         let (client, epoch) = (store.client(), epoch());
         let refused = Err(Unknown::Unavailable(ErrorKind::ConnectionRefused));
         eventually("the reason", || async { (client.ready().await == refused).then_some(()) }).await;
@@ -257,7 +257,7 @@ async fn cut_connections_admit_nothing_twice() {
         let (client, epoch) = (client(&store).await, epoch());
         let (mut admitted, mut unknown) = (0, 0);
         for round in 0..ROUNDS {
-            let connected = || store.health().doors.iter().all(|door| door.connections > 0);
+            let connected = || store.health().endpoints.iter().all(|endpoint| endpoint.connections > 0);
             eventually(name, || async { connected().then_some(()) }).await;
             let keys: Vec<_> = (0..KEYS).map(|_| fresh(&epoch)).collect();
             let mut spends = JoinSet::new();

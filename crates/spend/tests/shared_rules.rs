@@ -76,9 +76,9 @@ async fn an_unanswered_write_is_unknown_unless_the_operator_lets_us_ask() {
         for (name, transport) in transports() {
             let server = Server::tcp(&[]);
             let swallower = Swallower::to(server.port());
-            // The second door is the way to ask.
-            let doors = vec![swallower.address(), server.address()];
-            let options = Options { ask_whose, ..options(doors, transport) };
+            // The second endpoint is the way to ask.
+            let endpoints = vec![swallower.address(), server.address()];
+            let options = Options { ask_whose, ..options(endpoints, transport) };
             let store = Memcached::open(options).unwrap();
             let (client, epoch, now) = (client(&store).await, epoch(), UnixSeconds::now());
             assert_eq!(client.spend(&fresh(&epoch), &epoch, now).await, Ok(Spend::Admitted));

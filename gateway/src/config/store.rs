@@ -45,7 +45,7 @@ pub enum StoreKind {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemcachedConfig {
-    /// Where it listens: "host:port" (an IPv6 address in brackets) or "unix:/path". Several addresses are doors to the
+    /// Where it listens: "host:port" (an IPv6 address in brackets) or "unix:/path". Several addresses are endpoints to the
     /// same memory, such as two mcrouters with one configuration; two plain memcacheds are two memories and are refused.
     pub addresses: Vec<String>,
     /// How commands travel: "pipelined" (a connection carries those of all callers at once) or "pooled" (a connection
@@ -62,7 +62,7 @@ pub struct MemcachedConfig {
     /// log, metrics and readiness), "refuse" (503 for tokens of the key), or "rotate" (treat the key as retired, so that
     /// clients come back with tokens of another as soon as the issuer publishes one).
     pub on_loss: LossPolicy,
-    /// How often the canaries are read and the doors proven.
+    /// How often the canaries are read and the endpoints proven.
     pub canary_interval: Span,
     /// After an unanswered write, ask whose record is there and admit if it is this attempt's. Only where every record
     /// has one copy, never behind a quorum.

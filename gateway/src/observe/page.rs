@@ -7,7 +7,7 @@ use crate::observe::labels::{CheckStage, Outcome};
 use crate::state::Core;
 use postern_admin::live::{Endings, Heat, Live, Rate, Section, Show, Stages, Table};
 use postern_spend::Backend;
-use postern_spend::memcached::{DoorHealth, Memcached};
+use postern_spend::memcached::{EndpointHealth, Memcached};
 use postern_token::UnixSeconds;
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
@@ -80,19 +80,19 @@ fn shared(memory: &Memcached, hits: &mut Rate) -> Section {
         ("occupancy", Show::Percent),
         ("failed connects", Show::Count),
     ];
-    let mut doors = Table::new("Addresses of the shared memory", "There is none.", &columns);
-    for door in &health.doors {
-        let occupancy = match door.capacity {
+    let mut endpoints = Table::new("Addresses of the shared memory", "There is none.", &columns);
+    for endpoint in &health.endpoints {
+        let occupancy = match endpoint.capacity {
             0 => Value::Null,
-            capacity => json!(door.outstanding as f64 / capacity as f64),
+            capacity => json!(endpoint.outstanding as f64 / capacity as f64),
         };
-        doors.row(vec![
-            json!(door.address.to_string()),
-            json!(state(door)),
-            json!(door.connections),
-            json!(door.outstanding),
+        endpoints.row(vec![
+            json!(endpoint.address.to_string()),
+            json!(state(endpoint)),
+            json!(endpoint.connections),
+            json!(endpoint.outstanding),
             occupancy,
-            json!(door.connect_failures),
+            json!(endpoint.connect_failures),
         ]);
     }
     let mut section = Section::new("store", "Store: shared")
@@ -101,12 +101,12 @@ fn shared(memory: &Memcached, hits: &mut Rate) -> Section {
         .tile("Waits for a connection", Show::Count, totals.pool_waits as f64)
         .tile("Replays from memory", Show::Rate, hits.tick(totals.cache_hits))
         .tile("Keys in memory", Show::Count, health.remembered as f64);
-    section.tables.push(doors);
+    section.tables.push(endpoints);
     section
 }
 
-fn state(door: &DoorHealth) -> String {
-    match (door.foreign, door.failure) {
+fn state(endpoint: &EndpointHealth) -> String {
+    match (endpoint.foreign, endpoint.failure) {
         (true, _) => "bad: leads to another memory".to_owned(),
         (false, Some(failure)) => format!("bad: {failure}"),
         (false, None) => "ok".to_owned(),

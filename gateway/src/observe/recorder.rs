@@ -89,7 +89,7 @@ impl Recorder {
         let addresses: Vec<String> = match backend {
             Backend::Embedded(_) => Vec::new(),
             Backend::Memcached(memory) => {
-                memory.health().doors.iter().map(|door| door.address.to_string()).collect()
+                memory.health().endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect()
             }
         };
         Self {
@@ -191,8 +191,8 @@ impl Recorder {
     // ---- For upkeep and the live page ----
 
     /// Attempts to connect to an address of the store that failed.
-    pub(crate) fn lost(&self, door: usize, number: u64) {
-        if let Some(link) = self.links.get(door).filter(|_| number > 0) {
+    pub(crate) fn lost(&self, endpoint: usize, number: u64) {
+        if let Some(link) = self.links.get(endpoint).filter(|_| number > 0) {
             link.lost(number);
         }
     }
@@ -244,7 +244,9 @@ impl Recorder {
     }
 
     fn exchanged(&self, exchange: &Exchange) {
-        let Some(link) = exchange.door.and_then(|door| self.links.get(usize::from(door))) else { return };
+        let Some(link) = exchange.endpoint.and_then(|endpoint| self.links.get(usize::from(endpoint))) else {
+            return;
+        };
         match exchange.ended {
             Ended::TimedOut | Ended::Broken => link.lost(1),
             // Nothing was sent: a full queue or a small pool, which is not the link's fault.

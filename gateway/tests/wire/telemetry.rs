@@ -84,9 +84,9 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
     assert_eq!(tile(section(&page, "tunnels"), "Open"), Some(5.0));
 
     let address: String = server.address();
-    let door = row(section(&page, "store"), &address);
-    assert_eq!((&door[1], &door[3], &door[4]), (&"ok".into(), &0.into(), &0.0.into()), "{page}");
-    assert_eq!(door[2], 2, "a pipelined connection for each worker: {page}");
+    let endpoint = row(section(&page, "store"), &address);
+    assert_eq!((&endpoint[1], &endpoint[3], &endpoint[4]), (&"ok".into(), &0.into(), &0.0.into()), "{page}");
+    assert_eq!(endpoint[2], 2, "a pipelined connection for each worker: {page}");
     assert_eq!(tile(section(&page, "store"), "Canaries lost"), Some(0.0));
 
     let key = &section(&page, "keys")["tables"][0]["rows"][0];
@@ -110,8 +110,8 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
         page["state"] == "not_ready" && section(page, "links")["tables"][0]["rows"][0][3] != 0
     })
     .await;
-    let door = row(section(&page, "store"), &address);
-    assert!(door[1].as_str().unwrap().starts_with("bad: "), "{page}");
+    let endpoint = row(section(&page, "store"), &address);
+    assert!(endpoint[1].as_str().unwrap().starts_with("bad: "), "{page}");
 }
 
 #[tokio::test]

@@ -108,7 +108,7 @@ mod tests {
         Exchange {
             verb: Verb::Add,
             ended: Ended::Stored,
-            door: Some(0),
+            endpoint: Some(0),
             began,
             written: written.map(at),
             first_byte: first_byte.map(at),

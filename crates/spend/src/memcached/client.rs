@@ -1,7 +1,7 @@
 //! The store as one runtime uses it.
 
 use super::Memory;
-use super::door::Door;
+use super::endpoint::Endpoint;
 use super::epochs::EpochState;
 use super::failure::Failure;
 use super::options::{OnLoss, Transport};
@@ -32,9 +32,9 @@ pub(super) struct Links {
     turn: AtomicUsize,
 }
 
-/// The connections to one door.
+/// The connections to one endpoint.
 struct Link {
-    door: Arc<Door>,
+    endpoint: Arc<Endpoint>,
     transport: Way,
 }
 
@@ -47,14 +47,16 @@ impl Client {
     /// Starts the connections, on the present runtime.
     pub(super) fn start(memory: &Arc<Memory>) -> Self {
         let limits = memory.options.limits();
-        let links = memory.doors.iter().map(|door| {
+        let links = memory.endpoints.iter().map(|endpoint| {
             let transport = match &memory.options.transport {
                 Transport::Pipelined { connections, queue } => {
-                    Way::Pipelined(Pipelined::start(door, *connections, *queue, limits))
+                    Way::Pipelined(Pipelined::start(endpoint, *connections, *queue, limits))
                 }
-                Transport::Pooled(pool) => Way::Pooled(Pooled::start(door, pool, limits, &memory.counters)),
+                Transport::Pooled(pool) => {
+                    Way::Pooled(Pooled::start(endpoint, pool, limits, &memory.counters))
+                }
             };
-            Link { door: Arc::clone(door), transport }
+            Link { endpoint: Arc::clone(endpoint), transport }
         });
         let links =
             Arc::new(Links { memory: Arc::clone(memory), links: links.collect(), turn: AtomicUsize::new(0) });
@@ -202,7 +204,7 @@ impl Links {
         }
     }
 
-    /// Sends a command through the door with the least to do. Through the others only when no byte of it was sent, or
+    /// Sends a command through the endpoint with the least to do. Through the others only when no byte of it was sent, or
     /// when it may be `repeated`.
     async fn anywhere(
         &self,
@@ -231,7 +233,7 @@ impl Links {
         Err(failure)
     }
 
-    /// The door with the least to do among those that are up and not tried yet; in turn where they are equal.
+    /// The endpoint with the least to do among those that are up and not tried yet; in turn where they are equal.
     fn next(&self, tried: u64) -> Option<(usize, &Link)> {
         let count = self.links.len();
         let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
@@ -256,7 +258,7 @@ impl Link {
     }
 
     fn is_up(&self) -> bool {
-        !self.door.is_foreign()
+        !self.endpoint.is_foreign()
             && match &self.transport {
                 Way::Pipelined(pipelined) => pipelined.is_up(),
                 Way::Pooled(pooled) => pooled.is_up(),
@@ -286,9 +288,13 @@ impl SpendStore for Client {
 }
 
 impl Memory {
-    /// Whether the doors lead to one memory.
+    /// Whether the endpoints lead to one memory.
     pub(super) fn intact(&self) -> Result<(), Unknown> {
-        if self.doors.iter().any(|door| door.is_foreign()) { Err(Unknown::Unproven) } else { Ok(()) }
+        if self.endpoints.iter().any(|endpoint| endpoint.is_foreign()) {
+            Err(Unknown::Unproven)
+        } else {
+            Ok(())
+        }
     }
 
     /// A client, for as long as it lives.
@@ -298,7 +304,7 @@ impl Memory {
         clients.push(links);
     }
 
-    /// Whether each client has a door to the memory. One that has none refuses what comes to it, whatever the others
+    /// Whether each client has an endpoint to the memory. One that has none refuses what comes to it, whatever the others
     /// have: a pool serves nobody before it is warm.
     pub(super) fn serves(&self) -> Result<(), Unknown> {
         self.intact()?;
@@ -308,9 +314,9 @@ impl Memory {
         if all { self.verdicts.expected() } else { Err(self.failure()) }
     }
 
-    /// Why there is no connection, by the first door.
+    /// Why there is no connection, by the first endpoint.
     pub(super) fn failure(&self) -> Unknown {
-        self.doors.first().map_or(NOT_CONNECTED, |door| door.failure())
+        self.endpoints.first().map_or(NOT_CONNECTED, |endpoint| endpoint.failure())
     }
 
     /// Whether tokens of an epoch may be admitted although records were lost.

@@ -1,7 +1,7 @@
 //! The store for a fleet: one memory of memcacheds, reached directly or through mcrouter or twemproxy.
 //!
 //! ```text
-//! Client (one a runtime) ── transport ── door ── mcrouter ── memcached
+//! Client (one a runtime) ── transport ── endpoint ── mcrouter ── memcached
 //!    │                      pipelined    one of several addresses
 //!    │                      or pooled    of the same memory
 //!    └─ Memory: epochs, keys known spent, counters; one a process, watched by a thread of its own
@@ -10,7 +10,7 @@
 //! * A spend is one `add` of a record with a value of its own; `STORED` is the only admission. The epoch's end is its
 //!   absolute expiry.
 //! * A connection is used only after it has read one of this process's probes: it leads to the memory the others lead
-//!   to (`door`, `probe`).
+//!   to (`endpoint`, `probe`).
 //! * Canaries tell when the memory has lost records, and hold when an epoch's records expire (`canary`, `watch`).
 //!
 //! docs/how-it-works/spend-contract.md has what this keeps and what it cannot; docs/decisions/store-transport.md why pipelined is the
@@ -21,7 +21,7 @@ mod cache;
 mod canary;
 mod checked;
 mod client;
-mod door;
+mod endpoint;
 mod epochs;
 mod failure;
 mod line;
@@ -42,7 +42,7 @@ pub use stats::{Ended, Totals, Verb};
 
 use crate::Unknown;
 use client::Links;
-use door::Door;
+use endpoint::Endpoint;
 use epochs::Epochs;
 use parking_lot::Mutex;
 use postern_token::{TokenKeyId, UnixSeconds};
@@ -54,12 +54,12 @@ use tokio::sync::{Notify, watch as channel};
 use verdicts::Verdicts;
 use watch::Watch;
 
-/// The most addresses: they are doors to one memory, not servers.
+/// The most addresses: they are endpoints to one memory, not servers.
 const MOST_ADDRESSES: usize = 32;
 
 /// The shared store of one process.
 ///
-/// It has a thread that proves the doors and reads the canaries; [`Memcached::client`] makes the connections that spend.
+/// It has a thread that proves the endpoints and reads the canaries; [`Memcached::client`] makes the connections that spend.
 /// Dropping it ends the thread; clients then go on with what was known.
 pub struct Memcached {
     memory: Arc<Memory>,
@@ -69,7 +69,7 @@ pub struct Memcached {
 /// What all users of the store share.
 struct Memory {
     options: Options,
-    doors: Vec<Arc<Door>>,
+    endpoints: Vec<Arc<Endpoint>>,
     epochs: Epochs,
     counters: Arc<Counters>,
     clients: Mutex<Vec<Weak<Links>>>,
@@ -88,7 +88,7 @@ pub struct Health {
     /// The token keys of which records were lost, so that tokens already spent may be spent again.
     pub lost: Vec<TokenKeyId>,
     /// Each address.
-    pub doors: Vec<DoorHealth>,
+    pub endpoints: Vec<EndpointHealth>,
     /// Keys known to be spent, held in this process.
     pub remembered: usize,
     /// How far the watch could read what it wrote, the last time it looked.
@@ -107,7 +107,7 @@ pub struct Round {
 
 /// How one address of the store is.
 #[derive(Clone, Debug)]
-pub struct DoorHealth {
+pub struct EndpointHealth {
     /// The address.
     pub address: Address,
     /// Proven connections to it that can be used.
@@ -139,12 +139,12 @@ impl Memcached {
         }
         let nudge = Arc::new(Notify::new());
         let (publish, probes) = channel::channel(None);
-        let door = |address: &Address| {
+        let endpoint = |address: &Address| {
             let (tls, patience) = (options.tls.clone(), options.connect_timeout);
-            Arc::new(Door::new(address.clone(), tls, patience, probes.clone(), Arc::clone(&nudge)))
+            Arc::new(Endpoint::new(address.clone(), tls, patience, probes.clone(), Arc::clone(&nudge)))
         };
         let memory = Arc::new(Memory {
-            doors: options.addresses.iter().map(door).collect(),
+            endpoints: options.addresses.iter().map(endpoint).collect(),
             epochs: Epochs::new(options.cache_bytes),
             counters: Arc::default(),
             clients: Mutex::default(),
@@ -168,12 +168,12 @@ impl Memcached {
     /// How the store is now.
     #[must_use]
     pub fn health(&self) -> Health {
-        let doors = &self.memory.doors;
+        let endpoints = &self.memory.endpoints;
         let epochs = self.memory.epochs.all();
         Health {
             ready: self.memory.serves(),
             lost: epochs.iter().filter(|epoch| epoch.is_lost()).map(|epoch| epoch.key).collect(),
-            doors: doors.iter().map(|door| door.health()).collect(),
+            endpoints: endpoints.iter().map(|endpoint| endpoint.health()).collect(),
             remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),
             round: *self.memory.round.lock(),
         }

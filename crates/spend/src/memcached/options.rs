@@ -6,7 +6,7 @@ use std::time::Duration;
 /// How to reach and use the shared store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The doors to one memory: at least one.
+    /// The endpoints to one memory: at least one.
     pub addresses: Vec<Address>,
     /// TLS to all of them.
     pub tls: Option<Tls>,
@@ -18,7 +18,7 @@ pub struct Options {
     pub slow: Duration,
     /// How long connecting may take, and then proving the connection.
     pub connect_timeout: Duration,
-    /// How often the canaries are read, and the doors proven.
+    /// How often the canaries are read, and the endpoints proven.
     pub canary_interval: Duration,
     /// What to do when the memory has lost records.
     pub on_loss: OnLoss,

@@ -10,7 +10,7 @@
 //!   starve. A connection whose exchange did not finish is broken here, and a fair semaphore stands in front.
 
 use super::checked::Checked;
-use super::door::{Carrier, Connected, Door};
+use super::endpoint::{Carrier, Connected, Endpoint};
 use super::failure::{Failure, broken};
 use super::options::{Limits, Pool};
 use super::protocol::{Command, Reply};
@@ -40,7 +40,7 @@ struct Core {
     /// As many turns as connections: FIFO, where bb8 is not.
     turns: Semaphore,
     size: usize,
-    door: Arc<Door>,
+    endpoint: Arc<Endpoint>,
     breaker: Breaker,
     options: Pool,
     limits: Limits,
@@ -49,7 +49,12 @@ struct Core {
 
 impl Pooled {
     /// Builds the pool on the present runtime. Until a connection is proven, everything is refused.
-    pub(crate) fn start(door: &Arc<Door>, options: &Pool, limits: Limits, counters: &Arc<Counters>) -> Self {
+    pub(crate) fn start(
+        endpoint: &Arc<Endpoint>,
+        options: &Pool,
+        limits: Limits,
+        counters: &Arc<Counters>,
+    ) -> Self {
         let size = options.size.max(1);
         let pool = bb8::Pool::builder()
             .max_size(u32::try_from(size).unwrap_or(u32::MAX))
@@ -65,7 +70,7 @@ impl Pooled {
             .queue_strategy(bb8::QueueStrategy::Fifo)
             .test_on_check_out(options.check_on_checkout)
             .build_unchecked(Connector {
-                door: Arc::clone(door),
+                endpoint: Arc::clone(endpoint),
                 patience: limits.patience,
                 max_lifetime: options.max_lifetime,
             });
@@ -73,14 +78,14 @@ impl Pooled {
             pool,
             turns: Semaphore::new(size),
             size,
-            door: Arc::clone(door),
+            endpoint: Arc::clone(endpoint),
             breaker: Breaker::default(),
             options: options.clone(),
             limits,
             counters: Arc::clone(counters),
         });
         let carrier: Weak<dyn Carrier> = Arc::<Core>::downgrade(&core);
-        door.carried_by(carrier);
+        endpoint.carried_by(carrier);
         let tending = tokio::spawn(tend(Arc::clone(&core)));
         Self { core, tending }
     }
@@ -124,7 +129,7 @@ impl Core {
         let (_turn, mut connection) = checkout.map_err(Failure::NotSent)?;
         entry.waited_for_check(std::mem::take(&mut connection.checked_for));
         if !self.breaker.is_closed() {
-            return Err(Failure::NotSent(self.door.failure())); // opened while this caller stood in the queue
+            return Err(Failure::NotSent(self.endpoint.failure())); // opened while this caller stood in the queue
         }
         let mut noting = Noting { connection, entry, slow: self.limits.slow };
         match timeout(self.limits.patience, noting.connection.exchange(command)).await {
@@ -170,7 +175,7 @@ impl Core {
 
     fn failed(&self, reason: Unknown) -> Unknown {
         if self.breaker.failed() {
-            self.door.failed(reason);
+            self.endpoint.failed(reason);
         }
         reason
     }
@@ -206,13 +211,13 @@ async fn tend(core: Arc<Core>) {
             }
             continue;
         }
-        let mut backoff = core.door.backoff();
-        while let Err(reason) = core.door.connect_proven().await {
+        let mut backoff = core.endpoint.backoff();
+        while let Err(reason) = core.endpoint.connect_proven().await {
             // A server at its limit takes no more connections, and may answer on those it has.
             if has_proven(&core).await {
                 break;
             }
-            core.door.failed(reason);
+            core.endpoint.failed(reason);
             backoff.wait().await;
         }
         warm_up(&core).await;
@@ -261,7 +266,7 @@ async fn prove_idle(core: &Core) {
 
 /// Makes bb8's connections.
 struct Connector {
-    door: Arc<Door>,
+    endpoint: Arc<Endpoint>,
     patience: Duration,
     max_lifetime: Duration,
 }
@@ -271,14 +276,14 @@ impl ManageConnection for Connector {
     type Error = io::Error;
 
     async fn connect(&self) -> Result<Connection, io::Error> {
-        let stream = self.door.connect_proven().await.map_err(io::Error::other)?;
+        let stream = self.endpoint.connect_proven().await.map_err(io::Error::other)?;
         Ok(Connection {
             checked: Checked::new(stream),
             in_flight: AtomicBool::new(false),
             checked_for: Duration::ZERO,
             // Shortened at random by up to a half: connections that were made together are not replaced together.
             ends: Instant::now() + self.max_lifetime.mul_f64(rand::random_range(0.5..1.0)),
-            _up: self.door.connected(),
+            _up: self.endpoint.connected(),
         })
     }
 

@@ -4,7 +4,7 @@ use super::protocol::{Command, Kind, RecordKey, Reply, Value};
 use postern_token::UnixSeconds;
 use std::time::Duration;
 
-/// Probes at once. They spread over the servers behind a router, and compare the doors: where a tenth of the keys lies
+/// Probes at once. They spread over the servers behind a router, and compare the endpoints: where a tenth of the keys lies
 /// elsewhere, all 64 miss it with a probability of 0.1%.
 const COUNT: usize = 64;
 /// Those that prove one connection: several, so that one dead server does not hide the memory.
@@ -54,7 +54,7 @@ impl Probes {
         }
     }
 
-    /// Probes to compare two doors by, once: many may be needed while the doors differ.
+    /// Probes to compare two endpoints by, once: many may be needed while the endpoints differ.
     pub(crate) fn brief(now: UnixSeconds) -> Self {
         Self { expires: now.saturating_add(BRIEF), ..Self::new(now) }
     }

@@ -1,4 +1,4 @@
-//! The watch: a thread that proves the doors, begins epochs and reads canaries, away from the runtimes that spend.
+//! The watch: a thread that proves the endpoints, begins epochs and reads canaries, away from the runtimes that spend.
 
 use super::line::Line;
 use super::probe::{Probes, Proof};
@@ -34,7 +34,7 @@ impl Watch {
         let (keep, ended) = oneshot::channel();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("store-watch".to_owned()).spawn(move || {
-            let lines = memory.doors.iter().map(|_| None).collect();
+            let lines = memory.endpoints.iter().map(|_| None).collect();
             let tended = HashMap::new();
             let rounds =
                 Rounds { memory, publish, lines, tended, round: Round::default(), failed: Unknown::Rejected };
@@ -52,7 +52,7 @@ impl Watch {
 struct Rounds {
     memory: Arc<Memory>,
     publish: channel::Sender<Option<Arc<Probes>>>,
-    /// A connection through each door, kept from round to round.
+    /// A connection through each endpoint, kept from round to round.
     lines: Vec<Option<Line>>,
     tended: HashMap<TokenKeyId, Tended>,
     /// What the present round could not read.
@@ -66,14 +66,15 @@ impl Rounds {
         loop {
             (self.round, self.failed) = (Round::default(), Unknown::Rejected);
             let now = UnixSeconds::now();
-            let door = self.prove_doors(now).await;
-            if let Some(door) = door {
-                self.tend_epochs(door, now).await;
-                if self.memory.verdicts.refuses() && self.write(door, Probes::brief(now)).await.is_some() {
+            let endpoint = self.prove_endpoints(now).await;
+            if let Some(endpoint) = endpoint {
+                self.tend_epochs(endpoint, now).await;
+                if self.memory.verdicts.refuses() && self.write(endpoint, Probes::brief(now)).await.is_some()
+                {
                     self.memory.verdicts.written();
                 }
             }
-            self.memory.verdicts.round(door.map(|_| ()).ok_or(self.failed));
+            self.memory.verdicts.round(endpoint.map(|_| ()).ok_or(self.failed));
             *self.memory.round.lock() = self.round;
             sleep(BREATH).await;
             tokio::select! {
@@ -90,15 +91,15 @@ impl Rounds {
         if searching { interval.min(SEARCH) } else { interval }
     }
 
-    /// Reads the probes through every door. Returns a door that leads to the memory, if there is one.
-    async fn prove_doors(&mut self, now: UnixSeconds) -> Option<usize> {
+    /// Reads the probes through every endpoint. Returns an endpoint that leads to the memory, if there is one.
+    async fn prove_endpoints(&mut self, now: UnixSeconds) -> Option<usize> {
         let published = self.publish.borrow().clone();
         let Some(probes) = published.filter(|probes| !probes.are_old(now)) else {
             return self.renew(now).await;
         };
         let mut proofs = Vec::new();
-        for door in 0..self.lines.len() {
-            proofs.push(self.read(door, &probes).await);
+        for endpoint in 0..self.lines.len() {
+            proofs.push(self.read(endpoint, &probes).await);
         }
         let whole = proofs.iter().position(|proof| *proof == Proof::Same);
         let Some(same) = whole.or_else(|| proofs.iter().position(|proof| proof.is_some())) else {
@@ -109,19 +110,19 @@ impl Rounds {
         Some(same)
     }
 
-    /// Writes new probes through the first door that takes them, and publishes them when no other door contradicts.
+    /// Writes new probes through the first endpoint that takes them, and publishes them when no other endpoint contradicts.
     async fn renew(&mut self, now: UnixSeconds) -> Option<usize> {
         for writer in 0..self.lines.len() {
             let Some(probes) = self.write(writer, Probes::new(now)).await else { continue };
             let mut proofs = Vec::new();
-            for door in 0..self.lines.len() {
-                proofs.push(self.read(door, &probes).await);
+            for endpoint in 0..self.lines.len() {
+                proofs.push(self.read(endpoint, &probes).await);
             }
             if !proofs[writer].is_some() {
                 continue;
             }
             self.judge(writer, &proofs, now).await;
-            if self.memory.doors.iter().any(|door| door.is_foreign()) {
+            if self.memory.endpoints.iter().any(|endpoint| endpoint.is_foreign()) {
                 return None;
             }
             // First what was lost with the old ones: connections are proven by the new ones from here on, and would admit
@@ -135,7 +136,7 @@ impl Rounds {
         None
     }
 
-    /// Marks doors that lead to another memory than `same`, once a second reading has shown it again: records may have
+    /// Marks endpoints that lead to another memory than `same`, once a second reading has shown it again: records may have
     /// been lost between the writing and the first.
     async fn judge(&mut self, same: usize, proofs: &[Proof], now: UnixSeconds) {
         for (index, proof) in proofs.iter().enumerate() {
@@ -144,7 +145,8 @@ impl Rounds {
                 Proof::Partly if index == same => false,
                 // Once foreign, until all probes are read: new ones might all lie in the part that is shared.
                 Proof::Partly => {
-                    self.memory.doors[index].is_foreign() || self.lacks(index, same, now).await == Ok(true)
+                    self.memory.endpoints[index].is_foreign()
+                        || self.lacks(index, same, now).await == Ok(true)
                 }
                 Proof::Unclear => continue,
                 Proof::Other => match self.write(same, Probes::brief(now)).await {
@@ -155,42 +157,42 @@ impl Rounds {
                     None => continue,
                 },
             };
-            let door = &self.memory.doors[index];
-            if foreign && !door.is_foreign() {
+            let endpoint = &self.memory.endpoints[index];
+            if foreign && !endpoint.is_foreign() {
                 tracing::error!(
-                    address = %door.address(), other = %self.memory.doors[same].address(),
+                    address = %endpoint.address(), other = %self.memory.endpoints[same].address(),
                     "two addresses of the double-spend store lead to two memories, and each would admit a token once: \
                      every token is refused until they lead to one, or one of them is removed"
                 );
             }
-            door.set_foreign(foreign);
+            endpoint.set_foreign(foreign);
         }
     }
 
-    /// Whether a door leads elsewhere for a part of the keys: it takes probes that are in the memory a second time. A miss
+    /// Whether an endpoint leads elsewhere for a part of the keys: it takes probes that are in the memory a second time. A miss
     /// alone proves nothing, for a router may answer so for a server that is down.
-    async fn lacks(&mut self, door: usize, same: usize, now: UnixSeconds) -> Result<bool, Unknown> {
+    async fn lacks(&mut self, endpoint: usize, same: usize, now: UnixSeconds) -> Result<bool, Unknown> {
         let Some(probes) = self.write(same, Probes::brief(now)).await else { return Ok(false) };
         let there = self.ask(same, &probes.gets()).await?;
-        let here = self.ask(door, &probes.gets()).await?;
+        let here = self.ask(endpoint, &probes.gets()).await?;
         let missed = probes.missed(&there, &here);
         if missed.is_empty() {
             return Ok(false);
         }
-        let taken = self.ask(door, &missed.others()).await?;
+        let taken = self.ask(endpoint, &missed.others()).await?;
         let Some(twice) = missed.stored(&taken) else { return Ok(false) };
         // Unless they were lost in between.
         Ok(twice.judge(&self.ask(same, &twice.gets()).await?).is_some())
     }
 
-    /// New probes, as far as they could be written through a door.
-    async fn write(&mut self, door: usize, probes: Probes) -> Option<Probes> {
-        let replies = self.ask(door, &probes.adds()).await.ok()?;
+    /// New probes, as far as they could be written through an endpoint.
+    async fn write(&mut self, endpoint: usize, probes: Probes) -> Option<Probes> {
+        let replies = self.ask(endpoint, &probes.adds()).await.ok()?;
         probes.stored(&replies)
     }
 
-    async fn read(&mut self, door: usize, probes: &Probes) -> Proof {
-        match self.ask(door, &probes.gets()).await {
+    async fn read(&mut self, endpoint: usize, probes: &Probes) -> Proof {
+        match self.ask(endpoint, &probes.gets()).await {
             Ok(replies) => {
                 self.read_in_round(
                     replies.len(),
@@ -208,13 +210,13 @@ impl Rounds {
         self.round.unclear += unclear;
     }
 
-    /// One exchange through a door. While nobody else is connected through it, this is who knows why not.
-    async fn ask(&mut self, door: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
-        let replies = self.exchange(door, commands).await;
+    /// One exchange through an endpoint. While nobody else is connected through it, this is who knows why not.
+    async fn ask(&mut self, endpoint: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
+        let replies = self.exchange(endpoint, commands).await;
         self.failed = *replies.as_ref().err().unwrap_or(&self.failed);
         match &replies {
-            Err(reason) if self.memory.doors[door].connections() == 0 => {
-                self.memory.doors[door].failed(*reason)
+            Err(reason) if self.memory.endpoints[endpoint].connections() == 0 => {
+                self.memory.endpoints[endpoint].failed(*reason)
             }
             _ => {}
         }
@@ -222,11 +224,11 @@ impl Rounds {
     }
 
     /// Over a kept connection if it still works. Every command here may be repeated.
-    async fn exchange(&mut self, door: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
-        if let Some(mut line) = self.lines[door].take() {
+    async fn exchange(&mut self, endpoint: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
+        if let Some(mut line) = self.lines[endpoint].take() {
             match line.exchange(commands).await {
                 Ok(replies) => {
-                    self.lines[door] = Some(line);
+                    self.lines[endpoint] = Some(line);
                     return Ok(replies);
                 }
                 // It would not answer on a new connection either.
@@ -234,9 +236,9 @@ impl Rounds {
                 Err(_) => {}
             }
         }
-        let mut line = self.memory.doors[door].connect().await?;
+        let mut line = self.memory.endpoints[endpoint].connect().await?;
         let replies = line.exchange(commands).await?;
-        self.lines[door] = Some(line);
+        self.lines[endpoint] = Some(line);
         Ok(replies)
     }
 }

@@ -61,7 +61,7 @@ fn command(trace: &mut Trace, parent: Span, exchange: &Exchange, addresses: &[St
         (spans::DB_OPERATION, operation.into()),
         (spans::STORE_RESULT, result_of(exchange.ended).as_str().into()),
     ];
-    if let Some(address) = exchange.door.and_then(|door| addresses.get(usize::from(door))) {
+    if let Some(address) = exchange.endpoint.and_then(|endpoint| addresses.get(usize::from(endpoint))) {
         attributes.push((spans::SERVER, address.clone().into()));
     }
     if let Some(written) = exchange.written {

@@ -3,7 +3,7 @@
 use super::lane::{Lane, Read};
 use crate::Unknown;
 use crate::memcached::address::Stream;
-use crate::memcached::door::Door;
+use crate::memcached::endpoint::Endpoint;
 use crate::memcached::failure::broken;
 use crate::memcached::options::Limits;
 use postern_tcp_info::TcpFacts;
@@ -24,14 +24,14 @@ const STEADY: Duration = Duration::from_secs(1);
 const NEVER: Duration = Duration::from_secs(86_400);
 
 /// Keeps a lane connected until it is dropped.
-pub(crate) async fn run(lane: Arc<Lane>, door: Arc<Door>, limits: Limits) {
+pub(crate) async fn run(lane: Arc<Lane>, endpoint: Arc<Endpoint>, limits: Limits) {
     let lane = CloseOnDrop(lane);
-    let mut backoff = door.backoff();
+    let mut backoff = endpoint.backoff();
     loop {
-        let (reason, facts) = match door.connect_proven().await {
+        let (reason, facts) = match endpoint.connect_proven().await {
             Ok(stream) => {
                 lane.0.open();
-                let _up = door.connected();
+                let _up = endpoint.connected();
                 let since = Instant::now();
                 let (reason, facts) = serve(stream, &lane.0, limits).await;
                 if since.elapsed() > STEADY {
@@ -42,7 +42,7 @@ pub(crate) async fn run(lane: Arc<Lane>, door: Arc<Door>, limits: Limits) {
             Err(reason) => (reason, None),
         };
         lane.0.close(reason, facts);
-        door.failed(reason);
+        endpoint.failed(reason);
         backoff.wait().await;
     }
 }

@@ -7,7 +7,7 @@ mod connection;
 mod joined;
 mod lane;
 
-use super::door::{Carrier, Door};
+use super::endpoint::{Carrier, Endpoint};
 use super::failure::Failure;
 use super::options::Limits;
 use super::protocol::{Command, Reply};
@@ -27,12 +27,12 @@ pub(crate) struct Pipelined {
 
 impl Pipelined {
     /// Starts the connections on the present runtime. Until the first is proven, everything is refused.
-    pub(crate) fn start(door: &Arc<Door>, connections: usize, queue: usize, limits: Limits) -> Self {
+    pub(crate) fn start(endpoint: &Arc<Endpoint>, connections: usize, queue: usize, limits: Limits) -> Self {
         let lanes = (0..connections.max(1)).map(|_| {
             let lane = Arc::new(Lane::new(queue.max(1)));
             let carrier: Weak<dyn Carrier> = Arc::<Lane>::downgrade(&lane);
-            door.carried_by(carrier);
-            let task = tokio::spawn(connection::run(Arc::clone(&lane), Arc::clone(door), limits));
+            endpoint.carried_by(carrier);
+            let task = tokio::spawn(connection::run(Arc::clone(&lane), Arc::clone(endpoint), limits));
             (lane, task)
         });
         Self { lanes: lanes.collect(), slow: limits.slow }

@@ -60,14 +60,14 @@ impl Found {
 }
 
 impl Rounds {
-    /// Tends all epochs through one door; whether every epoch that is in use could be. What fails is tried again in the
+    /// Tends all epochs through one endpoint; whether every epoch that is in use could be. What fails is tried again in the
     /// next round.
-    pub(super) async fn tend_epochs(&mut self, door: usize, now: UnixSeconds) -> bool {
+    pub(super) async fn tend_epochs(&mut self, endpoint: usize, now: UnixSeconds) -> bool {
         let mut all = true;
         let epochs = self.memory.epochs.all();
         self.tended.retain(|key, _| epochs.iter().any(|epoch| epoch.key == *key));
         for epoch in &epochs {
-            if let Err(reason) = self.tend(epoch, door, now).await {
+            if let Err(reason) = self.tend(epoch, endpoint, now).await {
                 tracing::debug!(%reason, "the canaries of an epoch could not be read");
                 all &= epoch.expires().is_none();
             }
@@ -75,21 +75,26 @@ impl Rounds {
         all
     }
 
-    async fn tend(&mut self, epoch: &Arc<EpochState>, door: usize, now: UnixSeconds) -> Result<(), Unknown> {
-        self.tend_hearth(epoch, door, now).await?;
-        self.share_loss(epoch, door).await?;
-        self.tend_sentinels(epoch, door, now).await
+    async fn tend(
+        &mut self,
+        epoch: &Arc<EpochState>,
+        endpoint: usize,
+        now: UnixSeconds,
+    ) -> Result<(), Unknown> {
+        self.tend_hearth(epoch, endpoint, now).await?;
+        self.share_loss(epoch, endpoint).await?;
+        self.tend_sentinels(epoch, endpoint, now).await
     }
 
     /// Tells the other gateways of a loss, and hears of one from them.
-    async fn share_loss(&mut self, epoch: &Arc<EpochState>, door: usize) -> Result<(), Unknown> {
+    async fn share_loss(&mut self, epoch: &Arc<EpochState>, endpoint: usize) -> Result<(), Unknown> {
         let flags = Canaries(epoch.key).loss();
-        let told = self.find(door, &flags).await?;
+        let told = self.find(endpoint, &flags).await?;
         if !epoch.is_lost() {
             self.report(epoch, "hearth", 0, told.marks.len());
         } else if let Some(tended) = self.tended.get(&epoch.key) {
             let mark = Mark { rewritten: true, ..tended.mark };
-            self.rewrite(door, &told.missing, mark, NEVER).await?;
+            self.rewrite(endpoint, &told.missing, mark, NEVER).await?;
         }
         Ok(())
     }
@@ -97,13 +102,13 @@ impl Rounds {
     async fn tend_hearth(
         &mut self,
         epoch: &Arc<EpochState>,
-        door: usize,
+        endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
         let hearth = Canaries(epoch.key).hearth();
-        let mut found = self.find(door, &hearth).await?;
+        let mut found = self.find(endpoint, &hearth).await?;
         if !self.tended.contains_key(&epoch.key) {
-            found = self.adopt(epoch, door, now, found).await?;
+            found = self.adopt(epoch, endpoint, now, found).await?;
         }
         let Some(tended) = self.tended.get_mut(&epoch.key) else { return Ok(()) };
         tended.keep_to_the_first(&found.marks);
@@ -117,7 +122,7 @@ impl Rounds {
         let (mark, whole) = (tended.mark, tended.whole);
         let young = !whole && now.0.saturating_sub(mark.created.0) < YOUNG;
         let rewrite = Mark { rewritten: !young, ..mark };
-        let (gone, unclear) = self.rewrite(door, &found.missing, rewrite, NEVER).await?;
+        let (gone, unclear) = self.rewrite(endpoint, &found.missing, rewrite, NEVER).await?;
         if young {
             // Whoever wrote what was missing, it is there now: from here on it is missed.
             if let Some(tended) = self.tended.get_mut(&epoch.key) {
@@ -133,7 +138,7 @@ impl Rounds {
     async fn adopt(
         &mut self,
         epoch: &Arc<EpochState>,
-        door: usize,
+        endpoint: usize,
         now: UnixSeconds,
         mut found: Found,
     ) -> Result<Found, Unknown> {
@@ -149,9 +154,9 @@ impl Rounds {
                 tracing::info!(token_key = %short(epoch.key), "the double-spend store has no record of this key yet");
             }
             let mark = Mark { rewritten, expires: epoch.expires().unwrap_or(epoch.wanted), created: now };
-            self.rewrite(door, &hearth, mark, NEVER).await?;
+            self.rewrite(endpoint, &hearth, mark, NEVER).await?;
             // Another gateway may have been faster: what counts is what stands there.
-            found = self.find(door, &hearth).await?;
+            found = self.find(endpoint, &hearth).await?;
             sentinels = Sentinels::Writing(0);
         }
         let (Some(expires), Some(created)) = (
@@ -171,7 +176,7 @@ impl Rounds {
     async fn tend_sentinels(
         &mut self,
         epoch: &Arc<EpochState>,
-        door: usize,
+        endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
         let Some(tended) = self.tended.get(&epoch.key) else { return Ok(()) };
@@ -180,16 +185,16 @@ impl Rounds {
             Sentinels::Writing(done) => {
                 let until = (done + GROUPS_A_ROUND).min(GROUPS);
                 let keys: Vec<_> = (done..until).flat_map(|group| canaries.sentinels(group)).collect();
-                self.rewrite(door, &keys, mark, mark.expires).await?;
+                self.rewrite(endpoint, &keys, mark, mark.expires).await?;
                 if until == GROUPS {
-                    self.rewrite(door, &canaries.complete(), mark, NEVER).await?;
+                    self.rewrite(endpoint, &canaries.complete(), mark, NEVER).await?;
                     Sentinels::Complete
                 } else {
                     Sentinels::Writing(until)
                 }
             }
             Sentinels::Elsewhere => {
-                let complete = self.find(door, &canaries.complete()).await?;
+                let complete = self.find(endpoint, &canaries.complete()).await?;
                 let young = now.0.saturating_sub(mark.created.0) < YOUNG;
                 match (complete.marks.is_empty(), complete.unclear) {
                     (false, _) => Sentinels::Complete,
@@ -199,7 +204,7 @@ impl Rounds {
                 }
             }
             Sentinels::Complete => {
-                self.read_group(epoch, door, now).await?;
+                self.read_group(epoch, endpoint, now).await?;
                 Sentinels::Complete
             }
         };
@@ -213,7 +218,7 @@ impl Rounds {
     async fn read_group(
         &mut self,
         epoch: &Arc<EpochState>,
-        door: usize,
+        endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
         let Some(tended) = self.tended.get_mut(&epoch.key) else { return Ok(()) };
@@ -222,9 +227,9 @@ impl Rounds {
             return Ok(());
         }
         let keys = Canaries(epoch.key).sentinels(group.unwrap_or_default());
-        let found = self.find(door, &keys).await?;
+        let found = self.find(endpoint, &keys).await?;
         let lost = Mark { rewritten: true, ..mark };
-        let (gone, _) = self.rewrite(door, &found.missing, lost, mark.expires).await?;
+        let (gone, _) = self.rewrite(endpoint, &found.missing, lost, mark.expires).await?;
         if let Some(tended) = self.tended.get_mut(&epoch.key) {
             tended.read = group;
         }
@@ -232,8 +237,8 @@ impl Rounds {
         Ok(())
     }
 
-    async fn find(&mut self, door: usize, keys: &[RecordKey]) -> Result<Found, Unknown> {
-        let replies = self.ask(door, &gets(keys)).await?;
+    async fn find(&mut self, endpoint: usize, keys: &[RecordKey]) -> Result<Found, Unknown> {
+        let replies = self.ask(endpoint, &gets(keys)).await?;
         let mut found = Found { marks: Vec::new(), missing: Vec::new(), unclear: 0 };
         for (key, reply) in keys.iter().zip(replies) {
             match reply {
@@ -253,7 +258,7 @@ impl Rounds {
     /// miss alone proves nothing, for a router may answer so for a server that is down. `STORED` proves it.
     async fn rewrite(
         &mut self,
-        door: usize,
+        endpoint: usize,
         keys: &[RecordKey],
         mark: Mark,
         expires: UnixSeconds,
@@ -261,7 +266,7 @@ impl Rounds {
         if keys.is_empty() {
             return Ok((0, 0));
         }
-        let replies = self.ask(door, &adds(keys, mark, expires)).await?;
+        let replies = self.ask(endpoint, &adds(keys, mark, expires)).await?;
         let count = |wanted| replies.iter().filter(|reply| **reply == wanted).count();
         let (gone, there) = (count(Reply::Stored), count(Reply::NotStored));
         let unclear = replies.len() - gone - there;

@@ -1,6 +1,6 @@
 //! One address of the store, and the way to a connection that may be trusted.
 
-use super::DoorHealth;
+use super::EndpointHealth;
 use super::address::{Address, Stream, Tls};
 use super::line::Line;
 use super::probe::{Probes, Proof};
@@ -18,7 +18,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 
 /// An address of the store.
-pub(crate) struct Door {
+pub(crate) struct Endpoint {
     address: Address,
     tls: Option<Tls>,
     connect_timeout: Duration,
@@ -36,11 +36,11 @@ pub(crate) struct Door {
     failure: Mutex<Unknown>,
     /// Whether its loss was logged and its return was not.
     lost: AtomicBool,
-    /// Reads another memory than the other doors.
+    /// Reads another memory than the other endpoints.
     foreign: AtomicBool,
 }
 
-/// What carries commands through a door: a lane or a pool.
+/// What carries commands through an endpoint: a lane or a pool.
 pub(crate) trait Carrier: Send + Sync {
     /// Commands without a reply.
     fn outstanding(&self) -> usize;
@@ -48,7 +48,7 @@ pub(crate) trait Carrier: Send + Sync {
     fn capacity(&self) -> usize;
 }
 
-impl Door {
+impl Endpoint {
     pub(crate) fn new(
         address: Address,
         tls: Option<Tls>,
@@ -149,11 +149,11 @@ impl Door {
         carriers.push(carrier);
     }
 
-    pub(crate) fn health(&self) -> DoorHealth {
+    pub(crate) fn health(&self) -> EndpointHealth {
         let connections = self.connections();
         // The last reference may be one of these: it is dropped outside of the lock.
         let carriers: Vec<Arc<dyn Carrier>> = self.carriers.lock().iter().filter_map(Weak::upgrade).collect();
-        DoorHealth {
+        EndpointHealth {
             address: self.address.clone(),
             connections,
             outstanding: carriers.iter().map(|carrier| carrier.outstanding()).sum(),
@@ -183,7 +183,7 @@ impl Door {
 }
 
 /// A connection in use.
-pub(crate) struct Connected(Arc<Door>);
+pub(crate) struct Connected(Arc<Endpoint>);
 
 impl Drop for Connected {
     fn drop(&mut self) {
