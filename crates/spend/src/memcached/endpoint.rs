@@ -40,7 +40,7 @@ pub(crate) struct Endpoint {
     foreign: AtomicBool,
 }
 
-/// What carries commands through an endpoint: a lane or a pool.
+/// What carries commands through an endpoint: a pipeline or a pool.
 pub(crate) trait Carrier: Send + Sync {
     /// Commands without a reply.
     fn outstanding(&self) -> usize;
@@ -142,7 +142,7 @@ impl Endpoint {
         *self.failure.lock()
     }
 
-    /// A client's lane or pool, for as long as it lives.
+    /// A client's pipeline or pool, for as long as it lives.
     pub(crate) fn carried_by(&self, carrier: Weak<dyn Carrier>) {
         let mut carriers = self.carriers.lock();
         carriers.retain(|known| known.strong_count() > 0);

@@ -31,9 +31,9 @@ pub(crate) use waiting::{Answer, Waiting};
 const APART: Duration = Duration::from_secs(60);
 
 /// The queue between callers and the task of one connection.
-pub(crate) struct Lane {
+pub(crate) struct Pipeline {
     queue: Mutex<Queue>,
-    /// Commands without a reply: what a choice between lanes looks at, without the lock.
+    /// Commands without a reply: what a choice between pipelines looks at, without the lock.
     outstanding: AtomicUsize,
     /// The most commands without a reply.
     limit: usize,
@@ -85,8 +85,8 @@ enum Cell {
     Answered(Answer),
 }
 
-impl Lane {
-    /// A lane without a connection, for at most `limit` commands at once.
+impl Pipeline {
+    /// A pipeline without a connection, for at most `limit` commands at once.
     pub(crate) fn new(limit: usize) -> Self {
         let queue = Queue {
             down: Some(Unknown::Unavailable(io::ErrorKind::NotConnected)),

@@ -26,15 +26,15 @@ fn block(number: u8) -> String {
     format!("VALUE {} 0 22\r\n{}\r\n", key(number), char::from(b'0' + number).to_string().repeat(VALUE_LEN))
 }
 
-fn lane() -> Arc<Lane> {
-    let lane = Arc::new(Lane::new(100));
-    lane.open();
-    lane
+fn pipeline() -> Arc<Pipeline> {
+    let pipeline = Arc::new(Pipeline::new(100));
+    pipeline.open();
+    pipeline
 }
 
-fn taken(lane: &Lane) -> String {
+fn taken(pipeline: &Pipeline) -> String {
     let mut taken = Vec::new();
-    assert!(lane.take(&mut taken, None, Waker::noop()));
+    assert!(pipeline.take(&mut taken, None, Waker::noop()));
     String::from_utf8(taken).unwrap()
 }
 
@@ -47,11 +47,11 @@ fn told(waiting: Waiting) -> Option<Result<Reply, Failure>> {
 }
 
 /// Delivers a byte at a time, as a connection may.
-fn deliver(lane: &Lane, replies: &str) -> Result<(), Garbled> {
+fn deliver(pipeline: &Pipeline, replies: &str) -> Result<(), Garbled> {
     let mut held = Vec::new();
     for byte in replies.bytes() {
         held.push(byte);
-        let used = lane.deliver(&held, &Read::new(Duration::MAX, &|| None), &mut Vec::new())?;
+        let used = pipeline.deliver(&held, &Read::new(Duration::MAX, &|| None), &mut Vec::new())?;
         held.drain(..used);
     }
     assert!(held.is_empty(), "left over: {:?}", held.escape_ascii());
@@ -60,51 +60,51 @@ fn deliver(lane: &Lane, replies: &str) -> Result<(), Garbled> {
 
 #[test]
 fn the_gets_of_a_burst_are_one_command_behind_its_adds() {
-    let lane = lane();
+    let pipeline = pipeline();
     let commands = [get(1), add(2), get(3), get(4)];
     let [first, second, third, fourth] =
-        commands.map(|command| lane.submit(&command, Instant::now()).unwrap());
-    let sent = taken(&lane);
+        commands.map(|command| pipeline.submit(&command, Instant::now()).unwrap());
+    let sent = taken(&pipeline);
     assert_eq!(sent.matches("get ").count(), 1);
     assert!(sent.starts_with("add ") && sent.ends_with(&format!("get {} {} {}\r\n", key(1), key(3), key(4))));
-    assert_eq!(lane.outstanding(), 4);
+    assert_eq!(pipeline.outstanding(), 4);
     // Blocks come in any order.
-    deliver(&lane, &format!("STORED\r\n{}{}END\r\n", block(4), block(1))).unwrap();
+    deliver(&pipeline, &format!("STORED\r\n{}{}END\r\n", block(4), block(1))).unwrap();
     assert_eq!(told(first), Some(Ok(Reply::Hit(value(1)))));
     assert_eq!(told(second), Some(Ok(Reply::Stored)));
     assert_eq!(told(third), Some(Ok(Reply::Miss)));
     assert_eq!(told(fourth), Some(Ok(Reply::Hit(value(4)))));
-    assert_eq!(lane.outstanding(), 0);
+    assert_eq!(pipeline.outstanding(), 0);
 }
 
 #[test]
 fn nobody_is_answered_before_the_end() {
-    let lane = lane();
-    let waiting = lane.submit(&get(1), Instant::now()).unwrap();
-    taken(&lane);
-    deliver(&lane, &block(1)).unwrap();
-    assert_eq!(lane.outstanding(), 1);
-    assert_eq!(deliver(&lane, "SERVER_ERROR late\r\n"), Err(Garbled));
-    lane.close(Unknown::Garbled, None);
+    let pipeline = pipeline();
+    let waiting = pipeline.submit(&get(1), Instant::now()).unwrap();
+    taken(&pipeline);
+    deliver(&pipeline, &block(1)).unwrap();
+    assert_eq!(pipeline.outstanding(), 1);
+    assert_eq!(deliver(&pipeline, "SERVER_ERROR late\r\n"), Err(Garbled));
+    pipeline.close(Unknown::Garbled, None);
     assert_eq!(told(waiting), Some(Err(Failure::Sent(Unknown::Garbled))));
     // What had come is not carried over to the next connection.
-    lane.open();
-    let waiting = lane.submit(&get(1), Instant::now()).unwrap();
-    taken(&lane);
-    deliver(&lane, "END\r\n").unwrap();
+    pipeline.open();
+    let waiting = pipeline.submit(&get(1), Instant::now()).unwrap();
+    taken(&pipeline);
+    deliver(&pipeline, "END\r\n").unwrap();
     assert_eq!(told(waiting), Some(Ok(Reply::Miss)));
 }
 
 #[test]
 fn a_caller_that_went_away_keeps_its_place_among_the_keys() {
-    let lane = lane();
+    let pipeline = pipeline();
     let mut waiting: Vec<Option<Waiting>> =
-        (0..5).map(|number| Some(lane.submit(&get(number), Instant::now()).unwrap())).collect();
+        (0..5).map(|number| Some(pipeline.submit(&get(number), Instant::now()).unwrap())).collect();
     waiting[1] = None; // before it is sent
-    taken(&lane);
+    taken(&pipeline);
     waiting[3] = None; // after
-    let newcomer = lane.submit(&get(9), Instant::now()).unwrap();
-    deliver(&lane, &format!("{}{}{}END\r\n", block(1), block(2), block(3))).unwrap();
+    let newcomer = pipeline.submit(&get(9), Instant::now()).unwrap();
+    deliver(&pipeline, &format!("{}{}{}END\r\n", block(1), block(2), block(3))).unwrap();
     for (number, waiting) in (0..).zip(waiting) {
         let expected = if number == 2 { Reply::Hit(value(2)) } else { Reply::Miss };
         if let Some(waiting) = waiting {
@@ -116,57 +116,57 @@ fn a_caller_that_went_away_keeps_its_place_among_the_keys() {
 
 #[test]
 fn an_error_behind_some_blocks_is_the_others_reply() {
-    let lane = lane();
-    let [first, second] = [get(1), get(2)].map(|command| lane.submit(&command, Instant::now()).unwrap());
-    taken(&lane);
-    deliver(&lane, &format!("{}SERVER_ERROR unavailable\r\n", block(2))).unwrap();
+    let pipeline = pipeline();
+    let [first, second] = [get(1), get(2)].map(|command| pipeline.submit(&command, Instant::now()).unwrap());
+    taken(&pipeline);
+    deliver(&pipeline, &format!("{}SERVER_ERROR unavailable\r\n", block(2))).unwrap();
     assert_eq!(told(first), Some(Ok(Reply::ServerError)));
     assert_eq!(told(second), Some(Ok(Reply::Hit(value(2)))));
 }
 
 #[test]
 fn after_an_error_gets_travel_apart_for_a_while() {
-    let lane = lane();
+    let pipeline = pipeline();
     let burst = || {
-        let waiting = [get(1), get(2)].map(|command| lane.submit(&command, Instant::now()).unwrap());
-        (taken(&lane).matches("get ").count(), waiting)
+        let waiting = [get(1), get(2)].map(|command| pipeline.submit(&command, Instant::now()).unwrap());
+        (taken(&pipeline).matches("get ").count(), waiting)
     };
     let (commands, _waiting) = burst();
     assert_eq!(commands, 1);
-    deliver(&lane, "SERVER_ERROR unavailable\r\n").unwrap();
-    lane.close(Unknown::TimedOut, None); // as twemproxy does
-    lane.open();
+    deliver(&pipeline, "SERVER_ERROR unavailable\r\n").unwrap();
+    pipeline.close(Unknown::TimedOut, None); // as twemproxy does
+    pipeline.open();
     let (commands, [first, second]) = burst();
     assert_eq!(commands, 2);
-    deliver(&lane, &format!("SERVER_ERROR unavailable\r\n{}END\r\n", block(2))).unwrap();
+    deliver(&pipeline, &format!("SERVER_ERROR unavailable\r\n{}END\r\n", block(2))).unwrap();
     assert_eq!(told(first), Some(Ok(Reply::ServerError)));
     assert_eq!(told(second), Some(Ok(Reply::Hit(value(2)))));
-    lane.queue.lock().apart_until = Some(Instant::now());
+    pipeline.queue.lock().apart_until = Some(Instant::now());
     assert_eq!(burst().0, 1);
 }
 
 #[test]
 fn two_callers_with_one_key_are_both_answered() {
-    let lane = lane();
-    let [first, second] = [get(1), get(1)].map(|command| lane.submit(&command, Instant::now()).unwrap());
-    taken(&lane);
-    deliver(&lane, &format!("{}{}END\r\n", block(1), block(1))).unwrap();
+    let pipeline = pipeline();
+    let [first, second] = [get(1), get(1)].map(|command| pipeline.submit(&command, Instant::now()).unwrap());
+    taken(&pipeline);
+    deliver(&pipeline, &format!("{}{}END\r\n", block(1), block(1))).unwrap();
     assert_eq!(told(first), Some(Ok(Reply::Hit(value(1)))));
     assert_eq!(told(second), Some(Ok(Reply::Hit(value(1)))));
     // A third block would be nobody's.
-    let [first, second] = [get(1), get(1)].map(|command| lane.submit(&command, Instant::now()).unwrap());
-    taken(&lane);
-    assert_eq!(deliver(&lane, &block(1).repeat(3)), Err(Garbled));
+    let [first, second] = [get(1), get(1)].map(|command| pipeline.submit(&command, Instant::now()).unwrap());
+    taken(&pipeline);
+    assert_eq!(deliver(&pipeline, &block(1).repeat(3)), Err(Garbled));
     drop((first, second));
 }
 
 #[test]
 fn many_gets_are_several_commands() {
-    let lane = lane();
+    let pipeline = pipeline();
     let waiting: Vec<Waiting> =
-        (0..70).map(|number| lane.submit(&get(number), Instant::now()).unwrap()).collect();
-    assert_eq!(taken(&lane).matches("get ").count(), 3);
-    deliver(&lane, &format!("END\r\n{}END\r\nSERVER_ERROR\r\n", block(40))).unwrap();
+        (0..70).map(|number| pipeline.submit(&get(number), Instant::now()).unwrap()).collect();
+    assert_eq!(taken(&pipeline).matches("get ").count(), 3);
+    deliver(&pipeline, &format!("END\r\n{}END\r\nSERVER_ERROR\r\n", block(40))).unwrap();
     for (number, waiting) in (0..).zip(waiting) {
         let expected = match number {
             40 => Reply::Hit(value(40)),
@@ -178,8 +178,8 @@ fn many_gets_are_several_commands() {
 }
 
 /// As the connection's task does: it says that the last burst is written when it looks for the next one.
-fn written(lane: &Lane, at: Instant) {
-    lane.take(&mut Vec::new(), Some(at), Waker::noop());
+fn written(pipeline: &Pipeline, at: Instant) {
+    pipeline.take(&mut Vec::new(), Some(at), Waker::noop());
 }
 
 fn answer(waiting: Waiting) -> Answer {
@@ -191,30 +191,30 @@ fn answer(waiting: Waiting) -> Answer {
 
 #[test]
 fn each_burst_has_the_stamp_of_its_own_write() {
-    let lane = lane();
+    let pipeline = pipeline();
     let (now, step) = (Instant::now(), Duration::from_millis(1));
-    let [first, second] = [add(1), get(2)].map(|command| lane.submit(&command, now).unwrap());
-    taken(&lane);
-    let third = lane.submit(&add(3), now).unwrap();
+    let [first, second] = [add(1), get(2)].map(|command| pipeline.submit(&command, now).unwrap());
+    taken(&pipeline);
+    let third = pipeline.submit(&add(3), now).unwrap();
     let mut out = Vec::new();
-    assert!(lane.take(&mut out, Some(now + step), Waker::noop()));
+    assert!(pipeline.take(&mut out, Some(now + step), Waker::noop()));
     assert_eq!(
         (first.written(), second.written(), third.written()),
         (Some(now + step), Some(now + step), None)
     );
     // The second burst is answered in part before all of it is written.
-    let fourth = lane.submit(&add(4), now).unwrap();
-    deliver(&lane, "STORED\r\nEND\r\nSTORED\r\n").unwrap();
+    let fourth = pipeline.submit(&add(4), now).unwrap();
+    deliver(&pipeline, "STORED\r\nEND\r\nSTORED\r\n").unwrap();
     assert_eq!(answer(first).written, Some(now + step));
     assert_eq!(answer(second).written, Some(now + step));
     let third = answer(third);
     assert_eq!((third.written, third.read.is_some()), (None, true));
     // Nothing that was written is left, and the stamp is nobody's.
     out.clear();
-    assert!(lane.take(&mut out, Some(now + 2 * step), Waker::noop()));
+    assert!(pipeline.take(&mut out, Some(now + 2 * step), Waker::noop()));
     assert_eq!(fourth.written(), None);
-    written(&lane, now + 3 * step);
-    lane.close(Unknown::TimedOut, None);
+    written(&pipeline, now + 3 * step);
+    pipeline.close(Unknown::TimedOut, None);
     let fourth = answer(fourth);
     assert_eq!((fourth.written, fourth.read), (Some(now + 3 * step), None));
 }
@@ -226,12 +226,12 @@ fn the_connection_is_looked_at_once_a_read_and_only_for_what_was_slow() {
         looks.set(looks.get() + 1);
         None
     };
-    let lane = lane();
+    let pipeline = pipeline();
     let (now, slow) = (Instant::now(), Duration::from_secs(60));
     for (since, expected) in [(now, 0), (now.checked_sub(2 * slow).unwrap(), 1)] {
-        let waiting = [add(1), add(2)].map(|command| lane.submit(&command, since).unwrap());
-        taken(&lane);
-        lane.deliver(b"STORED\r\nSTORED\r\n", &Read::new(slow, &look), &mut Vec::new()).unwrap();
+        let waiting = [add(1), add(2)].map(|command| pipeline.submit(&command, since).unwrap());
+        taken(&pipeline);
+        pipeline.deliver(b"STORED\r\nSTORED\r\n", &Read::new(slow, &look), &mut Vec::new()).unwrap();
         assert_eq!(looks.get(), expected);
         drop(waiting);
     }
@@ -239,30 +239,31 @@ fn the_connection_is_looked_at_once_a_read_and_only_for_what_was_slow() {
 
 #[test]
 fn what_was_not_taken_was_not_sent() {
-    let lane = lane();
-    let [sent_get, sent_add] = [get(1), add(2)].map(|command| lane.submit(&command, Instant::now()).unwrap());
-    taken(&lane);
+    let pipeline = pipeline();
+    let [sent_get, sent_add] =
+        [get(1), add(2)].map(|command| pipeline.submit(&command, Instant::now()).unwrap());
+    taken(&pipeline);
     let [other_get, other_add] =
-        [get(3), add(4)].map(|command| lane.submit(&command, Instant::now()).unwrap());
-    lane.close(Unknown::TimedOut, None);
+        [get(3), add(4)].map(|command| pipeline.submit(&command, Instant::now()).unwrap());
+    pipeline.close(Unknown::TimedOut, None);
     for waiting in [sent_get, sent_add] {
         assert_eq!(told(waiting), Some(Err(Failure::Sent(Unknown::TimedOut))));
     }
     for waiting in [other_get, other_add] {
         assert_eq!(told(waiting), Some(Err(Failure::NotSent(Unknown::TimedOut))));
     }
-    assert_eq!((lane.outstanding(), lane.oldest()), (0, None));
+    assert_eq!((pipeline.outstanding(), pipeline.oldest()), (0, None));
 }
 
 #[test]
 fn the_limit_counts_what_was_sent_and_what_was_not() {
-    let lane = Arc::new(Lane::new(3));
-    lane.open();
-    let _waiting = [get(1), add(2)].map(|command| lane.submit(&command, Instant::now()).unwrap());
-    taken(&lane);
-    let _third = lane.submit(&get(3), Instant::now()).unwrap();
-    let refused = lane.submit(&add(4), Instant::now()).err();
+    let pipeline = Arc::new(Pipeline::new(3));
+    pipeline.open();
+    let _waiting = [get(1), add(2)].map(|command| pipeline.submit(&command, Instant::now()).unwrap());
+    taken(&pipeline);
+    let _third = pipeline.submit(&get(3), Instant::now()).unwrap();
+    let refused = pipeline.submit(&add(4), Instant::now()).err();
     assert_eq!(refused, Some(Failure::NotSent(Unknown::Overloaded)));
-    deliver(&lane, "STORED\r\n").unwrap();
-    assert!(lane.submit(&add(4), Instant::now()).is_ok());
+    deliver(&pipeline, "STORED\r\n").unwrap();
+    assert!(pipeline.submit(&add(4), Instant::now()).is_ok());
 }
