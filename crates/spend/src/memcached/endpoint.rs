@@ -2,8 +2,8 @@
 
 use super::EndpointHealth;
 use super::address::{Address, Stream, Tls};
-use super::line::Line;
 use super::probe::{Probes, Proof};
+use super::serial::SerialConnection;
 use crate::Unknown;
 use parking_lot::Mutex;
 use std::io;
@@ -80,8 +80,8 @@ impl Endpoint {
     }
 
     /// A connection nothing is known of.
-    pub(crate) async fn connect(&self) -> Result<Line, Unknown> {
-        Line::open(&self.address, self.tls.as_ref(), self.connect_timeout).await
+    pub(crate) async fn connect(&self) -> Result<SerialConnection, Unknown> {
+        SerialConnection::open(&self.address, self.tls.as_ref(), self.connect_timeout).await
     }
 
     /// A connection that has just read one of this process's probes. So it leads to the one memory, and the memory
@@ -97,10 +97,10 @@ impl Endpoint {
     }
 
     async fn connect_and_prove(&self, probes: &Probes) -> Result<Stream, Unknown> {
-        let mut line = self.connect().await?;
-        let replies = line.exchange(&probes.few()).await?;
+        let mut connection = self.connect().await?;
+        let replies = connection.exchange(&probes.few()).await?;
         match probes.judge(&replies) {
-            Proof::Same | Proof::Partly => Ok(line.into_stream()),
+            Proof::Same | Proof::Partly => Ok(connection.into_stream()),
             Proof::Other => {
                 self.nudge.notify_one();
                 Err(Unknown::Unproven)

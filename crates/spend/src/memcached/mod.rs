@@ -24,12 +24,13 @@ mod client;
 mod endpoint;
 mod epochs;
 mod failure;
-mod line;
+
 mod options;
 mod pipelined;
 mod pooled;
 mod probe;
 mod protocol;
+mod serial;
 mod stats;
 mod verdicts;
 mod watch;

@@ -1,8 +1,8 @@
 //! The watch: a thread that proves the endpoints, begins epochs and reads canaries, away from the runtimes that spend.
 
-use super::line::Line;
 use super::probe::{Probes, Proof};
 use super::protocol::{Command, Reply};
+use super::serial::SerialConnection;
 use super::{Memory, Round};
 use crate::Unknown;
 use postern_token::{TokenKeyId, UnixSeconds};
@@ -34,10 +34,16 @@ impl Watch {
         let (keep, ended) = oneshot::channel();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("store-watch".to_owned()).spawn(move || {
-            let lines = memory.endpoints.iter().map(|_| None).collect();
+            let connections = memory.endpoints.iter().map(|_| None).collect();
             let tended = HashMap::new();
-            let rounds =
-                Rounds { memory, publish, lines, tended, round: Round::default(), failed: Unknown::Rejected };
+            let rounds = Rounds {
+                memory,
+                publish,
+                connections,
+                tended,
+                round: Round::default(),
+                failed: Unknown::Rejected,
+            };
             runtime.block_on(async {
                 tokio::select! {
                     _ = ended => {}
@@ -53,7 +59,7 @@ struct Rounds {
     memory: Arc<Memory>,
     publish: channel::Sender<Option<Arc<Probes>>>,
     /// A connection through each endpoint, kept from round to round.
-    lines: Vec<Option<Line>>,
+    connections: Vec<Option<SerialConnection>>,
     tended: HashMap<TokenKeyId, Tended>,
     /// What the present round could not read.
     round: Round,
@@ -98,7 +104,7 @@ impl Rounds {
             return self.renew(now).await;
         };
         let mut proofs = Vec::new();
-        for endpoint in 0..self.lines.len() {
+        for endpoint in 0..self.connections.len() {
             proofs.push(self.read(endpoint, &probes).await);
         }
         let whole = proofs.iter().position(|proof| *proof == Proof::Same);
@@ -112,10 +118,10 @@ impl Rounds {
 
     /// Writes new probes through the first endpoint that takes them, and publishes them when no other endpoint contradicts.
     async fn renew(&mut self, now: UnixSeconds) -> Option<usize> {
-        for writer in 0..self.lines.len() {
+        for writer in 0..self.connections.len() {
             let Some(probes) = self.write(writer, Probes::new(now)).await else { continue };
             let mut proofs = Vec::new();
-            for endpoint in 0..self.lines.len() {
+            for endpoint in 0..self.connections.len() {
                 proofs.push(self.read(endpoint, &probes).await);
             }
             if !proofs[writer].is_some() {
@@ -225,10 +231,10 @@ impl Rounds {
 
     /// Over a kept connection if it still works. Every command here may be repeated.
     async fn exchange(&mut self, endpoint: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
-        if let Some(mut line) = self.lines[endpoint].take() {
-            match line.exchange(commands).await {
+        if let Some(mut connection) = self.connections[endpoint].take() {
+            match connection.exchange(commands).await {
                 Ok(replies) => {
-                    self.lines[endpoint] = Some(line);
+                    self.connections[endpoint] = Some(connection);
                     return Ok(replies);
                 }
                 // It would not answer on a new connection either.
@@ -236,9 +242,9 @@ impl Rounds {
                 Err(_) => {}
             }
         }
-        let mut line = self.memory.endpoints[endpoint].connect().await?;
-        let replies = line.exchange(commands).await?;
-        self.lines[endpoint] = Some(line);
+        let mut connection = self.memory.endpoints[endpoint].connect().await?;
+        let replies = connection.exchange(commands).await?;
+        self.connections[endpoint] = Some(connection);
         Ok(replies)
     }
 }

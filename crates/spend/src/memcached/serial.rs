@@ -10,13 +10,13 @@ use tokio::time::timeout;
 
 /// A connection whose answers are read in order. After an error it is of no use: drop it.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct SerialConnection {
     stream: Stream,
     patience: Duration,
     buffer: Box<[u8; 4 * LONGEST_REPLY]>,
 }
 
-impl Line {
+impl SerialConnection {
     /// Connects within `patience`, which is also what each later exchange may take.
     pub(crate) async fn open(
         address: &Address,
