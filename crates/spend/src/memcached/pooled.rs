@@ -32,7 +32,7 @@ const ENOUGH: u32 = 3;
 /// The pool of one address.
 pub(crate) struct Pooled {
     core: Arc<Core>,
-    tending: JoinHandle<()>,
+    maintenance: JoinHandle<()>,
 }
 
 struct Core {
@@ -86,8 +86,8 @@ impl Pooled {
         });
         let carrier: Weak<dyn Carrier> = Arc::<Core>::downgrade(&core);
         endpoint.carried_by(carrier);
-        let tending = tokio::spawn(tend(Arc::clone(&core)));
-        Self { core, tending }
+        let maintenance = tokio::spawn(maintain(Arc::clone(&core)));
+        Self { core, maintenance }
     }
 
     pub(crate) async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
@@ -105,7 +105,7 @@ impl Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        self.tending.abort();
+        self.maintenance.abort();
     }
 }
 
@@ -201,7 +201,7 @@ impl Drop for Noting<'_, '_> {
 }
 
 /// Keeps the pool's connections good: proves idle ones again, and closes the breaker when the store is back.
-async fn tend(core: Arc<Core>) {
+async fn maintain(core: Arc<Core>) {
     loop {
         if core.breaker.is_closed() {
             let pause = tokio::time::sleep(core.options.idle_probe);

@@ -15,8 +15,8 @@ use tokio::runtime::Builder;
 use tokio::sync::{oneshot, watch as channel};
 use tokio::time::sleep;
 
-mod tend;
-use tend::Tended;
+mod reconcile;
+use reconcile::Progress;
 
 /// The shortest time between two rounds, however often the watch is woken.
 const BREATH: Duration = Duration::from_millis(5);
@@ -35,12 +35,12 @@ impl Watch {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("store-watch".to_owned()).spawn(move || {
             let connections = memory.endpoints.iter().map(|_| None).collect();
-            let tended = HashMap::new();
+            let progress = HashMap::new();
             let rounds = Rounds {
                 memory,
                 publish,
                 connections,
-                tended,
+                progress,
                 round: Round::default(),
                 failed: Unknown::Rejected,
             };
@@ -60,7 +60,7 @@ struct Rounds {
     publish: channel::Sender<Option<Arc<Probes>>>,
     /// A connection through each endpoint, kept from round to round.
     connections: Vec<Option<SerialConnection>>,
-    tended: HashMap<TokenKeyId, Tended>,
+    progress: HashMap<TokenKeyId, Progress>,
     /// What the present round could not read.
     round: Round,
     /// Why its last exchange had no reply.
@@ -74,7 +74,7 @@ impl Rounds {
             let now = UnixSeconds::now();
             let endpoint = self.prove_endpoints(now).await;
             if let Some(endpoint) = endpoint {
-                self.tend_epochs(endpoint, now).await;
+                self.reconcile_epochs(endpoint, now).await;
                 if self.memory.verdicts.refuses() && self.write(endpoint, Probes::brief(now)).await.is_some()
                 {
                     self.memory.verdicts.written();
@@ -133,7 +133,7 @@ impl Rounds {
             }
             // First what was lost with the old ones: connections are proven by the new ones from here on, and would admit
             // tokens of an epoch whose loss nobody knows of yet.
-            if !self.tend_epochs(writer, now).await {
+            if !self.reconcile_epochs(writer, now).await {
                 return None;
             }
             self.publish.send_replace(Some(Arc::new(probes)));

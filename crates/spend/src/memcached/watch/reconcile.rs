@@ -1,4 +1,4 @@
-//! Tending the epochs: asking the memory what it knows of one, writing its canaries, and missing those that are gone.
+//! Reconciles the canaries of each epoch: reads them, writes those that are missing, and reports losses.
 
 use super::Rounds;
 use crate::Unknown;
@@ -15,7 +15,7 @@ const YOUNG: u64 = 60;
 const GROUPS_A_ROUND: u32 = 20;
 
 /// What the watch remembers of an epoch.
-pub(super) struct Tended {
+pub(super) struct Progress {
     mark: Mark,
     /// All hearth canaries were seen at once: from then on one that is missing was lost.
     whole: bool,
@@ -24,7 +24,7 @@ pub(super) struct Tended {
     read: Option<u32>,
 }
 
-impl Tended {
+impl Progress {
     /// Gateways that begin an epoch at once, while some canaries cannot be read or after all were lost, may each have
     /// seen others' marks. Records written under the first expiry are gone after it, so it holds as soon as it is seen.
     fn keep_to_the_first(&mut self, marks: &[Mark]) {
@@ -60,14 +60,14 @@ impl Found {
 }
 
 impl Rounds {
-    /// Tends all epochs through one endpoint; whether every epoch that is in use could be. What fails is tried again in the
+    /// Reconciles all epochs through one endpoint; whether every epoch that is in use could be. What fails is tried again in the
     /// next round.
-    pub(super) async fn tend_epochs(&mut self, endpoint: usize, now: UnixSeconds) -> bool {
+    pub(super) async fn reconcile_epochs(&mut self, endpoint: usize, now: UnixSeconds) -> bool {
         let mut all = true;
         let epochs = self.memory.epochs.all();
-        self.tended.retain(|key, _| epochs.iter().any(|epoch| epoch.key == *key));
+        self.progress.retain(|key, _| epochs.iter().any(|epoch| epoch.key == *key));
         for epoch in &epochs {
-            if let Err(reason) = self.tend(epoch, endpoint, now).await {
+            if let Err(reason) = self.reconcile(epoch, endpoint, now).await {
                 tracing::debug!(%reason, "the canaries of an epoch could not be read");
                 all &= epoch.expires().is_none();
             }
@@ -75,15 +75,15 @@ impl Rounds {
         all
     }
 
-    async fn tend(
+    async fn reconcile(
         &mut self,
         epoch: &Arc<EpochState>,
         endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
-        self.tend_hearth(epoch, endpoint, now).await?;
+        self.reconcile_epoch_markers(epoch, endpoint, now).await?;
         self.share_loss(epoch, endpoint).await?;
-        self.tend_sentinels(epoch, endpoint, now).await
+        self.reconcile_sentinels(epoch, endpoint, now).await
     }
 
     /// Tells the other gateways of a loss, and hears of one from them.
@@ -92,14 +92,14 @@ impl Rounds {
         let told = self.find(endpoint, &flags).await?;
         if !epoch.is_lost() {
             self.report(epoch, "hearth", 0, told.marks.len());
-        } else if let Some(tended) = self.tended.get(&epoch.key) {
-            let mark = Mark { rewritten: true, ..tended.mark };
+        } else if let Some(progress) = self.progress.get(&epoch.key) {
+            let mark = Mark { rewritten: true, ..progress.mark };
             self.rewrite(endpoint, &told.missing, mark, NEVER).await?;
         }
         Ok(())
     }
 
-    async fn tend_hearth(
+    async fn reconcile_epoch_markers(
         &mut self,
         epoch: &Arc<EpochState>,
         endpoint: usize,
@@ -107,26 +107,26 @@ impl Rounds {
     ) -> Result<(), Unknown> {
         let hearth = Canaries(epoch.key).hearth();
         let mut found = self.find(endpoint, &hearth).await?;
-        if !self.tended.contains_key(&epoch.key) {
+        if !self.progress.contains_key(&epoch.key) {
             found = self.adopt(epoch, endpoint, now, found).await?;
         }
-        let Some(tended) = self.tended.get_mut(&epoch.key) else { return Ok(()) };
-        tended.keep_to_the_first(&found.marks);
-        if epoch.expires() != Some(tended.mark.expires) {
-            epoch.adopt(tended.mark.expires); // also when callers' side had forgotten the epoch in between
+        let Some(progress) = self.progress.get_mut(&epoch.key) else { return Ok(()) };
+        progress.keep_to_the_first(&found.marks);
+        if epoch.expires() != Some(progress.mark.expires) {
+            epoch.adopt(progress.mark.expires); // also when callers' side had forgotten the epoch in between
         }
         let complete = found.missing.is_empty() && found.unclear == 0;
-        tended.whole |= complete;
+        progress.whole |= complete;
         // Somebody has begun the epoch who found nothing of it, although it was there before.
-        let begun_again = complete && found.marks.iter().all(|mark| mark.created > tended.mark.created);
-        let (mark, whole) = (tended.mark, tended.whole);
+        let begun_again = complete && found.marks.iter().all(|mark| mark.created > progress.mark.created);
+        let (mark, whole) = (progress.mark, progress.whole);
         let young = !whole && now.0.saturating_sub(mark.created.0) < YOUNG;
         let rewrite = Mark { rewritten: !young, ..mark };
         let (gone, unclear) = self.rewrite(endpoint, &found.missing, rewrite, NEVER).await?;
         if young {
             // Whoever wrote what was missing, it is there now: from here on it is missed.
-            if let Some(tended) = self.tended.get_mut(&epoch.key) {
-                tended.whole = found.unclear == 0 && unclear == 0;
+            if let Some(progress) = self.progress.get_mut(&epoch.key) {
+                progress.whole = found.unclear == 0 && unclear == 0;
             }
             return Ok(());
         }
@@ -167,21 +167,21 @@ impl Rounds {
         };
         let mark = Mark { rewritten: false, expires, created };
         let read = due(created, now);
-        self.tended.insert(epoch.key, Tended { mark, whole: false, sentinels, read });
+        self.progress.insert(epoch.key, Progress { mark, whole: false, sentinels, read });
         self.report(epoch, "hearth", 0, found.rewritten());
         epoch.adopt(expires);
         Ok(found)
     }
 
-    async fn tend_sentinels(
+    async fn reconcile_sentinels(
         &mut self,
         epoch: &Arc<EpochState>,
         endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
-        let Some(tended) = self.tended.get(&epoch.key) else { return Ok(()) };
-        let (mark, canaries) = (tended.mark, Canaries(epoch.key));
-        let next = match tended.sentinels {
+        let Some(progress) = self.progress.get(&epoch.key) else { return Ok(()) };
+        let (mark, canaries) = (progress.mark, Canaries(epoch.key));
+        let next = match progress.sentinels {
             Sentinels::Writing(done) => {
                 let until = (done + GROUPS_A_ROUND).min(GROUPS);
                 let keys: Vec<_> = (done..until).flat_map(|group| canaries.sentinels(group)).collect();
@@ -208,8 +208,8 @@ impl Rounds {
                 Sentinels::Complete
             }
         };
-        if let Some(tended) = self.tended.get_mut(&epoch.key) {
-            tended.sentinels = next;
+        if let Some(progress) = self.progress.get_mut(&epoch.key) {
+            progress.sentinels = next;
         }
         Ok(())
     }
@@ -221,17 +221,17 @@ impl Rounds {
         endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
-        let Some(tended) = self.tended.get_mut(&epoch.key) else { return Ok(()) };
-        let (mark, group) = (tended.mark, due(tended.mark.created, now));
-        if group.is_none() || group <= tended.read {
+        let Some(progress) = self.progress.get_mut(&epoch.key) else { return Ok(()) };
+        let (mark, group) = (progress.mark, due(progress.mark.created, now));
+        if group.is_none() || group <= progress.read {
             return Ok(());
         }
         let keys = Canaries(epoch.key).sentinels(group.unwrap_or_default());
         let found = self.find(endpoint, &keys).await?;
         let lost = Mark { rewritten: true, ..mark };
         let (gone, _) = self.rewrite(endpoint, &found.missing, lost, mark.expires).await?;
-        if let Some(tended) = self.tended.get_mut(&epoch.key) {
-            tended.read = group;
+        if let Some(progress) = self.progress.get_mut(&epoch.key) {
+            progress.read = group;
         }
         self.report(epoch, "sentinel", gone, found.rewritten());
         Ok(())
