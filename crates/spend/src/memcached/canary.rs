@@ -3,7 +3,7 @@
 //!
 //! Each epoch has two kinds:
 //!
-//! * 64 **hearth** canaries, which never expire. They are read every second and spread over the servers by their hash,
+//! * 64 **epoch markers**, which never expire. They are read every second and spread over the servers by their hash,
 //!   so that a server that came back empty is noticed at once (one of N servers stays unwatched with a probability of
 //!   at most N·(1 − 1/N)^64: one in 10^8 for 4 servers, 1% for 10).
 //! * **Sentinels**, in 160 groups of 16, written when the epoch begins and each read once, at ages that grow by a
@@ -17,8 +17,8 @@
 use super::protocol::{Command, Kind, RecordKey, VALUE_LEN, Value};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 
-/// Hearth canaries of an epoch.
-pub(crate) const HEARTH: u32 = 64;
+/// Epoch markers of an epoch.
+pub(crate) const EPOCH_MARKERS: u32 = 64;
 /// Sentinels of a group, and groups of an epoch: the last is read at an age of 95 days.
 pub(crate) const GROUP: u32 = 16;
 pub(crate) const GROUPS: u32 = 160;
@@ -74,8 +74,8 @@ impl Mark {
 pub(crate) struct Canaries(pub(crate) TokenKeyId);
 
 impl Canaries {
-    pub(crate) fn hearth(self) -> Vec<RecordKey> {
-        (0..HEARTH).map(|index| self.key(0, index)).collect()
+    pub(crate) fn epoch_markers(self) -> Vec<RecordKey> {
+        (0..EPOCH_MARKERS).map(|index| self.key(0, index)).collect()
     }
 
     pub(crate) fn sentinels(self, group: u32) -> Vec<RecordKey> {
@@ -148,11 +148,11 @@ mod tests {
     #[test]
     fn no_two_canaries_share_a_key() {
         let canaries = Canaries(TokenKeyId([9; 32]));
-        let mut keys: HashSet<RecordKey> = canaries.hearth().into_iter().collect();
+        let mut keys: HashSet<RecordKey> = canaries.epoch_markers().into_iter().collect();
         keys.extend((0..GROUPS).flat_map(|group| canaries.sentinels(group)));
         keys.extend(canaries.complete());
         keys.extend(canaries.loss());
-        assert_eq!(keys.len(), (HEARTH + GROUP * GROUPS + 2 * COPIES) as usize);
+        assert_eq!(keys.len(), (EPOCH_MARKERS + GROUP * GROUPS + 2 * COPIES) as usize);
     }
 
     /// twemproxy: the lower half of FNV-1a, on a ring.
@@ -164,7 +164,7 @@ mod tests {
         };
         let canaries = Canaries(TokenKeyId([9; 32]));
         let sentinels = (0..GROUPS).step_by(4).flat_map(|group| canaries.sentinels(group)).collect();
-        for keys in [canaries.hearth(), sentinels] {
+        for keys in [canaries.epoch_markers(), sentinels] {
             let mut quarters = [0; 4];
             keys.iter().for_each(|key| quarters[(fnv(key) >> 30) as usize] += 1);
             assert!(quarters.iter().all(|count| count * 8 > keys.len()), "{quarters:?} of {}", keys.len());

@@ -17,7 +17,7 @@ const GROUPS_A_ROUND: u32 = 20;
 /// What the watch remembers of an epoch.
 pub(super) struct Progress {
     mark: Mark,
-    /// All hearth canaries were seen at once: from then on one that is missing was lost.
+    /// All epoch markers were seen at once: from then on one that is missing was lost.
     whole: bool,
     sentinels: Sentinels,
     /// The last group that was read.
@@ -91,7 +91,7 @@ impl Rounds {
         let flags = Canaries(epoch.key).loss();
         let told = self.find(endpoint, &flags).await?;
         if !epoch.is_lost() {
-            self.report(epoch, "hearth", 0, told.marks.len());
+            self.report(epoch, "epoch_marker", 0, told.marks.len());
         } else if let Some(progress) = self.progress.get(&epoch.key) {
             let mark = Mark { rewritten: true, ..progress.mark };
             self.rewrite(endpoint, &told.missing, mark, NEVER).await?;
@@ -105,8 +105,8 @@ impl Rounds {
         endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
-        let hearth = Canaries(epoch.key).hearth();
-        let mut found = self.find(endpoint, &hearth).await?;
+        let markers = Canaries(epoch.key).epoch_markers();
+        let mut found = self.find(endpoint, &markers).await?;
         if !self.progress.contains_key(&epoch.key) {
             found = self.adopt(epoch, endpoint, now, found).await?;
         }
@@ -130,7 +130,7 @@ impl Rounds {
             }
             return Ok(());
         }
-        self.report(epoch, "hearth", gone, found.rewritten() + usize::from(begun_again));
+        self.report(epoch, "epoch_marker", gone, found.rewritten() + usize::from(begun_again));
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl Rounds {
         now: UnixSeconds,
         mut found: Found,
     ) -> Result<Found, Unknown> {
-        let hearth = Canaries(epoch.key).hearth();
+        let markers = Canaries(epoch.key).epoch_markers();
         let mut sentinels = Sentinels::Elsewhere;
         if found.marks.is_empty() {
             if found.missing.is_empty() {
@@ -154,9 +154,9 @@ impl Rounds {
                 tracing::info!(token_key = %short(epoch.key), "the double-spend store has no record of this key yet");
             }
             let mark = Mark { rewritten, expires: epoch.expires().unwrap_or(epoch.wanted), created: now };
-            self.rewrite(endpoint, &hearth, mark, NEVER).await?;
+            self.rewrite(endpoint, &markers, mark, NEVER).await?;
             // Another gateway may have been faster: what counts is what stands there.
-            found = self.find(endpoint, &hearth).await?;
+            found = self.find(endpoint, &markers).await?;
             sentinels = Sentinels::Writing(0);
         }
         let (Some(expires), Some(created)) = (
@@ -168,7 +168,7 @@ impl Rounds {
         let mark = Mark { rewritten: false, expires, created };
         let read = due(created, now);
         self.progress.insert(epoch.key, Progress { mark, whole: false, sentinels, read });
-        self.report(epoch, "hearth", 0, found.rewritten());
+        self.report(epoch, "epoch_marker", 0, found.rewritten());
         epoch.adopt(expires);
         Ok(found)
     }
