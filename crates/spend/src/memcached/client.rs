@@ -109,7 +109,7 @@ impl Client {
     ) -> Result<Spend, Unknown> {
         let verdict = self.spend_once(key, epoch, now, journal).await;
         if self.0.memory.verdicts.spent(&verdict) {
-            self.0.memory.nudge.notify_one();
+            self.0.memory.wake_watch.notify_one();
         }
         verdict
     }
@@ -170,7 +170,7 @@ impl Links {
         }
         self.up().then_some(()).ok_or(NOT_CONNECTED)?;
         let entered = self.memory.epochs.enter(epoch.key, epoch.expires);
-        self.memory.nudge.notify_one();
+        self.memory.wake_watch.notify_one();
         entered.adopted(self.memory.options.timeout + self.memory.options.connect_timeout).await?;
         Ok(entered)
     }

@@ -25,7 +25,7 @@ pub(crate) struct Endpoint {
     /// The probes that prove a connection; `None` until the first were written.
     probes: watch::Receiver<Option<Arc<Probes>>>,
     /// Wakes the watch, which finds out why a connection could not be proven.
-    nudge: Arc<Notify>,
+    wake_watch: Arc<Notify>,
     connections: AtomicUsize,
     /// What carries clients' commands: asked when somebody wants to know, so that a command counts nothing here.
     carriers: Mutex<Vec<Weak<dyn Carrier>>>,
@@ -54,7 +54,7 @@ impl Endpoint {
         tls: Option<Tls>,
         connect_timeout: Duration,
         probes: watch::Receiver<Option<Arc<Probes>>>,
-        nudge: Arc<Notify>,
+        wake_watch: Arc<Notify>,
     ) -> Self {
         let connections = AtomicUsize::new(0);
         let failure = Mutex::new(Unknown::Unavailable(io::ErrorKind::NotConnected));
@@ -64,7 +64,7 @@ impl Endpoint {
             tls,
             connect_timeout,
             probes,
-            nudge,
+            wake_watch,
             connections,
             carriers: Mutex::default(),
             connects: AtomicU64::new(0),
@@ -102,7 +102,7 @@ impl Endpoint {
         match probes.judge(&replies) {
             Proof::Same | Proof::Partly => Ok(connection.into_stream()),
             Proof::Other => {
-                self.nudge.notify_one();
+                self.wake_watch.notify_one();
                 Err(Unknown::Unproven)
             }
             Proof::Unclear => Err(Unknown::Rejected),

@@ -78,7 +78,7 @@ struct Memory {
     /// What the watch's last round could not read.
     round: Mutex<Round>,
     /// Wakes the watch.
-    nudge: Arc<Notify>,
+    wake_watch: Arc<Notify>,
 }
 
 /// How the store is.
@@ -138,11 +138,11 @@ impl Memcached {
             let message = format!("between 1 and {MOST_ADDRESSES} addresses are needed");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let nudge = Arc::new(Notify::new());
+        let wake_watch = Arc::new(Notify::new());
         let (publish, probes) = channel::channel(None);
         let endpoint = |address: &Address| {
             let (tls, patience) = (options.tls.clone(), options.connect_timeout);
-            Arc::new(Endpoint::new(address.clone(), tls, patience, probes.clone(), Arc::clone(&nudge)))
+            Arc::new(Endpoint::new(address.clone(), tls, patience, probes.clone(), Arc::clone(&wake_watch)))
         };
         let memory = Arc::new(Memory {
             endpoints: options.addresses.iter().map(endpoint).collect(),
@@ -151,7 +151,7 @@ impl Memcached {
             clients: Mutex::default(),
             verdicts: Verdicts::default(),
             round: Mutex::default(),
-            nudge,
+            wake_watch,
             options,
         });
         Ok(Self { _watch: Watch::start(Arc::clone(&memory), publish)?, memory })

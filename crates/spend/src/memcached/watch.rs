@@ -84,7 +84,7 @@ impl Rounds {
             *self.memory.round.lock() = self.round;
             sleep(BREATH).await;
             tokio::select! {
-                () = self.memory.nudge.notified() => {}
+                () = self.memory.wake_watch.notified() => {}
                 () = sleep(self.pause()) => {}
             }
         }
