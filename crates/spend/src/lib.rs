@@ -5,17 +5,17 @@
 //! with the sizes and the durability that were measured.
 //!
 //! The crate records no metrics, and no verdict hangs on a clock read here: time is an argument, outcomes are returned, and
-//! a [`Journal`] says what a call waited for. It writes digests
+//! an [`ExchangeLog`] records what a call waited for. It writes digests
 //! ([`SpentKey`](postern_token::SpentKey)) and never a byte of a token.
 
 pub mod conformance;
 mod contract;
 mod embedded;
-mod journal;
+mod exchange_log;
 pub mod memcached;
 mod store;
 
 pub use contract::{Epoch, Seen, Spend, SpendStore, Unknown};
 pub use embedded::{Embedded, Fsync, Stats, StoreError};
-pub use journal::{Exchange, Journal, Stall, TcpFacts};
+pub use exchange_log::{Exchange, ExchangeLog, Stall, TcpFacts};
 pub use store::{Backend, Store};

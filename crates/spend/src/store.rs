@@ -1,7 +1,7 @@
 //! The choice of a store at run time.
 
 use crate::memcached::{Client, Memcached};
-use crate::{Embedded, Epoch, Journal, Seen, Spend, SpendStore, StoreError, Unknown};
+use crate::{Embedded, Epoch, ExchangeLog, Seen, Spend, SpendStore, StoreError, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl Store {
         }
     }
 
-    /// [`SpendStore::seen`], with a journal of what it waited for.
+    /// [`SpendStore::seen`], with an exchange log of what it waited for.
     ///
     /// # Errors
     /// As there.
@@ -91,15 +91,15 @@ impl Store {
         &self,
         key: &SpentKey,
         epoch: &Epoch,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Seen, Unknown> {
         match self {
             Self::Embedded(store) => store.seen(key, epoch).await,
-            Self::Memcached(client) => client.seen_with(key, epoch, journal).await,
+            Self::Memcached(client) => client.seen_with(key, epoch, log).await,
         }
     }
 
-    /// [`SpendStore::spend`], with a journal of what it waited for.
+    /// [`SpendStore::spend`], with an exchange log of what it waited for.
     ///
     /// # Errors
     /// As there.
@@ -108,22 +108,22 @@ impl Store {
         key: &SpentKey,
         epoch: &Epoch,
         now: UnixSeconds,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
         match self {
             Self::Embedded(store) => store.spend(key, epoch, now).await,
-            Self::Memcached(client) => client.spend_with(key, epoch, now, journal).await,
+            Self::Memcached(client) => client.spend_with(key, epoch, now, log).await,
         }
     }
 }
 
 impl SpendStore for Store {
     async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
-        self.seen_with(key, epoch, &mut Journal::default()).await
+        self.seen_with(key, epoch, &mut ExchangeLog::default()).await
     }
 
     async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
-        self.spend_with(key, epoch, now, &mut Journal::default()).await
+        self.spend_with(key, epoch, now, &mut ExchangeLog::default()).await
     }
 
     async fn ready(&self) -> Result<(), Unknown> {

@@ -239,7 +239,7 @@ impl Recorder {
                 self.spreads[stage as usize].record(time);
             }
         }
-        let exchanges = timeline.asked.exchanges().iter().chain(timeline.spent.exchanges());
+        let exchanges = timeline.check_log.exchanges().iter().chain(timeline.spend_log.exchanges());
         exchanges.for_each(|exchange| self.exchanged(exchange));
     }
 

@@ -5,7 +5,7 @@ use crate::config::Hint;
 use crate::observe::timeline::Times;
 use crate::request::deny::Refusal;
 use crate::request::parse::Presented;
-use postern_spend::{Epoch, Journal, Seen, Store};
+use postern_spend::{Epoch, ExchangeLog, Seen, Store};
 use postern_token::SpentKey;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -23,7 +23,7 @@ pub(crate) struct Question<'a> {
 pub(crate) struct Replay {
     pub(crate) verdict: Result<(), Refusal>,
     pub(crate) times: Times,
-    pub(crate) journal: Journal,
+    pub(crate) log: ExchangeLog,
 }
 
 /// Work that was done around the question, and when.
@@ -49,12 +49,12 @@ impl<'a> Question<'a> {
     ///
     /// A store that gives no hint is asked again by the spend stage, whose verdict counts, so no hint refuses nobody.
     async fn ask(self) -> Replay {
-        let (began, mut journal) = (Instant::now(), Journal::default());
-        let verdict = match self.store.seen_with(&self.key, &self.epoch, &mut journal).await {
+        let (began, mut log) = (Instant::now(), ExchangeLog::default());
+        let verdict = match self.store.seen_with(&self.key, &self.epoch, &mut log).await {
             Ok(Seen::Spent) => Err(Refusal::AlreadySpent),
             Ok(Seen::NotSeen) | Err(_) => Ok(()),
         };
-        Replay { verdict, times: (began, Instant::now()), journal }
+        Replay { verdict, times: (began, Instant::now()), log }
     }
 
     /// Asks when `hint` says, and does the `work` that may be done before, while or after the answer comes. No work, when

@@ -18,7 +18,7 @@ use crate::request::spend::Spent;
 use crate::request::verify::Verified;
 use crate::state::Worker;
 use http::request;
-use postern_spend::Journal;
+use postern_spend::ExchangeLog;
 use postern_token::{KeyRefusal, UnixSeconds};
 
 /// From a request's head to a connection to its target, within the `limits` of its connection.
@@ -68,12 +68,12 @@ async fn staged(
     }
     if let Some(replay) = replay {
         timeline.set(Stage::Check, replay.times);
-        timeline.asked = replay.journal;
+        timeline.check_log = replay.log;
         replay.verdict?;
     }
     let verified = verified.ok_or(Refusal::AlreadySpent)?.value?;
-    let mut journal = Journal::default();
-    let spent = timeline.wait(Stage::Spend, Spent::spend(verified, &worker.store, now, &mut journal)).await;
-    timeline.spent = journal;
+    let mut log = ExchangeLog::default();
+    let spent = timeline.wait(Stage::Spend, Spent::spend(verified, &worker.store, now, &mut log)).await;
+    timeline.spend_log = log;
     spent
 }

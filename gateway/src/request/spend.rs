@@ -3,7 +3,7 @@
 use crate::request::deny::Refusal;
 use crate::request::target::Target;
 use crate::request::verify::Verified;
-use postern_spend::{Journal, Spend, Store};
+use postern_spend::{ExchangeLog, Spend, Store};
 use postern_token::UnixSeconds;
 
 /// The right to one tunnel to one target: a token that this very request spent. Only this file makes one, and a tunnel
@@ -19,10 +19,10 @@ impl Spent {
         verified: Verified,
         store: &Store,
         now: UnixSeconds,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Self, Refusal> {
         let presented = verified.presented();
-        match store.spend_with(presented.spent_key(), presented.epoch(), now, journal).await {
+        match store.spend_with(presented.spent_key(), presented.epoch(), now, log).await {
             Ok(Spend::Admitted) => Ok(Self { target: verified.into_presented().into_target() }),
             Ok(Spend::AlreadySpent) => Err(Refusal::AlreadySpent),
             Err(unknown) => Err(Refusal::StoreUnknown(unknown)),

@@ -9,8 +9,8 @@ use super::pipelined::Pipelined;
 use super::pooled::Pooled;
 use super::protocol::{Command, RecordKey, Reply, Value};
 use super::stats::{Ended, Verb};
-use crate::journal::Entry;
-use crate::{Epoch, Journal, Seen, Spend, SpendStore, Unknown};
+use crate::exchange_log::Entry;
+use crate::{Epoch, ExchangeLog, Seen, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -64,7 +64,7 @@ impl Client {
         Self(links)
     }
 
-    /// [`SpendStore::seen`], with a journal of what it waited for.
+    /// [`SpendStore::seen`], with an exchange log of what it waited for.
     ///
     /// # Errors
     /// As there.
@@ -72,7 +72,7 @@ impl Client {
         &self,
         key: &SpentKey,
         epoch: &Epoch,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Seen, Unknown> {
         let links = &*self.0;
         links.memory.intact()?;
@@ -83,7 +83,7 @@ impl Client {
             return Ok(Seen::Spent);
         }
         let command = Command::Get(RecordKey::spent(key));
-        match links.anywhere(&command, true, journal).await.map_err(Failure::unknown)? {
+        match links.anywhere(&command, true, log).await.map_err(Failure::unknown)? {
             Reply::Hit(_) => {
                 if let Some(known) = links.memory.epochs.find(epoch.key) {
                     known.remember_spent(key);
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// [`SpendStore::spend`], with a journal of what it waited for.
+    /// [`SpendStore::spend`], with an exchange log of what it waited for.
     ///
     /// # Errors
     /// As there.
@@ -105,9 +105,9 @@ impl Client {
         key: &SpentKey,
         epoch: &Epoch,
         now: UnixSeconds,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
-        let verdict = self.spend_once(key, epoch, now, journal).await;
+        let verdict = self.spend_once(key, epoch, now, log).await;
         if self.0.memory.verdicts.spent(&verdict) {
             self.0.memory.wake_watch.notify_one();
         }
@@ -119,7 +119,7 @@ impl Client {
         key: &SpentKey,
         epoch: &Epoch,
         now: UnixSeconds,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
         let links = &*self.0;
         if now >= epoch.expires {
@@ -136,7 +136,7 @@ impl Client {
             links.memory.counters.cache_hit();
             return Ok(Spend::AlreadySpent);
         }
-        let verdict = links.add(RecordKey::spent(key), expires, journal).await?;
+        let verdict = links.add(RecordKey::spent(key), expires, log).await?;
         // The record was written before a loss that has been noticed since: it may be the second one.
         if verdict == Spend::Admitted {
             links.memory.permits(&state)?;
@@ -179,24 +179,24 @@ impl Links {
         &self,
         key: RecordKey,
         expires: UnixSeconds,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
         let attempt = Value::unique();
-        match self.anywhere(&Command::Add { key, value: attempt, expires }, false, journal).await {
+        match self.anywhere(&Command::Add { key, value: attempt, expires }, false, log).await {
             Ok(Reply::Stored) => Ok(Spend::Admitted),
             Ok(Reply::NotStored) => Ok(Spend::AlreadySpent),
             Ok(Reply::ServerError) => Err(Unknown::Rejected),
             Ok(Reply::Hit(_) | Reply::Miss) => Err(Unknown::Garbled), // no replies to an `add`
             Err(Failure::NotSent(reason)) => Err(reason),
-            Err(Failure::Sent(reason)) => self.whose(key, attempt, journal).await.ok_or(reason),
+            Err(Failure::Sent(reason)) => self.whose(key, attempt, log).await.ok_or(reason),
         }
     }
 
     /// After an `add` without an answer: the record says whose attempt wrote it. Nothing is known when it is not
     /// there: the command may still be on its way, which is also why it is not repeated.
-    async fn whose(&self, key: RecordKey, attempt: Value, journal: &mut Journal) -> Option<Spend> {
+    async fn whose(&self, key: RecordKey, attempt: Value, log: &mut ExchangeLog) -> Option<Spend> {
         let command = Command::Get(key);
-        let asking = self.anywhere(&command, true, journal);
+        let asking = self.anywhere(&command, true, log);
         match timeout(self.memory.options.timeout, asking).await {
             Ok(Ok(Reply::Hit(value))) if value != attempt => Some(Spend::AlreadySpent),
             Ok(Ok(Reply::Hit(_))) if self.memory.options.ask_whose => Some(Spend::Admitted),
@@ -210,13 +210,13 @@ impl Links {
         &self,
         command: &Command,
         repeated: bool,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Reply, Failure> {
         let mut failure = Failure::NotSent(NOT_CONNECTED);
         let mut tried = 0_u64;
         while let Some((index, link)) = self.next(tried) {
             tried |= 1 << index;
-            let mut entry = journal.begin(Verb::of(command), u8::try_from(index).ok());
+            let mut entry = log.begin(Verb::of(command), u8::try_from(index).ok());
             let result = link.exchange(command, &mut entry).await;
             entry.end(Ended::of(&result));
             self.memory.counters.command(command, &result);
@@ -227,7 +227,7 @@ impl Links {
             }
         }
         if tried == 0 {
-            journal.begin(Verb::of(command), None).end(Ended::Refused);
+            log.begin(Verb::of(command), None).end(Ended::Refused);
             self.memory.counters.command(command, &Err(failure));
         }
         Err(failure)
@@ -275,11 +275,11 @@ impl Link {
 
 impl SpendStore for Client {
     async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
-        self.seen_with(key, epoch, &mut Journal::default()).await
+        self.seen_with(key, epoch, &mut ExchangeLog::default()).await
     }
 
     async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
-        self.spend_with(key, epoch, now, &mut Journal::default()).await
+        self.spend_with(key, epoch, now, &mut ExchangeLog::default()).await
     }
 
     async fn ready(&self) -> Result<(), Unknown> {

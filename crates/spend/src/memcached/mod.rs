@@ -24,7 +24,6 @@ mod client;
 mod endpoint;
 mod epochs;
 mod failure;
-
 mod options;
 mod pipelined;
 mod pooled;

@@ -14,7 +14,7 @@ pub struct Options {
     pub transport: Transport,
     /// How long a command may take. What takes longer is unknown, and its connection is closed.
     pub timeout: Duration,
-    /// What takes longer has the connection's `TCP_INFO` read, for the journal.
+    /// What takes longer has the connection's `TCP_INFO` read, for the exchange log.
     pub slow: Duration,
     /// How long connecting may take, and then proving the connection.
     pub connect_timeout: Duration,

@@ -16,7 +16,7 @@ use super::options::{Limits, Pool};
 use super::protocol::{Command, Reply};
 use super::stats::Counters;
 use crate::Unknown;
-use crate::journal::Entry;
+use crate::exchange_log::Entry;
 use bb8::{ManageConnection, RunError};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -181,7 +181,7 @@ impl Core {
     }
 }
 
-/// A caller's exchange, of which its journal hears however it ends.
+/// A caller's exchange, of which its exchange log hears however it ends.
 struct Noting<'a, 'b> {
     connection: bb8::PooledConnection<'a, Connector>,
     entry: &'a mut Entry<'b>,

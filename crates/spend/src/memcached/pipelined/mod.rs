@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::options::Limits;
 use super::protocol::{Command, Reply};
 use crate::Unknown;
-use crate::journal::Entry;
+use crate::exchange_log::Entry;
 use pipeline::{Pipeline, Waiting};
 use std::io;
 use std::sync::{Arc, Weak};
@@ -62,7 +62,7 @@ impl Pipelined {
     }
 }
 
-/// A caller's wait, of which its journal hears however it ends.
+/// A caller's wait, of which its exchange log hears however it ends.
 struct Noting<'a, 'b> {
     waiting: Waiting,
     entry: &'a mut Entry<'b>,

@@ -1,4 +1,4 @@
-//! The journal of a call: every exchange is in it, with moments in their order, and a slow one says what it waited for.
+//! The exchange log of a call: every exchange is in it, with moments in their order, and a slow one says what it waited for.
 
 use crate::support::fake::{self, Fake, Step};
 use crate::support::{
@@ -6,7 +6,7 @@ use crate::support::{
     transports, trusting,
 };
 use postern_spend::memcached::{Client, Ended, Memcached, Options, Transport, Verb};
-use postern_spend::{Epoch, Exchange, Journal, Seen, Spend, Stall, Unknown};
+use postern_spend::{Epoch, Exchange, ExchangeLog, Seen, Spend, Stall, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -21,9 +21,9 @@ fn open(address: postern_spend::memcached::Address, transport: Transport) -> Mem
 }
 
 async fn spend(client: &Client, key: &SpentKey, epoch: &Epoch) -> (Result<Spend, Unknown>, Vec<Exchange>) {
-    let mut journal = Journal::default();
-    let verdict = client.spend_with(key, epoch, UnixSeconds::now(), &mut journal).await;
-    (verdict, journal.exchanges().to_vec())
+    let mut log = ExchangeLog::default();
+    let verdict = client.spend_with(key, epoch, UnixSeconds::now(), &mut log).await;
+    (verdict, log.exchanges().to_vec())
 }
 
 /// One that was admitted, with its one exchange.
@@ -58,7 +58,7 @@ async fn each_exchange_is_listed_with_its_moments_in_order() {
             let client = client.clone();
             callers.spawn(async move {
                 for _ in 0..50 {
-                    let (key, mut one) = (fresh(&epoch), Journal::default());
+                    let (key, mut one) = (fresh(&epoch), ExchangeLog::default());
                     assert_eq!(client.seen_with(&key, &epoch, &mut one).await, Ok(Seen::NotSeen));
                     let now = UnixSeconds::now();
                     assert_eq!(client.spend_with(&key, &epoch, now, &mut one).await, Ok(Spend::Admitted));
@@ -186,9 +186,9 @@ async fn a_question_over_another_endpoint_is_an_exchange_of_its_own() {
 #[tokio::test]
 async fn what_is_not_sent_is_listed_and_what_is_remembered_is_not() {
     let nowhere = open(format!("127.0.0.1:{}", free_port()).parse().unwrap(), pipelined());
-    let (down, epoch, mut journal) = (nowhere.client(), epoch(), Journal::default());
-    assert!(down.seen_with(&fresh(&epoch), &epoch, &mut journal).await.is_err());
-    let [exchange] = journal.exchanges() else { panic!("{journal:?}") };
+    let (down, epoch, mut log) = (nowhere.client(), epoch(), ExchangeLog::default());
+    assert!(down.seen_with(&fresh(&epoch), &epoch, &mut log).await.is_err());
+    let [exchange] = log.exchanges() else { panic!("{log:?}") };
     assert_eq!((exchange.verb, exchange.ended, exchange.endpoint), (Verb::Get, Ended::Refused, None));
     assert!(exchange.written.is_none() && exchange.first_byte.is_none());
 
@@ -232,12 +232,12 @@ async fn a_call_that_is_dropped_leaves_its_entry_and_no_trace_in_others() {
         admitted(&client, &epoch).await;
         let outstanding = || store.health().endpoints[0].outstanding;
         let acted = fake.plan(fake::Verb::Add, true, vec![Step::Wait, Step::Honest]);
-        let (key, mut journal) = (fresh(&epoch), Journal::default());
+        let (key, mut log) = (fresh(&epoch), ExchangeLog::default());
         tokio::select! {
-            verdict = client.spend_with(&key, &epoch, UnixSeconds::now(), &mut journal) => panic!("{verdict:?}"),
+            verdict = client.spend_with(&key, &epoch, UnixSeconds::now(), &mut log) => panic!("{verdict:?}"),
             () = eventually("it is asked", || async { acted.begun().then_some(()) }) => {}
         }
-        let [dropped] = journal.exchanges() else { panic!("{name}: {journal:?}") };
+        let [dropped] = log.exchanges() else { panic!("{name}: {log:?}") };
         assert_eq!(
             (dropped.verb, dropped.ended, dropped.endpoint),
             (Verb::Add, Ended::TimedOut, Some(0)),
@@ -272,7 +272,7 @@ async fn an_endpoint_tells_how_much_is_under_way_of_how_much() {
             let acted = fake.plan(fake::Verb::Add, true, vec![Step::Wait, Step::Honest]);
             let (client, key) = (client.clone(), fresh(&epoch));
             callers.spawn(async move {
-                client.spend_with(&key, &epoch, UnixSeconds::now(), &mut Journal::default()).await
+                client.spend_with(&key, &epoch, UnixSeconds::now(), &mut ExchangeLog::default()).await
             });
             eventually("it is asked", || async { acted.begun().then_some(()) }).await;
         }

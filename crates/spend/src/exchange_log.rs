@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 /// unanswered, and others with several endpoints of which some are down.
 const MOST: usize = 4;
 
-/// What one call waited for, and its exchanges with the store. Added to, so that a retry counts too, and a journal can be
+/// What one call waited for, and its exchanges with the store. Added to, so that a retry counts too, and an exchange log can be
 /// kept for several calls.
 ///
 /// Some 700 bytes without anything on the heap; a new one is made by writing four of its fields.
 #[derive(Clone, Debug, Default)]
-pub struct Journal {
+pub struct ExchangeLog {
     /// The wait for a connection of the pool.
     pub pool: Duration,
     /// The wait for the check of a connection before its use; part of `pool`.
@@ -53,7 +53,7 @@ pub struct Exchange {
     pub tcp: Option<TcpFacts>,
 }
 
-impl Journal {
+impl ExchangeLog {
     /// The exchanges, in the order in which they ended: at most four, the first ones.
     #[must_use]
     pub fn exchanges(&self) -> &[Exchange] {
@@ -74,7 +74,7 @@ impl Journal {
             finished: began,
             tcp: None,
         });
-        Entry { journal: self, began }
+        Entry { log: self, began }
     }
 
     fn keep_most(&mut self) {
@@ -84,7 +84,7 @@ impl Journal {
 
 /// An exchange that is under way. It has its end when this is dropped, and so also when the caller gives up half-way.
 pub(crate) struct Entry<'a> {
-    journal: &'a mut Journal,
+    log: &'a mut ExchangeLog,
     /// When the caller asked.
     pub(crate) began: Instant,
 }
@@ -96,17 +96,17 @@ impl Entry<'_> {
 
     /// The caller waited so long for a connection.
     pub(crate) fn waited_for_pool(&mut self, time: Duration) {
-        self.journal.pool += time;
+        self.log.pool += time;
     }
 
     /// So much of that wait was for the connection's check.
     pub(crate) fn waited_for_check(&mut self, time: Duration) {
-        self.journal.health += time;
+        self.log.health += time;
     }
 
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut Exchange)) {
         // Always there: the last is this one until the entry is dropped.
-        if let Some(exchange) = self.journal.exchanges.last_mut() {
+        if let Some(exchange) = self.log.exchanges.last_mut() {
             change(exchange);
         }
     }
@@ -115,7 +115,7 @@ impl Entry<'_> {
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
         self.change(|exchange| exchange.finished = Instant::now());
-        self.journal.keep_most();
+        self.log.keep_most();
     }
 }
 
@@ -123,36 +123,36 @@ impl Drop for Entry<'_> {
 mod tests {
     use super::*;
 
-    fn journal(number: usize) -> Journal {
-        let mut journal = Journal::default();
+    fn log(number: usize) -> ExchangeLog {
+        let mut log = ExchangeLog::default();
         for index in 0..number {
-            journal.begin(Verb::Add, u8::try_from(index).ok()).end(Ended::Stored);
+            log.begin(Verb::Add, u8::try_from(index).ok()).end(Ended::Stored);
         }
-        journal
+        log
     }
 
-    fn endpoints(journal: &Journal) -> Vec<Option<u8>> {
-        journal.exchanges().iter().map(|exchange| exchange.endpoint).collect()
+    fn endpoints(log: &ExchangeLog) -> Vec<Option<u8>> {
+        log.exchanges().iter().map(|exchange| exchange.endpoint).collect()
     }
 
     #[test]
     fn the_first_are_listed() {
-        let journal = journal(MOST + 2);
-        assert_eq!(endpoints(&journal), [Some(0), Some(1), Some(2), Some(3)]);
-        assert!(!journal.exchanges.spilled(), "on the heap");
+        let log = log(MOST + 2);
+        assert_eq!(endpoints(&log), [Some(0), Some(1), Some(2), Some(3)]);
+        assert!(!log.exchanges.spilled(), "on the heap");
     }
 
     #[test]
     fn a_caller_that_gives_up_leaves_an_entry() {
-        let mut journal = Journal::default();
-        drop(journal.begin(Verb::Get, Some(1)));
-        let [exchange] = journal.exchanges() else { panic!("{journal:?}") };
+        let mut log = ExchangeLog::default();
+        drop(log.begin(Verb::Get, Some(1)));
+        let [exchange] = log.exchanges() else { panic!("{log:?}") };
         assert_eq!((exchange.verb, exchange.ended), (Verb::Get, Ended::TimedOut));
         assert!(exchange.written.is_none() && exchange.finished >= exchange.began);
     }
 
     #[test]
-    fn a_journal_stays_small() {
-        assert!(size_of::<Journal>() <= 768, "{}", size_of::<Journal>());
+    fn an_exchange_log_stays_small() {
+        assert!(size_of::<ExchangeLog>() <= 768, "{}", size_of::<ExchangeLog>());
     }
 }
