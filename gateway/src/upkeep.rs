@@ -78,8 +78,8 @@ impl StoreUpkeep {
     async fn look_after_store(&mut self) {
         let (core, now) = (Arc::clone(&self.core), UnixSeconds::now());
         let (mut round, mut lost) = (Round::default(), 0);
-        if let Backend::Memcached(memory) = &core.backend {
-            let health = self.publish(memory);
+        if let Backend::Memcached(memcached) = &core.backend {
+            let health = self.publish(memcached);
             (round, lost) = (health.round, health.lost.len());
             self.retire(health.lost);
         }
@@ -103,9 +103,9 @@ impl StoreUpkeep {
         self.told.tell(findings.condition());
     }
 
-    fn publish(&mut self, memory: &Memcached) -> Health {
-        let health = memory.health();
-        let lost = self.metrics.publish(&memory.totals(), &health);
+    fn publish(&mut self, memcached: &Memcached) -> Health {
+        let health = memcached.health();
+        let lost = self.metrics.publish(&memcached.totals(), &health);
         lost.into_iter().for_each(|(endpoint, number)| self.core.recorder.lost(endpoint, number));
         health
     }

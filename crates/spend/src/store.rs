@@ -23,7 +23,7 @@ impl Backend {
     pub fn store(&self) -> Store {
         match self {
             Self::Embedded(store) => Store::Embedded(Arc::clone(store)),
-            Self::Memcached(memory) => Store::Memcached(memory.client()),
+            Self::Memcached(memcached) => Store::Memcached(memcached.client()),
         }
     }
 
@@ -34,7 +34,7 @@ impl Backend {
     pub async fn ready(&self) -> Result<(), Unknown> {
         match self {
             Self::Embedded(store) => store.serving(),
-            Self::Memcached(memory) => memory.health().ready,
+            Self::Memcached(memcached) => memcached.health().ready,
         }
     }
 
@@ -44,7 +44,7 @@ impl Backend {
     pub fn refuses(&self, epoch: &Epoch, now: UnixSeconds) -> Option<Unknown> {
         match self {
             Self::Embedded(store) => store.has_retired(epoch.key).then_some(Unknown::EpochRetired),
-            Self::Memcached(memory) => memory.refuses(epoch.key, now),
+            Self::Memcached(memcached) => memcached.refuses(epoch.key, now),
         }
     }
 
@@ -56,7 +56,7 @@ impl Backend {
     pub fn drop_expired(&self, now: UnixSeconds) -> Result<usize, StoreError> {
         match self {
             Self::Embedded(store) => store.drop_expired(now),
-            Self::Memcached(memory) => Ok(memory.drop_expired(now)),
+            Self::Memcached(memcached) => Ok(memcached.drop_expired(now)),
         }
     }
 }

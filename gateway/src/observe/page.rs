@@ -66,12 +66,12 @@ fn store() -> impl FnMut(&Core) -> Section + Send {
             let records = store.stats().records as f64;
             Section::new("store", "Store: embedded").tile("Records", Show::Count, records)
         }
-        Backend::Memcached(memory) => shared(memory, &mut hits),
+        Backend::Memcached(memcached) => shared(memcached, &mut hits),
     }
 }
 
-fn shared(memory: &Memcached, hits: &mut Rate) -> Section {
-    let (health, totals) = (memory.health(), memory.totals());
+fn shared(memcached: &Memcached, hits: &mut Rate) -> Section {
+    let (health, totals) = (memcached.health(), memcached.totals());
     let columns = [
         ("address", Show::Text),
         ("state", Show::State),

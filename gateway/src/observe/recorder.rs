@@ -88,8 +88,8 @@ impl Recorder {
         };
         let addresses: Vec<String> = match backend {
             Backend::Embedded(_) => Vec::new(),
-            Backend::Memcached(memory) => {
-                memory.health().endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect()
+            Backend::Memcached(memcached) => {
+                memcached.health().endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect()
             }
         };
         Self {

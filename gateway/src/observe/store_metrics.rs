@@ -43,10 +43,10 @@ impl EndpointHandles {
 
 impl StoreMetrics {
     pub(crate) fn new(backend: &Backend) -> Self {
-        let Backend::Memcached(memory) = backend else { return Self(None) };
+        let Backend::Memcached(memcached) = backend else { return Self(None) };
         let commands = Verb::ALL.iter().flat_map(|verb| Ended::ALL.map(|ended| (*verb, ended)));
         let commands = commands.filter(|(verb, ended)| ended.can_follow(*verb));
-        let endpoints = memory
+        let endpoints = memcached
             .health()
             .endpoints
             .into_iter()

@@ -1,6 +1,6 @@
 //! The store as one runtime uses it.
 
-use super::Memory;
+use super::SharedStore;
 use super::endpoint::Endpoint;
 use super::epochs::EpochState;
 use super::failure::Failure;
@@ -26,7 +26,7 @@ const NOT_CONNECTED: Unknown = Unknown::Unavailable(std::io::ErrorKind::NotConne
 pub struct Client(Arc<Links>);
 
 pub(super) struct Links {
-    memory: Arc<Memory>,
+    store: Arc<SharedStore>,
     links: Vec<Link>,
     /// Where the next command looks first.
     turn: AtomicUsize,
@@ -45,22 +45,22 @@ enum Way {
 
 impl Client {
     /// Starts the connections, on the present runtime.
-    pub(super) fn start(memory: &Arc<Memory>) -> Self {
-        let limits = memory.options.limits();
-        let links = memory.endpoints.iter().map(|endpoint| {
-            let transport = match &memory.options.transport {
+    pub(super) fn start(store: &Arc<SharedStore>) -> Self {
+        let limits = store.options.limits();
+        let links = store.endpoints.iter().map(|endpoint| {
+            let transport = match &store.options.transport {
                 Transport::Pipelined { connections, queue } => {
                     Way::Pipelined(Pipelined::start(endpoint, *connections, *queue, limits))
                 }
                 Transport::Pooled(pool) => {
-                    Way::Pooled(Pooled::start(endpoint, pool, limits, &memory.counters))
+                    Way::Pooled(Pooled::start(endpoint, pool, limits, &store.counters))
                 }
             };
             Link { endpoint: Arc::clone(endpoint), transport }
         });
         let links =
-            Arc::new(Links { memory: Arc::clone(memory), links: links.collect(), turn: AtomicUsize::new(0) });
-        memory.used_by(Arc::downgrade(&links));
+            Arc::new(Links { store: Arc::clone(store), links: links.collect(), turn: AtomicUsize::new(0) });
+        store.used_by(Arc::downgrade(&links));
         Self(links)
     }
 
@@ -75,17 +75,17 @@ impl Client {
         log: &mut ExchangeLog,
     ) -> Result<Seen, Unknown> {
         let links = &*self.0;
-        links.memory.intact()?;
-        if let Some(known) = links.memory.epochs.find(epoch.key)
+        links.store.intact()?;
+        if let Some(known) = links.store.epochs.find(epoch.key)
             && known.is_known_spent(key)
         {
-            links.memory.counters.cache_hit();
+            links.store.counters.cache_hit();
             return Ok(Seen::Spent);
         }
         let command = Command::Get(RecordKey::spent(key));
         match links.anywhere(&command, true, log).await.map_err(Failure::unknown)? {
             Reply::Hit(_) => {
-                if let Some(known) = links.memory.epochs.find(epoch.key) {
+                if let Some(known) = links.store.epochs.find(epoch.key) {
                     known.remember_spent(key);
                 }
                 Ok(Seen::Spent)
@@ -108,8 +108,8 @@ impl Client {
         log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
         let verdict = self.spend_once(key, epoch, now, log).await;
-        if self.0.memory.verdicts.spent(&verdict) {
-            self.0.memory.wake_watch.notify_one();
+        if self.0.store.verdicts.spent(&verdict) {
+            self.0.store.wake_watch.notify_one();
         }
         verdict
     }
@@ -125,21 +125,21 @@ impl Client {
         if now >= epoch.expires {
             return Err(Unknown::EpochRetired);
         }
-        links.memory.intact()?;
+        links.store.intact()?;
         let state = links.epoch(epoch).await?;
         let expires = state.expires().ok_or(Unknown::TimedOut)?;
         if now >= expires {
             return Err(Unknown::EpochRetired); // the memory forgets its records from now on
         }
-        links.memory.permits(&state)?;
+        links.store.permits(&state)?;
         if state.is_known_spent(key) {
-            links.memory.counters.cache_hit();
+            links.store.counters.cache_hit();
             return Ok(Spend::AlreadySpent);
         }
         let verdict = links.add(RecordKey::spent(key), expires, log).await?;
         // The record was written before a loss that has been noticed since: it may be the second one.
         if verdict == Spend::Admitted {
-            links.memory.permits(&state)?;
+            links.store.permits(&state)?;
         }
         state.remember_spent(key);
         Ok(verdict)
@@ -152,26 +152,26 @@ impl Client {
     /// # Errors
     /// Why not.
     pub fn serving(&self) -> Result<(), Unknown> {
-        self.0.memory.intact()?;
+        self.0.store.intact()?;
         if !self.0.up() {
-            return Err(self.0.memory.failure());
+            return Err(self.0.store.failure());
         }
-        self.0.memory.verdicts.expected()
+        self.0.store.verdicts.expected()
     }
 }
 
 impl Links {
     /// The epoch, adopted by the memory. Waits for that only the first time this process meets it.
     async fn epoch(&self, epoch: &Epoch) -> Result<Arc<EpochState>, Unknown> {
-        if let Some(known) = self.memory.epochs.find(epoch.key)
+        if let Some(known) = self.store.epochs.find(epoch.key)
             && known.expires().is_some()
         {
             return Ok(known);
         }
         self.up().then_some(()).ok_or(NOT_CONNECTED)?;
-        let entered = self.memory.epochs.enter(epoch.key, epoch.expires);
-        self.memory.wake_watch.notify_one();
-        entered.adopted(self.memory.options.timeout + self.memory.options.connect_timeout).await?;
+        let entered = self.store.epochs.enter(epoch.key, epoch.expires);
+        self.store.wake_watch.notify_one();
+        entered.adopted(self.store.options.timeout + self.store.options.connect_timeout).await?;
         Ok(entered)
     }
 
@@ -197,9 +197,9 @@ impl Links {
     async fn whose(&self, key: RecordKey, attempt: Value, log: &mut ExchangeLog) -> Option<Spend> {
         let command = Command::Get(key);
         let asking = self.anywhere(&command, true, log);
-        match timeout(self.memory.options.timeout, asking).await {
+        match timeout(self.store.options.timeout, asking).await {
             Ok(Ok(Reply::Hit(value))) if value != attempt => Some(Spend::AlreadySpent),
-            Ok(Ok(Reply::Hit(_))) if self.memory.options.ask_whose => Some(Spend::Admitted),
+            Ok(Ok(Reply::Hit(_))) if self.store.options.ask_whose => Some(Spend::Admitted),
             _ => None,
         }
     }
@@ -219,7 +219,7 @@ impl Links {
             let mut entry = log.begin(Verb::of(command), u8::try_from(index).ok());
             let result = link.exchange(command, &mut entry).await;
             entry.end(Ended::of(&result));
-            self.memory.counters.command(command, &result);
+            self.store.counters.command(command, &result);
             match result {
                 Ok(reply) => return Ok(reply),
                 Err(Failure::Sent(reason)) if !repeated => return Err(Failure::Sent(reason)),
@@ -228,7 +228,7 @@ impl Links {
         }
         if tried == 0 {
             log.begin(Verb::of(command), None).end(Ended::Refused);
-            self.memory.counters.command(command, &Err(failure));
+            self.store.counters.command(command, &Err(failure));
         }
         Err(failure)
     }
@@ -287,7 +287,7 @@ impl SpendStore for Client {
     }
 }
 
-impl Memory {
+impl SharedStore {
     /// Whether the endpoints lead to one memory.
     pub(super) fn intact(&self) -> Result<(), Unknown> {
         if self.endpoints.iter().any(|endpoint| endpoint.is_foreign()) {

@@ -62,12 +62,12 @@ const MOST_ADDRESSES: usize = 32;
 /// It has a thread that proves the endpoints and reads the canaries; [`Memcached::client`] makes the connections that spend.
 /// Dropping it ends the thread; clients then go on with what was known.
 pub struct Memcached {
-    memory: Arc<Memory>,
+    store: Arc<SharedStore>,
     _watch: Watch,
 }
 
 /// What all users of the store share.
-struct Memory {
+struct SharedStore {
     options: Options,
     endpoints: Vec<Arc<Endpoint>>,
     epochs: Epochs,
@@ -143,7 +143,7 @@ impl Memcached {
             let (tls, patience) = (options.tls.clone(), options.connect_timeout);
             Arc::new(Endpoint::new(address.clone(), tls, patience, probes.clone(), Arc::clone(&wake_watch)))
         };
-        let memory = Arc::new(Memory {
+        let store = Arc::new(SharedStore {
             endpoints: options.addresses.iter().map(endpoint).collect(),
             epochs: Epochs::new(options.cache_bytes),
             counters: Arc::default(),
@@ -153,7 +153,7 @@ impl Memcached {
             wake_watch,
             options,
         });
-        Ok(Self { _watch: Watch::start(Arc::clone(&memory), publish)?, memory })
+        Ok(Self { _watch: Watch::start(Arc::clone(&store), publish)?, store })
     }
 
     /// Connections for the present runtime.
@@ -162,42 +162,42 @@ impl Memcached {
     /// Outside of a tokio runtime.
     #[must_use]
     pub fn client(&self) -> Client {
-        Client::start(&self.memory)
+        Client::start(&self.store)
     }
 
     /// How the store is now.
     #[must_use]
     pub fn health(&self) -> Health {
-        let endpoints = &self.memory.endpoints;
-        let epochs = self.memory.epochs.all();
+        let endpoints = &self.store.endpoints;
+        let epochs = self.store.epochs.all();
         Health {
-            ready: self.memory.serves(),
+            ready: self.store.serves(),
             lost: epochs.iter().filter(|epoch| epoch.is_lost()).map(|epoch| epoch.key).collect(),
             endpoints: endpoints.iter().map(|endpoint| endpoint.health()).collect(),
             remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),
-            round: *self.memory.round.lock(),
+            round: *self.store.round.lock(),
         }
     }
 
     /// Why every token of a key is refused now, where that is known.
     #[must_use]
     pub fn refuses(&self, key: TokenKeyId, now: UnixSeconds) -> Option<Unknown> {
-        let epoch = self.memory.epochs.find(key)?;
+        let epoch = self.store.epochs.find(key)?;
         if epoch.expires().is_some_and(|expires| now >= expires) {
             return Some(Unknown::EpochRetired);
         }
-        self.memory.permits(&epoch).err()
+        self.store.permits(&epoch).err()
     }
 
     /// What was counted since the store was opened.
     #[must_use]
     pub fn totals(&self) -> Totals {
-        self.memory.counters.totals()
+        self.store.counters.totals()
     }
 
     /// Forgets what this process remembers of expired epochs.
     pub fn drop_expired(&self, now: UnixSeconds) -> usize {
-        self.memory.epochs.drop_expired(now)
+        self.store.epochs.drop_expired(now)
     }
 }
 

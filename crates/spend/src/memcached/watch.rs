@@ -3,7 +3,7 @@
 use super::probe::{Probes, Proof};
 use super::protocol::{Command, Reply};
 use super::serial::SerialConnection;
-use super::{Memory, Round};
+use super::{Round, SharedStore};
 use crate::Unknown;
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::collections::HashMap;
@@ -28,16 +28,16 @@ pub(super) struct Watch(#[expect(dead_code, reason = "dropping it is the signal"
 
 impl Watch {
     pub(super) fn start(
-        memory: Arc<Memory>,
+        store: Arc<SharedStore>,
         publish: channel::Sender<Option<Arc<Probes>>>,
     ) -> io::Result<Self> {
         let (keep, ended) = oneshot::channel();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("store-watch".to_owned()).spawn(move || {
-            let connections = memory.endpoints.iter().map(|_| None).collect();
+            let connections = store.endpoints.iter().map(|_| None).collect();
             let progress = HashMap::new();
             let rounds = Rounds {
-                memory,
+                store,
                 publish,
                 connections,
                 progress,
@@ -56,7 +56,7 @@ impl Watch {
 }
 
 struct Rounds {
-    memory: Arc<Memory>,
+    store: Arc<SharedStore>,
     publish: channel::Sender<Option<Arc<Probes>>>,
     /// A connection through each endpoint, kept from round to round.
     connections: Vec<Option<SerialConnection>>,
@@ -75,25 +75,24 @@ impl Rounds {
             let endpoint = self.prove_endpoints(now).await;
             if let Some(endpoint) = endpoint {
                 self.reconcile_epochs(endpoint, now).await;
-                if self.memory.verdicts.refuses() && self.write(endpoint, Probes::brief(now)).await.is_some()
-                {
-                    self.memory.verdicts.written();
+                if self.store.verdicts.refuses() && self.write(endpoint, Probes::brief(now)).await.is_some() {
+                    self.store.verdicts.written();
                 }
             }
-            self.memory.verdicts.round(endpoint.map(|_| ()).ok_or(self.failed));
-            *self.memory.round.lock() = self.round;
+            self.store.verdicts.round(endpoint.map(|_| ()).ok_or(self.failed));
+            *self.store.round.lock() = self.round;
             sleep(BREATH).await;
             tokio::select! {
-                () = self.memory.wake_watch.notified() => {}
+                () = self.store.wake_watch.notified() => {}
                 () = sleep(self.pause()) => {}
             }
         }
     }
 
     fn pause(&self) -> Duration {
-        let interval = self.memory.options.canary_interval;
-        let unpublished = self.publish.borrow().is_none() && self.memory.intact().is_ok();
-        let searching = unpublished || self.memory.verdicts.expected().is_err();
+        let interval = self.store.options.canary_interval;
+        let unpublished = self.publish.borrow().is_none() && self.store.intact().is_ok();
+        let searching = unpublished || self.store.verdicts.expected().is_err();
         if searching { interval.min(SEARCH) } else { interval }
     }
 
@@ -128,7 +127,7 @@ impl Rounds {
                 continue;
             }
             self.judge(writer, &proofs, now).await;
-            if self.memory.endpoints.iter().any(|endpoint| endpoint.is_foreign()) {
+            if self.store.endpoints.iter().any(|endpoint| endpoint.is_foreign()) {
                 return None;
             }
             // First what was lost with the old ones: connections are proven by the new ones from here on, and would admit
@@ -151,8 +150,7 @@ impl Rounds {
                 Proof::Partly if index == same => false,
                 // Once foreign, until all probes are read: new ones might all lie in the part that is shared.
                 Proof::Partly => {
-                    self.memory.endpoints[index].is_foreign()
-                        || self.lacks(index, same, now).await == Ok(true)
+                    self.store.endpoints[index].is_foreign() || self.lacks(index, same, now).await == Ok(true)
                 }
                 Proof::Unclear => continue,
                 Proof::Other => match self.write(same, Probes::brief(now)).await {
@@ -163,10 +161,10 @@ impl Rounds {
                     None => continue,
                 },
             };
-            let endpoint = &self.memory.endpoints[index];
+            let endpoint = &self.store.endpoints[index];
             if foreign && !endpoint.is_foreign() {
                 tracing::error!(
-                    address = %endpoint.address(), other = %self.memory.endpoints[same].address(),
+                    address = %endpoint.address(), other = %self.store.endpoints[same].address(),
                     "two addresses of the double-spend store lead to two memories, and each would admit a token once: \
                      every token is refused until they lead to one, or one of them is removed"
                 );
@@ -221,8 +219,8 @@ impl Rounds {
         let replies = self.exchange(endpoint, commands).await;
         self.failed = *replies.as_ref().err().unwrap_or(&self.failed);
         match &replies {
-            Err(reason) if self.memory.endpoints[endpoint].connections() == 0 => {
-                self.memory.endpoints[endpoint].failed(*reason)
+            Err(reason) if self.store.endpoints[endpoint].connections() == 0 => {
+                self.store.endpoints[endpoint].failed(*reason)
             }
             _ => {}
         }
@@ -242,7 +240,7 @@ impl Rounds {
                 Err(_) => {}
             }
         }
-        let mut connection = self.memory.endpoints[endpoint].connect().await?;
+        let mut connection = self.store.endpoints[endpoint].connect().await?;
         let replies = connection.exchange(commands).await?;
         self.connections[endpoint] = Some(connection);
         Ok(replies)

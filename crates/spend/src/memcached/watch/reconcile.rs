@@ -64,7 +64,7 @@ impl Rounds {
     /// next round.
     pub(super) async fn reconcile_epochs(&mut self, endpoint: usize, now: UnixSeconds) -> bool {
         let mut all = true;
-        let epochs = self.memory.epochs.all();
+        let epochs = self.store.epochs.all();
         self.progress.retain(|key, _| epochs.iter().any(|epoch| epoch.key == *key));
         for epoch in &epochs {
             if let Err(reason) = self.reconcile(epoch, endpoint, now).await {
@@ -276,7 +276,7 @@ impl Rounds {
 
     /// Records are lost when canaries were gone, or when another gateway has found them gone before.
     fn report(&self, epoch: &EpochState, kind: &str, gone: usize, rewritten: usize) {
-        self.memory.counters.canaries_lost(gone as u64);
+        self.store.counters.canaries_lost(gone as u64);
         if (gone > 0 || rewritten > 0) && epoch.set_lost() {
             tracing::error!(
                 token_key = %short(epoch.key), kind, gone, found_by_others = rewritten,
