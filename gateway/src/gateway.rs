@@ -166,7 +166,7 @@ impl Gateway {
             listening: watch::Sender::new(false),
         };
         let lifetimes = Lifetimes {
-            unsaid: config.issuer.key_lifetime.get(),
+            without_not_after: config.issuer.key_lifetime.get(),
             removed: config.issuer.removed_grace.get(),
         };
         let issuer = source.address().map(|address| host.live.link(LinkKind::Issuer, &address));

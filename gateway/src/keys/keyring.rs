@@ -66,7 +66,7 @@ pub(crate) struct Keyring {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetimes {
     /// For a key without not-after.
-    pub(crate) unsaid: Duration,
+    pub(crate) without_not_after: Duration,
     /// For a key that is no longer listed.
     pub(crate) removed: Duration,
 }
@@ -163,7 +163,7 @@ impl Keyring {
         let known = self.keys.iter().find(|known| known.key.id() == key.id());
         let not_after = not_after
             .or(known.map(|known| known.window.not_after))
-            .unwrap_or_else(|| not_before.unwrap_or(now).saturating_add(lifetimes.unsaid));
+            .unwrap_or_else(|| not_before.unwrap_or(now).saturating_add(lifetimes.without_not_after));
         let window = Window { not_before: not_before.unwrap_or_default(), not_after };
         TrustedKey { key: Arc::new(key), window }
     }

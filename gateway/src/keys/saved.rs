@@ -160,7 +160,7 @@ mod tests {
 
     const URL: &str = "https://issuer.example/directory";
     const LIFETIMES: Lifetimes =
-        Lifetimes { unsaid: Duration::from_secs(1000), removed: Duration::from_secs(10) };
+        Lifetimes { without_not_after: Duration::from_secs(1000), removed: Duration::from_secs(10) };
 
     fn listed(entries: Vec<DirectoryKey>) -> Directory {
         Directory { issuer_request_uri: "/token-request".into(), token_keys: entries }

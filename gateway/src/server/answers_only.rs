@@ -4,8 +4,8 @@
 //! Proxy-Status and a body that says what to do, so bytes that hyper writes on its own account are swallowed here, and
 //! the connection's task writes the answer of `deny` once hyper has given the connection back.
 //!
-//! Whose bytes they are is a matter of turns. It is the service's turn from the moment a request reaches it until its
-//! answer's body is dropped and hyper, having written everything, flushes the stream. Outside of a turn, hyper has
+//! Whose bytes they are is a matter of turns. It is the service's state from the moment a request reaches it until its
+//! answer's body is dropped and hyper, having written everything, flushes the stream. Outside of a state, hyper has
 //! nothing of ours to write.
 
 use std::io;
@@ -15,57 +15,57 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-const NOBODYS: u8 = 0;
-const SERVICES: u8 = 1;
-const ENDING: u8 = 2;
+const IDLE: u8 = 0;
+const ANSWERING: u8 = 1;
+const FLUSHING: u8 = 2;
 
-/// Whose turn it is to write; shared by a connection's stream and its service.
+/// Whose state it is to write; shared by a connection's stream and its service.
 #[derive(Clone, Default)]
-pub(crate) struct Turn(Arc<AtomicU8>);
+pub(crate) struct AnswerState(Arc<AtomicU8>);
 
-/// Keeps the service's turn until it is dropped: it travels with the answer's body.
-pub(crate) struct Speaking(Turn);
+/// Keeps the service's state until it is dropped: it travels with the answer's body.
+pub(crate) struct AnswerGuard(AnswerState);
 
-impl Turn {
+impl AnswerState {
     /// Whether an answer is being given: not all of it is on its way to the client.
     pub(crate) fn is_unfinished(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != NOBODYS
+        self.0.load(Ordering::Relaxed) != IDLE
     }
 
     /// A request has reached the service.
-    pub(crate) fn begin(&self) -> Speaking {
-        self.0.store(SERVICES, Ordering::Relaxed);
-        Speaking(self.clone())
+    pub(crate) fn begin(&self) -> AnswerGuard {
+        self.0.store(ANSWERING, Ordering::Relaxed);
+        AnswerGuard(self.clone())
     }
 }
 
-impl Drop for Speaking {
+impl Drop for AnswerGuard {
     fn drop(&mut self) {
-        self.0.0.store(ENDING, Ordering::Relaxed);
+        self.0.0.store(FLUSHING, Ordering::Relaxed);
     }
 }
 
-/// A stream that passes on only what is said in the service's turn.
-pub(crate) struct Unsaid<S> {
+/// A stream that passes on only what is said in the service's state.
+pub(crate) struct AnswersOnly<S> {
     stream: S,
-    turn: Turn,
+    state: AnswerState,
 }
 
-impl<S> Unsaid<S> {
-    pub(crate) fn new(stream: S, turn: Turn) -> Self {
-        Self { stream, turn }
+impl<S> AnswersOnly<S> {
+    pub(crate) fn new(stream: S, state: AnswerState) -> Self {
+        Self { stream, state }
     }
 
     pub(crate) fn into_inner(self) -> S {
         self.stream
     }
 
-    fn is_silent(&self) -> bool {
-        self.turn.0.load(Ordering::Relaxed) == NOBODYS
+    fn is_idle(&self) -> bool {
+        self.state.0.load(Ordering::Relaxed) == IDLE
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Unsaid<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for AnswersOnly<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -75,9 +75,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Unsaid<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Unsaid<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for AnswersOnly<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if self.is_silent() {
+        if self.is_idle() {
             return Poll::Ready(Ok(buf.len()));
         }
         Pin::new(&mut self.stream).poll_write(cx, buf)
@@ -88,7 +88,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unsaid<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.is_silent() {
+        if self.is_idle() {
             return Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()));
         }
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
@@ -98,10 +98,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unsaid<S> {
         self.stream.is_write_vectored()
     }
 
-    /// hyper flushes the stream when nothing is left in its own buffer, so an ended turn is over here.
+    /// hyper flushes the stream when nothing is left in its own buffer, so an ended state is over here.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.turn.0.load(Ordering::Relaxed) == ENDING {
-            self.turn.0.store(NOBODYS, Ordering::Relaxed);
+        if self.state.0.load(Ordering::Relaxed) == FLUSHING {
+            self.state.0.store(IDLE, Ordering::Relaxed);
         }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
@@ -129,20 +129,20 @@ mod tests {
     #[tokio::test]
     async fn only_what_is_said_in_the_services_turn_is_passed_on() {
         let (mut far, near) = duplex(1024);
-        let turn = Turn::default();
-        let mut stream = Unsaid::new(near, turn.clone());
+        let state = AnswerState::default();
+        let mut stream = AnswersOnly::new(near, state.clone());
         stream.write_all(b"before ").await.unwrap();
-        let speaking = turn.begin();
+        let guard = state.begin();
         stream.write_all(b"head ").await.unwrap();
         stream.flush().await.unwrap(); // a flush in the middle of an answer ends nothing
         stream.write_all(b"body ").await.unwrap();
-        drop(speaking);
+        drop(guard);
         stream.write_all(b"end.").await.unwrap(); // still in hyper's buffer when the body was dropped
         stream.flush().await.unwrap();
         stream.write_all(b"after").await.unwrap();
-        drop(turn.begin());
+        drop(state.begin());
         stream.write_all(b"again").await.unwrap();
-        let next = turn.begin(); // the next request came before the flush
+        let next = state.begin(); // the next request came before the flush
         stream.flush().await.unwrap();
         stream.write_all(b" and again").await.unwrap();
         drop((stream, next));
@@ -151,10 +151,10 @@ mod tests {
         assert_eq!(said, "head body end.again and again");
     }
 
-    /// An answer of the service's, and with it its turn.
-    struct Said(Full<Bytes>, #[expect(dead_code, reason = "it is there to be dropped")] Speaking);
+    /// An answer of the service's, and with it its state.
+    struct GuardedBody(Full<Bytes>, #[expect(dead_code, reason = "it is there to be dropped")] AnswerGuard);
 
-    impl Body for Said {
+    impl Body for GuardedBody {
         type Data = Bytes;
         type Error = Infallible;
 
@@ -183,16 +183,16 @@ mod tests {
         patient: bool,
     ) -> String {
         let (far, near) = duplex(room);
-        let turn = Turn::default();
+        let state = AnswerState::default();
         let service = {
-            let turn = turn.clone();
+            let state = state.clone();
             service_fn(move |request: Request<Incoming>| {
-                let speaking = turn.begin();
+                let guard = state.begin();
                 Box::pin(async move {
                     if patient {
                         let _ = request.into_body().collect().await;
                     }
-                    Ok::<_, Infallible>(Response::new(Said(Full::from("x".repeat(length)), speaking)))
+                    Ok::<_, Infallible>(Response::new(GuardedBody(Full::from("x".repeat(length)), guard)))
                 })
             })
         };
@@ -213,7 +213,7 @@ mod tests {
         let server = async move {
             let mut http = http1::Builder::new();
             let mut connection =
-                http.half_close(true).serve_connection(TokioIo::new(Unsaid::new(near, turn)), service);
+                http.half_close(true).serve_connection(TokioIo::new(AnswersOnly::new(near, state)), service);
             // A service that answers without reading may have made hyper close before the broken request.
             let ended = (&mut connection).await;
             assert!(ended.as_ref().map_or_else(hyper::Error::is_parse, |()| !patient), "{ended:?}");
