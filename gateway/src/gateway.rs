@@ -2,11 +2,12 @@
 
 use crate::backend::{self, BackendError};
 use crate::config::{Config, StoreKind};
-use crate::health::Told;
+use crate::health::LoggedGate;
 use crate::keys::keyring::{Lifetimes, Offer};
 use crate::keys::refresh::Refresh;
 use crate::keys::saved::{self, Saved};
 use crate::keys::source::{Source, SourceError};
+use crate::maintenance::{Maintenance, StoreMaintenance};
 use crate::observe::page;
 use crate::observe::recorder::Recorder;
 use crate::reload;
@@ -14,7 +15,6 @@ use crate::request::resolve::{Resolver, ResolverError};
 use crate::server::accept::{self, Sockets};
 use crate::start::Start;
 use crate::state::{Core, Refusing, Settings, Worker};
-use crate::upkeep::{StoreUpkeep, Upkeep};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use postern_admin::Host;
@@ -43,7 +43,7 @@ const LEAST_HEADER_SIZE: Size = Size::kib(8);
 pub struct Gateway {
     core: Arc<Core>,
     workers: Vec<(Resolver, TaskTrackerToken)>,
-    upkeep: Upkeep,
+    maintenance: Maintenance,
     start: Start,
     tls: Option<ServerTls>,
     host: Host,
@@ -155,7 +155,7 @@ impl Gateway {
             unknown_key: Notify::new(),
         });
         page::add(&host.live, &core);
-        let [keys, store] = ["keys", "store"].map(|name| Told::new(name, host.readiness.gate(name)));
+        let [keys, store] = ["keys", "store"].map(|name| LoggedGate::new(name, host.readiness.gate(name)));
         let start = Start {
             sockets,
             served: [keys.served(), store.served()],
@@ -171,13 +171,13 @@ impl Gateway {
         };
         let issuer = source.address().map(|address| host.live.link(LinkKind::Issuer, &address));
         let poll = config.issuer.poll.get();
-        let upkeep = Upkeep {
+        let maintenance = Maintenance {
             keys: Refresh::new(Arc::clone(&core), source, issuer, lifetimes, saved, poll, keys),
-            store: StoreUpkeep::new(Arc::clone(&core), config.store.memcached.on_loss, store),
+            store: StoreMaintenance::new(Arc::clone(&core), config.store.memcached.on_loss, store),
         };
         let counted = Arc::downgrade(&core);
         host.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |core| core.recorder.open_tunnels()));
-        Ok(Self { core, workers, upkeep, start, tls, host: host.clone(), reloader: None })
+        Ok(Self { core, workers, maintenance, start, tls, host: host.clone(), reloader: None })
     }
 
     /// Reads `file`, which the configuration came from, again on SIGHUP.
@@ -199,7 +199,7 @@ impl Gateway {
         async move { _ = listening.wait_for(|listening| *listening).await }
     }
 
-    /// Serves until the stop, from the moment on at which it can. Runs upkeep on the present runtime and connections on
+    /// Serves until the stop, from the moment on at which it can. Runs maintenance on the present runtime and connections on
     /// threads of their own.
     ///
     /// # Errors
@@ -230,10 +230,10 @@ impl Gateway {
         if let Some(reloader) = self.reloader {
             tokio::spawn(reload::run(reloader, Arc::clone(&self.core), check));
         }
-        let (upkeep, start) = (self.upkeep.run(), self.start.run(give));
+        let (maintenance, start) = (self.maintenance.run(), self.start.run(give));
         let serving = async {
             tokio::select! {
-                () = upkeep => Ok(()),
+                () = maintenance => Ok(()),
                 error = start => Err(error),
             }
         };

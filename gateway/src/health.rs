@@ -180,12 +180,12 @@ const SETTLED: Duration = Duration::from_secs(1);
 pub(crate) type Served = watch::Receiver<bool>;
 
 /// A gate whose changes are logged, once each.
-pub(crate) struct Told {
+pub(crate) struct LoggedGate {
     name: &'static str,
     gate: Gate,
     served: watch::Sender<bool>,
-    /// What the log said last, and the present kind since when.
-    said: Kind,
+    /// The kind that was logged last; the present kind, and since when.
+    logged: Kind,
     present: (Kind, Instant),
 }
 
@@ -196,10 +196,10 @@ enum Kind {
     NotReady,
 }
 
-impl Told {
+impl LoggedGate {
     pub(crate) fn new(name: &'static str, gate: Gate) -> Self {
         let served = watch::Sender::new(false);
-        Self { name, gate, served, said: Kind::Ready, present: (Kind::Ready, Instant::now()) }
+        Self { name, gate, served, logged: Kind::Ready, present: (Kind::Ready, Instant::now()) }
     }
 
     pub(crate) fn served(&self) -> Served {
@@ -207,7 +207,7 @@ impl Told {
     }
 
     /// Sets the gate, and logs a condition that has come to stay.
-    pub(crate) fn tell(&mut self, condition: Condition) {
+    pub(crate) fn set(&mut self, condition: Condition) {
         let now = Instant::now();
         let kind = match &condition {
             Condition::Ready => Kind::Ready,
@@ -217,8 +217,8 @@ impl Told {
         if self.present.0 != kind {
             self.present = (kind, now);
         }
-        if self.said != kind && now.saturating_duration_since(self.present.1) >= SETTLED {
-            self.said = kind;
+        if self.logged != kind && now.saturating_duration_since(self.present.1) >= SETTLED {
+            self.logged = kind;
             let name = self.name;
             match &condition {
                 Condition::Ready => tracing::info!("{name}: everyone is served again"),

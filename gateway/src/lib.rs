@@ -15,13 +15,13 @@ pub mod config;
 mod gateway;
 mod health;
 mod keys;
+mod maintenance;
 mod observe;
 mod reload;
 mod request;
 mod server;
 mod start;
 mod state;
-mod upkeep;
 
 pub use backend::BackendError;
 pub use config::Config;

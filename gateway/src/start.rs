@@ -74,7 +74,7 @@ async fn both(served: &mut [Served; 2]) {
     while !served.iter().all(|each| *each.borrow()) {
         for each in &mut *served {
             if each.wait_for(|served| *served).await.is_err() {
-                return pending().await; // the upkeep has ended, and the gateway with it
+                return pending().await; // the maintenance has ended, and the gateway with it
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The issuer's keys, kept fresh: when the directory is asked, what is made of its answer, what the gate says of it.
 
-use crate::health::{Condition, Told, plural};
+use crate::health::{Condition, LoggedGate, plural};
 use crate::keys::clock::{Clock, rough};
 use crate::keys::keyring::{Keyring, Lifetimes, Outlook};
 use crate::keys::saved::Saved;
@@ -31,7 +31,7 @@ pub(crate) struct Refresh {
     issuer: Option<Link>,
     lifetimes: Lifetimes,
     saved: Option<Saved>,
-    told: Told,
+    gate: LoggedGate,
     schedule: Schedule,
     clock: Clock,
     /// Why the last fetch failed, and when the log said so.
@@ -46,7 +46,7 @@ impl Refresh {
         lifetimes: Lifetimes,
         saved: Option<Saved>,
         poll: Duration,
-        told: Told,
+        gate: LoggedGate,
     ) -> Self {
         let schedule = Schedule::new(poll, source.is_polled());
         Self {
@@ -55,7 +55,7 @@ impl Refresh {
             issuer,
             lifetimes,
             saved,
-            told,
+            gate,
             schedule,
             clock: Clock::default(),
             failure: None,
@@ -70,7 +70,7 @@ impl Refresh {
             tokio::select! {
                 _ = ticks.tick() => {
                     self.schedule.look_at_the_clock(Instant::now(), UnixSeconds::now());
-                    self.tell();
+                    self.report();
                 }
                 () = sleep_until(self.schedule.next()) => self.fetch().await,
                 () = core.unknown_key.notified(), if !self.schedule.is_soon() => self.schedule.soon(),
@@ -114,7 +114,7 @@ impl Refresh {
                 self.failed(reason, now);
             }
         }
-        self.tell();
+        self.report();
     }
 
     /// Makes keys of an answer.
@@ -146,11 +146,11 @@ impl Refresh {
     }
 
     /// Sets gate and gauges.
-    fn tell(&mut self) {
+    fn report(&mut self) {
         let (now, keyring) = (UnixSeconds::now(), self.core.keyring.load());
         publish(&keyring, now);
         let condition = self.condition(&keyring, now);
-        self.told.tell(condition);
+        self.gate.set(condition);
     }
 
     fn condition(&self, keyring: &Keyring, now: UnixSeconds) -> Condition {

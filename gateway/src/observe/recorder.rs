@@ -188,7 +188,7 @@ impl Recorder {
         &self.meter
     }
 
-    // ---- For upkeep and the live page ----
+    // ---- For maintenance and the live page ----
 
     /// Attempts to connect to an address of the store that failed.
     pub(crate) fn lost(&self, endpoint: usize, number: u64) {
@@ -198,7 +198,7 @@ impl Recorder {
     }
 
     /// Says how many were refused since the last line of each class.
-    pub(crate) fn tell_refusals(&self) {
+    pub(crate) fn log_refusals(&self) {
         self.refusals.tell(Instant::now());
     }
 

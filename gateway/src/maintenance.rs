@@ -1,7 +1,7 @@
 //! What goes on beside the requests: keys are fetched (`refresh`), retired records dropped, readiness told.
 
 use crate::config::LossPolicy;
-use crate::health::{Checks, Findings, Recent, Told};
+use crate::health::{Checks, Findings, LoggedGate, Recent};
 use crate::keys::refresh::Refresh;
 use crate::observe::catalogue;
 use crate::observe::store_metrics::StoreMetrics;
@@ -19,12 +19,12 @@ const STORE_TICK: Duration = Duration::from_millis(250);
 /// How often records are looked through for expired epochs, and refusals told.
 const TICK: Duration = Duration::from_secs(10);
 
-pub(crate) struct Upkeep {
+pub(crate) struct Maintenance {
     pub(crate) keys: Refresh,
-    pub(crate) store: StoreUpkeep,
+    pub(crate) store: StoreMaintenance,
 }
 
-impl Upkeep {
+impl Maintenance {
     /// Goes on until it is dropped.
     pub(crate) async fn run(self) {
         // Beside each other: an issuer that does not answer must not keep the store's state from being told.
@@ -33,18 +33,18 @@ impl Upkeep {
 }
 
 /// The store's side.
-pub(crate) struct StoreUpkeep {
+pub(crate) struct StoreMaintenance {
     core: Arc<Core>,
-    told: Told,
+    gate: LoggedGate,
     metrics: StoreMetrics,
     on_loss: LossPolicy,
     recent: Recent,
 }
 
-impl StoreUpkeep {
-    pub(crate) fn new(core: Arc<Core>, on_loss: LossPolicy, told: Told) -> Self {
+impl StoreMaintenance {
+    pub(crate) fn new(core: Arc<Core>, on_loss: LossPolicy, gate: LoggedGate) -> Self {
         let metrics = StoreMetrics::new(&core.backend);
-        Self { core, told, metrics, on_loss, recent: Recent::default() }
+        Self { core, gate, metrics, on_loss, recent: Recent::default() }
     }
 
     async fn run(mut self) {
@@ -59,7 +59,7 @@ impl StoreUpkeep {
 
     async fn tick(&self) {
         let now = UnixSeconds::now();
-        self.core.recorder.tell_refusals();
+        self.core.recorder.log_refusals();
         let core = Arc::clone(&self.core);
         // The disk may take its time, and this runtime has other things to do.
         let dropped = tokio::task::spawn_blocking(move || {
@@ -100,7 +100,7 @@ impl StoreUpkeep {
             lost,
             on_loss: self.on_loss,
         };
-        self.told.tell(findings.condition());
+        self.gate.set(findings.condition());
     }
 
     fn publish(&mut self, memcached: &Memcached) -> Health {
