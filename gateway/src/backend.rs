@@ -1,7 +1,7 @@
 //! Opening the double-spend store that the configuration chose.
 
 use crate::config::{
-    Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
+    CheckTiming, Fsync, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
 };
 use postern_config::Span;
 use postern_daemon::tls::{self, TlsError};
@@ -190,7 +190,7 @@ fn check_bounds(config: &MemcachedConfig) -> Result<(), BackendError> {
 
 /// The pool of one worker to one address, by Little's law where its size is not given.
 fn pool(config: &MemcachedConfig, addresses: usize, workers: usize) -> Result<Pool, BackendError> {
-    let commands_a_check = if config.hint == Hint::Off { 1 } else { 2 };
+    let commands_a_check = if config.hint == CheckTiming::Off { 1 } else { 2 };
     let share =
         f64::from(config.checks_per_second) * f64::from(commands_a_check) / (workers * addresses) as f64;
     let size = match config.pool_size {

@@ -2,7 +2,9 @@
 
 mod store;
 
-pub use store::{Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
+pub use store::{
+    CheckTiming, Fsync, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
+};
 
 use ipnet::IpNet;
 use postern_config::{Address, Size, Span, address};

@@ -146,7 +146,7 @@ impl Gateway {
             keyring: ArcSwap::from_pointee(saved.as_mut().map(Saved::load).unwrap_or_default()),
             recorder: Recorder::new(&host.live, &backend, tracer, config.log.access),
             backend,
-            hint: config.store.memcached.hint,
+            check_timing: config.store.memcached.hint,
             shutdown: host.shutdown.clone(),
             tls: tls.as_ref().map(ServerTls::config),
             connections: AtomicUsize::new(0),

@@ -1,6 +1,6 @@
 //! What requests share: among all workers ([`Core`]), and on one worker thread ([`Worker`]).
 
-use crate::config::{Config, Hint, Limits};
+use crate::config::{CheckTiming, Config, Limits};
 use crate::keys::keyring::{Keyring, Offer};
 use crate::observe::recorder::Recorder;
 use crate::request::egress::Policy;
@@ -21,7 +21,7 @@ pub(crate) struct Core {
     pub(crate) offer: Offer,
     pub(crate) keyring: ArcSwap<Keyring>,
     pub(crate) backend: Backend,
-    pub(crate) hint: Hint,
+    pub(crate) check_timing: CheckTiming,
     pub(crate) recorder: Recorder,
     pub(crate) shutdown: Shutdown,
     pub(crate) tls: Option<Arc<ServerConfig>>,

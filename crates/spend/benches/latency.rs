@@ -12,7 +12,7 @@ mod rig;
 
 use hdrhistogram::Histogram;
 use postern_spend::memcached::{Client, Transport};
-use postern_spend::{Epoch, Seen, Spend, SpendStore};
+use postern_spend::{Epoch, Hint, Spend, SpendStore};
 use postern_token::UnixSeconds;
 use rig::Server;
 use std::cell::RefCell;
@@ -159,7 +159,7 @@ async fn looping(client: &Client, epoch: Epoch, check: Check, callers: usize, le
             while since < end {
                 let key = rig::next_key();
                 if check == Check::SeenAndSpend {
-                    assert_eq!(client.seen(&key, &epoch).await, Ok(Seen::NotSeen));
+                    assert_eq!(client.check(&key, &epoch).await, Ok(Hint::NotFound));
                 }
                 assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::Admitted));
                 let finished = Instant::now();

@@ -41,12 +41,12 @@ use std::sync::Arc;
 pub trait SpendStore: Send + Sync + 'static {
     /// Whether a record of `key` is there: **a hint**, to refuse a replay before any cryptography is done.
     ///
-    /// [`Seen::Spent`] is reliable, for spent never becomes unspent before the epoch expires. [`Seen::NotSeen`] proves
+    /// [`Hint::Spent`] is reliable, for spent never becomes unspent before the epoch expires. [`Hint::NotFound`] proves
     /// nothing (a dead server may answer like a miss) and is never a reason to admit.
     ///
     /// # Errors
     /// Says why there is no answer. A caller may go on to [`SpendStore::spend`], which will find out for itself.
-    fn seen(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Seen, Unknown>> + Send;
+    fn check(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Hint, Unknown>> + Send;
 
     /// Spends `key`: atomically records it unless it is recorded already, and says which. The verdict.
     ///
@@ -77,14 +77,14 @@ pub struct Epoch {
     pub expires: UnixSeconds,
 }
 
-/// What [`SpendStore::seen`] found. A hint only.
+/// What [`SpendStore::check`] found. A hint only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
-pub enum Seen {
+pub enum Hint {
     /// The key is recorded: the presentation is a replay.
     Spent,
     /// No record was found, which proves nothing.
-    NotSeen,
+    NotFound,
 }
 
 /// The verdict of [`SpendStore::spend`].
@@ -176,8 +176,8 @@ impl From<io::ErrorKind> for Unknown {
 
 /// A shared store is a store.
 impl<S: SpendStore> SpendStore for Arc<S> {
-    fn seen(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Seen, Unknown>> + Send {
-        (**self).seen(key, epoch)
+    fn check(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Hint, Unknown>> + Send {
+        (**self).check(key, epoch)
     }
 
     fn spend(

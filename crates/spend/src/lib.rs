@@ -15,7 +15,7 @@ mod exchange_log;
 pub mod memcached;
 mod store;
 
-pub use contract::{Epoch, Seen, Spend, SpendStore, Unknown};
+pub use contract::{Epoch, Hint, Spend, SpendStore, Unknown};
 pub use embedded::{Embedded, Fsync, Stats, StoreError};
 pub use exchange_log::{Exchange, ExchangeLog, Stall, TcpFacts};
 pub use store::{Backend, Store};

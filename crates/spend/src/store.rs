@@ -1,7 +1,7 @@
 //! The choice of a store at run time.
 
 use crate::memcached::{Client, Memcached};
-use crate::{Embedded, Epoch, ExchangeLog, Seen, Spend, SpendStore, StoreError, Unknown};
+use crate::{Embedded, Epoch, ExchangeLog, Hint, Spend, SpendStore, StoreError, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::sync::Arc;
 
@@ -83,19 +83,19 @@ impl Store {
         }
     }
 
-    /// [`SpendStore::seen`], with an exchange log of what it waited for.
+    /// [`SpendStore::check`], with an exchange log of what it waited for.
     ///
     /// # Errors
     /// As there.
-    pub async fn seen_with(
+    pub async fn check_with(
         &self,
         key: &SpentKey,
         epoch: &Epoch,
         log: &mut ExchangeLog,
-    ) -> Result<Seen, Unknown> {
+    ) -> Result<Hint, Unknown> {
         match self {
-            Self::Embedded(store) => store.seen(key, epoch).await,
-            Self::Memcached(client) => client.seen_with(key, epoch, log).await,
+            Self::Embedded(store) => store.check(key, epoch).await,
+            Self::Memcached(client) => client.check_with(key, epoch, log).await,
         }
     }
 
@@ -118,8 +118,8 @@ impl Store {
 }
 
 impl SpendStore for Store {
-    async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
-        self.seen_with(key, epoch, &mut ExchangeLog::default()).await
+    async fn check(&self, key: &SpentKey, epoch: &Epoch) -> Result<Hint, Unknown> {
+        self.check_with(key, epoch, &mut ExchangeLog::default()).await
     }
 
     async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {

@@ -4,7 +4,7 @@
 use crate::support::fake::{Fake, Manner, Step, Verb};
 use crate::support::{Server, client, epoch, eventually, fresh, options, pipelined, pooled};
 use postern_spend::memcached::{Address, Client, Memcached, Options, Transport};
-use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
+use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -107,12 +107,12 @@ impl Crowd {
 
     async fn look(&self, token: &Token, cancel: bool) {
         let spent = token.spent.get();
-        let seeing = self.client.seen(&token.key, &self.epoch);
+        let seeing = self.client.check(&token.key, &self.epoch);
         let seen = if cancel { hangs_up(seeing).await } else { Some(seeing.await) };
         match seen {
             None => self.cancelled.set(self.cancelled.get() + 1),
-            Some(Ok(Seen::Spent)) => assert!(token.begun.get() > 0, "a token that nobody presented was seen"),
-            Some(Ok(Seen::NotSeen)) => assert!(!spent, "a token known to be spent was not seen"),
+            Some(Ok(Hint::Spent)) => assert!(token.begun.get() > 0, "a token that nobody presented was seen"),
+            Some(Ok(Hint::NotFound)) => assert!(!spent, "a token known to be spent was not seen"),
             Some(Err(reason)) => panic!("{reason}: one caller's end is another's trouble"),
         }
     }

@@ -6,7 +6,7 @@ use crate::support::{
     transports, trusting,
 };
 use postern_spend::memcached::{Client, Ended, Memcached, Options, Transport, Verb};
-use postern_spend::{Epoch, Exchange, ExchangeLog, Seen, Spend, Stall, Unknown};
+use postern_spend::{Epoch, Exchange, ExchangeLog, Hint, Spend, Stall, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -59,7 +59,7 @@ async fn each_exchange_is_listed_with_its_moments_in_order() {
             callers.spawn(async move {
                 for _ in 0..50 {
                     let (key, mut one) = (fresh(&epoch), ExchangeLog::default());
-                    assert_eq!(client.seen_with(&key, &epoch, &mut one).await, Ok(Seen::NotSeen));
+                    assert_eq!(client.check_with(&key, &epoch, &mut one).await, Ok(Hint::NotFound));
                     let now = UnixSeconds::now();
                     assert_eq!(client.spend_with(&key, &epoch, now, &mut one).await, Ok(Spend::Admitted));
                     let ended: Vec<_> =
@@ -187,7 +187,7 @@ async fn a_question_over_another_endpoint_is_an_exchange_of_its_own() {
 async fn what_is_not_sent_is_listed_and_what_is_remembered_is_not() {
     let nowhere = open(format!("127.0.0.1:{}", free_port()).parse().unwrap(), pipelined());
     let (down, epoch, mut log) = (nowhere.client(), epoch(), ExchangeLog::default());
-    assert!(down.seen_with(&fresh(&epoch), &epoch, &mut log).await.is_err());
+    assert!(down.check_with(&fresh(&epoch), &epoch, &mut log).await.is_err());
     let [exchange] = log.exchanges() else { panic!("{log:?}") };
     assert_eq!((exchange.verb, exchange.ended, exchange.endpoint), (Verb::Get, Ended::Refused, None));
     assert!(exchange.written.is_none() && exchange.first_byte.is_none());

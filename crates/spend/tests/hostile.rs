@@ -4,7 +4,7 @@
 use crate::support::fake::{Acted, Fake, Step, Verb, send};
 use crate::support::{client, epoch, eventually, fresh, options, pipelined, pooled};
 use postern_spend::memcached::{Client, Memcached, Options, Transport};
-use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
+use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ impl Scene {
         self.client.spend(key, &self.epoch, UnixSeconds::now()).await
     }
 
-    async fn seen(&self, key: &SpentKey) -> Result<Seen, Unknown> {
-        self.client.seen(key, &self.epoch).await
+    async fn check(&self, key: &SpentKey) -> Result<Hint, Unknown> {
+        self.client.check(key, &self.epoch).await
     }
 
     /// A spend that waits for a connection to be there; any other doubt is a failure.
@@ -69,8 +69,8 @@ impl Scene {
         assert_eq!(self.spend_when_up(&key).await, Spend::Admitted);
         assert_eq!(self.spend_when_up(&key).await, Spend::AlreadySpent);
         assert_eq!(self.spend_when_up(&self.spent).await, Spend::AlreadySpent);
-        assert_eq!(self.seen(&self.spent).await, Ok(Seen::Spent));
-        assert_eq!(self.seen(&fresh(&self.epoch)).await, Ok(Seen::NotSeen));
+        assert_eq!(self.check(&self.spent).await, Ok(Hint::Spent));
+        assert_eq!(self.check(&fresh(&self.epoch)).await, Ok(Hint::NotFound));
         self.fake.assert_understood();
     }
 }
@@ -195,7 +195,7 @@ async fn answers_wrongly(transport: Transport, verb: Verb, case: Wrong) {
         let key = fresh(&scene.epoch);
         let reason = match verb {
             Verb::Add => scene.spend(&key).await.map(|verdict| format!("{verdict:?}")),
-            _ => scene.seen(&key).await.map(|seen| format!("{seen:?}")),
+            _ => scene.check(&key).await.map(|seen| format!("{seen:?}")),
         }
         .map_err(Unknown::reason);
         assert!(acted.begun(), "{name}: the fake was not asked");
@@ -251,7 +251,7 @@ async fn a_server_error_keeps_the_connection() {
             let acted = scene.fake.plan(Verb::Add, false, vec![send(text.as_bytes())]);
             assert_eq!(scene.spend(&fresh(&scene.epoch)).await, Err(Unknown::Rejected), "{name}");
             let asked = scene.fake.plan(Verb::Get, false, vec![send(text.as_bytes())]);
-            assert_eq!(scene.seen(&scene.spent).await, Err(Unknown::Rejected), "{name}");
+            assert_eq!(scene.check(&scene.spent).await, Err(Unknown::Rejected), "{name}");
             scene.assert_well().await;
             assert!(acted.reused() && !acted.dropped() && asked.reused() && !asked.dropped(), "{name}");
             assert_eq!(scene.fake.accepted(), connections, "{name}");
@@ -273,7 +273,7 @@ async fn slow_bytes_within_the_deadline_are_an_answer() {
         let hit = slowly(b"VALUE ");
         let rest = vec![send(b"{key} 0 22\r\nabcdefghijklmnopqrst"), slowly(b"uv\r\nEND\r\n").remove(0)];
         scene.fake.plan(Verb::Get, true, [hit, rest].concat());
-        assert_eq!(scene.seen(&scene.spent).await, Ok(Seen::Spent), "{name}");
+        assert_eq!(scene.check(&scene.spent).await, Ok(Hint::Spent), "{name}");
         scene.assert_well().await;
         assert_eq!(scene.fake.accepted(), connections, "{name}: the connection was kept");
     }

@@ -4,7 +4,7 @@ use crate::support::{
     PATIENCE, Relay, Server, client, epoch, eventually, free_port, fresh, options, pipelined, transports,
 };
 use postern_spend::memcached::{Client, Memcached, OnLoss, Options, Transport};
-use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
+use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ async fn two_memories_behind_two_endpoints_are_never_served() {
         eventually(name, || async { (client.ready().await == Err(Unknown::Unproven)).then_some(()) }).await;
         let epoch = epoch();
         assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Err(Unknown::Unproven), "{name}");
-        assert_eq!(client.seen(&fresh(&epoch), &epoch).await, Err(Unknown::Unproven), "{name}");
+        assert_eq!(client.check(&fresh(&epoch), &epoch).await, Err(Unknown::Unproven), "{name}");
         assert_eq!(store.health().ready, Err(Unknown::Unproven));
     }
 }
@@ -94,7 +94,7 @@ async fn what_one_endpoint_cannot_carry_goes_through_the_other() {
         for _ in 0..50 {
             let key = fresh(&epoch);
             assert_eq!(spend(&client, &key, &epoch).await, Ok(Spend::Admitted), "{name}");
-            assert_eq!(client.seen(&key, &epoch).await, Ok(Seen::Spent), "{name}");
+            assert_eq!(client.check(&key, &epoch).await, Ok(Hint::Spent), "{name}");
         }
     }
 }
@@ -207,7 +207,7 @@ async fn a_full_memory_that_does_not_evict_refuses_and_loses_nothing() {
     assert_eq!(full, 100, "it never was full");
     // memcached makes room for a record before it looks whether there is one.
     assert_eq!(spend(&client, &first, &epoch).await, Err(Unknown::Rejected));
-    assert_eq!(client.seen(&first, &epoch).await, Ok(Seen::Spent));
+    assert_eq!(client.check(&first, &epoch).await, Ok(Hint::Spent));
     assert_eq!(store.health().lost, []);
 }
 

@@ -5,7 +5,7 @@ use crate::support::{Server, Swallower, client, epoch, fresh, options, pipelined
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_spend::memcached::{Ended, Memcached, Options, Tls, Transport, Verb};
-use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
+use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::UnixSeconds;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn replays_are_answered_from_memory_even_when_the_store_is_gone() {
         let key = fresh(&epoch);
         assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::Admitted), "{name}");
         let asked = store.totals();
-        assert_eq!(client.seen(&key, &epoch).await, Ok(Seen::Spent), "{name}");
+        assert_eq!(client.check(&key, &epoch).await, Ok(Hint::Spent), "{name}");
         assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::AlreadySpent), "{name}");
         let after = store.totals();
         assert_eq!(after.cache_hits, 2, "{name}");

@@ -57,7 +57,7 @@ pub struct MemcachedConfig {
     pub connect_timeout: Span,
     /// When the hint is asked for: "beside" the verification of the signature, "before" it, or "off" (the verdict alone,
     /// one command a check).
-    pub hint: Hint,
+    pub hint: CheckTiming,
     /// What to do when the memory has lost records, so that spent tokens may be spent again: "warn" (go on, and say so in
     /// log, metrics and readiness), "refuse" (503 for tokens of the key), or "rotate" (treat the key as retired, so that
     /// clients come back with tokens of another as soon as the issuer publishes one).
@@ -98,7 +98,7 @@ impl Default for MemcachedConfig {
             transport: TransportKind::Pipelined,
             timeout: Span::millis(100),
             connect_timeout: Span::millis(250),
-            hint: Hint::Beside,
+            hint: CheckTiming::Beside,
             on_loss: LossPolicy::Warn,
             canary_interval: Span::secs(1),
             ask_whose: false,
@@ -130,7 +130,7 @@ pub enum TransportKind {
 /// When the hint is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Hint {
+pub enum CheckTiming {
     /// Before the signature is verified: a replay costs no cryptography, an honest token a round trip more.
     Before,
     /// While the signature is verified.

@@ -107,13 +107,13 @@ pub(crate) async fn work(
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => admit(stream, &worker),
+                Ok((stream, _)) => accept_connection(stream, &worker),
                 Err(error) => pause(&error).await,
             },
             () = &mut draining => break,
         }
     }
-    listen::waiting(listener)?.for_each(|stream| admit(stream, &worker));
+    listen::waiting(listener)?.for_each(|stream| accept_connection(stream, &worker));
     drop(accepting);
     shutdown.stopped().await;
     // With this runtime end its connections, wherever they are. Those that are cut end by themselves in a moment, and in a
@@ -136,7 +136,7 @@ async fn pause(error: &io::Error) {
     }
 }
 
-fn admit(stream: TcpStream, worker: &Arc<Worker>) {
+fn accept_connection(stream: TcpStream, worker: &Arc<Worker>) {
     let place = Place::take(Arc::clone(&worker.core));
     let (core, worker) = (Arc::clone(&worker.core), Arc::clone(worker));
     let limit = core.settings.limits.load().connections;

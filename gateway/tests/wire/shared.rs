@@ -7,7 +7,7 @@ use postern_config::Span;
 use postern_daemon::exit;
 use postern_gateway::StartError;
 use postern_gateway::config::{
-    Config, Hint, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
+    CheckTiming, Config, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
 };
 use postern_testkit::memcached::{Server, free_port};
 use postern_token::Token;
@@ -29,7 +29,7 @@ async fn a_token_opens_one_tunnel_whatever_the_transport_and_the_hint() {
     let (server, echo) = (Server::tcp(&[]), Echo::start().await);
     let mut opened = 0;
     for transport in [TransportKind::Pipelined, TransportKind::Pooled] {
-        for hint in [Hint::Before, Hint::Beside, Hint::Off] {
+        for hint in [CheckTiming::Before, CheckTiming::Beside, CheckTiming::Off] {
             let gateways = [(); 2].map(|()| {
                 Running::start_with(|config| {
                     shared(config, &server, |store| {

@@ -10,7 +10,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-use crate::{Epoch, Seen, Spend, SpendStore, Unknown};
+use crate::{Epoch, Hint, Spend, SpendStore, Unknown};
 use directory::Directory;
 use error::On;
 pub use error::StoreError;
@@ -224,12 +224,12 @@ impl Epochs {
 }
 
 impl SpendStore for Embedded {
-    async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
+    async fn check(&self, key: &SpentKey, epoch: &Epoch) -> Result<Hint, Unknown> {
         let log = self.epochs.read().find(epoch.key)?;
         if log.is_some_and(|log| log.contains(ShortKey::of(key))) {
-            return Ok(Seen::Spent);
+            return Ok(Hint::Spent);
         }
-        self.syncer.intact().map(|()| Seen::NotSeen)
+        self.syncer.intact().map(|()| Hint::NotFound)
     }
 
     async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {

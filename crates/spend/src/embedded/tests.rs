@@ -31,8 +31,8 @@ async fn with_fsync_always_a_failed_sync_is_never_an_admission() {
     for (key, epoch) in [(key(1), EPOCH), (key(2), EPOCH), (key(3), other)] {
         assert_eq!(store.spend(&key, &epoch, NOW).await, Err(Unknown::SyncFailed));
     }
-    assert_eq!(store.seen(&key(1), &EPOCH).await, Ok(Seen::Spent));
-    assert_eq!(store.seen(&key(2), &EPOCH).await, Err(Unknown::SyncFailed));
+    assert_eq!(store.check(&key(1), &EPOCH).await, Ok(Hint::Spent));
+    assert_eq!(store.check(&key(2), &EPOCH).await, Err(Unknown::SyncFailed));
 }
 
 #[tokio::test]

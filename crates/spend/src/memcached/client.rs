@@ -10,7 +10,7 @@ use super::pooled::Pooled;
 use super::protocol::{Command, RecordKey, Reply, Value};
 use super::stats::{Ended, Verb};
 use crate::exchange_log::Entry;
-use crate::{Epoch, ExchangeLog, Seen, Spend, SpendStore, Unknown};
+use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -64,33 +64,33 @@ impl Client {
         Self(links)
     }
 
-    /// [`SpendStore::seen`], with an exchange log of what it waited for.
+    /// [`SpendStore::check`], with an exchange log of what it waited for.
     ///
     /// # Errors
     /// As there.
-    pub async fn seen_with(
+    pub async fn check_with(
         &self,
         key: &SpentKey,
         epoch: &Epoch,
         log: &mut ExchangeLog,
-    ) -> Result<Seen, Unknown> {
+    ) -> Result<Hint, Unknown> {
         let links = &*self.0;
         links.store.intact()?;
         if let Some(known) = links.store.epochs.find(epoch.key)
             && known.is_known_spent(key)
         {
             links.store.counters.cache_hit();
-            return Ok(Seen::Spent);
+            return Ok(Hint::Spent);
         }
         let command = Command::Get(RecordKey::spent(key));
-        match links.anywhere(&command, true, log).await.map_err(Failure::unknown)? {
+        match links.send(&command, true, log).await.map_err(Failure::unknown)? {
             Reply::Hit(_) => {
                 if let Some(known) = links.store.epochs.find(epoch.key) {
                     known.remember_spent(key);
                 }
-                Ok(Seen::Spent)
+                Ok(Hint::Spent)
             }
-            Reply::Miss => Ok(Seen::NotSeen),
+            Reply::Miss => Ok(Hint::NotFound),
             Reply::ServerError => Err(Unknown::Rejected),
             Reply::Stored | Reply::NotStored => Err(Unknown::Garbled), // no replies to a `get`
         }
@@ -182,22 +182,27 @@ impl Links {
         log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
         let attempt = Value::unique();
-        match self.anywhere(&Command::Add { key, value: attempt, expires }, false, log).await {
+        match self.send(&Command::Add { key, value: attempt, expires }, false, log).await {
             Ok(Reply::Stored) => Ok(Spend::Admitted),
             Ok(Reply::NotStored) => Ok(Spend::AlreadySpent),
             Ok(Reply::ServerError) => Err(Unknown::Rejected),
             Ok(Reply::Hit(_) | Reply::Miss) => Err(Unknown::Garbled), // no replies to an `add`
             Err(Failure::NotSent(reason)) => Err(reason),
-            Err(Failure::Sent(reason)) => self.whose(key, attempt, log).await.ok_or(reason),
+            Err(Failure::Sent(reason)) => self.verdict_from_record(key, attempt, log).await.ok_or(reason),
         }
     }
 
-    /// After an `add` without an answer: the record says whose attempt wrote it. Nothing is known when it is not
-    /// there: the command may still be on its way, which is also why it is not repeated.
-    async fn whose(&self, key: RecordKey, attempt: Value, log: &mut ExchangeLog) -> Option<Spend> {
+    /// Reads the record after an `add` without a reply: its value identifies the attempt that wrote it. A missing record
+    /// proves nothing, because the `add` may still arrive; for the same reason the `add` is not repeated.
+    async fn verdict_from_record(
+        &self,
+        key: RecordKey,
+        attempt: Value,
+        log: &mut ExchangeLog,
+    ) -> Option<Spend> {
         let command = Command::Get(key);
-        let asking = self.anywhere(&command, true, log);
-        match timeout(self.store.options.timeout, asking).await {
+        let reading = self.send(&command, true, log);
+        match timeout(self.store.options.timeout, reading).await {
             Ok(Ok(Reply::Hit(value))) if value != attempt => Some(Spend::AlreadySpent),
             Ok(Ok(Reply::Hit(_))) if self.store.options.ask_whose => Some(Spend::Admitted),
             _ => None,
@@ -206,12 +211,7 @@ impl Links {
 
     /// Sends a command through the endpoint with the least to do. Through the others only when no byte of it was sent, or
     /// when it may be `repeated`.
-    async fn anywhere(
-        &self,
-        command: &Command,
-        repeated: bool,
-        log: &mut ExchangeLog,
-    ) -> Result<Reply, Failure> {
+    async fn send(&self, command: &Command, repeated: bool, log: &mut ExchangeLog) -> Result<Reply, Failure> {
         let mut failure = Failure::NotSent(NOT_CONNECTED);
         let mut tried = 0_u64;
         while let Some((index, link)) = self.next(tried) {
@@ -274,8 +274,8 @@ impl Link {
 }
 
 impl SpendStore for Client {
-    async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
-        self.seen_with(key, epoch, &mut ExchangeLog::default()).await
+    async fn check(&self, key: &SpentKey, epoch: &Epoch) -> Result<Hint, Unknown> {
+        self.check_with(key, epoch, &mut ExchangeLog::default()).await
     }
 
     async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
