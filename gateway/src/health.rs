@@ -27,7 +27,7 @@ const FEW: u64 = 8;
 /// Checks that needed a verdict, and those of them that had none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checks {
-    pub(crate) asked: u64,
+    pub(crate) total: u64,
     pub(crate) refused: u64,
 }
 
@@ -44,7 +44,7 @@ impl Recent {
         }
         let oldest = self.0.front().copied().unwrap_or_default();
         Checks {
-            asked: total.asked.saturating_sub(oldest.asked),
+            total: total.total.saturating_sub(oldest.total),
             refused: total.refused.saturating_sub(oldest.refused),
         }
     }
@@ -81,28 +81,28 @@ impl Findings {
         if let Some(reason) = self.refused_for.filter(|_| self.keys > 0 && self.refused_keys == self.keys) {
             return Condition::NotReady(self.refuses_all(reason));
         }
-        let Checks { asked, refused } = self.recent;
+        let Checks { total, refused } = self.recent;
         let reason = self.reason.unwrap_or(Unknown::Rejected);
-        if asked >= FEW && refused == asked {
+        if total >= FEW && refused == total {
             let text = format!(
-                "none of the last {asked} checks got a verdict, and all were refused with 503: {reason}. {}",
+                "none of the last {total} checks got a verdict, and all were refused with 503: {reason}. {}",
                 way_out(reason)
             );
             return Condition::NotReady(text);
         }
         let mut found = Vec::new();
-        if refused >= 2 && refused * 100 >= asked {
-            let share = percent(refused, asked);
+        if refused >= 2 && refused * 100 >= total {
+            let share = percent(refused, total);
             found.push(format!(
-                "{share} of the checks of the last 10 s ({refused} of {asked}) got no verdict and were refused with 503: \
+                "{share} of the checks of the last 10 s ({refused} of {total}) got no verdict and were refused with 503: \
                  {reason}. {}",
                 way_out(reason)
             ));
         } else if self.round.unclear > 0 {
-            let Round { asked, unclear } = self.round;
-            let share = percent(unclear as u64, asked as u64);
+            let Round { requested, unclear } = self.round;
+            let share = percent(unclear as u64, requested as u64);
             found.push(format!(
-                "{unclear} of {asked} canaries cannot be read, so about {share} of the checks will be refused with 503: a \
+                "{unclear} of {requested} canaries cannot be read, so about {share} of the checks will be refused with 503: a \
                  server behind the store's address is down or full. {}",
                 way_out(Unknown::Rejected)
             ));
@@ -242,9 +242,9 @@ mod tests {
 
     const WELL: Findings = Findings {
         ready: Ok(()),
-        recent: Checks { asked: 300, refused: 0 },
+        recent: Checks { total: 300, refused: 0 },
         reason: None,
-        round: Round { asked: 128, unclear: 0 },
+        round: Round { requested: 128, unclear: 0 },
         keys: 2,
         refused_keys: 0,
         refused_for: None,
@@ -269,20 +269,21 @@ mod tests {
     #[test]
     fn a_third_that_is_refused_is_degraded_and_all_of_it_not_ready() {
         assert_eq!(WELL.condition(), Condition::Ready);
-        let recent = Checks { asked: 300, refused: 100 };
+        let recent = Checks { total: 300, refused: 100 };
         let third = Findings { recent, reason: Some(Unknown::Rejected), ..WELL };
         let text = degraded(&third);
         assert!(text.starts_with("33% of the checks of the last 10 s (100 of 300) got no verdict"), "{text}");
         assert!(text.ends_with("Start the server that is down, or give the full one more memory"), "{text}");
-        let all = Findings { recent: Checks { asked: 9, refused: 9 }, ..third };
+        let all = Findings { recent: Checks { total: 9, refused: 9 }, ..third };
         assert!(not_ready(&all).starts_with("none of the last 9 checks got a verdict"));
-        let one = Findings { recent: Checks { asked: 300, refused: 1 }, ..third };
+        let one = Findings { recent: Checks { total: 300, refused: 1 }, ..third };
         assert_eq!(one.condition(), Condition::Ready, "one in 300 is no state");
     }
 
     #[test]
     fn without_traffic_the_canaries_tell() {
-        let idle = Findings { recent: Checks::default(), round: Round { asked: 128, unclear: 43 }, ..WELL };
+        let idle =
+            Findings { recent: Checks::default(), round: Round { requested: 128, unclear: 43 }, ..WELL };
         let text = degraded(&idle);
         assert!(text.starts_with("43 of 128 canaries cannot be read, so about 33% of the checks"), "{text}");
     }
@@ -309,11 +310,11 @@ mod tests {
     #[test]
     fn what_was_longer_ago_than_the_samples_does_not_count() {
         let mut recent = Recent::default();
-        assert_eq!(recent.tick(Checks { asked: 5, refused: 5 }), Checks::default());
-        assert_eq!(recent.tick(Checks { asked: 15, refused: 8 }), Checks { asked: 10, refused: 3 });
+        assert_eq!(recent.tick(Checks { total: 5, refused: 5 }), Checks::default());
+        assert_eq!(recent.tick(Checks { total: 15, refused: 8 }), Checks { total: 10, refused: 3 });
         for _ in 0..SAMPLES {
-            recent.tick(Checks { asked: 15, refused: 8 });
+            recent.tick(Checks { total: 15, refused: 8 });
         }
-        assert_eq!(recent.tick(Checks { asked: 15, refused: 8 }), Checks::default());
+        assert_eq!(recent.tick(Checks { total: 15, refused: 8 }), Checks::default());
     }
 }

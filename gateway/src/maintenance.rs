@@ -88,10 +88,10 @@ impl StoreMaintenance {
         let refused_keys = refusals.iter().flatten().count();
         let refused_for = refusals.iter().flatten().next().copied();
         core.refusing.set(refused_for.filter(|_| refused_keys == refusals.len()));
-        let (asked, refused) = core.recorder.verdicts();
+        let (total, refused) = core.recorder.verdicts();
         let findings = Findings {
             ready: core.backend.ready().await,
-            recent: self.recent.tick(Checks { asked, refused }),
+            recent: self.recent.tick(Checks { total, refused }),
             reason: core.recorder.last_unknown(),
             round,
             keys: refusals.len(),

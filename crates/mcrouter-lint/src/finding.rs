@@ -76,7 +76,7 @@ pub(crate) struct Findings(Vec<Finding>);
 const MOST: usize = 200;
 
 impl Findings {
-    pub(crate) fn say(&mut self, severity: Severity, place: (&str, &str), reason: &str, instead: &str) {
+    pub(crate) fn add(&mut self, severity: Severity, place: (&str, &str), reason: &str, instead: &str) {
         let finding = Finding {
             severity,
             path: place.0.to_owned(),

@@ -173,7 +173,7 @@ impl<'a> Judge<'a> {
     }
 
     pub(crate) fn refuse(&mut self, place: (&str, &str), reason: &str, instead: &str) {
-        self.findings.say(Refuse, place, reason, instead);
+        self.findings.add(Refuse, place, reason, instead);
     }
 
     /// Counts work. `None` when there has been too much of it.

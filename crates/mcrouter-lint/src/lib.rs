@@ -36,7 +36,7 @@ mod tests;
 pub use finding::{Finding, Severity};
 
 use Severity::{Note, Warn};
-use add::Memory;
+use add::Storage;
 use handle::{Handle, Judge};
 use json::Json;
 use std::collections::BTreeSet;
@@ -52,12 +52,12 @@ pub fn judge(text: &str) -> Vec<Finding> {
     let json = match Json::parse(text) {
         Ok(json) => json,
         Err(reason) => {
-            findings.say(Severity::Refuse, ("", ""), &reason, "");
+            findings.add(Severity::Refuse, ("", ""), &reason, "");
             return findings.sorted();
         }
     };
     let Json::Object(top) = &json else {
-        findings.say(Severity::Refuse, ("", ""), "it is not an object with `pools` and `route`.", "");
+        findings.add(Severity::Refuse, ("", ""), "it is not an object with `pools` and `route`.", "");
         return findings.sorted();
     };
     let mut judge = Judge::new(top);
@@ -71,18 +71,18 @@ impl<'a> Judge<'a> {
     /// Judges what `add` and `get` do under one route.
     fn both(&mut self, route: &'a Json, path: &str) {
         let Some(handle) = self.one(route, path) else { return };
-        let Some(memory) = self.add(&handle) else {
+        let Some(storage) = self.add(&handle) else {
             if !self.findings.refused() {
                 self.refuse(handle.place(), "it could not be judged.", ""); // nothing passes by an oversight here
             }
             self.get(&handle); // its findings, too
             return;
         };
-        self.say_memory(&handle, &memory);
-        self.judge_copies(&memory);
+        self.report_storage(&handle, &storage);
+        self.judge_copies(&storage);
         let reader = self.reader(handle);
         if let Some(reader) = reader {
-            self.get_beside(&reader, &memory);
+            self.get_beside(&reader, &storage);
         }
     }
 
@@ -94,19 +94,19 @@ impl<'a> Judge<'a> {
         Some(handle)
     }
 
-    fn say_memory(&mut self, handle: &Handle<'a>, memory: &Memory) -> Option<()> {
+    fn report_storage(&mut self, handle: &Handle<'a>, storage: &Storage) -> Option<()> {
         let mut servers = BTreeSet::new();
-        for place in &memory.places {
+        for place in &storage.places {
             self.work(place.servers.len())?;
             servers.extend(place.servers.iter());
         }
         let servers = servers.len();
-        let reason = format!("an `add` comes to {} ({servers} servers in all).", memory.shape);
-        self.findings.say(Note, handle.place(), &reason, "");
+        let reason = format!("an `add` comes to {} ({servers} servers in all).", storage.shape);
+        self.findings.add(Note, handle.place(), &reason, "");
         if servers == 1 {
             let reason =
                 "one server is all the memory there is: when it is lost, spent tokens are good again.";
-            self.findings.say(Warn, handle.place(), reason, "Use more servers, or a quorum.");
+            self.findings.add(Warn, handle.place(), reason, "Use more servers, or a quorum.");
         }
         Some(())
     }

@@ -182,13 +182,13 @@ impl<'a> Judge<'a> {
         if timeout.is_some_and(|timeout| timeout > DEFAULT_TIMEOUT_MS) {
             let reason = "`server_timeout` is over a second: while a server hangs, answers behind its own wait as long, \
                  and the gateway gives up first.";
-            self.findings.say(Warn, place, reason, "Write 100 to 250 (milliseconds).");
+            self.findings.add(Warn, place, reason, "Write 100 to 250 (milliseconds).");
         }
         let protocol = pool.field("protocol").and_then(Json::text).unwrap_or("ascii");
         if !protocol.eq_ignore_ascii_case("ascii") {
             let reason = "memcached speaks `ascii`; behind another protocol stands something else, perhaps a second \
                  mcrouter, which is not judged here.";
-            self.findings.say(Warn, place, reason, "Check that one's configuration, too.");
+            self.findings.add(Warn, place, reason, "Check that one's configuration, too.");
         }
         let failover = pool.layers.iter().flat_map(|layer| layer.keys()).find(|key| key.contains("failover"));
         if let Some(key) = failover {
@@ -196,7 +196,7 @@ impl<'a> Judge<'a> {
                 "`{}` is not known here, and sounds as if an `add` could change servers.",
                 shown(key)
             );
-            self.findings.say(Refuse, place, &reason, "Leave it out.");
+            self.findings.add(Refuse, place, &reason, "Leave it out.");
         }
     }
 
@@ -219,7 +219,7 @@ impl<'a> Judge<'a> {
             if !servers.insert(address.clone()) {
                 let reason =
                     format!("the server {} is listed twice, and so gets two shares.", shown(&address));
-                self.findings.say(Note, (&pool.path, "pool"), &reason, "");
+                self.findings.add(Note, (&pool.path, "pool"), &reason, "");
             }
             order.push(address);
         }

@@ -58,7 +58,7 @@ impl<'a> Judge<'a> {
             if default && !is_default(&entry) {
                 let reason = "not judged: keys without a routing prefix, as Postern's are, take the route of /././ \
                      unless mcrouter is started with --route-prefix.";
-                self.findings.say(Note, (&entry.path, ""), reason, "");
+                self.findings.add(Note, (&entry.path, ""), reason, "");
             } else {
                 self.selector(route, &entry.path);
             }

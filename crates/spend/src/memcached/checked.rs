@@ -1,7 +1,7 @@
 //! memcache-async on a connection that lets only checked replies through.
 
 use super::address::Stream;
-use super::protocol::{Asked, Command, LONGEST_REPLY, Reply, VALUE_LEN, Value, exptime, parse};
+use super::protocol::{Command, LONGEST_REPLY, Reply, ReplyKind, VALUE_LEN, Value, exptime, parse};
 use memcache_async::ascii::Protocol;
 use postern_tcp_info::TcpFacts;
 use std::future::poll_fn;
@@ -33,7 +33,7 @@ pub(crate) struct Checked {
 #[derive(Clone, Copy)]
 enum Expected {
     Nothing,
-    Reply(Asked),
+    Reply(ReplyKind),
     /// `VERSION <text>`.
     Version,
     Accepted(Option<Reply>),
@@ -55,7 +55,7 @@ impl Checked {
 
     /// One command and its reply.
     pub(crate) async fn exchange(&mut self, command: &Command) -> Result<Reply, io::Error> {
-        self.expect(Expected::Reply(command.asked()))?;
+        self.expect(Expected::Reply(command.reply_kind()))?;
         // A Protocol a command: what it has buffered is nothing, since only this reply is let through.
         let understood = match command {
             Command::Get(key) => {
@@ -139,7 +139,7 @@ impl Checked {
     fn check(&mut self) -> io::Result<bool> {
         let held = &self.held[..self.filled];
         let found = match &self.expected {
-            Expected::Reply(asked) => match parse(asked, held) {
+            Expected::Reply(reply_kind) => match parse(reply_kind, held) {
                 Ok(Some((reply, length))) => Some((Some(reply), length)),
                 Ok(None) => None,
                 Err(_) => return Err(io::ErrorKind::InvalidData.into()),

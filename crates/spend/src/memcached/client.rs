@@ -23,22 +23,22 @@ const NOT_CONNECTED: Unknown = Unknown::Unavailable(std::io::ErrorKind::NotConne
 ///
 /// Clones share the connections. They close when the last clone is dropped.
 #[derive(Clone)]
-pub struct Client(Arc<Links>);
+pub struct Client(Arc<ClientState>);
 
-pub(super) struct Links {
+pub(super) struct ClientState {
     store: Arc<SharedStore>,
-    links: Vec<Link>,
+    endpoints: Vec<EndpointClient>,
     /// Where the next command looks first.
     turn: AtomicUsize,
 }
 
 /// The connections to one endpoint.
-struct Link {
+struct EndpointClient {
     endpoint: Arc<Endpoint>,
-    transport: Way,
+    transport: TransportClient,
 }
 
-enum Way {
+enum TransportClient {
     Pipelined(Pipelined),
     Pooled(Pooled),
 }
@@ -47,21 +47,24 @@ impl Client {
     /// Starts the connections, on the present runtime.
     pub(super) fn start(store: &Arc<SharedStore>) -> Self {
         let limits = store.options.limits();
-        let links = store.endpoints.iter().map(|endpoint| {
+        let endpoints = store.endpoints.iter().map(|endpoint| {
             let transport = match &store.options.transport {
                 Transport::Pipelined { connections, queue } => {
-                    Way::Pipelined(Pipelined::start(endpoint, *connections, *queue, limits))
+                    TransportClient::Pipelined(Pipelined::start(endpoint, *connections, *queue, limits))
                 }
                 Transport::Pooled(pool) => {
-                    Way::Pooled(Pooled::start(endpoint, pool, limits, &store.counters))
+                    TransportClient::Pooled(Pooled::start(endpoint, pool, limits, &store.counters))
                 }
             };
-            Link { endpoint: Arc::clone(endpoint), transport }
+            EndpointClient { endpoint: Arc::clone(endpoint), transport }
         });
-        let links =
-            Arc::new(Links { store: Arc::clone(store), links: links.collect(), turn: AtomicUsize::new(0) });
-        store.used_by(Arc::downgrade(&links));
-        Self(links)
+        let client = Arc::new(ClientState {
+            store: Arc::clone(store),
+            endpoints: endpoints.collect(),
+            turn: AtomicUsize::new(0),
+        });
+        store.used_by(Arc::downgrade(&client));
+        Self(client)
     }
 
     /// [`SpendStore::check`], with an exchange log of what it waited for.
@@ -74,18 +77,18 @@ impl Client {
         epoch: &Epoch,
         log: &mut ExchangeLog,
     ) -> Result<Hint, Unknown> {
-        let links = &*self.0;
-        links.store.intact()?;
-        if let Some(known) = links.store.epochs.find(epoch.key)
+        let client = &*self.0;
+        client.store.intact()?;
+        if let Some(known) = client.store.epochs.find(epoch.key)
             && known.is_known_spent(key)
         {
-            links.store.counters.cache_hit();
+            client.store.counters.cache_hit();
             return Ok(Hint::Spent);
         }
         let command = Command::Get(RecordKey::spent(key));
-        match links.send(&command, true, log).await.map_err(Failure::unknown)? {
+        match client.send(&command, true, log).await.map_err(Failure::unknown)? {
             Reply::Hit(_) => {
-                if let Some(known) = links.store.epochs.find(epoch.key) {
+                if let Some(known) = client.store.epochs.find(epoch.key) {
                     known.remember_spent(key);
                 }
                 Ok(Hint::Spent)
@@ -121,25 +124,25 @@ impl Client {
         now: UnixSeconds,
         log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
-        let links = &*self.0;
+        let client = &*self.0;
         if now >= epoch.expires {
             return Err(Unknown::EpochRetired);
         }
-        links.store.intact()?;
-        let state = links.epoch(epoch).await?;
+        client.store.intact()?;
+        let state = client.epoch(epoch).await?;
         let expires = state.expires().ok_or(Unknown::TimedOut)?;
         if now >= expires {
             return Err(Unknown::EpochRetired); // the memory forgets its records from now on
         }
-        links.store.permits(&state)?;
+        client.store.permits(&state)?;
         if state.is_known_spent(key) {
-            links.store.counters.cache_hit();
+            client.store.counters.cache_hit();
             return Ok(Spend::AlreadySpent);
         }
-        let verdict = links.add(RecordKey::spent(key), expires, log).await?;
+        let verdict = client.add(RecordKey::spent(key), expires, log).await?;
         // The record was written before a loss that has been noticed since: it may be the second one.
         if verdict == Spend::Admitted {
-            links.store.permits(&state)?;
+            client.store.permits(&state)?;
         }
         state.remember_spent(key);
         Ok(verdict)
@@ -160,7 +163,7 @@ impl Client {
     }
 }
 
-impl Links {
+impl ClientState {
     /// The epoch, adopted by the memory. Waits for that only the first time this process meets it.
     async fn epoch(&self, epoch: &Epoch) -> Result<Arc<EpochState>, Unknown> {
         if let Some(known) = self.store.epochs.find(epoch.key)
@@ -234,41 +237,41 @@ impl Links {
     }
 
     /// The endpoint with the least to do among those that are up and not tried yet; in turn where they are equal.
-    fn next(&self, tried: u64) -> Option<(usize, &Link)> {
-        let count = self.links.len();
+    fn next(&self, tried: u64) -> Option<(usize, &EndpointClient)> {
+        let count = self.endpoints.len();
         let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
         (0..count)
             .map(|offset| (turn.wrapping_add(offset)) % count)
-            .filter(|index| tried & (1 << index) == 0 && self.links[*index].is_up())
-            .map(|index| (index, &self.links[index]))
+            .filter(|index| tried & (1 << index) == 0 && self.endpoints[*index].is_up())
+            .map(|index| (index, &self.endpoints[index]))
             .min_by_key(|(_, link)| link.outstanding())
     }
 
     pub(super) fn up(&self) -> bool {
-        self.links.iter().any(Link::is_up)
+        self.endpoints.iter().any(EndpointClient::is_up)
     }
 }
 
-impl Link {
+impl EndpointClient {
     async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
         match &self.transport {
-            Way::Pipelined(pipelined) => pipelined.exchange(command, entry).await,
-            Way::Pooled(pooled) => pooled.exchange(command, entry).await,
+            TransportClient::Pipelined(pipelined) => pipelined.exchange(command, entry).await,
+            TransportClient::Pooled(pooled) => pooled.exchange(command, entry).await,
         }
     }
 
     fn is_up(&self) -> bool {
         !self.endpoint.is_foreign()
             && match &self.transport {
-                Way::Pipelined(pipelined) => pipelined.is_up(),
-                Way::Pooled(pooled) => pooled.is_up(),
+                TransportClient::Pipelined(pipelined) => pipelined.is_up(),
+                TransportClient::Pooled(pooled) => pooled.is_up(),
             }
     }
 
     fn outstanding(&self) -> usize {
         match &self.transport {
-            Way::Pipelined(pipelined) => pipelined.outstanding(),
-            Way::Pooled(pooled) => pooled.outstanding(),
+            TransportClient::Pipelined(pipelined) => pipelined.outstanding(),
+            TransportClient::Pooled(pooled) => pooled.outstanding(),
         }
     }
 }
@@ -298,10 +301,10 @@ impl SharedStore {
     }
 
     /// A client, for as long as it lives.
-    fn used_by(&self, links: Weak<Links>) {
+    fn used_by(&self, client: Weak<ClientState>) {
         let mut clients = self.clients.lock();
         clients.retain(|known| known.strong_count() > 0);
-        clients.push(links);
+        clients.push(client);
     }
 
     /// Whether each client has an endpoint to the memory. One that has none refuses what comes to it, whatever the others
@@ -309,7 +312,7 @@ impl SharedStore {
     pub(super) fn serves(&self) -> Result<(), Unknown> {
         self.intact()?;
         // The last reference may be one of these: it is dropped outside of the lock.
-        let clients: Vec<Arc<Links>> = self.clients.lock().iter().filter_map(Weak::upgrade).collect();
+        let clients: Vec<Arc<ClientState>> = self.clients.lock().iter().filter_map(Weak::upgrade).collect();
         let all = !clients.is_empty() && clients.iter().all(|client| client.up());
         if all { self.verdicts.expected() } else { Err(self.failure()) }
     }

@@ -41,7 +41,7 @@ pub use protocol::KEY_PREFIXES;
 pub use stats::{Ended, Totals, Verb};
 
 use crate::Unknown;
-use client::Links;
+use client::ClientState;
 use endpoint::Endpoint;
 use epochs::Epochs;
 use parking_lot::Mutex;
@@ -72,7 +72,7 @@ struct SharedStore {
     endpoints: Vec<Arc<Endpoint>>,
     epochs: Epochs,
     counters: Arc<Counters>,
-    clients: Mutex<Vec<Weak<Links>>>,
+    clients: Mutex<Vec<Weak<ClientState>>>,
     verdicts: Verdicts,
     /// What the watch's last round could not read.
     round: Mutex<Round>,
@@ -100,7 +100,7 @@ pub struct Health {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
     /// Records asked for.
-    pub asked: usize,
+    pub requested: usize,
     /// Those of which the store could not say whether they are there.
     pub unclear: usize,
 }

@@ -177,26 +177,26 @@ impl Rounds {
     /// alone proves nothing, for a router may answer so for a server that is down.
     async fn lacks(&mut self, endpoint: usize, same: usize, now: UnixSeconds) -> Result<bool, Unknown> {
         let Some(probes) = self.write(same, Probes::brief(now)).await else { return Ok(false) };
-        let there = self.ask(same, &probes.gets()).await?;
-        let here = self.ask(endpoint, &probes.gets()).await?;
+        let there = self.request(same, &probes.gets()).await?;
+        let here = self.request(endpoint, &probes.gets()).await?;
         let missed = probes.missed(&there, &here);
         if missed.is_empty() {
             return Ok(false);
         }
-        let taken = self.ask(endpoint, &missed.others()).await?;
+        let taken = self.request(endpoint, &missed.others()).await?;
         let Some(twice) = missed.stored(&taken) else { return Ok(false) };
         // Unless they were lost in between.
-        Ok(twice.judge(&self.ask(same, &twice.gets()).await?).is_some())
+        Ok(twice.judge(&self.request(same, &twice.gets()).await?).is_some())
     }
 
     /// New probes, as far as they could be written through an endpoint.
     async fn write(&mut self, endpoint: usize, probes: Probes) -> Option<Probes> {
-        let replies = self.ask(endpoint, &probes.adds()).await.ok()?;
+        let replies = self.request(endpoint, &probes.adds()).await.ok()?;
         probes.stored(&replies)
     }
 
     async fn read(&mut self, endpoint: usize, probes: &Probes) -> Proof {
-        match self.ask(endpoint, &probes.gets()).await {
+        match self.request(endpoint, &probes.gets()).await {
             Ok(replies) => {
                 self.read_in_round(
                     replies.len(),
@@ -209,13 +209,13 @@ impl Rounds {
     }
 
     /// Counts what was asked for, and what of it the store could not say.
-    fn read_in_round(&mut self, asked: usize, unclear: usize) {
-        self.round.asked += asked;
+    fn read_in_round(&mut self, requested: usize, unclear: usize) {
+        self.round.requested += requested;
         self.round.unclear += unclear;
     }
 
     /// One exchange through an endpoint. While nobody else is connected through it, this is who knows why not.
-    async fn ask(&mut self, endpoint: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
+    async fn request(&mut self, endpoint: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
         let replies = self.exchange(endpoint, commands).await;
         self.failed = *replies.as_ref().err().unwrap_or(&self.failed);
         match &replies {

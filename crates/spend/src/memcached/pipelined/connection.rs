@@ -64,7 +64,7 @@ async fn serve(stream: Stream, pipeline: &Pipeline, limits: Limits) -> (Unknown,
         pipeline,
         limits,
         watched: false,
-        asked: false,
+        took_commands: false,
         taken: Vec::new(),
         written: 0,
         flushing: false,
@@ -83,7 +83,7 @@ struct Serving<'a> {
     limits: Limits,
     /// Whether the timer is set, and whether commands were taken since it was last looked at.
     watched: bool,
-    asked: bool,
+    took_commands: bool,
     /// Commands being written, and how much of them is.
     taken: Vec<u8>,
     written: usize,
@@ -143,7 +143,7 @@ impl Serving<'_> {
                 if !self.pipeline.take(&mut self.taken, done, cx.waker()) {
                     return Poll::Pending;
                 }
-                self.asked = true;
+                self.took_commands = true;
             }
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.taken[self.written..])) {
                 Ok(0) => return Poll::Ready(Unknown::Unavailable(std::io::ErrorKind::WriteZero)),
@@ -158,7 +158,7 @@ impl Serving<'_> {
     /// behind it will be answered in time either. The timer is set when it fires and when an idle connection gets
     /// something to do, not with every command.
     fn poll_deadline(&mut self, cx: &mut Context<'_>, mut deadline: Pin<&mut Sleep>) -> Poll<Unknown> {
-        if std::mem::take(&mut self.asked) && !self.watched {
+        if std::mem::take(&mut self.took_commands) && !self.watched {
             self.watched = true;
             deadline.as_mut().reset(Instant::now() + self.limits.patience);
         }

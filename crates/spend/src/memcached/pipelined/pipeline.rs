@@ -13,7 +13,7 @@ mod waiting;
 use super::joined::{self, MOST_KEYS, Piece};
 use crate::Unknown;
 use crate::memcached::failure::Failure;
-use crate::memcached::protocol::{Asked, Command, Garbled, RecordKey, Reply, Value, parse};
+use crate::memcached::protocol::{Command, Garbled, RecordKey, Reply, ReplyKind, Value, parse};
 use burst::Bursts;
 pub(crate) use burst::Read;
 use parking_lot::Mutex;
@@ -75,12 +75,12 @@ enum What {
 enum Cell {
     Free,
     Waiting {
-        asked: Asked,
+        reply_kind: ReplyKind,
         caller: Option<Waker>,
     },
     /// The caller went away; the reply will come all the same.
     Abandoned {
-        asked: Asked,
+        reply_kind: ReplyKind,
     },
     Answered(Answer),
 }
@@ -115,7 +115,7 @@ impl Pipeline {
         if queue.unanswered() >= self.limit {
             return Err(Failure::NotSent(Unknown::Overloaded));
         }
-        let place = queue.place(Cell::Waiting { asked: command.asked(), caller: None });
+        let place = queue.place(Cell::Waiting { reply_kind: command.reply_kind(), caller: None });
         match command {
             Command::Get(_) => queue.gets.push(place),
             Command::Add { .. } => {
@@ -277,8 +277,8 @@ impl Pipeline {
     fn abandon(&self, place: u32) {
         let mut queue = self.queue.lock();
         match queue.cells[place as usize] {
-            Cell::Waiting { asked, .. } => {
-                queue.cells[place as usize] = Cell::Abandoned { asked };
+            Cell::Waiting { reply_kind, .. } => {
+                queue.cells[place as usize] = Cell::Abandoned { reply_kind };
             }
             _ => queue.release(place),
         }
@@ -298,7 +298,7 @@ impl Queue {
         read: &Read<'_>,
         woken: &mut Vec<Waker>,
     ) -> Result<Option<usize>, Garbled> {
-        let Some((reply, length)) = parse(&Asked::Add, bytes)? else { return Ok(None) };
+        let Some((reply, length)) = parse(&ReplyKind::Add, bytes)? else { return Ok(None) };
         self.order.pop_front();
         let place = self.places.pop_front().ok_or(Garbled)?;
         let burst = self.bursts.answer(1).ok_or(Garbled)?;
@@ -377,9 +377,8 @@ impl Cell {
     /// The key of a `get` without a reply.
     fn key(&self) -> Option<&RecordKey> {
         match self {
-            Self::Waiting { asked: Asked::Get(key), .. } | Self::Abandoned { asked: Asked::Get(key) } => {
-                Some(key)
-            }
+            Self::Waiting { reply_kind: ReplyKind::Get(key), .. }
+            | Self::Abandoned { reply_kind: ReplyKind::Get(key) } => Some(key),
             _ => None,
         }
     }

@@ -89,12 +89,12 @@ impl Rounds {
     /// Tells the other gateways of a loss, and hears of one from them.
     async fn share_loss(&mut self, epoch: &Arc<EpochState>, endpoint: usize) -> Result<(), Unknown> {
         let flags = Canaries(epoch.key).loss();
-        let told = self.find(endpoint, &flags).await?;
+        let flags_found = self.find(endpoint, &flags).await?;
         if !epoch.is_lost() {
-            self.report(epoch, "epoch_marker", 0, told.marks.len());
+            self.report(epoch, "epoch_marker", 0, flags_found.marks.len());
         } else if let Some(progress) = self.progress.get(&epoch.key) {
             let mark = Mark { rewritten: true, ..progress.mark };
-            self.rewrite(endpoint, &told.missing, mark, NEVER).await?;
+            self.rewrite(endpoint, &flags_found.missing, mark, NEVER).await?;
         }
         Ok(())
     }
@@ -238,7 +238,7 @@ impl Rounds {
     }
 
     async fn find(&mut self, endpoint: usize, keys: &[RecordKey]) -> Result<Found, Unknown> {
-        let replies = self.ask(endpoint, &gets(keys)).await?;
+        let replies = self.request(endpoint, &gets(keys)).await?;
         let mut found = Found { marks: Vec::new(), missing: Vec::new(), unclear: 0 };
         for (key, reply) in keys.iter().zip(replies) {
             match reply {
@@ -266,7 +266,7 @@ impl Rounds {
         if keys.is_empty() {
             return Ok((0, 0));
         }
-        let replies = self.ask(endpoint, &adds(keys, mark, expires)).await?;
+        let replies = self.request(endpoint, &adds(keys, mark, expires)).await?;
         let count = |wanted| replies.iter().filter(|reply| **reply == wanted).count();
         let (gone, there) = (count(Reply::Stored), count(Reply::NotStored));
         let unclear = replies.len() - gone - there;

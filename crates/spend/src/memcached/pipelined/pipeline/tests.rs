@@ -39,7 +39,7 @@ fn taken(pipeline: &Pipeline) -> String {
 }
 
 /// What a caller is told when it looks now.
-fn told(waiting: Waiting) -> Option<Result<Reply, Failure>> {
+fn result_of(waiting: Waiting) -> Option<Result<Reply, Failure>> {
     match pin!(waiting).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => Some(answer.result),
         Poll::Pending => None,
@@ -70,10 +70,10 @@ fn the_gets_of_a_burst_are_one_command_behind_its_adds() {
     assert_eq!(pipeline.outstanding(), 4);
     // Blocks come in any order.
     deliver(&pipeline, &format!("STORED\r\n{}{}END\r\n", block(4), block(1))).unwrap();
-    assert_eq!(told(first), Some(Ok(Reply::Hit(value(1)))));
-    assert_eq!(told(second), Some(Ok(Reply::Stored)));
-    assert_eq!(told(third), Some(Ok(Reply::Miss)));
-    assert_eq!(told(fourth), Some(Ok(Reply::Hit(value(4)))));
+    assert_eq!(result_of(first), Some(Ok(Reply::Hit(value(1)))));
+    assert_eq!(result_of(second), Some(Ok(Reply::Stored)));
+    assert_eq!(result_of(third), Some(Ok(Reply::Miss)));
+    assert_eq!(result_of(fourth), Some(Ok(Reply::Hit(value(4)))));
     assert_eq!(pipeline.outstanding(), 0);
 }
 
@@ -86,13 +86,13 @@ fn nobody_is_answered_before_the_end() {
     assert_eq!(pipeline.outstanding(), 1);
     assert_eq!(deliver(&pipeline, "SERVER_ERROR late\r\n"), Err(Garbled));
     pipeline.close(Unknown::Garbled, None);
-    assert_eq!(told(waiting), Some(Err(Failure::Sent(Unknown::Garbled))));
+    assert_eq!(result_of(waiting), Some(Err(Failure::Sent(Unknown::Garbled))));
     // What had come is not carried over to the next connection.
     pipeline.open();
     let waiting = pipeline.submit(&get(1), Instant::now()).unwrap();
     taken(&pipeline);
     deliver(&pipeline, "END\r\n").unwrap();
-    assert_eq!(told(waiting), Some(Ok(Reply::Miss)));
+    assert_eq!(result_of(waiting), Some(Ok(Reply::Miss)));
 }
 
 #[test]
@@ -108,10 +108,10 @@ fn a_caller_that_went_away_keeps_its_place_among_the_keys() {
     for (number, waiting) in (0..).zip(waiting) {
         let expected = if number == 2 { Reply::Hit(value(2)) } else { Reply::Miss };
         if let Some(waiting) = waiting {
-            assert_eq!(told(waiting), Some(Ok(expected)), "{number}");
+            assert_eq!(result_of(waiting), Some(Ok(expected)), "{number}");
         }
     }
-    assert_eq!(told(newcomer), None);
+    assert_eq!(result_of(newcomer), None);
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn an_error_behind_some_blocks_is_the_others_reply() {
     let [first, second] = [get(1), get(2)].map(|command| pipeline.submit(&command, Instant::now()).unwrap());
     taken(&pipeline);
     deliver(&pipeline, &format!("{}SERVER_ERROR unavailable\r\n", block(2))).unwrap();
-    assert_eq!(told(first), Some(Ok(Reply::ServerError)));
-    assert_eq!(told(second), Some(Ok(Reply::Hit(value(2)))));
+    assert_eq!(result_of(first), Some(Ok(Reply::ServerError)));
+    assert_eq!(result_of(second), Some(Ok(Reply::Hit(value(2)))));
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn after_an_error_gets_travel_apart_for_a_while() {
     let (commands, [first, second]) = burst();
     assert_eq!(commands, 2);
     deliver(&pipeline, &format!("SERVER_ERROR unavailable\r\n{}END\r\n", block(2))).unwrap();
-    assert_eq!(told(first), Some(Ok(Reply::ServerError)));
-    assert_eq!(told(second), Some(Ok(Reply::Hit(value(2)))));
+    assert_eq!(result_of(first), Some(Ok(Reply::ServerError)));
+    assert_eq!(result_of(second), Some(Ok(Reply::Hit(value(2)))));
     pipeline.queue.lock().apart_until = Some(Instant::now());
     assert_eq!(burst().0, 1);
 }
@@ -151,8 +151,8 @@ fn two_callers_with_one_key_are_both_answered() {
     let [first, second] = [get(1), get(1)].map(|command| pipeline.submit(&command, Instant::now()).unwrap());
     taken(&pipeline);
     deliver(&pipeline, &format!("{}{}END\r\n", block(1), block(1))).unwrap();
-    assert_eq!(told(first), Some(Ok(Reply::Hit(value(1)))));
-    assert_eq!(told(second), Some(Ok(Reply::Hit(value(1)))));
+    assert_eq!(result_of(first), Some(Ok(Reply::Hit(value(1)))));
+    assert_eq!(result_of(second), Some(Ok(Reply::Hit(value(1)))));
     // A third block would be nobody's.
     let [first, second] = [get(1), get(1)].map(|command| pipeline.submit(&command, Instant::now()).unwrap());
     taken(&pipeline);
@@ -173,7 +173,7 @@ fn many_gets_are_several_commands() {
             64.. => Reply::ServerError,
             _ => Reply::Miss,
         };
-        assert_eq!(told(waiting), Some(Ok(expected)), "{number}");
+        assert_eq!(result_of(waiting), Some(Ok(expected)), "{number}");
     }
 }
 
@@ -247,10 +247,10 @@ fn what_was_not_taken_was_not_sent() {
         [get(3), add(4)].map(|command| pipeline.submit(&command, Instant::now()).unwrap());
     pipeline.close(Unknown::TimedOut, None);
     for waiting in [sent_get, sent_add] {
-        assert_eq!(told(waiting), Some(Err(Failure::Sent(Unknown::TimedOut))));
+        assert_eq!(result_of(waiting), Some(Err(Failure::Sent(Unknown::TimedOut))));
     }
     for waiting in [other_get, other_add] {
-        assert_eq!(told(waiting), Some(Err(Failure::NotSent(Unknown::TimedOut))));
+        assert_eq!(result_of(waiting), Some(Err(Failure::NotSent(Unknown::TimedOut))));
     }
     assert_eq!((pipeline.outstanding(), pipeline.oldest()), (0, None));
 }
