@@ -34,8 +34,8 @@ impl Recording {
         Self { recorder, headers: HeaderMap::new() }
     }
 
-    /// All that is recorded of one admitted request up to its answer: the dice, the times of every stage, the histograms
-    /// and counters of its check, the choice of the trace.
+    /// All that is recorded of one admitted request up to its answer: the dice, the times of every stage, the
+    /// histograms and counters of its check, the choice of the trace.
     pub fn request(&self) {
         let (mut timeline, chance) = (Timeline::begin(), self.recorder.chance(&self.headers));
         timeline.time(Stage::Parse, || black_box(()));

@@ -99,11 +99,11 @@ pub struct Issuer {
     pub keys: Option<PathBuf>,
     /// PEM file with the certificates to trust for the directory's URL instead of the platform's.
     pub ca: Option<PathBuf>,
-    /// A private file for the directory's keys, so that a gateway can start while the issuer is away. Without it they are
-    /// kept in `issuer-keys.json` beside the directory of an embedded store, and with a shared store not at all.
+    /// A private file for the directory's keys, so that a gateway can start while the issuer is away. Without it they
+    /// are kept in `issuer-keys.json` beside the directory of an embedded store, and with a shared store not at all.
     pub saved: Option<PathBuf>,
-    /// How often to ask the directory for changes, at least. It is asked earlier when its answer says so (`max-age`), when
-    /// a known key comes into use or retires, and after a token of a key that is not known.
+    /// How often to ask the directory for changes, at least. It is asked earlier when its answer says so (`max-age`),
+    /// when a known key comes into use or retires, and after a token of a key that is not known.
     pub poll: Span,
     /// How long tokens of a key stay good when the directory does not say (no `not-after`): counted from its
     /// `not-before`, or from when the gateway first saw it.
@@ -132,9 +132,9 @@ impl Default for Issuer {
 pub struct ChallengeConfig {
     /// The issuer's name.
     pub issuer_name: String,
-    /// The gateway's name, as agents have it in their `url` (or as their `origin`); the same for every gateway of a fleet,
-    /// so that tokens are good at any of them. Several are joined by commas: another list is another challenge, for which
-    /// old tokens are no good.
+    /// The gateway's name, as agents have it in their `url` (or as their `origin`); the same for every gateway of a
+    /// fleet, so that tokens are good at any of them. Several are joined by commas: another list is another challenge,
+    /// for which old tokens are no good.
     pub origin: String,
     /// For how long a client may keep the challenge.
     #[serde(default = "default_max_age")]

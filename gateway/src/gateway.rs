@@ -199,11 +199,12 @@ impl Gateway {
         async move { _ = listening.wait_for(|listening| *listening).await }
     }
 
-    /// Serves until the stop, from the moment on at which it can. Runs maintenance on the present runtime and connections on
-    /// threads of their own.
+    /// Serves until the stop, from the moment on at which it can. Runs maintenance on the present runtime and
+    /// connections on threads of their own.
     ///
     /// # Errors
-    /// When a thread or its runtime cannot be started, or ended by itself, or another gateway listens on its address now.
+    /// When a thread or its runtime cannot be started, or ended by itself, or another gateway listens on its address
+    /// now.
     pub async fn run(self) -> io::Result<()> {
         let (mut threads, mut give) = (Vec::new(), Vec::new());
         for (index, (resolver, accepting)) in self.workers.into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! What clients get of the store, in a sentence for the operator: served, served in part, or refused.
 //!
-//! Two things tell: what became of the checks of the last seconds, and, where there were none, what the store's own watch
-//! could read. Both name the cause and the way out.
+//! Two things tell: what became of the checks of the last seconds, and, where there were none, what the store's own
+//! watch could read. Both name the cause and the way out.
 
 use crate::config::LossPolicy;
 use postern_daemon::readiness::Gate;

@@ -1,6 +1,7 @@
 //! The gateway: a forward proxy that lets a request through for one Privacy Pass token, and remembers the token.
 //!
-//! [`Gateway`] runs one, from its [`Config`] to its last connection. Four rooms, and what starts the daemon beside them:
+//! [`Gateway`] runs one, from its [`Config`] to its last connection. Four rooms, and what starts the daemon beside
+//! them:
 //!
 //! - `request`: the life of a request. `session` has it on one screen; each stage is the file of its name, and `deny`
 //!   chooses every status.

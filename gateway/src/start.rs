@@ -26,8 +26,9 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Waits until the gateway can serve, for `patience` at most, and listens: a listener for each of `workers`. Without
-    /// patience it listens already. Does nothing more when a drain begins before. Returns only when listening fails.
+    /// Waits until the gateway can serve, for `patience` at most, and listens: a listener for each of `workers`.
+    /// Without patience it listens already. Does nothing more when a drain begins before. Returns only when listening
+    /// fails.
     pub(crate) async fn run(mut self, workers: Vec<oneshot::Sender<TcpListener>>) -> io::Error {
         let Some(ready) = self.wait().await else {
             drop(workers); // they need not wait for a listener any more

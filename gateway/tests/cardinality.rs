@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-//! A million hostile requests, with targets, fields, methods and tokens of their own choosing: not one of them may add a
-//! time series, for whoever can add one can add as many as the operator's memory holds. A binary of its own, since it
+//! A million hostile requests, with targets, fields, methods and tokens of their own choosing: not one of them may add
+//! a time series, for whoever can add one can add as many as the operator's memory holds. A binary of its own, since it
 //! compares all metrics of the process.
 
 #[allow(dead_code, reason = "the other binary uses the rest")]

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-//! The gateway's log: a line for a class of refusals, and the access log as far as the operator switched it on. A binary
-//! of its own, since it takes the process's logs for itself.
+//! The gateway's log: a line for a class of refusals, and the access log as far as the operator switched it on. A
+//! binary of its own, since it takes the process's logs for itself.
 
 #[allow(dead_code, reason = "the other binary uses the rest")]
 mod support;

@@ -189,10 +189,11 @@ impl<'a> Judge<'a> {
 
     /// A quorum, if it is one.
     ///
-    /// `AllMajorityRoute` does not wait for a majority: it answers with the *most common* result, the worse one on a tie,
-    /// where any error is worse than NOT_STORED and that is worse than STORED (`AllMajorityRoute.h`, `McResUtil.h`).
-    /// Over three, STORED therefore needs two of three. Over four and more, two STORED win against errors that differ
-    /// among themselves (a timeout, a refused connection), so that two parts of a torn network can both admit.
+    /// `AllMajorityRoute` does not wait for a majority: it answers with the *most common* result, the worse one on a
+    /// tie, where any error is worse than NOT_STORED and that is worse than STORED (`AllMajorityRoute.h`,
+    /// `McResUtil.h`). Over three, STORED therefore needs two of three. Over four and more, two STORED win against
+    /// errors that differ among themselves (a timeout, a refused connection), so that two parts of a torn network can
+    /// both admit.
     fn majority(&mut self, handle: &Handle<'a>, children: &[Handle<'a>]) -> Option<Storage> {
         if children.len() > 3 {
             let reason = format!(
@@ -213,8 +214,8 @@ impl<'a> Judge<'a> {
         Some(Storage { places, shape })
     }
 
-    /// The worst reply counts, so STORED needs all: never twice, hence no refusal. But of two racers each may come first
-    /// at one replica and be refused by the other, and one replica that is down stops everything.
+    /// The worst reply counts, so STORED needs all: never twice, hence no refusal. But of two racers each may come
+    /// first at one replica and be refused by the other, and one replica that is down stops everything.
     fn all_sync(&mut self, handle: &Handle<'a>, children: &[Handle<'a>]) -> Option<Storage> {
         let reason = "all children must say STORED: nothing is admitted while one is down, and two presentations at once \
              may both be refused.";

@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 pub(crate) struct Reading {
     /// The places it may ask.
     places: Vec<Place>,
-    /// Whether a record that is in one of the places (in most, if it asks most) is sure to be found while servers answer.
+    /// Whether a record that is in one of the places (in most, if it asks most) is sure to be found while servers
+    /// answer.
     sure: bool,
 }
 

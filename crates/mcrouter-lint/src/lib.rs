@@ -43,9 +43,9 @@ use std::collections::BTreeSet;
 
 /// Judges the text of an mcrouter configuration for Postern; the weightiest findings come first.
 ///
-/// Nothing of [`Severity::Refuse`] among them means that, as far as the file tells, no token can be admitted twice while
-/// its servers lose no more than the route is made to survive. Texts of more than 4 MiB, nesting deeper than 40 handles
-/// and more than 500,000 handles and servers to look at are refused; any text is answered within a few seconds.
+/// Nothing of [`Severity::Refuse`] among them means that, as far as the file tells, no token can be admitted twice
+/// while its servers lose no more than the route is made to survive. Texts of more than 4 MiB, nesting deeper than 40
+/// handles and more than 500,000 handles and servers to look at are refused; any text is answered within a few seconds.
 #[must_use]
 pub fn judge(text: &str) -> Vec<Finding> {
     let mut findings = finding::Findings::default();

@@ -1,8 +1,8 @@
 //! The routes under which an `add` must not run, each with the reason.
 //!
 //! What a route does with an `add` is read from mcrouter's sources (facebook/mcrouter, `mcrouter/routes/` and
-//! `mcrouter/lib/routes/`, August 2026). A route that is not named here or in `add.rs` is refused as unknown: silence is
-//! not safety.
+//! `mcrouter/lib/routes/`, August 2026). A route that is not named here or in `add.rs` is refused as unknown: silence
+//! is not safety.
 
 /// What makes a route unfit for `add`, and what to write instead.
 pub(crate) struct Verdict {

@@ -1,11 +1,11 @@
 //! The RSA private operation without padding, 2048 bits: the one thing a blind signer needs that no safe interface
 //! of a constant-time library offers.
 //!
-//! Why this crate, and why `unsafe`: RFC 9474's BlindSign is `m^d mod n` on a message the signer cannot see. The
-//! `rsa` crate can do it, but carries RUSTSEC-2023-0071 (the time it takes leaks the private key) and is several times slower;
-//! AWS-LC's `RSA_sign_raw` is constant-time, blinds its input, checks its result against the public exponent, and
-//! as fast as OpenSSL, but `aws-lc-rs` does not wrap it (docs/decisions/signing.md). So four calls of `aws-lc-sys` are wrapped here and nowhere else;
-//! every other crate of the workspace but `postern-tcp-info` forbids `unsafe`.
+//! Why this crate, and why `unsafe`: RFC 9474's BlindSign is `m^d mod n` on a message the signer cannot see. The `rsa`
+//! crate can do it, but carries RUSTSEC-2023-0071 (the time it takes leaks the private key) and is several times
+//! slower; AWS-LC's `RSA_sign_raw` is constant-time, blinds its input, checks its result against the public exponent,
+//! and as fast as OpenSSL, but `aws-lc-rs` does not wrap it (docs/decisions/signing.md). So four calls of `aws-lc-sys`
+//! are wrapped here and nowhere else; every other crate of the workspace but `postern-tcp-info` forbids `unsafe`.
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rsa::{KeyPair, KeySize};

@@ -1,5 +1,5 @@
-//! Whether the `get` before the cryptography is worth its round trip, and whether it should run beside the verification.
-//! One runtime, the pipelined transport, the real verification of a real token.
+//! Whether the `get` before the cryptography is worth its round trip, and whether it should run beside the
+//! verification. One runtime, the pipelined transport, the real verification of a real token.
 //!
 //!     cargo bench --profile release -p postern-spend --bench hint [-- [--rounds=N] [--millis=N]]
 //!

@@ -3,7 +3,8 @@
 //!
 //!     cargo bench --profile release -p postern-spend --bench latency [-- [--rounds=N] [--millis=N] [--callers=N] [NAME...]]
 //!
-//! NAME takes only the ways whose name contains it; "million" is the long run. `docs/decisions/store-transport.md` has the results.
+//! NAME takes only the ways whose name contains it; "million" is the long run. `docs/decisions/store-transport.md` has
+//! the results.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 #[path = "latency/floor.rs"]

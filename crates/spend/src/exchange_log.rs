@@ -1,4 +1,4 @@
-//! What one call asked of the store, and where the time of each exchange went.
+//! The store commands of one call, and where the time of each exchange went.
 
 mod stall;
 
@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 pub use stall::Stall;
 use std::time::{Duration, Instant};
 
-/// The most exchanges of one call that are listed. A hint and a verdict are two; a third comes when a command went
-/// unanswered, and others with several endpoints of which some are down.
+/// The most exchanges of one call that are listed. A check and a spend make two; a command without a reply adds a
+/// third, and endpoints that are down add more.
 const MOST: usize = 4;
 
-/// What one call waited for, and its exchanges with the store. Added to, so that a retry counts too, and an exchange log can be
-/// kept for several calls.
+/// What one call waited for, and its exchanges with the store. Entries accumulate, so a retry counts too, and one
+/// exchange log can serve several calls.
 ///
 /// Some 700 bytes without anything on the heap; a new one is made by writing four of its fields.
 #[derive(Clone, Debug, Default)]
@@ -31,25 +31,25 @@ pub struct ExchangeLog {
 /// Each moment is there when it came, in this order: `began`, `written`, `first_byte`, `finished`.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
-    /// What was asked.
+    /// The command.
     pub verb: Verb,
     /// How it ended. [`Ended::TimedOut`] also when the caller gave up first.
     pub ended: Ended,
-    /// The endpoint, as an index of [`Health::endpoints`](crate::memcached::Health::endpoints). `None` when nothing was sent because
-    /// no endpoint was up.
+    /// The endpoint, as an index of [`Health::endpoints`](crate::memcached::Health::endpoints). `None` when nothing was
+    /// sent because no endpoint was up.
     pub endpoint: Option<u8>,
-    /// When the caller asked.
+    /// When the call began.
     pub began: Instant,
-    /// When the last byte of the command, and of those that were sent in one write with it, had been given to the kernel.
-    /// `None` when it was not, or when the reply came before that.
+    /// When the last byte of the command, and of those that were sent in one write with it, had been given to the
+    /// kernel. `None` when it was not, or when the reply came before that.
     pub written: Option<Instant>,
-    /// When the first byte of the reply was read. Of pipelined commands: when the read returned that brought the reply to
-    /// its end.
+    /// When the first byte of the reply was read. Of pipelined commands: when the read returned that brought the reply
+    /// to its end.
     pub first_byte: Option<Instant>,
-    /// When the caller had the reply, or was told that there is none.
+    /// When the caller had the reply or the error.
     pub finished: Instant,
-    /// The connection as the kernel saw it when the reply was read or given up: only of an exchange that took longer than
-    /// [`Options::slow`](crate::memcached::Options::slow), and only over TCP.
+    /// The connection as the kernel saw it when the reply was read or given up: only of an exchange that took longer
+    /// than [`Options::slow`](crate::memcached::Options::slow), and only over TCP.
     pub tcp: Option<TcpFacts>,
 }
 
@@ -85,7 +85,7 @@ impl ExchangeLog {
 /// An exchange that is under way. It has its end when this is dropped, and so also when the caller gives up half-way.
 pub(crate) struct Entry<'a> {
     log: &'a mut ExchangeLog,
-    /// When the caller asked.
+    /// When the call began.
     pub(crate) began: Instant,
 }
 
@@ -94,12 +94,12 @@ impl Entry<'_> {
         self.change(|exchange| exchange.ended = ended);
     }
 
-    /// The caller waited so long for a connection.
+    /// Records how long the caller waited for a connection.
     pub(crate) fn waited_for_pool(&mut self, time: Duration) {
         self.log.pool += time;
     }
 
-    /// So much of that wait was for the connection's check.
+    /// Records how much of that wait went to the connection's check.
     pub(crate) fn waited_for_check(&mut self, time: Duration) {
         self.log.health += time;
     }

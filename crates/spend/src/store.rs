@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub enum Backend {
     /// One process, one directory.
     Embedded(Arc<Embedded>),
-    /// A fleet, one memory of memcacheds.
+    /// A fleet that shares memcached servers.
     Memcached(Memcached),
 }
 
@@ -38,8 +38,8 @@ impl Backend {
         }
     }
 
-    /// Why every token of an epoch is refused now, where that is known: its records were lost and the operator chose to
-    /// refuse then, or the store has retired it, whatever the issuer says of the key.
+    /// Why every token of an epoch is refused now, if it is: its records were lost and the operator chose to refuse
+    /// then, or the store has retired the epoch, whatever the key directory lists.
     #[must_use]
     pub fn refuses(&self, epoch: &Epoch, now: UnixSeconds) -> Option<Unknown> {
         match self {
@@ -66,13 +66,13 @@ impl Backend {
 pub enum Store {
     /// One process, one directory.
     Embedded(Arc<Embedded>),
-    /// A fleet, one memory of memcacheds.
+    /// A fleet that shares memcached servers.
     Memcached(Client),
 }
 
 impl Store {
-    /// Whether a verdict can be expected now, as far as is known without asking: some atomic loads, fit for each request. A
-    /// caller that is refused here need not even read a token, so none is lost.
+    /// Whether a verdict can be expected now, as far as this process knows. Costs a few atomic loads, so callers may
+    /// use it on each request. A caller that is refused here need not read the token, so the client does not lose it.
     ///
     /// # Errors
     /// Why not.

@@ -1,4 +1,5 @@
-//! The exchange log of a call: every exchange is in it, with moments in their order, and a slow one says what it waited for.
+//! The exchange log of a call: every exchange is in it, with moments in their order, and a slow one says what it waited
+//! for.
 
 use crate::support::fake::{self, Fake, Step};
 use crate::support::{

@@ -302,7 +302,8 @@ async fn a_second_reply_is_nobodys() {
             );
             let sent = || async { (acted.pushed() == last as u64).then_some(()) };
             eventually("the second reply is sent", sent).await;
-            // It has been sent, so it is there: loopback delivers before the sender goes on. And now this runtime looks.
+            // It has been sent, so it is there: loopback delivers before the sender goes on. And now this runtime
+            // looks.
             tokio::task::yield_now().await;
             let replay = scene.spend_when_up(&scene.spent).await;
             assert_eq!(replay, Spend::AlreadySpent, "{name}, {when}: a replay");

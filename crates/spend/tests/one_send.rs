@@ -99,7 +99,8 @@ fn of_callers(sends: &[String]) -> Vec<&String> {
     sends.iter().filter(|send| !send.contains("pc1.") && !send.contains("pp1.")).collect()
 }
 
-/// How many callers' commands there are in one send, which must begin and end with them. A `get` may be that of several.
+/// How many callers' commands there are in one send, which must begin and end with them. A `get` may be that of
+/// several.
 fn commands(send: &str) -> usize {
     let bytes = send.split_once('"').map_or(send, |(bytes, _)| bytes);
     let commands: Vec<&str> = bytes.split_inclusive(r"\r\n").collect();

@@ -1,5 +1,5 @@
-//! Endpoints to memories that share some of their servers: routers with two versions of a configuration. Most keys lie in one
-//! place for both, and each of the others would be admitted twice.
+//! Endpoints to memories that share some of their servers: routers with two versions of a configuration. Most keys lie
+//! in one place for both, and each of the others would be admitted twice.
 
 use crate::support::fake::Fake;
 use crate::support::{client, epoch, eventually, fresh, options, transports};

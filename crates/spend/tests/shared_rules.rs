@@ -1,5 +1,5 @@
-//! What the shared store promises beyond the conformance suite: one expiry for a fleet, replays answered from memory, an
-//! unanswered write asked for, TLS, a pool that says when it is too small.
+//! What the shared store promises beyond the conformance suite: one expiry for a fleet, replays answered from memory,
+//! an unanswered write asked for, TLS, a pool that says when it is too small.
 
 use crate::support::{Server, Swallower, client, epoch, fresh, options, pipelined, pooled, transports};
 use base64::Engine;

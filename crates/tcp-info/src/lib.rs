@@ -1,8 +1,8 @@
 //! What the kernel knows of a TCP connection: `TCP_INFO`, as far as it tells why a reply was late.
 //!
-//! Why this crate, and why `unsafe`: the option is a struct that grows with the kernel, and neither the standard library
-//! nor the safe wrappers of socket options read it. So one call of `getsockopt` is made here and nowhere else; every
-//! other crate of the workspace but `postern-raw-rsa` forbids `unsafe`.
+//! Why this crate, and why `unsafe`: the option is a struct that grows with the kernel, and neither the standard
+//! library nor the safe wrappers of socket options read it. So one call of `getsockopt` is made here and nowhere else;
+//! every other crate of the workspace but `postern-raw-rsa` forbids `unsafe`.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -45,8 +45,9 @@ pub enum StoreKind {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemcachedConfig {
-    /// Where it listens: "host:port" (an IPv6 address in brackets) or "unix:/path". Several addresses are endpoints to the
-    /// same memory, such as two mcrouters with one configuration; two plain memcacheds are two memories and are refused.
+    /// Where it listens: "host:port" (an IPv6 address in brackets) or "unix:/path". Several addresses are endpoints to
+    /// the same memory, such as two mcrouters with one configuration; two plain memcacheds are two memories and are
+    /// refused.
     pub addresses: Vec<String>,
     /// How commands travel: "pipelined" (a connection carries those of all callers at once) or "pooled" (a connection
     /// a command).
@@ -55,19 +56,20 @@ pub struct MemcachedConfig {
     pub timeout: Span,
     /// How long connecting may take, and then proving that the connection leads to the memory.
     pub connect_timeout: Span,
-    /// When the hint is asked for: "beside" the verification of the signature, "before" it, or "off" (the verdict alone,
-    /// one command a check).
+    /// When the hint is asked for: "beside" the verification of the signature, "before" it, or "off" (the verdict
+    /// alone, one command a check).
     pub hint: CheckTiming,
-    /// What to do when the memory has lost records, so that spent tokens may be spent again: "warn" (go on, and say so in
-    /// log, metrics and readiness), "refuse" (503 for tokens of the key), or "rotate" (treat the key as retired, so that
-    /// clients come back with tokens of another as soon as the issuer publishes one).
+    /// What to do when the memory has lost records, so that spent tokens may be spent again: "warn" (go on, and say so
+    /// in log, metrics and readiness), "refuse" (503 for tokens of the key), or "rotate" (treat the key as retired, so
+    /// that clients come back with tokens of another as soon as the issuer publishes one).
     pub on_loss: LossPolicy,
     /// How often the canaries are read and the endpoints proven.
     pub canary_interval: Span,
     /// After an unanswered write, ask whose record is there and admit if it is this attempt's. Only where every record
     /// has one copy, never behind a quorum.
     pub ask_whose: bool,
-    /// Memory for keys known to be spent, for each token key: replays of them are refused without asking. "0B" for none.
+    /// Memory for keys known to be spent, for each token key: replays of them are refused without asking. "0B" for
+    /// none.
     pub spent_cache: Size,
     /// Pipelined: connections to each address, for each worker.
     pub connections: usize,
@@ -139,11 +141,11 @@ pub enum CheckTiming {
     Off,
 }
 
-/// What to do when the memory has lost records.
+/// What to do when the store has lost records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LossPolicy {
-    /// Go on, and say so.
+    /// Continue, and report it in log, metrics and readiness.
     Warn,
     /// Answer tokens of the key 503.
     Refuse,

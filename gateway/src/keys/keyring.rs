@@ -58,7 +58,8 @@ impl Offer {
 #[derive(Default)]
 pub(crate) struct Keyring {
     keys: KeySet,
-    /// Those that the directory no longer lists: their tokens are good for a while, and the issuer signs none with them.
+    /// Those that the directory no longer lists: their tokens are good for a while, and the issuer signs none with
+    /// them.
     dropped: Vec<TokenKeyId>,
 }
 
@@ -182,8 +183,8 @@ impl Keyring {
         offer.header(key, now, until)
     }
 
-    /// The key that clients are to get tokens of: the newest in use that the issuer still lists, for it signs with no other.
-    /// A key that was taken back may be the newer one.
+    /// The key that clients are to get tokens of: the newest in use that the issuer still lists, for it signs with no
+    /// other. A key that was taken back may be the newer one.
     fn asked_for(&self, now: UnixSeconds) -> Option<&TrustedKey> {
         let newest = self.listed().find(|known| known.window.contains(now));
         newest.or_else(|| self.keys.newest(now))

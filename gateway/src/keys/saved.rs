@@ -1,8 +1,8 @@
 //! The issuer's keys on disk, so that a gateway can start while the issuer cannot be reached.
 //!
 //! What is kept are the keys with their windows as this gateway has them: also the window of a key without not-after,
-//! which counts from when it was first seen, and the shortened one of a key that is no longer listed. So a restart gives
-//! no key more time.
+//! which counts from when it was first seen, and the shortened one of a key that is no longer listed. So a restart
+//! gives no key more time.
 
 use crate::health::plural;
 use crate::keys::keyring::Keyring;

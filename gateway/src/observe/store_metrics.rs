@@ -62,8 +62,8 @@ impl StoreMetrics {
         }))
     }
 
-    /// Publishes what was counted. Returns for each address, by its place, the attempts to connect that have failed since
-    /// the last time.
+    /// Publishes what was counted. Returns for each address, by its place, the attempts to connect that have failed
+    /// since the last time.
     pub(crate) fn publish(&mut self, totals: &Totals, health: &Health) -> Vec<(usize, u64)> {
         let Some(handles) = &mut self.0 else { return Vec::new() };
         for (verb, ended, counter) in &handles.commands {

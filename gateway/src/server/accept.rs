@@ -29,8 +29,8 @@ const ENDING_TICK: Duration = Duration::from_millis(1);
 /// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The sockets of a gateway, a worker each, bound to one address but not listening yet: a client is refused by the kernel
-/// and tries another gateway, rather than being answered 503.
+/// The sockets of a gateway, a worker each, bound to one address but not listening yet: a client is refused by the
+/// kernel and tries another gateway, rather than being answered 503.
 pub(crate) struct Sockets {
     address: SocketAddr,
     sockets: Vec<Socket>,
@@ -74,7 +74,8 @@ impl Sockets {
 /// The listener's name in errors.
 const WHAT: &str = "the gateway";
 
-/// A socket that shares its port with no other that listens: sockets that do would share it with another gateway's, too.
+/// A socket that shares its port with no other that listens: sockets that do would share it with another gateway's,
+/// too.
 fn alone(address: SocketAddr) -> io::Result<Socket> {
     socket(address, false)
 }
@@ -91,8 +92,9 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
 /// A worker's listener, once there is one.
 pub(crate) type Listening = oneshot::Receiver<StdListener>;
 
-/// A worker's life: wait for its listener, accept until the drain begins, then let what is open go on until the stop. A drain waits for
-/// `accepting`: without it, one that finds no connection tracked would be over before the last ones are accepted.
+/// A worker's life: wait for its listener, accept until the drain begins, then let what is open go on until the stop. A
+/// drain waits for `accepting`: without it, one that finds no connection tracked would be over before the last ones are
+/// accepted.
 pub(crate) async fn work(
     listening: Listening,
     worker: Worker,
@@ -116,8 +118,8 @@ pub(crate) async fn work(
     listen::waiting(listener)?.for_each(|stream| accept_connection(stream, &worker));
     drop(accepting);
     shutdown.stopped().await;
-    // With this runtime end its connections, wherever they are. Those that are cut end by themselves in a moment, and in a
-    // way that their clients can tell from an end.
+    // With this runtime end its connections, wherever they are. Those that are cut end by themselves in a moment, and
+    // in a way that their clients can tell from an end.
     let ending = async {
         while Arc::strong_count(&worker) > 1 {
             sleep(ENDING_TICK).await;
@@ -164,8 +166,8 @@ async fn serve(stream: TcpStream, client: Option<SocketAddr>, worker: Arc<Worker
         }
         return connection::serve(stream, client, worker).await;
     };
-    // Boxed twice (`until_stopped` does), since a task has room for the largest of its futures: plain connections must not pay for TLS, nor TLS
-    // for each place that its stream is handed to.
+    // Boxed twice (`until_stopped` does), since a task has room for the largest of its futures: plain connections must
+    // not pay for TLS, nor TLS for each place that its stream is handed to.
     let header_timeout = core.settings.limits.load().header_timeout.get();
     let handshake = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
     let handshake = core.shutdown.until_stopped(timeout(header_timeout, handshake));

@@ -1,7 +1,7 @@
 //! One client connection: requests, one after the other, until one of them becomes a tunnel.
 //!
-//! The driver of the HTTP version (`h1`) gives the stream back when a CONNECT was answered 200, and the same task goes on
-//! as the tunnel. So a tunnel costs one task, and nothing is handed between tasks.
+//! The driver of the HTTP version (`h1`) gives the stream back when a CONNECT was answered 200, and the same task goes
+//! on as the tunnel. So a tunnel costs one task, and nothing is handed between tasks.
 
 use crate::request::deny::Refusal;
 use crate::request::{answer, tunnel};
@@ -23,8 +23,8 @@ where
     S: AsyncRead + AsyncWrite + Reset + Unpin + Send + 'static,
 {
     let (shutdown, limits) = (&worker.core.shutdown, worker.core.settings.limits.load_full());
-    // Boxed, so that the room HTTP needs is given back before the tunnel begins. Not cut off from here: an answer that is
-    // being given has to end in a reset.
+    // Boxed, so that the room HTTP needs is given back before the tunnel begins. Not cut off from here: an answer that
+    // is being given has to end in a reset.
     match Box::pin(h1::requests(stream, client, Arc::clone(&limits), Arc::clone(&worker))).await {
         Finished::Tunnel { stream, early, opened } => {
             let idle = limits.idle_timeout.get();

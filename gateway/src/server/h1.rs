@@ -50,8 +50,8 @@ pub(crate) enum Finished<S> {
     Closed { stream: S },
 }
 
-/// Answers requests until one of them becomes a tunnel, the connection is over, or the stop comes. Do not drop it earlier: an
-/// answer in progress has to end in a reset.
+/// Answers requests until one of them becomes a tunnel, the connection is over, or the stop comes. Do not drop it
+/// earlier: an answer in progress has to end in a reset.
 pub(crate) async fn requests<S>(
     stream: S,
     client: Option<SocketAddr>,

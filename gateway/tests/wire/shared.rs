@@ -106,7 +106,8 @@ async fn while_the_memory_is_away_no_token_is_read_and_none_is_lost() {
     }
 }
 
-/// Behind a router the connection stands while every server is down. The first callers find out, all others keep theirs.
+/// Behind a router the connection stands while every server is down. The first callers find out, all others keep
+/// theirs.
 #[tokio::test]
 async fn a_memory_that_takes_no_record_is_known_to_be_down_after_few() {
     let echo = Echo::start().await;

@@ -63,22 +63,22 @@ impl Directory {
     /// Puts a file of `bytes` in place under its final name: it is whole on disk before that name exists.
     pub(crate) fn create(&self, key: TokenKeyId, bytes: &[u8]) -> Result<File, StoreError> {
         let place = self.records(key);
-        // Not overwritten even when it appears under our feet: it may be a backup somebody has just brought back.
+        // Never overwrites a file that appears meanwhile: it may be a backup that was just restored.
         if fs::exists(&place).on("look for", &place)? {
             return Err(StoreError::Foreign(place));
         }
         let new = self.path.join(format!("{}.new", key.to_hex()));
         let result = write_new(&new, bytes).and_then(|file| {
             fs::rename(&new, &place).on("rename", &new)?;
-            // The name is taken back when it may not last: nobody writes to the file then.
+            // Removes the name if it may not be durable: no record has been written to the file yet.
             self.sync().inspect_err(|_| _ = fs::remove_file(&place))?;
             Ok(file)
         });
         result.inspect_err(|_| _ = fs::remove_file(&new))
     }
 
-    /// Tries whether there is room for a new file and what stands in it: a name that [`Directory::take`] would clear away,
-    /// several blocks, bytes that a filesystem cannot compress away, on the disk.
+    /// Tries whether there is room for a new file and what stands in it: a name that [`Directory::take`] would clear
+    /// away, several blocks, bytes that a filesystem cannot compress away, on the disk.
     pub(crate) fn try_to_write(&self) -> Result<(), StoreError> {
         let trial = self.path.join(format!("{}.new", TokenKeyId([0; 32]).to_hex()));
         let bytes: Vec<u8> = (0..TRIAL / 32).flat_map(|_| rand::random::<[u8; 32]>()).collect();

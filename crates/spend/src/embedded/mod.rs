@@ -164,7 +164,7 @@ impl Embedded {
         stats
     }
 
-    /// The log to spend from: the one there is, its expiry moved if `epoch` says later, or a new one.
+    /// The log to spend from: the existing one, its expiry moved if `epoch` has a later one, or a new one.
     fn log_for(&self, epoch: &Epoch) -> Result<Arc<EpochLog>, Unknown> {
         let found = self.epochs.read().find(epoch.key)?; // a statement: the lock must not last into `change`
         match found {
@@ -191,8 +191,8 @@ impl Embedded {
         Ok(log)
     }
 
-    /// Whether a spend could be answered now, as far as is known: two atomic loads. After a write that failed it could not,
-    /// until a trial has shown that there is room again; that is made every second, and costs no token.
+    /// Whether a spend could be answered now, as far as is known: two atomic loads. After a write that failed it could
+    /// not, until a trial has shown that there is room again; that is made every second, and costs no token.
     ///
     /// # Errors
     /// Why not.
@@ -241,7 +241,7 @@ impl SpendStore for Embedded {
         if !log.spend(ShortKey::of(key)).map_err(|error| self.unwritten(&error))? {
             return Ok(Spend::AlreadySpent);
         }
-        // The one await there is. Dropped here, the key stays spent and nobody has been told.
+        // The only await. If the future is dropped here, the key stays spent and no caller gets a verdict.
         self.syncer.durable().await?;
         Ok(Spend::Admitted)
     }

@@ -1,4 +1,4 @@
-//! Whether records can be written: what the last write said, until a trial write says something else.
+//! Whether records can be written: the result of the last write, or of a later trial write.
 
 use crate::Unknown;
 use parking_lot::Mutex;
@@ -20,9 +20,9 @@ pub(crate) struct Room {
 #[derive(Default)]
 struct State {
     reason: Option<Unknown>,
-    /// What was said last, and when.
+    /// What was logged last, and when.
     said: Option<(Unknown, Instant)>,
-    /// The end of it is to be said, too.
+    /// Its end is still to be logged.
     open: bool,
 }
 

@@ -124,7 +124,7 @@ impl Drop for Syncer {
     fn drop(&mut self) {
         self.shared.ring(|order| order.stop = true);
         if let Some(thread) = self.thread.take() {
-            _ = thread.join(); // it has synced a last time, and has said so if that failed
+            _ = thread.join(); // it has synced a last time, and has logged a failure
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Canaries: records whose only purpose is to be missed. They tell when the memory has lost spent records, which
-//! nothing else would. The records and their timing; no I/O.
+//! Canaries: records that exist only to reveal loss. Without them a loss of spent records would go unnoticed. This
+//! module has the records and their timing, and does no I/O.
 //!
 //! Each epoch has two kinds:
 //!
@@ -10,9 +10,9 @@
 //!   tenth. memcached evicts what was not read for longest: that is the next group. Canaries that are read again and
 //!   again would never be evicted and never notice.
 //!
-//! Every canary holds when the epoch's records expire. So the memory itself remembers it, and gateways that learn
-//! different expiries (from a directory that changes, or at different times) all keep to the first. Records written
-//! under an earlier expiry would otherwise vanish while the epoch goes on.
+//! Every canary holds when the epoch's records expire. So the store itself keeps the expiry, and gateways that learn
+//! different ones (from a directory that changes, or at different times) all use the first. Records written under an
+//! earlier expiry would otherwise vanish while the epoch goes on.
 
 use super::protocol::{Command, Kind, RecordKey, VALUE_LEN, Value};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
@@ -25,22 +25,22 @@ pub(crate) const GROUPS: u32 = 160;
 /// How much older each group is than the one before when it is read, and the age in seconds at the first, as a power.
 const GROWTH: f64 = 1.1;
 const FIRST: i32 = 8;
-/// The record that says that all sentinels were written, in so many copies.
+/// Copies of the record that marks all sentinels as written.
 const COMPLETE: u32 = u32::MAX;
-/// The record that says that records were lost, in so many copies.
+/// Copies of the record that marks the epoch's records as lost.
 const LOSS: u32 = u32::MAX - 1;
 pub(crate) const COPIES: u32 = 4;
 /// Ten decimal digits.
 const LARGEST: u64 = 9_999_999_999;
 
-/// What a canary says.
+/// The content of a canary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// The record had been lost and was written again: so may have been others.
     pub(crate) rewritten: bool,
     /// When the epoch's records expire.
     pub(crate) expires: UnixSeconds,
-    /// When the epoch was begun in this memory.
+    /// When the epoch was begun in this store.
     pub(crate) created: UnixSeconds,
 }
 
@@ -82,20 +82,20 @@ impl Canaries {
         (0..GROUP).map(|index| self.key(group + 1, index)).collect()
     }
 
-    /// The records that say that all sentinels were written.
+    /// The records that mark all sentinels as written.
     pub(crate) fn complete(self) -> Vec<RecordKey> {
         (0..COPIES).map(|index| self.key(COMPLETE, index)).collect()
     }
 
-    /// The records that say that records of the epoch were lost. A canary that stands cannot be marked any more, and a
-    /// gateway that is started after everything was lost writes them all anew.
+    /// The records that mark the epoch's records as lost. A canary that stands cannot be marked any more, and a gateway
+    /// that is started after everything was lost writes them all anew.
     pub(crate) fn loss(self) -> Vec<RecordKey> {
         (0..COPIES).map(|index| self.key(LOSS, index)).collect()
     }
 
-    /// Named as spent records are, by a digest of the token key's id and a number. Names that differ in a few bytes only
-    /// would all lie on one server behind a router with a plain hash, such as twemproxy's FNV, and the others would be
-    /// unwatched.
+    /// Named as spent records are, by a digest of the token key's id and a number. Names that differ in a few bytes
+    /// only would all lie on one server behind a router with a plain hash, such as twemproxy's FNV, and the others
+    /// would be unwatched.
     fn key(self, group: u32, index: u32) -> RecordKey {
         let mut number = [0; 32];
         number[..4].copy_from_slice(&group.to_be_bytes());

@@ -81,8 +81,8 @@ impl Checked {
         }
     }
 
-    /// Whether nothing has come since the last reply, as far as this runtime has seen. Bytes that nobody asked for would
-    /// be taken for the next command's reply, and the end of the stream means that there will be none.
+    /// Whether nothing has come since the last reply, as far as this runtime has seen. Unexpected bytes would be taken
+    /// for the next command's reply, and after the end of the stream there will be no reply.
     pub(crate) async fn is_quiet(&mut self) -> bool {
         let look = poll_fn(|cx| {
             let mut room = [0; 1];
@@ -149,7 +149,7 @@ impl Checked {
         };
         let Some((reply, length)) = found else { return Ok(false) };
         if length != self.filled {
-            return Err(io::ErrorKind::InvalidData.into()); // more than was asked for
+            return Err(io::ErrorKind::InvalidData.into()); // more than one reply
         }
         self.released = length;
         self.expected = Expected::Accepted(reply);

@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::time::timeout;
 
-/// What a caller is told while there is no connection; why there is none, readiness says.
+/// The error while there is no connection. Readiness reports the cause.
 const NOT_CONNECTED: Unknown = Unknown::Unavailable(std::io::ErrorKind::NotConnected);
 
-/// Connections of one runtime to the shared memory, made by [`Memcached::client`](super::Memcached::client).
+/// Connections of one runtime to the shared store, made by [`Memcached::client`](super::Memcached::client).
 ///
 /// Clones share the connections. They close when the last clone is dropped.
 #[derive(Clone)]
@@ -28,7 +28,7 @@ pub struct Client(Arc<ClientState>);
 pub(super) struct ClientState {
     store: Arc<SharedStore>,
     endpoints: Vec<EndpointClient>,
-    /// Where the next command looks first.
+    /// The endpoint that the next command considers first.
     turn: AtomicUsize,
 }
 
@@ -132,7 +132,7 @@ impl Client {
         let state = client.epoch(epoch).await?;
         let expires = state.expires().ok_or(Unknown::TimedOut)?;
         if now >= expires {
-            return Err(Unknown::EpochRetired); // the memory forgets its records from now on
+            return Err(Unknown::EpochRetired); // the store drops the epoch's records from now on
         }
         client.store.permits(&state)?;
         if state.is_known_spent(key) {
@@ -140,7 +140,7 @@ impl Client {
             return Ok(Spend::AlreadySpent);
         }
         let verdict = client.add(RecordKey::spent(key), expires, log).await?;
-        // The record was written before a loss that has been noticed since: it may be the second one.
+        // If a loss was detected since, this record may be the token's second one.
         if verdict == Spend::Admitted {
             client.store.permits(&state)?;
         }
@@ -150,7 +150,7 @@ impl Client {
 }
 
 impl Client {
-    /// Whether a verdict can be expected now, as far as is known without asking. Cheap: fit for each request.
+    /// Whether a verdict can be expected now, as far as this process knows. Cheap enough to call on each request.
     ///
     /// # Errors
     /// Why not.
@@ -164,7 +164,7 @@ impl Client {
 }
 
 impl ClientState {
-    /// The epoch, adopted by the memory. Waits for that only the first time this process meets it.
+    /// The epoch, once the store holds its expiry. Waits only the first time this process uses the epoch.
     async fn epoch(&self, epoch: &Epoch) -> Result<Arc<EpochState>, Unknown> {
         if let Some(known) = self.store.epochs.find(epoch.key)
             && known.expires().is_some()
@@ -195,8 +195,8 @@ impl ClientState {
         }
     }
 
-    /// Reads the record after an `add` without a reply: its value identifies the attempt that wrote it. A missing record
-    /// proves nothing, because the `add` may still arrive; for the same reason the `add` is not repeated.
+    /// Reads the record after an `add` without a reply: its value identifies the attempt that wrote it. A missing
+    /// record proves nothing, because the `add` may still arrive; for the same reason the `add` is not repeated.
     async fn verdict_from_record(
         &self,
         key: RecordKey,
@@ -212,8 +212,8 @@ impl ClientState {
         }
     }
 
-    /// Sends a command through the endpoint with the least to do. Through the others only when no byte of it was sent, or
-    /// when it may be `repeated`.
+    /// Sends a command through the endpoint with the fewest outstanding commands. Tries the others only if no byte of
+    /// it was sent, or if it may be `repeated`.
     async fn send(&self, command: &Command, repeated: bool, log: &mut ExchangeLog) -> Result<Reply, Failure> {
         let mut failure = Failure::NotSent(NOT_CONNECTED);
         let mut tried = 0_u64;
@@ -236,7 +236,8 @@ impl ClientState {
         Err(failure)
     }
 
-    /// The endpoint with the least to do among those that are up and not tried yet; in turn where they are equal.
+    /// The endpoint with the fewest outstanding commands among those that are up and not tried yet; round robin among
+    /// equals.
     fn next(&self, tried: u64) -> Option<(usize, &EndpointClient)> {
         let count = self.endpoints.len();
         let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
@@ -291,7 +292,7 @@ impl SpendStore for Client {
 }
 
 impl SharedStore {
-    /// Whether the endpoints lead to one memory.
+    /// Whether all endpoints lead to the same records.
     pub(super) fn intact(&self) -> Result<(), Unknown> {
         if self.endpoints.iter().any(|endpoint| endpoint.is_foreign()) {
             Err(Unknown::Unproven)
@@ -300,15 +301,15 @@ impl SharedStore {
         }
     }
 
-    /// A client, for as long as it lives.
+    /// Registers a client, for as long as it lives.
     fn used_by(&self, client: Weak<ClientState>) {
         let mut clients = self.clients.lock();
         clients.retain(|known| known.strong_count() > 0);
         clients.push(client);
     }
 
-    /// Whether each client has an endpoint to the memory. One that has none refuses what comes to it, whatever the others
-    /// have: a pool serves nobody before it is warm.
+    /// Whether each client has an endpoint that is up. A client without one refuses every request, whatever the others
+    /// have: a pool serves no request before it is warm.
     pub(super) fn serves(&self) -> Result<(), Unknown> {
         self.intact()?;
         // The last reference may be one of these: it is dropped outside of the lock.

@@ -27,7 +27,7 @@ pub(crate) struct Endpoint {
     /// Wakes the watch, which finds out why a connection could not be proven.
     wake_watch: Arc<Notify>,
     connections: AtomicUsize,
-    /// What carries clients' commands: asked when somebody wants to know, so that a command counts nothing here.
+    /// What carries clients' commands. `health` reads the load from here, so that a command updates no counter.
     carriers: Mutex<Vec<Weak<dyn Carrier>>>,
     /// Attempts of clients to connect, and those that failed.
     connects: AtomicU64,
@@ -36,11 +36,11 @@ pub(crate) struct Endpoint {
     failure: Mutex<Unknown>,
     /// Whether its loss was logged and its return was not.
     lost: AtomicBool,
-    /// Reads another memory than the other endpoints.
+    /// Leads to other records than the other endpoints.
     foreign: AtomicBool,
 }
 
-/// What carries commands through an endpoint: a pipeline or a pool.
+/// Carries commands to an endpoint: a pipeline or a pool.
 pub(crate) trait Carrier: Send + Sync {
     /// Commands without a reply.
     fn outstanding(&self) -> usize;
@@ -79,13 +79,14 @@ impl Endpoint {
         &self.address
     }
 
-    /// A connection nothing is known of.
+    /// A connection that is not proven yet.
     pub(crate) async fn connect(&self) -> Result<SerialConnection, Unknown> {
         SerialConnection::open(&self.address, self.tls.as_ref(), self.connect_timeout).await
     }
 
-    /// A connection that has just read one of this process's probes. So it leads to the one memory, and the memory
-    /// answers: a frozen server's kernel accepts connections too, and mcrouter answers `version` all by itself.
+    /// A connection that has just read one of this process's probes. So it leads to the same records as the others, and
+    /// the store answers. Neither an accepted connection nor `version` shows that: a frozen server's kernel accepts
+    /// connections, and mcrouter answers `version` itself.
     pub(crate) async fn connect_proven(&self) -> Result<Stream, Unknown> {
         let probes = self.probes().await;
         self.connects.fetch_add(1, Ordering::Relaxed);
@@ -128,7 +129,7 @@ impl Endpoint {
         Connected(Arc::clone(self))
     }
 
-    /// A connection failed or could not be made. Says so once until one is back.
+    /// A connection failed or could not be made. Logs it once per outage.
     pub(crate) fn failed(&self, reason: Unknown) {
         *self.failure.lock() = reason;
         if !self.lost.swap(true, Ordering::Relaxed) {

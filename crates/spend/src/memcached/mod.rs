@@ -1,4 +1,4 @@
-//! The store for a fleet: one memory of memcacheds, reached directly or through mcrouter or twemproxy.
+//! The store for a fleet: memcached servers, reached directly or through mcrouter or twemproxy.
 //!
 //! ```text
 //! Client (one a runtime) ── transport ── endpoint ── mcrouter ── memcached
@@ -9,12 +9,12 @@
 //!
 //! * A spend is one `add` of a record with a value of its own; `STORED` is the only admission. The epoch's end is its
 //!   absolute expiry.
-//! * A connection is used only after it has read one of this process's probes: it leads to the memory the others lead
-//!   to (`endpoint`, `probe`).
-//! * Canaries tell when the memory has lost records, and hold when an epoch's records expire (`canary`, `watch`).
+//! * A connection is used only after it has read one of this process's probes, which proves that it leads to the same
+//!   records as the others (`endpoint`, `probe`).
+//! * Canaries reveal when the store has lost records, and hold when an epoch's records expire (`canary`, `watch`).
 //!
-//! docs/how-it-works/spend-contract.md has what this keeps and what it cannot; docs/decisions/store-transport.md why pipelined is the
-//! default.
+//! docs/how-it-works/spend-contract.md has what this keeps and what it cannot; docs/decisions/store-transport.md why
+//! pipelined is the default.
 
 mod address;
 mod cache;
@@ -54,19 +54,19 @@ use tokio::sync::{Notify, watch as channel};
 use verdicts::Verdicts;
 use watch::Watch;
 
-/// The most addresses: they are endpoints to one memory, not servers.
+/// The most addresses: they are endpoints of one store, not its servers.
 const MOST_ADDRESSES: usize = 32;
 
 /// The shared store of one process.
 ///
-/// It has a thread that proves the endpoints and reads the canaries; [`Memcached::client`] makes the connections that spend.
-/// Dropping it ends the thread; clients then go on with what was known.
+/// It has a thread that proves the endpoints and reads the canaries; [`Memcached::client`] makes the connections that
+/// spend. Dropping it ends the thread; clients then go on with what was known.
 pub struct Memcached {
     store: Arc<SharedStore>,
     _watch: Watch,
 }
 
-/// What all users of the store share.
+/// What all clients of the store share.
 struct SharedStore {
     options: Options,
     endpoints: Vec<Arc<Endpoint>>,
@@ -95,13 +95,13 @@ pub struct Health {
     pub round: Round,
 }
 
-/// How much of what the watch asked for in one round it got no answer to. Its records spread over the servers behind a
-/// router as spent records do, so this is also the share of spends that get no verdict.
+/// The records that the watch read in one round, and those without an answer. They are distributed over the servers
+/// behind a router as spent records are, so this is also the share of spends that get no verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Records asked for.
+    /// Records requested.
     pub requested: usize,
-    /// Those of which the store could not say whether they are there.
+    /// Those for which the store reported neither a hit nor a miss.
     pub unclear: usize,
 }
 
@@ -121,7 +121,7 @@ pub struct EndpointHealth {
     pub connects: u64,
     /// Those that failed: no connection in time, or one that could not be proven.
     pub connect_failures: u64,
-    /// It leads to another memory than the others.
+    /// It leads to other records than the other endpoints.
     pub foreign: bool,
     /// How the last connection failed; `None` while there is one.
     pub failure: Option<Unknown>,

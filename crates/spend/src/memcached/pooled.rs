@@ -129,7 +129,7 @@ impl Core {
         let (_turn, mut connection) = checkout.map_err(Failure::NotSent)?;
         entry.waited_for_check(std::mem::take(&mut connection.checked_for));
         if !self.breaker.is_closed() {
-            return Err(Failure::NotSent(self.endpoint.failure())); // opened while this caller stood in the queue
+            return Err(Failure::NotSent(self.endpoint.failure())); // the breaker opened while this caller waited
         }
         let mut noting = Noting { connection, entry, slow: self.limits.slow };
         match timeout(self.limits.patience, noting.connection.exchange(command)).await {
@@ -161,7 +161,7 @@ impl Core {
                     if connection.is_quiet().await {
                         return Ok((turn, connection));
                     }
-                    // It died or spoke while it was idle: another one, but not for ever.
+                    // It was closed or received bytes while idle: take another one, until the checkout times out.
                     if began.elapsed() > self.options.checkout_timeout {
                         return Err(self.failed(Unknown::Garbled));
                     }
@@ -181,7 +181,7 @@ impl Core {
     }
 }
 
-/// A caller's exchange, of which its exchange log hears however it ends.
+/// A caller's exchange. Dropping it writes the times to the exchange log, however the exchange ended.
 struct Noting<'a, 'b> {
     connection: bb8::PooledConnection<'a, Connector>,
     entry: &'a mut Entry<'b>,
@@ -200,7 +200,7 @@ impl Drop for Noting<'_, '_> {
     }
 }
 
-/// Keeps the pool's connections good: proves idle ones again, and closes the breaker when the store is back.
+/// Maintains the pool: proves idle connections again, and closes the breaker when the store is back.
 async fn maintain(core: Arc<Core>) {
     loop {
         if core.breaker.is_closed() {
@@ -225,7 +225,7 @@ async fn maintain(core: Arc<Core>) {
     }
 }
 
-/// Makes all connections, as far as they can be had, before callers come: they would wait for each other's.
+/// Opens all connections before callers are admitted, so that callers do not wait for them.
 async fn warm_up(core: &Core) {
     let mut all = Vec::new(); // all at once, or the same one would be taken again and again
     for _ in 0..2 * core.size {
@@ -249,7 +249,7 @@ async fn has_proven(core: &Core) -> bool {
         && matches!(timeout(core.limits.patience, connection.prove()).await, Ok(Ok(())))
 }
 
-/// Asks each idle connection for a probe; one that does not answer is dropped, and bb8 makes another.
+/// Sends a `get` on each idle connection. A connection that does not answer is dropped, and bb8 makes another.
 async fn prove_idle(core: &Core) {
     for _ in 0..core.pool.state().idle_connections {
         let Ok(_turn) = core.turns.try_acquire() else { return };
@@ -340,7 +340,7 @@ impl Connection {
     }
 }
 
-/// Open while the store does not answer: callers are refused at once instead of each waiting in vain.
+/// Open while the store does not answer, so that callers are refused immediately.
 #[derive(Default)]
 struct Breaker {
     closed: AtomicBool,

@@ -75,8 +75,8 @@ impl fmt::Debug for RecordKey {
 pub(crate) struct Value(pub(crate) [u8; VALUE_LEN]);
 
 impl Value {
-    /// A value nobody else has: the id of an attempt to spend, or of a probe. Random, so that records say nothing
-    /// about who wrote them or in which order.
+    /// A unique value: the id of an attempt to spend, or of a probe. Random, so that records do not reveal which
+    /// process wrote them or in which order.
     pub(crate) fn unique() -> Self {
         let mut value = [b'A'; VALUE_LEN];
         let encoded = URL_SAFE_NO_PAD.encode_slice(rand::random::<[u8; 16]>(), &mut value);
@@ -94,7 +94,7 @@ pub(crate) enum Command {
     Add { key: RecordKey, value: Value, expires: UnixSeconds },
 }
 
-/// What was asked, as far as the reply's form depends on it.
+/// The kind of reply that a command expects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReplyKind {
     Get(RecordKey),
@@ -141,7 +141,7 @@ pub(crate) enum Reply {
     Stored,
     /// `NOT_STORED`: the record was there.
     NotStored,
-    /// The record that was asked for.
+    /// The requested record.
     Hit(Value),
     /// `END`: no record was found, which proves nothing.
     Miss,
@@ -149,7 +149,7 @@ pub(crate) enum Reply {
     ServerError,
 }
 
-/// Bytes that are not the beginning of any reply the command can have: what follows cannot be told apart any more.
+/// Bytes that are not the beginning of any reply the command can have: the rest of the stream cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Garbled;
 

@@ -34,7 +34,7 @@ impl SerialConnection {
         timeout(patience, self.send_and_read(commands)).await.unwrap_or(Err(Unknown::TimedOut))
     }
 
-    /// The stream, when all that was asked has been answered.
+    /// The stream. Call it only when every command has been answered.
     pub(crate) fn into_stream(self) -> Stream {
         self.stream
     }
@@ -68,7 +68,7 @@ impl SerialConnection {
             self.buffer.copy_within(used..filled, 0);
             filled -= used;
         }
-        // More than was asked for: whose answer would that be?
+        // Bytes beyond the last expected reply belong to no command.
         if filled == 0 { Ok(replies) } else { Err(Unknown::Garbled) }
     }
 }

@@ -18,9 +18,9 @@ use tokio::time::sleep;
 mod reconcile;
 use reconcile::Progress;
 
-/// The shortest time between two rounds, however often the watch is woken.
+/// The shortest time between two rounds, even if the watch is woken more often.
 const BREATH: Duration = Duration::from_millis(5);
-/// How soon to look for the memory again while none has been found yet: nobody can be served before.
+/// The pause between attempts while no store has been found; until then every request is refused.
 const SEARCH: Duration = Duration::from_millis(200);
 
 /// The thread. It ends when this is dropped.
@@ -108,14 +108,15 @@ impl Rounds {
         }
         let whole = proofs.iter().position(|proof| *proof == Proof::Same);
         let Some(same) = whole.or_else(|| proofs.iter().position(|proof| proof.is_some())) else {
-            // Nobody has them, and somebody could say so: they were lost, and so may have been more.
+            // A server authoritatively reported a miss, so the probes were lost, and other records may be lost too.
             return if proofs.contains(&Proof::Other) { self.renew(now).await } else { None };
         };
         self.judge(same, &proofs, now).await;
         Some(same)
     }
 
-    /// Writes new probes through the first endpoint that takes them, and publishes them when no other endpoint contradicts.
+    /// Writes new probes through the first endpoint that takes them, and publishes them when no other endpoint
+    /// contradicts.
     async fn renew(&mut self, now: UnixSeconds) -> Option<usize> {
         for writer in 0..self.connections.len() {
             let Some(probes) = self.write(writer, Probes::new(now)).await else { continue };
@@ -130,8 +131,8 @@ impl Rounds {
             if self.store.endpoints.iter().any(|endpoint| endpoint.is_foreign()) {
                 return None;
             }
-            // First what was lost with the old ones: connections are proven by the new ones from here on, and would admit
-            // tokens of an epoch whose loss nobody knows of yet.
+            // Look for losses before publishing the new probes: once published they prove connections, which could then
+            // admit tokens of an epoch whose loss is not detected yet.
             if !self.reconcile_epochs(writer, now).await {
                 return None;
             }
@@ -141,8 +142,8 @@ impl Rounds {
         None
     }
 
-    /// Marks endpoints that lead to another memory than `same`, once a second reading has shown it again: records may have
-    /// been lost between the writing and the first.
+    /// Marks endpoints that lead to other records than `same`. A second read has to confirm it, because probes may have
+    /// been lost between the write and the first read.
     async fn judge(&mut self, same: usize, proofs: &[Proof], now: UnixSeconds) {
         for (index, proof) in proofs.iter().enumerate() {
             let foreign = match proof {
@@ -173,8 +174,8 @@ impl Rounds {
         }
     }
 
-    /// Whether an endpoint leads elsewhere for a part of the keys: it takes probes that are in the memory a second time. A miss
-    /// alone proves nothing, for a router may answer so for a server that is down.
+    /// Whether an endpoint leads elsewhere for a part of the keys: it stores probes that `same` already holds. A miss
+    /// alone proves nothing, because a router may report one for a server that is down.
     async fn lacks(&mut self, endpoint: usize, same: usize, now: UnixSeconds) -> Result<bool, Unknown> {
         let Some(probes) = self.write(same, Probes::brief(now)).await else { return Ok(false) };
         let there = self.request(same, &probes.gets()).await?;
@@ -208,13 +209,13 @@ impl Rounds {
         }
     }
 
-    /// Counts what was asked for, and what of it the store could not say.
+    /// Counts records read in this round, and those for which the store gave neither a hit nor a miss.
     fn read_in_round(&mut self, requested: usize, unclear: usize) {
         self.round.requested += requested;
         self.round.unclear += unclear;
     }
 
-    /// One exchange through an endpoint. While nobody else is connected through it, this is who knows why not.
+    /// One exchange through an endpoint. Records the failure if no client is connected through it.
     async fn request(&mut self, endpoint: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
         let replies = self.exchange(endpoint, commands).await;
         self.failed = *replies.as_ref().err().unwrap_or(&self.failed);
@@ -235,7 +236,7 @@ impl Rounds {
                     self.connections[endpoint] = Some(connection);
                     return Ok(replies);
                 }
-                // It would not answer on a new connection either.
+                // A new connection would time out too.
                 Err(Unknown::TimedOut) => return Err(Unknown::TimedOut),
                 Err(_) => {}
             }

@@ -127,8 +127,8 @@ impl Fake {
         Self::with(None)
     }
 
-    /// An endpoint to another memory, but for the keys that it `shares` with this one: as two routers do when one of them
-    /// has been told of a new server.
+    /// An endpoint to another memory, but for the keys that it `shares` with this one: as two routers do when one of
+    /// them has been told of a new server.
     pub fn beside(&self, shares: fn(&str) -> bool) -> Self {
         Self::with(Some((shares, Arc::clone(&self.state.records))))
     }

@@ -107,8 +107,8 @@ pub fn trusting(roots: RootCertStore) -> Arc<ClientConfig> {
     Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// An endpoint that swallows one answer to an `add` of a spent record: it arrives, and the connection is closed instead of
-/// answered.
+/// An endpoint that swallows one answer to an `add` of a spent record: it arrives, and the connection is closed instead
+/// of answered.
 pub struct Swallower {
     relay: Relay,
     state: Arc<AtomicU8>,

@@ -1,5 +1,5 @@
-//! When the directory is fetched next: as often as the operator and the issuer say, whenever a known key comes or goes, and
-//! soon after a token of a key that is not known.
+//! When the directory is fetched next: as often as the operator and the issuer say, whenever a known key comes or goes,
+//! and soon after a token of a key that is not known.
 
 use postern_token::UnixSeconds;
 use std::time::Duration;

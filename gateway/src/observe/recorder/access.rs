@@ -1,5 +1,5 @@
-//! The access log: a line for each request, if the operator wants one. What happened and how long it took; who and where
-//! only with `access = "full"`.
+//! The access log: a line for each request, if the operator wants one. What happened and how long it took; who and
+//! where only with `access = "full"`.
 
 use crate::config::AccessLog;
 use crate::observe::labels::Outcome;

@@ -63,8 +63,8 @@ impl Class {
 fn tell(outcome: Outcome, number: u64, reason: Option<&'static str>) {
     let outcome_name = outcome.as_str();
     match outcome {
-        // The gateway's own trouble, not the client's. That there are no keys is told where they are fetched, and is as it
-        // should be for a moment at every start.
+        // The gateway's own trouble, not the client's. That there are no keys is told where they are fetched, and is as
+        // it should be for a moment at every start.
         Outcome::StoreUnknown | Outcome::StoreDown | Outcome::TooMany => {
             tracing::warn!(outcome = outcome_name, number, reason, "requests refused");
         }

@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep};
 /// Room for a hundred replies or more a read.
 const READ_BUFFER: usize = 16 * 1024;
 
-/// A connection that lasted so long is replaced without a pause.
+/// A connection that lasted this long is replaced without a pause.
 const STEADY: Duration = Duration::from_secs(1);
 /// A timer that has nothing to watch.
 const NEVER: Duration = Duration::from_secs(86_400);
@@ -56,7 +56,8 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Serves the pipeline until the connection fails, and says how; and what the kernel knew of it when somebody had waited long.
+/// Serves the pipeline until the connection fails. Returns the cause, and the kernel's facts if a caller had waited
+/// long.
 async fn serve(stream: Stream, pipeline: &Pipeline, limits: Limits) -> (Unknown, Option<TcpFacts>) {
     let mut deadline = pin!(sleep(NEVER));
     let mut serving = Serving {

@@ -44,7 +44,8 @@ pub(super) fn piece<'a>(
     bytes: &[u8],
 ) -> Result<Option<(Piece, usize)>, Garbled> {
     if bytes.first() != Some(&b'V') {
-        // mcrouter may send what it found before the error of a dead server. But an error must be somebody's.
+        // mcrouter may send what it found before the error of a dead server. But an error must belong to at least one
+        // missing key.
         return match parse(&ReplyKind::Get(*first), bytes)? {
             Some((Reply::ServerError, _)) if missing.next().is_none() => Err(Garbled),
             end => Ok(end.map(|(reply, length)| (Piece::End(reply), length))),

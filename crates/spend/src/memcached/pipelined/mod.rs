@@ -1,7 +1,8 @@
 //! The pipelined transport: one connection carries the commands of all callers at once.
 //!
 //! Commands that come together leave in one write, replies are matched in order, and no caller waits for another's
-//! round trip. `pipeline` is the queue, `joined` how it asks for several keys at once, `connection` the task that serves it.
+//! round trip. `pipeline` is the queue, `joined` combines `get`s of several keys, `connection` is the task that serves
+//! the queue.
 
 mod connection;
 mod joined;
@@ -62,7 +63,7 @@ impl Pipelined {
     }
 }
 
-/// A caller's wait, of which its exchange log hears however it ends.
+/// A caller's wait. Dropping it writes the times to the exchange log, however the wait ended.
 struct Noting<'a, 'b> {
     waiting: Waiting,
     entry: &'a mut Entry<'b>,

@@ -2,10 +2,10 @@
 //!
 //! Callers put a command in and hold a [`Waiting`]; the connection's task takes what has gathered, sends it in one
 //! write, and hands replies out in the order of the commands. A caller that goes away leaves its place in the order
-//! behind, so nobody else can be given its answer.
+//! behind, so no other caller can receive its answer.
 //!
 //! The `get`s of a burst are joined into few ([`joined`]), behind its `add`s. Callers of one burst wait at the same
-//! time, so none of them can tell in which order they were served.
+//! time, so their order does not matter.
 
 mod burst;
 mod waiting;
@@ -26,8 +26,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 pub(crate) use waiting::{Answer, Waiting};
 
-/// For how long `get`s travel apart after joined ones were answered with an error. A router that has lost a server
-/// answers the whole command so, and twemproxy closes the connection as well.
+/// For how long `get`s are sent separately after a joined one was answered with an error. A router that has lost a
+/// server fails the whole command, and twemproxy also closes the connection.
 const APART: Duration = Duration::from_secs(60);
 
 /// The queue between callers and the task of one connection.
@@ -48,8 +48,8 @@ struct Queue {
     adds: Vec<u32>,
     gets: Vec<u32>,
     gathered: Option<Instant>,
-    /// The commands without a reply that were taken, in their order, the bursts they were taken in, and the cells of all
-    /// of them in a row.
+    /// The commands without a reply that were taken, in their order, the bursts they were taken in, and the cells of
+    /// all of them in a row.
     order: VecDeque<What>,
     bursts: Bursts,
     places: VecDeque<u32>,
@@ -67,7 +67,7 @@ struct Queue {
 #[derive(Clone, Copy)]
 enum What {
     Add,
-    /// One `get` for so many callers.
+    /// One `get` for this number of callers.
     Gets(usize),
 }
 
@@ -78,7 +78,7 @@ enum Cell {
         reply_kind: ReplyKind,
         caller: Option<Waker>,
     },
-    /// The caller went away; the reply will come all the same.
+    /// The caller went away; the reply is still to come.
     Abandoned {
         reply_kind: ReplyKind,
     },
@@ -156,7 +156,7 @@ impl Pipeline {
         queue.down = None;
     }
 
-    /// The connection is lost, or there is still none: everyone who waits is told, and so is who comes next.
+    /// The connection is lost, or there is still none. Fails all waiting callers, and later ones immediately.
     pub(crate) fn close(&self, reason: Unknown, tcp: Option<TcpFacts>) {
         let mut queue = self.queue.lock();
         queue.down = Some(reason);
@@ -209,10 +209,11 @@ impl Pipeline {
         true
     }
 
-    /// Hands out the replies in `bytes`, the last of which came with `read`, puts their callers into `woken`, and returns the length of what was read.
+    /// Hands out the replies in `bytes`, the last of which came with `read`, puts their callers into `woken`, and
+    /// returns the length of what was read.
     ///
     /// # Errors
-    /// When the bytes are not what was asked for: nothing after them can be told apart.
+    /// When the bytes are not an expected reply: the rest of the stream cannot be parsed.
     pub(crate) fn deliver(
         &self,
         bytes: &[u8],
@@ -223,7 +224,7 @@ impl Pipeline {
         let mut used = 0;
         while used < bytes.len() {
             let Some(&what) = queue.order.front() else {
-                return Err(Garbled); // an answer to a question that was not sent
+                return Err(Garbled); // a reply to a command that was not sent
             };
             let length = match what {
                 What::Add => queue.deliver_add(&bytes[used..], read, woken)?,

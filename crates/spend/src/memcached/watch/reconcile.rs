@@ -48,7 +48,7 @@ struct Found {
     marks: Vec<Mark>,
     /// Those that are not there.
     missing: Vec<RecordKey>,
-    /// How many could not be asked for.
+    /// How many could not be read.
     unclear: usize,
 }
 
@@ -60,8 +60,8 @@ impl Found {
 }
 
 impl Rounds {
-    /// Reconciles all epochs through one endpoint; whether every epoch that is in use could be. What fails is tried again in the
-    /// next round.
+    /// Reconciles all epochs through one endpoint; whether every epoch that is in use could be. What fails is tried
+    /// again in the next round.
     pub(super) async fn reconcile_epochs(&mut self, endpoint: usize, now: UnixSeconds) -> bool {
         let mut all = true;
         let epochs = self.store.epochs.all();
@@ -86,7 +86,7 @@ impl Rounds {
         self.reconcile_sentinels(epoch, endpoint, now).await
     }
 
-    /// Tells the other gateways of a loss, and hears of one from them.
+    /// Shares a detected loss with the other gateways, and learns of losses that they detected.
     async fn share_loss(&mut self, epoch: &Arc<EpochState>, endpoint: usize) -> Result<(), Unknown> {
         let flags = Canaries(epoch.key).loss();
         let flags_found = self.find(endpoint, &flags).await?;
@@ -117,14 +117,14 @@ impl Rounds {
         }
         let complete = found.missing.is_empty() && found.unclear == 0;
         progress.whole |= complete;
-        // Somebody has begun the epoch who found nothing of it, although it was there before.
+        // Another gateway found no marker and began the epoch again, although it existed before.
         let begun_again = complete && found.marks.iter().all(|mark| mark.created > progress.mark.created);
         let (mark, whole) = (progress.mark, progress.whole);
         let young = !whole && now.0.saturating_sub(mark.created.0) < YOUNG;
         let rewrite = Mark { rewritten: !young, ..mark };
         let (gone, unclear) = self.rewrite(endpoint, &found.missing, rewrite, NEVER).await?;
         if young {
-            // Whoever wrote what was missing, it is there now: from here on it is missed.
+            // All epoch markers exist; from now on an absence counts as loss.
             if let Some(progress) = self.progress.get_mut(&epoch.key) {
                 progress.whole = found.unclear == 0 && unclear == 0;
             }
@@ -134,7 +134,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// Begins an epoch, or takes over what the memory says of it.
+    /// Begins an epoch, or adopts the expiry that the store's epoch markers hold.
     async fn adopt(
         &mut self,
         epoch: &Arc<EpochState>,
@@ -146,16 +146,16 @@ impl Rounds {
         let mut sentinels = Sentinels::Elsewhere;
         if found.marks.is_empty() {
             if found.missing.is_empty() {
-                return Err(Unknown::Rejected); // nobody could say whether it is new
+                return Err(Unknown::Rejected); // no server reported a hit or a miss, so it is unknown whether the epoch is new
             }
-            // Where an earlier life of the epoch is known here, the memory has lost all of it.
+            // If this process already knows the epoch, the store has lost all its records.
             let rewritten = epoch.expires().is_some();
             if !rewritten {
                 tracing::info!(token_key = %short(epoch.key), "the double-spend store has no record of this key yet");
             }
             let mark = Mark { rewritten, expires: epoch.expires().unwrap_or(epoch.wanted), created: now };
             self.rewrite(endpoint, &markers, mark, NEVER).await?;
-            // Another gateway may have been faster: what counts is what stands there.
+            // Another gateway may have been faster: the stored markers decide.
             found = self.find(endpoint, &markers).await?;
             sentinels = Sentinels::Writing(0);
         }
@@ -198,7 +198,7 @@ impl Rounds {
                 let young = now.0.saturating_sub(mark.created.0) < YOUNG;
                 match (complete.marks.is_empty(), complete.unclear) {
                     (false, _) => Sentinels::Complete,
-                    // Whoever began has not finished, and will not.
+                    // The gateway that began writing did not finish.
                     (true, 0) if !young => Sentinels::Writing(0),
                     _ => Sentinels::Elsewhere,
                 }
@@ -254,8 +254,8 @@ impl Rounds {
         Ok(found)
     }
 
-    /// Writes canaries where there are none, and returns how many were really missing and of how many that is unclear: a
-    /// miss alone proves nothing, for a router may answer so for a server that is down. `STORED` proves it.
+    /// Writes the canaries that do not exist. Returns how many were missing, and for how many that is unclear. A miss
+    /// alone proves nothing, because a router may report one for a server that is down; `STORED` proves it.
     async fn rewrite(
         &mut self,
         endpoint: usize,
@@ -270,7 +270,7 @@ impl Rounds {
         let count = |wanted| replies.iter().filter(|reply| **reply == wanted).count();
         let (gone, there) = (count(Reply::Stored), count(Reply::NotStored));
         let unclear = replies.len() - gone - there;
-        self.read_in_round(0, unclear); // asked for before, and answered like a miss
+        self.read_in_round(0, unclear); // already counted as requested, and answered like a miss
         Ok((gone, unclear))
     }
 

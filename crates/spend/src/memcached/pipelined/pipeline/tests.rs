@@ -38,7 +38,7 @@ fn taken(pipeline: &Pipeline) -> String {
     String::from_utf8(taken).unwrap()
 }
 
-/// What a caller is told when it looks now.
+/// The result that is ready now.
 fn result_of(waiting: Waiting) -> Option<Result<Reply, Failure>> {
     match pin!(waiting).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => Some(answer.result),
