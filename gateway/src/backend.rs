@@ -42,7 +42,7 @@ pub enum BackendError {
     Number {
         /// The key.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         found: usize,
         /// The smallest number that is accepted.
         least: usize,
@@ -54,7 +54,7 @@ pub enum BackendError {
     Duration {
         /// The key.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         found: Span,
         /// The shortest duration that is accepted.
         least: Span,
@@ -84,8 +84,8 @@ impl BackendError {
     }
 }
 
-/// Opens the store, for so many workers. Blocks while an embedded one is loaded; a shared one connects by itself, and
-/// looks at the connection of a command that took longer than `slow`.
+/// Opens the store for this number of workers. Blocks while an embedded one is loaded. A shared one connects in the
+/// background, and reads the TCP facts of a command that took longer than `slow`.
 pub(crate) fn open(config: &StoreConfig, workers: usize, slow: Duration) -> Result<Backend, BackendError> {
     match config.kind {
         StoreKind::Embedded => {
@@ -112,7 +112,7 @@ pub(crate) fn check(config: &StoreConfig, workers: usize) -> Result<(), BackendE
     }
 }
 
-/// Logs what follows from the configuration.
+/// Logs the settings derived from the configuration.
 fn tell(config: &MemcachedConfig, options: &Options, workers: usize) {
     let addresses = options.addresses.len();
     match &options.transport {
@@ -161,7 +161,7 @@ fn options(config: &MemcachedConfig, workers: usize, slow: Duration) -> Result<O
     })
 }
 
-/// What is out of these bounds is a slip of the pen, and would stop the gateway later and with a worse message.
+/// Rejects values outside the plausible range, which would fail later with a less helpful message.
 fn check_bounds(config: &MemcachedConfig) -> Result<(), BackendError> {
     for (name, found, least, most) in [
         ("connections", config.connections, 1, 256),

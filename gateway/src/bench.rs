@@ -48,7 +48,7 @@ impl Recording {
         drop(self.recorder.answered(None, &timeline, &chance, Default::default()));
     }
 
-    /// The part of it that traces cost a request that nobody keeps: the dice, and the choice.
+    /// What tracing costs a request whose trace is not kept: the sampling decision and the choice.
     pub fn unsampled(&self) {
         let chance = self.recorder.chance(&self.headers);
         black_box(self.recorder.keeps(&chance));

@@ -102,11 +102,11 @@ pub struct Issuer {
     /// A private file for the directory's keys, so that a gateway can start while the issuer is away. Without it they
     /// are kept in `issuer-keys.json` beside the directory of an embedded store, and with a shared store not at all.
     pub saved: Option<PathBuf>,
-    /// How often to ask the directory for changes, at least. It is asked earlier when its answer says so (`max-age`),
-    /// when a known key comes into use or retires, and after a token of a key that is not known.
+    /// How often to fetch the directory, at least. It is fetched earlier after its `max-age`, when a known key comes
+    /// into use or retires, and after a token of an unknown key.
     pub poll: Span,
-    /// How long tokens of a key stay good when the directory does not say (no `not-after`): counted from its
-    /// `not-before`, or from when the gateway first saw it.
+    /// How long tokens of a key stay good if the directory has no `not-after` for it: counted from its `not-before`, or
+    /// from when the gateway first saw it.
     pub key_lifetime: Span,
     /// How long tokens of a key stay good after the directory stopped listing it.
     pub removed_grace: Span,
@@ -228,7 +228,7 @@ pub struct Limits {
     pub header_size: Size,
     /// How long resolving and connecting to the target may take together.
     pub dial_timeout: Span,
-    /// A tunnel in which no byte moves for so long is closed.
+    /// A tunnel without traffic for this long is closed.
     pub idle_timeout: Span,
 }
 
@@ -251,7 +251,7 @@ pub struct Log {
     /// "text" for people, "json" for machines.
     pub format: LogFormat,
     /// A line for each request: "off", "anonymous" (what happened, how long it took, how much went through) or "full"
-    /// (the client's address and the destination, too: then the log tells who went where).
+    /// (also the client's address and the target: the log then records who went where).
     pub access: AccessLog,
 }
 

@@ -136,7 +136,7 @@ impl Gateway {
             .map(|_| Ok((Resolver::new()?, host.shutdown.tracker().token())))
             .collect::<Result<_, ResolverError>>()?;
         let tracer = Tracer::start(&config.tracing, SERVICE)?;
-        // Nobody would see what TCP knows of a slow command.
+        // Without traces the TCP facts of a slow command are not used.
         let slow = tracer.slow().unwrap_or(Duration::MAX);
         let backend = backend::open(&config.store, workers.len(), slow)?;
         let mut saved = saved_keys(config, &source);

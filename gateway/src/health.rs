@@ -1,7 +1,7 @@
-//! What clients get of the store, in a sentence for the operator: served, served in part, or refused.
+//! Whether the store serves clients, in a sentence for the operator: served, served in part, or refused.
 //!
-//! Two things tell: what became of the checks of the last seconds, and, where there were none, what the store's own
-//! watch could read. Both name the cause and the way out.
+//! Two sources decide: the results of the checks of the last seconds and, if there were none, what the store's own
+//! watch could read. Both name the cause and the remedy.
 
 use crate::config::LossPolicy;
 use postern_daemon::readiness::Gate;
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How something is that has a gate.
+/// The condition that a gate reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
     Ready,
@@ -36,7 +36,7 @@ pub(crate) struct Checks {
 pub(crate) struct Recent(VecDeque<Checks>);
 
 impl Recent {
-    /// Takes a sample; what has come about since the oldest one.
+    /// Takes a sample. Returns the difference to the oldest one.
     pub(crate) fn tick(&mut self, total: Checks) -> Checks {
         self.0.push_back(total);
         if self.0.len() > SAMPLES {
@@ -69,7 +69,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// The worst of it, in a sentence.
+    /// The worst condition, in a sentence.
     pub(crate) fn condition(&self) -> Condition {
         if let Err(reason) = self.ready {
             let text = format!(
@@ -151,7 +151,9 @@ fn way_out(reason: Unknown) -> &'static str {
     match reason {
         Unknown::DiskFull => "Free disk space, or raise the quota: it is tried again every second",
         Unknown::SyncFailed => "Check the disk, then restart the gateway",
-        Unknown::Unproven => "Let all of store.memcached.addresses lead to one memory, or remove the others",
+        Unknown::Unproven => {
+            "Make all of store.memcached.addresses lead to the same records, or remove the others"
+        }
         Unknown::Overloaded => "Raise store.memcached.queue or pool_size, or start another gateway",
         Unknown::RecordsLost | Unknown::EpochRetired => "Rotate the issuer's keys",
         Unknown::Rejected => "Start the server that is down, or give the full one more memory",
@@ -173,7 +175,7 @@ fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// How long a condition has to last before the log says so: a start and a hiccup are over by then.
+/// How long a condition has to last before it is logged, so that starts and short interruptions are not.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// Whether something can serve: ready or degraded.
@@ -206,7 +208,7 @@ impl LoggedGate {
         self.served.subscribe()
     }
 
-    /// Sets the gate, and logs a condition that has come to stay.
+    /// Sets the gate, and logs a condition that has lasted.
     pub(crate) fn set(&mut self, condition: Condition) {
         let now = Instant::now();
         let kind = match &condition {
@@ -221,7 +223,7 @@ impl LoggedGate {
             self.logged = kind;
             let name = self.name;
             match &condition {
-                Condition::Ready => tracing::info!("{name}: everyone is served again"),
+                Condition::Ready => tracing::info!("{name}: all clients are served again"),
                 Condition::Degraded(reason) => tracing::warn!("degraded: {name}: {reason}"),
                 Condition::NotReady(reason) => tracing::warn!("not ready: {name}: {reason}"),
             }

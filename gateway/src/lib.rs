@@ -1,4 +1,4 @@
-//! The gateway: a forward proxy that lets a request through for one Privacy Pass token, and remembers the token.
+//! The gateway: a forward proxy that admits a request for one Privacy Pass token, and records the token as spent.
 //!
 //! [`Gateway`] runs one, from its [`Config`] to its last connection. Four rooms, and what starts the daemon beside
 //! them:

@@ -1,4 +1,4 @@
-//! What goes on beside the requests: keys are fetched (`refresh`), retired records dropped, readiness told.
+//! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness.
 
 use crate::config::LossPolicy;
 use crate::health::{Checks, Findings, LoggedGate, Recent};
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::interval;
 
-/// How often the store is asked how it is.
+/// How often the store's health is read.
 const STORE_TICK: Duration = Duration::from_millis(250);
-/// How often records are looked through for expired epochs, and refusals told.
+/// How often expired epochs are dropped, and refusals logged.
 const TICK: Duration = Duration::from_secs(10);
 
 pub(crate) struct Maintenance {
@@ -27,7 +27,7 @@ pub(crate) struct Maintenance {
 impl Maintenance {
     /// Goes on until it is dropped.
     pub(crate) async fn run(self) {
-        // Beside each other: an issuer that does not answer must not keep the store's state from being told.
+        // Concurrently: an issuer that does not answer must not delay the store's readiness.
         tokio::join!(self.keys.run(), self.store.run());
     }
 }
@@ -61,7 +61,7 @@ impl StoreMaintenance {
         let now = UnixSeconds::now();
         self.core.recorder.log_refusals();
         let core = Arc::clone(&self.core);
-        // The disk may take its time, and this runtime has other things to do.
+        // The disk may be slow, and must not block this runtime.
         let dropped = tokio::task::spawn_blocking(move || {
             if let Backend::Embedded(store) = &core.backend {
                 gauge!(catalogue::SPENT_RECORDS).set(store.stats().records as f64);
@@ -74,7 +74,7 @@ impl StoreMaintenance {
         }
     }
 
-    /// Tells what clients get of the store, and publishes what it has counted.
+    /// Updates the store's gate, and publishes its counters.
     async fn look_after_store(&mut self) {
         let (core, now) = (Arc::clone(&self.core), UnixSeconds::now());
         let (mut round, mut lost) = (Round::default(), 0);
@@ -110,7 +110,7 @@ impl StoreMaintenance {
         health
     }
 
-    /// Takes keys of which records were lost out of the ring, where that is the operator's choice.
+    /// Removes keys whose records were lost from the keyring, if the operator chose so.
     fn retire(&self, lost: Vec<TokenKeyId>) {
         let mut known = self.core.lost.lock();
         if self.on_loss == LossPolicy::Rotate && lost.iter().any(|key| !known.contains(key)) {

@@ -1,5 +1,5 @@
-//! From bound sockets to the first client: a gateway that cannot serve yet is better not reached, for a client that the
-//! kernel refuses tries again or elsewhere, and one that is answered 503 tells its user.
+//! From bound sockets to the first client. A gateway that cannot serve yet does not listen: a client whose connection
+//! is refused tries again or elsewhere, while one that gets a 503 reports it to its user.
 
 use crate::health::Served;
 use crate::server::accept::Sockets;

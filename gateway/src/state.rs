@@ -34,7 +34,7 @@ pub(crate) struct Core {
     pub(crate) unknown_key: Notify,
 }
 
-/// What a worker thread lends to its connections.
+/// What the connections of one worker thread share.
 pub(crate) struct Worker {
     pub(crate) core: Arc<Core>,
     pub(crate) store: Store,
@@ -49,7 +49,7 @@ impl Worker {
     }
 }
 
-/// The values that may change between two requests. Reading them takes no lock.
+/// Settings that a reload may change between two requests. Reading them takes no lock.
 pub(crate) struct Settings {
     /// A connection keeps those it began with.
     pub(crate) limits: ArcSwap<Limits>,
@@ -71,7 +71,7 @@ impl Settings {
 pub(crate) struct Refusing(AtomicU8);
 
 impl Refusing {
-    /// Some atomic load, fit for each request.
+    /// One atomic load, cheap enough to call on each request.
     pub(crate) fn known(&self) -> Result<(), Unknown> {
         match self.0.load(Ordering::Relaxed) {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Which memory an `add` of a spent record comes to, and whether that memory can admit a token twice.
+//! Where an `add` of a spent record is stored, and whether a token can be admitted twice there.
 
 use crate::Severity::{Refuse, Warn};
 use crate::finding::shown;
@@ -31,7 +31,7 @@ impl Storage {
 }
 
 impl<'a> Judge<'a> {
-    /// The memory behind `handle`. `None`: it was refused.
+    /// The storage behind `handle`. `None`: it was refused.
     pub(crate) fn add(&mut self, handle: &Handle<'a>) -> Option<Storage> {
         for shadow in &handle.shadows {
             self.copied_to(shadow)?;

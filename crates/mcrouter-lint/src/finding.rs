@@ -1,11 +1,11 @@
-//! What the check says of a configuration.
+//! The findings of a check.
 
 use std::fmt;
 
 /// How much a finding weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Worth knowing.
+    /// For information.
     Note,
     /// Never admits a token twice, but refuses honest ones or is slower than it need be.
     Warn,

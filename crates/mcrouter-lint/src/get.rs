@@ -11,10 +11,9 @@ use std::collections::BTreeSet;
 /// What a `get` sees.
 #[derive(Debug)]
 pub(crate) struct Reading {
-    /// The places it may ask.
+    /// The places it may read.
     places: Vec<Place>,
-    /// Whether a record that is in one of the places (in most, if it asks most) is sure to be found while servers
-    /// answer.
+    /// Whether a record in one of the places (in most, if it reads most) is always found while servers answer.
     sure: bool,
 }
 
@@ -25,7 +24,7 @@ impl Reading {
 }
 
 impl<'a> Judge<'a> {
-    /// Judges the route of a `get` beside the memory of `add`.
+    /// Judges the route of a `get` against the storage of `add`.
     pub(crate) fn get_beside(&mut self, handle: &Handle<'a>, storage: &Storage) -> Option<()> {
         let reading = self.get(handle)?;
         self.work(reading.places.len() + storage.places.len())?;
@@ -193,7 +192,7 @@ impl<'a> Judge<'a> {
         Some(())
     }
 
-    /// A copy's answer counts for nothing; but where it comes to a server of the memory itself, it may come first.
+    /// A copy's answer is ignored; but if it goes to a server of the storage itself, it may arrive first.
     pub(crate) fn judge_copies(&mut self, storage: &Storage) -> Option<()> {
         for copies in std::mem::take(&mut self.copies) {
             let place = (copies.path.as_str(), copies.kind.as_str());

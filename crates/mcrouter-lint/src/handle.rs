@@ -15,7 +15,7 @@ const DEEPEST: usize = 40;
 /// How much is looked at: a handle is one, so is a server where servers are compared.
 const MOST_WORK: usize = 500_000;
 
-/// A route handle: where it stands in the file, and what it says.
+/// A route handle: its place in the file, and its content.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle<'a> {
     /// The way to it in the file.

@@ -1,9 +1,9 @@
-//! Whether an mcrouter configuration is fit to remember spent tokens.
+//! Whether an mcrouter configuration is safe for recording spent tokens.
 //!
-//! mcrouter (facebook/mcrouter) can spread, repeat and redirect commands in many ways. For spent tokens one question
-//! decides: can two `add`s of one key both be answered STORED? [`judge`] reads a configuration, follows the routes that
-//! Postern's records take, and says where the answer is yes, where it is not known, and where honest tokens are refused
-//! or a `get` does not see what an `add` wrote. It does no I/O.
+//! mcrouter (facebook/mcrouter) can spread, repeat and redirect commands in many ways. A configuration is unsafe if two
+//! `add`s of one key can both be answered STORED. [`judge`] reads a configuration, follows the routes that Postern's
+//! records take, and reports where that can happen, where it is unknown, and where honest tokens are refused or a `get`
+//! does not find what an `add` wrote. It does no I/O.
 //!
 //! Safe are one pool whose servers own their keys, and `AllMajorityRoute` over three such pools that share no server.
 //! ```
@@ -43,9 +43,9 @@ use std::collections::BTreeSet;
 
 /// Judges the text of an mcrouter configuration for Postern; the weightiest findings come first.
 ///
-/// Nothing of [`Severity::Refuse`] among them means that, as far as the file tells, no token can be admitted twice
-/// while its servers lose no more than the route is made to survive. Texts of more than 4 MiB, nesting deeper than 40
-/// handles and more than 500,000 handles and servers to look at are refused; any text is answered within a few seconds.
+/// Without a finding of [`Severity::Refuse`], and as far as the file shows, no token can be admitted twice while its
+/// servers lose no more than the route is made to survive. Texts of more than 4 MiB, nesting deeper than 40 handles and
+/// more than 500,000 handles and servers to look at are refused; any text is answered within a few seconds.
 #[must_use]
 pub fn judge(text: &str) -> Vec<Finding> {
     let mut findings = finding::Findings::default();

@@ -24,11 +24,11 @@ pub(crate) struct Pool<'a> {
     pub(crate) servers: &'a [Json],
     /// Whether all its servers are addresses; mcrouter also takes routes.
     pub(crate) plain: bool,
-    /// The addresses that can be told apart, and how keys are shared out over them; made once.
+    /// The distinct addresses, and how keys are distributed over them; computed once.
     place: Option<Place>,
 }
 
-/// A memory that owns its keys: one server, or several that a hash chooses from.
+/// A pool that owns its keys: one server, or several that a hash chooses from.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// Equal for two places just when the same key is looked for on the same server: a digest, for it is copied often.
@@ -148,7 +148,7 @@ impl<'a> Judge<'a> {
         self.top.get("pools")?.object()?.get(name)
     }
 
-    /// Reads a pool, once, and says what is wrong with it.
+    /// Reads a pool, once, and reports its problems.
     fn pool_read(&mut self, name: &'a str, path: String, pool: &'a Object) -> Option<Rc<Pool<'a>>> {
         self.pools.insert(name, None); // what it stays if it is refused
         let mut layers = vec![pool];

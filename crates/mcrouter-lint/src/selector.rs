@@ -5,7 +5,7 @@ use crate::handle::{Judge, join};
 use crate::json::Json;
 use postern_spend::memcached::KEY_PREFIXES;
 
-/// The prefix of keys that carry no routing prefix, as Postern's, unless mcrouter's `--route-prefix` says otherwise.
+/// The prefix of keys that carry no routing prefix, as Postern's, unless mcrouter runs with another `--route-prefix`.
 const DEFAULT_ROUTE: &str = "/././";
 
 /// The route that chooses by key; mcrouter knows it at the root only.

@@ -21,12 +21,12 @@ fn config(rest: &str) -> String {
     format!("{{\"pools\": {{{POOLS}}}, {rest}}}")
 }
 
-/// What is said of `route` as the one route.
+/// The findings for `route` as the only route.
 fn everything(route: &str) -> Vec<Finding> {
     judge(&config(&format!("\"route\": {route}")))
 }
 
-/// What is said of `add` as the route of `add`, `get` being one that asks everywhere.
+/// The findings for `add` as the route of `add`, with a `get` that reads everywhere.
 fn add(add: &str) -> Vec<Finding> {
     add_and_get(
         add,
@@ -43,7 +43,7 @@ fn worst(findings: &[Finding]) -> Severity {
     findings.first().map_or(Note, |finding| finding.severity)
 }
 
-/// The weightiest finding is of `severity`, of the route `kind`, and says `part`.
+/// The weightiest finding has `severity` and the route `kind`, and contains `part`.
 #[track_caller]
 fn expect(findings: &[Finding], severity: Severity, kind: &str, part: &str) {
     assert_eq!(worst(findings), severity, "{findings:#?}");

@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 /// The length of the modulus, of an input and of an output, in bytes.
 pub const MODULUS_LEN: usize = 256;
 
-/// Why a private key was refused or an operation failed. Says nothing about the key's or the message's value.
+/// Why a private key was refused or an operation failed. It reveals nothing about the key or the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The bytes are not an unencrypted PKCS#8 RSA private key, or its numbers do not belong together.
@@ -95,8 +95,8 @@ impl PrivateKey {
     pub fn apply(&self, input: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], Error> {
         let mut output = [0; MODULUS_LEN];
         let mut written = 0;
-        // SAFETY: `rsa` is alive for as long as `self`; input and output are valid for the lengths given; the
-        // function writes at most `MODULUS_LEN` bytes and says how many in `written`.
+        // SAFETY: `rsa` is alive for as long as `self`; input and output are valid for the lengths given; the function
+        // writes at most `MODULUS_LEN` bytes and returns their number in `written`.
         let ok = unsafe {
             aws_lc_sys::RSA_sign_raw(
                 self.rsa.as_ptr(),

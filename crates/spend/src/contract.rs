@@ -125,8 +125,8 @@ pub enum Unknown {
     /// What came is not a reply to what was asked.
     #[error("the double-spend store gave an answer that is not understood")]
     Garbled,
-    /// It is not proven that all addresses lead to one memory.
-    #[error("the double-spend store's addresses are not proven to lead to one memory")]
+    /// It is not proven that all addresses lead to the same records.
+    #[error("the double-spend store's addresses are not proven to lead to the same records")]
     Unproven,
     /// Records of the token's key were lost, and the operator chose to refuse then.
     #[error("the double-spend store has lost records of the token's key")]

@@ -108,7 +108,7 @@ impl TokenChallenge {
         ChallengeDigest::of(&self.serialize())
     }
 
-    /// The kind of token asked for.
+    /// The type of token required.
     #[must_use]
     pub const fn token_type(&self) -> TokenType {
         self.token_type

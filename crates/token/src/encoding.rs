@@ -23,7 +23,7 @@ pub enum Base64Error {
         /// What stands there.
         byte: u8,
     },
-    /// The last character says more than whole bytes can.
+    /// The last character has bits that do not fit into whole bytes.
     #[error(
         "byte {offset} of the value ({}), its last character, has bits that belong to no byte: the value was cut or altered",
         char::from(*byte).escape_default()

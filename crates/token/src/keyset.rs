@@ -81,7 +81,7 @@ impl KeySet {
         }
     }
 
-    /// The key to ask tokens of: of those in use at `now`, the newest.
+    /// The key to mint tokens with: of those in use at `now`, the newest.
     #[must_use]
     pub fn newest(&self, now: UnixSeconds) -> Option<&TrustedKey> {
         self.keys.iter().find(|trusted| trusted.window.contains(now))

@@ -30,7 +30,7 @@ impl VerifyingKey {
         Ok(Self { id: TokenKeyId::of(bytes), spki: bytes.into(), parsed })
     }
 
-    /// Checks the token's signature over its exact bytes, and that the token says it is of this key.
+    /// Checks the token's signature over its exact bytes, and that the token names this key.
     ///
     /// # Errors
     /// [`BadSignature`]; it does not say what differed.

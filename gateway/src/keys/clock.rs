@@ -6,17 +6,17 @@ use postern_token::UnixSeconds;
 /// Clocks that differ by no more than this do no harm: keys are published hours ahead.
 const TOLERATED: u64 = 60;
 
-/// How far the clocks differ, by the last answer that told.
+/// How far the clocks differ, by the last answer with a Date.
 #[derive(Default)]
 pub(crate) struct Clock {
     /// Ours less theirs, in seconds.
     ahead: i64,
-    /// What the log said last.
+    /// The sentence that was logged last.
     said: Option<String>,
 }
 
 impl Clock {
-    /// An answer with the Date `theirs` came to a request between `asked` and `answered`.
+    /// Records an answer with the Date `theirs` to a request that was sent at `asked` and answered at `answered`.
     pub(crate) fn compare(&mut self, theirs: UnixSeconds, asked: UnixSeconds, answered: UnixSeconds) {
         let [theirs, asked, answered] =
             [theirs, asked, answered].map(|moment| i64::try_from(moment.0).unwrap_or(i64::MAX));

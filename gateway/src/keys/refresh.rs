@@ -1,4 +1,4 @@
-//! The issuer's keys, kept fresh: when the directory is asked, what is made of its answer, what the gate says of it.
+//! Refreshes the issuer's keys: fetches the directory, updates the keyring, and sets the gate.
 
 use crate::health::{Condition, LoggedGate, plural};
 use crate::keys::clock::{Clock, rough};
@@ -34,7 +34,7 @@ pub(crate) struct Refresh {
     gate: LoggedGate,
     schedule: Schedule,
     clock: Clock,
-    /// Why the last fetch failed, and when the log said so.
+    /// Why the last fetch failed, and when it was logged.
     failure: Option<(String, Instant)>,
 }
 
@@ -79,7 +79,7 @@ impl Refresh {
         }
     }
 
-    /// Asks for the keys. On failure the known ones stay.
+    /// Fetches the keys. On failure the known ones stay.
     async fn fetch(&mut self) {
         let (asked_at, asked) = (UnixSeconds::now(), Instant::now());
         self.schedule.asked(asked);
@@ -117,7 +117,7 @@ impl Refresh {
         self.report();
     }
 
-    /// Makes keys of an answer.
+    /// Updates the keys from an answer.
     fn take_in(&mut self, answer: Answer, asked: UnixSeconds, now: UnixSeconds) -> Result<(), String> {
         if let Some(theirs) = answer.date {
             self.clock.compare(theirs, asked, now);
@@ -130,7 +130,7 @@ impl Refresh {
         Ok(())
     }
 
-    /// Says why, once for each cause and every few minutes.
+    /// Logs the cause, once per cause and then every few minutes.
     fn failed(&mut self, reason: String, now: UnixSeconds) {
         let known = self.failure.as_ref().filter(|(said, when)| *said == reason && when.elapsed() < REMINDER);
         let when = known.map(|(_, when)| *when);
@@ -185,7 +185,7 @@ impl Refresh {
         Condition::NotReady(reasons.join("; "))
     }
 
-    /// What to do where the keys' times are the cause, and nothing where the clock is: that has its own sentence.
+    /// Advice if the keys' times are the cause; empty if the clock is, which has its own sentence.
     fn unless_the_clock_explains(&self, ahead: bool, advice: &str) -> String {
         let explains = self.clock.differs().is_some() && self.clock.is_ahead() == ahead;
         if explains { String::new() } else { format!("; {advice}") }

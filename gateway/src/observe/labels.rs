@@ -7,7 +7,7 @@ postern_telemetry::label! {
         PoolWait = "pool_wait",
         /// Proving a pooled connection alive before it is used.
         Health = "health",
-        /// The hint: has this token been seen?
+        /// The check: is the token recorded as spent?
         Get = "get",
         /// The signature.
         Verify = "verify",
@@ -146,7 +146,7 @@ postern_telemetry::label! {
         Rejected = "rejected",
         /// What came is no reply.
         Garbled = "garbled",
-        /// It is not proven that all addresses lead to one memory.
+        /// It is not proven that all addresses lead to the same records.
         Unproven = "unproven",
         /// Records of the token's key were lost.
         RecordsLost = "records_lost",

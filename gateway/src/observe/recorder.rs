@@ -115,7 +115,7 @@ impl Recorder {
 
     // ---- A request ----
 
-    /// Throws the dice for a request that begins.
+    /// Draws the sampling decision of a request that begins.
     pub(crate) fn chance(&self, headers: &http::HeaderMap) -> Chance {
         self.tracer.chance(headers)
     }
@@ -125,7 +125,7 @@ impl Recorder {
         self.tracer.keep(chance, Duration::ZERO, false).is_some()
     }
 
-    /// Who asks for what: only where the operator switched that on.
+    /// The client and the target, only if the operator switched that on.
     pub(crate) fn who(&self, client: Option<SocketAddr>, head: &http::request::Parts) -> Who {
         self.access.who(client, head)
     }
@@ -140,7 +140,7 @@ impl Recorder {
         self.access.names_clients()
     }
 
-    /// A request that came as far as a stage was answered. What is left to tell when its tunnel ends is returned.
+    /// Records the answer to a request that reached a stage. Returns what is recorded when its tunnel ends.
     pub(crate) fn answered(
         &self,
         refusal: Option<&Refusal>,
@@ -162,7 +162,7 @@ impl Recorder {
         Account { trace, line: self.access.line(outcome, timeline, who).map(Box::new) }
     }
 
-    /// A request was answered that never came as far as a stage.
+    /// Records the answer to a request that reached no stage.
     pub(crate) fn turned_away(&self, refusal: &Refusal) {
         self.outcomes[refusal.outcome() as usize].add(1);
         self.refusals.refused(refusal, Instant::now());
@@ -197,7 +197,7 @@ impl Recorder {
         }
     }
 
-    /// Says how many were refused since the last line of each class.
+    /// Logs how many requests were refused since the last line of each class.
     pub(crate) fn log_refusals(&self) {
         self.refusals.tell(Instant::now());
     }
@@ -222,7 +222,7 @@ impl Recorder {
 
     /// One check, from the parsed request to its verdict.
     fn checked(&self, timeline: &Timeline, result: CheckResult) {
-        // Nobody waits for a pool that is not there.
+        // Without a pool there is no wait to record.
         let waited = |wait: Duration| (!wait.is_zero()).then_some(wait);
         let (pool, health) = timeline.waits();
         let stages = [
@@ -282,7 +282,7 @@ impl Recorder {
     }
 }
 
-/// A check that has begun. Dropped before its end, for its client went away, it is recorded as abandoned.
+/// A check that has begun. If dropped early because its client went away, it is recorded as abandoned.
 pub(crate) struct Checking<'a> {
     recorder: &'a Recorder,
     timeline: &'a mut Timeline,

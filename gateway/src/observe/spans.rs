@@ -13,7 +13,7 @@ postern_telemetry::names! {
     /// Reading the request: target and token.
     PARSE = "parse";
 
-    /// The hint: has the token been seen?
+    /// The check: is the token recorded as spent?
     CHECK = "check";
 
     /// The signature.

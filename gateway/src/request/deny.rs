@@ -75,7 +75,7 @@ pub(crate) enum Refusal {
     TooMany,
 }
 
-/// What a client is told.
+/// The answer to a refusal.
 pub(crate) struct Verdict {
     pub(crate) status: StatusCode,
     /// The error type of RFC 9209, section 2.3.

@@ -13,8 +13,8 @@ pub(crate) struct Spent {
 }
 
 impl Spent {
-    /// Spends the token. When this future is dropped, the token may be spent and nobody was admitted: the client lost
-    /// it, which is the cheaper mistake.
+    /// Spends the token. If this future is dropped, the token may be spent without an admission: the client loses a
+    /// token, which is the cheaper mistake.
     pub(crate) async fn spend(
         verified: Verified,
         store: &Store,

@@ -28,7 +28,7 @@ pub(crate) async fn run<C>(
     tunnel.tell(&relayed);
 }
 
-/// An open tunnel. Its end is told once, also when it is dropped in the middle, which the drain's deadline does.
+/// An open tunnel. Its end is recorded once, also if it is dropped early, as the drain's deadline does.
 struct Tunnel<'a, C: Reset, T: Reset> {
     relay: Relay<C, T>,
     began: Instant,

@@ -23,7 +23,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Connections that wait in the kernel until they are accepted.
 const BACKLOG: i32 = 4096;
-/// How long connections have to end once they are told to stop, and how often that is looked at.
+/// How long connections have to end after the stop, and how often to poll for it.
 const ENDING: Duration = Duration::from_secs(1);
 const ENDING_TICK: Duration = Duration::from_millis(1);
 /// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
@@ -142,7 +142,7 @@ fn accept_connection(stream: TcpStream, worker: &Arc<Worker>) {
     let place = Place::take(Arc::clone(&worker.core));
     let (core, worker) = (Arc::clone(&worker.core), Arc::clone(worker));
     let limit = core.settings.limits.load().connections;
-    // So many clients at a time are told that there are too many; beyond that, silence is cheaper.
+    // A bounded number of clients gets an answer that there are too many; above it, closing without one is cheaper.
     if place.number > limit.saturating_add(limit / 8).saturating_add(16) {
         return;
     }

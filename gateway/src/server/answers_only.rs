@@ -1,12 +1,12 @@
-//! What hyper would say by itself, unsaid.
+//! Passes only the gateway's own answers to the client, and discards what hyper writes on its own account.
 //!
-//! To a request it cannot parse, hyper answers with a bare status line and closes. Every refusal of ours carries
-//! Proxy-Status and a body that says what to do, so bytes that hyper writes on its own account are swallowed here, and
-//! the connection's task writes the answer of `deny` once hyper has given the connection back.
+//! To a request it cannot parse, hyper answers with a bare status line and closes. Every refusal of the gateway has
+//! Proxy-Status and a body with what to do next, so bytes that hyper writes on its own account are discarded here, and
+//! the connection's task writes the answer of `deny` once hyper has returned the connection.
 //!
-//! Whose bytes they are is a matter of turns. It is the service's state from the moment a request reaches it until its
-//! answer's body is dropped and hyper, having written everything, flushes the stream. Outside of a state, hyper has
-//! nothing of ours to write.
+//! [`AnswerState`] distinguishes the two. An answer is in progress from the moment a request reaches the service until
+//! its answer's body is dropped and hyper, having written everything, flushes the stream. At any other time hyper has
+//! no answer of the gateway to write.
 
 use std::io;
 use std::pin::Pin;
@@ -19,15 +19,15 @@ const IDLE: u8 = 0;
 const ANSWERING: u8 = 1;
 const FLUSHING: u8 = 2;
 
-/// Whose state it is to write; shared by a connection's stream and its service.
+/// Whether an answer is in progress; shared by a connection's stream and its service.
 #[derive(Clone, Default)]
 pub(crate) struct AnswerState(Arc<AtomicU8>);
 
-/// Keeps the service's state until it is dropped: it travels with the answer's body.
+/// Marks an answer as in progress until it is dropped; it is stored with the answer's body.
 pub(crate) struct AnswerGuard(AnswerState);
 
 impl AnswerState {
-    /// Whether an answer is being given: not all of it is on its way to the client.
+    /// Whether an answer is in progress: hyper has not written all of it.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.0.load(Ordering::Relaxed) != IDLE
     }
@@ -45,7 +45,7 @@ impl Drop for AnswerGuard {
     }
 }
 
-/// A stream that passes on only what is said in the service's state.
+/// A stream that discards writes while no answer is in progress.
 pub(crate) struct AnswersOnly<S> {
     stream: S,
     state: AnswerState,
@@ -200,7 +200,7 @@ mod tests {
         let client = async {
             let writing = async {
                 for part in sent {
-                    // The server may have hung up: what it said before counts.
+                    // The server may have closed the connection: what it sent before counts.
                     let _ = writer.write_all(part).await;
                     tokio::task::yield_now().await;
                 }

@@ -35,18 +35,18 @@ use tokio::time::timeout;
 /// way, or lie in the kernel's queue.
 const FIRST_REQUEST: Duration = Duration::from_millis(500);
 
-/// An answered CONNECT: the connection to its target, and what is to be told of it when the tunnel ends.
+/// An answered CONNECT: the connection to its target, and what is recorded when the tunnel ends.
 pub(crate) type Opened = (Dialled, Account);
 
 /// What is left when hyper has finished with a connection.
 pub(crate) enum Finished<S> {
     /// A CONNECT was answered 200; `early` are bytes of the client that came with it.
     Tunnel { stream: S, early: Bytes, opened: Opened },
-    /// A last answer is still owed.
+    /// A last answer is still to be written.
     Owed { stream: S, refusal: Refusal },
     /// An answer broke off: its target did, or the stop came.
     Torn { stream: S },
-    /// Nothing is left to say.
+    /// Nothing is left to write.
     Closed { stream: S },
 }
 

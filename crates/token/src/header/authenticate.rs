@@ -21,7 +21,7 @@ pub enum Quoting {
 pub struct Challenge {
     /// The exact bytes of the `TokenChallenge`: tokens carry their digest, so they are never re-serialized.
     pub bytes: Vec<u8>,
-    /// The issuer's public key, as `token-key` gives it. Absent when the client should ask the directory.
+    /// The issuer's public key, as `token-key` gives it. Absent if the client should fetch it from the directory.
     pub token_key: Option<Vec<u8>>,
     /// For how many seconds the challenge is good.
     pub max_age: Option<u64>,

@@ -26,9 +26,9 @@ struct Section {
     fields: Vec<(&'static str, String)>,
 }
 
-/// Says what a value holds. It may be the value of `Proxy-Authorization` or `Authorization`, of `Proxy-Authenticate`
-/// or `WWW-Authenticate`, with or without the header's name and a colon in front; or one token, challenge or type 2
-/// token key by itself in base64url.
+/// Describes a value. It may be the value of `Proxy-Authorization` or `Authorization`, of `Proxy-Authenticate` or
+/// `WWW-Authenticate`, with or without the header's name and a colon in front; or one token, challenge or type 2 token
+/// key by itself in base64url.
 ///
 /// # Errors
 /// The first byte or parameter that is wrong.
@@ -122,7 +122,7 @@ fn challenges(text: &str) -> Result<Inspection, Fault> {
     Ok(Inspection { sections })
 }
 
-/// A value without its header: the content says what it is.
+/// A value without its header, recognised by its content.
 fn bare(text: &str, start: usize) -> Result<Inspection, Fault> {
     let bytes = decode_base64url_vec(text.as_bytes())
         .map_err(|error| Fault::of_base64(error, "this is neither a header value nor base64url", start))?;

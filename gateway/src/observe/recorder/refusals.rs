@@ -5,10 +5,10 @@ use crate::request::deny::Refusal;
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// How often a class is told of: at once when it is new, then so often.
+/// Logs the first refusal of a class immediately, then at most once every `EVERY`.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What was refused and not told yet.
+/// Refusals that are not logged yet.
 pub(super) struct Refusals(Vec<Mutex<Class>>);
 
 #[derive(Clone, Copy, Default)]
@@ -37,7 +37,7 @@ impl Refusals {
         }
     }
 
-    /// Tells of every class that is due.
+    /// Logs every class that is due.
     pub(super) fn tell(&self, now: Instant) {
         for (outcome, class) in Outcome::ALL.iter().zip(&self.0) {
             let due = class.lock().due(now);
@@ -49,7 +49,7 @@ impl Refusals {
 }
 
 impl Class {
-    /// What there is to tell now.
+    /// What to log now.
     fn due(&mut self, now: Instant) -> Option<(u64, Option<&'static str>)> {
         let rested = self.told.is_none_or(|told| now.saturating_duration_since(told) >= EVERY);
         if self.untold == 0 || !rested {
@@ -63,8 +63,8 @@ impl Class {
 fn tell(outcome: Outcome, number: u64, reason: Option<&'static str>) {
     let outcome_name = outcome.as_str();
     match outcome {
-        // The gateway's own trouble, not the client's. That there are no keys is told where they are fetched, and is as
-        // it should be for a moment at every start.
+        // These are failures of the gateway, not of the client. Missing keys are logged where they are fetched, and are
+        // normal for a moment at every start.
         Outcome::StoreUnknown | Outcome::StoreDown | Outcome::TooMany => {
             tracing::warn!(outcome = outcome_name, number, reason, "requests refused");
         }

@@ -1,4 +1,4 @@
-//! A request as a trace: the times that were measured, as spans. Nothing in them says who, where or which token.
+//! A request as a trace: the measured times, as spans. They do not identify the client, the target or the token.
 
 use crate::observe::labels::Outcome;
 use crate::observe::spans;
