@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Nobody listens there, and at these ratios next to nothing is sent.
+/// No server listens there, and at these ratios almost nothing is sent.
 const NOBODY: &str = "http://127.0.0.1:9";
 
 fn recording(criterion: &mut Criterion) {

@@ -98,7 +98,7 @@ pub(crate) fn open(config: &StoreConfig, workers: usize, slow: Duration) -> Resu
         }
         StoreKind::Memcached => {
             let options = options(&config.memcached, workers, slow)?;
-            tell(&config.memcached, &options, workers);
+            log_settings(&config.memcached, &options, workers);
             Ok(Backend::Memcached(Memcached::open(options).map_err(BackendError::Start)?))
         }
     }
@@ -113,7 +113,7 @@ pub(crate) fn check(config: &StoreConfig, workers: usize) -> Result<(), BackendE
 }
 
 /// Logs the settings derived from the configuration.
-fn tell(config: &MemcachedConfig, options: &Options, workers: usize) {
+fn log_settings(config: &MemcachedConfig, options: &Options, workers: usize) {
     let addresses = options.addresses.len();
     match &options.transport {
         Transport::Pipelined { connections, .. } => tracing::info!(
@@ -125,7 +125,7 @@ fn tell(config: &MemcachedConfig, options: &Options, workers: usize) {
         Transport::Pooled(pool) => tracing::info!(
             addresses, workers, connections = pool.size, derived = config.pool_size == 0,
             checks_per_second = config.checks_per_second, latency = ?config.latency.get(),
-            "the double-spend store is shared, commands are pooled: so many connections for each worker and address"
+            "the double-spend store is shared, commands are pooled: `connections` for each worker and address"
         ),
     }
 }

@@ -96,7 +96,7 @@ impl StartError {
 /// takes no lock and writes nothing.
 ///
 /// # Errors
-/// [`StartError`] says what to change.
+/// [`StartError`], with what to change.
 pub fn check(config: &Config) -> Result<(), StartError> {
     if config.limits.header_size.0 < LEAST_HEADER_SIZE.0 {
         return Err(StartError::HeaderSize(config.limits.header_size));
@@ -121,7 +121,7 @@ impl Gateway {
     /// Reads the certificates, opens the store, binds the listening sockets. Blocks while the store is loaded.
     ///
     /// # Errors
-    /// [`StartError`] says what to change.
+    /// [`StartError`], with what to change.
     pub fn bind(config: &Config, host: &Host) -> Result<Self, StartError> {
         check(config)?;
         let offer = Offer::new(&config.challenge)?;

@@ -26,7 +26,7 @@ pub(crate) struct Core {
     pub(crate) shutdown: Shutdown,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) connections: AtomicUsize,
-    /// Why no token of any key is taken, where the store says so.
+    /// Why no token of any key is accepted, if the store refuses all.
     pub(crate) refusing: Refusing,
     /// Keys of which the store has lost records, and whose tokens are therefore not taken any more.
     pub(crate) lost: Mutex<Vec<TokenKeyId>>,
@@ -66,7 +66,7 @@ impl Settings {
     }
 }
 
-/// Why tokens of every key in use are refused, where the store's state says so: read before a token is.
+/// Why tokens of every key in use are refused, if they are; checked before a token is read.
 #[derive(Default)]
 pub(crate) struct Refusing(AtomicU8);
 

@@ -198,7 +198,7 @@ impl<'a> Judge<'a> {
         if children.len() > 3 {
             let reason = format!(
                 "it has {} children, and the most common answer counts, not a majority: where the others fail in \
-                 different ways, two that say STORED win, and two others can say it again.",
+                 different ways, two STORED win, and two others can answer STORED again.",
                 children.len()
             );
             self.refuse(handle.place(), &reason, "Use exactly three; each can be a pool of many servers.");
@@ -217,7 +217,7 @@ impl<'a> Judge<'a> {
     /// The worst reply counts, so STORED needs all: never twice, hence no refusal. But of two racers each may come
     /// first at one replica and be refused by the other, and one replica that is down stops everything.
     fn all_sync(&mut self, handle: &Handle<'a>, children: &[Handle<'a>]) -> Option<Storage> {
-        let reason = "all children must say STORED: nothing is admitted while one is down, and two presentations at once \
+        let reason = "all children must answer STORED: nothing is admitted while one is down, and two presentations at once \
              may both be refused.";
         let instead = "Use `AllMajorityRoute` over three.";
         self.findings.add(Warn, handle.place(), reason, instead);
@@ -254,7 +254,7 @@ impl<'a> Judge<'a> {
             "RateLimitRoute" => {
                 self.rates(handle);
                 if handle.field("fallback").is_some() {
-                    let reason = "over the limit an `add` goes to the fallback, another memory.";
+                    let reason = "over the limit an `add` goes to the fallback, another store.";
                     self.refuse(handle.place(), reason, "Leave `fallback` out, or the whole limit.");
                     return None;
                 }
@@ -274,7 +274,7 @@ impl<'a> Judge<'a> {
             }
             "ModifyKeyRoute" => {
                 let reason =
-                    "it changes keys: an mcrouter that changes them otherwise is a door to another memory.";
+                    "it changes keys: an mcrouter that changes them otherwise leads to another store.";
                 self.findings.add(Warn, handle.place(), reason, "Use the same file for every mcrouter.");
             }
             _ => {}

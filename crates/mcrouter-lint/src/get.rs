@@ -103,7 +103,7 @@ impl<'a> Judge<'a> {
                 self.get_from_children(handle, &children)
             }
             _ => {
-                let reason = "nobody knows here what it does with a `get`: it might write.";
+                let reason = "it is unknown what this route does with a `get`: it might write.";
                 self.refuse(handle.place(), reason, "Use `PoolRoute` or `MissFailoverRoute` for `get`.");
                 None
             }

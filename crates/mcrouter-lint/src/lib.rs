@@ -104,8 +104,7 @@ impl<'a> Judge<'a> {
         let reason = format!("an `add` comes to {} ({servers} servers in all).", storage.shape);
         self.findings.add(Note, handle.place(), &reason, "");
         if servers == 1 {
-            let reason =
-                "one server is all the memory there is: when it is lost, spent tokens are good again.";
+            let reason = "all records are on one server: when it is lost, spent tokens can be spent again.";
             self.findings.add(Warn, handle.place(), reason, "Use more servers, or a quorum.");
         }
         Some(())

@@ -128,8 +128,7 @@ impl<'a> Judge<'a> {
             return known.clone();
         }
         let Some(pool) = self.listed(name) else {
-            let reason =
-                format!("the pool {} is not in this file, so nobody can say what it holds.", shown(name));
+            let reason = format!("the pool {} is not in this file, so its servers are unknown.", shown(name));
             self.refuse((from, "pool"), &reason, "Write the pool under `pools`.");
             return None;
         };

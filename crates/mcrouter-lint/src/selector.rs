@@ -104,7 +104,7 @@ impl<'a> Judge<'a> {
             .iter()
             .all(|routes| routes.iter().map(|(_, route)| route).eq(taken[0].iter().map(|(_, route)| route)));
         if !same || taken[0].len() > 1 {
-            let reason = "not all of Postern's keys (ps1., pc1., pp1.) take one route: canaries would watch another memory \
+            let reason = "not all of Postern's keys (ps1., pc1., pp1.) take one route: canaries would watch another store \
                  than the one that is used.";
             self.refuse((path, SELECTOR), reason, "Give all three prefixes the same route.");
         }

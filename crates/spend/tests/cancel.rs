@@ -21,7 +21,7 @@ const CANCELLED: u32 = 10_000;
 /// Loops of callers at once.
 const LOOPS: u32 = 12;
 
-/// Polls `future` until it is done, or until `enough` says so before a poll; then drops it.
+/// Polls `future` until it is done, or until `enough` returns true before a poll; then drops it.
 async fn until<F: Future>(future: F, mut enough: impl FnMut(u32) -> bool) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut polls = 0;
@@ -60,7 +60,7 @@ struct Token {
     /// Spends that were begun.
     begun: Cell<u32>,
     admitted: Cell<u32>,
-    /// Somebody was told that it is spent.
+    /// A caller learned that it is spent.
     spent: Cell<bool>,
 }
 
@@ -186,7 +186,7 @@ fn pooled_callers_hang_up_while_connections_are_checked() {
     });
 }
 
-/// A runtime on a thread of its own that holds a client's connections, until it is told to end.
+/// A runtime on a thread of its own that holds a client's connections, until it is stopped.
 struct Elsewhere {
     client: Client,
     end: Option<oneshot::Sender<()>>,
@@ -223,7 +223,7 @@ fn patient(fake: &Fake, transport: Transport) -> Arc<Memcached> {
 
 const CALLERS: usize = 32;
 
-/// Callers of this runtime who wait for a server that says nothing.
+/// Callers of this runtime who wait for a silent server.
 async fn waiting(
     fake: &Fake,
     client: &Client,
@@ -247,7 +247,7 @@ async fn waiting(
     callers
 }
 
-/// The runtime that holds the connections goes away: its callers on other runtimes are told, and so is who comes later.
+/// The runtime that holds the connections ends: its callers on other runtimes get an error, and so do later ones.
 #[tokio::test]
 async fn callers_are_answered_when_the_connections_runtime_ends() {
     for transport in [pipelined(), pooled(CALLERS)] {

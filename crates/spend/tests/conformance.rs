@@ -170,7 +170,7 @@ fn every_fault_is_caught_by_its_rule() {
     }
 }
 
-/// The suite proves something about several runtimes only if handles on two memories are noticed there.
+/// The suite is meaningful for several runtimes only if it detects handles on two different stores there.
 #[test]
 fn two_memories_behind_one_name_are_caught() {
     let found = conformance::check(|| async { faulty(Fault::None) }).unwrap_err();

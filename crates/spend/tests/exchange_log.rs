@@ -1,4 +1,4 @@
-//! The exchange log of a call: every exchange is in it, with moments in their order, and a slow one says what it waited
+//! The exchange log of a call: every exchange is in it, with its times in order, and a slow one names what it waited
 //! for.
 
 use crate::support::fake::{self, Fake, Step};
@@ -77,7 +77,7 @@ async fn each_exchange_is_listed_with_its_moments_in_order() {
     }
 }
 
-/// The real one: between this process and memcached stands somebody who writes commands in two pieces.
+/// The real one: a proxy between this process and memcached writes commands in two pieces.
 #[tokio::test]
 async fn a_delayed_acknowledgement_is_told_from_a_slow_server() {
     let server = Server::tcp(&[]);
@@ -148,18 +148,18 @@ async fn a_frozen_server_leaves_what_is_known() {
         let (verdict, exchanges) = spend(&client, &fresh(&epoch), &epoch).await;
         server.signal("CONT");
         assert_eq!(verdict, Err(Unknown::TimedOut), "{name}");
-        let [add, whose] = &exchanges[..] else { panic!("{name}: {exchanges:?}") };
+        let [add, read] = &exchanges[..] else { panic!("{name}: {exchanges:?}") };
         assert_eq!((add.verb, add.ended, add.endpoint), (Verb::Add, Ended::TimedOut, Some(0)), "{name}");
         assert!(add.written.unwrap() >= add.began && add.first_byte.is_none(), "{name}: {add:?}");
         assert!(add.tcp.is_some(), "{name}: {add:?}");
         assert_eq!(add.stall(SLOW), Some(Stall::Server), "{name}: {add:?}");
-        // The question whose record it is: over another connection of the pool; the pipelined one was closed.
+        // The `get` of the record uses another connection of the pool; the pipelined one was closed.
         let expected = match transport {
             Transport::Pipelined { .. } => (Ended::Refused, None, false),
             Transport::Pooled(_) => (Ended::TimedOut, Some(0), true),
         };
-        assert_eq!((whose.ended, whose.endpoint, whose.written.is_some()), expected, "{name}: {whose:?}");
-        assert_eq!((whose.verb, whose.first_byte), (Verb::Get, None), "{name}");
+        assert_eq!((read.ended, read.endpoint, read.written.is_some()), expected, "{name}: {read:?}");
+        assert_eq!((read.verb, read.first_byte), (Verb::Get, None), "{name}");
     }
 }
 
@@ -176,11 +176,11 @@ async fn a_question_over_another_endpoint_is_an_exchange_of_its_own() {
             swallower.has_swallowed().then_some(exchanges)
         })
         .await;
-        let [add, whose] = &exchanges[..] else { panic!("{name}: {exchanges:?}") };
+        let [add, read] = &exchanges[..] else { panic!("{name}: {exchanges:?}") };
         assert_eq!((add.verb, add.ended, add.endpoint), (Verb::Add, Ended::Broken, Some(0)), "{name}");
         assert!(add.written.is_some() && add.first_byte.is_none(), "{name}: {add:?}");
-        assert_eq!((whose.verb, whose.ended), (Verb::Get, Ended::Hit), "{name}: {whose:?}");
-        assert_in_order(whose);
+        assert_eq!((read.verb, read.ended), (Verb::Get, Ended::Hit), "{name}: {read:?}");
+        assert_in_order(read);
     }
 }
 

@@ -313,8 +313,8 @@ async fn a_second_reply_is_nobodys() {
     }
 }
 
-/// Of many callers at once, those whose answers came before the nonsense have theirs, the others have none, and
-/// nobody has somebody else's.
+/// Of many callers at once, those whose answers came before the nonsense have theirs, the others have none, and no
+/// caller gets another's answer.
 #[tokio::test]
 async fn nonsense_among_many_callers_admits_nobody_else() {
     const CALLERS: usize = 64;
@@ -351,8 +351,8 @@ async fn nonsense_among_many_callers_admits_nobody_else() {
     }
 }
 
-/// An `add` without an answer asks whose record it is, over another connection. Its own attempt's is an admission only
-/// where the operator said that a record has one copy; somebody else's is always a replay.
+/// After an `add` without a reply the record is read over another connection. A record of the same attempt is an
+/// admission only if the operator configured that a record has one copy; another attempt's is always a replay.
 #[tokio::test]
 async fn whose_record_it_is_decides_after_an_answer_was_lost() {
     let two = Transport::Pipelined { connections: 2, queue: 64 };

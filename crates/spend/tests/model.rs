@@ -32,8 +32,8 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Default)]
 struct Model {
     now: u64,
-    /// What callers say at present.
-    said: HashMap<u8, u64>,
+    /// The expiry that callers pass now.
+    passed: HashMap<u8, u64>,
     /// The latest expiry under which a spend came, and the keys.
     live: HashMap<u8, (u64, HashSet<u8>)>,
     retired: HashSet<u8>,
@@ -41,12 +41,12 @@ struct Model {
 
 impl Model {
     fn spend(&mut self, epoch: u8, key: u8) -> Result<Spend, Unknown> {
-        let said = self.said[&epoch];
-        if self.now >= said || self.retired.contains(&epoch) {
+        let passed = self.passed[&epoch];
+        if self.now >= passed || self.retired.contains(&epoch) {
             return Err(Unknown::EpochRetired);
         }
         let (expires, keys) = self.live.entry(epoch).or_default();
-        *expires = said.max(*expires);
+        *expires = passed.max(*expires);
         Ok(if keys.insert(key) { Spend::Admitted } else { Spend::AlreadySpent })
     }
 
@@ -66,7 +66,7 @@ impl Model {
     }
 
     fn epoch(&self, id: u8) -> Epoch {
-        Epoch { key: TokenKeyId([id; 32]), expires: UnixSeconds(self.said[&id]) }
+        Epoch { key: TokenKeyId([id; 32]), expires: UnixSeconds(self.passed[&id]) }
     }
 }
 
@@ -78,7 +78,7 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let directory = tempfile::tempdir().unwrap();
     let open =
         |now| Embedded::open(directory.path(), Fsync::Interval(Duration::from_secs(60)), UnixSeconds(now));
-    let mut model = Model { said: (0..3).map(|id| (id, 50)).collect(), ..Model::default() };
+    let mut model = Model { passed: (0..3).map(|id| (id, 50)).collect(), ..Model::default() };
     let mut store = open(0).unwrap();
     for step in steps {
         let now = UnixSeconds(model.now);
@@ -93,8 +93,8 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 prop_assert_eq!(store.check(&key(&epoch, number), &epoch).await, model.check(id, number));
             }
             Step::MoveExpiry { epoch, by } => {
-                let said = model.said.get_mut(&epoch).unwrap();
-                *said = said.saturating_add_signed(by);
+                let passed = model.passed.get_mut(&epoch).unwrap();
+                *passed = passed.saturating_add_signed(by);
             }
             Step::Wait(seconds) => model.now += seconds,
             Step::DropExpired => prop_assert_eq!(store.drop_expired(now).unwrap(), model.drop_expired()),

@@ -1,5 +1,5 @@
-//! Endpoints to memories that share some of their servers: routers with two versions of a configuration. Most keys lie
-//! in one place for both, and each of the others would be admitted twice.
+//! Endpoints of stores that share some of their servers: routers with two versions of a configuration. Most keys lie in
+//! one place for both, and each of the others would be admitted twice.
 
 use crate::support::fake::Fake;
 use crate::support::{client, epoch, eventually, fresh, options, transports};
@@ -34,7 +34,7 @@ async fn endpoints_that_share_a_part_are_refused() {
     }
 }
 
-/// Two endpoints to one memory are what several addresses are for.
+/// Several addresses are meant for two endpoints of one store.
 #[tokio::test]
 async fn endpoints_to_one_memory_are_not_refused() {
     for (name, transport) in transports() {

@@ -43,7 +43,7 @@ async fn the_store_is_ready_when_each_of_its_clients_is() {
     for (name, transport) in transports() {
         let server = Server::tcp(&[]);
         let store = Memcached::open(options(vec![server.address()], transport)).unwrap();
-        assert!(store.health().ready.is_err(), "{name}: nobody could be served yet");
+        assert!(store.health().ready.is_err(), "{name}: no request could be served yet");
         let first = client(&store).await;
         assert_eq!(store.health().ready, Ok(()), "{name}");
         let second = store.client();
@@ -153,7 +153,7 @@ async fn an_empty_restart_is_noticed_before_anything_is_admitted() {
                 Ok(Spend::Admitted),
                 "{name} {policy:?}"
             );
-            // Another gateway, and one that starts later, learn it from the memory.
+            // Another gateway, and one that starts later, learn it from the store.
             let later = Memcached::open(Options { on_loss: policy, ..brisk(&server, pipelined()) }).unwrap();
             let late = crate::support::client(&later).await;
             assert_eq!(spend(&late, &fresh(&epoch), &epoch).await, answer, "{name} {policy:?}, later");
@@ -229,7 +229,7 @@ async fn a_frozen_store_fails_fast_and_comes_back_by_itself() {
         let answers =
             tokio::time::timeout(PATIENCE, waiting.join_all()).await.expect("nobody waits for ever");
         assert!(answers.iter().all(Result::is_err), "{name}: {answers:?}");
-        // From here on nobody waits at all: a thousand answers in less than ten deadlines.
+        // From here on no caller waits: a thousand answers in less than ten deadlines.
         eventually(name, || async { client.ready().await.err() }).await;
         let began = Instant::now();
         for _ in 0..1000 {

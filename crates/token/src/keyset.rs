@@ -71,7 +71,7 @@ impl KeySet {
     /// The key with this id, if its tokens are accepted at `now`.
     ///
     /// # Errors
-    /// [`KeyRefusal`] says whether it is unknown, too old or too new.
+    /// [`KeyRefusal`]: it is unknown, too old or too new.
     pub fn find(&self, id: TokenKeyId, now: UnixSeconds) -> Result<&TrustedKey, KeyRefusal> {
         let trusted = self.keys.iter().find(|trusted| trusted.key.id() == id).ok_or(KeyRefusal::Unknown)?;
         match trusted.window {

@@ -12,7 +12,7 @@ pub(crate) struct Clock {
     /// Ours less theirs, in seconds.
     ahead: i64,
     /// The sentence that was logged last.
-    said: Option<String>,
+    logged: Option<String>,
 }
 
 impl Clock {
@@ -27,12 +27,12 @@ impl Clock {
             _ => 0,
         };
         let differs = self.differs();
-        if differs.is_some() != self.said.is_some() {
+        if differs.is_some() != self.logged.is_some() {
             match &differs {
                 Some(sentence) => tracing::warn!("{sentence}"),
                 None => tracing::info!("this machine's clock agrees with the issuer's again"),
             }
-            self.said = differs;
+            self.logged = differs;
         }
     }
 

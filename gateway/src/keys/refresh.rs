@@ -132,7 +132,8 @@ impl Refresh {
 
     /// Logs the cause, once per cause and then every few minutes.
     fn failed(&mut self, reason: String, now: UnixSeconds) {
-        let known = self.failure.as_ref().filter(|(said, when)| *said == reason && when.elapsed() < REMINDER);
+        let known =
+            self.failure.as_ref().filter(|(logged, when)| *logged == reason && when.elapsed() < REMINDER);
         let when = known.map(|(_, when)| *when);
         if when.is_none() {
             let meaning = if self.core.keyring.load().is_usable(now) {

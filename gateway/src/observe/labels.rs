@@ -160,7 +160,7 @@ postern_telemetry::label! {
     pub KeyPhase = "phase" {
         /// Published, and not in use yet.
         Upcoming = "upcoming",
-        /// The newest in use: the one that challenges ask for.
+        /// The newest in use: the one that challenges name.
         Newest = "newest",
         /// Older, and its tokens are still good.
         Older = "older",

@@ -80,7 +80,7 @@ fn shared(memcached: &Memcached, hits: &mut Rate) -> Section {
         ("occupancy", Show::Percent),
         ("failed connects", Show::Count),
     ];
-    let mut endpoints = Table::new("Addresses of the shared memory", "There is none.", &columns);
+    let mut endpoints = Table::new("Addresses of the shared store", "There is none.", &columns);
     for endpoint in &health.endpoints {
         let occupancy = match endpoint.capacity {
             0 => Value::Null,
@@ -99,15 +99,15 @@ fn shared(memcached: &Memcached, hits: &mut Rate) -> Section {
         .tile("Canaries lost", Show::Count, totals.canaries_lost as f64)
         .tile("Token keys with lost records", Show::Count, health.lost.len() as f64)
         .tile("Waits for a connection", Show::Count, totals.pool_waits as f64)
-        .tile("Replays from memory", Show::Rate, hits.tick(totals.cache_hits))
-        .tile("Keys in memory", Show::Count, health.remembered as f64);
+        .tile("Replays from the cache", Show::Rate, hits.tick(totals.cache_hits))
+        .tile("Keys in the cache", Show::Count, health.remembered as f64);
     section.tables.push(endpoints);
     section
 }
 
 fn state(endpoint: &EndpointHealth) -> String {
     match (endpoint.foreign, endpoint.failure) {
-        (true, _) => "bad: leads to another memory".to_owned(),
+        (true, _) => "bad: leads to other records".to_owned(),
         (false, Some(failure)) => format!("bad: {failure}"),
         (false, None) => "ok".to_owned(),
     }
@@ -118,7 +118,7 @@ fn keys(core: &Core) -> Section {
     let now = UnixSeconds::now();
     let columns =
         [("key", Show::Text), ("phase", Show::Text), ("in use for", Show::Age), ("retires in", Show::Age)];
-    let mut table = Table::new("Token keys", "None is known: nobody can be admitted.", &columns);
+    let mut table = Table::new("Token keys", "None is known: no request can be admitted.", &columns);
     for key in core.keyring.load().view(now) {
         let [a, b, c, d, ..] = key.id.0; // enough to find it in the directory
         table.row(vec![

@@ -199,7 +199,7 @@ impl Recorder {
 
     /// Logs how many requests were refused since the last line of each class.
     pub(crate) fn log_refusals(&self) {
-        self.refusals.tell(Instant::now());
+        self.refusals.log_due(Instant::now());
     }
 
     pub(crate) fn total(&self, outcome: Outcome) -> u64 {

@@ -119,7 +119,7 @@ pub(crate) async fn work(
     drop(accepting);
     shutdown.stopped().await;
     // With this runtime end its connections, wherever they are. Those that are cut end by themselves in a moment, and
-    // in a way that their clients can tell from an end.
+    // in a way that their clients can distinguish from an orderly end.
     let ending = async {
         while Arc::strong_count(&worker) > 1 {
             sleep(ENDING_TICK).await;
@@ -211,7 +211,7 @@ mod tests {
         size_of::<F>()
     }
 
-    /// What every open connection and every tunnel takes of memory, and most of them are idle most of the time.
+    /// The memory of every open connection and every tunnel. Most of them are idle most of the time.
     #[test]
     fn a_connection_takes_little_room() {
         assert!(room(serve) <= 2048, "{}", room(serve));

@@ -127,7 +127,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     #[tokio::test]
-    async fn only_what_is_said_in_the_services_turn_is_passed_on() {
+    async fn only_writes_during_an_answer_are_passed_on() {
         let (mut far, near) = duplex(1024);
         let state = AnswerState::default();
         let mut stream = AnswersOnly::new(near, state.clone());
@@ -146,9 +146,9 @@ mod tests {
         stream.flush().await.unwrap();
         stream.write_all(b" and again").await.unwrap();
         drop((stream, next));
-        let mut said = String::new();
-        far.read_to_string(&mut said).await.unwrap();
-        assert_eq!(said, "head body end.again and again");
+        let mut received = String::new();
+        far.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, "head body end.again and again");
     }
 
     /// An answer of the service's, and with it its state.
@@ -205,10 +205,10 @@ mod tests {
                     tokio::task::yield_now().await;
                 }
             };
-            let mut said = String::new();
-            let (_, read) = tokio::join!(writing, reader.read_to_string(&mut said));
+            let mut received = String::new();
+            let (_, read) = tokio::join!(writing, reader.read_to_string(&mut received));
             read.unwrap();
-            said
+            received
         };
         let server = async move {
             let mut http = http1::Builder::new();
@@ -226,7 +226,7 @@ mod tests {
     const BROKEN: &[u8] = b"\0\0\r\n\r\n";
 
     #[tokio::test]
-    async fn what_hyper_says_by_itself_is_never_heard_and_what_the_service_says_always_is() {
+    async fn hypers_own_answers_are_never_received_and_the_services_always_are() {
         let cases: &[(&[&[u8]], usize)] = &[
             (&[BROKEN], 0),
             (&[GOOD, BROKEN], 1),
@@ -241,15 +241,15 @@ mod tests {
         for (case, &(sent, answers)) in cases.iter().enumerate() {
             for (room, length) in [(1 << 20, 5), (16, 5), (16, 0), (64, 20_000), (1 << 20, 200_000)] {
                 for patient in [true, false] {
-                    let said = conversation(sent, room, length, patient).await;
+                    let received = conversation(sent, room, length, patient).await;
                     let case = format!("case {case}, room {room}, length {length}, patient {patient}");
-                    let heard = said.matches("HTTP/1.1 200 OK").count();
+                    let answered = received.matches("HTTP/1.1 200 OK").count();
                     assert!(
-                        heard == answers || (!patient && 0 < heard && heard < answers),
-                        "{case}: {heard}"
+                        answered == answers || (!patient && 0 < answered && answered < answers),
+                        "{case}: {answered}"
                     );
-                    assert_eq!(said.matches("HTTP/1.1").count(), heard, "{case}");
-                    assert_eq!(said.matches('x').count(), heard * length, "{case}");
+                    assert_eq!(received.matches("HTTP/1.1").count(), answered, "{case}");
+                    assert_eq!(received.matches('x').count(), answered * length, "{case}");
                 }
             }
         }

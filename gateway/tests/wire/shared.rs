@@ -1,4 +1,4 @@
-//! A gateway that spends in a shared memory: real memcached, every transport and every time to ask for the hint.
+//! A gateway with a shared store: real memcached, every transport and every timing of the check.
 
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::Echo;

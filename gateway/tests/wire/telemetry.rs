@@ -102,7 +102,7 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
     // Five `add`s and ten `get`s, less the replays that the gateway knew by itself.
     assert!((10..=15).contains(&link[2].as_u64().unwrap()), "{page}");
 
-    // The store dies: the page says so, and the link loses.
+    // The store dies: the page shows it, and the link counts losses.
     drop(server);
     let request = connect_with(echo.address, &[&ISSUER.authorization()]);
     Client::ask(gateway.address, &request).await.assert_refused(503, "proxy_internal_error", "");
@@ -123,7 +123,7 @@ async fn a_check_whose_client_is_cut_off_is_recorded_as_abandoned() {
         shared(config, &server, |store| store.timeout = Span::minutes(1));
     })
     .await;
-    // The epoch is known to the memory now, so that the next check waits for its own commands.
+    // The epoch is known to the store now, so that the next check waits for its own commands.
     let request = connect_with(echo.address, &[&ISSUER.authorization()]);
     Client::ask(gateway.address, &request).await.assert_opened();
     server.signal("STOP");

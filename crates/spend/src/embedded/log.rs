@@ -185,8 +185,8 @@ impl EpochLog {
     }
 
     /// Tries whether records can be written again, where one could not be: with holes, over more than a block of the
-    /// disk, for the last bytes of a block that is in use say nothing about the next. The place is kept until it is
-    /// written, so that a disk that stays full does not make the file longer with each trial.
+    /// disk, for the last bytes of a block in use do not describe the next. The place is kept until it is written, so
+    /// that a disk that stays full does not make the file longer with each trial.
     pub(crate) fn try_to_write(&self) -> io::Result<()> {
         if !self.full.load(Ordering::Acquire) {
             return Ok(());

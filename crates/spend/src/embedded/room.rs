@@ -21,7 +21,7 @@ pub(crate) struct Room {
 struct State {
     reason: Option<Unknown>,
     /// What was logged last, and when.
-    said: Option<(Unknown, Instant)>,
+    logged: Option<(Unknown, Instant)>,
     /// Its end is still to be logged.
     open: bool,
 }
@@ -41,9 +41,9 @@ impl Room {
         state.reason = Some(reason);
         let new = !self.missing.swap(true, Ordering::AcqRel);
         let now = Instant::now();
-        let said = state.said.is_some_and(|(said, when)| said == reason && now - when < QUIET);
-        if new && !said {
-            (state.said, state.open) = (Some((reason, now)), true);
+        let logged = state.logged.is_some_and(|(logged, when)| logged == reason && now - when < QUIET);
+        if new && !logged {
+            (state.logged, state.open) = (Some((reason, now)), true);
             drop(state);
             tracing::error!(
                 %error,

@@ -102,7 +102,7 @@ impl Checked {
         self.stream.get_ref().tcp_facts()
     }
 
-    /// Asks for the version.
+    /// Sends `version`.
     pub(crate) async fn version(&mut self) -> Result<(), io::Error> {
         self.expect(Expected::Version)?;
         Protocol::new(&mut *self).version().await?;

@@ -3,7 +3,7 @@
 //! ```text
 //! Client (one a runtime) ── transport ── endpoint ── mcrouter ── memcached
 //!    │                      pipelined    one of several addresses
-//!    │                      or pooled    of the same memory
+//!    │                      or pooled    of the same store
 //!    └─ Memory: epochs, keys known spent, counters; one a process, watched by a thread of its own
 //! ```
 //!

@@ -94,7 +94,7 @@ impl Probes {
         missed
     }
 
-    /// An `add` of each with another value: `STORED` says that there was none.
+    /// An `add` of each with another value: `STORED` shows that there was none.
     pub(crate) fn others(&self) -> Vec<Command> {
         let other = |&(key, _): &_| Command::Add { key, value: Value::unique(), expires: self.expires };
         self.records.iter().map(other).collect()

@@ -96,7 +96,7 @@ impl Rounds {
         if searching { interval.min(SEARCH) } else { interval }
     }
 
-    /// Reads the probes through every endpoint. Returns an endpoint that leads to the memory, if there is one.
+    /// Reads the probes through every endpoint. Returns an endpoint that leads to the store, if there is one.
     async fn prove_endpoints(&mut self, now: UnixSeconds) -> Option<usize> {
         let published = self.publish.borrow().clone();
         let Some(probes) = published.filter(|probes| !probes.are_old(now)) else {
@@ -166,8 +166,8 @@ impl Rounds {
             if foreign && !endpoint.is_foreign() {
                 tracing::error!(
                     address = %endpoint.address(), other = %self.store.endpoints[same].address(),
-                    "two addresses of the double-spend store lead to two memories, and each would admit a token once: \
-                     every token is refused until they lead to one, or one of them is removed"
+                    "two addresses of the double-spend store lead to different records, so each would admit a token once: \
+                     every token is refused until they lead to the same records, or one of them is removed"
                 );
             }
             endpoint.set_foreign(foreign);

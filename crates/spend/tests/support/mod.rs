@@ -230,7 +230,7 @@ pub fn epoch() -> Epoch {
     Epoch { key: TokenKeyId(rand::random()), expires }
 }
 
-/// A key nobody has spent.
+/// A key that has not been spent.
 pub fn fresh(epoch: &Epoch) -> SpentKey {
     SpentKey::derive(TokenType::BlindRsa2048, epoch.key, Nonce(rand::random()))
 }

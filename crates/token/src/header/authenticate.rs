@@ -60,7 +60,7 @@ impl Challenge {
     /// it understands (RFC 9577, section 2.1.3).
     ///
     /// # Errors
-    /// [`AuthenticateError`] says what is wrong, and where: with the grammar, or with the first of our scheme's
+    /// [`AuthenticateError`] has what is wrong, and where: with the grammar, or with the first of our scheme's
     /// challenges when none of them is good.
     pub fn parse_all(value: &[u8]) -> Result<Vec<Self>, AuthenticateError> {
         let mut found = Vec::new();

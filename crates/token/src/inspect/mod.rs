@@ -111,7 +111,7 @@ fn challenges(text: &str) -> Result<Inspection, Fault> {
                 let is_type2 = challenge.bytes.starts_with(&TokenType::BlindRsa2048.code().to_be_bytes());
                 fields.extend(key_fields(key, is_type2, at("token-key"))?);
             }
-            None => fields.push(("token key", "absent; the client asks the issuer's directory".to_owned())),
+            None => fields.push(("token key", "absent; the client fetches it from the directory".to_owned())),
         }
         let seconds = challenge.max_age.map(|seconds| format!("{seconds} seconds"));
         fields.push(("max-age", seconds.unwrap_or_else(|| "absent".to_owned())));
@@ -200,9 +200,9 @@ fn key_fields(key: &[u8], is_type2: bool, offset: usize) -> Result<Vec<(&'static
 /// What clients that are less liberal would stumble over.
 fn spelling(value: &[u8]) -> String {
     if value.len().is_multiple_of(4) {
-        "base64url, padded as RFC 9577 asks".to_owned()
+        "base64url, padded as RFC 9577 requires".to_owned()
     } else {
-        "base64url without its padding; RFC 9577 asks for padding, Postern accepts both".to_owned()
+        "base64url without its padding; RFC 9577 requires padding, Postern accepts both".to_owned()
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! memcached sends the reply to each `get` by itself, but gathers the replies to `add`: in a burst, as many `get`s cost
 //! both sides several times what one `get` of all the keys costs. A key's record comes as a block of its own, in any
-//! order (twemproxy asks several servers at once); the keys without a block were not found.
+//! order (twemproxy queries several servers at once); the keys without a block were not found.
 
 use crate::memcached::protocol::{Garbled, KEY_LEN, RecordKey, Reply, ReplyKind, VALUE_LEN, Value, parse};
 

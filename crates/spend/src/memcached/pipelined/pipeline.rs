@@ -307,8 +307,8 @@ impl Queue {
         Ok(Some(length))
     }
 
-    /// A piece of the reply to the `get` of `number` keys that comes next; its length, if it is complete. Nobody is
-    /// answered before the end.
+    /// A piece of the reply to the next `get`, of `number` keys; its length, if it is complete. No caller is answered
+    /// before the end.
     fn deliver_gets(
         &mut self,
         number: usize,

@@ -36,7 +36,7 @@ impl Progress {
 /// How far the sentinels are.
 #[derive(Clone, Copy, PartialEq)]
 enum Sentinels {
-    /// This process writes them: so many groups are done.
+    /// This process writes them; the number of groups that are done.
     Writing(u32),
     /// Another process does, or did.
     Elsewhere,

@@ -40,7 +40,7 @@ impl Bursts {
         }
     }
 
-    /// The next so many callers, all of one burst, are answered; theirs.
+    /// The next `number` callers, all of one burst, are answered. Returns their burst.
     pub(super) fn answer(&mut self, callers: usize) -> Option<Burst> {
         let first = self.0.front_mut()?;
         first.left = first.left.saturating_sub(callers);

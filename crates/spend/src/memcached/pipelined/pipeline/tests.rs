@@ -153,7 +153,7 @@ fn two_callers_with_one_key_are_both_answered() {
     deliver(&pipeline, &format!("{}{}END\r\n", block(1), block(1))).unwrap();
     assert_eq!(result_of(first), Some(Ok(Reply::Hit(value(1)))));
     assert_eq!(result_of(second), Some(Ok(Reply::Hit(value(1)))));
-    // A third block would be nobody's.
+    // A third block would belong to no caller.
     let [first, second] = [get(1), get(1)].map(|command| pipeline.submit(&command, Instant::now()).unwrap());
     taken(&pipeline);
     assert_eq!(deliver(&pipeline, &block(1).repeat(3)), Err(Garbled));
@@ -177,7 +177,7 @@ fn many_gets_are_several_commands() {
     }
 }
 
-/// As the connection's task does: it says that the last burst is written when it looks for the next one.
+/// As the connection's task does: it reports the last burst as written when it takes the next one.
 fn written(pipeline: &Pipeline, at: Instant) {
     pipeline.take(&mut Vec::new(), Some(at), Waker::noop());
 }
@@ -209,7 +209,7 @@ fn each_burst_has_the_stamp_of_its_own_write() {
     assert_eq!(answer(second).written, Some(now + step));
     let third = answer(third);
     assert_eq!((third.written, third.read.is_some()), (None, true));
-    // Nothing that was written is left, and the stamp is nobody's.
+    // Nothing that was written is left, and the stamp belongs to no caller.
     out.clear();
     assert!(pipeline.take(&mut out, Some(now + 2 * step), Waker::noop()));
     assert_eq!(fourth.written(), None);
