@@ -160,7 +160,7 @@ pub struct Egress {
     /// Networks that may not be reached whatever else is allowed, such as "203.0.113.0/24".
     #[schemars(with = "Vec<String>")]
     pub deny: Vec<IpNet>,
-    /// Who can allow more. No key of the file: `postern up` has a switch in its place.
+    /// Who can allow more. Not a key of the file: `postern up` has a switch instead.
     #[serde(skip)]
     pub lever: Lever,
 }

@@ -52,7 +52,7 @@ impl Sockets {
     pub(crate) fn listen(&mut self) -> Result<(), BindError> {
         let failed = |source| BindError { what: WHAT, address: self.address, source };
         if !self.listening {
-            // Another gateway may have waited beside this one, and been faster.
+            // Another gateway may have bound the same address meanwhile and listened first.
             drop(alone(self.address).map_err(failed)?);
             self.sockets.iter().try_for_each(|socket| socket.listen(BACKLOG)).map_err(failed)?;
             self.listening = true;
@@ -65,7 +65,7 @@ impl Sockets {
         self.sockets.into_iter().map(StdListener::from)
     }
 
-    /// Where they are bound.
+    /// The bound address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -102,7 +102,7 @@ pub(crate) async fn work(
 ) -> io::Result<()> {
     let worker = Arc::new(worker);
     let shutdown = worker.core.shutdown.clone();
-    // None comes when the drain begins before: nothing has been accepted, and there is nothing to wait for.
+    // The sender is dropped if the drain begins first: nothing was accepted, so there is nothing to wait for.
     let Ok(listener) = listening.await else { return Ok(()) };
     let listener = TcpListener::from_std(listener)?;
     let mut draining = pin!(shutdown.draining());
@@ -158,7 +158,7 @@ fn accept_connection(stream: TcpStream, worker: &Arc<Worker>) {
 async fn serve(stream: TcpStream, client: Option<SocketAddr>, worker: Arc<Worker>, over: bool) {
     let core = Arc::clone(&worker.core);
     let _open = core.recorder.connection_opened();
-    // The answers are small and must not wait for an acknowledgement: the 40 ms story.
+    // Answers are small and must not wait for a delayed acknowledgement (40 ms).
     let _ = stream.set_nodelay(true);
     let Some(tls) = &core.tls else {
         if over {

@@ -16,9 +16,9 @@ pub enum StoreError {
     /// The system refused to read or write.
     #[error("cannot {action} {}: {source}; check the disk, and that this user may write there", .path.display())]
     Io {
-        /// What was tried: "read", "create", …
+        /// The operation: "read", "create", …
         action: &'static str,
-        /// On what.
+        /// Its path.
         path: PathBuf,
         /// The system's error.
         source: io::Error,

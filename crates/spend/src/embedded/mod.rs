@@ -37,7 +37,7 @@ use sync::{Syncer, Work};
 ///   microsecond, after which the future is ready at its first poll. The first spend of an epoch, and one that moves
 ///   its expiry, create or rewrite a header and wait for the disk (some milliseconds, once in a key's life).
 ///
-/// Dropping the store syncs a last time and lets go of the directory.
+/// Dropping the store syncs a last time and unlocks the directory.
 pub struct Embedded {
     // Dropped in this order: the thread first, which syncs the epochs, and the directory's lock last.
     syncer: Syncer,
@@ -191,8 +191,8 @@ impl Embedded {
         Ok(log)
     }
 
-    /// Whether a spend could be answered now, as far as is known: two atomic loads. After a write that failed it could
-    /// not, until a trial has shown that there is room again; that is made every second, and costs no token.
+    /// Whether a spend could be answered now, as far as is known: two atomic loads. After a failed write it could not,
+    /// until a trial write succeeds; one is made every second, and costs no token.
     ///
     /// # Errors
     /// Why not.

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 /// How often writing is tried again while it fails.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
-/// A line about it at most this often: a disk that is full now and then must not fill the log, too.
+/// The shortest time between two log lines about it: a disk that is full intermittently must not fill the log.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What is known of it. Reading it costs one atomic load while all is well.
+/// The last result. Reading it costs one atomic load while writes succeed.
 #[derive(Default)]
 pub(crate) struct Room {
     missing: AtomicBool,
@@ -27,7 +27,7 @@ struct State {
 }
 
 impl Room {
-    /// Why nothing can be written, as far as is known.
+    /// Why nothing can be written, by the last result.
     pub(crate) fn known(&self) -> Result<(), Unknown> {
         if !self.missing.load(Ordering::Acquire) {
             return Ok(());
@@ -35,7 +35,7 @@ impl Room {
         self.state.lock().reason.map_or(Ok(()), Err)
     }
 
-    /// A write failed. True when nothing was known of it before: from now on it has to be tried again.
+    /// Records a failed write. Returns true for the first failure: from then on trial writes are needed.
     pub(crate) fn failed(&self, reason: Unknown, error: &dyn std::fmt::Display) -> bool {
         let mut state = self.state.lock();
         state.reason = Some(reason);

@@ -145,7 +145,7 @@ pub(crate) enum Reply {
     Hit(Value),
     /// `END`: no record was found, which proves nothing.
     Miss,
-    /// `SERVER_ERROR`: the server, or one behind it, could not do it. The connection is in order.
+    /// `SERVER_ERROR`: the server, or one behind it, could not do it. The connection remains usable.
     ServerError,
 }
 
