@@ -28,7 +28,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(up) => runtime(None)?.block_on(up::run(up)),
-        // The gateway's connections have threads of their own; this runtime does background work only.
+        // The gateway's connections have threads of their own; what is left is maintenance.
         Command::Gateway(daemon) => runtime(Some(1))?.block_on(daemon::gateway(&daemon.config)),
         Command::Issuer(daemon) => runtime(None)?.block_on(daemon::issuer(&daemon.config)),
         Command::Client(daemon) => runtime(None)?.block_on(daemon::client(&daemon.config)),

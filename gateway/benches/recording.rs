@@ -1,5 +1,5 @@
-//! What it costs to record one request: metrics, percentiles of the live page, the sampling decision, on one thread. And
-//! what the traces alone cost a request of which none is kept.
+//! What it costs to record one request: metrics, percentiles of the live page, the sampling decision, on one thread.
+//! And what the traces alone cost a request of which none is kept.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Nobody listens there, and at these ratios next to nothing is sent.
+/// No server listens there, and at these ratios almost nothing is sent.
 const NOBODY: &str = "http://127.0.0.1:9";
 
 fn recording(criterion: &mut Criterion) {

@@ -1,7 +1,7 @@
 //! Opening the double-spend store that the configuration chose.
 
 use crate::config::{
-    Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
+    CheckTiming, Fsync, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
 };
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsError};
@@ -42,7 +42,7 @@ pub enum BackendError {
     Number {
         /// The key.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         found: usize,
         /// The smallest number that is accepted.
         least: usize,
@@ -54,7 +54,7 @@ pub enum BackendError {
     Duration {
         /// The key.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         found: ConfigDuration,
         /// The shortest duration that is accepted.
         least: ConfigDuration,
@@ -84,8 +84,8 @@ impl BackendError {
     }
 }
 
-/// Opens the store, for so many workers. Blocks while an embedded one is loaded; a shared one connects by itself, and
-/// looks at the connection of a command that took longer than `slow`.
+/// Opens the store for this number of workers. Blocks while an embedded one is loaded. A shared one connects in the
+/// background, and reads the TCP facts of a command that took longer than `slow`.
 pub(crate) fn open(config: &StoreConfig, workers: usize, slow: Duration) -> Result<Backend, BackendError> {
     match config.kind {
         StoreKind::Embedded => {
@@ -98,7 +98,7 @@ pub(crate) fn open(config: &StoreConfig, workers: usize, slow: Duration) -> Resu
         }
         StoreKind::Memcached => {
             let options = options(&config.memcached, workers, slow)?;
-            tell(&config.memcached, &options, workers);
+            log_settings(&config.memcached, &options, workers);
             Ok(Backend::Memcached(Memcached::open(options).map_err(BackendError::Start)?))
         }
     }
@@ -112,8 +112,8 @@ pub(crate) fn check(config: &StoreConfig, workers: usize) -> Result<(), BackendE
     }
 }
 
-/// Logs what follows from the configuration.
-fn tell(config: &MemcachedConfig, options: &Options, workers: usize) {
+/// Logs the settings derived from the configuration.
+fn log_settings(config: &MemcachedConfig, options: &Options, workers: usize) {
     let addresses = options.addresses.len();
     match &options.transport {
         Transport::Pipelined { connections, .. } => tracing::info!(
@@ -125,7 +125,7 @@ fn tell(config: &MemcachedConfig, options: &Options, workers: usize) {
         Transport::Pooled(pool) => tracing::info!(
             addresses, workers, connections = pool.size, derived = config.pool_size == 0,
             checks_per_second = config.checks_per_second, latency = ?config.latency.get(),
-            "the double-spend store is shared, commands are pooled: so many connections for each worker and address"
+            "the double-spend store is shared, commands are pooled: `connections` for each worker and address"
         ),
     }
 }
@@ -161,7 +161,7 @@ fn options(config: &MemcachedConfig, workers: usize, slow: Duration) -> Result<O
     })
 }
 
-/// What is out of these bounds is a slip of the pen, and would stop the gateway later and with a worse message.
+/// Rejects values outside the plausible range, which would fail later with a less helpful message.
 fn check_bounds(config: &MemcachedConfig) -> Result<(), BackendError> {
     for (name, found, least, most) in [
         ("connections", config.connections, 1, 256),
@@ -190,7 +190,7 @@ fn check_bounds(config: &MemcachedConfig) -> Result<(), BackendError> {
 
 /// The pool of one worker to one address, by Little's law where its size is not given.
 fn pool(config: &MemcachedConfig, addresses: usize, workers: usize) -> Result<Pool, BackendError> {
-    let commands_a_check = if config.hint == Hint::Off { 1 } else { 2 };
+    let commands_a_check = if config.hint == CheckTiming::Off { 1 } else { 2 };
     let share =
         f64::from(config.checks_per_second) * f64::from(commands_a_check) / (workers * addresses) as f64;
     let size = match config.pool_size {

@@ -48,7 +48,7 @@ impl Recording {
         drop(self.recorder.answered(None, &timeline, &decision, Default::default()));
     }
 
-    /// The part of it that traces cost a request that is not kept: the sampling decision, and the check of it.
+    /// What tracing costs a request whose trace is not kept: the sampling decision and the choice.
     pub fn unsampled(&self) {
         let decision = self.recorder.sample(&self.headers);
         black_box(self.recorder.keeps(&decision));

@@ -2,7 +2,9 @@
 
 mod store;
 
-pub use store::{Fsync, Hint, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
+pub use store::{
+    CheckTiming, Fsync, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
+};
 
 use ipnet::IpNet;
 use postern_config::{Address, ConfigDuration, Size, address};
@@ -97,14 +99,14 @@ pub struct Issuer {
     pub keys: Option<PathBuf>,
     /// PEM file with the certificates to trust for the directory's URL instead of the platform's.
     pub ca: Option<PathBuf>,
-    /// A private file for the directory's keys, so that a gateway can start while the issuer is away. Without it they are
-    /// kept in `issuer-keys.json` beside the directory of an embedded store, and with a shared store not at all.
+    /// A private file for the directory's keys, so that a gateway can start while the issuer is away. Without it they
+    /// are kept in `issuer-keys.json` beside the directory of an embedded store, and with a shared store not at all.
     pub saved: Option<PathBuf>,
-    /// How often to ask the directory for changes, at least. It is asked earlier when its answer says so (`max-age`), when
-    /// a known key comes into use or retires, and after a token of a key that is not known.
+    /// How often to fetch the directory, at least. It is fetched earlier after its `max-age`, when a known key comes
+    /// into use or retires, and after a token of an unknown key.
     pub poll: ConfigDuration,
-    /// How long tokens of a key stay good when the directory does not say (no `not-after`): counted from its
-    /// `not-before`, or from when the gateway first saw it.
+    /// How long tokens of a key stay good if the directory has no `not-after` for it: counted from its `not-before`, or
+    /// from when the gateway first saw it.
     pub key_lifetime: ConfigDuration,
     /// How long tokens of a key stay good after the directory stopped listing it.
     pub removed_grace: ConfigDuration,
@@ -130,9 +132,9 @@ impl Default for Issuer {
 pub struct ChallengeConfig {
     /// The issuer's name.
     pub issuer_name: String,
-    /// The gateway's name, as agents have it in their `url` (or as their `origin`); the same for every gateway of a fleet,
-    /// so that tokens are good at any of them. Several are joined by commas: another list is another challenge, for which
-    /// old tokens are no good.
+    /// The gateway's name, as agents have it in their `url` (or as their `origin`); the same for every gateway of a
+    /// fleet, so that tokens are good at any of them. Several are joined by commas: another list is another challenge,
+    /// for which old tokens are no good.
     pub origin: String,
     /// For how long a client may keep the challenge.
     #[serde(default = "default_max_age")]
@@ -158,7 +160,7 @@ pub struct Egress {
     /// Networks that may not be reached whatever else is allowed, such as "203.0.113.0/24".
     #[schemars(with = "Vec<String>")]
     pub deny: Vec<IpNet>,
-    /// Who can allow more. No key of the file: `postern up` has a switch in its place.
+    /// Who can allow more. Not a key of the file: `postern up` has a switch instead.
     #[serde(skip)]
     pub lever: Lever,
 }
@@ -226,7 +228,7 @@ pub struct Limits {
     pub header_size: Size,
     /// How long resolving and connecting to the target may take together.
     pub dial_timeout: ConfigDuration,
-    /// A tunnel in which no byte moves for so long is closed.
+    /// A tunnel without traffic for this long is closed.
     pub idle_timeout: ConfigDuration,
 }
 
@@ -249,7 +251,7 @@ pub struct Log {
     /// "text" for people, "json" for machines.
     pub format: LogFormat,
     /// A line for each request: "off", "anonymous" (what happened, how long it took, how much went through) or "full"
-    /// (the client's address and the destination, too: then the log tells who went where).
+    /// (also the client's address and the target: the log then records who went where).
     pub access: AccessLog,
 }
 

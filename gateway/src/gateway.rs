@@ -2,11 +2,12 @@
 
 use crate::backend::{self, BackendError};
 use crate::config::{Config, StoreKind};
-use crate::health::Told;
+use crate::health::LoggedGate;
 use crate::keys::keyring::{Lifetimes, Offer};
 use crate::keys::refresh::Refresh;
 use crate::keys::saved::{self, Saved};
 use crate::keys::source::{Source, SourceError};
+use crate::maintenance::{Maintenance, StoreMaintenance};
 use crate::observe::page;
 use crate::observe::recorder::Recorder;
 use crate::reload;
@@ -14,7 +15,6 @@ use crate::request::resolve::{Resolver, ResolverError};
 use crate::server::accept::{self, Sockets};
 use crate::start::Start;
 use crate::state::{Core, Refusing, Settings, Worker};
-use crate::upkeep::{StoreUpkeep, Upkeep};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use postern_admin::ProcessContext;
@@ -43,7 +43,7 @@ const LEAST_HEADER_SIZE: Size = Size::kib(8);
 pub struct Gateway {
     core: Arc<Core>,
     workers: Vec<(Resolver, TaskTrackerToken)>,
-    upkeep: Upkeep,
+    maintenance: Maintenance,
     start: Start,
     tls: Option<ServerTls>,
     process: ProcessContext,
@@ -96,7 +96,7 @@ impl StartError {
 /// takes no lock and writes nothing.
 ///
 /// # Errors
-/// [`StartError`] says what to change.
+/// [`StartError`], with what to change.
 pub fn check(config: &Config) -> Result<(), StartError> {
     if config.limits.header_size.0 < LEAST_HEADER_SIZE.0 {
         return Err(StartError::HeaderSize(config.limits.header_size));
@@ -121,7 +121,7 @@ impl Gateway {
     /// Reads the certificates, opens the store, binds the listening sockets. Blocks while the store is loaded.
     ///
     /// # Errors
-    /// [`StartError`] says what to change.
+    /// [`StartError`], with what to change.
     pub fn bind(config: &Config, process: &ProcessContext) -> Result<Self, StartError> {
         check(config)?;
         let offer = Offer::new(&config.challenge)?;
@@ -136,7 +136,7 @@ impl Gateway {
             .map(|_| Ok((Resolver::new()?, process.shutdown.tracker().token())))
             .collect::<Result<_, ResolverError>>()?;
         let tracer = Tracer::start(&config.tracing, SERVICE)?;
-        // Nobody would see what TCP knows of a slow command.
+        // Without traces the TCP facts of a slow command are not used.
         let slow = tracer.slow().unwrap_or(Duration::MAX);
         let backend = backend::open(&config.store, workers.len(), slow)?;
         let mut saved = saved_keys(config, &source);
@@ -146,7 +146,7 @@ impl Gateway {
             keyring: ArcSwap::from_pointee(saved.as_mut().map(Saved::load).unwrap_or_default()),
             recorder: Recorder::new(&process.live, &backend, tracer, config.log.access),
             backend,
-            hint: config.store.memcached.hint,
+            check_timing: config.store.memcached.hint,
             shutdown: process.shutdown.clone(),
             tls: tls.as_ref().map(ServerTls::config),
             connections: AtomicUsize::new(0),
@@ -155,7 +155,7 @@ impl Gateway {
             unknown_key: Notify::new(),
         });
         page::add(&process.live, &core);
-        let [keys, store] = ["keys", "store"].map(|name| Told::new(name, process.readiness.gate(name)));
+        let [keys, store] = ["keys", "store"].map(|name| LoggedGate::new(name, process.readiness.gate(name)));
         let start = Start {
             sockets,
             served: [keys.served(), store.served()],
@@ -166,20 +166,18 @@ impl Gateway {
             listening: watch::Sender::new(false),
         };
         let lifetimes = Lifetimes {
-            unsaid: config.issuer.key_lifetime.get(),
+            without_not_after: config.issuer.key_lifetime.get(),
             removed: config.issuer.removed_grace.get(),
         };
         let issuer = source.address().map(|address| process.live.link(LinkKind::Issuer, &address));
         let poll = config.issuer.poll.get();
-        let upkeep = Upkeep {
+        let maintenance = Maintenance {
             keys: Refresh::new(Arc::clone(&core), source, issuer, lifetimes, saved, poll, keys),
-            store: StoreUpkeep::new(Arc::clone(&core), config.store.memcached.on_loss, store),
+            store: StoreMaintenance::new(Arc::clone(&core), config.store.memcached.on_loss, store),
         };
         let counted = Arc::downgrade(&core);
-        process
-            .shutdown
-            .count_tunnels(move || counted.upgrade().map_or(0, |core| core.recorder.open_tunnels()));
-        Ok(Self { core, workers, upkeep, start, tls, process: process.clone(), reloader: None })
+        process.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |core| core.recorder.open_tunnels()));
+        Ok(Self { core, workers, maintenance, start, tls, process: process.clone(), reloader: None })
     }
 
     /// Reads `file`, which the configuration came from, again on SIGHUP.
@@ -201,11 +199,12 @@ impl Gateway {
         async move { _ = listening.wait_for(|listening| *listening).await }
     }
 
-    /// Serves until the stop, from the moment on at which it can. Runs upkeep on the present runtime and connections on
-    /// threads of their own.
+    /// Serves until the stop, from the moment on at which it can. Runs maintenance on the present runtime and
+    /// connections on threads of their own.
     ///
     /// # Errors
-    /// When a thread or its runtime cannot be started, or ended by itself, or another gateway listens on its address now.
+    /// When a thread or its runtime cannot be started, or ended by itself, or another gateway listens on its address
+    /// now.
     pub async fn run(self) -> io::Result<()> {
         let (mut threads, mut give) = (Vec::new(), Vec::new());
         for (index, (resolver, accepting)) in self.workers.into_iter().enumerate() {
@@ -232,10 +231,10 @@ impl Gateway {
         if let Some(reloader) = self.reloader {
             tokio::spawn(reload::run(reloader, Arc::clone(&self.core), check));
         }
-        let (upkeep, start) = (self.upkeep.run(), self.start.run(give));
+        let (maintenance, start) = (self.maintenance.run(), self.start.run(give));
         let serving = async {
             tokio::select! {
-                () = upkeep => Ok(()),
+                () = maintenance => Ok(()),
                 error = start => Err(error),
             }
         };

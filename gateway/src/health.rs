@@ -1,7 +1,7 @@
-//! What clients get of the store, in a sentence for the operator: served, served in part, or refused.
+//! Whether the store serves clients, in a sentence for the operator: served, served in part, or refused.
 //!
-//! Two things tell: what became of the checks of the last seconds, and, where there were none, what the store's own watch
-//! could read. Both name the cause and the way out.
+//! Two sources decide: the results of the checks of the last seconds and, if there were none, what the store's own
+//! watch could read. Both name the cause and the remedy.
 
 use crate::config::LossPolicy;
 use postern_daemon::readiness::Gate;
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How something is that has a gate.
+/// The condition that a gate reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
     Ready,
@@ -27,7 +27,7 @@ const FEW: u64 = 8;
 /// Checks that needed a verdict, and those of them that had none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checks {
-    pub(crate) asked: u64,
+    pub(crate) total: u64,
     pub(crate) refused: u64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Checks {
 pub(crate) struct Recent(VecDeque<Checks>);
 
 impl Recent {
-    /// Takes a sample; what has come about since the oldest one.
+    /// Takes a sample. Returns the difference to the oldest one.
     pub(crate) fn tick(&mut self, total: Checks) -> Checks {
         self.0.push_back(total);
         if self.0.len() > SAMPLES {
@@ -44,7 +44,7 @@ impl Recent {
         }
         let oldest = self.0.front().copied().unwrap_or_default();
         Checks {
-            asked: total.asked.saturating_sub(oldest.asked),
+            total: total.total.saturating_sub(oldest.total),
             refused: total.refused.saturating_sub(oldest.refused),
         }
     }
@@ -69,7 +69,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// The worst of it, in a sentence.
+    /// The worst condition, in a sentence.
     pub(crate) fn condition(&self) -> Condition {
         if let Err(reason) = self.ready {
             let text = format!(
@@ -81,28 +81,28 @@ impl Findings {
         if let Some(reason) = self.refused_for.filter(|_| self.keys > 0 && self.refused_keys == self.keys) {
             return Condition::NotReady(self.refuses_all(reason));
         }
-        let Checks { asked, refused } = self.recent;
+        let Checks { total, refused } = self.recent;
         let reason = self.reason.unwrap_or(Unknown::Rejected);
-        if asked >= FEW && refused == asked {
+        if total >= FEW && refused == total {
             let text = format!(
-                "none of the last {asked} checks got a verdict, and all were refused with 503: {reason}. {}",
+                "none of the last {total} checks got a verdict, and all were refused with 503: {reason}. {}",
                 way_out(reason)
             );
             return Condition::NotReady(text);
         }
         let mut found = Vec::new();
-        if refused >= 2 && refused * 100 >= asked {
-            let share = percent(refused, asked);
+        if refused >= 2 && refused * 100 >= total {
+            let share = percent(refused, total);
             found.push(format!(
-                "{share} of the checks of the last 10 s ({refused} of {asked}) got no verdict and were refused with 503: \
+                "{share} of the checks of the last 10 s ({refused} of {total}) got no verdict and were refused with 503: \
                  {reason}. {}",
                 way_out(reason)
             ));
         } else if self.round.unclear > 0 {
-            let Round { asked, unclear } = self.round;
-            let share = percent(unclear as u64, asked as u64);
+            let Round { requested, unclear } = self.round;
+            let share = percent(unclear as u64, requested as u64);
             found.push(format!(
-                "{unclear} of {asked} canaries cannot be read, so about {share} of the checks will be refused with 503: a \
+                "{unclear} of {requested} canaries cannot be read, so about {share} of the checks will be refused with 503: a \
                  server behind the store's address is down or full. {}",
                 way_out(Unknown::Rejected)
             ));
@@ -151,7 +151,9 @@ fn way_out(reason: Unknown) -> &'static str {
     match reason {
         Unknown::DiskFull => "Free disk space, or raise the quota: it is tried again every second",
         Unknown::SyncFailed => "Check the disk, then restart the gateway",
-        Unknown::Unproven => "Let all of store.memcached.addresses lead to one memory, or remove the others",
+        Unknown::Unproven => {
+            "Make all of store.memcached.addresses lead to the same records, or remove the others"
+        }
         Unknown::Overloaded => "Raise store.memcached.queue or pool_size, or start another gateway",
         Unknown::RecordsLost | Unknown::EpochRetired => "Rotate the issuer's keys",
         Unknown::Rejected => "Start the server that is down, or give the full one more memory",
@@ -173,19 +175,19 @@ fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// How long a condition has to last before the log says so: a start and a hiccup are over by then.
+/// How long a condition has to last before it is logged, so that starts and short interruptions are not.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// Whether something can serve: ready or degraded.
 pub(crate) type Served = watch::Receiver<bool>;
 
 /// A gate whose changes are logged, once each.
-pub(crate) struct Told {
+pub(crate) struct LoggedGate {
     name: &'static str,
     gate: Gate,
     served: watch::Sender<bool>,
-    /// What the log said last, and the present kind since when.
-    said: Kind,
+    /// The kind that was logged last; the present kind, and since when.
+    logged: Kind,
     present: (Kind, Instant),
 }
 
@@ -196,18 +198,18 @@ enum Kind {
     NotReady,
 }
 
-impl Told {
+impl LoggedGate {
     pub(crate) fn new(name: &'static str, gate: Gate) -> Self {
         let served = watch::Sender::new(false);
-        Self { name, gate, served, said: Kind::Ready, present: (Kind::Ready, Instant::now()) }
+        Self { name, gate, served, logged: Kind::Ready, present: (Kind::Ready, Instant::now()) }
     }
 
     pub(crate) fn served(&self) -> Served {
         self.served.subscribe()
     }
 
-    /// Sets the gate, and logs a condition that has come to stay.
-    pub(crate) fn tell(&mut self, condition: Condition) {
+    /// Sets the gate, and logs a condition that has lasted.
+    pub(crate) fn set(&mut self, condition: Condition) {
         let now = Instant::now();
         let kind = match &condition {
             Condition::Ready => Kind::Ready,
@@ -217,11 +219,11 @@ impl Told {
         if self.present.0 != kind {
             self.present = (kind, now);
         }
-        if self.said != kind && now.saturating_duration_since(self.present.1) >= SETTLED {
-            self.said = kind;
+        if self.logged != kind && now.saturating_duration_since(self.present.1) >= SETTLED {
+            self.logged = kind;
             let name = self.name;
             match &condition {
-                Condition::Ready => tracing::info!("{name}: everyone is served again"),
+                Condition::Ready => tracing::info!("{name}: all clients are served again"),
                 Condition::Degraded(reason) => tracing::warn!("degraded: {name}: {reason}"),
                 Condition::NotReady(reason) => tracing::warn!("not ready: {name}: {reason}"),
             }
@@ -242,9 +244,9 @@ mod tests {
 
     const WELL: Findings = Findings {
         ready: Ok(()),
-        recent: Checks { asked: 300, refused: 0 },
+        recent: Checks { total: 300, refused: 0 },
         reason: None,
-        round: Round { asked: 128, unclear: 0 },
+        round: Round { requested: 128, unclear: 0 },
         keys: 2,
         refused_keys: 0,
         refused_for: None,
@@ -269,20 +271,21 @@ mod tests {
     #[test]
     fn a_third_that_is_refused_is_degraded_and_all_of_it_not_ready() {
         assert_eq!(WELL.condition(), Condition::Ready);
-        let recent = Checks { asked: 300, refused: 100 };
+        let recent = Checks { total: 300, refused: 100 };
         let third = Findings { recent, reason: Some(Unknown::Rejected), ..WELL };
         let text = degraded(&third);
         assert!(text.starts_with("33% of the checks of the last 10 s (100 of 300) got no verdict"), "{text}");
         assert!(text.ends_with("Start the server that is down, or give the full one more memory"), "{text}");
-        let all = Findings { recent: Checks { asked: 9, refused: 9 }, ..third };
+        let all = Findings { recent: Checks { total: 9, refused: 9 }, ..third };
         assert!(not_ready(&all).starts_with("none of the last 9 checks got a verdict"));
-        let one = Findings { recent: Checks { asked: 300, refused: 1 }, ..third };
+        let one = Findings { recent: Checks { total: 300, refused: 1 }, ..third };
         assert_eq!(one.condition(), Condition::Ready, "one in 300 is no state");
     }
 
     #[test]
     fn without_traffic_the_canaries_tell() {
-        let idle = Findings { recent: Checks::default(), round: Round { asked: 128, unclear: 43 }, ..WELL };
+        let idle =
+            Findings { recent: Checks::default(), round: Round { requested: 128, unclear: 43 }, ..WELL };
         let text = degraded(&idle);
         assert!(text.starts_with("43 of 128 canaries cannot be read, so about 33% of the checks"), "{text}");
     }
@@ -309,11 +312,11 @@ mod tests {
     #[test]
     fn what_was_longer_ago_than_the_samples_does_not_count() {
         let mut recent = Recent::default();
-        assert_eq!(recent.tick(Checks { asked: 5, refused: 5 }), Checks::default());
-        assert_eq!(recent.tick(Checks { asked: 15, refused: 8 }), Checks { asked: 10, refused: 3 });
+        assert_eq!(recent.tick(Checks { total: 5, refused: 5 }), Checks::default());
+        assert_eq!(recent.tick(Checks { total: 15, refused: 8 }), Checks { total: 10, refused: 3 });
         for _ in 0..SAMPLES {
-            recent.tick(Checks { asked: 15, refused: 8 });
+            recent.tick(Checks { total: 15, refused: 8 });
         }
-        assert_eq!(recent.tick(Checks { asked: 15, refused: 8 }), Checks::default());
+        assert_eq!(recent.tick(Checks { total: 15, refused: 8 }), Checks::default());
     }
 }

@@ -1,6 +1,7 @@
-//! The gateway: a forward proxy that lets a request through for one Privacy Pass token, and remembers the token.
+//! The gateway: a forward proxy that admits a request for one Privacy Pass token, and records the token as spent.
 //!
-//! [`Gateway`] runs one, from its [`Config`] to its last connection. Four rooms, and what starts the daemon beside them:
+//! [`Gateway`] runs one, from its [`Config`] to its last connection. Four rooms, and what starts the daemon beside
+//! them:
 //!
 //! - `request`: the life of a request. `session` has it on one screen; each stage is the file of its name, and `deny`
 //!   chooses every status.
@@ -15,13 +16,13 @@ pub mod config;
 mod gateway;
 mod health;
 mod keys;
+mod maintenance;
 mod observe;
 mod reload;
 mod request;
 mod server;
 mod start;
 mod state;
-mod upkeep;
 
 pub use backend::BackendError;
 pub use config::Config;

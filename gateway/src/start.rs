@@ -1,5 +1,5 @@
-//! From bound sockets to the first client: a gateway that cannot serve yet is better not reached, for a client that the
-//! kernel refuses tries again or elsewhere, and one that is answered 503 tells its user.
+//! From bound sockets to the first client. A gateway that cannot serve yet does not listen: a client whose connection
+//! is refused tries again or elsewhere, while one that gets a 503 reports it to its user.
 
 use crate::health::Served;
 use crate::server::accept::Sockets;
@@ -26,8 +26,9 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Waits until the gateway can serve, for `patience` at most, and listens: a listener for each of `workers`. Without
-    /// patience it listens already. Does nothing more when a drain begins before. Returns only when listening fails.
+    /// Waits until the gateway can serve, for `patience` at most, and listens: a listener for each of `workers`.
+    /// Without patience it listens already. Does nothing more when a drain begins before. Returns only when listening
+    /// fails.
     pub(crate) async fn run(mut self, workers: Vec<oneshot::Sender<TcpListener>>) -> io::Error {
         let Some(ready) = self.wait().await else {
             drop(workers); // they need not wait for a listener any more
@@ -74,7 +75,7 @@ async fn both(served: &mut [Served; 2]) {
     while !served.iter().all(|each| *each.borrow()) {
         for each in &mut *served {
             if each.wait_for(|served| *served).await.is_err() {
-                return pending().await; // the upkeep has ended, and the gateway with it
+                return pending().await; // the maintenance has ended, and the gateway with it
             }
         }
     }

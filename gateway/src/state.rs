@@ -1,6 +1,6 @@
 //! What requests share: among all workers ([`Core`]), and on one worker thread ([`Worker`]).
 
-use crate::config::{Config, Hint, Limits};
+use crate::config::{CheckTiming, Config, Limits};
 use crate::keys::keyring::{Keyring, Offer};
 use crate::observe::recorder::Recorder;
 use crate::request::egress::Policy;
@@ -21,12 +21,12 @@ pub(crate) struct Core {
     pub(crate) offer: Offer,
     pub(crate) keyring: ArcSwap<Keyring>,
     pub(crate) backend: Backend,
-    pub(crate) hint: Hint,
+    pub(crate) check_timing: CheckTiming,
     pub(crate) recorder: Recorder,
     pub(crate) shutdown: Shutdown,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) connections: AtomicUsize,
-    /// Why no token of any key is taken, where the store says so.
+    /// Why no token of any key is accepted, if the store refuses all.
     pub(crate) refusing: Refusing,
     /// Keys of which the store has lost records, and whose tokens are therefore not taken any more.
     pub(crate) lost: Mutex<Vec<TokenKeyId>>,
@@ -34,7 +34,7 @@ pub(crate) struct Core {
     pub(crate) unknown_key: Notify,
 }
 
-/// What a worker thread lends to its connections.
+/// What the connections of one worker thread share.
 pub(crate) struct Worker {
     pub(crate) core: Arc<Core>,
     pub(crate) store: Store,
@@ -49,7 +49,7 @@ impl Worker {
     }
 }
 
-/// The values that may change between two requests. Reading them takes no lock.
+/// Settings that a reload may change between two requests. Reading them takes no lock.
 pub(crate) struct Settings {
     /// A connection keeps those it began with.
     pub(crate) limits: ArcSwap<Limits>,
@@ -66,12 +66,12 @@ impl Settings {
     }
 }
 
-/// Why tokens of every key in use are refused, where the store's state says so: read before a token is.
+/// Why tokens of every key in use are refused, if they are; checked before a token is read.
 #[derive(Default)]
 pub(crate) struct Refusing(AtomicU8);
 
 impl Refusing {
-    /// Some atomic load, fit for each request.
+    /// One atomic load, cheap enough to call on each request.
     pub(crate) fn known(&self) -> Result<(), Unknown> {
         match self.0.load(Ordering::Relaxed) {
             0 => Ok(()),

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-//! A million hostile requests, with targets, fields, methods and tokens of their own choosing: not one of them may add a
-//! time series, for whoever can add one can add as many as the operator's memory holds. A binary of its own, since it
-//! compares all metrics of the process.
+//! A million hostile requests, with targets, fields, methods and tokens of their own choosing: not one of them may add
+//! a time series, for anyone who can add one can add as many as the operator's memory holds. A binary of its own, since
+//! it compares all metrics of the process.
 
 #[allow(dead_code, reason = "the other binary uses the rest")]
 mod support;
@@ -74,7 +74,7 @@ impl Noise {
     }
 }
 
-/// Sends so many requests over one connection and counts the answers.
+/// Sends this number of requests over one connection and counts the answers.
 fn attack(gateway: SocketAddr, requests: usize, seed: u64) {
     let mut noise = Noise(seed);
     let mut stream = TcpStream::connect(gateway).unwrap();

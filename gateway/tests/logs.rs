@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-//! The gateway's log: a line for a class of refusals, and the access log as far as the operator switched it on. A binary
-//! of its own, since it takes the process's logs for itself.
+//! The gateway's log: a line for a class of refusals, and the access log as far as the operator switched it on. A
+//! binary of its own, since it takes the process's logs for itself.
 
 #[allow(dead_code, reason = "the other binary uses the rest")]
 mod support;
@@ -12,7 +12,7 @@ use support::log::Log;
 use support::target::Echo;
 use support::{ISSUER, Running};
 
-/// A tunnel that was used, a replay, a refusal for its form, and one that nobody could read; where it came from.
+/// A tunnel that was used, a replay, a refusal for its form, and one that could not be parsed; where it came from.
 async fn traffic(gateway: &Running, echo: &Echo) -> String {
     let request = connect_with(echo.address, &[&ISSUER.authorization()]);
     let mut client = Client::connect(gateway.address).await;
@@ -64,7 +64,7 @@ async fn refusals_are_told_by_class_and_accesses_as_far_as_the_operator_wants() 
     for field in ["check_us=", "dial_us=", "ended=\"finished\"", "lasted_ms=", "up=8", "down=8"] {
         assert!(tunnel.contains(field), "{field}: {tunnel}");
     }
-    // One that the drain's deadline cuts off is told of, too.
+    // One that the drain's deadline cuts off is logged, too.
     let mut client = Client::connect(gateway.address).await;
     client.send(connect_with(echo.address, &[&ISSUER.authorization()])).await;
     client.answer().await.assert_opened();

@@ -145,7 +145,7 @@ test('it fits 360 pixels without scrolling sideways', options, async () => {
 });
 
 test('no table is cut off on a usual screen, and none on a phone but those of many columns', options, async () => {
-    for (const [width, cut] of [[1300, []], [1024, []], [390, ['Latency by stage', 'Addresses of the shared memory']]]) {
+    for (const [width, cut] of [[1300, []], [1024, []], [390, ['Latency by stage', 'Addresses of the shared store']]]) {
         await using(`http://${system.admin}/`, { viewport: { width, height: 900 } }, async (page) => {
             await show(page, busy());
             const tables = await page.locator('.scroll').evaluateAll((nodes) => nodes.map((node) => ({
@@ -377,7 +377,7 @@ function busy() {
             },
             {
                 id: 'store', title: 'Store: shared',
-                tables: [table('Addresses of the shared memory', addresses, ['127.0.0.1:11211', silent, 16, 1234, 0.123, 123_456])],
+                tables: [table('Addresses of the shared store', addresses, ['127.0.0.1:11211', silent, 16, 1234, 0.123, 123_456])],
             },
             {
                 id: 'agent', title: 'Agent',

@@ -1,4 +1,4 @@
-//! Which memory an `add` of a spent record comes to, and whether that memory can admit a token twice.
+//! Where an `add` of a spent record is stored, and whether a token can be admitted twice there.
 
 use crate::Severity::{Refuse, Warn};
 use crate::finding::shown;
@@ -13,14 +13,14 @@ const SMALL_VALUE: f64 = 64.0;
 
 /// Where an `add` is stored.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct Storage {
     /// Every place that is written to.
     pub(crate) places: Vec<Place>,
     /// In words.
     pub(crate) shape: String,
 }
 
-impl Memory {
+impl Storage {
     fn of(place: Place) -> Self {
         let shape = match place.servers.len() {
             1 => "one server".to_owned(),
@@ -31,17 +31,17 @@ impl Memory {
 }
 
 impl<'a> Judge<'a> {
-    /// The memory behind `handle`. `None`: it was refused.
-    pub(crate) fn add(&mut self, handle: &Handle<'a>) -> Option<Memory> {
+    /// The storage behind `handle`. `None`: it was refused.
+    pub(crate) fn add(&mut self, handle: &Handle<'a>) -> Option<Storage> {
         for shadow in &handle.shadows {
             self.copied_to(shadow)?;
         }
         self.add_unshadowed(handle)
     }
 
-    fn add_unshadowed(&mut self, handle: &Handle<'a>) -> Option<Memory> {
+    fn add_unshadowed(&mut self, handle: &Handle<'a>) -> Option<Storage> {
         if let Body::Server(address) = &handle.body {
-            return Some(Memory::of(Place::server(address)));
+            return Some(Storage::of(Place::server(address)));
         }
         if let Some(verdict) = always(handle.kind) {
             self.refuse(handle.place(), verdict.reason, verdict.instead);
@@ -67,7 +67,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn add_to_children(&mut self, handle: &Handle<'a>) -> Option<Memory> {
+    fn add_to_children(&mut self, handle: &Handle<'a>) -> Option<Storage> {
         let children = match handle.kind {
             "FailoverWithExptimeRoute" => self.normal_and_failover(handle)?,
             "SaltedFailoverRoute" => {
@@ -101,7 +101,7 @@ impl<'a> Judge<'a> {
                 // Only get and delete go on to the next child; everything else is the first one's.
                 let reason = "an `add` goes to the first child alone: the others never hold a record.";
                 let instead = "Name the first child directly, or use `AllMajorityRoute` over three.";
-                self.findings.say(Warn, handle.place(), reason, instead);
+                self.findings.add(Warn, handle.place(), reason, instead);
                 self.add(first)
             }
             (_, kind) => {
@@ -120,12 +120,12 @@ impl<'a> Judge<'a> {
         Some(children)
     }
 
-    fn add_to_pool(&mut self, handle: &Handle<'a>) -> Option<Memory> {
+    fn add_to_pool(&mut self, handle: &Handle<'a>) -> Option<Storage> {
         let pool = self.pool_of(handle)?;
         self.hash_is_fixed(handle)?;
         if let Some(key) = handle.keys().find(|key| key.contains("failover") || *key == "shard_splits") {
             let reason = format!("with `{}` an `add` may change servers.", shown(key));
-            self.findings.say(Refuse, handle.place(), &reason, "Leave it out.");
+            self.findings.add(Refuse, handle.place(), &reason, "Leave it out.");
             return None;
         }
         if handle.field("rates").is_some() {
@@ -143,7 +143,7 @@ impl<'a> Judge<'a> {
                 );
                 None
             }
-            _ if pool.plain => Some(Memory::of(pool.place(self.choice(handle)?)?)),
+            _ if pool.plain => Some(Storage::of(pool.place(self.choice(handle)?)?)),
             _ => {
                 let servers = self.servers(&pool, handle.depth() + 1)?;
                 self.hashed(handle, &servers)
@@ -159,7 +159,7 @@ impl<'a> Judge<'a> {
             Some("WeightedCh3RV") => {
                 let reason = "its weights can be changed while it runs, and keys then change servers: tokens spent before \
                      are good again.";
-                self.findings.say(
+                self.findings.add(
                     Warn,
                     handle.place(),
                     reason,
@@ -174,7 +174,7 @@ impl<'a> Judge<'a> {
         None
     }
 
-    fn hashed(&mut self, handle: &Handle<'a>, children: &[Handle<'a>]) -> Option<Memory> {
+    fn hashed(&mut self, handle: &Handle<'a>, children: &[Handle<'a>]) -> Option<Storage> {
         self.hash_is_fixed(handle)?;
         let (count, choice) = (children.len(), self.choice(handle)?);
         let mut places = Vec::new();
@@ -184,20 +184,21 @@ impl<'a> Judge<'a> {
                 places.push(place.through((choice, index, count)));
             }
         }
-        Some(Memory { places, shape: format!("{count} routes, each of which owns its keys") })
+        Some(Storage { places, shape: format!("{count} routes, each of which owns its keys") })
     }
 
     /// A quorum, if it is one.
     ///
-    /// `AllMajorityRoute` does not wait for a majority: it answers with the *most common* result, the worse one on a tie,
-    /// where any error is worse than NOT_STORED and that is worse than STORED (`AllMajorityRoute.h`, `McResUtil.h`).
-    /// Over three, STORED therefore needs two of three. Over four and more, two STORED win against errors that differ
-    /// among themselves (a timeout, a refused connection), so that two parts of a torn network can both admit.
-    fn majority(&mut self, handle: &Handle<'a>, children: &[Handle<'a>]) -> Option<Memory> {
+    /// `AllMajorityRoute` does not wait for a majority: it answers with the *most common* result, the worse one on a
+    /// tie, where any error is worse than NOT_STORED and that is worse than STORED (`AllMajorityRoute.h`,
+    /// `McResUtil.h`). Over three, STORED therefore needs two of three. Over four and more, two STORED win against
+    /// errors that differ among themselves (a timeout, a refused connection), so that two parts of a torn network can
+    /// both admit.
+    fn majority(&mut self, handle: &Handle<'a>, children: &[Handle<'a>]) -> Option<Storage> {
         if children.len() > 3 {
             let reason = format!(
                 "it has {} children, and the most common answer counts, not a majority: where the others fail in \
-                 different ways, two that say STORED win, and two others can say it again.",
+                 different ways, two STORED win, and two others can answer STORED again.",
                 children.len()
             );
             self.refuse(handle.place(), &reason, "Use exactly three; each can be a pool of many servers.");
@@ -206,22 +207,22 @@ impl<'a> Judge<'a> {
         if children.len() == 2 {
             let reason = "with two children both must answer alike: nothing is admitted while one is down, and two \
                  presentations at once may both be refused.";
-            self.findings.say(Warn, handle.place(), reason, "Use three.");
+            self.findings.add(Warn, handle.place(), reason, "Use three.");
         }
         let places = self.replicas(handle, children)?;
         let shape = format!("a quorum: {} replicas, of which two must agree", children.len());
-        Some(Memory { places, shape })
+        Some(Storage { places, shape })
     }
 
-    /// The worst reply counts, so STORED needs all: never twice, hence no refusal. But of two racers each may come first
-    /// at one replica and be refused by the other, and one replica that is down stops everything.
-    fn all_sync(&mut self, handle: &Handle<'a>, children: &[Handle<'a>]) -> Option<Memory> {
-        let reason = "all children must say STORED: nothing is admitted while one is down, and two presentations at once \
+    /// The worst reply counts, so STORED needs all: never twice, hence no refusal. But of two racers each may come
+    /// first at one replica and be refused by the other, and one replica that is down stops everything.
+    fn all_sync(&mut self, handle: &Handle<'a>, children: &[Handle<'a>]) -> Option<Storage> {
+        let reason = "all children must answer STORED: nothing is admitted while one is down, and two presentations at once \
              may both be refused.";
         let instead = "Use `AllMajorityRoute` over three.";
-        self.findings.say(Warn, handle.place(), reason, instead);
+        self.findings.add(Warn, handle.place(), reason, instead);
         let places = self.replicas(handle, children)?;
-        Some(Memory { places, shape: format!("{} replicas, all of which must agree", children.len()) })
+        Some(Storage { places, shape: format!("{} replicas, all of which must agree", children.len()) })
     }
 
     /// The places of all children, which must not have a server in common.
@@ -248,12 +249,12 @@ impl<'a> Judge<'a> {
         Some(places)
     }
 
-    fn add_through(&mut self, handle: &Handle<'a>, key: &str) -> Option<Memory> {
+    fn add_through(&mut self, handle: &Handle<'a>, key: &str) -> Option<Storage> {
         match handle.kind {
             "RateLimitRoute" => {
                 self.rates(handle);
                 if handle.field("fallback").is_some() {
-                    let reason = "over the limit an `add` goes to the fallback, another memory.";
+                    let reason = "over the limit an `add` goes to the fallback, another store.";
                     self.refuse(handle.place(), reason, "Leave `fallback` out, or the whole limit.");
                     return None;
                 }
@@ -273,22 +274,22 @@ impl<'a> Judge<'a> {
             }
             "ModifyKeyRoute" => {
                 let reason =
-                    "it changes keys: an mcrouter that changes them otherwise is a door to another memory.";
-                self.findings.say(Warn, handle.place(), reason, "Use the same file for every mcrouter.");
+                    "it changes keys: an mcrouter that changes them otherwise leads to another store.";
+                self.findings.add(Warn, handle.place(), reason, "Use the same file for every mcrouter.");
             }
             _ => {}
         }
         let target = self.target(handle, key)?;
-        let mut memory = self.add(&target)?;
+        let mut storage = self.add(&target)?;
         if let Some(change) = self.key_change(handle)? {
-            memory.places = memory.places.into_iter().map(|place| place.through(change)).collect();
+            storage.places = storage.places.into_iter().map(|place| place.through(change)).collect();
         }
-        Some(memory)
+        Some(storage)
     }
 
     fn rates(&mut self, handle: &Handle<'a>) {
         let reason = "over the rate an `add` is answered NOT_STORED: honest tokens are called spent.";
-        self.findings.say(
+        self.findings.add(
             Warn,
             handle.place(),
             reason,

@@ -1,11 +1,11 @@
-//! What the check says of a configuration.
+//! The findings of a check.
 
 use std::fmt;
 
 /// How much a finding weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Worth knowing.
+    /// For information.
     Note,
     /// Never admits a token twice, but refuses honest ones or is slower than it need be.
     Warn,
@@ -76,7 +76,7 @@ pub(crate) struct Findings(Vec<Finding>);
 const MOST: usize = 200;
 
 impl Findings {
-    pub(crate) fn say(&mut self, severity: Severity, place: (&str, &str), reason: &str, instead: &str) {
+    pub(crate) fn add(&mut self, severity: Severity, place: (&str, &str), reason: &str, instead: &str) {
         let finding = Finding {
             severity,
             path: place.0.to_owned(),

@@ -1,7 +1,7 @@
 //! Where a `get` looks: a hint for the gateway, but its canaries must see what an `add` wrote.
 
 use crate::Severity::{Note, Warn};
-use crate::add::Memory;
+use crate::add::Storage;
 use crate::handle::{Body, Copies, Handle, Judge, join};
 use crate::json::Json;
 use crate::pool::Place;
@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 /// What a `get` sees.
 #[derive(Debug)]
 pub(crate) struct Reading {
-    /// The places it may ask.
+    /// The places it may read.
     places: Vec<Place>,
-    /// Whether a record that is in one of the places (in most, if it asks most) is sure to be found while servers answer.
+    /// Whether a record in one of the places (in most, if it reads most) is always found while servers answer.
     sure: bool,
 }
 
@@ -24,21 +24,21 @@ impl Reading {
 }
 
 impl<'a> Judge<'a> {
-    /// Judges the route of a `get` beside the memory of `add`.
-    pub(crate) fn get_beside(&mut self, handle: &Handle<'a>, memory: &Memory) -> Option<()> {
+    /// Judges the route of a `get` against the storage of `add`.
+    pub(crate) fn get_beside(&mut self, handle: &Handle<'a>, storage: &Storage) -> Option<()> {
         let reading = self.get(handle)?;
-        self.work(reading.places.len() + memory.places.len())?;
+        self.work(reading.places.len() + storage.places.len())?;
         let asked: BTreeSet<u64> = reading.places.iter().map(|place| place.identity).collect();
-        let found = memory.places.iter().filter(|place| asked.contains(&place.identity)).count();
+        let found = storage.places.iter().filter(|place| asked.contains(&place.identity)).count();
         if found == 0 {
             let reason = "a `get` never comes to where an `add` writes (servers, hash and key changes must be the same): \
                  canaries cannot be read back, and the gateway will not serve.";
             self.refuse(handle.place(), reason, "Send `get` to the pools of `add`.");
-        } else if found < memory.places.len() || !reading.sure {
+        } else if found < storage.places.len() || !reading.sure {
             let reason = "a `get` may miss a record that is there: replays then cost a verification, and the canaries raise \
                  an alarm without a cause.";
             let instead = "Use `MissFailoverRoute` over the pools of `add`, or their route itself.";
-            self.findings.say(Warn, handle.place(), reason, instead);
+            self.findings.add(Warn, handle.place(), reason, instead);
         }
         Some(())
     }
@@ -103,7 +103,7 @@ impl<'a> Judge<'a> {
                 self.get_from_children(handle, &children)
             }
             _ => {
-                let reason = "nobody knows here what it does with a `get`: it might write.";
+                let reason = "it is unknown what this route does with a `get`: it might write.";
                 self.refuse(handle.place(), reason, "Use `PoolRoute` or `MissFailoverRoute` for `get`.");
                 None
             }
@@ -192,19 +192,19 @@ impl<'a> Judge<'a> {
         Some(())
     }
 
-    /// A copy's answer counts for nothing; but where it comes to a server of the memory itself, it may come first.
-    pub(crate) fn judge_copies(&mut self, memory: &Memory) -> Option<()> {
+    /// A copy's answer is ignored; but if it goes to a server of the storage itself, it may arrive first.
+    pub(crate) fn judge_copies(&mut self, storage: &Storage) -> Option<()> {
         for copies in std::mem::take(&mut self.copies) {
             let place = (copies.path.as_str(), copies.kind.as_str());
-            self.work(1 + copies.servers.len() * memory.places.len())?;
-            let own = memory.places.iter().any(|place| !place.servers.is_disjoint(&copies.servers));
+            self.work(1 + copies.servers.len() * storage.places.len())?;
+            let own = storage.places.iter().any(|place| !place.servers.is_disjoint(&copies.servers));
             if own {
                 let reason = "copies of an `add` come to servers that keep the records themselves: where the copy is first, \
                      an honest token is called spent.";
                 self.refuse(place, reason, "Copy to other servers, or not at all.");
             } else {
                 let reason = "copies of an `add` go here; their answers do not count.";
-                self.findings.say(Note, place, reason, "");
+                self.findings.add(Note, place, reason, "");
             }
         }
         Some(())

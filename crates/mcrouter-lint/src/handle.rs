@@ -15,7 +15,7 @@ const DEEPEST: usize = 40;
 /// How much is looked at: a handle is one, so is a server where servers are compared.
 const MOST_WORK: usize = 500_000;
 
-/// A route handle: where it stands in the file, and what it says.
+/// A route handle: its place in the file, and its content.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle<'a> {
     /// The way to it in the file.
@@ -173,7 +173,7 @@ impl<'a> Judge<'a> {
     }
 
     pub(crate) fn refuse(&mut self, place: (&str, &str), reason: &str, instead: &str) {
-        self.findings.say(Refuse, place, reason, instead);
+        self.findings.add(Refuse, place, reason, instead);
     }
 
     /// Counts work. `None` when there has been too much of it.

@@ -110,7 +110,7 @@ fn end_of_string(bytes: &[u8], at: usize) -> usize {
     end + 1
 }
 
-/// Blanks the comment from `at` up to and with `mark`, line ends excepted, and says where it ends. `None`: there is no
+/// Blanks the comment from `at` up to and with `mark`, except line ends, and returns its end. `None`: there is no
 /// `mark`; the rest is blank then.
 fn blank(bytes: &mut [u8], at: usize, mark: &[u8]) -> Option<usize> {
     let found = bytes[at + 2..].windows(mark.len()).position(|window| window == mark);

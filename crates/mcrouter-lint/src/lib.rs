@@ -1,9 +1,9 @@
-//! Whether an mcrouter configuration is fit to remember spent tokens.
+//! Whether an mcrouter configuration is safe for recording spent tokens.
 //!
-//! mcrouter (facebook/mcrouter) can spread, repeat and redirect commands in many ways. For spent tokens one question
-//! decides: can two `add`s of one key both be answered STORED? [`judge`] reads a configuration, follows the routes that
-//! Postern's records take, and says where the answer is yes, where it is not known, and where honest tokens are refused
-//! or a `get` does not see what an `add` wrote. It does no I/O.
+//! mcrouter (facebook/mcrouter) can spread, repeat and redirect commands in many ways. A configuration is unsafe if two
+//! `add`s of one key can both be answered STORED. [`judge`] reads a configuration, follows the routes that Postern's
+//! records take, and reports where that can happen, where it is unknown, and where honest tokens are refused or a `get`
+//! does not find what an `add` wrote. It does no I/O.
 //!
 //! Safe are one pool whose servers own their keys, and `AllMajorityRoute` over three such pools that share no server.
 //! ```
@@ -36,28 +36,28 @@ mod tests;
 pub use finding::{Finding, Severity};
 
 use Severity::{Note, Warn};
-use add::Memory;
+use add::Storage;
 use handle::{Handle, Judge};
 use json::Json;
 use std::collections::BTreeSet;
 
 /// Judges the text of an mcrouter configuration for Postern; the weightiest findings come first.
 ///
-/// Nothing of [`Severity::Refuse`] among them means that, as far as the file tells, no token can be admitted twice while
-/// its servers lose no more than the route is made to survive. Texts of more than 4 MiB, nesting deeper than 40 handles
-/// and more than 500,000 handles and servers to look at are refused; any text is answered within a few seconds.
+/// Without a finding of [`Severity::Refuse`], and as far as the file shows, no token can be admitted twice while its
+/// servers lose no more than the route is made to survive. Texts of more than 4 MiB, nesting deeper than 40 handles and
+/// more than 500,000 handles and servers to look at are refused; any text is answered within a few seconds.
 #[must_use]
 pub fn judge(text: &str) -> Vec<Finding> {
     let mut findings = finding::Findings::default();
     let json = match Json::parse(text) {
         Ok(json) => json,
         Err(reason) => {
-            findings.say(Severity::Refuse, ("", ""), &reason, "");
+            findings.add(Severity::Refuse, ("", ""), &reason, "");
             return findings.sorted();
         }
     };
     let Json::Object(top) = &json else {
-        findings.say(Severity::Refuse, ("", ""), "it is not an object with `pools` and `route`.", "");
+        findings.add(Severity::Refuse, ("", ""), "it is not an object with `pools` and `route`.", "");
         return findings.sorted();
     };
     let mut judge = Judge::new(top);
@@ -71,18 +71,18 @@ impl<'a> Judge<'a> {
     /// Judges what `add` and `get` do under one route.
     fn both(&mut self, route: &'a Json, path: &str) {
         let Some(handle) = self.one(route, path) else { return };
-        let Some(memory) = self.add(&handle) else {
+        let Some(storage) = self.add(&handle) else {
             if !self.findings.refused() {
                 self.refuse(handle.place(), "it could not be judged.", ""); // nothing passes by an oversight here
             }
             self.get(&handle); // its findings, too
             return;
         };
-        self.say_memory(&handle, &memory);
-        self.judge_copies(&memory);
+        self.report_storage(&handle, &storage);
+        self.judge_copies(&storage);
         let reader = self.reader(handle);
         if let Some(reader) = reader {
-            self.get_beside(&reader, &memory);
+            self.get_beside(&reader, &storage);
         }
     }
 
@@ -94,19 +94,18 @@ impl<'a> Judge<'a> {
         Some(handle)
     }
 
-    fn say_memory(&mut self, handle: &Handle<'a>, memory: &Memory) -> Option<()> {
+    fn report_storage(&mut self, handle: &Handle<'a>, storage: &Storage) -> Option<()> {
         let mut servers = BTreeSet::new();
-        for place in &memory.places {
+        for place in &storage.places {
             self.work(place.servers.len())?;
             servers.extend(place.servers.iter());
         }
         let servers = servers.len();
-        let reason = format!("an `add` comes to {} ({servers} servers in all).", memory.shape);
-        self.findings.say(Note, handle.place(), &reason, "");
+        let reason = format!("an `add` comes to {} ({servers} servers in all).", storage.shape);
+        self.findings.add(Note, handle.place(), &reason, "");
         if servers == 1 {
-            let reason =
-                "one server is all the memory there is: when it is lost, spent tokens are good again.";
-            self.findings.say(Warn, handle.place(), reason, "Use more servers, or a quorum.");
+            let reason = "all records are on one server: when it is lost, spent tokens can be spent again.";
+            self.findings.add(Warn, handle.place(), reason, "Use more servers, or a quorum.");
         }
         Some(())
     }

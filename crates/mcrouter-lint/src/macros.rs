@@ -4,7 +4,7 @@ use crate::finding::shown;
 use crate::handle::{Judge, join};
 use crate::json::{Json, Object};
 
-/// What is said where macros are met.
+/// The finding for a file with macros.
 const WRITE_OUT: &str = "Write it out, or check what mcrouter makes of the file: \
      `get __mcrouter__.preprocessed_config` answers with it.";
 

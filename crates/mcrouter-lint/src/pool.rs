@@ -24,11 +24,11 @@ pub(crate) struct Pool<'a> {
     pub(crate) servers: &'a [Json],
     /// Whether all its servers are addresses; mcrouter also takes routes.
     pub(crate) plain: bool,
-    /// The addresses that can be told apart, and how keys are shared out over them; made once.
+    /// The distinct addresses, and how keys are distributed over them; computed once.
     place: Option<Place>,
 }
 
-/// A memory that owns its keys: one server, or several that a hash chooses from.
+/// A pool that owns its keys: one server, or several that a hash chooses from.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// Equal for two places just when the same key is looked for on the same server: a digest, for it is copied often.
@@ -128,8 +128,7 @@ impl<'a> Judge<'a> {
             return known.clone();
         }
         let Some(pool) = self.listed(name) else {
-            let reason =
-                format!("the pool {} is not in this file, so nobody can say what it holds.", shown(name));
+            let reason = format!("the pool {} is not in this file, so its servers are unknown.", shown(name));
             self.refuse((from, "pool"), &reason, "Write the pool under `pools`.");
             return None;
         };
@@ -148,7 +147,7 @@ impl<'a> Judge<'a> {
         self.top.get("pools")?.object()?.get(name)
     }
 
-    /// Reads a pool, once, and says what is wrong with it.
+    /// Reads a pool, once, and reports its problems.
     fn pool_read(&mut self, name: &'a str, path: String, pool: &'a Object) -> Option<Rc<Pool<'a>>> {
         self.pools.insert(name, None); // what it stays if it is refused
         let mut layers = vec![pool];
@@ -182,13 +181,13 @@ impl<'a> Judge<'a> {
         if timeout.is_some_and(|timeout| timeout > DEFAULT_TIMEOUT_MS) {
             let reason = "`server_timeout` is over a second: while a server hangs, answers behind its own wait as long, \
                  and the gateway gives up first.";
-            self.findings.say(Warn, place, reason, "Write 100 to 250 (milliseconds).");
+            self.findings.add(Warn, place, reason, "Write 100 to 250 (milliseconds).");
         }
         let protocol = pool.field("protocol").and_then(Json::text).unwrap_or("ascii");
         if !protocol.eq_ignore_ascii_case("ascii") {
             let reason = "memcached speaks `ascii`; behind another protocol stands something else, perhaps a second \
                  mcrouter, which is not judged here.";
-            self.findings.say(Warn, place, reason, "Check that one's configuration, too.");
+            self.findings.add(Warn, place, reason, "Check that one's configuration, too.");
         }
         let failover = pool.layers.iter().flat_map(|layer| layer.keys()).find(|key| key.contains("failover"));
         if let Some(key) = failover {
@@ -196,7 +195,7 @@ impl<'a> Judge<'a> {
                 "`{}` is not known here, and sounds as if an `add` could change servers.",
                 shown(key)
             );
-            self.findings.say(Refuse, place, &reason, "Leave it out.");
+            self.findings.add(Refuse, place, &reason, "Leave it out.");
         }
     }
 
@@ -219,7 +218,7 @@ impl<'a> Judge<'a> {
             if !servers.insert(address.clone()) {
                 let reason =
                     format!("the server {} is listed twice, and so gets two shares.", shown(&address));
-                self.findings.say(Note, (&pool.path, "pool"), &reason, "");
+                self.findings.add(Note, (&pool.path, "pool"), &reason, "");
             }
             order.push(address);
         }

@@ -5,7 +5,7 @@ use crate::handle::{Judge, join};
 use crate::json::Json;
 use postern_spend::memcached::KEY_PREFIXES;
 
-/// The prefix of keys that carry no routing prefix, as Postern's, unless mcrouter's `--route-prefix` says otherwise.
+/// The prefix of keys that carry no routing prefix, as Postern's, unless mcrouter runs with another `--route-prefix`.
 const DEFAULT_ROUTE: &str = "/././";
 
 /// The route that chooses by key; mcrouter knows it at the root only.
@@ -58,7 +58,7 @@ impl<'a> Judge<'a> {
             if default && !is_default(&entry) {
                 let reason = "not judged: keys without a routing prefix, as Postern's are, take the route of /././ \
                      unless mcrouter is started with --route-prefix.";
-                self.findings.say(Note, (&entry.path, ""), reason, "");
+                self.findings.add(Note, (&entry.path, ""), reason, "");
             } else {
                 self.selector(route, &entry.path);
             }
@@ -104,7 +104,7 @@ impl<'a> Judge<'a> {
             .iter()
             .all(|routes| routes.iter().map(|(_, route)| route).eq(taken[0].iter().map(|(_, route)| route)));
         if !same || taken[0].len() > 1 {
-            let reason = "not all of Postern's keys (ps1., pc1., pp1.) take one route: canaries would watch another memory \
+            let reason = "not all of Postern's keys (ps1., pc1., pp1.) take one route: canaries would watch another store \
                  than the one that is used.";
             self.refuse((path, SELECTOR), reason, "Give all three prefixes the same route.");
         }

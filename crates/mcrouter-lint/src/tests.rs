@@ -21,12 +21,12 @@ fn config(rest: &str) -> String {
     format!("{{\"pools\": {{{POOLS}}}, {rest}}}")
 }
 
-/// What is said of `route` as the one route.
+/// The findings for `route` as the only route.
 fn everything(route: &str) -> Vec<Finding> {
     judge(&config(&format!("\"route\": {route}")))
 }
 
-/// What is said of `add` as the route of `add`, `get` being one that asks everywhere.
+/// The findings for `add` as the route of `add`, with a `get` that reads everywhere.
 fn add(add: &str) -> Vec<Finding> {
     add_and_get(
         add,
@@ -43,14 +43,14 @@ fn worst(findings: &[Finding]) -> Severity {
     findings.first().map_or(Note, |finding| finding.severity)
 }
 
-/// The weightiest finding is of `severity`, of the route `kind`, and says `part`.
+/// The weightiest finding has `severity` and the route `kind`, and contains `part`.
 #[track_caller]
 fn expect(findings: &[Finding], severity: Severity, kind: &str, part: &str) {
     assert_eq!(worst(findings), severity, "{findings:#?}");
     let said = findings.iter().any(|finding| {
         finding.severity == severity && finding.route == kind && finding.to_string().contains(part)
     });
-    assert!(said, "nobody says {part:?} of a {kind:?}: {findings:#?}");
+    assert!(said, "no finding of {kind:?} contains {part:?}: {findings:#?}");
 }
 
 #[test]
@@ -160,9 +160,9 @@ fn routes_that_can_admit_twice_or_never_are_refused_for_add() {
         (
             "KeySplitRoute",
             r#""destination": "PoolRoute|A", "replicas": 2, "all_sync": true"#,
-            "through each door",
+            "through each mcrouter",
         ),
-        ("ShardSplitRoute", r#""destination": "PoolRoute|A", "shard_splits": {}"#, "through each door"),
+        ("ShardSplitRoute", r#""destination": "PoolRoute|A", "shard_splits": {}"#, "through each mcrouter"),
         ("ModifyExptimeRoute", r#""target": "PoolRoute|A", "exptime": 60"#, "when records expire"),
         (
             "ModifyKeyRoute",
@@ -172,7 +172,7 @@ fn routes_that_can_admit_twice_or_never_are_refused_for_add() {
         (
             "RateLimitRoute",
             r#""target": "PoolRoute|A", "rates": {}, "fallback": "PoolRoute|B""#,
-            "another memory",
+            "another store",
         ),
         ("BigValueRoute", r#""target": "PoolRoute|A", "split_threshold": 10"#, "cut into pieces"),
         (
@@ -254,7 +254,7 @@ fn what_never_admits_twice_but_costs_tokens_is_a_warning() {
         ),
         (r#""PoolRoute|slow""#, "pool", "over a second"),
         (r#""PoolRoute|caret""#, "pool", "another protocol"),
-        (r#""PoolRoute|one""#, "PoolRoute", "all the memory there is"),
+        (r#""PoolRoute|one""#, "PoolRoute", "all records are on one server"),
     ];
     for (route, kind, part) in cases {
         expect(&everything(route), Warn, kind, part);
@@ -306,7 +306,7 @@ fn a_get_must_see_what_an_add_wrote() {
     let apart = everything(
         r#"{"type": "PrefixSelectorRoute", "policies": {"pc1": "PoolRoute|B"}, "wildcard": "PoolRoute|A"}"#,
     );
-    expect(&apart, Refuse, "PrefixSelectorRoute", "watch another memory");
+    expect(&apart, Refuse, "PrefixSelectorRoute", "watch another store");
     let nowhere = everything(r#"{"type": "PrefixSelectorRoute", "policies": {"ps1.": "PoolRoute|B"}}"#);
     expect(&nowhere, Refuse, "PrefixSelectorRoute", "begin with pc1. have no route");
 }

@@ -1,8 +1,8 @@
 //! The routes under which an `add` must not run, each with the reason.
 //!
 //! What a route does with an `add` is read from mcrouter's sources (facebook/mcrouter, `mcrouter/routes/` and
-//! `mcrouter/lib/routes/`, August 2026). A route that is not named here or in `add.rs` is refused as unknown: silence is
-//! not safety.
+//! `mcrouter/lib/routes/`, August 2026). A route that is not named here or in `add.rs` is refused as unknown: silence
+//! is not safety.
 
 /// What makes a route unfit for `add`, and what to write instead.
 pub(crate) struct Verdict {
@@ -11,7 +11,7 @@ pub(crate) struct Verdict {
 }
 
 const OWNER_OR_QUORUM: &str = "Use one pool (`PoolRoute`), which owns its keys, or `AllMajorityRoute` over three pools that share no server.";
-const ONE_MEMORY: &str = "Name the one route that every mcrouter shall use, such as `PoolRoute|A`.";
+const ONE_ROUTE: &str = "Name the one route that every mcrouter shall use, such as `PoolRoute|A`.";
 
 /// The verdict on `kind` with several children. With one child mcrouter puts the child in its place.
 pub(crate) fn with_several(kind: &str) -> Option<Verdict> {
@@ -23,7 +23,7 @@ pub(crate) fn with_several(kind: &str) -> Option<Verdict> {
         ),
         // The first reply that is no error, whichever child it comes from.
         "AllFastestRoute" => (
-            "the fastest child's answer counts: a replica that is back and empty says STORED to a spent token.",
+            "the fastest child's answer counts: a replica that is back and empty answers STORED to a spent token.",
             OWNER_OR_QUORUM,
         ),
         "AllInitialRoute" => (
@@ -44,12 +44,12 @@ pub(crate) fn with_several(kind: &str) -> Option<Verdict> {
             OWNER_OR_QUORUM,
         ),
         "HostIdRoute" => (
-            "every mcrouter takes the child of its own host id: two doors are two memories, and a token can be stored once \
-             in each.",
-            ONE_MEMORY,
+            "every mcrouter takes the child of its own host id: two mcrouters then store records apart, and a token can \
+             be stored once in each.",
+            ONE_ROUTE,
         ),
         "OriginalClientHashRoute" => {
-            ("the child is chosen by the client's address: two gateways are given two memories.", ONE_MEMORY)
+            ("the child is chosen by the client's address: two gateways then store records apart.", ONE_ROUTE)
         }
         _ => return None,
     };
@@ -65,7 +65,7 @@ pub(crate) fn always(kind: &str) -> Option<Verdict> {
             OWNER_OR_QUORUM,
         ),
         "AllAsyncRoute" => (
-            "it answers NOT_STORED at once, whatever the children say: every token is called spent.",
+            "it answers NOT_STORED at once, whatever the children answer: every token is called spent.",
             OWNER_OR_QUORUM,
         ),
         "ErrorRoute" => (
@@ -73,7 +73,7 @@ pub(crate) fn always(kind: &str) -> Option<Verdict> {
             OWNER_OR_QUORUM,
         ),
         "WarmUpRoute" => (
-            "an `add` asks only the cold side, which does not know what was spent on the warm one: those tokens are good \
+            "an `add` goes only to the cold side, which does not know what was spent on the warm one: those tokens are good \
              again.",
             "Start the new servers with a new token key, and keep the old ones until the old key has expired.",
         ),
@@ -89,8 +89,8 @@ pub(crate) fn always(kind: &str) -> Option<Verdict> {
             OWNER_OR_QUORUM,
         ),
         "KeySplitRoute" | "ShardSplitRoute" => (
-            "it changes the key by the mcrouter's host id: a token can be stored once through each door.",
-            "Leave it out: no record of Postern's is asked for often.",
+            "it changes the key by the mcrouter's host id: a token can be stored once through each mcrouter.",
+            "Leave it out: no record of Postern's is read often.",
         ),
         "ModifyExptimeRoute" => (
             "it changes when records expire: a record that goes before its token key does makes the token good again.",

@@ -1,11 +1,11 @@
 //! The RSA private operation without padding, 2048 bits: the one thing a blind signer needs that no safe interface
 //! of a constant-time library offers.
 //!
-//! Why this crate, and why `unsafe`: RFC 9474's BlindSign is `m^d mod n` on a message the signer cannot see. The
-//! `rsa` crate can do it, but carries RUSTSEC-2023-0071 (the time it takes leaks the private key) and is several times slower;
-//! AWS-LC's `RSA_sign_raw` is constant-time, blinds its input, checks its result against the public exponent, and
-//! as fast as OpenSSL, but `aws-lc-rs` does not wrap it (docs/decisions/signing.md). So four calls of `aws-lc-sys` are wrapped here and nowhere else;
-//! every other crate of the workspace but `postern-tcp-info` forbids `unsafe`.
+//! Why this crate, and why `unsafe`: RFC 9474's BlindSign is `m^d mod n` on a message the signer cannot see. The `rsa`
+//! crate can do it, but carries RUSTSEC-2023-0071 (the time it takes leaks the private key) and is several times
+//! slower; AWS-LC's `RSA_sign_raw` is constant-time, blinds its input, checks its result against the public exponent,
+//! and as fast as OpenSSL, but `aws-lc-rs` does not wrap it (docs/decisions/signing.md). So four calls of `aws-lc-sys`
+//! are wrapped here and nowhere else; every other crate of the workspace but `postern-tcp-info` forbids `unsafe`.
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rsa::{KeyPair, KeySize};
@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 /// The length of the modulus, of an input and of an output, in bytes.
 pub const MODULUS_LEN: usize = 256;
 
-/// Why a private key was refused or an operation failed. Says nothing about the key's or the message's value.
+/// Why a private key was refused or an operation failed. It reveals nothing about the key or the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The bytes are not an unencrypted PKCS#8 RSA private key, or its numbers do not belong together.
@@ -95,8 +95,8 @@ impl PrivateKey {
     pub fn apply(&self, input: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], Error> {
         let mut output = [0; MODULUS_LEN];
         let mut written = 0;
-        // SAFETY: `rsa` is alive for as long as `self`; input and output are valid for the lengths given; the
-        // function writes at most `MODULUS_LEN` bytes and says how many in `written`.
+        // SAFETY: `rsa` is alive for as long as `self`; input and output are valid for the lengths given; the function
+        // writes at most `MODULUS_LEN` bytes and returns their number in `written`.
         let ok = unsafe {
             aws_lc_sys::RSA_sign_raw(
                 self.rsa.as_ptr(),

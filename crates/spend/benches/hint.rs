@@ -1,5 +1,5 @@
-//! Whether the `get` before the cryptography is worth its round trip, and whether it should run beside the verification.
-//! One runtime, the pipelined transport, the real verification of a real token.
+//! Whether the `get` before the cryptography is worth its round trip, and whether it should run beside the
+//! verification. One runtime, the pipelined transport, the real verification of a real token.
 //!
 //!     cargo bench --profile release -p postern-spend --bench hint [-- [--rounds=N] [--millis=N]]
 //!
@@ -10,7 +10,7 @@ mod rig;
 
 use hdrhistogram::Histogram;
 use postern_spend::memcached::Client;
-use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
+use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{
     IssuerKey, SigningKey, SpentKey, Token, TokenChallenge, TokenType, UnixSeconds, VerifyingKey,
 };
@@ -165,13 +165,13 @@ impl Gateway {
     async fn check(&self, key: &SpentKey, order: Order) -> Result<Spend, Unknown> {
         match order {
             Order::First => {
-                if self.client.seen(key, &self.epoch).await? == Seen::Spent {
+                if self.client.check(key, &self.epoch).await? == Hint::Spent {
                     return Ok(Spend::AlreadySpent);
                 }
                 self.key.verify(&self.token).unwrap();
             }
             Order::Beside => {
-                let mut asking = pin!(self.client.seen(key, &self.epoch));
+                let mut asking = pin!(self.client.check(key, &self.epoch));
                 // Into the queue, then give the connection's task its turn to send it.
                 let begun = poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx))).await;
                 tokio::task::yield_now().await;
@@ -180,7 +180,7 @@ impl Gateway {
                     Poll::Ready(seen) => seen?,
                     Poll::Pending => asking.await?,
                 };
-                if seen == Seen::Spent {
+                if seen == Hint::Spent {
                     return Ok(Spend::AlreadySpent);
                 }
             }

@@ -3,7 +3,8 @@
 //!
 //!     cargo bench --profile release -p postern-spend --bench latency [-- [--rounds=N] [--millis=N] [--callers=N] [NAME...]]
 //!
-//! NAME takes only the ways whose name contains it; "million" is the long run. `docs/decisions/store-transport.md` has the results.
+//! NAME takes only the ways whose name contains it; "million" is the long run. `docs/decisions/store-transport.md` has
+//! the results.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 #[path = "latency/floor.rs"]
@@ -12,7 +13,7 @@ mod rig;
 
 use hdrhistogram::Histogram;
 use postern_spend::memcached::{Client, Transport};
-use postern_spend::{Epoch, Seen, Spend, SpendStore};
+use postern_spend::{Epoch, Hint, Spend, SpendStore};
 use postern_token::UnixSeconds;
 use rig::Server;
 use std::cell::RefCell;
@@ -159,7 +160,7 @@ async fn looping(client: &Client, epoch: Epoch, check: Check, callers: usize, le
             while since < end {
                 let key = rig::next_key();
                 if check == Check::SeenAndSpend {
-                    assert_eq!(client.seen(&key, &epoch).await, Ok(Seen::NotSeen));
+                    assert_eq!(client.check(&key, &epoch).await, Ok(Hint::NotFound));
                 }
                 assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::Admitted));
                 let finished = Instant::now();

@@ -41,13 +41,13 @@ fn interval(criterion: &mut Criterion) {
     let spent = fresh();
     assert_eq!(spend(spent), Ok(Spend::Admitted));
     group.bench_function("spend, replay", |bencher| bencher.iter(|| black_box(spend(spent))));
-    group.bench_function("seen, spent", |bencher| {
-        bencher.iter(|| black_box(runtime.block_on(store.seen(&spent, &EPOCH))));
+    group.bench_function("check, spent", |bencher| {
+        bencher.iter(|| black_box(runtime.block_on(store.check(&spent, &EPOCH))));
     });
-    group.bench_function("seen, fresh", |bencher| {
+    group.bench_function("check, fresh", |bencher| {
         bencher.iter_batched(
             fresh,
-            |key| black_box(runtime.block_on(store.seen(&key, &EPOCH))),
+            |key| black_box(runtime.block_on(store.check(&key, &EPOCH))),
             BatchSize::LargeInput,
         );
     });

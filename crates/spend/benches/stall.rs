@@ -23,7 +23,7 @@ const ROUNDS: usize = 10;
 /// stall, since the peer's kernel acknowledges at once until it has seen that the connection is interactive.
 const WARM_UP: usize = 20;
 const COMMANDS: usize = 40;
-/// What has stalled so often in the warm-up has warmed up.
+/// After this number of stalls the warm-up is over.
 const STALLS: usize = 3;
 const STALL: Duration = Duration::from_millis(20);
 

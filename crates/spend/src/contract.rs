@@ -5,7 +5,7 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
-/// A memory of spent tokens.
+/// A store of spent tokens.
 ///
 /// # The contract
 ///
@@ -14,12 +14,12 @@ use std::sync::Arc;
 /// to survive.
 ///
 /// * A *false `Admitted`* lets one token be spent twice. That is the one thing the system exists to prevent, it cannot
-///   be undone and nobody notices. So `Admitted` is given only when this very call put the record in, and every doubt
+///   be undone and goes unnoticed. So `Admitted` is given only when this very call put the record in, and every doubt
 ///   (timeout, error, a reply that is not understood) is an [`Unknown`].
 /// * A *false `AlreadySpent`* costs an honest client one token, which its agent replaces by itself. A store may
 ///   therefore err in this direction, rarely: after a write that failed half-way, or by a collision nobody can aim.
-/// * An *`Unknown`* costs the client a 503 and perhaps the token: the record may or may not be there. It says nothing
-///   about the token and never opens a tunnel; there is deliberately no way to turn it into a [`Spend`].
+/// * An *`Unknown`* costs the client a 503 and perhaps the token: the record may or may not be there. It is no
+///   statement about the token and never opens a tunnel; there is deliberately no way to turn it into a [`Spend`].
 ///
 /// # What callers owe
 ///
@@ -41,18 +41,18 @@ use std::sync::Arc;
 pub trait SpendStore: Send + Sync + 'static {
     /// Whether a record of `key` is there: **a hint**, to refuse a replay before any cryptography is done.
     ///
-    /// [`Seen::Spent`] is reliable, for spent never becomes unspent before the epoch expires. [`Seen::NotSeen`] proves
+    /// [`Hint::Spent`] is reliable, for spent never becomes unspent before the epoch expires. [`Hint::NotFound`] proves
     /// nothing (a dead server may answer like a miss) and is never a reason to admit.
     ///
     /// # Errors
-    /// Says why there is no answer. A caller may go on to [`SpendStore::spend`], which will find out for itself.
-    fn seen(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Seen, Unknown>> + Send;
+    /// Why there is no answer. A caller may go on to [`SpendStore::spend`], which decides.
+    fn check(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Hint, Unknown>> + Send;
 
-    /// Spends `key`: atomically records it unless it is recorded already, and says which. The verdict.
+    /// Spends `key`: atomically records it unless it is recorded already. Returns which of the two: the verdict.
     ///
     /// # Errors
-    /// [`Unknown`] says why there is no verdict; the presentation must be refused. It must not be repeated blindly:
-    /// the record may have been written, and a repetition would then find its own trace and call it a replay.
+    /// [`Unknown`] is why there is no verdict; the presentation must be refused. It must not be repeated blindly: the
+    /// record may have been written, and a repetition would then find its own trace and call it a replay.
     fn spend(
         &self,
         key: &SpentKey,
@@ -60,14 +60,14 @@ pub trait SpendStore: Send + Sync + 'static {
         now: UnixSeconds,
     ) -> impl Future<Output = Result<Spend, Unknown>> + Send;
 
-    /// Whether a spend could be answered now: what readiness (`/readyz`) asks.
+    /// Whether a spend could be answered now, for readiness (`/readyz`).
     ///
     /// # Errors
     /// Why not.
     fn ready(&self) -> impl Future<Output = Result<(), Unknown>> + Send;
 }
 
-/// The span of one token key: the key that issued the tokens, and how long their records are needed.
+/// The life of one token key with its records: the key that issued the tokens, and how long their records are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epoch {
     /// The id of the token key under which the tokens were issued (public).
@@ -77,14 +77,14 @@ pub struct Epoch {
     pub expires: UnixSeconds,
 }
 
-/// What [`SpendStore::seen`] found. A hint only.
+/// What [`SpendStore::check`] found. A hint only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
-pub enum Seen {
+pub enum Hint {
     /// The key is recorded: the presentation is a replay.
     Spent,
     /// No record was found, which proves nothing.
-    NotSeen,
+    NotFound,
 }
 
 /// The verdict of [`SpendStore::spend`].
@@ -119,14 +119,14 @@ pub enum Unknown {
     /// There is more to do than the bounds allow: a full queue, or no free connection in time.
     #[error("the double-spend store has more to do than its bounds allow")]
     Overloaded,
-    /// The store answered that it could not do it: a server behind the router is down, or the memory is full.
+    /// The store answered that it could not do it: a server behind the router is down, or its memory is full.
     #[error("the double-spend store answered with an error")]
     Rejected,
-    /// What came is not a reply to what was asked.
+    /// The bytes received are not a reply to the command.
     #[error("the double-spend store gave an answer that is not understood")]
     Garbled,
-    /// It is not proven that all addresses lead to one memory.
-    #[error("the double-spend store's addresses are not proven to lead to one memory")]
+    /// It is not proven that all addresses lead to the same records.
+    #[error("the double-spend store's addresses are not proven to lead to the same records")]
     Unproven,
     /// Records of the token's key were lost, and the operator chose to refuse then.
     #[error("the double-spend store has lost records of the token's key")]
@@ -176,8 +176,8 @@ impl From<io::ErrorKind> for Unknown {
 
 /// A shared store is a store.
 impl<S: SpendStore> SpendStore for Arc<S> {
-    fn seen(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Seen, Unknown>> + Send {
-        (**self).seen(key, epoch)
+    fn check(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Hint, Unknown>> + Send {
+        (**self).check(key, epoch)
     }
 
     fn spend(

@@ -1,7 +1,7 @@
 //! The choice of a store at run time.
 
 use crate::memcached::{Client, Memcached};
-use crate::{Embedded, Epoch, Journal, Seen, Spend, SpendStore, StoreError, Unknown};
+use crate::{Embedded, Epoch, ExchangeLog, Hint, Spend, SpendStore, StoreError, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub enum Backend {
     /// One process, one directory.
     Embedded(Arc<Embedded>),
-    /// A fleet, one memory of memcacheds.
+    /// A fleet that shares memcached servers.
     Memcached(Memcached),
 }
 
@@ -23,7 +23,7 @@ impl Backend {
     pub fn store(&self) -> Store {
         match self {
             Self::Embedded(store) => Store::Embedded(Arc::clone(store)),
-            Self::Memcached(memory) => Store::Memcached(memory.client()),
+            Self::Memcached(memcached) => Store::Memcached(memcached.client()),
         }
     }
 
@@ -34,17 +34,17 @@ impl Backend {
     pub async fn ready(&self) -> Result<(), Unknown> {
         match self {
             Self::Embedded(store) => store.serving(),
-            Self::Memcached(memory) => memory.health().ready,
+            Self::Memcached(memcached) => memcached.health().ready,
         }
     }
 
-    /// Why every token of an epoch is refused now, where that is known: its records were lost and the operator chose to
-    /// refuse then, or the store has retired it, whatever the issuer says of the key.
+    /// Why every token of an epoch is refused now, if it is: its records were lost and the operator chose to refuse
+    /// then, or the store has retired the epoch, whatever the key directory lists.
     #[must_use]
     pub fn refuses(&self, epoch: &Epoch, now: UnixSeconds) -> Option<Unknown> {
         match self {
             Self::Embedded(store) => store.has_retired(epoch.key).then_some(Unknown::EpochRetired),
-            Self::Memcached(memory) => memory.refuses(epoch.key, now),
+            Self::Memcached(memcached) => memcached.refuses(epoch.key, now),
         }
     }
 
@@ -56,7 +56,7 @@ impl Backend {
     pub fn drop_expired(&self, now: UnixSeconds) -> Result<usize, StoreError> {
         match self {
             Self::Embedded(store) => store.drop_expired(now),
-            Self::Memcached(memory) => Ok(memory.drop_expired(now)),
+            Self::Memcached(memcached) => Ok(memcached.drop_expired(now)),
         }
     }
 }
@@ -66,13 +66,13 @@ impl Backend {
 pub enum Store {
     /// One process, one directory.
     Embedded(Arc<Embedded>),
-    /// A fleet, one memory of memcacheds.
+    /// A fleet that shares memcached servers.
     Memcached(Client),
 }
 
 impl Store {
-    /// Whether a verdict can be expected now, as far as is known without asking: some atomic loads, fit for each request. A
-    /// caller that is refused here need not even read a token, so none is lost.
+    /// Whether a verdict can be expected now, as far as this process knows. Costs a few atomic loads, so callers may
+    /// use it on each request. A caller that is refused here need not read the token, so the client does not lose it.
     ///
     /// # Errors
     /// Why not.
@@ -83,23 +83,23 @@ impl Store {
         }
     }
 
-    /// [`SpendStore::seen`], with a journal of what it waited for.
+    /// [`SpendStore::check`], with an exchange log of what it waited for.
     ///
     /// # Errors
     /// As there.
-    pub async fn seen_with(
+    pub async fn check_with(
         &self,
         key: &SpentKey,
         epoch: &Epoch,
-        journal: &mut Journal,
-    ) -> Result<Seen, Unknown> {
+        log: &mut ExchangeLog,
+    ) -> Result<Hint, Unknown> {
         match self {
-            Self::Embedded(store) => store.seen(key, epoch).await,
-            Self::Memcached(client) => client.seen_with(key, epoch, journal).await,
+            Self::Embedded(store) => store.check(key, epoch).await,
+            Self::Memcached(client) => client.check_with(key, epoch, log).await,
         }
     }
 
-    /// [`SpendStore::spend`], with a journal of what it waited for.
+    /// [`SpendStore::spend`], with an exchange log of what it waited for.
     ///
     /// # Errors
     /// As there.
@@ -108,22 +108,22 @@ impl Store {
         key: &SpentKey,
         epoch: &Epoch,
         now: UnixSeconds,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
         match self {
             Self::Embedded(store) => store.spend(key, epoch, now).await,
-            Self::Memcached(client) => client.spend_with(key, epoch, now, journal).await,
+            Self::Memcached(client) => client.spend_with(key, epoch, now, log).await,
         }
     }
 }
 
 impl SpendStore for Store {
-    async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
-        self.seen_with(key, epoch, &mut Journal::default()).await
+    async fn check(&self, key: &SpentKey, epoch: &Epoch) -> Result<Hint, Unknown> {
+        self.check_with(key, epoch, &mut ExchangeLog::default()).await
     }
 
     async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
-        self.spend_with(key, epoch, now, &mut Journal::default()).await
+        self.spend_with(key, epoch, now, &mut ExchangeLog::default()).await
     }
 
     async fn ready(&self) -> Result<(), Unknown> {

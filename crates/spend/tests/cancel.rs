@@ -4,7 +4,7 @@
 use crate::support::fake::{Fake, Manner, Step, Verb};
 use crate::support::{Server, client, epoch, eventually, fresh, options, pipelined, pooled};
 use postern_spend::memcached::{Address, Client, Memcached, Options, Transport};
-use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
+use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -21,7 +21,7 @@ const CANCELLED: u32 = 10_000;
 /// Loops of callers at once.
 const LOOPS: u32 = 12;
 
-/// Polls `future` until it is done, or until `enough` says so before a poll; then drops it.
+/// Polls `future` until it is done, or until `enough` returns true before a poll; then drops it.
 async fn until<F: Future>(future: F, mut enough: impl FnMut(u32) -> bool) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut polls = 0;
@@ -60,7 +60,7 @@ struct Token {
     /// Spends that were begun.
     begun: Cell<u32>,
     admitted: Cell<u32>,
-    /// Somebody was told that it is spent.
+    /// A caller learned that it is spent.
     spent: Cell<bool>,
 }
 
@@ -107,12 +107,12 @@ impl Crowd {
 
     async fn look(&self, token: &Token, cancel: bool) {
         let spent = token.spent.get();
-        let seeing = self.client.seen(&token.key, &self.epoch);
+        let seeing = self.client.check(&token.key, &self.epoch);
         let seen = if cancel { hangs_up(seeing).await } else { Some(seeing.await) };
         match seen {
             None => self.cancelled.set(self.cancelled.get() + 1),
-            Some(Ok(Seen::Spent)) => assert!(token.begun.get() > 0, "a token that nobody presented was seen"),
-            Some(Ok(Seen::NotSeen)) => assert!(!spent, "a token known to be spent was not seen"),
+            Some(Ok(Hint::Spent)) => assert!(token.begun.get() > 0, "a token that nobody presented was seen"),
+            Some(Ok(Hint::NotFound)) => assert!(!spent, "a token known to be spent was not seen"),
             Some(Err(reason)) => panic!("{reason}: one caller's end is another's trouble"),
         }
     }
@@ -186,7 +186,7 @@ fn pooled_callers_hang_up_while_connections_are_checked() {
     });
 }
 
-/// A runtime on a thread of its own that holds a client's connections, until it is told to end.
+/// A runtime on a thread of its own that holds a client's connections, until it is stopped.
 struct Elsewhere {
     client: Client,
     end: Option<oneshot::Sender<()>>,
@@ -223,7 +223,7 @@ fn patient(fake: &Fake, transport: Transport) -> Arc<Memcached> {
 
 const CALLERS: usize = 32;
 
-/// Callers of this runtime who wait for a server that says nothing.
+/// Callers of this runtime who wait for a silent server.
 async fn waiting(
     fake: &Fake,
     client: &Client,
@@ -247,7 +247,7 @@ async fn waiting(
     callers
 }
 
-/// The runtime that holds the connections goes away: its callers on other runtimes are told, and so is who comes later.
+/// The runtime that holds the connections ends: its callers on other runtimes get an error, and so do later ones.
 #[tokio::test]
 async fn callers_are_answered_when_the_connections_runtime_ends() {
     for transport in [pipelined(), pooled(CALLERS)] {

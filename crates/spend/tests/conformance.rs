@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
 use postern_spend::conformance::{self, Rule};
-use postern_spend::{Embedded, Epoch, Fsync, Seen, Spend, SpendStore, Store, Unknown};
+use postern_spend::{Embedded, Epoch, Fsync, Hint, Spend, SpendStore, Store, Unknown};
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -82,9 +82,9 @@ impl Drop for Undo<'_> {
 }
 
 impl SpendStore for Faulty {
-    async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
+    async fn check(&self, key: &SpentKey, epoch: &Epoch) -> Result<Hint, Unknown> {
         let found = self.spent.lock().unwrap().contains(&self.key(key, epoch));
-        Ok(if found != (self.fault == Fault::HintsWrongly) { Seen::Spent } else { Seen::NotSeen })
+        Ok(if found != (self.fault == Fault::HintsWrongly) { Hint::Spent } else { Hint::NotFound })
     }
 
     async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
@@ -170,7 +170,7 @@ fn every_fault_is_caught_by_its_rule() {
     }
 }
 
-/// The suite proves something about several runtimes only if handles on two memories are noticed there.
+/// The suite is meaningful for several runtimes only if it detects handles on two different stores there.
 #[test]
 fn two_memories_behind_one_name_are_caught() {
     let found = conformance::check(|| async { faulty(Fault::None) }).unwrap_err();

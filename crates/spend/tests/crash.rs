@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
-use postern_spend::{Embedded, Epoch, Fsync, Seen, Spend, SpendStore, StoreError, Unknown};
+use postern_spend::{Embedded, Epoch, Fsync, Hint, Spend, SpendStore, StoreError, Unknown};
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
@@ -99,7 +99,7 @@ fn kill_rounds(rounds: usize, always: bool) {
         block_on(async {
             for key in &admitted {
                 let key = SpentKey::from_bytes(*key);
-                assert_eq!(store.seen(&key, &EPOCH).await, Ok(Seen::Spent), "round {round}");
+                assert_eq!(store.check(&key, &EPOCH).await, Ok(Hint::Spent), "round {round}");
                 assert_eq!(store.spend(&key, &EPOCH, NOW).await, Ok(Spend::AlreadySpent), "round {round}");
             }
         });

@@ -49,7 +49,7 @@ async fn an_expired_epoch_is_dropped_whole_and_leaves_a_tombstone() {
     // Refused now, under a later expiry, with a clock that went back, and after a restart.
     for epoch in [EPOCH, LATER] {
         assert_eq!(spend(&store, 0, epoch, 1).await, Err(Unknown::EpochRetired));
-        assert_eq!(store.seen(&key(0), &epoch).await, Err(Unknown::EpochRetired));
+        assert_eq!(store.check(&key(0), &epoch).await, Err(Unknown::EpochRetired));
     }
     drop(store);
     let store = open(path, 1);

@@ -4,7 +4,7 @@
 use crate::support::fake::{Acted, Fake, Step, Verb, send};
 use crate::support::{client, epoch, eventually, fresh, options, pipelined, pooled};
 use postern_spend::memcached::{Client, Memcached, Options, Transport};
-use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
+use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ impl Scene {
         self.client.spend(key, &self.epoch, UnixSeconds::now()).await
     }
 
-    async fn seen(&self, key: &SpentKey) -> Result<Seen, Unknown> {
-        self.client.seen(key, &self.epoch).await
+    async fn check(&self, key: &SpentKey) -> Result<Hint, Unknown> {
+        self.client.check(key, &self.epoch).await
     }
 
     /// A spend that waits for a connection to be there; any other doubt is a failure.
@@ -69,8 +69,8 @@ impl Scene {
         assert_eq!(self.spend_when_up(&key).await, Spend::Admitted);
         assert_eq!(self.spend_when_up(&key).await, Spend::AlreadySpent);
         assert_eq!(self.spend_when_up(&self.spent).await, Spend::AlreadySpent);
-        assert_eq!(self.seen(&self.spent).await, Ok(Seen::Spent));
-        assert_eq!(self.seen(&fresh(&self.epoch)).await, Ok(Seen::NotSeen));
+        assert_eq!(self.check(&self.spent).await, Ok(Hint::Spent));
+        assert_eq!(self.check(&fresh(&self.epoch)).await, Ok(Hint::NotFound));
         self.fake.assert_understood();
     }
 }
@@ -195,7 +195,7 @@ async fn answers_wrongly(transport: Transport, verb: Verb, case: Wrong) {
         let key = fresh(&scene.epoch);
         let reason = match verb {
             Verb::Add => scene.spend(&key).await.map(|verdict| format!("{verdict:?}")),
-            _ => scene.seen(&key).await.map(|seen| format!("{seen:?}")),
+            _ => scene.check(&key).await.map(|seen| format!("{seen:?}")),
         }
         .map_err(Unknown::reason);
         assert!(acted.begun(), "{name}: the fake was not asked");
@@ -251,7 +251,7 @@ async fn a_server_error_keeps_the_connection() {
             let acted = scene.fake.plan(Verb::Add, false, vec![send(text.as_bytes())]);
             assert_eq!(scene.spend(&fresh(&scene.epoch)).await, Err(Unknown::Rejected), "{name}");
             let asked = scene.fake.plan(Verb::Get, false, vec![send(text.as_bytes())]);
-            assert_eq!(scene.seen(&scene.spent).await, Err(Unknown::Rejected), "{name}");
+            assert_eq!(scene.check(&scene.spent).await, Err(Unknown::Rejected), "{name}");
             scene.assert_well().await;
             assert!(acted.reused() && !acted.dropped() && asked.reused() && !asked.dropped(), "{name}");
             assert_eq!(scene.fake.accepted(), connections, "{name}");
@@ -273,7 +273,7 @@ async fn slow_bytes_within_the_deadline_are_an_answer() {
         let hit = slowly(b"VALUE ");
         let rest = vec![send(b"{key} 0 22\r\nabcdefghijklmnopqrst"), slowly(b"uv\r\nEND\r\n").remove(0)];
         scene.fake.plan(Verb::Get, true, [hit, rest].concat());
-        assert_eq!(scene.seen(&scene.spent).await, Ok(Seen::Spent), "{name}");
+        assert_eq!(scene.check(&scene.spent).await, Ok(Hint::Spent), "{name}");
         scene.assert_well().await;
         assert_eq!(scene.fake.accepted(), connections, "{name}: the connection was kept");
     }
@@ -302,7 +302,8 @@ async fn a_second_reply_is_nobodys() {
             );
             let sent = || async { (acted.pushed() == last as u64).then_some(()) };
             eventually("the second reply is sent", sent).await;
-            // It has been sent, so it is there: loopback delivers before the sender goes on. And now this runtime looks.
+            // It has been sent, so it is there: loopback delivers before the sender goes on. And now this runtime
+            // looks.
             tokio::task::yield_now().await;
             let replay = scene.spend_when_up(&scene.spent).await;
             assert_eq!(replay, Spend::AlreadySpent, "{name}, {when}: a replay");
@@ -312,8 +313,8 @@ async fn a_second_reply_is_nobodys() {
     }
 }
 
-/// Of many callers at once, those whose answers came before the nonsense have theirs, the others have none, and
-/// nobody has somebody else's.
+/// Of many callers at once, those whose answers came before the nonsense have theirs, the others have none, and no
+/// caller gets another's answer.
 #[tokio::test]
 async fn nonsense_among_many_callers_admits_nobody_else() {
     const CALLERS: usize = 64;
@@ -350,8 +351,8 @@ async fn nonsense_among_many_callers_admits_nobody_else() {
     }
 }
 
-/// An `add` without an answer asks whose record it is, over another connection. Its own attempt's is an admission only
-/// where the operator said that a record has one copy; somebody else's is always a replay.
+/// After an `add` without a reply the record is read over another connection. A record of the same attempt is an
+/// admission only if the operator configured that a record has one copy; another attempt's is always a replay.
 #[tokio::test]
 async fn whose_record_it_is_decides_after_an_answer_was_lost() {
     let two = Transport::Pipelined { connections: 2, queue: 64 };
@@ -359,7 +360,7 @@ async fn whose_record_it_is_decides_after_an_answer_was_lost() {
         for ask_whose in [true, false] {
             let scene = Scene::set(transport.clone(), |options| options.ask_whose = ask_whose).await;
             let lost = async |writes, key: SpentKey| {
-                let both = || async { (scene.store.health().doors[0].connections == 2).then_some(()) };
+                let both = || async { (scene.store.health().endpoints[0].connections == 2).then_some(()) };
                 eventually("both connections are there", both).await;
                 let acted = scene.fake.plan(Verb::Add, writes, vec![Step::Close]);
                 let verdict = scene.spend(&key).await;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
-use postern_spend::{Embedded, Epoch, Fsync, Seen, Spend, SpendStore, Unknown};
+use postern_spend::{Embedded, Epoch, Fsync, Hint, Spend, SpendStore, Unknown};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 enum Step {
     Spend { epoch: u8, key: u8 },
-    Seen { epoch: u8, key: u8 },
+    Hint { epoch: u8, key: u8 },
     MoveExpiry { epoch: u8, by: i64 },
     Wait(u64),
     DropExpired,
@@ -21,7 +21,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0..3_u8, 0..12_u8).prop_map(|(epoch, key)| Step::Spend { epoch, key }),
-        3 => (0..3_u8, 0..12_u8).prop_map(|(epoch, key)| Step::Seen { epoch, key }),
+        3 => (0..3_u8, 0..12_u8).prop_map(|(epoch, key)| Step::Hint { epoch, key }),
         2 => (0..3_u8, -20..30_i64).prop_map(|(epoch, by)| Step::MoveExpiry { epoch, by }),
         2 => (0..15_u64).prop_map(Step::Wait),
         1 => Just(Step::DropExpired),
@@ -32,8 +32,8 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Default)]
 struct Model {
     now: u64,
-    /// What callers say at present.
-    said: HashMap<u8, u64>,
+    /// The expiry that callers pass now.
+    passed: HashMap<u8, u64>,
     /// The latest expiry under which a spend came, and the keys.
     live: HashMap<u8, (u64, HashSet<u8>)>,
     retired: HashSet<u8>,
@@ -41,20 +41,20 @@ struct Model {
 
 impl Model {
     fn spend(&mut self, epoch: u8, key: u8) -> Result<Spend, Unknown> {
-        let said = self.said[&epoch];
-        if self.now >= said || self.retired.contains(&epoch) {
+        let passed = self.passed[&epoch];
+        if self.now >= passed || self.retired.contains(&epoch) {
             return Err(Unknown::EpochRetired);
         }
         let (expires, keys) = self.live.entry(epoch).or_default();
-        *expires = said.max(*expires);
+        *expires = passed.max(*expires);
         Ok(if keys.insert(key) { Spend::Admitted } else { Spend::AlreadySpent })
     }
 
-    fn seen(&self, epoch: u8, key: u8) -> Result<Seen, Unknown> {
+    fn check(&self, epoch: u8, key: u8) -> Result<Hint, Unknown> {
         match self.live.get(&epoch) {
             _ if self.retired.contains(&epoch) => Err(Unknown::EpochRetired),
-            Some((_, keys)) if keys.contains(&key) => Ok(Seen::Spent),
-            _ => Ok(Seen::NotSeen),
+            Some((_, keys)) if keys.contains(&key) => Ok(Hint::Spent),
+            _ => Ok(Hint::NotFound),
         }
     }
 
@@ -66,7 +66,7 @@ impl Model {
     }
 
     fn epoch(&self, id: u8) -> Epoch {
-        Epoch { key: TokenKeyId([id; 32]), expires: UnixSeconds(self.said[&id]) }
+        Epoch { key: TokenKeyId([id; 32]), expires: UnixSeconds(self.passed[&id]) }
     }
 }
 
@@ -78,7 +78,7 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let directory = tempfile::tempdir().unwrap();
     let open =
         |now| Embedded::open(directory.path(), Fsync::Interval(Duration::from_secs(60)), UnixSeconds(now));
-    let mut model = Model { said: (0..3).map(|id| (id, 50)).collect(), ..Model::default() };
+    let mut model = Model { passed: (0..3).map(|id| (id, 50)).collect(), ..Model::default() };
     let mut store = open(0).unwrap();
     for step in steps {
         let now = UnixSeconds(model.now);
@@ -88,13 +88,13 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let answer = store.spend(&key(&epoch, number), &epoch, now).await;
                 prop_assert_eq!(answer, model.spend(id, number));
             }
-            Step::Seen { epoch: id, key: number } => {
+            Step::Hint { epoch: id, key: number } => {
                 let epoch = model.epoch(id);
-                prop_assert_eq!(store.seen(&key(&epoch, number), &epoch).await, model.seen(id, number));
+                prop_assert_eq!(store.check(&key(&epoch, number), &epoch).await, model.check(id, number));
             }
             Step::MoveExpiry { epoch, by } => {
-                let said = model.said.get_mut(&epoch).unwrap();
-                *said = said.saturating_add_signed(by);
+                let passed = model.passed.get_mut(&epoch).unwrap();
+                *passed = passed.saturating_add_signed(by);
             }
             Step::Wait(seconds) => model.now += seconds,
             Step::DropExpired => prop_assert_eq!(store.drop_expired(now).unwrap(), model.drop_expired()),

@@ -4,7 +4,7 @@
 
 use crate::support::{Server, client, epoch, fresh, options, pipelined, pooled};
 use postern_spend::memcached::{Memcached, Options, Transport};
-use postern_spend::{Seen, Spend, SpendStore};
+use postern_spend::{Hint, Spend, SpendStore};
 use postern_token::UnixSeconds;
 use std::collections::HashSet;
 use std::process::{Command, Stdio};
@@ -39,7 +39,7 @@ async fn speak(transport: Transport, at_once: bool, port: u16) {
     if !at_once {
         for _ in 0..COMMANDS / 2 {
             let key = fresh(&epoch);
-            assert_eq!(client.seen(&key, &epoch).await, Ok(Seen::NotSeen));
+            assert_eq!(client.check(&key, &epoch).await, Ok(Hint::NotFound));
             assert_eq!(client.spend(&key, &epoch, UnixSeconds::now()).await, Ok(Spend::Admitted));
         }
         return;
@@ -47,9 +47,9 @@ async fn speak(transport: Transport, at_once: bool, port: u16) {
     let mut callers = JoinSet::new();
     for _ in 0..CALLERS {
         let client = client.clone();
-        callers.spawn(async move { client.seen(&fresh(&epoch), &epoch).await });
+        callers.spawn(async move { client.check(&fresh(&epoch), &epoch).await });
     }
-    assert!(callers.join_all().await.iter().all(|seen| *seen == Ok(Seen::NotSeen)));
+    assert!(callers.join_all().await.iter().all(|seen| *seen == Ok(Hint::NotFound)));
 }
 
 /// Runs a task under strace; each send to memcached as strace prints its bytes.
@@ -99,7 +99,8 @@ fn of_callers(sends: &[String]) -> Vec<&String> {
     sends.iter().filter(|send| !send.contains("pc1.") && !send.contains("pp1.")).collect()
 }
 
-/// How many callers' commands there are in one send, which must begin and end with them. A `get` may be that of several.
+/// How many callers' commands there are in one send, which must begin and end with them. A `get` may be that of
+/// several.
 fn commands(send: &str) -> usize {
     let bytes = send.split_once('"').map_or(send, |(bytes, _)| bytes);
     let commands: Vec<&str> = bytes.split_inclusive(r"\r\n").collect();

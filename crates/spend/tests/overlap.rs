@@ -1,5 +1,5 @@
-//! Doors to memories that share some of their servers: routers with two versions of a configuration. Most keys lie in one
-//! place for both, and each of the others would be admitted twice.
+//! Endpoints of stores that share some of their servers: routers with two versions of a configuration. Most keys lie in
+//! one place for both, and each of the others would be admitted twice.
 
 use crate::support::fake::Fake;
 use crate::support::{client, epoch, eventually, fresh, options, transports};
@@ -13,7 +13,7 @@ fn shared(key: &str) -> bool {
 }
 
 #[tokio::test]
-async fn doors_that_share_a_part_are_refused() {
+async fn endpoints_that_share_a_part_are_refused() {
     for (name, transport) in transports() {
         let first = Fake::start();
         let second = first.beside(shared);
@@ -21,7 +21,7 @@ async fn doors_that_share_a_part_are_refused() {
             let store = Memcached::open(options(addresses.to_vec(), transport.clone())).unwrap();
             let client = store.client();
             let refused = || async { (client.ready().await == Err(Unknown::Unproven)).then_some(()) };
-            eventually("the doors are found out", refused).await;
+            eventually("the endpoints are found out", refused).await;
             let epoch = epoch();
             let verdict = client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await;
             assert_eq!(verdict, Err(Unknown::Unproven), "{name}");
@@ -34,9 +34,9 @@ async fn doors_that_share_a_part_are_refused() {
     }
 }
 
-/// Two doors to one memory are what several addresses are for.
+/// Several addresses are meant for two endpoints of one store.
 #[tokio::test]
-async fn doors_to_one_memory_are_not_refused() {
+async fn endpoints_to_one_memory_are_not_refused() {
     for (name, transport) in transports() {
         let first = Fake::start();
         let second = first.beside(|_| true);

@@ -30,7 +30,8 @@ async fn after_a_restart_no_dead_connection_is_used() {
     }
 }
 
-/// The gateway that is started after everything was lost takes the memory for new; the one that was there before tells.
+/// The gateway that is started after everything was lost takes the store for new; the one that ran before reports the
+/// loss.
 #[tokio::test]
 async fn a_gateway_that_begins_an_epoch_again_is_told_of_the_loss() {
     let server = Server::tcp(&[]);
@@ -48,7 +49,7 @@ async fn a_gateway_that_begins_an_epoch_again_is_told_of_the_loss() {
     let new = Options { on_loss: OnLoss::Refuse, ..options(vec![server.address()], pipelined()) };
     let new = Memcached::open(new).unwrap();
     let after = client(&new).await;
-    let _ = after.spend(&fresh(&epoch), &epoch, now).await; // begins the epoch anew, or hears of it already
+    let _ = after.spend(&fresh(&epoch), &epoch, now).await; // begins the epoch anew, or learns of the loss already
     eventually("both know", || async {
         (old.health().lost == [epoch.key] && new.health().lost == [epoch.key]).then_some(())
     })
@@ -73,7 +74,7 @@ async fn a_pool_that_cannot_be_filled_serves_with_what_it_has() {
     }
 }
 
-/// What a process has forgotten of an expired epoch it learns again when somebody asks, as soon as the first time.
+/// A process that has forgotten an expired epoch learns of it again at the next use, as fast as the first time.
 #[tokio::test]
 async fn an_expired_epoch_that_was_forgotten_is_refused_at_once() {
     let server = Server::tcp(&[]);
@@ -90,7 +91,7 @@ async fn an_expired_epoch_that_was_forgotten_is_refused_at_once() {
     let later = Epoch { expires: now.saturating_add(Duration::from_secs(6000)), ..first };
     let key = fresh(&first);
     assert_eq!(client.spend(&key, &first, now).await, Ok(Spend::Admitted));
-    // A directory that moves the expiry does not move the memory's.
+    // A directory that moves the expiry does not move the store's.
     let over = now.saturating_add(Duration::from_secs(601));
     assert_eq!(client.spend(&key, &later, over).await, Err(Unknown::EpochRetired));
     assert_eq!(store.drop_expired(over), 1);

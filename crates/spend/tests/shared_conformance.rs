@@ -39,7 +39,7 @@ fn both_conform_over_a_unix_socket_with_a_cache_of_spent_keys() {
 }
 
 #[test]
-fn two_doors_to_one_memory_conform() {
+fn two_endpoints_to_one_memory_conform() {
     let server = Server::tcp(&[]);
     let relay = Relay::to(server.port());
     for (_, transport) in transports() {

@@ -4,7 +4,7 @@ use crate::support::{
     PATIENCE, Relay, Server, client, epoch, eventually, free_port, fresh, options, pipelined, transports,
 };
 use postern_spend::memcached::{Client, Memcached, OnLoss, Options, Transport};
-use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
+use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ fn brisk(server: &Server, transport: Transport) -> Options {
 }
 
 #[tokio::test]
-async fn two_memories_behind_two_doors_are_never_served() {
+async fn two_memories_behind_two_endpoints_are_never_served() {
     let (one, other) = (Server::tcp(&[]), Server::tcp(&[]));
     for (name, transport) in transports() {
         let store = Memcached::open(options(vec![one.address(), other.address()], transport)).unwrap();
@@ -32,7 +32,7 @@ async fn two_memories_behind_two_doors_are_never_served() {
         eventually(name, || async { (client.ready().await == Err(Unknown::Unproven)).then_some(()) }).await;
         let epoch = epoch();
         assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Err(Unknown::Unproven), "{name}");
-        assert_eq!(client.seen(&fresh(&epoch), &epoch).await, Err(Unknown::Unproven), "{name}");
+        assert_eq!(client.check(&fresh(&epoch), &epoch).await, Err(Unknown::Unproven), "{name}");
         assert_eq!(store.health().ready, Err(Unknown::Unproven));
     }
 }
@@ -43,7 +43,7 @@ async fn the_store_is_ready_when_each_of_its_clients_is() {
     for (name, transport) in transports() {
         let server = Server::tcp(&[]);
         let store = Memcached::open(options(vec![server.address()], transport)).unwrap();
-        assert!(store.health().ready.is_err(), "{name}: nobody could be served yet");
+        assert!(store.health().ready.is_err(), "{name}: no request could be served yet");
         let first = client(&store).await;
         assert_eq!(store.health().ready, Ok(()), "{name}");
         let second = store.client();
@@ -57,20 +57,20 @@ async fn the_store_is_ready_when_each_of_its_clients_is() {
 }
 
 #[tokio::test]
-async fn a_door_that_opens_later_to_another_memory_ends_the_service() {
+async fn an_endpoint_that_opens_later_to_another_memory_ends_the_service() {
     let (one, port) = (Server::tcp(&[]), free_port());
     for (name, transport) in transports() {
-        let doors = vec![one.address(), format!("127.0.0.1:{port}").parse().unwrap()];
-        let store = Memcached::open(options(doors, transport)).unwrap();
+        let endpoints = vec![one.address(), format!("127.0.0.1:{port}").parse().unwrap()];
+        let store = Memcached::open(options(endpoints, transport)).unwrap();
         let (client, epoch) = (client(&store).await, epoch());
         assert_eq!(
             spend(&client, &fresh(&epoch), &epoch).await,
             Ok(Spend::Admitted),
-            "{name}: one door will do"
+            "{name}: one endpoint will do"
         );
         let _other = Server::tcp_on(port);
         eventually(name, || async {
-            // Until it is noticed the other door is not used: its connections could not be proven.
+            // Until it is noticed the other endpoint is not used: its connections could not be proven.
             match spend(&client, &fresh(&epoch), &epoch).await {
                 Err(Unknown::Unproven) => Some(()),
                 answer => {
@@ -84,17 +84,17 @@ async fn a_door_that_opens_later_to_another_memory_ends_the_service() {
 }
 
 #[tokio::test]
-async fn what_one_door_cannot_carry_goes_through_the_other() {
+async fn what_one_endpoint_cannot_carry_goes_through_the_other() {
     let server = Server::tcp(&[]);
-    let mut doors = vec![server.address(), format!("127.0.0.1:{}", free_port()).parse().unwrap()];
+    let mut endpoints = vec![server.address(), format!("127.0.0.1:{}", free_port()).parse().unwrap()];
     for (name, transport) in transports() {
-        doors.reverse();
-        let store = Memcached::open(options(doors.clone(), transport)).unwrap();
+        endpoints.reverse();
+        let store = Memcached::open(options(endpoints.clone(), transport)).unwrap();
         let (client, epoch) = (client(&store).await, epoch());
         for _ in 0..50 {
             let key = fresh(&epoch);
             assert_eq!(spend(&client, &key, &epoch).await, Ok(Spend::Admitted), "{name}");
-            assert_eq!(client.seen(&key, &epoch).await, Ok(Seen::Spent), "{name}");
+            assert_eq!(client.check(&key, &epoch).await, Ok(Hint::Spent), "{name}");
         }
     }
 }
@@ -103,8 +103,8 @@ async fn what_one_door_cannot_carry_goes_through_the_other() {
 async fn a_store_that_is_down_at_the_start_is_used_when_it_is_there() {
     for (name, transport) in transports() {
         let port = free_port();
-        let doors = vec![format!("127.0.0.1:{port}").parse().unwrap()];
-        let store = Memcached::open(options(doors, transport)).unwrap();
+        let endpoints = vec![format!("127.0.0.1:{port}").parse().unwrap()];
+        let store = Memcached::open(options(endpoints, transport)).unwrap();
         let (client, epoch) = (store.client(), epoch());
         let refused = Err(Unknown::Unavailable(ErrorKind::ConnectionRefused));
         eventually("the reason", || async { (client.ready().await == refused).then_some(()) }).await;
@@ -153,7 +153,7 @@ async fn an_empty_restart_is_noticed_before_anything_is_admitted() {
                 Ok(Spend::Admitted),
                 "{name} {policy:?}"
             );
-            // Another gateway, and one that starts later, learn it from the memory.
+            // Another gateway, and one that starts later, learn it from the store.
             let later = Memcached::open(Options { on_loss: policy, ..brisk(&server, pipelined()) }).unwrap();
             let late = crate::support::client(&later).await;
             assert_eq!(spend(&late, &fresh(&epoch), &epoch).await, answer, "{name} {policy:?}, later");
@@ -207,7 +207,7 @@ async fn a_full_memory_that_does_not_evict_refuses_and_loses_nothing() {
     assert_eq!(full, 100, "it never was full");
     // memcached makes room for a record before it looks whether there is one.
     assert_eq!(spend(&client, &first, &epoch).await, Err(Unknown::Rejected));
-    assert_eq!(client.seen(&first, &epoch).await, Ok(Seen::Spent));
+    assert_eq!(client.check(&first, &epoch).await, Ok(Hint::Spent));
     assert_eq!(store.health().lost, []);
 }
 
@@ -229,7 +229,7 @@ async fn a_frozen_store_fails_fast_and_comes_back_by_itself() {
         let answers =
             tokio::time::timeout(PATIENCE, waiting.join_all()).await.expect("nobody waits for ever");
         assert!(answers.iter().all(Result::is_err), "{name}: {answers:?}");
-        // From here on nobody waits at all: a thousand answers in less than ten deadlines.
+        // From here on no caller waits: a thousand answers in less than ten deadlines.
         eventually(name, || async { client.ready().await.err() }).await;
         let began = Instant::now();
         for _ in 0..1000 {
@@ -257,7 +257,7 @@ async fn cut_connections_admit_nothing_twice() {
         let (client, epoch) = (client(&store).await, epoch());
         let (mut admitted, mut unknown) = (0, 0);
         for round in 0..ROUNDS {
-            let connected = || store.health().doors.iter().all(|door| door.connections > 0);
+            let connected = || store.health().endpoints.iter().all(|endpoint| endpoint.connections > 0);
             eventually(name, || async { connected().then_some(()) }).await;
             let keys: Vec<_> = (0..KEYS).map(|_| fresh(&epoch)).collect();
             let mut spends = JoinSet::new();

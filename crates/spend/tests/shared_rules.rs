@@ -1,11 +1,11 @@
-//! What the shared store promises beyond the conformance suite: one expiry for a fleet, replays answered from memory, an
-//! unanswered write asked for, TLS, a pool that says when it is too small.
+//! What the shared store promises beyond the conformance suite: one expiry for a fleet, replays answered from the
+//! cache, the verdict after a write without a reply, TLS, a pool that reports when it is too small.
 
 use crate::support::{Server, Swallower, client, epoch, fresh, options, pipelined, pooled, transports};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_spend::memcached::{Ended, Memcached, Options, Tls, Transport, Verb};
-use postern_spend::{Epoch, Seen, Spend, SpendStore, Unknown};
+use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::UnixSeconds;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn a_fleet_keeps_to_the_expiry_that_the_memory_heard_first() {
     assert_eq!(other.spend(&key, &later, now).await, Ok(Spend::AlreadySpent));
     let last = UnixSeconds(first.expires.0 - 1);
     assert_eq!(other.spend(&key, &later, last).await, Ok(Spend::AlreadySpent));
-    // The record of the first spend may be gone from here on, whatever the second gateway has been told.
+    // The record of the first spend may be gone from here on, whichever expiry the second gateway has.
     for key in [key, fresh_key] {
         assert_eq!(other.spend(&key, &later, first.expires).await, Err(Unknown::EpochRetired));
     }
@@ -57,7 +57,7 @@ async fn replays_are_answered_from_memory_even_when_the_store_is_gone() {
         let key = fresh(&epoch);
         assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::Admitted), "{name}");
         let asked = store.totals();
-        assert_eq!(client.seen(&key, &epoch).await, Ok(Seen::Spent), "{name}");
+        assert_eq!(client.check(&key, &epoch).await, Ok(Hint::Spent), "{name}");
         assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::AlreadySpent), "{name}");
         let after = store.totals();
         assert_eq!(after.cache_hits, 2, "{name}");
@@ -76,9 +76,9 @@ async fn an_unanswered_write_is_unknown_unless_the_operator_lets_us_ask() {
         for (name, transport) in transports() {
             let server = Server::tcp(&[]);
             let swallower = Swallower::to(server.port());
-            // The second door is the way to ask.
-            let doors = vec![swallower.address(), server.address()];
-            let options = Options { ask_whose, ..options(doors, transport) };
+            // The second endpoint is used to read the record.
+            let endpoints = vec![swallower.address(), server.address()];
+            let options = Options { ask_whose, ..options(endpoints, transport) };
             let store = Memcached::open(options).unwrap();
             let (client, epoch, now) = (client(&store).await, epoch(), UnixSeconds::now());
             assert_eq!(client.spend(&fresh(&epoch), &epoch, now).await, Ok(Spend::Admitted));
@@ -153,7 +153,7 @@ async fn the_store_is_reached_over_tls_and_only_with_a_certificate_that_is_trust
     }
 }
 
-/// All that anyone who reads the memory can learn: digests of spent tokens, random numbers, and how many there are.
+/// All that anyone who reads the store can learn: digests of spent tokens, random numbers, and how many there are.
 #[tokio::test]
 async fn what_is_stored_is_a_digest_and_a_random_number() {
     let server = Server::tcp(&[]);

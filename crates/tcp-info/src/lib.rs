@@ -1,8 +1,8 @@
-//! What the kernel knows of a TCP connection: `TCP_INFO`, as far as it tells why a reply was late.
+//! The kernel's facts of a TCP connection (`TCP_INFO`) that help explain why a reply was late.
 //!
-//! Why this crate, and why `unsafe`: the option is a struct that grows with the kernel, and neither the standard library
-//! nor the safe wrappers of socket options read it. So one call of `getsockopt` is made here and nowhere else; every
-//! other crate of the workspace but `postern-raw-rsa` forbids `unsafe`.
+//! Why this crate, and why `unsafe`: the option is a struct that grows with the kernel, and neither the standard
+//! library nor the safe wrappers of socket options read it. So one call of `getsockopt` is made here and nowhere else;
+//! every other crate of the workspace but `postern-raw-rsa` forbids `unsafe`.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,7 +16,7 @@ pub struct TcpFacts {
     pub rtt: Duration,
     /// The smoothed deviation of `rtt`.
     pub rtt_var: Duration,
-    /// The shortest of the last minutes: the network's part. As `rtt` on a kernel that does not say (before 4.6).
+    /// The shortest of the last minutes: the network's part. Equals `rtt` on kernels without it (before 4.6).
     pub rtt_min: Duration,
     /// Segments that were sent again since the connection began.
     pub retransmits: u32,
@@ -24,7 +24,7 @@ pub struct TcpFacts {
     pub unacknowledged: u32,
     /// Those of them that are taken for lost.
     pub lost: u32,
-    /// Bytes that were written and are not sent yet. 0 on a kernel that does not say (before 4.6).
+    /// Bytes that were written and are not sent yet. 0 on kernels without it (before 4.6).
     pub unsent: u32,
 }
 

@@ -1,5 +1,5 @@
 //! What a token costs: reading, checking, verifying, signing, blinding; beside what others need for the same.
-//! `crates/token/benches/README.md` says how it is run, and holds the results.
+//! `crates/token/benches/README.md` describes how to run it, and has the results.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 use base64::Engine as _;

@@ -108,7 +108,7 @@ impl TokenChallenge {
         ChallengeDigest::of(&self.serialize())
     }
 
-    /// The kind of token asked for.
+    /// The type of token required.
     #[must_use]
     pub const fn token_type(&self) -> TokenType {
         self.token_type
@@ -126,7 +126,7 @@ impl TokenChallenge {
         self.redemption_context.as_ref()
     }
 
-    /// Whether `origin` may ask for this token: a client must not answer the challenge of one who may not (RFC 9577,
+    /// Whether `origin` may request this token: a client must not answer the challenge of one who may not (RFC 9577,
     /// section 2.1.3). Compared without regard to case; no name at all means any origin.
     #[must_use]
     pub fn names_origin(&self, origin: &str) -> bool {

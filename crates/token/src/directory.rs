@@ -31,8 +31,8 @@ pub struct DirectoryKey {
     /// When the key comes into use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<UnixSeconds>,
-    /// When its tokens are no longer accepted. Not in RFC 9578; Postern's issuer says it so that gateways know how
-    /// long to remember spent tokens, and everyone else ignores it.
+    /// When its tokens are no longer accepted. Not in RFC 9578; Postern's issuer adds it so that gateways know how long
+    /// to keep spent records; other implementations ignore it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<UnixSeconds>,
 }
@@ -54,7 +54,7 @@ impl Directory {
     /// The JSON to serve. Of one directory always the same bytes, so that its hash can be an ETag.
     #[must_use]
     pub fn serialize(&self) -> Vec<u8> {
-        // Strings, numbers and lists only: there is nothing in it that JSON cannot say.
+        // Strings, numbers and lists only, which JSON can always represent.
         serde_json::to_vec(self).unwrap_or_default()
     }
 

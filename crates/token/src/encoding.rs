@@ -4,9 +4,9 @@ use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-/// Reads padded and unpadded values alike (Chromium sends unpadded ones), writes padded ones (RFC 9577 asks for
-/// padding, and privacypass-ts throws without it). Bits left over in the last character must be zero, so that one
-/// value has one spelling up to its padding.
+/// Reads padded and unpadded values alike (Chromium sends unpadded ones), writes padded ones (RFC 9577 requires
+/// padding, and privacypass-ts throws without it). Bits left over in the last character must be zero, so that one value
+/// has one spelling up to its padding.
 const BASE64URL: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -23,7 +23,7 @@ pub enum Base64Error {
         /// What stands there.
         byte: u8,
     },
-    /// The last character says more than whole bytes can.
+    /// The last character has bits that do not fit into whole bytes.
     #[error(
         "byte {offset} of the value ({}), its last character, has bits that belong to no byte: the value was cut or altered",
         char::from(*byte).escape_default()

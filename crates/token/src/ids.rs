@@ -138,7 +138,7 @@ impl fmt::Debug for TokenKeyId {
 pub struct SpentKey([u8; 32]);
 
 impl SpentKey {
-    /// Derives the key of the record that says "this token is spent".
+    /// Derives the key of the record that marks the token as spent.
     #[must_use]
     pub fn derive(token_type: TokenType, key: TokenKeyId, nonce: Nonce) -> Self {
         let mut input = [0; 82];
@@ -178,7 +178,7 @@ fn to_array(bytes: &[u8]) -> [u8; 32] {
     array
 }
 
-/// The first four bytes in hex: enough to tell two keys apart in a log.
+/// The first four bytes in hex: enough to distinguish two keys in a log.
 struct Prefix<'a>(&'a [u8; 32]);
 
 impl fmt::Display for Prefix<'_> {

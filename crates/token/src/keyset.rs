@@ -71,7 +71,7 @@ impl KeySet {
     /// The key with this id, if its tokens are accepted at `now`.
     ///
     /// # Errors
-    /// [`KeyRefusal`] says whether it is unknown, too old or too new.
+    /// [`KeyRefusal`]: it is unknown, too old or too new.
     pub fn find(&self, id: TokenKeyId, now: UnixSeconds) -> Result<&TrustedKey, KeyRefusal> {
         let trusted = self.keys.iter().find(|trusted| trusted.key.id() == id).ok_or(KeyRefusal::Unknown)?;
         match trusted.window {
@@ -81,7 +81,7 @@ impl KeySet {
         }
     }
 
-    /// The key to ask tokens of: of those in use at `now`, the newest.
+    /// The key to mint tokens with: of those in use at `now`, the newest.
     #[must_use]
     pub fn newest(&self, now: UnixSeconds) -> Option<&TrustedKey> {
         self.keys.iter().find(|trusted| trusted.window.contains(now))

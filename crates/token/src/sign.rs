@@ -27,7 +27,7 @@ pub enum SignError {
         "the request is for another key (truncated token key id {asked:#04x}, this key's is {ours:#04x})"
     )]
     OtherKey {
-        /// What the request asks for.
+        /// The type in the request.
         asked: u8,
         /// What this key has.
         ours: u8,

@@ -30,10 +30,10 @@ impl VerifyingKey {
         Ok(Self { id: TokenKeyId::of(bytes), spki: bytes.into(), parsed })
     }
 
-    /// Checks the token's signature over its exact bytes, and that the token says it is of this key.
+    /// Checks the token's signature over its exact bytes, and that the token names this key.
     ///
     /// # Errors
-    /// [`BadSignature`]; it does not say what differed.
+    /// [`BadSignature`], without what differed.
     pub fn verify(&self, token: &Token) -> Result<(), BadSignature> {
         if token.token_type() != TokenType::BlindRsa2048 || token.token_key_id() != self.id {
             return Err(BadSignature);

@@ -1,5 +1,5 @@
-//! Our verification and that of `blind-rsa-signatures` agree: on tokens the issuer signed, and on thousands that someone
-//! tampered with.
+//! Our verification and that of `blind-rsa-signatures` agree: on tokens the issuer signed, and on thousands that
+//! someone tampered with.
 
 use blind_rsa_signatures::{BlindSignature, DefaultRng, Deterministic, PSS, PublicKey, Sha384, Signature};
 use postern_token::*;

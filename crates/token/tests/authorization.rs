@@ -1,4 +1,4 @@
-//! What clients send in `Proxy-Authorization`, and what each is told.
+//! What clients send in `Proxy-Authorization`, and the answer to each.
 
 use postern_token::header::{Presentation, parse_authorization};
 use postern_token::{Token, encode_base64url};

@@ -1,4 +1,4 @@
-//! What `postern token inspect` says of good and broken values.
+//! The output of `postern token inspect` for good and broken values.
 
 use postern_token::header::{Challenge, Quoting};
 use postern_token::{TokenChallenge, TokenType, encode_base64url, inspect};
@@ -89,7 +89,7 @@ fn the_whole_page_for_two_challenges() {
     assert_eq!(next(), "PrivateToken challenge 1 of 2: 4 bytes");
     assert_eq!(next(), "  token type          0 (unknown); clients pass over it");
     assert!(next().starts_with("  challenge digest    "));
-    assert_eq!(next(), "  token key           absent; the client asks the issuer's directory");
+    assert_eq!(next(), "  token key           absent; the client fetches it from the directory");
     assert_eq!(next(), "  max-age             absent");
     assert_eq!((next(), next()), ("", "PrivateToken challenge 2 of 2: 21 bytes"));
     assert_eq!(next(), "  token type          1 (VOPRF P-384)");
@@ -103,7 +103,7 @@ fn the_whole_page_for_two_challenges() {
     assert_eq!(lines.next(), None);
 }
 
-/// A broken value, the byte at which it goes wrong, and the end of the sentence that says so.
+/// A broken value, the byte at which it goes wrong, and the end of the error's sentence.
 #[test]
 fn the_first_wrong_byte_is_named_in_the_whole_value() {
     let (good, challenge) = (token(), encode_base64url(&challenge_bytes()));

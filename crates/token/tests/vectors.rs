@@ -1,5 +1,5 @@
 //! Known answers: RFC 9474 (appendix A), RFC 9577 and RFC 9578 (appendices), and type 2 issuance as implementations in
-//! Rust, Go and TypeScript did it. `vectors/README.md` says where each file is from.
+//! Rust, Go and TypeScript did it. `vectors/README.md` has the source of each file.
 
 use crate::known::{FixedRng, hex, load, text};
 use base64::Engine as _;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreConfig {
-    /// Which store: "embedded" (one gateway, files of its own) or "memcached" (a fleet, one memory).
+    /// Which store: "embedded" (one gateway, files of its own) or "memcached" (a fleet shares it).
     pub kind: StoreKind,
     /// The directory of the embedded store. One gateway process has it to itself.
     pub path: PathBuf,
@@ -37,41 +37,43 @@ impl Default for StoreConfig {
 pub enum StoreKind {
     /// Files of this process.
     Embedded,
-    /// One memory of memcacheds, directly or through mcrouter or twemproxy.
+    /// memcached servers, directly or through mcrouter or twemproxy.
     Memcached,
 }
 
-/// The store that a fleet shares: one memory of memcacheds, directly or through mcrouter or twemproxy.
+/// The store that a fleet shares: memcached servers, directly or through mcrouter or twemproxy.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemcachedConfig {
-    /// Where it listens: "host:port" (an IPv6 address in brackets) or "unix:/path". Several addresses are doors to the
-    /// same memory, such as two mcrouters with one configuration; two plain memcacheds are two memories and are refused.
+    /// Where it listens: "host:port" (an IPv6 address in brackets) or "unix:/path". Several addresses must lead to the
+    /// same records, such as two mcrouters with one configuration; two plain memcached servers hold different records
+    /// and are refused.
     pub addresses: Vec<String>,
     /// How commands travel: "pipelined" (a connection carries those of all callers at once) or "pooled" (a connection
     /// a command).
     pub transport: TransportKind,
     /// How long a command may take. What takes longer is answered 503, and its connection is closed.
     pub timeout: ConfigDuration,
-    /// How long connecting may take, and then proving that the connection leads to the memory.
+    /// How long connecting may take, and then proving that the connection leads to the same records as the others.
     pub connect_timeout: ConfigDuration,
-    /// When the hint is asked for: "beside" the verification of the signature, "before" it, or "off" (the verdict alone,
+    /// When the token is looked up: "beside" the verification of the signature, "before" it, or "off" (the spend alone,
     /// one command a check).
-    pub hint: Hint,
-    /// What to do when the memory has lost records, so that spent tokens may be spent again: "warn" (go on, and say so in
-    /// log, metrics and readiness), "refuse" (503 for tokens of the key), or "rotate" (treat the key as retired, so that
-    /// clients come back with tokens of another as soon as the issuer publishes one).
+    pub hint: CheckTiming,
+    /// What to do when the store has lost records, so that spent tokens may be spent again: "warn" (continue, and
+    /// report it in log, metrics and readiness), "refuse" (503 for tokens of the key), or "rotate" (treat the key as
+    /// retired, so that clients come back with tokens of another as soon as the issuer publishes one).
     pub on_loss: LossPolicy,
-    /// How often the canaries are read and the doors proven.
+    /// How often the canaries are read and the endpoints proven.
     pub canary_interval: ConfigDuration,
-    /// After an unanswered write, ask whose record is there and admit if it is this attempt's. Only where every record
-    /// has one copy, never behind a quorum.
+    /// After a write without a reply, read the record and admit if this attempt wrote it. Only where every record has
+    /// one copy, never behind a quorum.
     pub ask_whose: bool,
-    /// Memory for keys known to be spent, for each token key: replays of them are refused without asking. "0B" for none.
+    /// RAM for the cache of spent keys, for each token key: replays of them are refused without a store command. "0B"
+    /// for none.
     pub spent_cache: Size,
     /// Pipelined: connections to each address, for each worker.
     pub connections: usize,
-    /// Pipelined: commands without an answer on one connection. What comes on top is answered 503 at once.
+    /// Pipelined: commands without an answer on one connection. Further requests are answered 503 immediately.
     pub queue: usize,
     /// Pooled: checks a second that are expected of this gateway, from which the pool's size follows.
     pub checks_per_second: u32,
@@ -81,7 +83,7 @@ pub struct MemcachedConfig {
     pub pool_size: usize,
     /// Pooled: how long a command may wait for a connection.
     pub checkout_timeout: ConfigDuration,
-    /// Pooled: ask a connection for its version before each use. Costs a round trip, and mcrouter answers by itself.
+    /// Pooled: send `version` on a connection before each use. Costs a round trip, and mcrouter answers it itself.
     pub check_on_checkout: bool,
     /// Pooled: how often idle connections are proven again.
     pub idle_probe: ConfigDuration,
@@ -98,7 +100,7 @@ impl Default for MemcachedConfig {
             transport: TransportKind::Pipelined,
             timeout: ConfigDuration::millis(100),
             connect_timeout: ConfigDuration::millis(250),
-            hint: Hint::Beside,
+            hint: CheckTiming::Beside,
             on_loss: LossPolicy::Warn,
             canary_interval: ConfigDuration::secs(1),
             ask_whose: false,
@@ -127,23 +129,23 @@ pub enum TransportKind {
     Pooled,
 }
 
-/// When the hint is asked for.
+/// When the check runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Hint {
+pub enum CheckTiming {
     /// Before the signature is verified: a replay costs no cryptography, an honest token a round trip more.
     Before,
     /// While the signature is verified.
     Beside,
-    /// Never: the verdict alone.
+    /// Never: the spend alone decides.
     Off,
 }
 
-/// What to do when the memory has lost records.
+/// What to do when the store has lost records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LossPolicy {
-    /// Go on, and say so.
+    /// Continue, and report it in log, metrics and readiness.
     Warn,
     /// Answer tokens of the key 503.
     Refuse,
@@ -159,7 +161,7 @@ pub struct StoreTls {
     pub ca: Option<PathBuf>,
     /// The name that the store's certificate must be for, where it is not the address's host.
     pub server_name: Option<String>,
-    /// PEM file with the gateway's own certificate chain, where the store asks for one.
+    /// PEM file with the gateway's own certificate chain, if the store requires one.
     pub certificate: Option<PathBuf>,
     /// PEM file with its private key.
     pub key: Option<PathBuf>,

@@ -6,17 +6,17 @@ use postern_token::UnixSeconds;
 /// Clocks that differ by no more than this do no harm: keys are published hours ahead.
 const TOLERATED: u64 = 60;
 
-/// How far the clocks differ, by the last answer that told.
+/// How far the clocks differ, by the last answer with a Date.
 #[derive(Default)]
 pub(crate) struct Clock {
     /// Ours less theirs, in seconds.
     ahead: i64,
-    /// What the log said last.
-    said: Option<String>,
+    /// The sentence that was logged last.
+    logged: Option<String>,
 }
 
 impl Clock {
-    /// An answer with the Date `theirs` came to a request between `asked` and `answered`.
+    /// Records an answer with the Date `theirs` to a request that was sent at `asked` and answered at `answered`.
     pub(crate) fn compare(&mut self, theirs: UnixSeconds, asked: UnixSeconds, answered: UnixSeconds) {
         let [theirs, asked, answered] =
             [theirs, asked, answered].map(|moment| i64::try_from(moment.0).unwrap_or(i64::MAX));
@@ -27,12 +27,12 @@ impl Clock {
             _ => 0,
         };
         let differs = self.differs();
-        if differs.is_some() != self.said.is_some() {
+        if differs.is_some() != self.logged.is_some() {
             match &differs {
                 Some(sentence) => tracing::warn!("{sentence}"),
                 None => tracing::info!("this machine's clock agrees with the issuer's again"),
             }
-            self.said = differs;
+            self.logged = differs;
         }
     }
 

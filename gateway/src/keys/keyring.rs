@@ -42,7 +42,7 @@ impl Offer {
         self.digest == digest
     }
 
-    /// The value of Proxy-Authenticate, asking for a token of `key`, which is not to be kept beyond `until`.
+    /// The value of Proxy-Authenticate: a challenge for a token of `key`, to be kept until `until` at most.
     fn header(&self, key: &TrustedKey, now: UnixSeconds, until: UnixSeconds) -> Option<HeaderValue> {
         let max_age = self.max_age.min(now.until(until));
         let challenge = Challenge {
@@ -58,15 +58,16 @@ impl Offer {
 #[derive(Default)]
 pub(crate) struct Keyring {
     keys: KeySet,
-    /// Those that the directory no longer lists: their tokens are good for a while, and the issuer signs none with them.
+    /// Those that the directory no longer lists: their tokens are good for a while, and the issuer signs none with
+    /// them.
     dropped: Vec<TokenKeyId>,
 }
 
-/// How the directory's keys are given a time when it does not say one.
+/// The lifetimes of keys for which the directory has none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetimes {
     /// For a key without not-after.
-    pub(crate) unsaid: Duration,
+    pub(crate) without_not_after: Duration,
     /// For a key that is no longer listed.
     pub(crate) removed: Duration,
 }
@@ -150,8 +151,8 @@ impl Keyring {
         Self { keys: KeySet::new(kept.map(copy)), dropped: self.dropped.clone() }
     }
 
-    /// A key with its window. What the directory says counts; a key it says nothing about keeps the window it was
-    /// first given, for a window that moved on with every poll would never end.
+    /// A key with its window. The directory's times win. A key without times keeps the window it was first given;
+    /// otherwise its window would move with every poll and never end.
     fn dated(
         &self,
         key: VerifyingKey,
@@ -163,7 +164,7 @@ impl Keyring {
         let known = self.keys.iter().find(|known| known.key.id() == key.id());
         let not_after = not_after
             .or(known.map(|known| known.window.not_after))
-            .unwrap_or_else(|| not_before.unwrap_or(now).saturating_add(lifetimes.unsaid));
+            .unwrap_or_else(|| not_before.unwrap_or(now).saturating_add(lifetimes.without_not_after));
         let window = Window { not_before: not_before.unwrap_or_default(), not_after };
         TrustedKey { key: Arc::new(key), window }
     }
@@ -173,7 +174,7 @@ impl Keyring {
         self.keys.find(id, now)
     }
 
-    /// What a client without a good token is offered; `None` while there is no key to offer.
+    /// The challenge for a client without a good token; `None` while there is no key for it.
     pub(crate) fn challenge(&self, offer: &Offer, now: UnixSeconds) -> Option<HeaderValue> {
         let key = self.asked_for(now)?;
         // From then on the issuer signs with the next one, and soon no more with this one.
@@ -182,8 +183,8 @@ impl Keyring {
         offer.header(key, now, until)
     }
 
-    /// The key that clients are to get tokens of: the newest in use that the issuer still lists, for it signs with no other.
-    /// A key that was taken back may be the newer one.
+    /// The key that clients are to get tokens of: the newest in use that the issuer still lists, for it signs with no
+    /// other. A key that was taken back may be the newer one.
     fn asked_for(&self, now: UnixSeconds) -> Option<&TrustedKey> {
         let newest = self.listed().find(|known| known.window.contains(now));
         newest.or_else(|| self.keys.newest(now))
@@ -252,11 +253,11 @@ impl Keyring {
     }
 }
 
-/// What there is to tell of a key: all of it is in the issuer's directory.
+/// A key's public facts: all of them are in the issuer's directory.
 pub(crate) struct KeyView {
     pub(crate) id: TokenKeyId,
     pub(crate) phase: KeyPhase,
-    /// How long it has been in use, if the directory says since when.
+    /// How long it has been in use, if the directory has a `not-before`.
     pub(crate) age: Option<Duration>,
     pub(crate) retires: UnixSeconds,
 }

@@ -1,6 +1,6 @@
-//! The issuer's keys, kept fresh: when the directory is asked, what is made of its answer, what the gate says of it.
+//! Refreshes the issuer's keys: fetches the directory, updates the keyring, and sets the gate.
 
-use crate::health::{Condition, Told, plural};
+use crate::health::{Condition, LoggedGate, plural};
 use crate::keys::clock::{Clock, rough};
 use crate::keys::keyring::{Keyring, Lifetimes, Outlook};
 use crate::keys::saved::Saved;
@@ -31,10 +31,10 @@ pub(crate) struct Refresh {
     issuer: Option<Link>,
     lifetimes: Lifetimes,
     saved: Option<Saved>,
-    told: Told,
+    gate: LoggedGate,
     schedule: Schedule,
     clock: Clock,
-    /// Why the last fetch failed, and when the log said so.
+    /// Why the last fetch failed, and when it was logged.
     failure: Option<(String, Instant)>,
 }
 
@@ -46,7 +46,7 @@ impl Refresh {
         lifetimes: Lifetimes,
         saved: Option<Saved>,
         poll: Duration,
-        told: Told,
+        gate: LoggedGate,
     ) -> Self {
         let schedule = Schedule::new(poll, source.is_polled());
         Self {
@@ -55,7 +55,7 @@ impl Refresh {
             issuer,
             lifetimes,
             saved,
-            told,
+            gate,
             schedule,
             clock: Clock::default(),
             failure: None,
@@ -70,7 +70,7 @@ impl Refresh {
             tokio::select! {
                 _ = ticks.tick() => {
                     self.schedule.look_at_the_clock(Instant::now(), UnixSeconds::now());
-                    self.tell();
+                    self.report();
                 }
                 () = sleep_until(self.schedule.next()) => self.fetch().await,
                 () = core.unknown_key.notified(), if !self.schedule.is_soon() => self.schedule.soon(),
@@ -79,7 +79,7 @@ impl Refresh {
         }
     }
 
-    /// Asks for the keys. On failure the known ones stay.
+    /// Fetches the keys. On failure the known ones stay.
     async fn fetch(&mut self) {
         let (asked_at, asked) = (UnixSeconds::now(), Instant::now());
         self.schedule.asked(asked);
@@ -114,10 +114,10 @@ impl Refresh {
                 self.failed(reason, now);
             }
         }
-        self.tell();
+        self.report();
     }
 
-    /// Makes keys of an answer.
+    /// Updates the keys from an answer.
     fn take_in(&mut self, answer: Answer, asked: UnixSeconds, now: UnixSeconds) -> Result<(), String> {
         if let Some(theirs) = answer.date {
             self.clock.compare(theirs, asked, now);
@@ -130,9 +130,10 @@ impl Refresh {
         Ok(())
     }
 
-    /// Says why, once for each cause and every few minutes.
+    /// Logs the cause, once per cause and then every few minutes.
     fn failed(&mut self, reason: String, now: UnixSeconds) {
-        let known = self.failure.as_ref().filter(|(said, when)| *said == reason && when.elapsed() < REMINDER);
+        let known =
+            self.failure.as_ref().filter(|(logged, when)| *logged == reason && when.elapsed() < REMINDER);
         let when = known.map(|(_, when)| *when);
         if when.is_none() {
             let meaning = if self.core.keyring.load().is_usable(now) {
@@ -146,11 +147,11 @@ impl Refresh {
     }
 
     /// Sets gate and gauges.
-    fn tell(&mut self) {
+    fn report(&mut self) {
         let (now, keyring) = (UnixSeconds::now(), self.core.keyring.load());
         publish(&keyring, now);
         let condition = self.condition(&keyring, now);
-        self.told.tell(condition);
+        self.gate.set(condition);
     }
 
     fn condition(&self, keyring: &Keyring, now: UnixSeconds) -> Condition {
@@ -185,7 +186,7 @@ impl Refresh {
         Condition::NotReady(reasons.join("; "))
     }
 
-    /// What to do where the keys' times are the cause, and nothing where the clock is: that has its own sentence.
+    /// Advice if the keys' times are the cause; empty if the clock is, which has its own sentence.
     fn unless_the_clock_explains(&self, ahead: bool, advice: &str) -> String {
         let explains = self.clock.differs().is_some() && self.clock.is_ahead() == ahead;
         if explains { String::new() } else { format!("; {advice}") }

@@ -1,8 +1,8 @@
 //! The issuer's keys on disk, so that a gateway can start while the issuer cannot be reached.
 //!
 //! What is kept are the keys with their windows as this gateway has them: also the window of a key without not-after,
-//! which counts from when it was first seen, and the shortened one of a key that is no longer listed. So a restart gives
-//! no key more time.
+//! which counts from when it was first seen, and the shortened one of a key that is no longer listed. So a restart
+//! gives no key more time.
 
 use crate::health::plural;
 use crate::keys::keyring::Keyring;
@@ -25,7 +25,7 @@ pub(crate) struct Saved {
     /// The URL whose keys these are.
     directory: String,
     written: Vec<u8>,
-    /// That it cannot be written is said once.
+    /// Whether a failure to write has been logged.
     complained: bool,
 }
 
@@ -68,7 +68,7 @@ impl Saved {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.to_string()),
         };
-        // Who writes this file chooses whose tokens are taken.
+        // Anyone who can write this file decides which issuer's tokens are accepted.
         if meta.mode() & 0o022 != 0 {
             return Err(format!("others may write it (mode {:o}); chmod 600 it", meta.mode() & 0o7777));
         }
@@ -102,7 +102,7 @@ impl Saved {
             directory: self.directory.clone(),
             keys: keyring.windows().map(|(key, window)| entry(key, window)).collect(),
         };
-        // Strings and numbers only: there is nothing in it that JSON cannot say.
+        // Strings and numbers only, which JSON can always represent.
         let bytes = serde_json::to_vec_pretty(&document).unwrap_or_default();
         if bytes == self.written {
             return;
@@ -145,7 +145,7 @@ fn trusted(entry: &DirectoryKey) -> Result<TrustedKey, String> {
     Ok(TrustedKey { key: Arc::new(key), window })
 }
 
-/// Where the keys of a gateway are kept that was not told where: beside the records of an embedded store.
+/// The default place for the saved keys: beside the records of an embedded store.
 pub(crate) fn beside(store: &Path) -> PathBuf {
     store.with_file_name("issuer-keys.json")
 }
@@ -160,7 +160,7 @@ mod tests {
 
     const URL: &str = "https://issuer.example/directory";
     const LIFETIMES: Lifetimes =
-        Lifetimes { unsaid: Duration::from_secs(1000), removed: Duration::from_secs(10) };
+        Lifetimes { without_not_after: Duration::from_secs(1000), removed: Duration::from_secs(10) };
 
     fn listed(entries: Vec<DirectoryKey>) -> Directory {
         Directory { issuer_request_uri: "/token-request".into(), token_keys: entries }

@@ -1,5 +1,5 @@
-//! Where the issuer's keys come from: its directory, asked again and again, or a file. When neither answers, the keys
-//! that are known stay in use until they retire.
+//! Where the issuer's keys come from: its directory, fetched periodically, or a file. If the source fails, the known
+//! keys stay in use until they retire.
 
 use crate::config::Issuer;
 use http::header::{AGE, CACHE_CONTROL, DATE, ETAG, IF_NONE_MATCH};
@@ -22,7 +22,7 @@ pub(crate) enum Source {
     File(PathBuf),
 }
 
-/// What was answered there.
+/// The source's answer.
 #[derive(Default)]
 pub(crate) struct Answer {
     /// The directory as it is now; `None` when it has not changed since the last one that was [`used`](Source::used).
@@ -130,15 +130,15 @@ impl Source {
         }
     }
 
-    /// Remembers what is in use. Not done when it is fetched: a directory whose keys cannot be used must be asked for
-    /// again, and not be told apart from an unchanged one by a 304.
+    /// Stores the ETag of the directory in use. Not done at the fetch: a directory whose keys cannot be used must be
+    /// fetched again, and a 304 would report it as unchanged.
     pub(crate) fn used(&mut self, fetched: Option<http::HeaderValue>) {
         if let Self::Directory { etag, .. } = self {
             *etag = fetched;
         }
     }
 
-    /// The URL it asks; none for a file.
+    /// The directory's URL; none for a file.
     pub(crate) fn url(&self) -> Option<&str> {
         match self {
             Self::Directory { url, .. } => Some(url),
@@ -146,14 +146,14 @@ impl Source {
         }
     }
 
-    /// Whom it asks, as "host:port"; none for a file.
+    /// The directory's "host:port"; none for a file.
     pub(crate) fn address(&self) -> Option<String> {
         let Self::Directory { url, .. } = self else { return None };
         let url = url.parse::<reqwest::Url>().ok()?;
         Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?))
     }
 
-    /// A file changes only when the operator says so (SIGHUP).
+    /// A file is read again only on SIGHUP.
     pub(crate) fn is_polled(&self) -> bool {
         matches!(self, Self::Directory { .. })
     }

@@ -59,10 +59,10 @@ postern_telemetry::catalogue! {
     /// Commands that found every connection of the pool in use: the pool is too small when this grows.
     STORE_POOL_WAITS: Counter = "postern_store_pool_waits_total";
 
-    /// Replays refused from the process's own memory, without asking the shared store.
+    /// Replays refused from the process's own cache, without a command to the shared store.
     STORE_CACHE_HITS: Counter = "postern_store_cache_hits_total";
 
-    /// Keys known to be spent that the process holds in memory.
+    /// Keys known to be spent that the process holds in its cache.
     STORE_CACHE_KEYS: Gauge = "postern_store_cache_keys";
 
     /// Canary records that the shared store had lost: spent records were lost with them.
@@ -77,7 +77,7 @@ postern_telemetry::catalogue! {
     /// Age of the newest token key in use. 0 when none is, or its age is not known.
     KEY_AGE: Gauge = "postern_key_age_seconds";
 
-    /// When the last of the known token keys retires, as a Unix time: nobody is admitted after that. 0 when
+    /// When the last of the known token keys retires, as a Unix time: no token is accepted after that. 0 when
     /// none is known.
     KEYS_RETIRE: Gauge = "postern_keys_retire_timestamp_seconds";
 

@@ -7,7 +7,7 @@ postern_telemetry::label! {
         PoolWait = "pool_wait",
         /// Proving a pooled connection alive before it is used.
         Health = "health",
-        /// The hint: has this token been seen?
+        /// The check: is the token recorded as spent?
         Get = "get",
         /// The signature.
         Verify = "verify",
@@ -146,7 +146,7 @@ postern_telemetry::label! {
         Rejected = "rejected",
         /// What came is no reply.
         Garbled = "garbled",
-        /// It is not proven that all addresses lead to one memory.
+        /// It is not proven that all addresses lead to the same records.
         Unproven = "unproven",
         /// Records of the token's key were lost.
         RecordsLost = "records_lost",
@@ -160,7 +160,7 @@ postern_telemetry::label! {
     pub KeyPhase = "phase" {
         /// Published, and not in use yet.
         Upcoming = "upcoming",
-        /// The newest in use: the one that challenges ask for.
+        /// The newest in use: the one that challenges name.
         Newest = "newest",
         /// Older, and its tokens are still good.
         Older = "older",

@@ -7,7 +7,7 @@ use crate::observe::labels::{CheckStage, Outcome};
 use crate::state::Core;
 use postern_admin::live::{Endings, Heat, Live, Rate, Section, Show, Stages, Table};
 use postern_spend::Backend;
-use postern_spend::memcached::{DoorHealth, Memcached};
+use postern_spend::memcached::{EndpointHealth, Memcached};
 use postern_token::UnixSeconds;
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
@@ -66,12 +66,12 @@ fn store() -> impl FnMut(&Core) -> Section + Send {
             let records = store.stats().records as f64;
             Section::new("store", "Store: embedded").tile("Records", Show::Count, records)
         }
-        Backend::Memcached(memory) => shared(memory, &mut hits),
+        Backend::Memcached(memcached) => shared(memcached, &mut hits),
     }
 }
 
-fn shared(memory: &Memcached, hits: &mut Rate) -> Section {
-    let (health, totals) = (memory.health(), memory.totals());
+fn shared(memcached: &Memcached, hits: &mut Rate) -> Section {
+    let (health, totals) = (memcached.health(), memcached.totals());
     let columns = [
         ("address", Show::Text),
         ("state", Show::State),
@@ -80,34 +80,34 @@ fn shared(memory: &Memcached, hits: &mut Rate) -> Section {
         ("occupancy", Show::Percent),
         ("failed connects", Show::Count),
     ];
-    let mut doors = Table::new("Addresses of the shared memory", "There is none.", &columns);
-    for door in &health.doors {
-        let occupancy = match door.capacity {
+    let mut endpoints = Table::new("Addresses of the shared store", "There is none.", &columns);
+    for endpoint in &health.endpoints {
+        let occupancy = match endpoint.capacity {
             0 => Value::Null,
-            capacity => json!(door.outstanding as f64 / capacity as f64),
+            capacity => json!(endpoint.outstanding as f64 / capacity as f64),
         };
-        doors.row(vec![
-            json!(door.address.to_string()),
-            json!(state(door)),
-            json!(door.connections),
-            json!(door.outstanding),
+        endpoints.row(vec![
+            json!(endpoint.address.to_string()),
+            json!(state(endpoint)),
+            json!(endpoint.connections),
+            json!(endpoint.outstanding),
             occupancy,
-            json!(door.connect_failures),
+            json!(endpoint.connect_failures),
         ]);
     }
     let mut section = Section::new("store", "Store: shared")
         .tile("Canaries lost", Show::Count, totals.canaries_lost as f64)
         .tile("Token keys with lost records", Show::Count, health.lost.len() as f64)
         .tile("Waits for a connection", Show::Count, totals.pool_waits as f64)
-        .tile("Replays from memory", Show::Rate, hits.tick(totals.cache_hits))
-        .tile("Keys in memory", Show::Count, health.remembered as f64);
-    section.tables.push(doors);
+        .tile("Replays from the cache", Show::Rate, hits.tick(totals.cache_hits))
+        .tile("Keys in the cache", Show::Count, health.remembered as f64);
+    section.tables.push(endpoints);
     section
 }
 
-fn state(door: &DoorHealth) -> String {
-    match (door.foreign, door.failure) {
-        (true, _) => "bad: leads to another memory".to_owned(),
+fn state(endpoint: &EndpointHealth) -> String {
+    match (endpoint.foreign, endpoint.failure) {
+        (true, _) => "bad: leads to other records".to_owned(),
         (false, Some(failure)) => format!("bad: {failure}"),
         (false, None) => "ok".to_owned(),
     }
@@ -118,7 +118,7 @@ fn keys(core: &Core) -> Section {
     let now = UnixSeconds::now();
     let columns =
         [("key", Show::Text), ("phase", Show::Text), ("in use for", Show::Age), ("retires in", Show::Age)];
-    let mut table = Table::new("Token keys", "None is known: nobody can be admitted.", &columns);
+    let mut table = Table::new("Token keys", "None is known: no request can be admitted.", &columns);
     for key in core.keyring.load().view(now) {
         let [a, b, c, d, ..] = key.id.0; // enough to find it in the directory
         table.row(vec![

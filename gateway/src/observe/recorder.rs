@@ -88,8 +88,8 @@ impl Recorder {
         };
         let addresses: Vec<String> = match backend {
             Backend::Embedded(_) => Vec::new(),
-            Backend::Memcached(memory) => {
-                memory.health().doors.iter().map(|door| door.address.to_string()).collect()
+            Backend::Memcached(memcached) => {
+                memcached.health().endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect()
             }
         };
         Self {
@@ -115,7 +115,7 @@ impl Recorder {
 
     // ---- A request ----
 
-    /// Makes the sampling decision when a request begins.
+    /// Makes the sampling decision of a request that begins.
     pub(crate) fn sample(&self, headers: &http::HeaderMap) -> SamplingDecision {
         self.tracer.decide(headers)
     }
@@ -125,7 +125,7 @@ impl Recorder {
         self.tracer.keep(decision, Duration::ZERO, false).is_some()
     }
 
-    /// Who asks for what: only where the operator switched that on.
+    /// The client and the target, only if the operator switched that on.
     pub(crate) fn who(&self, client: Option<SocketAddr>, head: &http::request::Parts) -> Who {
         self.access.who(client, head)
     }
@@ -140,7 +140,7 @@ impl Recorder {
         self.access.names_clients()
     }
 
-    /// A request that came as far as a stage was answered. What is left to tell when its tunnel ends is returned.
+    /// Records the answer to a request that reached a stage. Returns what is recorded when its tunnel ends.
     pub(crate) fn answered(
         &self,
         refusal: Option<&Refusal>,
@@ -162,7 +162,7 @@ impl Recorder {
         Account { trace, line: self.access.line(outcome, timeline, who).map(Box::new) }
     }
 
-    /// A request was answered that never came as far as a stage.
+    /// Records the answer to a request that reached no stage.
     pub(crate) fn turned_away(&self, refusal: &Refusal) {
         self.outcomes[refusal.outcome() as usize].add(1);
         self.refusals.refused(refusal, Instant::now());
@@ -188,18 +188,18 @@ impl Recorder {
         &self.meter
     }
 
-    // ---- For upkeep and the live page ----
+    // ---- For maintenance and the live page ----
 
     /// Attempts to connect to an address of the store that failed.
-    pub(crate) fn lost(&self, door: usize, number: u64) {
-        if let Some(link) = self.links.get(door).filter(|_| number > 0) {
+    pub(crate) fn lost(&self, endpoint: usize, number: u64) {
+        if let Some(link) = self.links.get(endpoint).filter(|_| number > 0) {
             link.lost(number);
         }
     }
 
-    /// Says how many were refused since the last line of each class.
-    pub(crate) fn tell_refusals(&self) {
-        self.refusals.tell(Instant::now());
+    /// Logs how many requests were refused since the last line of each class.
+    pub(crate) fn log_refusals(&self) {
+        self.refusals.log_due(Instant::now());
     }
 
     pub(crate) fn total(&self, outcome: Outcome) -> u64 {
@@ -222,7 +222,7 @@ impl Recorder {
 
     /// One check, from the parsed request to its verdict.
     fn checked(&self, timeline: &Timeline, result: CheckResult) {
-        // Nobody waits for a pool that is not there.
+        // Without a pool there is no wait to record.
         let waited = |wait: Duration| (!wait.is_zero()).then_some(wait);
         let (pool, health) = timeline.waits();
         let stages = [
@@ -239,12 +239,14 @@ impl Recorder {
                 self.spreads[stage as usize].record(time);
             }
         }
-        let exchanges = timeline.asked.exchanges().iter().chain(timeline.spent.exchanges());
+        let exchanges = timeline.check_log.exchanges().iter().chain(timeline.spend_log.exchanges());
         exchanges.for_each(|exchange| self.exchanged(exchange));
     }
 
     fn exchanged(&self, exchange: &Exchange) {
-        let Some(link) = exchange.door.and_then(|door| self.links.get(usize::from(door))) else { return };
+        let Some(link) = exchange.endpoint.and_then(|endpoint| self.links.get(usize::from(endpoint))) else {
+            return;
+        };
         match exchange.ended {
             Ended::TimedOut | Ended::Broken => link.lost(1),
             // Nothing was sent: a full queue or a small pool, which is not the link's fault.
@@ -280,7 +282,7 @@ impl Recorder {
     }
 }
 
-/// A check that has begun. Dropped before its end, for its client went away, it is recorded as abandoned.
+/// A check that has begun. If dropped early because its client went away, it is recorded as abandoned.
 pub(crate) struct Checking<'a> {
     recorder: &'a Recorder,
     timeline: &'a mut Timeline,

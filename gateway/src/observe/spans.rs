@@ -13,7 +13,7 @@ postern_telemetry::names! {
     /// Reading the request: target and token.
     PARSE = "parse";
 
-    /// The hint: has the token been seen?
+    /// The check: is the token recorded as spent?
     CHECK = "check";
 
     /// The signature.
@@ -60,8 +60,8 @@ postern_telemetry::names! {
     /// Microseconds from the call to the command's last byte in the kernel's hands.
     STORE_QUEUED = "postern.store.queued_us";
 
-    /// Microseconds from there to the first byte of the reply. 40,000 and no retransmission is Nagle's algorithm against
-    /// delayed acknowledgements.
+    /// Microseconds from there to the first byte of the reply. 40,000 and no retransmission is Nagle's algorithm
+    /// against delayed acknowledgements.
     STORE_FIRST_BYTE = "postern.store.write_to_first_byte_us";
 
     /// What a slow command seems to have waited for.

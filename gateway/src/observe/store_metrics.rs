@@ -4,7 +4,7 @@ use crate::observe::catalogue;
 use crate::observe::labels::{StoreCommand, StoreEnded};
 use metrics::{Counter, Gauge, counter, gauge};
 use postern_spend::Backend;
-use postern_spend::memcached::{DoorHealth, Ended, Health, Totals, Verb};
+use postern_spend::memcached::{Ended, EndpointHealth, Health, Totals, Verb};
 use postern_telemetry::catalogue::ADDRESS;
 
 /// Handles, made once; none when the store is not shared.
@@ -12,7 +12,7 @@ pub(crate) struct StoreMetrics(Option<Handles>);
 
 struct Handles {
     commands: Vec<(Verb, Ended, Counter)>,
-    doors: Vec<DoorHandles>,
+    endpoints: Vec<EndpointHandles>,
     pool_waits: Counter,
     cache_hits: Counter,
     cache_keys: Gauge,
@@ -21,7 +21,7 @@ struct Handles {
 }
 
 /// Of one address.
-struct DoorHandles {
+struct EndpointHandles {
     connections: Gauge,
     outstanding: Gauge,
     capacity: Gauge,
@@ -29,7 +29,7 @@ struct DoorHandles {
     failures: u64,
 }
 
-impl DoorHandles {
+impl EndpointHandles {
     fn new(address: String) -> Self {
         let labels = [(ADDRESS.name, address)];
         Self {
@@ -43,13 +43,17 @@ impl DoorHandles {
 
 impl StoreMetrics {
     pub(crate) fn new(backend: &Backend) -> Self {
-        let Backend::Memcached(memory) = backend else { return Self(None) };
+        let Backend::Memcached(memcached) = backend else { return Self(None) };
         let commands = Verb::ALL.iter().flat_map(|verb| Ended::ALL.map(|ended| (*verb, ended)));
         let commands = commands.filter(|(verb, ended)| ended.can_follow(*verb));
-        let doors = memory.health().doors.into_iter().map(|door| DoorHandles::new(door.address.to_string()));
+        let endpoints = memcached
+            .health()
+            .endpoints
+            .into_iter()
+            .map(|endpoint| EndpointHandles::new(endpoint.address.to_string()));
         Self(Some(Handles {
             commands: commands.map(|(verb, ended)| (verb, ended, command(verb, ended))).collect(),
-            doors: doors.collect(),
+            endpoints: endpoints.collect(),
             pool_waits: counter!(catalogue::STORE_POOL_WAITS),
             cache_hits: counter!(catalogue::STORE_CACHE_HITS),
             cache_keys: gauge!(catalogue::STORE_CACHE_KEYS),
@@ -58,8 +62,8 @@ impl StoreMetrics {
         }))
     }
 
-    /// Publishes what was counted. Returns for each address, by its place, the attempts to connect that have failed since
-    /// the last time.
+    /// Publishes what was counted. Returns for each address, by its place, the attempts to connect that have failed
+    /// since the last time.
     pub(crate) fn publish(&mut self, totals: &Totals, health: &Health) -> Vec<(usize, u64)> {
         let Some(handles) = &mut self.0 else { return Vec::new() };
         for (verb, ended, counter) in &handles.commands {
@@ -70,14 +74,14 @@ impl StoreMetrics {
         handles.cache_keys.set(health.remembered as f64);
         handles.canaries_lost.absolute(totals.canaries_lost);
         handles.keys_lost.set(health.lost.len() as f64);
-        let publish = |(handles, door): (&mut DoorHandles, &DoorHealth)| {
-            handles.connections.set(door.connections as f64);
-            handles.outstanding.set(door.outstanding as f64);
-            handles.capacity.set(door.capacity as f64);
-            let before = std::mem::replace(&mut handles.failures, door.connect_failures);
-            door.connect_failures - before
+        let publish = |(handles, endpoint): (&mut EndpointHandles, &EndpointHealth)| {
+            handles.connections.set(endpoint.connections as f64);
+            handles.outstanding.set(endpoint.outstanding as f64);
+            handles.capacity.set(endpoint.capacity as f64);
+            let before = std::mem::replace(&mut handles.failures, endpoint.connect_failures);
+            endpoint.connect_failures - before
         };
-        handles.doors.iter_mut().zip(&health.doors).map(publish).enumerate().collect()
+        handles.endpoints.iter_mut().zip(&health.endpoints).map(publish).enumerate().collect()
     }
 }
 

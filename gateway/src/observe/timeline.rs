@@ -1,7 +1,7 @@
 //! When the stages of one request began and ended: measured once, for metrics, traces and the access log alike.
 
 use crate::observe::labels::CheckResult;
-use postern_spend::Journal;
+use postern_spend::ExchangeLog;
 use std::time::{Duration, Instant};
 
 /// A stage that is measured.
@@ -31,8 +31,8 @@ pub(crate) struct Timeline {
     /// When the double-spend check had its result, and which.
     pub(crate) judged: Option<(Instant, CheckResult)>,
     /// What the hint and the verdict did at the store.
-    pub(crate) asked: Journal,
-    pub(crate) spent: Journal,
+    pub(crate) check_log: ExchangeLog,
+    pub(crate) spend_log: ExchangeLog,
 }
 
 impl Timeline {
@@ -43,8 +43,8 @@ impl Timeline {
             stages: [None; Stage::ALL.len()],
             last: began,
             judged: None,
-            asked: Journal::default(),
-            spent: Journal::default(),
+            check_log: ExchangeLog::default(),
+            spend_log: ExchangeLog::default(),
         }
     }
 
@@ -95,7 +95,7 @@ impl Timeline {
 
     /// What the check waited for: a pooled connection, and the proof that it was alive.
     pub(crate) fn waits(&self) -> (Duration, Duration) {
-        (self.asked.pool + self.spent.pool, self.asked.health + self.spent.health)
+        (self.check_log.pool + self.spend_log.pool, self.check_log.health + self.spend_log.health)
     }
 }
 

@@ -12,7 +12,7 @@ pub(crate) type Body = Either<Either<Full<Bytes>, Empty<Bytes>>, ForwardedBody>;
 
 /// RFC 9209, section 2: which hop answered, and why.
 pub(crate) const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
-/// How this proxy calls itself in Proxy-Status and Via.
+/// The name of this proxy in Proxy-Status and Via.
 pub(crate) const OWN_NAME: &str = "postern";
 /// When to come back after a 503, in seconds.
 const RETRY_SECONDS: &str = "1";

@@ -1,93 +1,93 @@
-//! The second stage: the double-spend store's hint. A hit is a replay, refused before any cryptography is done or while
-//! it is; a miss proves nothing.
+//! The second stage: looks the token up in the double-spend store before or while its signature is verified. A hit is a
+//! replay and is refused without finishing the cryptography; a miss proves nothing.
 
-use crate::config::Hint;
+use crate::config::CheckTiming;
 use crate::observe::timeline::Times;
 use crate::request::deny::Refusal;
 use crate::request::parse::Presented;
-use postern_spend::{Epoch, Journal, Seen, Store};
+use postern_spend::{Epoch, ExchangeLog, Hint, Store};
 use postern_token::SpentKey;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Instant;
 
-/// The question whether the store remembers a token.
-pub(crate) struct Question<'a> {
+/// A lookup of one token, not started yet.
+pub(crate) struct Check<'a> {
     store: &'a Store,
     key: SpentKey,
     epoch: Epoch,
 }
 
-/// The answer, and what it took.
-pub(crate) struct Replay {
-    pub(crate) verdict: Result<(), Refusal>,
+/// The result of a [`Check`], with its times.
+pub(crate) struct Checked {
+    pub(crate) result: Result<(), Refusal>,
     pub(crate) times: Times,
-    pub(crate) journal: Journal,
+    pub(crate) log: ExchangeLog,
 }
 
-/// Work that was done around the question, and when.
-pub(crate) struct Done<T> {
+/// A value, and when the work that made it began and ended.
+pub(crate) struct Timed<T> {
     pub(crate) value: T,
     pub(crate) times: Times,
 }
 
-impl<T> Done<T> {
-    fn of(work: impl FnOnce() -> T) -> Self {
+impl<T> Timed<T> {
+    fn run(work: impl FnOnce() -> T) -> Self {
         let from = Instant::now();
         let value = work();
         Self { value, times: (from, Instant::now()) }
     }
 }
 
-impl<'a> Question<'a> {
+impl<'a> Check<'a> {
     pub(crate) fn new(store: &'a Store, presented: &Presented) -> Self {
         Self { store, key: *presented.spent_key(), epoch: *presented.epoch() }
     }
 
-    /// Refuses a token that the store remembers.
+    /// Refuses a token that is recorded as spent.
     ///
-    /// A store that gives no hint is asked again by the spend stage, whose verdict counts, so no hint refuses nobody.
-    async fn ask(self) -> Replay {
-        let (began, mut journal) = (Instant::now(), Journal::default());
-        let verdict = match self.store.seen_with(&self.key, &self.epoch, &mut journal).await {
-            Ok(Seen::Spent) => Err(Refusal::AlreadySpent),
-            Ok(Seen::NotSeen) | Err(_) => Ok(()),
+    /// A failed lookup never rejects a request: the spend stage decides.
+    async fn run(self) -> Checked {
+        let (began, mut log) = (Instant::now(), ExchangeLog::default());
+        let result = match self.store.check_with(&self.key, &self.epoch, &mut log).await {
+            Ok(Hint::Spent) => Err(Refusal::AlreadySpent),
+            Ok(Hint::NotFound) | Err(_) => Ok(()),
         };
-        Replay { verdict, times: (began, Instant::now()), journal }
+        Checked { result, times: (began, Instant::now()), log }
     }
 
-    /// Asks when `hint` says, and does the `work` that may be done before, while or after the answer comes. No work, when
-    /// the answer is there before it and says that the token was spent.
-    pub(crate) async fn ask_around<T>(
+    /// Runs the check before or beside `work`, or not at all, as `timing` says. Skips `work` when the check finds first
+    /// that the token was spent.
+    pub(crate) async fn run_with<T>(
         self,
-        hint: Hint,
+        timing: CheckTiming,
         work: impl FnOnce() -> T,
-    ) -> (Option<Replay>, Option<Done<T>>) {
-        match hint {
-            Hint::Off => (None, Some(Done::of(work))),
-            Hint::Before => {
-                let replay = self.ask().await;
-                let done = replay.verdict.is_ok().then(|| Done::of(work));
-                (Some(replay), done)
+    ) -> (Option<Checked>, Option<Timed<T>>) {
+        match timing {
+            CheckTiming::Off => (None, Some(Timed::run(work))),
+            CheckTiming::Before => {
+                let checked = self.run().await;
+                let done = checked.result.is_ok().then(|| Timed::run(work));
+                (Some(checked), done)
             }
-            Hint::Beside => {
-                let (replay, done) = self.ask_beside(work).await;
-                (Some(replay), done)
+            CheckTiming::Beside => {
+                let (checked, done) = self.run_beside(work).await;
+                (Some(checked), done)
             }
         }
     }
 
-    async fn ask_beside<T>(self, work: impl FnOnce() -> T) -> (Replay, Option<Done<T>>) {
-        let mut asking = pin!(self.ask());
-        match poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx))).await {
-            Poll::Ready(replay) if replay.verdict.is_err() => (replay, None),
-            Poll::Ready(replay) => (replay, Some(Done::of(work))),
+    async fn run_beside<T>(self, work: impl FnOnce() -> T) -> (Checked, Option<Timed<T>>) {
+        let mut checking = pin!(self.run());
+        match poll_fn(|cx| Poll::Ready(checking.as_mut().poll(cx))).await {
+            Poll::Ready(checked) if checked.result.is_err() => (checked, None),
+            Poll::Ready(checked) => (checked, Some(Timed::run(work))),
             Poll::Pending => {
-                // The connection's task sends what has gathered, before the processor is busy here.
+                // Let the connection's task send the command before `work` keeps this thread busy.
                 tokio::task::yield_now().await;
-                let done = Done::of(work);
-                (asking.await, Some(done))
+                let done = Timed::run(work);
+                (checking.await, Some(done))
             }
         }
     }

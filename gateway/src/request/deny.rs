@@ -1,7 +1,7 @@
 //! Every refusal and its answer: the one place that chooses status codes.
 //!
 //! A refusal is a value that travels up from the stage that found it. What the client reads (status, Proxy-Status of
-//! RFC 9209, a body that says what to do) is chosen here; what the operator reads is the outcome counter.
+//! RFC 9209, a body with what to do next) is chosen here; what the operator reads is the outcome counter.
 
 use crate::config::Lever;
 use crate::observe::labels::Outcome;
@@ -75,7 +75,7 @@ pub(crate) enum Refusal {
     TooMany,
 }
 
-/// What a client is told.
+/// The answer to a refusal.
 pub(crate) struct Verdict {
     pub(crate) status: StatusCode,
     /// The error type of RFC 9209, section 2.3.

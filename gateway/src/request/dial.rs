@@ -44,7 +44,7 @@ impl Dialled {
             allowed.into_iter().map(|address| SocketAddr::new(address, target.port)).collect();
         let connected = timeout_at(deadline, connect(candidates)).await.map_err(|_| Refusal::DialTimeout)?;
         let stream = connected.map_err(|error| refusal(&error))?;
-        // Without it a small write waits for the acknowledgement of the one before: the 40 ms story.
+        // Without it a small write waits for the acknowledgement of the previous one (up to 40 ms).
         stream.set_nodelay(true).map_err(|error| refusal(&error))?;
         Ok(Self { stream, _spent: spent })
     }

@@ -35,7 +35,7 @@ impl Policy {
         }
     }
 
-    /// What can be told before a token is spent: the port, and an address given as such.
+    /// What can be decided before a token is spent: the port, and a literal address.
     pub(crate) fn check_target(&self, target: &Target) -> Result<(), PolicyRefusal> {
         if !self.ports.allow(target.port) {
             return Err(PolicyRefusal::Port(self.lever));

@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Sleep, sleep, timeout};
 
-/// What the Via field of RFC 9110, section 7.6.3 says of this hop: its protocol and a pseudonym.
+/// This hop in the Via field (RFC 9110, section 7.6.3): its protocol and a pseudonym.
 const VIA_SELF: HeaderValue = HeaderValue::from_static("1.1 postern");
 
 /// Sends the request on and returns the answer, whose body is still coming. `idle` bounds the wait for the answer's

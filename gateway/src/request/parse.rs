@@ -23,8 +23,8 @@ pub(crate) struct Presented {
 }
 
 impl Presented {
-    /// Reads a request's head. While nothing can be admitted (no key, or no store by `serving`), its token is not read: what
-    /// was not looked at is not lost to the client.
+    /// Reads a request's head. While nothing can be admitted (no key, or no store by `serving`), its token is not read:
+    /// what was not looked at is not lost to the client.
     pub(crate) fn parse(
         head: &request::Parts,
         policy: &Policy,

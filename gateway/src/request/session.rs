@@ -10,7 +10,7 @@
 use crate::config::Limits;
 use crate::observe::recorder::Checking;
 use crate::observe::timeline::{Stage, Timeline};
-use crate::request::check::Question;
+use crate::request::check::Check;
 use crate::request::deny::Refusal;
 use crate::request::dial::Dialled;
 use crate::request::parse::Presented;
@@ -18,7 +18,7 @@ use crate::request::spend::Spent;
 use crate::request::verify::Verified;
 use crate::state::Worker;
 use http::request;
-use postern_spend::Journal;
+use postern_spend::ExchangeLog;
 use postern_token::{KeyRefusal, UnixSeconds};
 
 /// From a request's head to a connection to its target, within the `limits` of its connection.
@@ -37,43 +37,43 @@ pub(crate) async fn run(
         core.unknown_key.notify_one(); // the issuer may have published it just now
     }
     let presented = presented?;
-    let spent = admit(worker, presented, now, timeline).await?;
+    let spent = double_spend_check(worker, presented, now, timeline).await?;
     let dialling = Dialled::dial(spent, &policy, &worker.resolver, limits.dial_timeout.get());
     timeline.wait(Stage::Dial, dialling).await
 }
 
 /// The double-spend check, recorded however it ends.
-async fn admit(
+async fn double_spend_check(
     worker: &Worker,
     presented: Presented,
     now: UnixSeconds,
     timeline: &mut Timeline,
 ) -> Result<Spent, Refusal> {
     let mut checking = Checking::begin(&worker.core.recorder, timeline);
-    let result = staged(worker, presented, now, checking.timeline()).await;
+    let result = check_verify_spend(worker, presented, now, checking.timeline()).await;
     checking.end(result.as_ref().err());
     result
 }
 
-async fn staged(
+async fn check_verify_spend(
     worker: &Worker,
     presented: Presented,
     now: UnixSeconds,
     timeline: &mut Timeline,
 ) -> Result<Spent, Refusal> {
-    let question = Question::new(&worker.store, &presented);
-    let (replay, verified) = question.ask_around(worker.core.hint, || Verified::verify(presented)).await;
+    let check = Check::new(&worker.store, &presented);
+    let (checked, verified) = check.run_with(worker.core.check_timing, || Verified::verify(presented)).await;
     if let Some(verified) = &verified {
         timeline.set(Stage::Verify, verified.times);
     }
-    if let Some(replay) = replay {
-        timeline.set(Stage::Check, replay.times);
-        timeline.asked = replay.journal;
-        replay.verdict?;
+    if let Some(checked) = checked {
+        timeline.set(Stage::Check, checked.times);
+        timeline.check_log = checked.log;
+        checked.result?;
     }
     let verified = verified.ok_or(Refusal::AlreadySpent)?.value?;
-    let mut journal = Journal::default();
-    let spent = timeline.wait(Stage::Spend, Spent::spend(verified, &worker.store, now, &mut journal)).await;
-    timeline.spent = journal;
+    let mut log = ExchangeLog::default();
+    let spent = timeline.wait(Stage::Spend, Spent::spend(verified, &worker.store, now, &mut log)).await;
+    timeline.spend_log = log;
     spent
 }

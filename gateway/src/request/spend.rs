@@ -3,7 +3,7 @@
 use crate::request::deny::Refusal;
 use crate::request::target::Target;
 use crate::request::verify::Verified;
-use postern_spend::{Journal, Spend, Store};
+use postern_spend::{ExchangeLog, Spend, Store};
 use postern_token::UnixSeconds;
 
 /// The right to one tunnel to one target: a token that this very request spent. Only this file makes one, and a tunnel
@@ -13,16 +13,16 @@ pub(crate) struct Spent {
 }
 
 impl Spent {
-    /// Spends the token. When this future is dropped, the token may be spent and nobody was admitted: the client lost
-    /// it, which is the cheaper mistake.
+    /// Spends the token. If this future is dropped, the token may be spent without an admission: the client loses a
+    /// token, which is the cheaper mistake.
     pub(crate) async fn spend(
         verified: Verified,
         store: &Store,
         now: UnixSeconds,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Self, Refusal> {
         let presented = verified.presented();
-        match store.spend_with(presented.spent_key(), presented.epoch(), now, journal).await {
+        match store.spend_with(presented.spent_key(), presented.epoch(), now, log).await {
             Ok(Spend::Admitted) => Ok(Self { target: verified.into_presented().into_target() }),
             Ok(Spend::AlreadySpent) => Err(Refusal::AlreadySpent),
             Err(unknown) => Err(Refusal::StoreUnknown(unknown)),

@@ -1,5 +1,6 @@
-//! The last stage: bytes both ways until both sides are done, or nothing moves for too long (the connection's
-//! task ends it when the drain's deadline comes). It takes a [`Dialled`], which takes a spent token: there is no other way to open a tunnel.
+//! The last stage: bytes both ways until both sides are done, or nothing moves for too long (the connection's task ends
+//! it when the drain's deadline comes). It takes a [`Dialled`], which takes a spent token: there is no other way to
+//! open a tunnel.
 
 use crate::observe::recorder::{Account, Recorder};
 use crate::request::dial::Dialled;
@@ -24,10 +25,10 @@ pub(crate) async fn run<C>(
     drop(early); // copied; what it shares is HTTP's read buffer, which a tunnel has no use for
     let mut tunnel = Tunnel { relay, began: Instant::now(), account: Some(account), recorder };
     let relayed = (&mut tunnel.relay).await;
-    tunnel.tell(&relayed);
+    tunnel.record_end(&relayed);
 }
 
-/// An open tunnel. Its end is told once, also when it is dropped in the middle, which the drain's deadline does.
+/// An open tunnel. Its end is recorded once, also if it is dropped early, as the drain's deadline does.
 struct Tunnel<'a, C: Reset, T: Reset> {
     relay: Relay<C, T>,
     began: Instant,
@@ -36,7 +37,7 @@ struct Tunnel<'a, C: Reset, T: Reset> {
 }
 
 impl<C: Reset, T: Reset> Tunnel<'_, C, T> {
-    fn tell(&mut self, relayed: &Relayed) {
+    fn record_end(&mut self, relayed: &Relayed) {
         if let Some(account) = self.account.take() {
             self.recorder.tunnel_closed(self.began.elapsed(), relayed.ended);
             account.tunnel_ended(self.began, relayed);
@@ -46,6 +47,6 @@ impl<C: Reset, T: Reset> Tunnel<'_, C, T> {
 
 impl<C: Reset, T: Reset> Drop for Tunnel<'_, C, T> {
     fn drop(&mut self) {
-        self.tell(&self.relay.cut());
+        self.record_end(&self.relay.cut());
     }
 }

@@ -23,14 +23,14 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Connections that wait in the kernel until they are accepted.
 const BACKLOG: i32 = 4096;
-/// How long connections have to end once they are told to stop, and how often that is looked at.
+/// How long connections have to end after the stop, and how often to poll for it.
 const ENDING: Duration = Duration::from_secs(1);
 const ENDING_TICK: Duration = Duration::from_millis(1);
 /// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The sockets of a gateway, a worker each, bound to one address but not listening yet: a client is refused by the kernel
-/// and tries another gateway, rather than being answered 503.
+/// The sockets of a gateway, a worker each, bound to one address but not listening yet: a client is refused by the
+/// kernel and tries another gateway, rather than being answered 503.
 pub(crate) struct Sockets {
     address: SocketAddr,
     sockets: Vec<Socket>,
@@ -52,7 +52,7 @@ impl Sockets {
     pub(crate) fn listen(&mut self) -> Result<(), BindError> {
         let failed = |source| BindError { what: WHAT, address: self.address, source };
         if !self.listening {
-            // Another gateway may have waited beside this one, and been faster.
+            // Another gateway may have bound the same address meanwhile and listened first.
             drop(alone(self.address).map_err(failed)?);
             self.sockets.iter().try_for_each(|socket| socket.listen(BACKLOG)).map_err(failed)?;
             self.listening = true;
@@ -65,7 +65,7 @@ impl Sockets {
         self.sockets.into_iter().map(StdListener::from)
     }
 
-    /// Where they are bound.
+    /// The bound address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -74,7 +74,8 @@ impl Sockets {
 /// The listener's name in errors.
 const WHAT: &str = "the gateway";
 
-/// A socket that shares its port with no other that listens: sockets that do would share it with another gateway's, too.
+/// A socket that shares its port with no other that listens: sockets that do would share it with another gateway's,
+/// too.
 fn alone(address: SocketAddr) -> io::Result<Socket> {
     socket(address, false)
 }
@@ -91,8 +92,9 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
 /// A worker's listener, once there is one.
 pub(crate) type Listening = oneshot::Receiver<StdListener>;
 
-/// A worker's life: wait for its listener, accept until the drain begins, then let what is open go on until the stop. A drain waits for
-/// `accepting`: without it, one that finds no connection tracked would be over before the last ones are accepted.
+/// A worker's life: wait for its listener, accept until the drain begins, then let what is open go on until the stop. A
+/// drain waits for `accepting`: without it, one that finds no connection tracked would be over before the last ones are
+/// accepted.
 pub(crate) async fn work(
     listening: Listening,
     worker: Worker,
@@ -100,24 +102,24 @@ pub(crate) async fn work(
 ) -> io::Result<()> {
     let worker = Arc::new(worker);
     let shutdown = worker.core.shutdown.clone();
-    // None comes when the drain begins before: nothing has been accepted, and there is nothing to wait for.
+    // The sender is dropped if the drain begins first: nothing was accepted, so there is nothing to wait for.
     let Ok(listener) = listening.await else { return Ok(()) };
     let listener = TcpListener::from_std(listener)?;
     let mut draining = pin!(shutdown.draining());
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => admit(stream, &worker),
+                Ok((stream, _)) => accept_connection(stream, &worker),
                 Err(error) => pause(&error).await,
             },
             () = &mut draining => break,
         }
     }
-    listen::waiting(listener)?.for_each(|stream| admit(stream, &worker));
+    listen::waiting(listener)?.for_each(|stream| accept_connection(stream, &worker));
     drop(accepting);
     shutdown.stopped().await;
-    // With this runtime end its connections, wherever they are. Those that are cut end by themselves in a moment, and in a
-    // way that their clients can tell from an end.
+    // With this runtime end its connections, wherever they are. Those that are cut end by themselves in a moment, and
+    // in a way that their clients can distinguish from an orderly end.
     let ending = async {
         while Arc::strong_count(&worker) > 1 {
             sleep(ENDING_TICK).await;
@@ -136,11 +138,11 @@ async fn pause(error: &io::Error) {
     }
 }
 
-fn admit(stream: TcpStream, worker: &Arc<Worker>) {
+fn accept_connection(stream: TcpStream, worker: &Arc<Worker>) {
     let place = Place::take(Arc::clone(&worker.core));
     let (core, worker) = (Arc::clone(&worker.core), Arc::clone(worker));
     let limit = core.settings.limits.load().connections;
-    // So many clients at a time are told that there are too many; beyond that, silence is cheaper.
+    // A bounded number of clients gets an answer that there are too many; above it, closing without one is cheaper.
     if place.number > limit.saturating_add(limit / 8).saturating_add(16) {
         return;
     }
@@ -156,7 +158,7 @@ fn admit(stream: TcpStream, worker: &Arc<Worker>) {
 async fn serve(stream: TcpStream, client: Option<SocketAddr>, worker: Arc<Worker>, over: bool) {
     let core = Arc::clone(&worker.core);
     let _open = core.recorder.connection_opened();
-    // The answers are small and must not wait for an acknowledgement: the 40 ms story.
+    // Answers are small and must not wait for a delayed acknowledgement (40 ms).
     let _ = stream.set_nodelay(true);
     let Some(tls) = &core.tls else {
         if over {
@@ -164,8 +166,8 @@ async fn serve(stream: TcpStream, client: Option<SocketAddr>, worker: Arc<Worker
         }
         return connection::serve(stream, client, worker).await;
     };
-    // Boxed twice (`until_stopped` does), since a task has room for the largest of its futures: plain connections must not pay for TLS, nor TLS
-    // for each place that its stream is handed to.
+    // Boxed twice (`until_stopped` does), since a task has room for the largest of its futures: plain connections must
+    // not pay for TLS, nor TLS for each place that its stream is handed to.
     let header_timeout = core.settings.limits.load().header_timeout.get();
     let handshake = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
     let handshake = core.shutdown.until_stopped(timeout(header_timeout, handshake));
@@ -209,7 +211,7 @@ mod tests {
         size_of::<F>()
     }
 
-    /// What every open connection and every tunnel takes of memory, and most of them are idle most of the time.
+    /// The memory of every open connection and every tunnel. Most of them are idle most of the time.
     #[test]
     fn a_connection_takes_little_room() {
         assert!(room(serve) <= 2048, "{}", room(serve));

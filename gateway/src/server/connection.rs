@@ -1,7 +1,7 @@
 //! One client connection: requests, one after the other, until one of them becomes a tunnel.
 //!
-//! The driver of the HTTP version (`h1`) gives the stream back when a CONNECT was answered 200, and the same task goes on
-//! as the tunnel. So a tunnel costs one task, and nothing is handed between tasks.
+//! The driver of the HTTP version (`h1`) gives the stream back when a CONNECT was answered 200, and the same task goes
+//! on as the tunnel. So a tunnel costs one task, and nothing is handed between tasks.
 
 use crate::request::deny::Refusal;
 use crate::request::{answer, tunnel};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// How long a client may take to read what it was last told and to close its side too.
+/// How long a client may take to read the last answer and to close its side.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Serves a connection to its end, or to the stop. `client` is known only where the access log names it.
@@ -23,8 +23,8 @@ where
     S: AsyncRead + AsyncWrite + Reset + Unpin + Send + 'static,
 {
     let (shutdown, limits) = (&worker.core.shutdown, worker.core.settings.limits.load_full());
-    // Boxed, so that the room HTTP needs is given back before the tunnel begins. Not cut off from here: an answer that is
-    // being given has to end in a reset.
+    // Boxed, so that the room HTTP needs is given back before the tunnel begins. Not cut off from here: an answer that
+    // is being given has to end in a reset.
     match Box::pin(h1::requests(stream, client, Arc::clone(&limits), Arc::clone(&worker))).await {
         Finished::Tunnel { stream, early, opened } => {
             let idle = limits.idle_timeout.get();
@@ -35,7 +35,8 @@ where
             worker.core.recorder.turned_away(&refusal);
             shutdown.until_stopped(part(stream, &refusal)).await;
         }
-        // A client that reads until the end must not take this for it. What came before is to arrive.
+        // A client that reads until the end must not take this for the end of the body, so reset, but deliver what was
+        // written.
         Finished::Torn { stream } => {
             shutdown.until_stopped(reset::delivered(&stream, LINGER)).await;
             stream.reset();
@@ -44,16 +45,15 @@ where
     }
 }
 
-/// Answers, then leaves.
+/// Writes the answer, then closes the connection.
 pub(crate) async fn part<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, refusal: &Refusal) {
-    // Whether the client still listens is its own affair.
+    // A failed write does not matter: the connection is closed anyway.
     let _ = timeout(LINGER, stream.write_all(&answer::refused_raw(refusal))).await;
     leave(stream).await;
 }
 
-/// Ends the connection in a way that lets the client read what it was told: closing while it still sends, in the
-/// middle of a megabyte of header or of an upload nobody wants, would reset the connection, and the answer would be
-/// lost (RFC 9112, section 9.6).
+/// Closes the connection so that the client can read the answer: closing while the client still sends would reset the
+/// connection, and the answer would be lost (RFC 9112, section 9.6).
 async fn leave<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let goodbye = async {
         stream.shutdown().await?;

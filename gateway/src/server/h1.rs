@@ -7,7 +7,7 @@ use crate::request::answer::{self, Body};
 use crate::request::deny::Refusal;
 use crate::request::dial::Dialled;
 use crate::request::{forward, session};
-use crate::server::unsaid::{Speaking, Turn, Unsaid};
+use crate::server::answers_only::{AnswerGuard, AnswerState, AnswersOnly};
 use crate::state::Worker;
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -35,23 +35,23 @@ use tokio::time::timeout;
 /// way, or lie in the kernel's queue.
 const FIRST_REQUEST: Duration = Duration::from_millis(500);
 
-/// An answered CONNECT: the connection to its target, and what is to be told of it when the tunnel ends.
+/// An answered CONNECT: the connection to its target, and what is recorded when the tunnel ends.
 pub(crate) type Opened = (Dialled, Account);
 
 /// What is left when hyper has finished with a connection.
 pub(crate) enum Finished<S> {
     /// A CONNECT was answered 200; `early` are bytes of the client that came with it.
     Tunnel { stream: S, early: Bytes, opened: Opened },
-    /// A last answer is still owed.
+    /// A last answer is still to be written.
     Owed { stream: S, refusal: Refusal },
     /// An answer broke off: its target did, or the stop came.
     Torn { stream: S },
-    /// Nothing is left to say.
+    /// Nothing is left to write.
     Closed { stream: S },
 }
 
-/// Answers requests until one of them becomes a tunnel, the connection is over, or the stop comes. Do not drop it earlier: an
-/// answer in progress has to end in a reset.
+/// Answers requests until one of them becomes a tunnel, the connection is over, or the stop comes. Do not drop it
+/// earlier: an answer in progress has to end in a reset.
 pub(crate) async fn requests<S>(
     stream: S,
     client: Option<SocketAddr>,
@@ -61,7 +61,8 @@ pub(crate) async fn requests<S>(
 where
     S: AsyncRead + AsyncWrite + Reset + Unpin + Send + 'static,
 {
-    let (turn, opened, begun) = (Turn::default(), Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
+    let (state, opened, begun) =
+        (AnswerState::default(), Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
     let shutdown = worker.core.shutdown.clone();
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -69,14 +70,22 @@ where
         .max_buf_size(usize::try_from(limits.header_size.0).unwrap_or(usize::MAX))
         .half_close(true); // a client may close its sending side early and still wants its answer
     let service = {
-        let (turn, opened, begun) = (turn.clone(), Arc::clone(&opened), Arc::clone(&begun));
+        let (state, opened, begun) = (state.clone(), Arc::clone(&opened), Arc::clone(&begun));
         service_fn(move |request| {
             begun.notify_one();
             let limits = Arc::clone(&limits);
-            Box::pin(respond(Arc::clone(&worker), limits, client, turn.begin(), Arc::clone(&opened), request))
+            Box::pin(respond(
+                Arc::clone(&worker),
+                limits,
+                client,
+                state.begin(),
+                Arc::clone(&opened),
+                request,
+            ))
         })
     };
-    let mut connection = http.serve_connection(TokioIo::new(Unsaid::new(stream, turn.clone())), service);
+    let mut connection =
+        http.serve_connection(TokioIo::new(AnswersOnly::new(stream, state.clone())), service);
     // hyper ends a connection without a request at once, whatever it is about to bring.
     let drain = async {
         shutdown.draining().await;
@@ -101,7 +110,7 @@ where
     match (ended, opened) {
         (Some(Ok(())), Some(opened)) => Finished::Tunnel { stream, early: parts.read_buf, opened },
         (Some(Ok(())), None) => Finished::Closed { stream },
-        (None | Some(Err(_)), _) if turn.is_unfinished() => Finished::Torn { stream },
+        (None | Some(Err(_)), _) if state.is_unfinished() => Finished::Torn { stream },
         (None, _) => Finished::Closed { stream },
         (Some(Err(error)), _) => match last_refusal(&error, !parts.read_buf.is_empty()) {
             Some(refusal) => Finished::Owed { stream, refusal },
@@ -129,10 +138,10 @@ async fn respond(
     worker: Arc<Worker>,
     limits: Arc<Limits>,
     client: Option<SocketAddr>,
-    speaking: Speaking,
+    guard: AnswerGuard,
     opened: Arc<Mutex<Option<Opened>>>,
     request: Request<Incoming>,
-) -> Result<Response<Spoken>, Infallible> {
+) -> Result<Response<GuardedBody>, Infallible> {
     let core = &worker.core;
     let (head, body) = request.into_parts();
     let (mut timeline, decision) = (Timeline::begin(), core.recorder.sample(&head.headers));
@@ -155,16 +164,16 @@ async fn respond(
         let challenge = core.keyring.load().challenge(&core.offer, UnixSeconds::now());
         answer::refused(&refusal, challenge)
     });
-    Ok(response.map(|body| Spoken { body, _speaking: speaking }))
+    Ok(response.map(|body| GuardedBody { body, _guard: guard }))
 }
 
-/// An answer's body, and with it the service's turn to speak.
-struct Spoken {
+/// An answer's body, and with it the service's state to speak.
+struct GuardedBody {
     body: Body,
-    _speaking: Speaking,
+    _guard: AnswerGuard,
 }
 
-impl http_body::Body for Spoken {
+impl http_body::Body for GuardedBody {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 

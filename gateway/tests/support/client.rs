@@ -64,7 +64,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         }
     }
 
-    /// Exactly so many bytes.
+    /// Exactly this number of bytes.
     pub(crate) async fn take(&mut self, length: usize) -> Vec<u8> {
         while self.unread.len() < length {
             assert!(
@@ -156,7 +156,7 @@ impl Answer {
     }
 
     /// Everything that every refusal owes: a Proxy-Status that parses, with the right error type and the details, a
-    /// body that repeats them and says what to do, a challenge with 407 and only there, Retry-After with 503.
+    /// body that repeats them and has what to do next, a challenge with 407 and only there, Retry-After with 503.
     pub(crate) fn assert_refused(&self, status: u16, error: &str, details: &str) {
         assert_eq!(self.status, status, "{self:?}");
         let said = self.proxy_status();

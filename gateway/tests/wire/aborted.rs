@@ -66,7 +66,7 @@ async fn clients_that_hang_up_leave_nothing_behind_and_their_tokens_are_admitted
         hang_up(&gateway, &fresh, Until::Echoed, round % 2 == 0).await;
         tokens.extend([request, fresh]);
     }
-    // Somebody may have got each token's tunnel: nobody gets one now.
+    // Each token may have opened a tunnel: now none opens one.
     let came = echo.came().await;
     for request in &tokens {
         let answer = Client::ask(gateway.address, request).await;

@@ -149,7 +149,7 @@ async fn an_upload_that_expects_100_gets_it() {
         .await
         .unwrap();
     assert_eq!(client.answer().await.status, 201);
-    // Without a token nothing is asked for.
+    // Without a token the target gets no request.
     let mut client = Client::connect(gateway.address).await;
     client.send(format!("POST {} HTTP/1.1\r\nHost: x\r\n{fields}\r\n", url(target.address, "/"))).await;
     client.answer().await.assert_refused(407, "http_request_denied", "no token");

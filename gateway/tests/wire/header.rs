@@ -1,5 +1,5 @@
-//! Requests that are wrong as HTTP: every one is answered in our own words, or closed without a word where nobody
-//! asked anything.
+//! Requests that are wrong as HTTP: each gets an answer of the gateway, or is closed without one if no request was
+//! sent.
 
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::Echo;
@@ -84,7 +84,7 @@ async fn two_host_fields_are_400_and_none_or_another_does_not_matter() {
     };
     let twice = Client::ask(gateway.address, request("Host: a.example\r\nHost: a.example\r\n")).await;
     twice.assert_refused(400, "http_request_error", "more than one Host");
-    // The request line alone says where to (RFC 9112, section 3.2.3).
+    // The request line alone names the target (RFC 9112, section 3.2.3).
     Client::ask(gateway.address, request("")).await.assert_opened();
     Client::ask(gateway.address, request("Host: elsewhere.example\r\n")).await.assert_opened();
 }

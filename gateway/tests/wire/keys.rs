@@ -1,4 +1,4 @@
-//! Where the keys come from: the issuer's directory over HTTP, asked again and again, or a file.
+//! Where the keys come from: the issuer's directory over HTTP, fetched periodically, or a file.
 
 use crate::support::client::{Client, connect_with};
 use crate::support::target::Echo;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-/// An issuer's directory that says what it is told to say, and reports each request's If-None-Match.
+/// An issuer's directory with configurable answers that reports each request's If-None-Match.
 struct FakeDirectory {
     address: SocketAddr,
     answer: Arc<Mutex<Vec<u8>>>,
@@ -26,7 +26,7 @@ impl FakeDirectory {
         let address = listener.local_addr().unwrap();
         let answer = Arc::new(Mutex::new(plain("503 Service Unavailable", "", b"")));
         let (report, asked) = mpsc::unbounded_channel();
-        let said = Arc::clone(&answer);
+        let current = Arc::clone(&answer);
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut request = Vec::new();
@@ -37,8 +37,8 @@ impl FakeDirectory {
                 }
                 let text = String::from_utf8(request).unwrap().to_lowercase();
                 let etag = text.lines().find_map(|line| line.strip_prefix("if-none-match: "));
-                let matches = etag.is_some_and(|etag| find_in(&said.lock(), etag));
-                let bytes = if matches { plain("304 Not Modified", "", b"") } else { said.lock().clone() };
+                let matches = etag.is_some_and(|etag| find_in(&current.lock(), etag));
+                let bytes = if matches { plain("304 Not Modified", "", b"") } else { current.lock().clone() };
                 let _ = stream.write_all(&bytes).await;
                 let _ = report.send(etag.map(str::to_owned));
             }
@@ -46,13 +46,13 @@ impl FakeDirectory {
         Self { address, answer, asked }
     }
 
-    fn says(&self, bytes: Vec<u8>) {
+    fn answers(&self, bytes: Vec<u8>) {
         *self.answer.lock() = bytes;
     }
 
     fn lists(&self, etag: &str, issuers: &[&Issuer]) {
         let keys = issuers.iter().map(|issuer| issuer.entry(None, None)).collect();
-        self.says(plain("200 OK", &format!("ETag: \"{etag}\"\r\n"), &directory(keys)));
+        self.answers(plain("200 OK", &format!("ETag: \"{etag}\"\r\n"), &directory(keys)));
     }
 
     /// The If-None-Match of the next request that begins after now.
@@ -61,7 +61,7 @@ impl FakeDirectory {
         tokio::time::timeout(crate::support::PATIENCE, self.asked.recv()).await.unwrap().unwrap()
     }
 
-    /// Starts a gateway that asks this directory every 50 ms.
+    /// Starts a gateway that fetches this directory every 50 ms.
     fn gateway(&self) -> Running {
         self.gateway_asking_every(ConfigDuration::millis(50))
     }
@@ -144,9 +144,9 @@ async fn a_directory_that_fails_takes_no_key_away() {
         Vec::new(),
     ];
     for failure in failures {
-        issuer.says(failure);
+        issuer.answers(failure);
         issuer.next().await;
-        // What could not be used must not be asked about again as if it were known.
+        // A directory that could not be used must not be revalidated as if it were known.
         assert_eq!(issuer.next().await.as_deref(), Some("\"one\""));
         ask(&gateway, &echo, &ISSUER).await.assert_opened();
         assert_eq!(gateway.readiness.reasons(), [""; 0]);
@@ -187,7 +187,7 @@ async fn a_gateway_whose_file_of_keys_is_missing_starts_and_waits_for_it() {
     gateway.ready().await;
 }
 
-/// A forced rotation: the gateway learns of it from the first token, and asks no more often than that needs.
+/// A forced rotation: the gateway learns of it from the first token, and fetches no more often than necessary.
 #[tokio::test]
 async fn a_token_of_an_unknown_key_makes_the_gateway_ask_soon_and_a_flood_of_them_changes_nothing() {
     let (mut issuer, echo) = (FakeDirectory::start().await, Echo::start().await);
@@ -207,7 +207,7 @@ async fn a_token_of_an_unknown_key_makes_the_gateway_ask_soon_and_a_flood_of_the
         );
     }
     assert!(refused > 0);
-    // Keys that do not exist: two seconds of them are one question, or none.
+    // Keys that do not exist: two seconds of them cause one fetch, or none.
     while issuer.asked.try_recv().is_ok() {}
     let (stranger, began) = (Issuer::new(), Instant::now());
     while began.elapsed() < Duration::from_secs(2) {
@@ -218,14 +218,14 @@ async fn a_token_of_an_unknown_key_makes_the_gateway_ask_soon_and_a_flood_of_the
         assert_eq!(etag.as_deref(), Some("\"two\""), "asked conditionally");
         asked += 1;
     }
-    assert!(asked <= 1, "{asked} questions in two seconds");
+    assert!(asked <= 1, "{asked} fetches in two seconds");
 }
 
 #[tokio::test]
 async fn the_directory_is_asked_again_when_its_answer_is_too_old() {
     let mut issuer = FakeDirectory::start().await;
     let fields = "ETag: \"one\"\r\nCache-Control: public, max-age=1\r\n";
-    issuer.says(plain("200 OK", fields, &directory(vec![ISSUER.entry(None, None)])));
+    issuer.answers(plain("200 OK", fields, &directory(vec![ISSUER.entry(None, None)])));
     let gateway = issuer.gateway_asking_every(ConfigDuration::hours(1));
     gateway.ready().await;
     while issuer.asked.try_recv().is_ok() {}
@@ -240,7 +240,7 @@ async fn the_directory_is_asked_again_when_a_known_key_takes_over() {
     let (second, now) = (Issuer::new(), postern_token::UnixSeconds::now().0);
     let keys =
         vec![ISSUER.entry(Some(now - 100), Some(now + 1000)), second.entry(Some(now + 3), Some(now + 2000))];
-    issuer.says(plain("200 OK", "ETag: \"one\"\r\n", &directory(keys)));
+    issuer.answers(plain("200 OK", "ETag: \"one\"\r\n", &directory(keys)));
     let gateway = issuer.gateway_asking_every(ConfigDuration::hours(1));
     gateway.ready().await;
     while issuer.asked.try_recv().is_ok() {}

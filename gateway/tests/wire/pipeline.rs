@@ -56,7 +56,7 @@ async fn a_broken_request_behind_a_large_answer_cuts_nothing_and_is_answered_onc
         client.send(format!("{head}{body}")).await;
         let late = &"body"[body.len().min(length)..length];
         let reading = async {
-            // The answer is on its way, and nobody reads it yet: the gateway's buffers are full.
+            // The answer is on its way, and the client does not read it yet: the gateway's buffers are full.
             client.head().await;
             client.send(format!("{late}\0broken\r\n\r\n")).await;
             let whole = client.take(LARGE).await;

@@ -1,4 +1,4 @@
-//! A gateway that spends in a shared memory: real memcached, every transport and every time to ask for the hint.
+//! A gateway with a shared store: real memcached, every transport and every timing of the check.
 
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::Echo;
@@ -7,7 +7,7 @@ use postern_config::ConfigDuration;
 use postern_daemon::exit;
 use postern_gateway::StartError;
 use postern_gateway::config::{
-    Config, Hint, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
+    CheckTiming, Config, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
 };
 use postern_testkit::memcached::{Server, free_port};
 use postern_token::Token;
@@ -29,7 +29,7 @@ async fn a_token_opens_one_tunnel_whatever_the_transport_and_the_hint() {
     let (server, echo) = (Server::tcp(&[]), Echo::start().await);
     let mut opened = 0;
     for transport in [TransportKind::Pipelined, TransportKind::Pooled] {
-        for hint in [Hint::Before, Hint::Beside, Hint::Off] {
+        for hint in [CheckTiming::Before, CheckTiming::Beside, CheckTiming::Off] {
             let gateways = [(); 2].map(|()| {
                 Running::start_with(|config| {
                     shared(config, &server, |store| {
@@ -106,7 +106,8 @@ async fn while_the_memory_is_away_no_token_is_read_and_none_is_lost() {
     }
 }
 
-/// Behind a router the connection stands while every server is down. The first callers find out, all others keep theirs.
+/// Behind a router the connection stands while every server is down. The first callers find out, all others keep
+/// theirs.
 #[tokio::test]
 async fn a_memory_that_takes_no_record_is_known_to_be_down_after_few() {
     let echo = Echo::start().await;

@@ -84,9 +84,9 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
     assert_eq!(tile(section(&page, "tunnels"), "Open"), Some(5.0));
 
     let address: String = server.address();
-    let door = row(section(&page, "store"), &address);
-    assert_eq!((&door[1], &door[3], &door[4]), (&"ok".into(), &0.into(), &0.0.into()), "{page}");
-    assert_eq!(door[2], 2, "a pipelined connection for each worker: {page}");
+    let endpoint = row(section(&page, "store"), &address);
+    assert_eq!((&endpoint[1], &endpoint[3], &endpoint[4]), (&"ok".into(), &0.into(), &0.0.into()), "{page}");
+    assert_eq!(endpoint[2], 2, "a pipelined connection for each worker: {page}");
     assert_eq!(tile(section(&page, "store"), "Canaries lost"), Some(0.0));
 
     let key = &section(&page, "keys")["tables"][0]["rows"][0];
@@ -102,7 +102,7 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
     // Five `add`s and ten `get`s, less the replays that the gateway knew by itself.
     assert!((10..=15).contains(&link[2].as_u64().unwrap()), "{page}");
 
-    // The store dies: the page says so, and the link loses.
+    // The store dies: the page shows it, and the link counts losses.
     drop(server);
     let request = connect_with(echo.address, &[&ISSUER.authorization()]);
     Client::ask(gateway.address, &request).await.assert_refused(503, "proxy_internal_error", "");
@@ -110,8 +110,8 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
         page["state"] == "not_ready" && section(page, "links")["tables"][0]["rows"][0][3] != 0
     })
     .await;
-    let door = row(section(&page, "store"), &address);
-    assert!(door[1].as_str().unwrap().starts_with("bad: "), "{page}");
+    let endpoint = row(section(&page, "store"), &address);
+    assert!(endpoint[1].as_str().unwrap().starts_with("bad: "), "{page}");
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn a_check_whose_client_is_cut_off_is_recorded_as_abandoned() {
         shared(config, &server, |store| store.timeout = ConfigDuration::minutes(1));
     })
     .await;
-    // The epoch is known to the memory now, so that the next check waits for its own commands.
+    // The epoch is known to the store now, so that the next check waits for its own commands.
     let request = connect_with(echo.address, &[&ISSUER.authorization()]);
     Client::ask(gateway.address, &request).await.assert_opened();
     server.signal("STOP");

@@ -1,4 +1,4 @@
-//! Tunnels: every byte arrives, both ways, whoever stops sending first.
+//! Tunnels: every byte arrives, both ways, whichever side stops sending first.
 
 use crate::support::client::{Client, connect};
 use crate::support::target::{Echo, Held};

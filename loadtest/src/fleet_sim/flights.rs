@@ -1,12 +1,12 @@
 //! What a gateway does for one presentation, or for one canary: commands, replies, a verdict.
 
 use super::counts::Ended;
-use super::gateway::{After, Came, seen, verdict, whose};
+use super::gateway::{After, Came, hint, verdict, whose};
 use super::queue::Nanos;
 use super::route::{Gathered, Reply, Step};
 use super::sim::{Call, Event, GATEWAY, ROUTER, Sim, Stage};
 use super::stores::{EPOCH_MARKER, Name, REWRITTEN, Verb};
-use postern_spend::{Seen, Spend};
+use postern_spend::{Hint, Spend};
 
 /// twemproxy's default `server_failure_limit`.
 const FAILURES: u8 = 2;
@@ -120,7 +120,7 @@ impl Sim {
         let Name::Token(token) = own.name else { return self.canary(flight, came) };
         let lost = self.gateways[gateway].lost[usize::from(self.tokens[token as usize].key)];
         match own.stage {
-            Stage::Hint if seen(came) == Seen::Spent => {
+            Stage::Hint if hint(came) == Hint::Spent => {
                 self.end(flight, Ended::Verdict(Ok(Spend::AlreadySpent)))
             }
             Stage::Hint => self.command(flight, Stage::Verdict),

@@ -3,7 +3,7 @@
 use super::fleet::{Fleet, Key};
 use super::route::Reply;
 use postern_spend::memcached::OnLoss;
-use postern_spend::{Seen, Spend, Unknown};
+use postern_spend::{Hint, Spend, Unknown};
 use postern_token::{UnixSeconds, Window};
 
 /// The clock of the simulation begins here, so that gateways may be behind.
@@ -45,10 +45,10 @@ pub(crate) fn permits(lost: bool, policy: OnLoss) -> Result<(), Unknown> {
     }
 }
 
-pub(crate) fn seen(came: Came) -> Seen {
+pub(crate) fn hint(came: Came) -> Hint {
     match came {
-        Came::Back(Reply::Hit(_)) => Seen::Spent,
-        _ => Seen::NotSeen,
+        Came::Back(Reply::Hit(_)) => Hint::Spent,
+        _ => Hint::NotFound,
     }
 }
 

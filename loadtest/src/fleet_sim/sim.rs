@@ -218,7 +218,7 @@ impl Sim {
         let store = self.store_of(call.gateway);
         let expires = match call.name {
             Name::Token(token) => self.fleet.keys[usize::from(self.tokens[token as usize].key)].expires,
-            Name::Canary { .. } => u64::MAX, // the epoch marker never expires
+            Name::Canary { .. } => u64::MAX, // an epoch marker never expires
         };
         let attempt = match call.name {
             Name::Canary { .. } => REWRITTEN,

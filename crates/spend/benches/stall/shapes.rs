@@ -3,7 +3,7 @@
 use crate::rig::{self, Server};
 use memcache_async::ascii::Protocol;
 use postern_spend::memcached::{Client, Memcached, Transport};
-use postern_spend::{Epoch, Seen, Spend, SpendStore};
+use postern_spend::{Epoch, Hint, Spend, SpendStore};
 use postern_token::UnixSeconds;
 use std::future::Future;
 use std::io::{Read, Write};
@@ -238,7 +238,7 @@ impl Connection for Ours {
             if self.spends {
                 assert_eq!(self.client.spend(&key, &self.epoch, self.now).await, Ok(Spend::Admitted));
             } else {
-                assert_eq!(self.client.seen(&key, &self.epoch).await, Ok(Seen::NotSeen));
+                assert_eq!(self.client.check(&key, &self.epoch).await, Ok(Hint::NotFound));
             }
         })
     }

@@ -1,7 +1,7 @@
 //! The conformance suite: what every store must do, whatever it is made of.
 //!
 //! [`check`] is handed a way to open a store, runs every rule of [`SpendStore`]'s contract against it, and returns the
-//! first [`Violation`]. It draws its own keys and epochs, so it may be run again and again against one memory.
+//! first [`Violation`]. It draws its own keys and epochs, so it may be run repeatedly against one store.
 //!
 //! ```
 //! # use postern_spend::{Embedded, Fsync, conformance};
@@ -44,13 +44,13 @@ pub struct Violation {
 /// The rules, in the order they are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// A store that is well says so.
+    /// A working store reports that it is ready.
     Ready,
     /// The first spend of a key is admitted.
     FirstIsAdmitted,
     /// Every later one is refused as spent.
     LaterAreRefused,
-    /// The hint says `Spent` after an admission (on a store that is well), and never before.
+    /// The check reports `Spent` after an admission (on a working store), and never before.
     HintFollowsSpend,
     /// One nonce under two token keys is two tokens, and both stay spent side by side.
     EpochsDoNotMix,
@@ -92,8 +92,8 @@ impl Rule {
 /// Runs every rule against the store that `open` opens, and returns the first violation.
 ///
 /// `open` is called several times, each time inside the runtime that will use the result, and must give handles on
-/// **one** memory: clones of one embedded store, or connections to one server. The suite makes its own runtimes: call
-/// it outside any. It takes a few seconds, uses the system's clock, and expects a store that nothing disturbs.
+/// **one** store: clones of one embedded store, or connections to one server. The suite makes its own runtimes: call it
+/// outside any. It takes a few seconds, uses the system's clock, and expects a store that nothing disturbs.
 ///
 /// # Errors
 /// The first rule that was broken.
@@ -198,7 +198,7 @@ fn epoch() -> Epoch {
     }
 }
 
-/// A key nobody has spent.
+/// A key that has not been spent.
 fn fresh(epoch: &Epoch) -> SpentKey {
     SpentKey::derive(TokenType::BlindRsa2048, epoch.key, Nonce(rand::random()))
 }

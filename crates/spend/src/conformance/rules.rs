@@ -2,7 +2,7 @@
 
 use super::{Rule, epoch, fresh};
 use crate::conformance::Violation;
-use crate::{Epoch, Seen, Spend, SpendStore, Unknown};
+use crate::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{Nonce, SpentKey, TokenType, UnixSeconds};
 use std::time::Duration;
 
@@ -23,22 +23,22 @@ async fn first_is_admitted_later_are_not<S: SpendStore>(store: &S) -> Result<(),
     for key in &keys {
         Rule::HintFollowsSpend.wants(
             "before the spend",
-            &store.seen(key, &epoch).await,
-            &Ok(Seen::NotSeen),
+            &store.check(key, &epoch).await,
+            &Ok(Hint::NotFound),
         )?;
         Rule::FirstIsAdmitted.wants(
             "a fresh key",
             &store.spend(key, &epoch, now).await,
             &Ok(Spend::Admitted),
         )?;
-        Rule::HintFollowsSpend.wants("after the spend", &store.seen(key, &epoch).await, &Ok(Seen::Spent))?;
+        Rule::HintFollowsSpend.wants("after the spend", &store.check(key, &epoch).await, &Ok(Hint::Spent))?;
     }
     for key in &keys {
         for presentation in ["second", "third"] {
             let again = store.spend(key, &epoch, now).await;
             Rule::LaterAreRefused.wants(presentation, &again, &Ok(Spend::AlreadySpent))?;
         }
-        Rule::HintFollowsSpend.wants("after refusals", &store.seen(key, &epoch).await, &Ok(Seen::Spent))?;
+        Rule::HintFollowsSpend.wants("after refusals", &store.check(key, &epoch).await, &Ok(Hint::Spent))?;
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ async fn epochs_do_not_mix<S: SpendStore>(store: &S) -> Result<(), Violation> {
     let nonce = Nonce(rand::random());
     for epoch in [one, other] {
         let key = SpentKey::derive(TokenType::BlindRsa2048, epoch.key, nonce);
-        Rule::EpochsDoNotMix.wants("hint", &store.seen(&key, &epoch).await, &Ok(Seen::NotSeen))?;
+        Rule::EpochsDoNotMix.wants("hint", &store.check(&key, &epoch).await, &Ok(Hint::NotFound))?;
         Rule::EpochsDoNotMix.wants("spend", &store.spend(&key, &epoch, now).await, &Ok(Spend::Admitted))?;
     }
     for epoch in [one, other] {

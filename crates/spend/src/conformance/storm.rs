@@ -34,7 +34,7 @@ async fn one_by_one<S: SpendStore>(store: &S) -> Result<(), Violation> {
         let mut answers: Vec<Answer> = Vec::new();
         answers.extend(polled(store.spend(&cancelled, &epoch, now), round % POLLS).await);
         if answers == [Ok(Spend::AlreadySpent)] {
-            return Err(Rule::AnswersDoNotStray.broken("a fresh key is said to be spent"));
+            return Err(Rule::AnswersDoNotStray.broken("a fresh key is reported as spent"));
         }
         // Both orders, for a stray answer may be right by chance.
         if round % 2 == 0 {
@@ -110,13 +110,13 @@ async fn fresh_is_not_refused<S: SpendStore>(
 ) -> Result<(), Violation> {
     match store.spend(key, epoch, now).await {
         Ok(Spend::AlreadySpent) => {
-            Err(Rule::AnswersDoNotStray.broken("a fresh key is said to be spent after a cancelled spend"))
+            Err(Rule::AnswersDoNotStray.broken("a fresh key is reported as spent after a cancelled spend"))
         }
         _ => Ok(()),
     }
 }
 
-/// Polls a future at most so many times, each time it asks for it, and drops it then.
+/// Polls a future at most this many times, each time it wakes, and then drops it.
 async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     if polls == 0 {
         return None;

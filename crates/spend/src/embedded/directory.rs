@@ -1,4 +1,4 @@
-//! The store's directory: who has it, what is in it, and the steps that change it so that no crash loses a record.
+//! The store's directory: its lock, its files, and the steps that change them so that no crash loses a record.
 //!
 //! ```text
 //! lock             held by the process that has the store open
@@ -13,7 +13,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a trial file: what an epoch begins with, and some blocks of records.
+/// Bytes of a trial file: the headers of a new epoch, and some blocks of records.
 const TRIAL: usize = 4 * 4096;
 
 /// The directory, locked for this process until dropped.
@@ -63,22 +63,22 @@ impl Directory {
     /// Puts a file of `bytes` in place under its final name: it is whole on disk before that name exists.
     pub(crate) fn create(&self, key: TokenKeyId, bytes: &[u8]) -> Result<File, StoreError> {
         let place = self.records(key);
-        // Not overwritten even when it appears under our feet: it may be a backup somebody has just brought back.
+        // Never overwrites a file that appears meanwhile: it may be a backup that was just restored.
         if fs::exists(&place).on("look for", &place)? {
             return Err(StoreError::Foreign(place));
         }
         let new = self.path.join(format!("{}.new", key.to_hex()));
         let result = write_new(&new, bytes).and_then(|file| {
             fs::rename(&new, &place).on("rename", &new)?;
-            // The name is taken back when it may not last: nobody writes to the file then.
+            // Removes the name if it may not be durable: no record has been written to the file yet.
             self.sync().inspect_err(|_| _ = fs::remove_file(&place))?;
             Ok(file)
         });
         result.inspect_err(|_| _ = fs::remove_file(&new))
     }
 
-    /// Tries whether there is room for a new file and what stands in it: a name that [`Directory::take`] would clear away,
-    /// several blocks, bytes that a filesystem cannot compress away, on the disk.
+    /// Tests whether the disk has room for a new file and its content: writes several incompressible blocks under a
+    /// name that [`Directory::take`] removes.
     pub(crate) fn try_to_write(&self) -> Result<(), StoreError> {
         let trial = self.path.join(format!("{}.new", TokenKeyId([0; 32]).to_hex()));
         let bytes: Vec<u8> = (0..TRIAL / 32).flat_map(|_| rand::random::<[u8; 32]>()).collect();
@@ -87,8 +87,8 @@ impl Directory {
         written.map(drop)
     }
 
-    /// Turns the records of an epoch into its tombstone: first the name, for good, then the space is given back. So
-    /// there is no moment, and no crash, with neither.
+    /// Turns the records of an epoch into its tombstone: first renames the file durably, then frees its space. So at
+    /// every moment, also after a crash, one of the two exists.
     pub(crate) fn retire(&self, key: TokenKeyId) -> Result<(), StoreError> {
         let (records, tombstone) = (self.records(key), self.tombstone(key));
         fs::rename(&records, &tombstone).on("rename", &records)?;
@@ -110,7 +110,7 @@ impl Directory {
         self.path.join(format!("{}.retired", key.to_hex()))
     }
 
-    /// Makes names last: a rename is on disk only when its directory is.
+    /// Makes names durable: a rename is on disk only after its directory is synced.
     fn sync(&self) -> Result<(), StoreError> {
         self.handle.sync_all().on("sync", &self.path)
     }
@@ -144,7 +144,7 @@ fn create(path: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     DirBuilder::new().recursive(true).mode(0o700).create(path).on("create", path)?;
-    // The directory's own name has to last too, or power loss could take the whole store with it.
+    // The directory's own name has to be durable too, or power loss could remove the whole store.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent).and_then(|parent| parent.sync_all()).on("sync", parent)
 }

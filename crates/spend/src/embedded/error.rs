@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Why the embedded store cannot be opened, or an expired epoch not dropped.
 ///
 /// A store that cannot read everything it once wrote does not open: to start without a record would let its token be
-/// spent again. Each message says what is wrong, where, and what to do next.
+/// spent again. Each message has what is wrong, where, and what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process (or another [`Embedded`](crate::Embedded) in this one) has the directory.
@@ -16,11 +16,11 @@ pub enum StoreError {
     /// The system refused to read or write.
     #[error("cannot {action} {}: {source}; check the disk, and that this user may write there", .path.display())]
     Io {
-        /// What was tried: "read", "create", …
+        /// The operation: "read", "create", …
         action: &'static str,
-        /// On what.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Others could delete or replace records.

@@ -26,9 +26,9 @@ const MAGIC: [u8; 8] = *b"PSTSPENT";
 
 /// The first 128 bits of a spent key: all that is kept of it, in memory and on disk.
 ///
-/// Half a SHA-256 is enough. A collision can only refuse, never admit. Making one for somebody else's token takes a
-/// second preimage (2^128 tries against a nonce nobody else has seen), and every try that counts must be a token the
-/// issuer signed. Two tokens of one's own that collide (2^64 tries) are worth one token between them.
+/// Half a SHA-256 is enough. A collision can only refuse, never admit. Making one for another client's token takes a
+/// second preimage (2^128 tries against a nonce that no one else has seen), and every try that counts must be a token
+/// the issuer signed. Two tokens of one's own that collide (2^64 tries) are worth one token between them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ShortKey(pub(crate) u128);
 
@@ -40,7 +40,7 @@ impl ShortKey {
     }
 }
 
-/// What a header says.
+/// The content of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) key: TokenKeyId,

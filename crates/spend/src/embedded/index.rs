@@ -13,8 +13,8 @@ const SHARDS: usize = 256;
 /// Keys are hashed with SipHash under a random key of this process: clients choose their nonces, so the bits of a
 /// spent key can be ground, and a table indexed by them could be flooded into one bucket.
 ///
-/// A table grows by doubling, shard by shard, so growing a set of four million stops one shard for the time it takes
-/// to move 16,000 keys, and not everybody for the time of four million.
+/// A table grows by doubling, shard by shard, so growing a set of four million stops one shard for the time it takes to
+/// move 16,000 keys, and not all callers for the time of four million.
 pub(crate) struct Index {
     hasher: RandomState,
     shards: Box<[Shard]>,

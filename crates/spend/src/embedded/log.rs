@@ -30,7 +30,7 @@ pub(crate) struct EpochLog {
     /// Where the next record goes: reserved by adding, so that writers never meet and a write that failed or fell
     /// short leaves a gap of one record and moves nothing else.
     next: AtomicU64,
-    /// A record could not be written: padding is, before records are again.
+    /// A record could not be written: padding has to be written before further records.
     full: AtomicBool,
     /// Where the padding goes, while it cannot be written.
     trial: Mutex<Option<u64>>,
@@ -112,7 +112,7 @@ impl EpochLog {
     /// Reads all records into memory.
     pub(crate) fn load(&mut self, path: &Path) -> Result<(), StoreError> {
         let meta = self.file.metadata().on("read", path)?;
-        // Room by the blocks the file really has: a length alone may be a hole's.
+        // Reserves by the blocks that the file really has: the length may include holes.
         let records = meta.len().min(meta.blocks().saturating_mul(512)) / RECORD_LEN as u64;
         self.index.reserve(usize::try_from(records).unwrap_or(0));
 
@@ -146,7 +146,7 @@ impl EpochLog {
             }
             Record::Damaged(key) => {
                 found.damaged += 1;
-                Some(key) // if it was the checksum that suffered, this keeps the token spent
+                Some(key) // if only the checksum is damaged, this keeps the token spent
             }
             Record::Hole => {
                 found.holes += 1;
@@ -184,8 +184,8 @@ impl EpochLog {
         written.map(|()| true)
     }
 
-    /// Tries whether records can be written again, where one could not be: with holes, over more than a block of the
-    /// disk, for the last bytes of a block that is in use say nothing about the next. The place is kept until it is
+    /// Tests whether records can be written again after a failure, by padding of more than a block of the disk: the
+    /// rest of a block in use may be writable although no new block is free. The place is kept until the padding is
     /// written, so that a disk that stays full does not make the file longer with each trial.
     pub(crate) fn try_to_write(&self) -> io::Result<()> {
         if !self.full.load(Ordering::Acquire) {
@@ -203,9 +203,9 @@ impl EpochLog {
         Ok(())
     }
 
-    /// Moves the expiry to a later second and makes it last. The header that is not rewritten stays whole.
+    /// Moves the expiry to a later second, durably. The header that is not rewritten stays whole.
     ///
-    /// A sync that fails reports the failure of everybody's records, and only once: `sync_failed` passes it on.
+    /// A failed sync concerns all callers' records and is reported by the system only once: `sync_failed` passes it on.
     pub(crate) fn extend(
         &self,
         expires: UnixSeconds,

@@ -10,7 +10,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-use crate::{Epoch, Seen, Spend, SpendStore, Unknown};
+use crate::{Epoch, Hint, Spend, SpendStore, Unknown};
 use directory::Directory;
 use error::On;
 pub use error::StoreError;
@@ -37,7 +37,7 @@ use sync::{Syncer, Work};
 ///   microsecond, after which the future is ready at its first poll. The first spend of an epoch, and one that moves
 ///   its expiry, create or rewrite a header and wait for the disk (some milliseconds, once in a key's life).
 ///
-/// Dropping the store syncs a last time and lets go of the directory.
+/// Dropping the store syncs a last time and unlocks the directory.
 pub struct Embedded {
     // Dropped in this order: the thread first, which syncs the epochs, and the directory's lock last.
     syncer: Syncer,
@@ -164,7 +164,7 @@ impl Embedded {
         stats
     }
 
-    /// The log to spend from: the one there is, its expiry moved if `epoch` says later, or a new one.
+    /// The log to spend from: the existing one, its expiry moved if `epoch` has a later one, or a new one.
     fn log_for(&self, epoch: &Epoch) -> Result<Arc<EpochLog>, Unknown> {
         let found = self.epochs.read().find(epoch.key)?; // a statement: the lock must not last into `change`
         match found {
@@ -191,8 +191,8 @@ impl Embedded {
         Ok(log)
     }
 
-    /// Whether a spend could be answered now, as far as is known: two atomic loads. After a write that failed it could not,
-    /// until a trial has shown that there is room again; that is made every second, and costs no token.
+    /// Whether a spend could be answered now, as far as is known: two atomic loads. After a failed write it could not,
+    /// until a trial write succeeds; one is made every second, and costs no token.
     ///
     /// # Errors
     /// Why not.
@@ -224,12 +224,12 @@ impl Epochs {
 }
 
 impl SpendStore for Embedded {
-    async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
+    async fn check(&self, key: &SpentKey, epoch: &Epoch) -> Result<Hint, Unknown> {
         let log = self.epochs.read().find(epoch.key)?;
         if log.is_some_and(|log| log.contains(ShortKey::of(key))) {
-            return Ok(Seen::Spent);
+            return Ok(Hint::Spent);
         }
-        self.syncer.intact().map(|()| Seen::NotSeen)
+        self.syncer.intact().map(|()| Hint::NotFound)
     }
 
     async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
@@ -241,7 +241,7 @@ impl SpendStore for Embedded {
         if !log.spend(ShortKey::of(key)).map_err(|error| self.unwritten(&error))? {
             return Ok(Spend::AlreadySpent);
         }
-        // The one await there is. Dropped here, the key stays spent and nobody has been told.
+        // The only await. If the future is dropped here, the key stays spent and no caller gets a verdict.
         self.syncer.durable().await?;
         Ok(Spend::Admitted)
     }

@@ -1,4 +1,4 @@
-//! Whether records can be written: what the last write said, until a trial write says something else.
+//! Whether records can be written: the result of the last write, or of a later trial write.
 
 use crate::Unknown;
 use parking_lot::Mutex;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 /// How often writing is tried again while it fails.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
-/// A line about it at most this often: a disk that is full now and then must not fill the log, too.
+/// The shortest time between two log lines about it: a disk that is full intermittently must not fill the log.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What is known of it. Reading it costs one atomic load while all is well.
+/// The last result. Reading it costs one atomic load while writes succeed.
 #[derive(Default)]
 pub(crate) struct Room {
     missing: AtomicBool,
@@ -20,14 +20,14 @@ pub(crate) struct Room {
 #[derive(Default)]
 struct State {
     reason: Option<Unknown>,
-    /// What was said last, and when.
-    said: Option<(Unknown, Instant)>,
-    /// The end of it is to be said, too.
+    /// What was logged last, and when.
+    logged: Option<(Unknown, Instant)>,
+    /// Its end is still to be logged.
     open: bool,
 }
 
 impl Room {
-    /// Why nothing can be written, as far as is known.
+    /// Why nothing can be written, by the last result.
     pub(crate) fn known(&self) -> Result<(), Unknown> {
         if !self.missing.load(Ordering::Acquire) {
             return Ok(());
@@ -35,15 +35,15 @@ impl Room {
         self.state.lock().reason.map_or(Ok(()), Err)
     }
 
-    /// A write failed. True when nothing was known of it before: from now on it has to be tried again.
+    /// Records a failed write. Returns true for the first failure: from then on trial writes are needed.
     pub(crate) fn failed(&self, reason: Unknown, error: &dyn std::fmt::Display) -> bool {
         let mut state = self.state.lock();
         state.reason = Some(reason);
         let new = !self.missing.swap(true, Ordering::AcqRel);
         let now = Instant::now();
-        let said = state.said.is_some_and(|(said, when)| said == reason && now - when < QUIET);
-        if new && !said {
-            (state.said, state.open) = (Some((reason, now)), true);
+        let logged = state.logged.is_some_and(|(logged, when)| logged == reason && now - when < QUIET);
+        if new && !logged {
+            (state.logged, state.open) = (Some((reason, now)), true);
             drop(state);
             tracing::error!(
                 %error,

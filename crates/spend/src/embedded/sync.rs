@@ -1,4 +1,4 @@
-//! The thread that syncs to disk, and those who wait for it.
+//! The thread that syncs to disk, and the callers that wait for it.
 
 use super::error::StoreError;
 use super::log::EpochLog;
@@ -43,7 +43,7 @@ pub(crate) struct Syncer {
 struct Shared {
     /// Spends whose records have been written, under [`Fsync::Always`]: a spend's ticket is its number.
     written: AtomicU64,
-    /// A sync failed, and nothing is believed any more.
+    /// A sync failed, and no later sync is trusted.
     failed: AtomicBool,
     room: Room,
     order: Mutex<Order>,
@@ -53,7 +53,7 @@ struct Shared {
 #[derive(Default)]
 struct Order {
     sync: bool,
-    /// Nothing can be written: from now on that is tried every second.
+    /// Nothing can be written: a trial write is made every second.
     retry: bool,
     stop: bool,
 }
@@ -62,7 +62,7 @@ struct Order {
 pub(crate) trait Work: Send + 'static {
     /// The logs there are.
     fn live(&self) -> Vec<Arc<EpochLog>>;
-    /// Writes what a record would need, and more; nothing that was written is a record.
+    /// Writes as much as a record needs, and more; none of it is a record.
     fn try_to_write(&self) -> Result<(), StoreError>;
 }
 
@@ -93,7 +93,7 @@ impl Syncer {
         self.shared.room.known()
     }
 
-    /// Takes note of a write that failed, and returns what it means.
+    /// Records a failed write, and returns its meaning for a spend.
     pub(crate) fn no_room(&self, reason: Unknown, error: &dyn std::fmt::Display) -> Unknown {
         if self.shared.room.failed(reason, error) {
             self.shared.ring(|order| order.retry = true);
@@ -108,13 +108,13 @@ impl Syncer {
             let ticket = self.shared.written.fetch_add(1, Ordering::AcqRel) + 1;
             self.shared.ring(|order| order.sync = true);
             let mut synced = self.synced.clone();
-            // An error here means that the thread is gone, and with it the promise.
+            // An error here means that the thread has ended, so durability is not guaranteed.
             synced.wait_for(|synced| *synced >= ticket).await.map_err(|_| Unknown::SyncFailed)?;
         }
         self.intact()
     }
 
-    /// Takes note of a sync that failed elsewhere.
+    /// Records a sync that failed elsewhere.
     pub(crate) fn fail(&self, error: &io::Error) {
         self.shared.fail(error);
     }
@@ -124,7 +124,7 @@ impl Drop for Syncer {
     fn drop(&mut self) {
         self.shared.ring(|order| order.stop = true);
         if let Some(thread) = self.thread.take() {
-            _ = thread.join(); // it has synced a last time, and has said so if that failed
+            _ = thread.join(); // it has synced a last time, and has logged a failure
         }
     }
 }

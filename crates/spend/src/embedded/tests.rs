@@ -31,14 +31,14 @@ async fn with_fsync_always_a_failed_sync_is_never_an_admission() {
     for (key, epoch) in [(key(1), EPOCH), (key(2), EPOCH), (key(3), other)] {
         assert_eq!(store.spend(&key, &epoch, NOW).await, Err(Unknown::SyncFailed));
     }
-    assert_eq!(store.seen(&key(1), &EPOCH).await, Ok(Seen::Spent));
-    assert_eq!(store.seen(&key(2), &EPOCH).await, Err(Unknown::SyncFailed));
+    assert_eq!(store.check(&key(1), &EPOCH).await, Ok(Hint::Spent));
+    assert_eq!(store.check(&key(2), &EPOCH).await, Err(Unknown::SyncFailed));
 }
 
 #[tokio::test]
 async fn with_an_interval_a_failed_sync_stops_admissions_once_noticed() {
     let (_directory, store) = on_a_bad_disk(Fsync::Interval(Duration::from_millis(1)));
-    // The first spend answers before the disk is asked, or just after. Then the thread notices, all by itself.
+    // The first spend is answered before the disk is synced, or just after. Then the sync thread detects the failure.
     _ = store.spend(&key(1), &EPOCH, NOW).await;
     let deadline = Instant::now() + Duration::from_secs(30);
     while store.ready().await.is_ok() {
@@ -56,7 +56,7 @@ async fn a_sync_that_fails_while_an_expiry_moves_is_not_forgotten() {
     assert_eq!(store.spend(&key(2), &EPOCH, NOW).await, Err(Unknown::SyncFailed));
 }
 
-/// A spend that is dropped while it waits for the sync leaves its key spent and nobody waiting.
+/// A spend that is dropped while it waits for the sync leaves its key spent and no caller waiting.
 #[tokio::test]
 async fn a_spend_dropped_while_it_waits_stays_spent() {
     let directory = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// A silent peer is asked whether it is there after this long, and given up after three more of the interval.
+/// Keep-alive probes a silent peer after this time, and gives up after three more of the interval.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(1), 3);
 
 /// An address of the store: `HOST:PORT`, `[IPv6]:PORT` or `unix:/PATH`.
@@ -72,7 +72,7 @@ impl fmt::Display for Address {
 /// How to speak TLS to the store.
 #[derive(Clone)]
 pub struct Tls {
-    /// Whom to trust, and the client certificate where one is asked for.
+    /// The trusted certificates, and the client certificate if the server requires one.
     pub config: Arc<ClientConfig>,
     /// The name that the certificate must be for; `None` takes the address's host.
     pub server_name: Option<String>,
@@ -86,7 +86,7 @@ impl fmt::Debug for Tls {
 
 impl Address {
     /// Opens a connection. Segments are sent as they are written (`TCP_NODELAY`), so that no command can wait for an
-    /// acknowledgement; a peer that vanished without a word is noticed by keep-alive.
+    /// acknowledgement; keep-alive detects a peer that vanished.
     pub(crate) async fn connect(&self, tls: Option<&Tls>) -> io::Result<Stream> {
         let stream = match self {
             Self::Tcp { host, port } => {

@@ -1,5 +1,5 @@
-//! Keys known to be spent: a replay of one is refused without asking the store. Spent never becomes unspent while the
-//! epoch lives, so nothing here goes stale; it is only ever too small.
+//! The cache of keys known to be spent: a replay of one is refused without a store command. A spent key never becomes
+//! unspent while the epoch lives, so entries never go stale.
 
 use crate::embedded::ShortKey;
 use hashbrown::HashTable;

@@ -1,46 +1,46 @@
-//! Canaries: records whose only purpose is to be missed. They tell when the memory has lost spent records, which
-//! nothing else would. The records and their timing; no I/O.
+//! Canaries: records that exist only to reveal loss. Without them a loss of spent records would go unnoticed. This
+//! module has the records and their timing, and does no I/O.
 //!
 //! Each epoch has two kinds:
 //!
-//! * 64 **hearth** canaries, which never expire. They are read every second and spread over the servers by their hash,
+//! * 64 **epoch markers**, which never expire. They are read every second and spread over the servers by their hash,
 //!   so that a server that came back empty is noticed at once (one of N servers stays unwatched with a probability of
 //!   at most N·(1 − 1/N)^64: one in 10^8 for 4 servers, 1% for 10).
 //! * **Sentinels**, in 160 groups of 16, written when the epoch begins and each read once, at ages that grow by a
 //!   tenth. memcached evicts what was not read for longest: that is the next group. Canaries that are read again and
 //!   again would never be evicted and never notice.
 //!
-//! Every canary holds when the epoch's records expire. So the memory itself remembers it, and gateways that learn
-//! different expiries (from a directory that changes, or at different times) all keep to the first. Records written
-//! under an earlier expiry would otherwise vanish while the epoch goes on.
+//! Every canary holds when the epoch's records expire. So the store itself keeps the expiry, and gateways that learn
+//! different ones (from a directory that changes, or at different times) all use the first. Records written under an
+//! earlier expiry would otherwise vanish while the epoch goes on.
 
 use super::protocol::{Command, Kind, RecordKey, VALUE_LEN, Value};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 
-/// Hearth canaries of an epoch.
-pub(crate) const HEARTH: u32 = 64;
+/// Epoch markers of an epoch.
+pub(crate) const EPOCH_MARKERS: u32 = 64;
 /// Sentinels of a group, and groups of an epoch: the last is read at an age of 95 days.
 pub(crate) const GROUP: u32 = 16;
 pub(crate) const GROUPS: u32 = 160;
 /// How much older each group is than the one before when it is read, and the age in seconds at the first, as a power.
 const GROWTH: f64 = 1.1;
 const FIRST: i32 = 8;
-/// The record that says that all sentinels were written, in so many copies.
+/// Copies of the record that marks all sentinels as written.
 const COMPLETE: u32 = u32::MAX;
-/// The record that says that records were lost, in so many copies.
+/// Copies of the record that marks the epoch's records as lost.
 const LOSS: u32 = u32::MAX - 1;
 pub(crate) const COPIES: u32 = 4;
 /// Ten decimal digits.
 const LARGEST: u64 = 9_999_999_999;
 
-/// What a canary says.
+/// The content of a canary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// The record had been lost and was written again: so may have been others.
     pub(crate) rewritten: bool,
     /// When the epoch's records expire.
     pub(crate) expires: UnixSeconds,
-    /// When the epoch was begun in this memory.
+    /// When the epoch was begun in this store.
     pub(crate) created: UnixSeconds,
 }
 
@@ -74,28 +74,28 @@ impl Mark {
 pub(crate) struct Canaries(pub(crate) TokenKeyId);
 
 impl Canaries {
-    pub(crate) fn hearth(self) -> Vec<RecordKey> {
-        (0..HEARTH).map(|index| self.key(0, index)).collect()
+    pub(crate) fn epoch_markers(self) -> Vec<RecordKey> {
+        (0..EPOCH_MARKERS).map(|index| self.key(0, index)).collect()
     }
 
     pub(crate) fn sentinels(self, group: u32) -> Vec<RecordKey> {
         (0..GROUP).map(|index| self.key(group + 1, index)).collect()
     }
 
-    /// The records that say that all sentinels were written.
+    /// The records that mark all sentinels as written.
     pub(crate) fn complete(self) -> Vec<RecordKey> {
         (0..COPIES).map(|index| self.key(COMPLETE, index)).collect()
     }
 
-    /// The records that say that records of the epoch were lost. A canary that stands cannot be marked any more, and a
-    /// gateway that is started after everything was lost writes them all anew.
+    /// The records that mark the epoch's records as lost. A canary that stands cannot be marked any more, and a gateway
+    /// that is started after everything was lost writes them all anew.
     pub(crate) fn loss(self) -> Vec<RecordKey> {
         (0..COPIES).map(|index| self.key(LOSS, index)).collect()
     }
 
-    /// Named as spent records are, by a digest of the token key's id and a number. Names that differ in a few bytes only
-    /// would all lie on one server behind a router with a plain hash, such as twemproxy's FNV, and the others would be
-    /// unwatched.
+    /// Named as spent records are, by a digest of the token key's id and a number. Names that differ in a few bytes
+    /// only would all lie on one server behind a router with a plain hash, such as twemproxy's FNV, and the others
+    /// would be unwatched.
     fn key(self, group: u32, index: u32) -> RecordKey {
         let mut number = [0; 32];
         number[..4].copy_from_slice(&group.to_be_bytes());
@@ -148,11 +148,11 @@ mod tests {
     #[test]
     fn no_two_canaries_share_a_key() {
         let canaries = Canaries(TokenKeyId([9; 32]));
-        let mut keys: HashSet<RecordKey> = canaries.hearth().into_iter().collect();
+        let mut keys: HashSet<RecordKey> = canaries.epoch_markers().into_iter().collect();
         keys.extend((0..GROUPS).flat_map(|group| canaries.sentinels(group)));
         keys.extend(canaries.complete());
         keys.extend(canaries.loss());
-        assert_eq!(keys.len(), (HEARTH + GROUP * GROUPS + 2 * COPIES) as usize);
+        assert_eq!(keys.len(), (EPOCH_MARKERS + GROUP * GROUPS + 2 * COPIES) as usize);
     }
 
     /// twemproxy: the lower half of FNV-1a, on a ring.
@@ -164,7 +164,7 @@ mod tests {
         };
         let canaries = Canaries(TokenKeyId([9; 32]));
         let sentinels = (0..GROUPS).step_by(4).flat_map(|group| canaries.sentinels(group)).collect();
-        for keys in [canaries.hearth(), sentinels] {
+        for keys in [canaries.epoch_markers(), sentinels] {
             let mut quarters = [0; 4];
             keys.iter().for_each(|key| quarters[(fnv(key) >> 30) as usize] += 1);
             assert!(quarters.iter().all(|count| count * 8 > keys.len()), "{quarters:?} of {}", keys.len());

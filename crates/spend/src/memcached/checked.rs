@@ -1,7 +1,7 @@
 //! memcache-async on a connection that lets only checked replies through.
 
 use super::address::Stream;
-use super::protocol::{Asked, Command, LONGEST_REPLY, Reply, VALUE_LEN, Value, exptime, parse};
+use super::protocol::{Command, LONGEST_REPLY, Reply, ReplyKind, VALUE_LEN, Value, exptime, parse};
 use memcache_async::ascii::Protocol;
 use postern_tcp_info::TcpFacts;
 use std::future::poll_fn;
@@ -33,7 +33,7 @@ pub(crate) struct Checked {
 #[derive(Clone, Copy)]
 enum Expected {
     Nothing,
-    Reply(Asked),
+    Reply(ReplyKind),
     /// `VERSION <text>`.
     Version,
     Accepted(Option<Reply>),
@@ -55,7 +55,7 @@ impl Checked {
 
     /// One command and its reply.
     pub(crate) async fn exchange(&mut self, command: &Command) -> Result<Reply, io::Error> {
-        self.expect(Expected::Reply(command.asked()))?;
+        self.expect(Expected::Reply(command.reply_kind()))?;
         // A Protocol a command: what it has buffered is nothing, since only this reply is let through.
         let understood = match command {
             Command::Get(key) => {
@@ -81,8 +81,8 @@ impl Checked {
         }
     }
 
-    /// Whether nothing has come since the last reply, as far as this runtime has seen. Bytes that nobody asked for would
-    /// be taken for the next command's reply, and the end of the stream means that there will be none.
+    /// Whether nothing has come since the last reply, as far as this runtime has seen. Unexpected bytes would be taken
+    /// for the next command's reply, and after the end of the stream there will be no reply.
     pub(crate) async fn is_quiet(&mut self) -> bool {
         let look = poll_fn(|cx| {
             let mut room = [0; 1];
@@ -102,7 +102,7 @@ impl Checked {
         self.stream.get_ref().tcp_facts()
     }
 
-    /// Asks for the version.
+    /// Sends `version`.
     pub(crate) async fn version(&mut self) -> Result<(), io::Error> {
         self.expect(Expected::Version)?;
         Protocol::new(&mut *self).version().await?;
@@ -139,7 +139,7 @@ impl Checked {
     fn check(&mut self) -> io::Result<bool> {
         let held = &self.held[..self.filled];
         let found = match &self.expected {
-            Expected::Reply(asked) => match parse(asked, held) {
+            Expected::Reply(reply_kind) => match parse(reply_kind, held) {
                 Ok(Some((reply, length))) => Some((Some(reply), length)),
                 Ok(None) => None,
                 Err(_) => return Err(io::ErrorKind::InvalidData.into()),
@@ -149,7 +149,7 @@ impl Checked {
         };
         let Some((reply, length)) = found else { return Ok(false) };
         if length != self.filled {
-            return Err(io::ErrorKind::InvalidData.into()); // more than was asked for
+            return Err(io::ErrorKind::InvalidData.into()); // more than one reply
         }
         self.released = length;
         self.expected = Expected::Accepted(reply);

@@ -1,7 +1,7 @@
 //! The store as one runtime uses it.
 
-use super::Memory;
-use super::door::Door;
+use super::SharedStore;
+use super::endpoint::Endpoint;
 use super::epochs::EpochState;
 use super::failure::Failure;
 use super::options::{OnLoss, Transport};
@@ -9,92 +9,97 @@ use super::pipelined::Pipelined;
 use super::pooled::Pooled;
 use super::protocol::{Command, RecordKey, Reply, Value};
 use super::stats::{Ended, Verb};
-use crate::journal::Entry;
-use crate::{Epoch, Journal, Seen, Spend, SpendStore, Unknown};
+use crate::exchange_log::Entry;
+use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::time::timeout;
 
-/// What a caller is told while there is no connection; why there is none, readiness says.
+/// The error while there is no connection. Readiness reports the cause.
 const NOT_CONNECTED: Unknown = Unknown::Unavailable(std::io::ErrorKind::NotConnected);
 
-/// Connections of one runtime to the shared memory, made by [`Memcached::client`](super::Memcached::client).
+/// Connections of one runtime to the shared store, made by [`Memcached::client`](super::Memcached::client).
 ///
 /// Clones share the connections. They close when the last clone is dropped.
 #[derive(Clone)]
-pub struct Client(Arc<Links>);
+pub struct Client(Arc<ClientState>);
 
-pub(super) struct Links {
-    memory: Arc<Memory>,
-    links: Vec<Link>,
-    /// Where the next command looks first.
+pub(super) struct ClientState {
+    store: Arc<SharedStore>,
+    endpoints: Vec<EndpointClient>,
+    /// The endpoint that the next command considers first.
     turn: AtomicUsize,
 }
 
-/// The connections to one door.
-struct Link {
-    door: Arc<Door>,
-    transport: Way,
+/// The connections to one endpoint.
+struct EndpointClient {
+    endpoint: Arc<Endpoint>,
+    transport: TransportClient,
 }
 
-enum Way {
+enum TransportClient {
     Pipelined(Pipelined),
     Pooled(Pooled),
 }
 
 impl Client {
     /// Starts the connections, on the present runtime.
-    pub(super) fn start(memory: &Arc<Memory>) -> Self {
-        let limits = memory.options.limits();
-        let links = memory.doors.iter().map(|door| {
-            let transport = match &memory.options.transport {
+    pub(super) fn start(store: &Arc<SharedStore>) -> Self {
+        let limits = store.options.limits();
+        let endpoints = store.endpoints.iter().map(|endpoint| {
+            let transport = match &store.options.transport {
                 Transport::Pipelined { connections, queue } => {
-                    Way::Pipelined(Pipelined::start(door, *connections, *queue, limits))
+                    TransportClient::Pipelined(Pipelined::start(endpoint, *connections, *queue, limits))
                 }
-                Transport::Pooled(pool) => Way::Pooled(Pooled::start(door, pool, limits, &memory.counters)),
+                Transport::Pooled(pool) => {
+                    TransportClient::Pooled(Pooled::start(endpoint, pool, limits, &store.counters))
+                }
             };
-            Link { door: Arc::clone(door), transport }
+            EndpointClient { endpoint: Arc::clone(endpoint), transport }
         });
-        let links =
-            Arc::new(Links { memory: Arc::clone(memory), links: links.collect(), turn: AtomicUsize::new(0) });
-        memory.used_by(Arc::downgrade(&links));
-        Self(links)
+        let client = Arc::new(ClientState {
+            store: Arc::clone(store),
+            endpoints: endpoints.collect(),
+            turn: AtomicUsize::new(0),
+        });
+        store.used_by(Arc::downgrade(&client));
+        Self(client)
     }
 
-    /// [`SpendStore::seen`], with a journal of what it waited for.
+    /// [`SpendStore::check`], with an exchange log of what it waited for.
     ///
     /// # Errors
     /// As there.
-    pub async fn seen_with(
+    pub async fn check_with(
         &self,
         key: &SpentKey,
         epoch: &Epoch,
-        journal: &mut Journal,
-    ) -> Result<Seen, Unknown> {
-        let links = &*self.0;
-        links.memory.intact()?;
-        if let Some(known) = links.memory.epochs.find(epoch.key)
+        log: &mut ExchangeLog,
+    ) -> Result<Hint, Unknown> {
+        let client = &*self.0;
+        client.store.intact()?;
+        if let Some(known) = client.store.epochs.find(epoch.key)
             && known.is_known_spent(key)
         {
-            links.memory.counters.cache_hit();
-            return Ok(Seen::Spent);
+            client.store.counters.cache_hit();
+            return Ok(Hint::Spent);
         }
         let command = Command::Get(RecordKey::spent(key));
-        match links.anywhere(&command, true, journal).await.map_err(Failure::unknown)? {
+        match client.send(&command, true, log).await.map_err(Failure::unknown)? {
             Reply::Hit(_) => {
-                if let Some(known) = links.memory.epochs.find(epoch.key) {
+                if let Some(known) = client.store.epochs.find(epoch.key) {
                     known.remember_spent(key);
                 }
-                Ok(Seen::Spent)
+                Ok(Hint::Spent)
             }
-            Reply::Miss => Ok(Seen::NotSeen),
+            Reply::Miss => Ok(Hint::NotFound),
             Reply::ServerError => Err(Unknown::Rejected),
             Reply::Stored | Reply::NotStored => Err(Unknown::Garbled), // no replies to a `get`
         }
     }
 
-    /// [`SpendStore::spend`], with a journal of what it waited for.
+    /// [`SpendStore::spend`], with an exchange log of what it waited for.
     ///
     /// # Errors
     /// As there.
@@ -103,11 +108,11 @@ impl Client {
         key: &SpentKey,
         epoch: &Epoch,
         now: UnixSeconds,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
-        let verdict = self.spend_once(key, epoch, now, journal).await;
-        if self.0.memory.verdicts.spent(&verdict) {
-            self.0.memory.nudge.notify_one();
+        let verdict = self.spend_once(key, epoch, now, log).await;
+        if self.0.store.verdicts.spent(&verdict) {
+            self.0.store.wake_watch.notify_one();
         }
         verdict
     }
@@ -117,27 +122,27 @@ impl Client {
         key: &SpentKey,
         epoch: &Epoch,
         now: UnixSeconds,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
-        let links = &*self.0;
+        let client = &*self.0;
         if now >= epoch.expires {
             return Err(Unknown::EpochRetired);
         }
-        links.memory.intact()?;
-        let state = links.epoch(epoch).await?;
+        client.store.intact()?;
+        let state = client.epoch(epoch).await?;
         let expires = state.expires().ok_or(Unknown::TimedOut)?;
         if now >= expires {
-            return Err(Unknown::EpochRetired); // the memory forgets its records from now on
+            return Err(Unknown::EpochRetired); // the store drops the epoch's records from now on
         }
-        links.memory.permits(&state)?;
+        client.store.permits(&state)?;
         if state.is_known_spent(key) {
-            links.memory.counters.cache_hit();
+            client.store.counters.cache_hit();
             return Ok(Spend::AlreadySpent);
         }
-        let verdict = links.add(RecordKey::spent(key), expires, journal).await?;
-        // The record was written before a loss that has been noticed since: it may be the second one.
+        let verdict = client.add(RecordKey::spent(key), expires, log).await?;
+        // If a loss was detected since, this record may be the token's second one.
         if verdict == Spend::Admitted {
-            links.memory.permits(&state)?;
+            client.store.permits(&state)?;
         }
         state.remember_spent(key);
         Ok(verdict)
@@ -145,31 +150,31 @@ impl Client {
 }
 
 impl Client {
-    /// Whether a verdict can be expected now, as far as is known without asking. Cheap: fit for each request.
+    /// Whether a verdict can be expected now, as far as this process knows. Cheap enough to call on each request.
     ///
     /// # Errors
     /// Why not.
     pub fn serving(&self) -> Result<(), Unknown> {
-        self.0.memory.intact()?;
+        self.0.store.intact()?;
         if !self.0.up() {
-            return Err(self.0.memory.failure());
+            return Err(self.0.store.failure());
         }
-        self.0.memory.verdicts.expected()
+        self.0.store.verdicts.expected()
     }
 }
 
-impl Links {
-    /// The epoch, adopted by the memory. Waits for that only the first time this process meets it.
+impl ClientState {
+    /// The epoch, once the store holds its expiry. Waits only the first time this process uses the epoch.
     async fn epoch(&self, epoch: &Epoch) -> Result<Arc<EpochState>, Unknown> {
-        if let Some(known) = self.memory.epochs.find(epoch.key)
+        if let Some(known) = self.store.epochs.find(epoch.key)
             && known.expires().is_some()
         {
             return Ok(known);
         }
         self.up().then_some(()).ok_or(NOT_CONNECTED)?;
-        let entered = self.memory.epochs.enter(epoch.key, epoch.expires);
-        self.memory.nudge.notify_one();
-        entered.adopted(self.memory.options.timeout + self.memory.options.connect_timeout).await?;
+        let entered = self.store.epochs.enter(epoch.key, epoch.expires);
+        self.store.wake_watch.notify_one();
+        entered.adopted(self.store.options.timeout + self.store.options.connect_timeout).await?;
         Ok(entered)
     }
 
@@ -177,47 +182,47 @@ impl Links {
         &self,
         key: RecordKey,
         expires: UnixSeconds,
-        journal: &mut Journal,
+        log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
         let attempt = Value::unique();
-        match self.anywhere(&Command::Add { key, value: attempt, expires }, false, journal).await {
+        match self.send(&Command::Add { key, value: attempt, expires }, false, log).await {
             Ok(Reply::Stored) => Ok(Spend::Admitted),
             Ok(Reply::NotStored) => Ok(Spend::AlreadySpent),
             Ok(Reply::ServerError) => Err(Unknown::Rejected),
             Ok(Reply::Hit(_) | Reply::Miss) => Err(Unknown::Garbled), // no replies to an `add`
             Err(Failure::NotSent(reason)) => Err(reason),
-            Err(Failure::Sent(reason)) => self.whose(key, attempt, journal).await.ok_or(reason),
+            Err(Failure::Sent(reason)) => self.verdict_from_record(key, attempt, log).await.ok_or(reason),
         }
     }
 
-    /// After an `add` without an answer: the record says whose attempt wrote it. Nothing is known when it is not
-    /// there: the command may still be on its way, which is also why it is not repeated.
-    async fn whose(&self, key: RecordKey, attempt: Value, journal: &mut Journal) -> Option<Spend> {
+    /// Reads the record after an `add` without a reply: its value identifies the attempt that wrote it. A missing
+    /// record proves nothing, because the `add` may still arrive; for the same reason the `add` is not repeated.
+    async fn verdict_from_record(
+        &self,
+        key: RecordKey,
+        attempt: Value,
+        log: &mut ExchangeLog,
+    ) -> Option<Spend> {
         let command = Command::Get(key);
-        let asking = self.anywhere(&command, true, journal);
-        match timeout(self.memory.options.timeout, asking).await {
+        let reading = self.send(&command, true, log);
+        match timeout(self.store.options.timeout, reading).await {
             Ok(Ok(Reply::Hit(value))) if value != attempt => Some(Spend::AlreadySpent),
-            Ok(Ok(Reply::Hit(_))) if self.memory.options.ask_whose => Some(Spend::Admitted),
+            Ok(Ok(Reply::Hit(_))) if self.store.options.ask_whose => Some(Spend::Admitted),
             _ => None,
         }
     }
 
-    /// Sends a command through the door with the least to do. Through the others only when no byte of it was sent, or
-    /// when it may be `repeated`.
-    async fn anywhere(
-        &self,
-        command: &Command,
-        repeated: bool,
-        journal: &mut Journal,
-    ) -> Result<Reply, Failure> {
+    /// Sends a command through the endpoint with the fewest outstanding commands. Tries the others only if no byte of
+    /// it was sent, or if it may be `repeated`.
+    async fn send(&self, command: &Command, repeated: bool, log: &mut ExchangeLog) -> Result<Reply, Failure> {
         let mut failure = Failure::NotSent(NOT_CONNECTED);
         let mut tried = 0_u64;
         while let Some((index, link)) = self.next(tried) {
             tried |= 1 << index;
-            let mut entry = journal.begin(Verb::of(command), u8::try_from(index).ok());
+            let mut entry = log.begin(Verb::of(command), u8::try_from(index).ok());
             let result = link.exchange(command, &mut entry).await;
             entry.end(Ended::of(&result));
-            self.memory.counters.command(command, &result);
+            self.store.counters.command(command, &result);
             match result {
                 Ok(reply) => return Ok(reply),
                 Err(Failure::Sent(reason)) if !repeated => return Err(Failure::Sent(reason)),
@@ -225,59 +230,60 @@ impl Links {
             }
         }
         if tried == 0 {
-            journal.begin(Verb::of(command), None).end(Ended::Refused);
-            self.memory.counters.command(command, &Err(failure));
+            log.begin(Verb::of(command), None).end(Ended::Refused);
+            self.store.counters.command(command, &Err(failure));
         }
         Err(failure)
     }
 
-    /// The door with the least to do among those that are up and not tried yet; in turn where they are equal.
-    fn next(&self, tried: u64) -> Option<(usize, &Link)> {
-        let count = self.links.len();
+    /// The endpoint with the fewest outstanding commands among those that are up and not tried yet; round robin among
+    /// equals.
+    fn next(&self, tried: u64) -> Option<(usize, &EndpointClient)> {
+        let count = self.endpoints.len();
         let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
         (0..count)
             .map(|offset| (turn.wrapping_add(offset)) % count)
-            .filter(|index| tried & (1 << index) == 0 && self.links[*index].is_up())
-            .map(|index| (index, &self.links[index]))
+            .filter(|index| tried & (1 << index) == 0 && self.endpoints[*index].is_up())
+            .map(|index| (index, &self.endpoints[index]))
             .min_by_key(|(_, link)| link.outstanding())
     }
 
     pub(super) fn up(&self) -> bool {
-        self.links.iter().any(Link::is_up)
+        self.endpoints.iter().any(EndpointClient::is_up)
     }
 }
 
-impl Link {
+impl EndpointClient {
     async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
         match &self.transport {
-            Way::Pipelined(pipelined) => pipelined.exchange(command, entry).await,
-            Way::Pooled(pooled) => pooled.exchange(command, entry).await,
+            TransportClient::Pipelined(pipelined) => pipelined.exchange(command, entry).await,
+            TransportClient::Pooled(pooled) => pooled.exchange(command, entry).await,
         }
     }
 
     fn is_up(&self) -> bool {
-        !self.door.is_foreign()
+        !self.endpoint.is_foreign()
             && match &self.transport {
-                Way::Pipelined(pipelined) => pipelined.is_up(),
-                Way::Pooled(pooled) => pooled.is_up(),
+                TransportClient::Pipelined(pipelined) => pipelined.is_up(),
+                TransportClient::Pooled(pooled) => pooled.is_up(),
             }
     }
 
     fn outstanding(&self) -> usize {
         match &self.transport {
-            Way::Pipelined(pipelined) => pipelined.outstanding(),
-            Way::Pooled(pooled) => pooled.outstanding(),
+            TransportClient::Pipelined(pipelined) => pipelined.outstanding(),
+            TransportClient::Pooled(pooled) => pooled.outstanding(),
         }
     }
 }
 
 impl SpendStore for Client {
-    async fn seen(&self, key: &SpentKey, epoch: &Epoch) -> Result<Seen, Unknown> {
-        self.seen_with(key, epoch, &mut Journal::default()).await
+    async fn check(&self, key: &SpentKey, epoch: &Epoch) -> Result<Hint, Unknown> {
+        self.check_with(key, epoch, &mut ExchangeLog::default()).await
     }
 
     async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
-        self.spend_with(key, epoch, now, &mut Journal::default()).await
+        self.spend_with(key, epoch, now, &mut ExchangeLog::default()).await
     }
 
     async fn ready(&self) -> Result<(), Unknown> {
@@ -285,32 +291,36 @@ impl SpendStore for Client {
     }
 }
 
-impl Memory {
-    /// Whether the doors lead to one memory.
+impl SharedStore {
+    /// Whether all endpoints lead to the same records.
     pub(super) fn intact(&self) -> Result<(), Unknown> {
-        if self.doors.iter().any(|door| door.is_foreign()) { Err(Unknown::Unproven) } else { Ok(()) }
+        if self.endpoints.iter().any(|endpoint| endpoint.is_foreign()) {
+            Err(Unknown::Unproven)
+        } else {
+            Ok(())
+        }
     }
 
-    /// A client, for as long as it lives.
-    fn used_by(&self, links: Weak<Links>) {
+    /// Registers a client, for as long as it lives.
+    fn used_by(&self, client: Weak<ClientState>) {
         let mut clients = self.clients.lock();
         clients.retain(|known| known.strong_count() > 0);
-        clients.push(links);
+        clients.push(client);
     }
 
-    /// Whether each client has a door to the memory. One that has none refuses what comes to it, whatever the others
-    /// have: a pool serves nobody before it is warm.
+    /// Whether each client has an endpoint that is up. A client without one refuses every request, whatever the others
+    /// have: a pool serves no request before it is warm.
     pub(super) fn serves(&self) -> Result<(), Unknown> {
         self.intact()?;
         // The last reference may be one of these: it is dropped outside of the lock.
-        let clients: Vec<Arc<Links>> = self.clients.lock().iter().filter_map(Weak::upgrade).collect();
+        let clients: Vec<Arc<ClientState>> = self.clients.lock().iter().filter_map(Weak::upgrade).collect();
         let all = !clients.is_empty() && clients.iter().all(|client| client.up());
         if all { self.verdicts.expected() } else { Err(self.failure()) }
     }
 
-    /// Why there is no connection, by the first door.
+    /// Why there is no connection, by the first endpoint.
     pub(super) fn failure(&self) -> Unknown {
-        self.doors.first().map_or(NOT_CONNECTED, |door| door.failure())
+        self.endpoints.first().map_or(NOT_CONNECTED, |endpoint| endpoint.failure())
     }
 
     /// Whether tokens of an epoch may be admitted although records were lost.

@@ -11,29 +11,29 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// One epoch in one memory.
+/// One epoch of the shared store.
 pub(crate) struct EpochState {
     pub(crate) key: TokenKeyId,
-    /// The expiry that the first caller named: the one the memory is asked to adopt if it knows none.
+    /// The expiry of the first caller, which becomes the epoch's if the store has no marker of the epoch.
     pub(crate) wanted: UnixSeconds,
-    /// The expiry of its records, once the memory has been asked.
+    /// The expiry of its records, once the epoch markers have been read.
     expires: watch::Sender<Option<UnixSeconds>>,
     lost: AtomicBool,
     spent: SpentCache,
 }
 
 impl EpochState {
-    /// The expiry that the memory holds to.
+    /// The expiry in the store's epoch markers.
     pub(crate) fn expires(&self) -> Option<UnixSeconds> {
         *self.expires.borrow()
     }
 
-    /// The memory was asked: it keeps the epoch's records until then.
+    /// Sets the expiry that was read from the epoch markers.
     pub(crate) fn adopt(&self, expires: UnixSeconds) {
         self.expires.send_replace(Some(expires));
     }
 
-    /// Waits until the memory has been asked.
+    /// Waits until the epoch markers have been read.
     pub(crate) async fn adopted(&self, patience: Duration) -> Result<UnixSeconds, Unknown> {
         let mut expires = self.expires.subscribe();
         match timeout(patience, expires.wait_for(Option::is_some)).await {
@@ -42,7 +42,7 @@ impl EpochState {
         }
     }
 
-    /// Some of its records are gone: true the first time this is said.
+    /// Marks some of its records as lost. Returns true the first time.
     pub(crate) fn set_lost(&self) -> bool {
         !self.lost.swap(true, Ordering::AcqRel)
     }
@@ -102,8 +102,8 @@ impl Epochs {
         self.list.read().clone()
     }
 
-    /// Forgets epochs that have expired. Should one be asked for again, the memory's canaries still say that it has:
-    /// they never expire.
+    /// Forgets epochs that have expired. If one is used again, the epoch markers still hold its expiry: they never
+    /// expire.
     pub(crate) fn drop_expired(&self, now: UnixSeconds) -> usize {
         let mut list = self.list.write();
         let over = |epoch: &Arc<EpochState>| now >= epoch.expires().unwrap_or(epoch.wanted);

@@ -1,35 +1,35 @@
-//! The store for a fleet: one memory of memcacheds, reached directly or through mcrouter or twemproxy.
+//! The store for a fleet: memcached servers, reached directly or through mcrouter or twemproxy.
 //!
 //! ```text
-//! Client (one a runtime) ── transport ── door ── mcrouter ── memcached
+//! Client (one a runtime) ── transport ── endpoint ── mcrouter ── memcached
 //!    │                      pipelined    one of several addresses
-//!    │                      or pooled    of the same memory
+//!    │                      or pooled    of the same store
 //!    └─ Memory: epochs, keys known spent, counters; one a process, watched by a thread of its own
 //! ```
 //!
 //! * A spend is one `add` of a record with a value of its own; `STORED` is the only admission. The epoch's end is its
 //!   absolute expiry.
-//! * A connection is used only after it has read one of this process's probes: it leads to the memory the others lead
-//!   to (`door`, `probe`).
-//! * Canaries tell when the memory has lost records, and hold when an epoch's records expire (`canary`, `watch`).
+//! * A connection is used only after it has read one of this process's probes, which proves that it leads to the same
+//!   records as the others (`endpoint`, `probe`).
+//! * Canaries reveal when the store has lost records, and hold when an epoch's records expire (`canary`, `watch`).
 //!
-//! docs/how-it-works/spend-contract.md has what this keeps and what it cannot; docs/decisions/store-transport.md why pipelined is the
-//! default.
+//! docs/how-it-works/spend-contract.md has what this keeps and what it cannot; docs/decisions/store-transport.md why
+//! pipelined is the default.
 
 mod address;
 mod cache;
 mod canary;
 mod checked;
 mod client;
-mod door;
+mod endpoint;
 mod epochs;
 mod failure;
-mod line;
 mod options;
 mod pipelined;
 mod pooled;
 mod probe;
 mod protocol;
+mod serial;
 mod stats;
 mod verdicts;
 mod watch;
@@ -41,8 +41,8 @@ pub use protocol::KEY_PREFIXES;
 pub use stats::{Ended, Totals, Verb};
 
 use crate::Unknown;
-use client::Links;
-use door::Door;
+use client::ClientState;
+use endpoint::Endpoint;
 use epochs::Epochs;
 use parking_lot::Mutex;
 use postern_token::{TokenKeyId, UnixSeconds};
@@ -54,30 +54,30 @@ use tokio::sync::{Notify, watch as channel};
 use verdicts::Verdicts;
 use watch::Watch;
 
-/// The most addresses: they are doors to one memory, not servers.
+/// The most addresses: they are endpoints of one store, not its servers.
 const MOST_ADDRESSES: usize = 32;
 
 /// The shared store of one process.
 ///
-/// It has a thread that proves the doors and reads the canaries; [`Memcached::client`] makes the connections that spend.
-/// Dropping it ends the thread; clients then go on with what was known.
+/// It has a thread that proves the endpoints and reads the canaries; [`Memcached::client`] makes the connections that
+/// spend. Dropping it ends the thread; clients then go on with what was known.
 pub struct Memcached {
-    memory: Arc<Memory>,
+    store: Arc<SharedStore>,
     _watch: Watch,
 }
 
-/// What all users of the store share.
-struct Memory {
+/// What all clients of the store share.
+struct SharedStore {
     options: Options,
-    doors: Vec<Arc<Door>>,
+    endpoints: Vec<Arc<Endpoint>>,
     epochs: Epochs,
     counters: Arc<Counters>,
-    clients: Mutex<Vec<Weak<Links>>>,
+    clients: Mutex<Vec<Weak<ClientState>>>,
     verdicts: Verdicts,
     /// What the watch's last round could not read.
     round: Mutex<Round>,
     /// Wakes the watch.
-    nudge: Arc<Notify>,
+    wake_watch: Arc<Notify>,
 }
 
 /// How the store is.
@@ -88,26 +88,26 @@ pub struct Health {
     /// The token keys of which records were lost, so that tokens already spent may be spent again.
     pub lost: Vec<TokenKeyId>,
     /// Each address.
-    pub doors: Vec<DoorHealth>,
+    pub endpoints: Vec<EndpointHealth>,
     /// Keys known to be spent, held in this process.
     pub remembered: usize,
     /// How far the watch could read what it wrote, the last time it looked.
     pub round: Round,
 }
 
-/// How much of what the watch asked for in one round it got no answer to. Its records spread over the servers behind a
-/// router as spent records do, so this is also the share of spends that get no verdict.
+/// The records that the watch read in one round, and those without an answer. They are distributed over the servers
+/// behind a router as spent records are, so this is also the share of spends that get no verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Records asked for.
-    pub asked: usize,
-    /// Those of which the store could not say whether they are there.
+    /// Records requested.
+    pub requested: usize,
+    /// Those for which the store reported neither a hit nor a miss.
     pub unclear: usize,
 }
 
 /// How one address of the store is.
 #[derive(Clone, Debug)]
-pub struct DoorHealth {
+pub struct EndpointHealth {
     /// The address.
     pub address: Address,
     /// Proven connections to it that can be used.
@@ -121,7 +121,7 @@ pub struct DoorHealth {
     pub connects: u64,
     /// Those that failed: no connection in time, or one that could not be proven.
     pub connect_failures: u64,
-    /// It leads to another memory than the others.
+    /// It leads to other records than the other endpoints.
     pub foreign: bool,
     /// How the last connection failed; `None` while there is one.
     pub failure: Option<Unknown>,
@@ -137,23 +137,23 @@ impl Memcached {
             let message = format!("between 1 and {MOST_ADDRESSES} addresses are needed");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let nudge = Arc::new(Notify::new());
+        let wake_watch = Arc::new(Notify::new());
         let (publish, probes) = channel::channel(None);
-        let door = |address: &Address| {
+        let endpoint = |address: &Address| {
             let (tls, patience) = (options.tls.clone(), options.connect_timeout);
-            Arc::new(Door::new(address.clone(), tls, patience, probes.clone(), Arc::clone(&nudge)))
+            Arc::new(Endpoint::new(address.clone(), tls, patience, probes.clone(), Arc::clone(&wake_watch)))
         };
-        let memory = Arc::new(Memory {
-            doors: options.addresses.iter().map(door).collect(),
+        let store = Arc::new(SharedStore {
+            endpoints: options.addresses.iter().map(endpoint).collect(),
             epochs: Epochs::new(options.cache_bytes),
             counters: Arc::default(),
             clients: Mutex::default(),
             verdicts: Verdicts::default(),
             round: Mutex::default(),
-            nudge,
+            wake_watch,
             options,
         });
-        Ok(Self { _watch: Watch::start(Arc::clone(&memory), publish)?, memory })
+        Ok(Self { _watch: Watch::start(Arc::clone(&store), publish)?, store })
     }
 
     /// Connections for the present runtime.
@@ -162,42 +162,42 @@ impl Memcached {
     /// Outside of a tokio runtime.
     #[must_use]
     pub fn client(&self) -> Client {
-        Client::start(&self.memory)
+        Client::start(&self.store)
     }
 
     /// How the store is now.
     #[must_use]
     pub fn health(&self) -> Health {
-        let doors = &self.memory.doors;
-        let epochs = self.memory.epochs.all();
+        let endpoints = &self.store.endpoints;
+        let epochs = self.store.epochs.all();
         Health {
-            ready: self.memory.serves(),
+            ready: self.store.serves(),
             lost: epochs.iter().filter(|epoch| epoch.is_lost()).map(|epoch| epoch.key).collect(),
-            doors: doors.iter().map(|door| door.health()).collect(),
+            endpoints: endpoints.iter().map(|endpoint| endpoint.health()).collect(),
             remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),
-            round: *self.memory.round.lock(),
+            round: *self.store.round.lock(),
         }
     }
 
     /// Why every token of a key is refused now, where that is known.
     #[must_use]
     pub fn refuses(&self, key: TokenKeyId, now: UnixSeconds) -> Option<Unknown> {
-        let epoch = self.memory.epochs.find(key)?;
+        let epoch = self.store.epochs.find(key)?;
         if epoch.expires().is_some_and(|expires| now >= expires) {
             return Some(Unknown::EpochRetired);
         }
-        self.memory.permits(&epoch).err()
+        self.store.permits(&epoch).err()
     }
 
     /// What was counted since the store was opened.
     #[must_use]
     pub fn totals(&self) -> Totals {
-        self.memory.counters.totals()
+        self.store.counters.totals()
     }
 
     /// Forgets what this process remembers of expired epochs.
     pub fn drop_expired(&self, now: UnixSeconds) -> usize {
-        self.memory.epochs.drop_expired(now)
+        self.store.epochs.drop_expired(now)
     }
 }
 

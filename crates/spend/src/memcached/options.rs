@@ -6,7 +6,7 @@ use std::time::Duration;
 /// How to reach and use the shared store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The doors to one memory: at least one.
+    /// Addresses that lead to the same records: at least one.
     pub addresses: Vec<Address>,
     /// TLS to all of them.
     pub tls: Option<Tls>,
@@ -14,18 +14,18 @@ pub struct Options {
     pub transport: Transport,
     /// How long a command may take. What takes longer is unknown, and its connection is closed.
     pub timeout: Duration,
-    /// What takes longer has the connection's `TCP_INFO` read, for the journal.
+    /// What takes longer has the connection's `TCP_INFO` read, for the exchange log.
     pub slow: Duration,
     /// How long connecting may take, and then proving the connection.
     pub connect_timeout: Duration,
-    /// How often the canaries are read, and the doors proven.
+    /// How often the canaries are read, and the endpoints proven.
     pub canary_interval: Duration,
-    /// What to do when the memory has lost records.
+    /// What to do when the store has lost records.
     pub on_loss: OnLoss,
-    /// Ask whose record it is when an `add` went unanswered, and admit if it is this attempt's. Right only where every
-    /// record has one copy: behind a quorum a minority's copy answers too, and two presentations could be admitted.
+    /// After an `add` without a reply, read the record and admit if this attempt wrote it. Safe only if every record
+    /// has one copy: behind a quorum a minority's copy answers too, and two presentations could be admitted.
     pub ask_whose: bool,
-    /// Memory for keys known to be spent, in bytes for each epoch.
+    /// RAM for the cache of spent keys, in bytes for each epoch.
     pub cache_bytes: usize,
 }
 
@@ -65,19 +65,19 @@ pub struct Pool {
     pub size: usize,
     /// How long a command may wait for a connection.
     pub checkout_timeout: Duration,
-    /// Ask a connection for its `version` before each use. One more round trip, and not about the memory: mcrouter
-    /// answers it by itself.
+    /// Send `version` on a connection before each use. Costs a round trip, and does not prove that the store answers:
+    /// mcrouter answers it itself.
     pub check_on_checkout: bool,
     /// How often each idle connection is proven again.
     pub idle_probe: Duration,
-    /// A connection is replaced when it has lasted so long.
+    /// A connection is replaced after this time.
     pub max_lifetime: Duration,
 }
 
-/// What to do when the memory has lost records of an epoch, so that its spent tokens may be spent again.
+/// What to do when the store has lost records of an epoch, so that its spent tokens may be spent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnLoss {
-    /// Go on, and say so.
+    /// Continue, and report it in log, metrics and readiness.
     #[default]
     Warn,
     /// Refuse the epoch's tokens as unknown ([`Unknown::RecordsLost`](crate::Unknown::RecordsLost)).

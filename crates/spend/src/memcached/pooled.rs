@@ -10,13 +10,13 @@
 //!   starve. A connection whose exchange did not finish is broken here, and a fair semaphore stands in front.
 
 use super::checked::Checked;
-use super::door::{Carrier, Connected, Door};
+use super::endpoint::{Carrier, Connected, Endpoint};
 use super::failure::{Failure, broken};
 use super::options::{Limits, Pool};
 use super::protocol::{Command, Reply};
 use super::stats::Counters;
 use crate::Unknown;
-use crate::journal::Entry;
+use crate::exchange_log::Entry;
 use bb8::{ManageConnection, RunError};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -32,7 +32,7 @@ const ENOUGH: u32 = 3;
 /// The pool of one address.
 pub(crate) struct Pooled {
     core: Arc<Core>,
-    tending: JoinHandle<()>,
+    maintenance: JoinHandle<()>,
 }
 
 struct Core {
@@ -40,7 +40,7 @@ struct Core {
     /// As many turns as connections: FIFO, where bb8 is not.
     turns: Semaphore,
     size: usize,
-    door: Arc<Door>,
+    endpoint: Arc<Endpoint>,
     breaker: Breaker,
     options: Pool,
     limits: Limits,
@@ -49,7 +49,12 @@ struct Core {
 
 impl Pooled {
     /// Builds the pool on the present runtime. Until a connection is proven, everything is refused.
-    pub(crate) fn start(door: &Arc<Door>, options: &Pool, limits: Limits, counters: &Arc<Counters>) -> Self {
+    pub(crate) fn start(
+        endpoint: &Arc<Endpoint>,
+        options: &Pool,
+        limits: Limits,
+        counters: &Arc<Counters>,
+    ) -> Self {
         let size = options.size.max(1);
         let pool = bb8::Pool::builder()
             .max_size(u32::try_from(size).unwrap_or(u32::MAX))
@@ -65,7 +70,7 @@ impl Pooled {
             .queue_strategy(bb8::QueueStrategy::Fifo)
             .test_on_check_out(options.check_on_checkout)
             .build_unchecked(Connector {
-                door: Arc::clone(door),
+                endpoint: Arc::clone(endpoint),
                 patience: limits.patience,
                 max_lifetime: options.max_lifetime,
             });
@@ -73,16 +78,16 @@ impl Pooled {
             pool,
             turns: Semaphore::new(size),
             size,
-            door: Arc::clone(door),
+            endpoint: Arc::clone(endpoint),
             breaker: Breaker::default(),
             options: options.clone(),
             limits,
             counters: Arc::clone(counters),
         });
         let carrier: Weak<dyn Carrier> = Arc::<Core>::downgrade(&core);
-        door.carried_by(carrier);
-        let tending = tokio::spawn(tend(Arc::clone(&core)));
-        Self { core, tending }
+        endpoint.carried_by(carrier);
+        let maintenance = tokio::spawn(maintain(Arc::clone(&core)));
+        Self { core, maintenance }
     }
 
     pub(crate) async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
@@ -100,7 +105,7 @@ impl Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        self.tending.abort();
+        self.maintenance.abort();
     }
 }
 
@@ -124,7 +129,7 @@ impl Core {
         let (_turn, mut connection) = checkout.map_err(Failure::NotSent)?;
         entry.waited_for_check(std::mem::take(&mut connection.checked_for));
         if !self.breaker.is_closed() {
-            return Err(Failure::NotSent(self.door.failure())); // opened while this caller stood in the queue
+            return Err(Failure::NotSent(self.endpoint.failure())); // the breaker opened while this caller waited
         }
         let mut noting = Noting { connection, entry, slow: self.limits.slow };
         match timeout(self.limits.patience, noting.connection.exchange(command)).await {
@@ -156,7 +161,7 @@ impl Core {
                     if connection.is_quiet().await {
                         return Ok((turn, connection));
                     }
-                    // It died or spoke while it was idle: another one, but not for ever.
+                    // It was closed or received bytes while idle: take another one, until the checkout times out.
                     if began.elapsed() > self.options.checkout_timeout {
                         return Err(self.failed(Unknown::Garbled));
                     }
@@ -170,13 +175,13 @@ impl Core {
 
     fn failed(&self, reason: Unknown) -> Unknown {
         if self.breaker.failed() {
-            self.door.failed(reason);
+            self.endpoint.failed(reason);
         }
         reason
     }
 }
 
-/// A caller's exchange, of which its journal hears however it ends.
+/// A caller's exchange. Dropping it writes the times to the exchange log, however the exchange ended.
 struct Noting<'a, 'b> {
     connection: bb8::PooledConnection<'a, Connector>,
     entry: &'a mut Entry<'b>,
@@ -195,8 +200,8 @@ impl Drop for Noting<'_, '_> {
     }
 }
 
-/// Keeps the pool's connections good: proves idle ones again, and closes the breaker when the store is back.
-async fn tend(core: Arc<Core>) {
+/// Maintains the pool: proves idle connections again, and closes the breaker when the store is back.
+async fn maintain(core: Arc<Core>) {
     loop {
         if core.breaker.is_closed() {
             let pause = tokio::time::sleep(core.options.idle_probe);
@@ -206,13 +211,13 @@ async fn tend(core: Arc<Core>) {
             }
             continue;
         }
-        let mut backoff = core.door.backoff();
-        while let Err(reason) = core.door.connect_proven().await {
+        let mut backoff = core.endpoint.backoff();
+        while let Err(reason) = core.endpoint.connect_proven().await {
             // A server at its limit takes no more connections, and may answer on those it has.
             if has_proven(&core).await {
                 break;
             }
-            core.door.failed(reason);
+            core.endpoint.failed(reason);
             backoff.wait().await;
         }
         warm_up(&core).await;
@@ -220,7 +225,7 @@ async fn tend(core: Arc<Core>) {
     }
 }
 
-/// Makes all connections, as far as they can be had, before callers come: they would wait for each other's.
+/// Opens all connections before callers are admitted, so that callers do not wait for them.
 async fn warm_up(core: &Core) {
     let mut all = Vec::new(); // all at once, or the same one would be taken again and again
     for _ in 0..2 * core.size {
@@ -244,7 +249,7 @@ async fn has_proven(core: &Core) -> bool {
         && matches!(timeout(core.limits.patience, connection.prove()).await, Ok(Ok(())))
 }
 
-/// Asks each idle connection for a probe; one that does not answer is dropped, and bb8 makes another.
+/// Sends a `get` on each idle connection. A connection that does not answer is dropped, and bb8 makes another.
 async fn prove_idle(core: &Core) {
     for _ in 0..core.pool.state().idle_connections {
         let Ok(_turn) = core.turns.try_acquire() else { return };
@@ -261,7 +266,7 @@ async fn prove_idle(core: &Core) {
 
 /// Makes bb8's connections.
 struct Connector {
-    door: Arc<Door>,
+    endpoint: Arc<Endpoint>,
     patience: Duration,
     max_lifetime: Duration,
 }
@@ -271,14 +276,14 @@ impl ManageConnection for Connector {
     type Error = io::Error;
 
     async fn connect(&self) -> Result<Connection, io::Error> {
-        let stream = self.door.connect_proven().await.map_err(io::Error::other)?;
+        let stream = self.endpoint.connect_proven().await.map_err(io::Error::other)?;
         Ok(Connection {
             checked: Checked::new(stream),
             in_flight: AtomicBool::new(false),
             checked_for: Duration::ZERO,
             // Shortened at random by up to a half: connections that were made together are not replaced together.
             ends: Instant::now() + self.max_lifetime.mul_f64(rand::random_range(0.5..1.0)),
-            _up: self.door.connected(),
+            _up: self.endpoint.connected(),
         })
     }
 
@@ -335,7 +340,7 @@ impl Connection {
     }
 }
 
-/// Open while the store does not answer: callers are refused at once instead of each waiting in vain.
+/// Open while the store does not answer, so that callers are refused immediately.
 #[derive(Default)]
 struct Breaker {
     closed: AtomicBool,

@@ -1,13 +1,14 @@
-//! Proof that connections lead to one memory: records that only this process can have written, read back through each.
+//! Proves that connections lead to the same records: reads back through each of them records that only this process can
+//! have written.
 
 use super::protocol::{Command, Kind, RecordKey, Reply, Value};
 use postern_token::UnixSeconds;
 use std::time::Duration;
 
-/// Probes at once. They spread over the servers behind a router, and compare the doors: where a tenth of the keys lies
-/// elsewhere, all 64 miss it with a probability of 0.1%.
+/// Probes at once. They spread over the servers behind a router, and compare the endpoints: where a tenth of the keys
+/// lies elsewhere, all 64 miss it with a probability of 0.1%.
 const COUNT: usize = 64;
-/// Those that prove one connection: several, so that one dead server does not hide the memory.
+/// Those that prove one connection: several, so that one dead server does not make the proof fail.
 const FEW: usize = 8;
 /// How long a probe record lasts, and for how long it is used.
 const LIFETIME: Duration = Duration::from_secs(2 * 86_400);
@@ -15,7 +16,7 @@ const LIFETIME: Duration = Duration::from_secs(2 * 86_400);
 const BRIEF: Duration = Duration::from_secs(3600);
 const IN_USE: Duration = Duration::from_secs(86_400);
 
-/// Records with keys and values drawn at random: who reads one reads the memory it was written to.
+/// Records with random keys and values: a connection that reads one leads to the store it was written to.
 #[derive(Clone, Debug)]
 pub(crate) struct Probes {
     records: Vec<(RecordKey, Value)>,
@@ -23,21 +24,21 @@ pub(crate) struct Probes {
     expires: UnixSeconds,
 }
 
-/// What reading the probes through a connection has shown.
+/// What reading the probes through a connection showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// All were read: it is the memory they were written to.
+    /// All were read: the connection leads to the store they were written to.
     Same,
-    /// Some were read, others are not there: servers are away, or this is the memory for a part of the keys only.
+    /// Some were read, others are missing: servers are down, or only a part of the keys leads to the same records.
     Partly,
-    /// All were answered, and none is there: another memory, or one that has forgotten.
+    /// All were answered with a miss: other records, or the probes were lost.
     Other,
-    /// Errors: nothing is shown.
+    /// Errors: the replies prove nothing.
     Unclear,
 }
 
 impl Proof {
-    /// Whether it is the memory, at least for a part of the keys.
+    /// Whether it leads to the same records, at least for a part of the keys.
     pub(crate) fn is_some(self) -> bool {
         matches!(self, Self::Same | Self::Partly)
     }
@@ -54,7 +55,7 @@ impl Probes {
         }
     }
 
-    /// Probes to compare two doors by, once: many may be needed while the doors differ.
+    /// Probes to compare two endpoints by, once: many may be needed while the endpoints differ.
     pub(crate) fn brief(now: UnixSeconds) -> Self {
         Self { expires: now.saturating_add(BRIEF), ..Self::new(now) }
     }
@@ -93,7 +94,7 @@ impl Probes {
         missed
     }
 
-    /// An `add` of each with another value: `STORED` says that there was none.
+    /// An `add` of each with another value: `STORED` shows that there was none.
     pub(crate) fn others(&self) -> Vec<Command> {
         let other = |&(key, _): &_| Command::Add { key, value: Value::unique(), expires: self.expires };
         self.records.iter().map(other).collect()

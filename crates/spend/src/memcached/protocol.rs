@@ -75,8 +75,8 @@ impl fmt::Debug for RecordKey {
 pub(crate) struct Value(pub(crate) [u8; VALUE_LEN]);
 
 impl Value {
-    /// A value nobody else has: the id of an attempt to spend, or of a probe. Random, so that records say nothing
-    /// about who wrote them or in which order.
+    /// A unique value: the id of an attempt to spend, or of a probe. Random, so that records do not reveal which
+    /// process wrote them or in which order.
     pub(crate) fn unique() -> Self {
         let mut value = [b'A'; VALUE_LEN];
         let encoded = URL_SAFE_NO_PAD.encode_slice(rand::random::<[u8; 16]>(), &mut value);
@@ -94,18 +94,18 @@ pub(crate) enum Command {
     Add { key: RecordKey, value: Value, expires: UnixSeconds },
 }
 
-/// What was asked, as far as the reply's form depends on it.
+/// The kind of reply that a command expects.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum ReplyKind {
     Get(RecordKey),
     Add,
 }
 
 impl Command {
-    pub(crate) fn asked(&self) -> Asked {
+    pub(crate) fn reply_kind(&self) -> ReplyKind {
         match self {
-            Self::Get(key) => Asked::Get(*key),
-            Self::Add { .. } => Asked::Add,
+            Self::Get(key) => ReplyKind::Get(*key),
+            Self::Add { .. } => ReplyKind::Add,
         }
     }
 
@@ -141,20 +141,20 @@ pub(crate) enum Reply {
     Stored,
     /// `NOT_STORED`: the record was there.
     NotStored,
-    /// The record that was asked for.
+    /// The requested record.
     Hit(Value),
     /// `END`: no record was found, which proves nothing.
     Miss,
-    /// `SERVER_ERROR`: the server, or one behind it, could not do it. The connection is in order.
+    /// `SERVER_ERROR`: the server, or one behind it, could not do it. The connection remains usable.
     ServerError,
 }
 
-/// Bytes that are not the beginning of any reply the command can have: what follows cannot be told apart any more.
+/// Bytes that are not the beginning of any reply the command can have: the rest of the stream cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Garbled;
 
 /// Reads one reply from the beginning of `bytes`: it and its length, or `None` while it is not complete.
-pub(crate) fn parse(asked: &Asked, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
+pub(crate) fn parse(reply_kind: &ReplyKind, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
     const ERROR: &[u8] = b"SERVER_ERROR";
     let shorter = bytes.len().min(ERROR.len());
     if shorter > 0 && bytes[..shorter] == ERROR[..shorter] {
@@ -163,10 +163,12 @@ pub(crate) fn parse(asked: &Asked, bytes: &[u8]) -> Result<Option<(Reply, usize)
             return error_line(bytes);
         }
     }
-    match asked {
-        Asked::Add => either(bytes, (b"STORED\r\n", Reply::Stored), (b"NOT_STORED\r\n", Reply::NotStored)),
-        Asked::Get(key) if bytes.first() == Some(&b'V') => hit(key, bytes),
-        Asked::Get(_) => either(bytes, (b"END\r\n", Reply::Miss), (b"END\r\n", Reply::Miss)),
+    match reply_kind {
+        ReplyKind::Add => {
+            either(bytes, (b"STORED\r\n", Reply::Stored), (b"NOT_STORED\r\n", Reply::NotStored))
+        }
+        ReplyKind::Get(key) if bytes.first() == Some(&b'V') => hit(key, bytes),
+        ReplyKind::Get(_) => either(bytes, (b"END\r\n", Reply::Miss), (b"END\r\n", Reply::Miss)),
     }
 }
 
@@ -263,21 +265,21 @@ mod tests {
     #[test]
     fn whole_replies_are_read_and_what_follows_is_left() {
         let hit = stored_value();
-        let replies: [(Asked, &[u8], Reply); 7] = [
-            (Asked::Add, b"STORED\r\n", Reply::Stored),
-            (Asked::Add, b"NOT_STORED\r\n", Reply::NotStored),
-            (Asked::Add, b"SERVER_ERROR out of memory storing object\r\n", Reply::ServerError),
-            (Asked::Add, b"SERVER_ERROR\r\n", Reply::ServerError),
-            (Asked::Get(key(7)), b"END\r\n", Reply::Miss),
-            (Asked::Get(key(7)), b"SERVER_ERROR unavailable\r\n", Reply::ServerError),
-            (Asked::Get(key(7)), &hit, Reply::Hit(Value(*b"abcdefghijklmnopqrstuv"))),
+        let replies: [(ReplyKind, &[u8], Reply); 7] = [
+            (ReplyKind::Add, b"STORED\r\n", Reply::Stored),
+            (ReplyKind::Add, b"NOT_STORED\r\n", Reply::NotStored),
+            (ReplyKind::Add, b"SERVER_ERROR out of memory storing object\r\n", Reply::ServerError),
+            (ReplyKind::Add, b"SERVER_ERROR\r\n", Reply::ServerError),
+            (ReplyKind::Get(key(7)), b"END\r\n", Reply::Miss),
+            (ReplyKind::Get(key(7)), b"SERVER_ERROR unavailable\r\n", Reply::ServerError),
+            (ReplyKind::Get(key(7)), &hit, Reply::Hit(Value(*b"abcdefghijklmnopqrstuv"))),
         ];
-        for (asked, text, reply) in replies {
+        for (reply_kind, text, reply) in replies {
             for end in 0..text.len() {
-                assert_eq!(parse(&asked, &text[..end]), Ok(None), "{:?}", text[..end].escape_ascii());
+                assert_eq!(parse(&reply_kind, &text[..end]), Ok(None), "{:?}", text[..end].escape_ascii());
             }
             let followed = [text, b"END\r\n"].concat();
-            assert_eq!(parse(&asked, &followed), Ok(Some((reply, text.len()))));
+            assert_eq!(parse(&reply_kind, &followed), Ok(Some((reply, text.len()))));
         }
     }
 
@@ -286,38 +288,38 @@ mod tests {
         let other = stored_value();
         let longer = String::from_utf8(stored_value()).unwrap().replace(" 0 22", " 0 23").into_bytes();
         let flagged = String::from_utf8(stored_value()).unwrap().replace(" 0 22", " 1 22").into_bytes();
-        let cases: [(Asked, &[u8]); 14] = [
-            (Asked::Add, b"END\r\n"),
-            (Asked::Add, b"STORED \r\n"),
-            (Asked::Add, b"STORED\n"),
-            (Asked::Add, b"stored\r\n"),
-            (Asked::Add, b"EXISTS\r\n"),
-            (Asked::Add, b"ERROR\r\n"),
-            (Asked::Add, b"CLIENT_ERROR bad data chunk\r\n"),
-            (Asked::Add, &other),
-            (Asked::Add, b"SERVER_ERRORS\r\n"),
-            (Asked::Get(key(7)), b"STORED\r\n"),
-            (Asked::Get(key(7)), b"END \r\n"),
-            (Asked::Get(key(8)), &other),
-            (Asked::Get(key(7)), &longer),
-            (Asked::Get(key(7)), &flagged),
+        let cases: [(ReplyKind, &[u8]); 14] = [
+            (ReplyKind::Add, b"END\r\n"),
+            (ReplyKind::Add, b"STORED \r\n"),
+            (ReplyKind::Add, b"STORED\n"),
+            (ReplyKind::Add, b"stored\r\n"),
+            (ReplyKind::Add, b"EXISTS\r\n"),
+            (ReplyKind::Add, b"ERROR\r\n"),
+            (ReplyKind::Add, b"CLIENT_ERROR bad data chunk\r\n"),
+            (ReplyKind::Add, &other),
+            (ReplyKind::Add, b"SERVER_ERRORS\r\n"),
+            (ReplyKind::Get(key(7)), b"STORED\r\n"),
+            (ReplyKind::Get(key(7)), b"END \r\n"),
+            (ReplyKind::Get(key(8)), &other),
+            (ReplyKind::Get(key(7)), &longer),
+            (ReplyKind::Get(key(7)), &flagged),
         ];
-        for (asked, text) in cases {
-            assert_eq!(parse(&asked, text), Err(Garbled), "{asked:?} {:?}", text.escape_ascii());
+        for (reply_kind, text) in cases {
+            assert_eq!(parse(&reply_kind, text), Err(Garbled), "{reply_kind:?} {:?}", text.escape_ascii());
         }
         let endless = [b"SERVER_ERROR ".as_slice(), &[b'x'; 600]].concat();
-        assert_eq!(parse(&Asked::Add, &endless), Err(Garbled));
+        assert_eq!(parse(&ReplyKind::Add, &endless), Err(Garbled));
     }
 
     proptest! {
         /// A verdict never depends on how the bytes were cut, and no bytes are read beyond the longest reply.
         #[test]
         fn cuts_change_nothing(bytes in prop::collection::vec(prop::sample::select(b"STORENDVALU_ 02\r\nx".to_vec()), 0..700)) {
-            for asked in [Asked::Add, Asked::Get(key(7))] {
-                let whole = parse(&asked, &bytes);
+            for reply_kind in [ReplyKind::Add, ReplyKind::Get(key(7))] {
+                let whole = parse(&reply_kind, &bytes);
                 let mut first = Ok(None);
                 for end in 0..=bytes.len() {
-                    first = parse(&asked, &bytes[..end]);
+                    first = parse(&reply_kind, &bytes[..end]);
                     if first != Ok(None) {
                         break;
                     }

@@ -128,7 +128,7 @@ impl Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     commands: [[u64; Ended::ALL.len()]; Verb::ALL.len()],
-    /// Replays answered from the memory of this process.
+    /// Replays answered from this process's cache.
     pub cache_hits: u64,
     /// Commands that found no free connection in the pool.
     pub pool_waits: u64,

@@ -1,28 +1,28 @@
-//! Whether the memory gives verdicts at all, by what it answered last: to callers, and to the watch.
+//! Whether the store gives verdicts at all, judged by its last answers to callers and to the watch.
 //!
-//! A connection that stands proves little: behind a router all servers may be down while the router answers each command
-//! with an error. A caller that knows this beforehand refuses without reading a token.
+//! A connection that stands proves little: behind a router all servers may be down while the router answers each
+//! command with an error. A caller that knows this beforehand refuses without reading a token.
 
 use crate::Unknown;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Spends without a verdict, one after the other, and over how long, from which on none is expected any more. Where one of
-/// three servers is down, a third of the spends fails; in this time and number they all do only when nothing works.
+/// Spends without a verdict, one after the other, and over how long, from which on none is expected any more. Where one
+/// of three servers is down, a third of the spends fails; in this time and number they all do only when nothing works.
 const FEW: u32 = 8;
 const LONG: Duration = Duration::from_millis(300);
 /// Rounds of the watch without an answer: one may have met a pause of the server.
 const ROUNDS: u32 = 2;
 
-/// What is known of it. Reading it costs a caller two atomic loads while all is well.
+/// Recent results. Reading them costs a caller two atomic loads while the store works.
 pub(super) struct Verdicts {
     opened: Instant,
     /// Spends without a verdict since the last that had one.
     failed: AtomicU32,
     /// When the first of them failed, in milliseconds since `opened`.
     since: AtomicU64,
-    /// Rounds of the watch that found no memory, since the last that did.
+    /// Rounds of the watch that found no store, since the last that did.
     silent: AtomicU32,
     /// Spends fail while the watch can read: it has to write before they are tried again.
     refuses: AtomicBool,
@@ -43,7 +43,8 @@ impl Default for Verdicts {
 }
 
 impl Verdicts {
-    /// A spend ended. True when it was the one that shows that none gets a verdict: the watch looks then.
+    /// Records the end of a spend. Returns true when it is the one that shows that none gets a verdict; the watch is
+    /// then woken.
     pub(super) fn spent<T>(&self, result: &Result<T, Unknown>) -> bool {
         match result {
             Ok(_) => {
@@ -71,7 +72,7 @@ impl Verdicts {
         none && !self.refuses.swap(true, Relaxed)
     }
 
-    /// A round of the watch found the memory, or why it did not.
+    /// Records a round of the watch: it found the store, or why it did not.
     pub(super) fn round(&self, found: Result<(), Unknown>) {
         match found {
             Ok(()) => self.silent.store(0, Relaxed),

@@ -1,9 +1,9 @@
-//! The watch: a thread that proves the doors, begins epochs and reads canaries, away from the runtimes that spend.
+//! The watch: a thread that proves the endpoints, begins epochs and reads canaries, away from the runtimes that spend.
 
-use super::line::Line;
 use super::probe::{Probes, Proof};
 use super::protocol::{Command, Reply};
-use super::{Memory, Round};
+use super::serial::SerialConnection;
+use super::{Round, SharedStore};
 use crate::Unknown;
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::collections::HashMap;
@@ -15,12 +15,12 @@ use tokio::runtime::Builder;
 use tokio::sync::{oneshot, watch as channel};
 use tokio::time::sleep;
 
-mod tend;
-use tend::Tended;
+mod reconcile;
+use reconcile::Progress;
 
-/// The shortest time between two rounds, however often the watch is woken.
+/// The shortest time between two rounds, even if the watch is woken more often.
 const BREATH: Duration = Duration::from_millis(5);
-/// How soon to look for the memory again while none has been found yet: nobody can be served before.
+/// The pause between attempts while no store has been found; until then every request is refused.
 const SEARCH: Duration = Duration::from_millis(200);
 
 /// The thread. It ends when this is dropped.
@@ -28,16 +28,22 @@ pub(super) struct Watch(#[expect(dead_code, reason = "dropping it is the signal"
 
 impl Watch {
     pub(super) fn start(
-        memory: Arc<Memory>,
+        store: Arc<SharedStore>,
         publish: channel::Sender<Option<Arc<Probes>>>,
     ) -> io::Result<Self> {
         let (keep, ended) = oneshot::channel();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("store-watch".to_owned()).spawn(move || {
-            let lines = memory.doors.iter().map(|_| None).collect();
-            let tended = HashMap::new();
-            let rounds =
-                Rounds { memory, publish, lines, tended, round: Round::default(), failed: Unknown::Rejected };
+            let connections = store.endpoints.iter().map(|_| None).collect();
+            let progress = HashMap::new();
+            let rounds = Rounds {
+                store,
+                publish,
+                connections,
+                progress,
+                round: Round::default(),
+                failed: Unknown::Rejected,
+            };
             runtime.block_on(async {
                 tokio::select! {
                     _ = ended => {}
@@ -50,11 +56,11 @@ impl Watch {
 }
 
 struct Rounds {
-    memory: Arc<Memory>,
+    store: Arc<SharedStore>,
     publish: channel::Sender<Option<Arc<Probes>>>,
-    /// A connection through each door, kept from round to round.
-    lines: Vec<Option<Line>>,
-    tended: HashMap<TokenKeyId, Tended>,
+    /// A connection through each endpoint, kept from round to round.
+    connections: Vec<Option<SerialConnection>>,
+    progress: HashMap<TokenKeyId, Progress>,
     /// What the present round could not read.
     round: Round,
     /// Why its last exchange had no reply.
@@ -66,67 +72,68 @@ impl Rounds {
         loop {
             (self.round, self.failed) = (Round::default(), Unknown::Rejected);
             let now = UnixSeconds::now();
-            let door = self.prove_doors(now).await;
-            if let Some(door) = door {
-                self.tend_epochs(door, now).await;
-                if self.memory.verdicts.refuses() && self.write(door, Probes::brief(now)).await.is_some() {
-                    self.memory.verdicts.written();
+            let endpoint = self.prove_endpoints(now).await;
+            if let Some(endpoint) = endpoint {
+                self.reconcile_epochs(endpoint, now).await;
+                if self.store.verdicts.refuses() && self.write(endpoint, Probes::brief(now)).await.is_some() {
+                    self.store.verdicts.written();
                 }
             }
-            self.memory.verdicts.round(door.map(|_| ()).ok_or(self.failed));
-            *self.memory.round.lock() = self.round;
+            self.store.verdicts.round(endpoint.map(|_| ()).ok_or(self.failed));
+            *self.store.round.lock() = self.round;
             sleep(BREATH).await;
             tokio::select! {
-                () = self.memory.nudge.notified() => {}
+                () = self.store.wake_watch.notified() => {}
                 () = sleep(self.pause()) => {}
             }
         }
     }
 
     fn pause(&self) -> Duration {
-        let interval = self.memory.options.canary_interval;
-        let unpublished = self.publish.borrow().is_none() && self.memory.intact().is_ok();
-        let searching = unpublished || self.memory.verdicts.expected().is_err();
+        let interval = self.store.options.canary_interval;
+        let unpublished = self.publish.borrow().is_none() && self.store.intact().is_ok();
+        let searching = unpublished || self.store.verdicts.expected().is_err();
         if searching { interval.min(SEARCH) } else { interval }
     }
 
-    /// Reads the probes through every door. Returns a door that leads to the memory, if there is one.
-    async fn prove_doors(&mut self, now: UnixSeconds) -> Option<usize> {
+    /// Reads the probes through every endpoint. Returns an endpoint that leads to the store, if there is one.
+    async fn prove_endpoints(&mut self, now: UnixSeconds) -> Option<usize> {
         let published = self.publish.borrow().clone();
         let Some(probes) = published.filter(|probes| !probes.are_old(now)) else {
             return self.renew(now).await;
         };
         let mut proofs = Vec::new();
-        for door in 0..self.lines.len() {
-            proofs.push(self.read(door, &probes).await);
+        for endpoint in 0..self.connections.len() {
+            proofs.push(self.read(endpoint, &probes).await);
         }
         let whole = proofs.iter().position(|proof| *proof == Proof::Same);
         let Some(same) = whole.or_else(|| proofs.iter().position(|proof| proof.is_some())) else {
-            // Nobody has them, and somebody could say so: they were lost, and so may have been more.
+            // A server authoritatively reported a miss, so the probes were lost, and other records may be lost too.
             return if proofs.contains(&Proof::Other) { self.renew(now).await } else { None };
         };
         self.judge(same, &proofs, now).await;
         Some(same)
     }
 
-    /// Writes new probes through the first door that takes them, and publishes them when no other door contradicts.
+    /// Writes new probes through the first endpoint that takes them, and publishes them when no other endpoint
+    /// contradicts.
     async fn renew(&mut self, now: UnixSeconds) -> Option<usize> {
-        for writer in 0..self.lines.len() {
+        for writer in 0..self.connections.len() {
             let Some(probes) = self.write(writer, Probes::new(now)).await else { continue };
             let mut proofs = Vec::new();
-            for door in 0..self.lines.len() {
-                proofs.push(self.read(door, &probes).await);
+            for endpoint in 0..self.connections.len() {
+                proofs.push(self.read(endpoint, &probes).await);
             }
             if !proofs[writer].is_some() {
                 continue;
             }
             self.judge(writer, &proofs, now).await;
-            if self.memory.doors.iter().any(|door| door.is_foreign()) {
+            if self.store.endpoints.iter().any(|endpoint| endpoint.is_foreign()) {
                 return None;
             }
-            // First what was lost with the old ones: connections are proven by the new ones from here on, and would admit
-            // tokens of an epoch whose loss nobody knows of yet.
-            if !self.tend_epochs(writer, now).await {
+            // Look for losses before publishing the new probes: once published they prove connections, which could then
+            // admit tokens of an epoch whose loss is not detected yet.
+            if !self.reconcile_epochs(writer, now).await {
                 return None;
             }
             self.publish.send_replace(Some(Arc::new(probes)));
@@ -135,8 +142,8 @@ impl Rounds {
         None
     }
 
-    /// Marks doors that lead to another memory than `same`, once a second reading has shown it again: records may have
-    /// been lost between the writing and the first.
+    /// Marks endpoints that lead to other records than `same`. A second read has to confirm it, because probes may have
+    /// been lost between the write and the first read.
     async fn judge(&mut self, same: usize, proofs: &[Proof], now: UnixSeconds) {
         for (index, proof) in proofs.iter().enumerate() {
             let foreign = match proof {
@@ -144,7 +151,7 @@ impl Rounds {
                 Proof::Partly if index == same => false,
                 // Once foreign, until all probes are read: new ones might all lie in the part that is shared.
                 Proof::Partly => {
-                    self.memory.doors[index].is_foreign() || self.lacks(index, same, now).await == Ok(true)
+                    self.store.endpoints[index].is_foreign() || self.lacks(index, same, now).await == Ok(true)
                 }
                 Proof::Unclear => continue,
                 Proof::Other => match self.write(same, Probes::brief(now)).await {
@@ -155,42 +162,42 @@ impl Rounds {
                     None => continue,
                 },
             };
-            let door = &self.memory.doors[index];
-            if foreign && !door.is_foreign() {
+            let endpoint = &self.store.endpoints[index];
+            if foreign && !endpoint.is_foreign() {
                 tracing::error!(
-                    address = %door.address(), other = %self.memory.doors[same].address(),
-                    "two addresses of the double-spend store lead to two memories, and each would admit a token once: \
-                     every token is refused until they lead to one, or one of them is removed"
+                    address = %endpoint.address(), other = %self.store.endpoints[same].address(),
+                    "two addresses of the double-spend store lead to different records, so each would admit a token once: \
+                     every token is refused until they lead to the same records, or one of them is removed"
                 );
             }
-            door.set_foreign(foreign);
+            endpoint.set_foreign(foreign);
         }
     }
 
-    /// Whether a door leads elsewhere for a part of the keys: it takes probes that are in the memory a second time. A miss
-    /// alone proves nothing, for a router may answer so for a server that is down.
-    async fn lacks(&mut self, door: usize, same: usize, now: UnixSeconds) -> Result<bool, Unknown> {
+    /// Whether an endpoint leads elsewhere for a part of the keys: it stores probes that `same` already holds. A miss
+    /// alone proves nothing, because a router may report one for a server that is down.
+    async fn lacks(&mut self, endpoint: usize, same: usize, now: UnixSeconds) -> Result<bool, Unknown> {
         let Some(probes) = self.write(same, Probes::brief(now)).await else { return Ok(false) };
-        let there = self.ask(same, &probes.gets()).await?;
-        let here = self.ask(door, &probes.gets()).await?;
+        let there = self.request(same, &probes.gets()).await?;
+        let here = self.request(endpoint, &probes.gets()).await?;
         let missed = probes.missed(&there, &here);
         if missed.is_empty() {
             return Ok(false);
         }
-        let taken = self.ask(door, &missed.others()).await?;
+        let taken = self.request(endpoint, &missed.others()).await?;
         let Some(twice) = missed.stored(&taken) else { return Ok(false) };
         // Unless they were lost in between.
-        Ok(twice.judge(&self.ask(same, &twice.gets()).await?).is_some())
+        Ok(twice.judge(&self.request(same, &twice.gets()).await?).is_some())
     }
 
-    /// New probes, as far as they could be written through a door.
-    async fn write(&mut self, door: usize, probes: Probes) -> Option<Probes> {
-        let replies = self.ask(door, &probes.adds()).await.ok()?;
+    /// New probes, as far as they could be written through an endpoint.
+    async fn write(&mut self, endpoint: usize, probes: Probes) -> Option<Probes> {
+        let replies = self.request(endpoint, &probes.adds()).await.ok()?;
         probes.stored(&replies)
     }
 
-    async fn read(&mut self, door: usize, probes: &Probes) -> Proof {
-        match self.ask(door, &probes.gets()).await {
+    async fn read(&mut self, endpoint: usize, probes: &Probes) -> Proof {
+        match self.request(endpoint, &probes.gets()).await {
             Ok(replies) => {
                 self.read_in_round(
                     replies.len(),
@@ -202,19 +209,19 @@ impl Rounds {
         }
     }
 
-    /// Counts what was asked for, and what of it the store could not say.
-    fn read_in_round(&mut self, asked: usize, unclear: usize) {
-        self.round.asked += asked;
+    /// Counts records read in this round, and those for which the store gave neither a hit nor a miss.
+    fn read_in_round(&mut self, requested: usize, unclear: usize) {
+        self.round.requested += requested;
         self.round.unclear += unclear;
     }
 
-    /// One exchange through a door. While nobody else is connected through it, this is who knows why not.
-    async fn ask(&mut self, door: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
-        let replies = self.exchange(door, commands).await;
+    /// One exchange through an endpoint. Records the failure if no client is connected through it.
+    async fn request(&mut self, endpoint: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
+        let replies = self.exchange(endpoint, commands).await;
         self.failed = *replies.as_ref().err().unwrap_or(&self.failed);
         match &replies {
-            Err(reason) if self.memory.doors[door].connections() == 0 => {
-                self.memory.doors[door].failed(*reason)
+            Err(reason) if self.store.endpoints[endpoint].connections() == 0 => {
+                self.store.endpoints[endpoint].failed(*reason)
             }
             _ => {}
         }
@@ -222,21 +229,21 @@ impl Rounds {
     }
 
     /// Over a kept connection if it still works. Every command here may be repeated.
-    async fn exchange(&mut self, door: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
-        if let Some(mut line) = self.lines[door].take() {
-            match line.exchange(commands).await {
+    async fn exchange(&mut self, endpoint: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
+        if let Some(mut connection) = self.connections[endpoint].take() {
+            match connection.exchange(commands).await {
                 Ok(replies) => {
-                    self.lines[door] = Some(line);
+                    self.connections[endpoint] = Some(connection);
                     return Ok(replies);
                 }
-                // It would not answer on a new connection either.
+                // A new connection would time out too.
                 Err(Unknown::TimedOut) => return Err(Unknown::TimedOut),
                 Err(_) => {}
             }
         }
-        let mut line = self.memory.doors[door].connect().await?;
-        let replies = line.exchange(commands).await?;
-        self.lines[door] = Some(line);
+        let mut connection = self.store.endpoints[endpoint].connect().await?;
+        let replies = connection.exchange(commands).await?;
+        self.connections[endpoint] = Some(connection);
         Ok(replies)
     }
 }

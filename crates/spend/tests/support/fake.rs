@@ -127,8 +127,8 @@ impl Fake {
         Self::with(None)
     }
 
-    /// A door to another memory, but for the keys that it `shares` with this one: as two routers do when one of them
-    /// has been told of a new server.
+    /// An endpoint to another store, except for the keys that it `shares` with this one: as with two routers of which
+    /// one has been given a new server.
     pub fn beside(&self, shares: fn(&str) -> bool) -> Self {
         Self::with(Some((shares, Arc::clone(&self.state.records))))
     }
@@ -169,7 +169,7 @@ impl Fake {
         self.plan_after(0, verb, writes, steps)
     }
 
-    /// The same, after so many honest answers to commands of this kind.
+    /// The same, after this number of honest answers to commands of this kind.
     pub fn plan_after(&self, after: usize, verb: Verb, writes: bool, steps: Vec<Step>) -> Arc<Acted> {
         let acted = Arc::<Acted>::default();
         let plan = Plan { verb, after, writes, steps, acted: Arc::clone(&acted) };
@@ -181,7 +181,7 @@ impl Fake {
         *self.state.manner.lock().unwrap() = manner;
     }
 
-    /// Closes new connections as soon as they come when there are so many, as a memcached at its limit does.
+    /// Closes new connections immediately above this number, as a memcached at its limit does.
     pub fn limit(&self, connections: usize) {
         self.state.limit.store(connections, SeqCst);
     }
@@ -313,7 +313,7 @@ impl Conversation {
         plans.remove(index)
     }
 
-    /// What an honest server does and says.
+    /// What an honest server does and answers.
     fn answer(&self, asked: &Asked) -> Vec<u8> {
         match asked.verb {
             Verb::Version => b"VERSION fake\r\n".to_vec(),

@@ -19,7 +19,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 /// Longer than anything takes that works.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Another door to a server: a port that leads to it, until it is cut. Runs on a thread of its own.
+/// Another endpoint to a server: a port that leads to it, until it is cut. Runs on a thread of its own.
 pub struct Relay {
     port: u16,
     connections: Arc<Mutex<Vec<tokio::task::AbortHandle>>>,
@@ -107,8 +107,8 @@ pub fn trusting(roots: RootCertStore) -> Arc<ClientConfig> {
     Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// A door that swallows one answer to an `add` of a spent record: it arrives, and the connection is closed instead of
-/// answered.
+/// An endpoint that swallows one answer to an `add` of a spent record: it arrives, and the connection is closed instead
+/// of answered.
 pub struct Swallower {
     relay: Relay,
     state: Arc<AtomicU8>,
@@ -230,7 +230,7 @@ pub fn epoch() -> Epoch {
     Epoch { key: TokenKeyId(rand::random()), expires }
 }
 
-/// A key nobody has spent.
+/// A key that has not been spent.
 pub fn fresh(epoch: &Epoch) -> SpentKey {
     SpentKey::derive(TokenType::BlindRsa2048, epoch.key, Nonce(rand::random()))
 }

@@ -21,7 +21,7 @@ pub enum Quoting {
 pub struct Challenge {
     /// The exact bytes of the `TokenChallenge`: tokens carry their digest, so they are never re-serialized.
     pub bytes: Vec<u8>,
-    /// The issuer's public key, as `token-key` gives it. Absent when the client should ask the directory.
+    /// The issuer's public key, as `token-key` gives it. Absent if the client should fetch it from the directory.
     pub token_key: Option<Vec<u8>>,
     /// For how many seconds the challenge is good.
     pub max_age: Option<u64>,
@@ -60,7 +60,7 @@ impl Challenge {
     /// it understands (RFC 9577, section 2.1.3).
     ///
     /// # Errors
-    /// [`AuthenticateError`] says what is wrong, and where: with the grammar, or with the first of our scheme's
+    /// [`AuthenticateError`] has what is wrong, and where: with the grammar, or with the first of our scheme's
     /// challenges when none of them is good.
     pub fn parse_all(value: &[u8]) -> Result<Vec<Self>, AuthenticateError> {
         let mut found = Vec::new();

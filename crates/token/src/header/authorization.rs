@@ -45,7 +45,7 @@ pub enum AuthorizationError {
 /// No allocation; about a microsecond for a token of type 2.
 ///
 /// # Errors
-/// [`AuthorizationError`] says which part is wrong, and at which byte.
+/// [`AuthorizationError`] has the part that is wrong, and the byte.
 pub fn parse_authorization(value: &[u8]) -> Result<Presentation, AuthorizationError> {
     match find_token(value)? {
         Some((text, offset)) => decode_token(text, offset).map(Presentation::Token),

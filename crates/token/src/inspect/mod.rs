@@ -26,9 +26,9 @@ struct Section {
     fields: Vec<(&'static str, String)>,
 }
 
-/// Says what a value holds. It may be the value of `Proxy-Authorization` or `Authorization`, of `Proxy-Authenticate`
-/// or `WWW-Authenticate`, with or without the header's name and a colon in front; or one token, challenge or type 2
-/// token key by itself in base64url.
+/// Describes a value. It may be the value of `Proxy-Authorization` or `Authorization`, of `Proxy-Authenticate` or
+/// `WWW-Authenticate`, with or without the header's name and a colon in front; or one token, challenge or type 2 token
+/// key by itself in base64url.
 ///
 /// # Errors
 /// The first byte or parameter that is wrong.
@@ -111,7 +111,7 @@ fn challenges(text: &str) -> Result<Inspection, Fault> {
                 let is_type2 = challenge.bytes.starts_with(&TokenType::BlindRsa2048.code().to_be_bytes());
                 fields.extend(key_fields(key, is_type2, at("token-key"))?);
             }
-            None => fields.push(("token key", "absent; the client asks the issuer's directory".to_owned())),
+            None => fields.push(("token key", "absent; the client fetches it from the directory".to_owned())),
         }
         let seconds = challenge.max_age.map(|seconds| format!("{seconds} seconds"));
         fields.push(("max-age", seconds.unwrap_or_else(|| "absent".to_owned())));
@@ -122,7 +122,7 @@ fn challenges(text: &str) -> Result<Inspection, Fault> {
     Ok(Inspection { sections })
 }
 
-/// A value without its header: the content says what it is.
+/// A value without its header, recognised by its content.
 fn bare(text: &str, start: usize) -> Result<Inspection, Fault> {
     let bytes = decode_base64url_vec(text.as_bytes())
         .map_err(|error| Fault::of_base64(error, "this is neither a header value nor base64url", start))?;
@@ -200,9 +200,9 @@ fn key_fields(key: &[u8], is_type2: bool, offset: usize) -> Result<Vec<(&'static
 /// What clients that are less liberal would stumble over.
 fn spelling(value: &[u8]) -> String {
     if value.len().is_multiple_of(4) {
-        "base64url, padded as RFC 9577 asks".to_owned()
+        "base64url, padded as RFC 9577 requires".to_owned()
     } else {
-        "base64url without its padding; RFC 9577 asks for padding, Postern accepts both".to_owned()
+        "base64url without its padding; RFC 9577 requires padding, Postern accepts both".to_owned()
     }
 }
 

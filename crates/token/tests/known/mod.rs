@@ -23,7 +23,7 @@ pub(crate) fn hex(vector: &Value, name: &str) -> Vec<u8> {
     hex::decode(text(vector, name)).unwrap()
 }
 
-/// Gives out each piece once, whole: what is asked for must have exactly its length.
+/// Gives out each piece once, whole: the requested length must be exactly its length.
 pub(crate) struct FixedRng(VecDeque<Vec<u8>>);
 
 impl FixedRng {

@@ -2,7 +2,7 @@ use super::*;
 use postern_token::{DirectoryKey, SigningKey};
 
 const LIFETIMES: Lifetimes =
-    Lifetimes { unsaid: Duration::from_secs(1000), removed: Duration::from_secs(10) };
+    Lifetimes { without_not_after: Duration::from_secs(1000), removed: Duration::from_secs(10) };
 
 fn entry(not_before: Option<u64>, not_after: Option<u64>) -> (TokenKeyId, DirectoryKey) {
     let key = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();

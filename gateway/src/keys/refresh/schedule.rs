@@ -1,5 +1,5 @@
-//! When the directory is fetched next: as often as the operator and the issuer say, whenever a known key comes or goes, and
-//! soon after a token of a key that is not known.
+//! When the directory is fetched next: at the operator's or the issuer's interval, when a known key comes into use or
+//! retires, and soon after a token of an unknown key.
 
 use postern_token::UnixSeconds;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 pub(super) struct Schedule {
     poll: Duration,
-    /// A file is read once, and again only when the operator says so.
+    /// A file is read once, and again only on SIGHUP.
     is_polled: bool,
     next: Instant,
     retry: Duration,
@@ -56,7 +56,7 @@ impl Schedule {
         self.next = Instant::now();
     }
 
-    /// There was a token of an unknown key: the directory may have changed.
+    /// A token of an unknown key was presented: the directory may have changed.
     pub(super) fn soon(&mut self) {
         if self.is_polled {
             let now = Instant::now();

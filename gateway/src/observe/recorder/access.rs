@@ -1,5 +1,5 @@
-//! The access log: a line for each request, if the operator wants one. What happened and how long it took; who and where
-//! only with `access = "full"`.
+//! The access log: a line for each request, if the operator wants one. What happened and how long it took; who and
+//! where only with `access = "full"`.
 
 use crate::config::AccessLog;
 use crate::observe::labels::Outcome;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// What is logged now: a reload may change it.
 pub(super) struct Access(AtomicU8);
 
-/// Who asked for what. Empty unless the operator switched it on.
+/// The client and its target. Empty unless the operator switched it on.
 #[derive(Default)]
 pub(crate) struct Who {
     client: Option<SocketAddr>,
@@ -72,7 +72,7 @@ impl Access {
         (!self.is(AccessLog::Off)).then_some(line)
     }
 
-    /// The line of a request that was answered before anybody could read what it asks for.
+    /// The line of a request that was answered before its target could be read.
     pub(super) fn turned_away(&self, outcome: Outcome) {
         if !self.is(AccessLog::Off) {
             Line { outcome, check: None, dial: None, who: Who::default() }.write(None);

@@ -1,4 +1,4 @@
-//! What is still to be told of a request after it was answered.
+//! What is recorded of a request after it was answered.
 
 use super::access::{Line, Went};
 use crate::observe::spans;
@@ -6,7 +6,8 @@ use postern_proxy::relay::Relayed;
 use postern_telemetry::traces::Trace;
 use std::time::Instant;
 
-/// The rest of a request's trace, and its line of the access log. Dropped, it is told without a tunnel.
+/// The rest of a request's trace, and its line of the access log. If dropped early, the request is logged without
+/// tunnel fields.
 ///
 /// Boxed, for every open tunnel has an account, and few have something in it.
 pub(crate) struct Account {
@@ -19,7 +20,7 @@ impl Account {
     pub(crate) fn tunnel_ended(mut self, began: Instant, relayed: &Relayed) {
         let ended = Instant::now();
         if let Some(mut trace) = self.trace.take() {
-            // How much went through it is not told: sizes and times of one tunnel together tell what it was.
+            // Traces have no byte counts: sizes and times of one tunnel together can reveal its content.
             let root = trace.root();
             trace.span(spans::TUNNEL, root, (began, ended), spans::Kind::Internal, Vec::new());
             trace.send();

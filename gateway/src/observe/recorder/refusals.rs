@@ -5,16 +5,16 @@ use crate::request::deny::Refusal;
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// How often a class is told of: at once when it is new, then so often.
+/// Logs the first refusal of a class immediately, then at most once every `EVERY`.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What was refused and not told yet.
+/// Refusals that are not logged yet.
 pub(super) struct Refusals(Vec<Mutex<Class>>);
 
 #[derive(Clone, Copy, Default)]
 struct Class {
-    untold: u64,
-    told: Option<Instant>,
+    pending: u64,
+    logged: Option<Instant>,
     /// Why the store gave no verdict, the last time.
     reason: Option<&'static str>,
 }
@@ -27,44 +27,44 @@ impl Refusals {
     pub(super) fn refused(&self, refusal: &Refusal, now: Instant) {
         let outcome = refusal.outcome();
         let mut class = self.0[outcome as usize].lock();
-        class.untold += 1;
+        class.pending += 1;
         if let Refusal::StoreUnknown(unknown) | Refusal::StoreDown(unknown) = refusal {
             class.reason = Some(unknown.reason());
         }
         if let Some((number, reason)) = class.due(now) {
             drop(class);
-            tell(outcome, number, reason);
+            log(outcome, number, reason);
         }
     }
 
-    /// Tells of every class that is due.
-    pub(super) fn tell(&self, now: Instant) {
+    /// Logs every class that is due.
+    pub(super) fn log_due(&self, now: Instant) {
         for (outcome, class) in Outcome::ALL.iter().zip(&self.0) {
             let due = class.lock().due(now);
             if let Some((number, reason)) = due {
-                tell(*outcome, number, reason);
+                log(*outcome, number, reason);
             }
         }
     }
 }
 
 impl Class {
-    /// What there is to tell now.
+    /// What to log now.
     fn due(&mut self, now: Instant) -> Option<(u64, Option<&'static str>)> {
-        let rested = self.told.is_none_or(|told| now.saturating_duration_since(told) >= EVERY);
-        if self.untold == 0 || !rested {
+        let rested = self.logged.is_none_or(|logged| now.saturating_duration_since(logged) >= EVERY);
+        if self.pending == 0 || !rested {
             return None;
         }
-        self.told = Some(now);
-        Some((std::mem::take(&mut self.untold), self.reason.take()))
+        self.logged = Some(now);
+        Some((std::mem::take(&mut self.pending), self.reason.take()))
     }
 }
 
-fn tell(outcome: Outcome, number: u64, reason: Option<&'static str>) {
+fn log(outcome: Outcome, number: u64, reason: Option<&'static str>) {
     let outcome_name = outcome.as_str();
     match outcome {
-        // The gateway's own trouble, not the client's. That there are no keys is told where they are fetched, and is as it
-        // should be for a moment at every start.
+        // These are failures of the gateway, not of the client. Missing keys are logged where they are fetched, and are
+        // normal for a moment at every start.
         Outcome::StoreUnknown | Outcome::StoreDown | Outcome::TooMany => {
             tracing::warn!(outcome = outcome_name, number, reason, "requests refused");
         }
@@ -77,12 +77,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_is_told_at_once_and_the_others_together() {
-        let (mut class, start) = (Class { untold: 1, ..Class::default() }, Instant::now());
+    fn the_first_is_logged_at_once_and_the_others_together() {
+        let (mut class, start) = (Class { pending: 1, ..Class::default() }, Instant::now());
         assert_eq!(class.due(start), Some((1, None)));
-        class.untold = 500;
+        class.pending = 500;
         assert_eq!(class.due(start + Duration::from_secs(9)), None);
         assert_eq!(class.due(start + Duration::from_secs(10)), Some((500, None)));
-        assert_eq!(class.due(start + Duration::from_secs(60)), None, "there is nothing to tell");
+        assert_eq!(class.due(start + Duration::from_secs(60)), None, "there is nothing to log");
     }
 }

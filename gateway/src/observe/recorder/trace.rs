@@ -1,4 +1,4 @@
-//! A request as a trace: the times that were measured, as spans. Nothing in them says who, where or which token.
+//! A request as a trace: the measured times, as spans. They do not identify the client, the target or the token.
 
 use crate::observe::labels::Outcome;
 use crate::observe::spans;
@@ -6,7 +6,7 @@ use crate::observe::store_metrics::result_of;
 use crate::observe::timeline::{Stage, Timeline};
 use crate::request::deny::Refusal;
 use postern_spend::memcached::Verb;
-use postern_spend::{Exchange, Journal};
+use postern_spend::{Exchange, ExchangeLog};
 use postern_telemetry::traces::{Attribute, Span, Trace};
 use std::time::{Duration, Instant};
 
@@ -21,17 +21,17 @@ pub(super) fn send(
     let root = trace.root();
     for stage in Stage::ALL {
         let Some(times) = timeline.of(stage) else { continue };
-        let (name, kind, journal) = match stage {
+        let (name, kind, log) = match stage {
             Stage::Parse => (spans::PARSE, spans::Kind::Internal, None),
-            Stage::Check => (spans::CHECK, spans::Kind::Internal, Some(&timeline.asked)),
+            Stage::Check => (spans::CHECK, spans::Kind::Internal, Some(&timeline.check_log)),
             Stage::Verify => (spans::VERIFY, spans::Kind::Internal, None),
-            Stage::Spend => (spans::SPEND, spans::Kind::Internal, Some(&timeline.spent)),
+            Stage::Spend => (spans::SPEND, spans::Kind::Internal, Some(&timeline.spend_log)),
             Stage::Dial => (spans::DIAL, spans::Kind::Client, None),
         };
-        let waited = journal.filter(|journal| !journal.pool.is_zero());
-        let attributes = waited.map(|journal| (spans::POOL_WAIT, micros(journal.pool))).into_iter().collect();
+        let waited = log.filter(|log| !log.pool.is_zero());
+        let attributes = waited.map(|log| (spans::POOL_WAIT, micros(log.pool))).into_iter().collect();
         let span = trace.span(name, root, times, kind, attributes);
-        journal.into_iter().flat_map(Journal::exchanges).for_each(|exchange| {
+        log.into_iter().flat_map(ExchangeLog::exchanges).for_each(|exchange| {
             command(&mut trace, span, exchange, addresses, slow);
         });
     }
@@ -61,7 +61,7 @@ fn command(trace: &mut Trace, parent: Span, exchange: &Exchange, addresses: &[St
         (spans::DB_OPERATION, operation.into()),
         (spans::STORE_RESULT, result_of(exchange.ended).as_str().into()),
     ];
-    if let Some(address) = exchange.door.and_then(|door| addresses.get(usize::from(door))) {
+    if let Some(address) = exchange.endpoint.and_then(|endpoint| addresses.get(usize::from(endpoint))) {
         attributes.push((spans::SERVER, address.clone().into()));
     }
     if let Some(written) = exchange.written {

@@ -1,9 +1,9 @@
-//! The task of one connection: it connects, serves a lane until something goes wrong, and connects again.
+//! The task of one connection: it connects, serves a pipeline until something goes wrong, and connects again.
 
-use super::lane::{Lane, Read};
+use super::pipeline::{Pipeline, Read};
 use crate::Unknown;
 use crate::memcached::address::Stream;
-use crate::memcached::door::Door;
+use crate::memcached::endpoint::Endpoint;
 use crate::memcached::failure::broken;
 use crate::memcached::options::Limits;
 use postern_tcp_info::TcpFacts;
@@ -18,22 +18,22 @@ use tokio::time::{Instant, Sleep, sleep};
 /// Room for a hundred replies or more a read.
 const READ_BUFFER: usize = 16 * 1024;
 
-/// A connection that lasted so long is replaced without a pause.
+/// A connection that lasted this long is replaced without a pause.
 const STEADY: Duration = Duration::from_secs(1);
 /// A timer that has nothing to watch.
 const NEVER: Duration = Duration::from_secs(86_400);
 
-/// Keeps a lane connected until it is dropped.
-pub(crate) async fn run(lane: Arc<Lane>, door: Arc<Door>, limits: Limits) {
-    let lane = CloseOnDrop(lane);
-    let mut backoff = door.backoff();
+/// Keeps a pipeline connected until it is dropped.
+pub(crate) async fn run(pipeline: Arc<Pipeline>, endpoint: Arc<Endpoint>, limits: Limits) {
+    let pipeline = CloseOnDrop(pipeline);
+    let mut backoff = endpoint.backoff();
     loop {
-        let (reason, facts) = match door.connect_proven().await {
+        let (reason, facts) = match endpoint.connect_proven().await {
             Ok(stream) => {
-                lane.0.open();
-                let _up = door.connected();
+                pipeline.0.open();
+                let _up = endpoint.connected();
                 let since = Instant::now();
-                let (reason, facts) = serve(stream, &lane.0, limits).await;
+                let (reason, facts) = serve(stream, &pipeline.0, limits).await;
                 if since.elapsed() > STEADY {
                     backoff.reset();
                 }
@@ -41,14 +41,14 @@ pub(crate) async fn run(lane: Arc<Lane>, door: Arc<Door>, limits: Limits) {
             }
             Err(reason) => (reason, None),
         };
-        lane.0.close(reason, facts);
-        door.failed(reason);
+        pipeline.0.close(reason, facts);
+        endpoint.failed(reason);
         backoff.wait().await;
     }
 }
 
 /// A runtime that shuts down drops this task wherever it is, and callers of other runtimes may still wait.
-struct CloseOnDrop(Arc<Lane>);
+struct CloseOnDrop(Arc<Pipeline>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
@@ -56,15 +56,16 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Serves the lane until the connection fails, and says how; and what the kernel knew of it when somebody had waited long.
-async fn serve(stream: Stream, lane: &Lane, limits: Limits) -> (Unknown, Option<TcpFacts>) {
+/// Serves the pipeline until the connection fails. Returns the cause, and the kernel's facts if a caller had waited
+/// long.
+async fn serve(stream: Stream, pipeline: &Pipeline, limits: Limits) -> (Unknown, Option<TcpFacts>) {
     let mut deadline = pin!(sleep(NEVER));
     let mut serving = Serving {
         stream,
-        lane,
+        pipeline,
         limits,
         watched: false,
-        asked: false,
+        took_commands: false,
         taken: Vec::new(),
         written: 0,
         flushing: false,
@@ -73,17 +74,17 @@ async fn serve(stream: Stream, lane: &Lane, limits: Limits) -> (Unknown, Option<
         woken: Vec::new(),
     };
     let reason = poll_fn(|cx| serving.poll(cx, deadline.as_mut())).await;
-    let waited = lane.oldest().is_some_and(|since| since.elapsed() > limits.slow);
+    let waited = pipeline.oldest().is_some_and(|since| since.elapsed() > limits.slow);
     (reason, if waited { serving.stream.tcp_facts() } else { None })
 }
 
 struct Serving<'a> {
     stream: Stream,
-    lane: &'a Lane,
+    pipeline: &'a Pipeline,
     limits: Limits,
     /// Whether the timer is set, and whether commands were taken since it was last looked at.
     watched: bool,
-    asked: bool,
+    took_commands: bool,
     /// Commands being written, and how much of them is.
     taken: Vec<u8>,
     written: usize,
@@ -119,7 +120,7 @@ impl Serving<'_> {
             self.filled += read;
             let facts = || self.stream.tcp_facts();
             let read = Read::new(self.limits.slow, &facts);
-            let delivered = self.lane.deliver(&self.buffer[..self.filled], &read, &mut self.woken);
+            let delivered = self.pipeline.deliver(&self.buffer[..self.filled], &read, &mut self.woken);
             self.woken.drain(..).for_each(Waker::wake);
             let Ok(used) = delivered else { return Poll::Ready(Unknown::Garbled) };
             self.buffer.copy_within(used..self.filled, 0);
@@ -140,10 +141,10 @@ impl Serving<'_> {
                 }
                 self.taken.clear();
                 self.written = 0;
-                if !self.lane.take(&mut self.taken, done, cx.waker()) {
+                if !self.pipeline.take(&mut self.taken, done, cx.waker()) {
                     return Poll::Pending;
                 }
-                self.asked = true;
+                self.took_commands = true;
             }
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.taken[self.written..])) {
                 Ok(0) => return Poll::Ready(Unknown::Unavailable(std::io::ErrorKind::WriteZero)),
@@ -158,13 +159,13 @@ impl Serving<'_> {
     /// behind it will be answered in time either. The timer is set when it fires and when an idle connection gets
     /// something to do, not with every command.
     fn poll_deadline(&mut self, cx: &mut Context<'_>, mut deadline: Pin<&mut Sleep>) -> Poll<Unknown> {
-        if std::mem::take(&mut self.asked) && !self.watched {
+        if std::mem::take(&mut self.took_commands) && !self.watched {
             self.watched = true;
             deadline.as_mut().reset(Instant::now() + self.limits.patience);
         }
         while deadline.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
-            let next = self.lane.oldest().map(|since| Instant::from_std(since) + self.limits.patience);
+            let next = self.pipeline.oldest().map(|since| Instant::from_std(since) + self.limits.patience);
             if next.is_some_and(|due| due <= now) {
                 return Poll::Ready(Unknown::TimedOut);
             }

@@ -2,9 +2,9 @@
 //!
 //! memcached sends the reply to each `get` by itself, but gathers the replies to `add`: in a burst, as many `get`s cost
 //! both sides several times what one `get` of all the keys costs. A key's record comes as a block of its own, in any
-//! order (twemproxy asks several servers at once); the keys without a block were not found.
+//! order (twemproxy queries several servers at once); the keys without a block were not found.
 
-use crate::memcached::protocol::{Asked, Garbled, KEY_LEN, RecordKey, Reply, VALUE_LEN, Value, parse};
+use crate::memcached::protocol::{Garbled, KEY_LEN, RecordKey, Reply, ReplyKind, VALUE_LEN, Value, parse};
 
 /// The most keys in one command: it stays below the 2,048 bytes to which memcached looks for the end of a line.
 pub(super) const MOST_KEYS: usize = 32;
@@ -44,8 +44,9 @@ pub(super) fn piece<'a>(
     bytes: &[u8],
 ) -> Result<Option<(Piece, usize)>, Garbled> {
     if bytes.first() != Some(&b'V') {
-        // mcrouter may send what it found before the error of a dead server. But an error must be somebody's.
-        return match parse(&Asked::Get(*first), bytes)? {
+        // mcrouter may send what it found before the error of a dead server. But an error must belong to at least one
+        // missing key.
+        return match parse(&ReplyKind::Get(*first), bytes)? {
             Some((Reply::ServerError, _)) if missing.next().is_none() => Err(Garbled),
             end => Ok(end.map(|(reply, length)| (Piece::End(reply), length))),
         };

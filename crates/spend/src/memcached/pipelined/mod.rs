@@ -1,49 +1,53 @@
 //! The pipelined transport: one connection carries the commands of all callers at once.
 //!
 //! Commands that come together leave in one write, replies are matched in order, and no caller waits for another's
-//! round trip. `lane` is the queue, `joined` how it asks for several keys at once, `connection` the task that serves it.
+//! round trip. `pipeline` is the queue, `joined` combines `get`s of several keys, `connection` is the task that serves
+//! the queue.
 
 mod connection;
 mod joined;
-mod lane;
+mod pipeline;
 
-use super::door::{Carrier, Door};
+use super::endpoint::{Carrier, Endpoint};
 use super::failure::Failure;
 use super::options::Limits;
 use super::protocol::{Command, Reply};
 use crate::Unknown;
-use crate::journal::Entry;
-use lane::{Lane, Waiting};
+use crate::exchange_log::Entry;
+use pipeline::{Pipeline, Waiting};
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-/// The lanes to one address.
+/// The pipelines to one address.
 pub(crate) struct Pipelined {
-    lanes: Vec<(Arc<Lane>, JoinHandle<()>)>,
+    pipelines: Vec<(Arc<Pipeline>, JoinHandle<()>)>,
     slow: Duration,
 }
 
 impl Pipelined {
     /// Starts the connections on the present runtime. Until the first is proven, everything is refused.
-    pub(crate) fn start(door: &Arc<Door>, connections: usize, queue: usize, limits: Limits) -> Self {
-        let lanes = (0..connections.max(1)).map(|_| {
-            let lane = Arc::new(Lane::new(queue.max(1)));
-            let carrier: Weak<dyn Carrier> = Arc::<Lane>::downgrade(&lane);
-            door.carried_by(carrier);
-            let task = tokio::spawn(connection::run(Arc::clone(&lane), Arc::clone(door), limits));
-            (lane, task)
+    pub(crate) fn start(endpoint: &Arc<Endpoint>, connections: usize, queue: usize, limits: Limits) -> Self {
+        let pipelines = (0..connections.max(1)).map(|_| {
+            let pipeline = Arc::new(Pipeline::new(queue.max(1)));
+            let carrier: Weak<dyn Carrier> = Arc::<Pipeline>::downgrade(&pipeline);
+            endpoint.carried_by(carrier);
+            let task = tokio::spawn(connection::run(Arc::clone(&pipeline), Arc::clone(endpoint), limits));
+            (pipeline, task)
         });
-        Self { lanes: lanes.collect(), slow: limits.slow }
+        Self { pipelines: pipelines.collect(), slow: limits.slow }
     }
 
     pub(crate) async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
-        let idlest =
-            self.lanes.iter().filter(|(lane, _)| lane.is_up()).min_by_key(|(lane, _)| lane.outstanding());
-        match idlest.or(self.lanes.first()) {
-            Some((lane, _)) => {
-                let waiting = lane.submit(command, entry.began)?;
+        let idlest = self
+            .pipelines
+            .iter()
+            .filter(|(pipeline, _)| pipeline.is_up())
+            .min_by_key(|(pipeline, _)| pipeline.outstanding());
+        match idlest.or(self.pipelines.first()) {
+            Some((pipeline, _)) => {
+                let waiting = pipeline.submit(command, entry.began)?;
                 Noting { waiting, entry, slow: self.slow }.answer().await
             }
             None => Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected))),
@@ -51,15 +55,15 @@ impl Pipelined {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.lanes.iter().any(|(lane, _)| lane.is_up())
+        self.pipelines.iter().any(|(pipeline, _)| pipeline.is_up())
     }
 
     pub(crate) fn outstanding(&self) -> usize {
-        self.lanes.iter().map(|(lane, _)| lane.outstanding()).sum()
+        self.pipelines.iter().map(|(pipeline, _)| pipeline.outstanding()).sum()
     }
 }
 
-/// A caller's wait, of which its journal hears however it ends.
+/// A caller's wait. Dropping it writes the times to the exchange log, however the wait ended.
 struct Noting<'a, 'b> {
     waiting: Waiting,
     entry: &'a mut Entry<'b>,
@@ -86,7 +90,7 @@ impl Drop for Noting<'_, '_> {
     }
 }
 
-impl Carrier for Lane {
+impl Carrier for Pipeline {
     fn outstanding(&self) -> usize {
         self.outstanding()
     }
@@ -98,6 +102,6 @@ impl Carrier for Lane {
 
 impl Drop for Pipelined {
     fn drop(&mut self) {
-        self.lanes.iter().for_each(|(_, task)| task.abort());
+        self.pipelines.iter().for_each(|(_, task)| task.abort());
     }
 }

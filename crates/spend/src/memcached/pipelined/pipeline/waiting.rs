@@ -1,6 +1,6 @@
-//! The caller's side of a lane.
+//! The caller's side of a pipeline.
 
-use super::Lane;
+use super::Pipeline;
 use crate::memcached::failure::Failure;
 use crate::memcached::protocol::Reply;
 use postern_tcp_info::TcpFacts;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// What a caller is told.
+/// The result of a command, for its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) result: Result<Reply, Failure>,
@@ -29,19 +29,19 @@ impl Answer {
 
 /// One caller's wait for its reply. Dropped early, its place stays in the order until the reply has come.
 pub(crate) struct Waiting {
-    lane: Arc<Lane>,
+    pipeline: Arc<Pipeline>,
     place: u32,
     collected: bool,
 }
 
 impl Waiting {
-    pub(super) fn new(lane: Arc<Lane>, place: u32) -> Self {
-        Self { lane, place, collected: false }
+    pub(super) fn new(pipeline: Arc<Pipeline>, place: u32) -> Self {
+        Self { pipeline, place, collected: false }
     }
 
     /// When the command had been written, while there is no answer.
     pub(crate) fn written(&self) -> Option<Instant> {
-        if self.collected { None } else { self.lane.written(self.place) }
+        if self.collected { None } else { self.pipeline.written(self.place) }
     }
 }
 
@@ -49,7 +49,7 @@ impl Future for Waiting {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
-        let answer = self.lane.poll(self.place, cx);
+        let answer = self.pipeline.poll(self.place, cx);
         self.collected = answer.is_ready();
         answer
     }
@@ -58,7 +58,7 @@ impl Future for Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if !self.collected {
-            self.lane.abandon(self.place);
+            self.pipeline.abandon(self.place);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! What a slow exchange waited for, as far as its moments and the kernel's facts tell.
+//! What a slow exchange waited for, inferred from its times and the kernel's facts.
 
 use super::Exchange;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The 40 ms for which Linux delays an acknowledgement, as they look from outside: timers fire late, never early, and
-/// what is asked for 40 ms may have begun a little before it was written here.
+/// The 40 ms for which Linux delays an acknowledgement, as they look from outside: timers fire late, never early, and a
+/// delay of 40 ms may have begun a little before the write was recorded here.
 const DELAYED_ACK: RangeInclusive<Duration> = Duration::from_millis(35)..=Duration::from_millis(60);
 /// With a longer way to the peer, 40 ms may be the way.
 const NEAR: Duration = Duration::from_millis(5);
@@ -19,13 +19,13 @@ pub enum Stall {
     /// A segment that TCP had to send again. The count is the connection's since it began, so one that lost a segment
     /// once is suspected ever after.
     Retransmission,
-    /// An acknowledgement that the other side of a small write held back (Nagle's algorithm): about 40 ms from the write
-    /// to the reply, to a peer that is near and lost nothing.
+    /// An acknowledgement that the other side of a small write held back (Nagle's algorithm): about 40 ms from the
+    /// write to the reply, to a peer that is near and lost nothing.
     DelayedAck,
     /// The peer: it, or what is behind it, took its time.
     Server,
-    /// The caller itself: the reply was there, and this process was busy with something else. Of a pooled connection also
-    /// the rest of a reply that came in pieces.
+    /// The caller itself: the reply was there, and this process was busy with something else. Of a pooled connection
+    /// also the rest of a reply that came in pieces.
     Caller,
 }
 
@@ -56,8 +56,8 @@ impl Exchange {
 
     /// What it waited for, if it took longer than `slow` (or has the facts that are read of slow ones alone).
     ///
-    /// The longest of the three spans decides: up to the write, from there to the reply, and from the reply to the caller.
-    /// Without facts, as over a Unix socket, what the peer's kernel did is put down to the server.
+    /// The longest of the three intervals decides: up to the write, from there to the reply, and from the reply to the
+    /// caller. Without facts, as over a Unix socket, what the peer's kernel did is put down to the server.
     #[must_use]
     pub fn stall(&self, slow: Duration) -> Option<Stall> {
         if self.took() <= slow && self.tcp.is_none() {
@@ -108,7 +108,7 @@ mod tests {
         Exchange {
             verb: Verb::Add,
             ended: Ended::Stored,
-            door: Some(0),
+            endpoint: Some(0),
             began,
             written: written.map(at),
             first_byte: first_byte.map(at),

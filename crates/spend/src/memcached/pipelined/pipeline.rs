@@ -2,10 +2,10 @@
 //!
 //! Callers put a command in and hold a [`Waiting`]; the connection's task takes what has gathered, sends it in one
 //! write, and hands replies out in the order of the commands. A caller that goes away leaves its place in the order
-//! behind, so nobody else can be given its answer.
+//! behind, so no other caller can receive its answer.
 //!
 //! The `get`s of a burst are joined into few ([`joined`]), behind its `add`s. Callers of one burst wait at the same
-//! time, so none of them can tell in which order they were served.
+//! time, so their order does not matter.
 
 mod burst;
 mod waiting;
@@ -13,7 +13,7 @@ mod waiting;
 use super::joined::{self, MOST_KEYS, Piece};
 use crate::Unknown;
 use crate::memcached::failure::Failure;
-use crate::memcached::protocol::{Asked, Command, Garbled, RecordKey, Reply, Value, parse};
+use crate::memcached::protocol::{Command, Garbled, RecordKey, Reply, ReplyKind, Value, parse};
 use burst::Bursts;
 pub(crate) use burst::Read;
 use parking_lot::Mutex;
@@ -26,14 +26,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 pub(crate) use waiting::{Answer, Waiting};
 
-/// For how long `get`s travel apart after joined ones were answered with an error. A router that has lost a server
-/// answers the whole command so, and twemproxy closes the connection as well.
+/// For how long `get`s are sent separately after a joined one was answered with an error. A router that has lost a
+/// server fails the whole command, and twemproxy also closes the connection.
 const APART: Duration = Duration::from_secs(60);
 
 /// The queue between callers and the task of one connection.
-pub(crate) struct Lane {
+pub(crate) struct Pipeline {
     queue: Mutex<Queue>,
-    /// Commands without a reply: what a choice between lanes looks at, without the lock.
+    /// Commands without a reply: what a choice between pipelines looks at, without the lock.
     outstanding: AtomicUsize,
     /// The most commands without a reply.
     limit: usize,
@@ -48,8 +48,8 @@ struct Queue {
     adds: Vec<u32>,
     gets: Vec<u32>,
     gathered: Option<Instant>,
-    /// The commands without a reply that were taken, in their order, the bursts they were taken in, and the cells of all
-    /// of them in a row.
+    /// The commands without a reply that were taken, in their order, the bursts they were taken in, and the cells of
+    /// all of them in a row.
     order: VecDeque<What>,
     bursts: Bursts,
     places: VecDeque<u32>,
@@ -67,7 +67,7 @@ struct Queue {
 #[derive(Clone, Copy)]
 enum What {
     Add,
-    /// One `get` for so many callers.
+    /// One `get` for this number of callers.
     Gets(usize),
 }
 
@@ -75,18 +75,18 @@ enum What {
 enum Cell {
     Free,
     Waiting {
-        asked: Asked,
+        reply_kind: ReplyKind,
         caller: Option<Waker>,
     },
-    /// The caller went away; the reply will come all the same.
+    /// The caller went away; the reply is still to come.
     Abandoned {
-        asked: Asked,
+        reply_kind: ReplyKind,
     },
     Answered(Answer),
 }
 
-impl Lane {
-    /// A lane without a connection, for at most `limit` commands at once.
+impl Pipeline {
+    /// A pipeline without a connection, for at most `limit` commands at once.
     pub(crate) fn new(limit: usize) -> Self {
         let queue = Queue {
             down: Some(Unknown::Unavailable(io::ErrorKind::NotConnected)),
@@ -115,7 +115,7 @@ impl Lane {
         if queue.unanswered() >= self.limit {
             return Err(Failure::NotSent(Unknown::Overloaded));
         }
-        let place = queue.place(Cell::Waiting { asked: command.asked(), caller: None });
+        let place = queue.place(Cell::Waiting { reply_kind: command.reply_kind(), caller: None });
         match command {
             Command::Get(_) => queue.gets.push(place),
             Command::Add { .. } => {
@@ -156,7 +156,7 @@ impl Lane {
         queue.down = None;
     }
 
-    /// The connection is lost, or there is still none: everyone who waits is told, and so is who comes next.
+    /// The connection is lost, or there is still none. Fails all waiting callers, and later ones immediately.
     pub(crate) fn close(&self, reason: Unknown, tcp: Option<TcpFacts>) {
         let mut queue = self.queue.lock();
         queue.down = Some(reason);
@@ -209,10 +209,11 @@ impl Lane {
         true
     }
 
-    /// Hands out the replies in `bytes`, the last of which came with `read`, puts their callers into `woken`, and returns the length of what was read.
+    /// Hands out the replies in `bytes`, the last of which came with `read`, puts their callers into `woken`, and
+    /// returns the length of what was read.
     ///
     /// # Errors
-    /// When the bytes are not what was asked for: nothing after them can be told apart.
+    /// When the bytes are not an expected reply: the rest of the stream cannot be parsed.
     pub(crate) fn deliver(
         &self,
         bytes: &[u8],
@@ -223,7 +224,7 @@ impl Lane {
         let mut used = 0;
         while used < bytes.len() {
             let Some(&what) = queue.order.front() else {
-                return Err(Garbled); // an answer to a question that was not sent
+                return Err(Garbled); // a reply to a command that was not sent
             };
             let length = match what {
                 What::Add => queue.deliver_add(&bytes[used..], read, woken)?,
@@ -277,8 +278,8 @@ impl Lane {
     fn abandon(&self, place: u32) {
         let mut queue = self.queue.lock();
         match queue.cells[place as usize] {
-            Cell::Waiting { asked, .. } => {
-                queue.cells[place as usize] = Cell::Abandoned { asked };
+            Cell::Waiting { reply_kind, .. } => {
+                queue.cells[place as usize] = Cell::Abandoned { reply_kind };
             }
             _ => queue.release(place),
         }
@@ -298,7 +299,7 @@ impl Queue {
         read: &Read<'_>,
         woken: &mut Vec<Waker>,
     ) -> Result<Option<usize>, Garbled> {
-        let Some((reply, length)) = parse(&Asked::Add, bytes)? else { return Ok(None) };
+        let Some((reply, length)) = parse(&ReplyKind::Add, bytes)? else { return Ok(None) };
         self.order.pop_front();
         let place = self.places.pop_front().ok_or(Garbled)?;
         let burst = self.bursts.answer(1).ok_or(Garbled)?;
@@ -306,8 +307,8 @@ impl Queue {
         Ok(Some(length))
     }
 
-    /// A piece of the reply to the `get` of `number` keys that comes next; its length, if it is complete. Nobody is
-    /// answered before the end.
+    /// A piece of the reply to the next `get`, of `number` keys; its length, if it is complete. No caller is answered
+    /// before the end.
     fn deliver_gets(
         &mut self,
         number: usize,
@@ -377,9 +378,8 @@ impl Cell {
     /// The key of a `get` without a reply.
     fn key(&self) -> Option<&RecordKey> {
         match self {
-            Self::Waiting { asked: Asked::Get(key), .. } | Self::Abandoned { asked: Asked::Get(key) } => {
-                Some(key)
-            }
+            Self::Waiting { reply_kind: ReplyKind::Get(key), .. }
+            | Self::Abandoned { reply_kind: ReplyKind::Get(key) } => Some(key),
             _ => None,
         }
     }

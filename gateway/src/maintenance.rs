@@ -1,7 +1,7 @@
-//! What goes on beside the requests: keys are fetched (`refresh`), retired records dropped, readiness told.
+//! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness.
 
 use crate::config::LossPolicy;
-use crate::health::{Checks, Findings, Recent, Told};
+use crate::health::{Checks, Findings, LoggedGate, Recent};
 use crate::keys::refresh::Refresh;
 use crate::observe::catalogue;
 use crate::observe::store_metrics::StoreMetrics;
@@ -14,37 +14,37 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::interval;
 
-/// How often the store is asked how it is.
+/// How often the store's health is read.
 const STORE_TICK: Duration = Duration::from_millis(250);
-/// How often records are looked through for expired epochs, and refusals told.
+/// How often expired epochs are dropped, and refusals logged.
 const TICK: Duration = Duration::from_secs(10);
 
-pub(crate) struct Upkeep {
+pub(crate) struct Maintenance {
     pub(crate) keys: Refresh,
-    pub(crate) store: StoreUpkeep,
+    pub(crate) store: StoreMaintenance,
 }
 
-impl Upkeep {
+impl Maintenance {
     /// Goes on until it is dropped.
     pub(crate) async fn run(self) {
-        // Beside each other: an issuer that does not answer must not keep the store's state from being told.
+        // Concurrently: an issuer that does not answer must not delay the store's readiness.
         tokio::join!(self.keys.run(), self.store.run());
     }
 }
 
 /// The store's side.
-pub(crate) struct StoreUpkeep {
+pub(crate) struct StoreMaintenance {
     core: Arc<Core>,
-    told: Told,
+    gate: LoggedGate,
     metrics: StoreMetrics,
     on_loss: LossPolicy,
     recent: Recent,
 }
 
-impl StoreUpkeep {
-    pub(crate) fn new(core: Arc<Core>, on_loss: LossPolicy, told: Told) -> Self {
+impl StoreMaintenance {
+    pub(crate) fn new(core: Arc<Core>, on_loss: LossPolicy, gate: LoggedGate) -> Self {
         let metrics = StoreMetrics::new(&core.backend);
-        Self { core, told, metrics, on_loss, recent: Recent::default() }
+        Self { core, gate, metrics, on_loss, recent: Recent::default() }
     }
 
     async fn run(mut self) {
@@ -59,9 +59,9 @@ impl StoreUpkeep {
 
     async fn tick(&self) {
         let now = UnixSeconds::now();
-        self.core.recorder.tell_refusals();
+        self.core.recorder.log_refusals();
         let core = Arc::clone(&self.core);
-        // The disk may take its time, and this runtime has other things to do.
+        // The disk may be slow, and must not block this runtime.
         let dropped = tokio::task::spawn_blocking(move || {
             if let Backend::Embedded(store) = &core.backend {
                 gauge!(catalogue::SPENT_RECORDS).set(store.stats().records as f64);
@@ -74,12 +74,12 @@ impl StoreUpkeep {
         }
     }
 
-    /// Tells what clients get of the store, and publishes what it has counted.
+    /// Updates the store's gate, and publishes its counters.
     async fn look_after_store(&mut self) {
         let (core, now) = (Arc::clone(&self.core), UnixSeconds::now());
         let (mut round, mut lost) = (Round::default(), 0);
-        if let Backend::Memcached(memory) = &core.backend {
-            let health = self.publish(memory);
+        if let Backend::Memcached(memcached) = &core.backend {
+            let health = self.publish(memcached);
             (round, lost) = (health.round, health.lost.len());
             self.retire(health.lost);
         }
@@ -88,10 +88,10 @@ impl StoreUpkeep {
         let refused_keys = refusals.iter().flatten().count();
         let refused_for = refusals.iter().flatten().next().copied();
         core.refusing.set(refused_for.filter(|_| refused_keys == refusals.len()));
-        let (asked, refused) = core.recorder.verdicts();
+        let (total, refused) = core.recorder.verdicts();
         let findings = Findings {
             ready: core.backend.ready().await,
-            recent: self.recent.tick(Checks { asked, refused }),
+            recent: self.recent.tick(Checks { total, refused }),
             reason: core.recorder.last_unknown(),
             round,
             keys: refusals.len(),
@@ -100,17 +100,17 @@ impl StoreUpkeep {
             lost,
             on_loss: self.on_loss,
         };
-        self.told.tell(findings.condition());
+        self.gate.set(findings.condition());
     }
 
-    fn publish(&mut self, memory: &Memcached) -> Health {
-        let health = memory.health();
-        let lost = self.metrics.publish(&memory.totals(), &health);
-        lost.into_iter().for_each(|(door, number)| self.core.recorder.lost(door, number));
+    fn publish(&mut self, memcached: &Memcached) -> Health {
+        let health = memcached.health();
+        let lost = self.metrics.publish(&memcached.totals(), &health);
+        lost.into_iter().for_each(|(endpoint, number)| self.core.recorder.lost(endpoint, number));
         health
     }
 
-    /// Takes keys of which records were lost out of the ring, where that is the operator's choice.
+    /// Removes keys whose records were lost from the keyring, if the operator chose so.
     fn retire(&self, lost: Vec<TokenKeyId>) {
         let mut known = self.core.lost.lock();
         if self.on_loss == LossPolicy::Rotate && lost.iter().any(|key| !known.contains(key)) {

@@ -1,4 +1,4 @@
-//! What one call asked of the store, and where the time of each exchange went.
+//! The store commands of one call, and where the time of each exchange went.
 
 mod stall;
 
@@ -8,16 +8,16 @@ use smallvec::SmallVec;
 pub use stall::Stall;
 use std::time::{Duration, Instant};
 
-/// The most exchanges of one call that are listed. A hint and a verdict are two; a third comes when a command went
-/// unanswered, and others with several doors of which some are down.
+/// The most exchanges of one call that are listed. A check and a spend make two; a command without a reply adds a
+/// third, and endpoints that are down add more.
 const MOST: usize = 4;
 
-/// What one call waited for, and its exchanges with the store. Added to, so that a retry counts too, and a journal can be
-/// kept for several calls.
+/// What one call waited for, and its exchanges with the store. Entries accumulate, so a retry counts too, and one
+/// exchange log can serve several calls.
 ///
 /// Some 700 bytes without anything on the heap; a new one is made by writing four of its fields.
 #[derive(Clone, Debug, Default)]
-pub struct Journal {
+pub struct ExchangeLog {
     /// The wait for a connection of the pool.
     pub pool: Duration,
     /// The wait for the check of a connection before its use; part of `pool`.
@@ -26,34 +26,34 @@ pub struct Journal {
     exchanges: SmallVec<[Exchange; MOST + 1]>,
 }
 
-/// One command and its reply, or one attempt at it: a retry through another door is an exchange of its own.
+/// One command and its reply, or one attempt at it: a retry through another endpoint is an exchange of its own.
 ///
 /// Each moment is there when it came, in this order: `began`, `written`, `first_byte`, `finished`.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
-    /// What was asked.
+    /// The command.
     pub verb: Verb,
     /// How it ended. [`Ended::TimedOut`] also when the caller gave up first.
     pub ended: Ended,
-    /// The door, as an index of [`Health::doors`](crate::memcached::Health::doors). `None` when nothing was sent because
-    /// no door was up.
-    pub door: Option<u8>,
-    /// When the caller asked.
+    /// The endpoint, as an index of [`Health::endpoints`](crate::memcached::Health::endpoints). `None` when nothing was
+    /// sent because no endpoint was up.
+    pub endpoint: Option<u8>,
+    /// When the call began.
     pub began: Instant,
-    /// When the last byte of the command, and of those that were sent in one write with it, had been given to the kernel.
-    /// `None` when it was not, or when the reply came before that.
+    /// When the last byte of the command, and of those that were sent in one write with it, had been given to the
+    /// kernel. `None` when it was not, or when the reply came before that.
     pub written: Option<Instant>,
-    /// When the first byte of the reply was read. Of pipelined commands: when the read returned that brought the reply to
-    /// its end.
+    /// When the first byte of the reply was read. Of pipelined commands: when the read returned that brought the reply
+    /// to its end.
     pub first_byte: Option<Instant>,
-    /// When the caller had the reply, or was told that there is none.
+    /// When the caller had the reply or the error.
     pub finished: Instant,
-    /// The connection as the kernel saw it when the reply was read or given up: only of an exchange that took longer than
-    /// [`Options::slow`](crate::memcached::Options::slow), and only over TCP.
+    /// The connection as the kernel saw it when the reply was read or given up: only of an exchange that took longer
+    /// than [`Options::slow`](crate::memcached::Options::slow), and only over TCP.
     pub tcp: Option<TcpFacts>,
 }
 
-impl Journal {
+impl ExchangeLog {
     /// The exchanges, in the order in which they ended: at most four, the first ones.
     #[must_use]
     pub fn exchanges(&self) -> &[Exchange] {
@@ -61,20 +61,20 @@ impl Journal {
     }
 
     /// An exchange begins now.
-    pub(crate) fn begin(&mut self, verb: Verb, door: Option<u8>) -> Entry<'_> {
+    pub(crate) fn begin(&mut self, verb: Verb, endpoint: Option<u8>) -> Entry<'_> {
         let began = Instant::now();
         // In its place from the beginning: copying it there would cost more than all the rest.
         self.exchanges.push(Exchange {
             verb,
             ended: Ended::TimedOut,
-            door,
+            endpoint,
             began,
             written: None,
             first_byte: None,
             finished: began,
             tcp: None,
         });
-        Entry { journal: self, began }
+        Entry { log: self, began }
     }
 
     fn keep_most(&mut self) {
@@ -84,8 +84,8 @@ impl Journal {
 
 /// An exchange that is under way. It has its end when this is dropped, and so also when the caller gives up half-way.
 pub(crate) struct Entry<'a> {
-    journal: &'a mut Journal,
-    /// When the caller asked.
+    log: &'a mut ExchangeLog,
+    /// When the call began.
     pub(crate) began: Instant,
 }
 
@@ -94,19 +94,19 @@ impl Entry<'_> {
         self.change(|exchange| exchange.ended = ended);
     }
 
-    /// The caller waited so long for a connection.
+    /// Records how long the caller waited for a connection.
     pub(crate) fn waited_for_pool(&mut self, time: Duration) {
-        self.journal.pool += time;
+        self.log.pool += time;
     }
 
-    /// So much of that wait was for the connection's check.
+    /// Records how much of that wait went to the connection's check.
     pub(crate) fn waited_for_check(&mut self, time: Duration) {
-        self.journal.health += time;
+        self.log.health += time;
     }
 
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut Exchange)) {
         // Always there: the last is this one until the entry is dropped.
-        if let Some(exchange) = self.journal.exchanges.last_mut() {
+        if let Some(exchange) = self.log.exchanges.last_mut() {
             change(exchange);
         }
     }
@@ -115,7 +115,7 @@ impl Entry<'_> {
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
         self.change(|exchange| exchange.finished = Instant::now());
-        self.journal.keep_most();
+        self.log.keep_most();
     }
 }
 
@@ -123,36 +123,36 @@ impl Drop for Entry<'_> {
 mod tests {
     use super::*;
 
-    fn journal(number: usize) -> Journal {
-        let mut journal = Journal::default();
+    fn log(number: usize) -> ExchangeLog {
+        let mut log = ExchangeLog::default();
         for index in 0..number {
-            journal.begin(Verb::Add, u8::try_from(index).ok()).end(Ended::Stored);
+            log.begin(Verb::Add, u8::try_from(index).ok()).end(Ended::Stored);
         }
-        journal
+        log
     }
 
-    fn doors(journal: &Journal) -> Vec<Option<u8>> {
-        journal.exchanges().iter().map(|exchange| exchange.door).collect()
+    fn endpoints(log: &ExchangeLog) -> Vec<Option<u8>> {
+        log.exchanges().iter().map(|exchange| exchange.endpoint).collect()
     }
 
     #[test]
     fn the_first_are_listed() {
-        let journal = journal(MOST + 2);
-        assert_eq!(doors(&journal), [Some(0), Some(1), Some(2), Some(3)]);
-        assert!(!journal.exchanges.spilled(), "on the heap");
+        let log = log(MOST + 2);
+        assert_eq!(endpoints(&log), [Some(0), Some(1), Some(2), Some(3)]);
+        assert!(!log.exchanges.spilled(), "on the heap");
     }
 
     #[test]
     fn a_caller_that_gives_up_leaves_an_entry() {
-        let mut journal = Journal::default();
-        drop(journal.begin(Verb::Get, Some(1)));
-        let [exchange] = journal.exchanges() else { panic!("{journal:?}") };
+        let mut log = ExchangeLog::default();
+        drop(log.begin(Verb::Get, Some(1)));
+        let [exchange] = log.exchanges() else { panic!("{log:?}") };
         assert_eq!((exchange.verb, exchange.ended), (Verb::Get, Ended::TimedOut));
         assert!(exchange.written.is_none() && exchange.finished >= exchange.began);
     }
 
     #[test]
-    fn a_journal_stays_small() {
-        assert!(size_of::<Journal>() <= 768, "{}", size_of::<Journal>());
+    fn an_exchange_log_stays_small() {
+        assert!(size_of::<ExchangeLog>() <= 768, "{}", size_of::<ExchangeLog>());
     }
 }

@@ -1,9 +1,9 @@
 //! One address of the store, and the way to a connection that may be trusted.
 
-use super::DoorHealth;
+use super::EndpointHealth;
 use super::address::{Address, Stream, Tls};
-use super::line::Line;
 use super::probe::{Probes, Proof};
+use super::serial::SerialConnection;
 use crate::Unknown;
 use parking_lot::Mutex;
 use std::io;
@@ -18,16 +18,16 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 
 /// An address of the store.
-pub(crate) struct Door {
+pub(crate) struct Endpoint {
     address: Address,
     tls: Option<Tls>,
     connect_timeout: Duration,
     /// The probes that prove a connection; `None` until the first were written.
     probes: watch::Receiver<Option<Arc<Probes>>>,
     /// Wakes the watch, which finds out why a connection could not be proven.
-    nudge: Arc<Notify>,
+    wake_watch: Arc<Notify>,
     connections: AtomicUsize,
-    /// What carries clients' commands: asked when somebody wants to know, so that a command counts nothing here.
+    /// What carries clients' commands. `health` reads the load from here, so that a command updates no counter.
     carriers: Mutex<Vec<Weak<dyn Carrier>>>,
     /// Attempts of clients to connect, and those that failed.
     connects: AtomicU64,
@@ -36,11 +36,11 @@ pub(crate) struct Door {
     failure: Mutex<Unknown>,
     /// Whether its loss was logged and its return was not.
     lost: AtomicBool,
-    /// Reads another memory than the other doors.
+    /// Leads to other records than the other endpoints.
     foreign: AtomicBool,
 }
 
-/// What carries commands through a door: a lane or a pool.
+/// Carries commands to an endpoint: a pipeline or a pool.
 pub(crate) trait Carrier: Send + Sync {
     /// Commands without a reply.
     fn outstanding(&self) -> usize;
@@ -48,13 +48,13 @@ pub(crate) trait Carrier: Send + Sync {
     fn capacity(&self) -> usize;
 }
 
-impl Door {
+impl Endpoint {
     pub(crate) fn new(
         address: Address,
         tls: Option<Tls>,
         connect_timeout: Duration,
         probes: watch::Receiver<Option<Arc<Probes>>>,
-        nudge: Arc<Notify>,
+        wake_watch: Arc<Notify>,
     ) -> Self {
         let connections = AtomicUsize::new(0);
         let failure = Mutex::new(Unknown::Unavailable(io::ErrorKind::NotConnected));
@@ -64,7 +64,7 @@ impl Door {
             tls,
             connect_timeout,
             probes,
-            nudge,
+            wake_watch,
             connections,
             carriers: Mutex::default(),
             connects: AtomicU64::new(0),
@@ -79,13 +79,14 @@ impl Door {
         &self.address
     }
 
-    /// A connection nothing is known of.
-    pub(crate) async fn connect(&self) -> Result<Line, Unknown> {
-        Line::open(&self.address, self.tls.as_ref(), self.connect_timeout).await
+    /// A connection that is not proven yet.
+    pub(crate) async fn connect(&self) -> Result<SerialConnection, Unknown> {
+        SerialConnection::open(&self.address, self.tls.as_ref(), self.connect_timeout).await
     }
 
-    /// A connection that has just read one of this process's probes. So it leads to the one memory, and the memory
-    /// answers: a frozen server's kernel accepts connections too, and mcrouter answers `version` all by itself.
+    /// A connection that has just read one of this process's probes. So it leads to the same records as the others, and
+    /// the store answers. Neither an accepted connection nor `version` shows that: a frozen server's kernel accepts
+    /// connections, and mcrouter answers `version` itself.
     pub(crate) async fn connect_proven(&self) -> Result<Stream, Unknown> {
         let probes = self.probes().await;
         self.connects.fetch_add(1, Ordering::Relaxed);
@@ -97,12 +98,12 @@ impl Door {
     }
 
     async fn connect_and_prove(&self, probes: &Probes) -> Result<Stream, Unknown> {
-        let mut line = self.connect().await?;
-        let replies = line.exchange(&probes.few()).await?;
+        let mut connection = self.connect().await?;
+        let replies = connection.exchange(&probes.few()).await?;
         match probes.judge(&replies) {
-            Proof::Same | Proof::Partly => Ok(line.into_stream()),
+            Proof::Same | Proof::Partly => Ok(connection.into_stream()),
             Proof::Other => {
-                self.nudge.notify_one();
+                self.wake_watch.notify_one();
                 Err(Unknown::Unproven)
             }
             Proof::Unclear => Err(Unknown::Rejected),
@@ -128,7 +129,7 @@ impl Door {
         Connected(Arc::clone(self))
     }
 
-    /// A connection failed or could not be made. Says so once until one is back.
+    /// A connection failed or could not be made. Logs it once per outage.
     pub(crate) fn failed(&self, reason: Unknown) {
         *self.failure.lock() = reason;
         if !self.lost.swap(true, Ordering::Relaxed) {
@@ -142,18 +143,18 @@ impl Door {
         *self.failure.lock()
     }
 
-    /// A client's lane or pool, for as long as it lives.
+    /// A client's pipeline or pool, for as long as it lives.
     pub(crate) fn carried_by(&self, carrier: Weak<dyn Carrier>) {
         let mut carriers = self.carriers.lock();
         carriers.retain(|known| known.strong_count() > 0);
         carriers.push(carrier);
     }
 
-    pub(crate) fn health(&self) -> DoorHealth {
+    pub(crate) fn health(&self) -> EndpointHealth {
         let connections = self.connections();
         // The last reference may be one of these: it is dropped outside of the lock.
         let carriers: Vec<Arc<dyn Carrier>> = self.carriers.lock().iter().filter_map(Weak::upgrade).collect();
-        DoorHealth {
+        EndpointHealth {
             address: self.address.clone(),
             connections,
             outstanding: carriers.iter().map(|carrier| carrier.outstanding()).sum(),
@@ -183,7 +184,7 @@ impl Door {
 }
 
 /// A connection in use.
-pub(crate) struct Connected(Arc<Door>);
+pub(crate) struct Connected(Arc<Endpoint>);
 
 impl Drop for Connected {
     fn drop(&mut self) {

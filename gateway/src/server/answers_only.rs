@@ -1,12 +1,12 @@
-//! What hyper would say by itself, unsaid.
+//! Passes only the gateway's own answers to the client, and discards what hyper writes on its own account.
 //!
-//! To a request it cannot parse, hyper answers with a bare status line and closes. Every refusal of ours carries
-//! Proxy-Status and a body that says what to do, so bytes that hyper writes on its own account are swallowed here, and
-//! the connection's task writes the answer of `deny` once hyper has given the connection back.
+//! To a request it cannot parse, hyper answers with a bare status line and closes. Every refusal of the gateway has
+//! Proxy-Status and a body with what to do next, so bytes that hyper writes on its own account are discarded here, and
+//! the connection's task writes the answer of `deny` once hyper has returned the connection.
 //!
-//! Whose bytes they are is a matter of turns. It is the service's turn from the moment a request reaches it until its
-//! answer's body is dropped and hyper, having written everything, flushes the stream. Outside of a turn, hyper has
-//! nothing of ours to write.
+//! [`AnswerState`] distinguishes the two. An answer is in progress from the moment a request reaches the service until
+//! its answer's body is dropped and hyper, having written everything, flushes the stream. At any other time hyper has
+//! no answer of the gateway to write.
 
 use std::io;
 use std::pin::Pin;
@@ -15,57 +15,57 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-const NOBODYS: u8 = 0;
-const SERVICES: u8 = 1;
-const ENDING: u8 = 2;
+const IDLE: u8 = 0;
+const ANSWERING: u8 = 1;
+const FLUSHING: u8 = 2;
 
-/// Whose turn it is to write; shared by a connection's stream and its service.
+/// Whether an answer is in progress; shared by a connection's stream and its service.
 #[derive(Clone, Default)]
-pub(crate) struct Turn(Arc<AtomicU8>);
+pub(crate) struct AnswerState(Arc<AtomicU8>);
 
-/// Keeps the service's turn until it is dropped: it travels with the answer's body.
-pub(crate) struct Speaking(Turn);
+/// Marks an answer as in progress until it is dropped; it is stored with the answer's body.
+pub(crate) struct AnswerGuard(AnswerState);
 
-impl Turn {
-    /// Whether an answer is being given: not all of it is on its way to the client.
+impl AnswerState {
+    /// Whether an answer is in progress: hyper has not written all of it.
     pub(crate) fn is_unfinished(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != NOBODYS
+        self.0.load(Ordering::Relaxed) != IDLE
     }
 
     /// A request has reached the service.
-    pub(crate) fn begin(&self) -> Speaking {
-        self.0.store(SERVICES, Ordering::Relaxed);
-        Speaking(self.clone())
+    pub(crate) fn begin(&self) -> AnswerGuard {
+        self.0.store(ANSWERING, Ordering::Relaxed);
+        AnswerGuard(self.clone())
     }
 }
 
-impl Drop for Speaking {
+impl Drop for AnswerGuard {
     fn drop(&mut self) {
-        self.0.0.store(ENDING, Ordering::Relaxed);
+        self.0.0.store(FLUSHING, Ordering::Relaxed);
     }
 }
 
-/// A stream that passes on only what is said in the service's turn.
-pub(crate) struct Unsaid<S> {
+/// A stream that discards writes while no answer is in progress.
+pub(crate) struct AnswersOnly<S> {
     stream: S,
-    turn: Turn,
+    state: AnswerState,
 }
 
-impl<S> Unsaid<S> {
-    pub(crate) fn new(stream: S, turn: Turn) -> Self {
-        Self { stream, turn }
+impl<S> AnswersOnly<S> {
+    pub(crate) fn new(stream: S, state: AnswerState) -> Self {
+        Self { stream, state }
     }
 
     pub(crate) fn into_inner(self) -> S {
         self.stream
     }
 
-    fn is_silent(&self) -> bool {
-        self.turn.0.load(Ordering::Relaxed) == NOBODYS
+    fn is_idle(&self) -> bool {
+        self.state.0.load(Ordering::Relaxed) == IDLE
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Unsaid<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for AnswersOnly<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -75,9 +75,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Unsaid<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Unsaid<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for AnswersOnly<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if self.is_silent() {
+        if self.is_idle() {
             return Poll::Ready(Ok(buf.len()));
         }
         Pin::new(&mut self.stream).poll_write(cx, buf)
@@ -88,7 +88,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unsaid<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.is_silent() {
+        if self.is_idle() {
             return Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()));
         }
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
@@ -98,10 +98,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unsaid<S> {
         self.stream.is_write_vectored()
     }
 
-    /// hyper flushes the stream when nothing is left in its own buffer, so an ended turn is over here.
+    /// hyper flushes the stream when nothing is left in its own buffer, so an ended state is over here.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.turn.0.load(Ordering::Relaxed) == ENDING {
-            self.turn.0.store(NOBODYS, Ordering::Relaxed);
+        if self.state.0.load(Ordering::Relaxed) == FLUSHING {
+            self.state.0.store(IDLE, Ordering::Relaxed);
         }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
@@ -127,34 +127,34 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     #[tokio::test]
-    async fn only_what_is_said_in_the_services_turn_is_passed_on() {
+    async fn only_writes_during_an_answer_are_passed_on() {
         let (mut far, near) = duplex(1024);
-        let turn = Turn::default();
-        let mut stream = Unsaid::new(near, turn.clone());
+        let state = AnswerState::default();
+        let mut stream = AnswersOnly::new(near, state.clone());
         stream.write_all(b"before ").await.unwrap();
-        let speaking = turn.begin();
+        let guard = state.begin();
         stream.write_all(b"head ").await.unwrap();
         stream.flush().await.unwrap(); // a flush in the middle of an answer ends nothing
         stream.write_all(b"body ").await.unwrap();
-        drop(speaking);
+        drop(guard);
         stream.write_all(b"end.").await.unwrap(); // still in hyper's buffer when the body was dropped
         stream.flush().await.unwrap();
         stream.write_all(b"after").await.unwrap();
-        drop(turn.begin());
+        drop(state.begin());
         stream.write_all(b"again").await.unwrap();
-        let next = turn.begin(); // the next request came before the flush
+        let next = state.begin(); // the next request came before the flush
         stream.flush().await.unwrap();
         stream.write_all(b" and again").await.unwrap();
         drop((stream, next));
-        let mut said = String::new();
-        far.read_to_string(&mut said).await.unwrap();
-        assert_eq!(said, "head body end.again and again");
+        let mut received = String::new();
+        far.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, "head body end.again and again");
     }
 
-    /// An answer of the service's, and with it its turn.
-    struct Said(Full<Bytes>, #[expect(dead_code, reason = "it is there to be dropped")] Speaking);
+    /// An answer of the service's, and with it its state.
+    struct GuardedBody(Full<Bytes>, #[expect(dead_code, reason = "it is there to be dropped")] AnswerGuard);
 
-    impl Body for Said {
+    impl Body for GuardedBody {
         type Data = Bytes;
         type Error = Infallible;
 
@@ -183,16 +183,16 @@ mod tests {
         patient: bool,
     ) -> String {
         let (far, near) = duplex(room);
-        let turn = Turn::default();
+        let state = AnswerState::default();
         let service = {
-            let turn = turn.clone();
+            let state = state.clone();
             service_fn(move |request: Request<Incoming>| {
-                let speaking = turn.begin();
+                let guard = state.begin();
                 Box::pin(async move {
                     if patient {
                         let _ = request.into_body().collect().await;
                     }
-                    Ok::<_, Infallible>(Response::new(Said(Full::from("x".repeat(length)), speaking)))
+                    Ok::<_, Infallible>(Response::new(GuardedBody(Full::from("x".repeat(length)), guard)))
                 })
             })
         };
@@ -200,20 +200,20 @@ mod tests {
         let client = async {
             let writing = async {
                 for part in sent {
-                    // The server may have hung up: what it said before counts.
+                    // The server may have closed the connection: what it sent before counts.
                     let _ = writer.write_all(part).await;
                     tokio::task::yield_now().await;
                 }
             };
-            let mut said = String::new();
-            let (_, read) = tokio::join!(writing, reader.read_to_string(&mut said));
+            let mut received = String::new();
+            let (_, read) = tokio::join!(writing, reader.read_to_string(&mut received));
             read.unwrap();
-            said
+            received
         };
         let server = async move {
             let mut http = http1::Builder::new();
             let mut connection =
-                http.half_close(true).serve_connection(TokioIo::new(Unsaid::new(near, turn)), service);
+                http.half_close(true).serve_connection(TokioIo::new(AnswersOnly::new(near, state)), service);
             // A service that answers without reading may have made hyper close before the broken request.
             let ended = (&mut connection).await;
             assert!(ended.as_ref().map_or_else(hyper::Error::is_parse, |()| !patient), "{ended:?}");
@@ -226,7 +226,7 @@ mod tests {
     const BROKEN: &[u8] = b"\0\0\r\n\r\n";
 
     #[tokio::test]
-    async fn what_hyper_says_by_itself_is_never_heard_and_what_the_service_says_always_is() {
+    async fn hypers_own_answers_are_never_received_and_the_services_always_are() {
         let cases: &[(&[&[u8]], usize)] = &[
             (&[BROKEN], 0),
             (&[GOOD, BROKEN], 1),
@@ -241,15 +241,15 @@ mod tests {
         for (case, &(sent, answers)) in cases.iter().enumerate() {
             for (room, length) in [(1 << 20, 5), (16, 5), (16, 0), (64, 20_000), (1 << 20, 200_000)] {
                 for patient in [true, false] {
-                    let said = conversation(sent, room, length, patient).await;
+                    let received = conversation(sent, room, length, patient).await;
                     let case = format!("case {case}, room {room}, length {length}, patient {patient}");
-                    let heard = said.matches("HTTP/1.1 200 OK").count();
+                    let answered = received.matches("HTTP/1.1 200 OK").count();
                     assert!(
-                        heard == answers || (!patient && 0 < heard && heard < answers),
-                        "{case}: {heard}"
+                        answered == answers || (!patient && 0 < answered && answered < answers),
+                        "{case}: {answered}"
                     );
-                    assert_eq!(said.matches("HTTP/1.1").count(), heard, "{case}");
-                    assert_eq!(said.matches('x').count(), heard * length, "{case}");
+                    assert_eq!(received.matches("HTTP/1.1").count(), answered, "{case}");
+                    assert_eq!(received.matches('x').count(), answered * length, "{case}");
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::address::{Address, Stream, Tls};
 use super::failure::broken;
-use super::protocol::{Asked, Command, LONGEST_REPLY, Reply, parse};
+use super::protocol::{Command, LONGEST_REPLY, Reply, ReplyKind, parse};
 use crate::Unknown;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,13 +10,13 @@ use tokio::time::timeout;
 
 /// A connection whose answers are read in order. After an error it is of no use: drop it.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct SerialConnection {
     stream: Stream,
     patience: Duration,
     buffer: Box<[u8; 4 * LONGEST_REPLY]>,
 }
 
-impl Line {
+impl SerialConnection {
     /// Connects within `patience`, which is also what each later exchange may take.
     pub(crate) async fn open(
         address: &Address,
@@ -34,7 +34,7 @@ impl Line {
         timeout(patience, self.send_and_read(commands)).await.unwrap_or(Err(Unknown::TimedOut))
     }
 
-    /// The stream, when all that was asked has been answered.
+    /// The stream. Call it only when every command has been answered.
     pub(crate) fn into_stream(self) -> Stream {
         self.stream
     }
@@ -44,20 +44,21 @@ impl Line {
         commands.iter().for_each(|command| command.encode(&mut out));
         self.stream.write_all(&out).await.map_err(|error| broken(&error))?;
         self.stream.flush().await.map_err(|error| broken(&error))?;
-        let mut asked: std::collections::VecDeque<Asked> = commands.iter().map(Command::asked).collect();
+        let mut pending: std::collections::VecDeque<ReplyKind> =
+            commands.iter().map(Command::reply_kind).collect();
         let mut replies = Vec::with_capacity(commands.len());
         let mut filled = 0;
-        while !asked.is_empty() {
+        while !pending.is_empty() {
             let read = self.stream.read(&mut self.buffer[filled..]).await.map_err(|error| broken(&error))?;
             if read == 0 {
                 return Err(Unknown::Unavailable(std::io::ErrorKind::UnexpectedEof));
             }
             filled += read;
             let mut used = 0;
-            while let Some(front) = asked.front() {
+            while let Some(front) = pending.front() {
                 match parse(front, &self.buffer[used..filled]).map_err(|_| Unknown::Garbled)? {
                     Some((reply, length)) => {
-                        asked.pop_front();
+                        pending.pop_front();
                         replies.push(reply);
                         used += length;
                     }
@@ -67,7 +68,7 @@ impl Line {
             self.buffer.copy_within(used..filled, 0);
             filled -= used;
         }
-        // More than was asked for: whose answer would that be?
+        // Bytes beyond the last expected reply belong to no command.
         if filled == 0 { Ok(replies) } else { Err(Unknown::Garbled) }
     }
 }

@@ -1,4 +1,5 @@
-//! The journal of a call: every exchange is in it, with moments in their order, and a slow one says what it waited for.
+//! The exchange log of a call: every exchange is in it, with its times in order, and a slow one names what it waited
+//! for.
 
 use crate::support::fake::{self, Fake, Step};
 use crate::support::{
@@ -6,7 +7,7 @@ use crate::support::{
     transports, trusting,
 };
 use postern_spend::memcached::{Client, Ended, Memcached, Options, Transport, Verb};
-use postern_spend::{Epoch, Exchange, Journal, Seen, Spend, Stall, Unknown};
+use postern_spend::{Epoch, Exchange, ExchangeLog, Hint, Spend, Stall, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -21,9 +22,9 @@ fn open(address: postern_spend::memcached::Address, transport: Transport) -> Mem
 }
 
 async fn spend(client: &Client, key: &SpentKey, epoch: &Epoch) -> (Result<Spend, Unknown>, Vec<Exchange>) {
-    let mut journal = Journal::default();
-    let verdict = client.spend_with(key, epoch, UnixSeconds::now(), &mut journal).await;
-    (verdict, journal.exchanges().to_vec())
+    let mut log = ExchangeLog::default();
+    let verdict = client.spend_with(key, epoch, UnixSeconds::now(), &mut log).await;
+    (verdict, log.exchanges().to_vec())
 }
 
 /// One that was admitted, with its one exchange.
@@ -58,12 +59,12 @@ async fn each_exchange_is_listed_with_its_moments_in_order() {
             let client = client.clone();
             callers.spawn(async move {
                 for _ in 0..50 {
-                    let (key, mut one) = (fresh(&epoch), Journal::default());
-                    assert_eq!(client.seen_with(&key, &epoch, &mut one).await, Ok(Seen::NotSeen));
+                    let (key, mut one) = (fresh(&epoch), ExchangeLog::default());
+                    assert_eq!(client.check_with(&key, &epoch, &mut one).await, Ok(Hint::NotFound));
                     let now = UnixSeconds::now();
                     assert_eq!(client.spend_with(&key, &epoch, now, &mut one).await, Ok(Spend::Admitted));
                     let ended: Vec<_> =
-                        one.exchanges().iter().map(|one| (one.verb, one.ended, one.door)).collect();
+                        one.exchanges().iter().map(|one| (one.verb, one.ended, one.endpoint)).collect();
                     let (get, add) = ((Verb::Get, Ended::Miss), (Verb::Add, Ended::Stored));
                     assert_eq!(ended, [(get.0, get.1, Some(0)), (add.0, add.1, Some(0))]);
                     for exchange in one.exchanges() {
@@ -76,7 +77,7 @@ async fn each_exchange_is_listed_with_its_moments_in_order() {
     }
 }
 
-/// The real one: between this process and memcached stands somebody who writes commands in two pieces.
+/// The real one: a proxy between this process and memcached writes commands in two pieces.
 #[tokio::test]
 async fn a_delayed_acknowledgement_is_told_from_a_slow_server() {
     let server = Server::tcp(&[]);
@@ -147,23 +148,23 @@ async fn a_frozen_server_leaves_what_is_known() {
         let (verdict, exchanges) = spend(&client, &fresh(&epoch), &epoch).await;
         server.signal("CONT");
         assert_eq!(verdict, Err(Unknown::TimedOut), "{name}");
-        let [add, whose] = &exchanges[..] else { panic!("{name}: {exchanges:?}") };
-        assert_eq!((add.verb, add.ended, add.door), (Verb::Add, Ended::TimedOut, Some(0)), "{name}");
+        let [add, read] = &exchanges[..] else { panic!("{name}: {exchanges:?}") };
+        assert_eq!((add.verb, add.ended, add.endpoint), (Verb::Add, Ended::TimedOut, Some(0)), "{name}");
         assert!(add.written.unwrap() >= add.began && add.first_byte.is_none(), "{name}: {add:?}");
         assert!(add.tcp.is_some(), "{name}: {add:?}");
         assert_eq!(add.stall(SLOW), Some(Stall::Server), "{name}: {add:?}");
-        // The question whose record it is: over another connection of the pool; the pipelined one was closed.
+        // The `get` of the record uses another connection of the pool; the pipelined one was closed.
         let expected = match transport {
             Transport::Pipelined { .. } => (Ended::Refused, None, false),
             Transport::Pooled(_) => (Ended::TimedOut, Some(0), true),
         };
-        assert_eq!((whose.ended, whose.door, whose.written.is_some()), expected, "{name}: {whose:?}");
-        assert_eq!((whose.verb, whose.first_byte), (Verb::Get, None), "{name}");
+        assert_eq!((read.ended, read.endpoint, read.written.is_some()), expected, "{name}: {read:?}");
+        assert_eq!((read.verb, read.first_byte), (Verb::Get, None), "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_question_over_another_door_is_an_exchange_of_its_own() {
+async fn a_question_over_another_endpoint_is_an_exchange_of_its_own() {
     let server = Server::tcp(&[]);
     for (name, transport) in transports() {
         let swallower = Swallower::to(server.port());
@@ -175,21 +176,21 @@ async fn a_question_over_another_door_is_an_exchange_of_its_own() {
             swallower.has_swallowed().then_some(exchanges)
         })
         .await;
-        let [add, whose] = &exchanges[..] else { panic!("{name}: {exchanges:?}") };
-        assert_eq!((add.verb, add.ended, add.door), (Verb::Add, Ended::Broken, Some(0)), "{name}");
+        let [add, read] = &exchanges[..] else { panic!("{name}: {exchanges:?}") };
+        assert_eq!((add.verb, add.ended, add.endpoint), (Verb::Add, Ended::Broken, Some(0)), "{name}");
         assert!(add.written.is_some() && add.first_byte.is_none(), "{name}: {add:?}");
-        assert_eq!((whose.verb, whose.ended), (Verb::Get, Ended::Hit), "{name}: {whose:?}");
-        assert_in_order(whose);
+        assert_eq!((read.verb, read.ended), (Verb::Get, Ended::Hit), "{name}: {read:?}");
+        assert_in_order(read);
     }
 }
 
 #[tokio::test]
 async fn what_is_not_sent_is_listed_and_what_is_remembered_is_not() {
     let nowhere = open(format!("127.0.0.1:{}", free_port()).parse().unwrap(), pipelined());
-    let (down, epoch, mut journal) = (nowhere.client(), epoch(), Journal::default());
-    assert!(down.seen_with(&fresh(&epoch), &epoch, &mut journal).await.is_err());
-    let [exchange] = journal.exchanges() else { panic!("{journal:?}") };
-    assert_eq!((exchange.verb, exchange.ended, exchange.door), (Verb::Get, Ended::Refused, None));
+    let (down, epoch, mut log) = (nowhere.client(), epoch(), ExchangeLog::default());
+    assert!(down.check_with(&fresh(&epoch), &epoch, &mut log).await.is_err());
+    let [exchange] = log.exchanges() else { panic!("{log:?}") };
+    assert_eq!((exchange.verb, exchange.ended, exchange.endpoint), (Verb::Get, Ended::Refused, None));
     assert!(exchange.written.is_none() && exchange.first_byte.is_none());
 
     let server = Server::tcp(&[]);
@@ -230,16 +231,16 @@ async fn a_call_that_is_dropped_leaves_its_entry_and_no_trace_in_others() {
         let store = open(fake.address(), transport);
         let (client, epoch) = (client(&store).await, epoch());
         admitted(&client, &epoch).await;
-        let outstanding = || store.health().doors[0].outstanding;
+        let outstanding = || store.health().endpoints[0].outstanding;
         let acted = fake.plan(fake::Verb::Add, true, vec![Step::Wait, Step::Honest]);
-        let (key, mut journal) = (fresh(&epoch), Journal::default());
+        let (key, mut log) = (fresh(&epoch), ExchangeLog::default());
         tokio::select! {
-            verdict = client.spend_with(&key, &epoch, UnixSeconds::now(), &mut journal) => panic!("{verdict:?}"),
+            verdict = client.spend_with(&key, &epoch, UnixSeconds::now(), &mut log) => panic!("{verdict:?}"),
             () = eventually("it is asked", || async { acted.begun().then_some(()) }) => {}
         }
-        let [dropped] = journal.exchanges() else { panic!("{name}: {journal:?}") };
+        let [dropped] = log.exchanges() else { panic!("{name}: {log:?}") };
         assert_eq!(
-            (dropped.verb, dropped.ended, dropped.door),
+            (dropped.verb, dropped.ended, dropped.endpoint),
             (Verb::Add, Ended::TimedOut, Some(0)),
             "{name}"
         );
@@ -256,48 +257,48 @@ async fn a_call_that_is_dropped_leaves_its_entry_and_no_trace_in_others() {
 }
 
 #[tokio::test]
-async fn a_door_tells_how_much_is_under_way_of_how_much() {
+async fn an_endpoint_tells_how_much_is_under_way_of_how_much() {
     for (name, transport, capacity) in
         [("pipelined", Transport::Pipelined { connections: 2, queue: 64 }, 128), ("pooled", pooled(3), 3)]
     {
         let fake = Fake::start();
         let store = open(fake.address(), transport);
-        let door = || store.health().doors[0].clone();
-        assert_eq!((door().outstanding, door().capacity, door().connects), (0, 0, 0), "{name}");
+        let endpoint = || store.health().endpoints[0].clone();
+        assert_eq!((endpoint().outstanding, endpoint().capacity, endpoint().connects), (0, 0, 0), "{name}");
         let (first, second, epoch) = (client(&store).await, client(&store).await, epoch());
-        assert_eq!(door().capacity, 2 * capacity, "{name}");
+        assert_eq!(endpoint().capacity, 2 * capacity, "{name}");
         admitted(&first, &epoch).await;
         let mut callers = JoinSet::new();
         for client in [&first, &second] {
             let acted = fake.plan(fake::Verb::Add, true, vec![Step::Wait, Step::Honest]);
             let (client, key) = (client.clone(), fresh(&epoch));
             callers.spawn(async move {
-                client.spend_with(&key, &epoch, UnixSeconds::now(), &mut Journal::default()).await
+                client.spend_with(&key, &epoch, UnixSeconds::now(), &mut ExchangeLog::default()).await
             });
             eventually("it is asked", || async { acted.begun().then_some(()) }).await;
         }
-        assert_eq!(door().outstanding, 2, "{name}");
+        assert_eq!(endpoint().outstanding, 2, "{name}");
         fake.go_on();
         assert_eq!(callers.join_all().await, [Ok(Spend::Admitted); 2], "{name}");
-        eventually("nothing is under way", || async { (door().outstanding == 0).then_some(()) }).await;
-        assert!(door().connects >= 2 && door().connect_failures == 0, "{name}: {:?}", door());
+        eventually("nothing is under way", || async { (endpoint().outstanding == 0).then_some(()) }).await;
+        assert!(endpoint().connects >= 2 && endpoint().connect_failures == 0, "{name}: {:?}", endpoint());
         drop(second);
-        eventually("one client is gone", || async { (door().capacity == capacity).then_some(()) }).await;
-        assert_eq!(admitted(&first, &epoch).await.door, Some(0), "{name}");
+        eventually("one client is gone", || async { (endpoint().capacity == capacity).then_some(()) }).await;
+        assert_eq!(admitted(&first, &epoch).await.endpoint, Some(0), "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_door_that_nobody_opens_counts_failures() {
+async fn an_endpoint_that_nobody_opens_counts_failures() {
     let server = Server::tcp(&[]);
     for (name, transport) in transports() {
         let closed = format!("127.0.0.1:{}", free_port()).parse().unwrap();
         let store = Memcached::open(options(vec![server.address(), closed], transport)).unwrap();
         let _client = client(&store).await;
-        let failures = || async { (store.health().doors[1].connect_failures >= 3).then_some(()) };
+        let failures = || async { (store.health().endpoints[1].connect_failures >= 3).then_some(()) };
         eventually("some attempts have failed", failures).await;
-        let doors = store.health().doors;
-        assert!(doors[1].connects >= doors[1].connect_failures, "{name}: {doors:?}");
-        assert!(doors[0].connects >= 1 && doors[0].connect_failures == 0, "{name}: {doors:?}");
+        let endpoints = store.health().endpoints;
+        assert!(endpoints[1].connects >= endpoints[1].connect_failures, "{name}: {endpoints:?}");
+        assert!(endpoints[0].connects >= 1 && endpoints[0].connect_failures == 0, "{name}: {endpoints:?}");
     }
 }

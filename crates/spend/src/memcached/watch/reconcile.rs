@@ -1,4 +1,4 @@
-//! Tending the epochs: asking the memory what it knows of one, writing its canaries, and missing those that are gone.
+//! Reconciles the canaries of each epoch: reads them, writes those that are missing, and reports losses.
 
 use super::Rounds;
 use crate::Unknown;
@@ -15,16 +15,16 @@ const YOUNG: u64 = 60;
 const GROUPS_A_ROUND: u32 = 20;
 
 /// What the watch remembers of an epoch.
-pub(super) struct Tended {
+pub(super) struct Progress {
     mark: Mark,
-    /// All hearth canaries were seen at once: from then on one that is missing was lost.
+    /// All epoch markers were seen at once: from then on one that is missing was lost.
     whole: bool,
     sentinels: Sentinels,
     /// The last group that was read.
     read: Option<u32>,
 }
 
-impl Tended {
+impl Progress {
     /// Gateways that begin an epoch at once, while some canaries cannot be read or after all were lost, may each have
     /// seen others' marks. Records written under the first expiry are gone after it, so it holds as soon as it is seen.
     fn keep_to_the_first(&mut self, marks: &[Mark]) {
@@ -36,7 +36,7 @@ impl Tended {
 /// How far the sentinels are.
 #[derive(Clone, Copy, PartialEq)]
 enum Sentinels {
-    /// This process writes them: so many groups are done.
+    /// This process writes them; the number of groups that are done.
     Writing(u32),
     /// Another process does, or did.
     Elsewhere,
@@ -48,7 +48,7 @@ struct Found {
     marks: Vec<Mark>,
     /// Those that are not there.
     missing: Vec<RecordKey>,
-    /// How many could not be asked for.
+    /// How many could not be read.
     unclear: usize,
 }
 
@@ -60,14 +60,14 @@ impl Found {
 }
 
 impl Rounds {
-    /// Tends all epochs through one door; whether every epoch that is in use could be. What fails is tried again in the
-    /// next round.
-    pub(super) async fn tend_epochs(&mut self, door: usize, now: UnixSeconds) -> bool {
+    /// Reconciles all epochs through one endpoint; whether every epoch that is in use could be. What fails is tried
+    /// again in the next round.
+    pub(super) async fn reconcile_epochs(&mut self, endpoint: usize, now: UnixSeconds) -> bool {
         let mut all = true;
-        let epochs = self.memory.epochs.all();
-        self.tended.retain(|key, _| epochs.iter().any(|epoch| epoch.key == *key));
+        let epochs = self.store.epochs.all();
+        self.progress.retain(|key, _| epochs.iter().any(|epoch| epoch.key == *key));
         for epoch in &epochs {
-            if let Err(reason) = self.tend(epoch, door, now).await {
+            if let Err(reason) = self.reconcile(epoch, endpoint, now).await {
                 tracing::debug!(%reason, "the canaries of an epoch could not be read");
                 all &= epoch.expires().is_none();
             }
@@ -75,83 +75,88 @@ impl Rounds {
         all
     }
 
-    async fn tend(&mut self, epoch: &Arc<EpochState>, door: usize, now: UnixSeconds) -> Result<(), Unknown> {
-        self.tend_hearth(epoch, door, now).await?;
-        self.share_loss(epoch, door).await?;
-        self.tend_sentinels(epoch, door, now).await
+    async fn reconcile(
+        &mut self,
+        epoch: &Arc<EpochState>,
+        endpoint: usize,
+        now: UnixSeconds,
+    ) -> Result<(), Unknown> {
+        self.reconcile_epoch_markers(epoch, endpoint, now).await?;
+        self.share_loss(epoch, endpoint).await?;
+        self.reconcile_sentinels(epoch, endpoint, now).await
     }
 
-    /// Tells the other gateways of a loss, and hears of one from them.
-    async fn share_loss(&mut self, epoch: &Arc<EpochState>, door: usize) -> Result<(), Unknown> {
+    /// Shares a detected loss with the other gateways, and learns of losses that they detected.
+    async fn share_loss(&mut self, epoch: &Arc<EpochState>, endpoint: usize) -> Result<(), Unknown> {
         let flags = Canaries(epoch.key).loss();
-        let told = self.find(door, &flags).await?;
+        let flags_found = self.find(endpoint, &flags).await?;
         if !epoch.is_lost() {
-            self.report(epoch, "hearth", 0, told.marks.len());
-        } else if let Some(tended) = self.tended.get(&epoch.key) {
-            let mark = Mark { rewritten: true, ..tended.mark };
-            self.rewrite(door, &told.missing, mark, NEVER).await?;
+            self.report(epoch, "epoch_marker", 0, flags_found.marks.len());
+        } else if let Some(progress) = self.progress.get(&epoch.key) {
+            let mark = Mark { rewritten: true, ..progress.mark };
+            self.rewrite(endpoint, &flags_found.missing, mark, NEVER).await?;
         }
         Ok(())
     }
 
-    async fn tend_hearth(
+    async fn reconcile_epoch_markers(
         &mut self,
         epoch: &Arc<EpochState>,
-        door: usize,
+        endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
-        let hearth = Canaries(epoch.key).hearth();
-        let mut found = self.find(door, &hearth).await?;
-        if !self.tended.contains_key(&epoch.key) {
-            found = self.adopt(epoch, door, now, found).await?;
+        let markers = Canaries(epoch.key).epoch_markers();
+        let mut found = self.find(endpoint, &markers).await?;
+        if !self.progress.contains_key(&epoch.key) {
+            found = self.adopt(epoch, endpoint, now, found).await?;
         }
-        let Some(tended) = self.tended.get_mut(&epoch.key) else { return Ok(()) };
-        tended.keep_to_the_first(&found.marks);
-        if epoch.expires() != Some(tended.mark.expires) {
-            epoch.adopt(tended.mark.expires); // also when callers' side had forgotten the epoch in between
+        let Some(progress) = self.progress.get_mut(&epoch.key) else { return Ok(()) };
+        progress.keep_to_the_first(&found.marks);
+        if epoch.expires() != Some(progress.mark.expires) {
+            epoch.adopt(progress.mark.expires); // also when callers' side had forgotten the epoch in between
         }
         let complete = found.missing.is_empty() && found.unclear == 0;
-        tended.whole |= complete;
-        // Somebody has begun the epoch who found nothing of it, although it was there before.
-        let begun_again = complete && found.marks.iter().all(|mark| mark.created > tended.mark.created);
-        let (mark, whole) = (tended.mark, tended.whole);
+        progress.whole |= complete;
+        // Another gateway found no marker and began the epoch again, although it existed before.
+        let begun_again = complete && found.marks.iter().all(|mark| mark.created > progress.mark.created);
+        let (mark, whole) = (progress.mark, progress.whole);
         let young = !whole && now.0.saturating_sub(mark.created.0) < YOUNG;
         let rewrite = Mark { rewritten: !young, ..mark };
-        let (gone, unclear) = self.rewrite(door, &found.missing, rewrite, NEVER).await?;
+        let (gone, unclear) = self.rewrite(endpoint, &found.missing, rewrite, NEVER).await?;
         if young {
-            // Whoever wrote what was missing, it is there now: from here on it is missed.
-            if let Some(tended) = self.tended.get_mut(&epoch.key) {
-                tended.whole = found.unclear == 0 && unclear == 0;
+            // All epoch markers exist; from now on an absence counts as loss.
+            if let Some(progress) = self.progress.get_mut(&epoch.key) {
+                progress.whole = found.unclear == 0 && unclear == 0;
             }
             return Ok(());
         }
-        self.report(epoch, "hearth", gone, found.rewritten() + usize::from(begun_again));
+        self.report(epoch, "epoch_marker", gone, found.rewritten() + usize::from(begun_again));
         Ok(())
     }
 
-    /// Begins an epoch, or takes over what the memory says of it.
+    /// Begins an epoch, or adopts the expiry that the store's epoch markers hold.
     async fn adopt(
         &mut self,
         epoch: &Arc<EpochState>,
-        door: usize,
+        endpoint: usize,
         now: UnixSeconds,
         mut found: Found,
     ) -> Result<Found, Unknown> {
-        let hearth = Canaries(epoch.key).hearth();
+        let markers = Canaries(epoch.key).epoch_markers();
         let mut sentinels = Sentinels::Elsewhere;
         if found.marks.is_empty() {
             if found.missing.is_empty() {
-                return Err(Unknown::Rejected); // nobody could say whether it is new
+                return Err(Unknown::Rejected); // no server reported a hit or a miss, so it is unknown whether the epoch is new
             }
-            // Where an earlier life of the epoch is known here, the memory has lost all of it.
+            // If this process already knows the epoch, the store has lost all its records.
             let rewritten = epoch.expires().is_some();
             if !rewritten {
                 tracing::info!(token_key = %short(epoch.key), "the double-spend store has no record of this key yet");
             }
             let mark = Mark { rewritten, expires: epoch.expires().unwrap_or(epoch.wanted), created: now };
-            self.rewrite(door, &hearth, mark, NEVER).await?;
-            // Another gateway may have been faster: what counts is what stands there.
-            found = self.find(door, &hearth).await?;
+            self.rewrite(endpoint, &markers, mark, NEVER).await?;
+            // Another gateway may have been faster: the stored markers decide.
+            found = self.find(endpoint, &markers).await?;
             sentinels = Sentinels::Writing(0);
         }
         let (Some(expires), Some(created)) = (
@@ -162,49 +167,49 @@ impl Rounds {
         };
         let mark = Mark { rewritten: false, expires, created };
         let read = due(created, now);
-        self.tended.insert(epoch.key, Tended { mark, whole: false, sentinels, read });
-        self.report(epoch, "hearth", 0, found.rewritten());
+        self.progress.insert(epoch.key, Progress { mark, whole: false, sentinels, read });
+        self.report(epoch, "epoch_marker", 0, found.rewritten());
         epoch.adopt(expires);
         Ok(found)
     }
 
-    async fn tend_sentinels(
+    async fn reconcile_sentinels(
         &mut self,
         epoch: &Arc<EpochState>,
-        door: usize,
+        endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
-        let Some(tended) = self.tended.get(&epoch.key) else { return Ok(()) };
-        let (mark, canaries) = (tended.mark, Canaries(epoch.key));
-        let next = match tended.sentinels {
+        let Some(progress) = self.progress.get(&epoch.key) else { return Ok(()) };
+        let (mark, canaries) = (progress.mark, Canaries(epoch.key));
+        let next = match progress.sentinels {
             Sentinels::Writing(done) => {
                 let until = (done + GROUPS_A_ROUND).min(GROUPS);
                 let keys: Vec<_> = (done..until).flat_map(|group| canaries.sentinels(group)).collect();
-                self.rewrite(door, &keys, mark, mark.expires).await?;
+                self.rewrite(endpoint, &keys, mark, mark.expires).await?;
                 if until == GROUPS {
-                    self.rewrite(door, &canaries.complete(), mark, NEVER).await?;
+                    self.rewrite(endpoint, &canaries.complete(), mark, NEVER).await?;
                     Sentinels::Complete
                 } else {
                     Sentinels::Writing(until)
                 }
             }
             Sentinels::Elsewhere => {
-                let complete = self.find(door, &canaries.complete()).await?;
+                let complete = self.find(endpoint, &canaries.complete()).await?;
                 let young = now.0.saturating_sub(mark.created.0) < YOUNG;
                 match (complete.marks.is_empty(), complete.unclear) {
                     (false, _) => Sentinels::Complete,
-                    // Whoever began has not finished, and will not.
+                    // The gateway that began writing did not finish.
                     (true, 0) if !young => Sentinels::Writing(0),
                     _ => Sentinels::Elsewhere,
                 }
             }
             Sentinels::Complete => {
-                self.read_group(epoch, door, now).await?;
+                self.read_group(epoch, endpoint, now).await?;
                 Sentinels::Complete
             }
         };
-        if let Some(tended) = self.tended.get_mut(&epoch.key) {
-            tended.sentinels = next;
+        if let Some(progress) = self.progress.get_mut(&epoch.key) {
+            progress.sentinels = next;
         }
         Ok(())
     }
@@ -213,27 +218,27 @@ impl Rounds {
     async fn read_group(
         &mut self,
         epoch: &Arc<EpochState>,
-        door: usize,
+        endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
-        let Some(tended) = self.tended.get_mut(&epoch.key) else { return Ok(()) };
-        let (mark, group) = (tended.mark, due(tended.mark.created, now));
-        if group.is_none() || group <= tended.read {
+        let Some(progress) = self.progress.get_mut(&epoch.key) else { return Ok(()) };
+        let (mark, group) = (progress.mark, due(progress.mark.created, now));
+        if group.is_none() || group <= progress.read {
             return Ok(());
         }
         let keys = Canaries(epoch.key).sentinels(group.unwrap_or_default());
-        let found = self.find(door, &keys).await?;
+        let found = self.find(endpoint, &keys).await?;
         let lost = Mark { rewritten: true, ..mark };
-        let (gone, _) = self.rewrite(door, &found.missing, lost, mark.expires).await?;
-        if let Some(tended) = self.tended.get_mut(&epoch.key) {
-            tended.read = group;
+        let (gone, _) = self.rewrite(endpoint, &found.missing, lost, mark.expires).await?;
+        if let Some(progress) = self.progress.get_mut(&epoch.key) {
+            progress.read = group;
         }
         self.report(epoch, "sentinel", gone, found.rewritten());
         Ok(())
     }
 
-    async fn find(&mut self, door: usize, keys: &[RecordKey]) -> Result<Found, Unknown> {
-        let replies = self.ask(door, &gets(keys)).await?;
+    async fn find(&mut self, endpoint: usize, keys: &[RecordKey]) -> Result<Found, Unknown> {
+        let replies = self.request(endpoint, &gets(keys)).await?;
         let mut found = Found { marks: Vec::new(), missing: Vec::new(), unclear: 0 };
         for (key, reply) in keys.iter().zip(replies) {
             match reply {
@@ -249,11 +254,11 @@ impl Rounds {
         Ok(found)
     }
 
-    /// Writes canaries where there are none, and returns how many were really missing and of how many that is unclear: a
-    /// miss alone proves nothing, for a router may answer so for a server that is down. `STORED` proves it.
+    /// Writes the canaries that do not exist. Returns how many were missing, and for how many that is unclear. A miss
+    /// alone proves nothing, because a router may report one for a server that is down; `STORED` proves it.
     async fn rewrite(
         &mut self,
-        door: usize,
+        endpoint: usize,
         keys: &[RecordKey],
         mark: Mark,
         expires: UnixSeconds,
@@ -261,17 +266,17 @@ impl Rounds {
         if keys.is_empty() {
             return Ok((0, 0));
         }
-        let replies = self.ask(door, &adds(keys, mark, expires)).await?;
+        let replies = self.request(endpoint, &adds(keys, mark, expires)).await?;
         let count = |wanted| replies.iter().filter(|reply| **reply == wanted).count();
         let (gone, there) = (count(Reply::Stored), count(Reply::NotStored));
         let unclear = replies.len() - gone - there;
-        self.read_in_round(0, unclear); // asked for before, and answered like a miss
+        self.read_in_round(0, unclear); // already counted as requested, and answered like a miss
         Ok((gone, unclear))
     }
 
     /// Records are lost when canaries were gone, or when another gateway has found them gone before.
     fn report(&self, epoch: &EpochState, kind: &str, gone: usize, rewritten: usize) {
-        self.memory.counters.canaries_lost(gone as u64);
+        self.store.counters.canaries_lost(gone as u64);
         if (gone > 0 || rewritten > 0) && epoch.set_lost() {
             tracing::error!(
                 token_key = %short(epoch.key), kind, gone, found_by_others = rewritten,

@@ -27,7 +27,7 @@ impl Bursts {
         Self(VecDeque::new())
     }
 
-    /// A burst of so many callers is about to be written.
+    /// A burst of this number of callers is about to be written.
     pub(super) fn take(&mut self, callers: usize, since: Instant) {
         self.0.push_back(Burst { left: callers, since, written: None });
     }
@@ -40,7 +40,7 @@ impl Bursts {
         }
     }
 
-    /// The next so many callers, all of one burst, are answered; theirs.
+    /// The next `number` callers, all of one burst, are answered. Returns their burst.
     pub(super) fn answer(&mut self, callers: usize) -> Option<Burst> {
         let first = self.0.front_mut()?;
         first.left = first.left.saturating_sub(callers);
@@ -71,14 +71,15 @@ impl Bursts {
 }
 
 impl Burst {
-    /// What one of its callers is told.
+    /// The result for one of its callers.
     pub(super) fn answered(&self, reply: Reply, read: &Read<'_>) -> Answer {
         let tcp = read.facts_for(self.since);
         Answer { result: Ok(reply), written: self.written, read: Some(read.at), tcp }
     }
 }
 
-/// Bytes that came in one read. The connection's facts are read at most once for them, and only for a reply that was slow.
+/// Bytes that came in one read. The connection's facts are read at most once for them, and only for a reply that was
+/// slow.
 pub(crate) struct Read<'a> {
     at: Instant,
     /// What was put in before that has waited long: one subtraction a read, and a comparison a reply.
