@@ -1,6 +1,8 @@
 //! The documents agree with the project: paths exist, metrics are registered, example configurations load, and
 //! `docs/reference/configuration.md` matches the configuration types (`UPDATE_DOCS=1` writes it).
 
+mod metric_tables;
+
 use postern_gateway::spans;
 use postern_telemetry::catalogue::{Kind, Metric};
 use postern_telemetry::{metrics, own};
