@@ -176,7 +176,9 @@ impl Gateway {
             store: StoreMaintenance::new(Arc::clone(&core), config.store.memcached.on_loss, store),
         };
         let counted = Arc::downgrade(&core);
-        process.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |core| core.recorder.open_tunnels()));
+        process
+            .shutdown
+            .count_tunnels(move || counted.upgrade().map_or(0, |core| core.recorder.open_tunnels()));
         Ok(Self { core, workers, maintenance, start, tls, process: process.clone(), reloader: None })
     }
 
