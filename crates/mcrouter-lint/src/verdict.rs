@@ -73,7 +73,7 @@ pub(crate) fn always(kind: &str) -> Option<Verdict> {
             OWNER_OR_QUORUM,
         ),
         "WarmUpRoute" => (
-            "an `add` goes only to the cold side, which does not know what was spent on the warm one: those tokens are good \
+            "an `add` reaches only the cold side, which does not know what was spent on the warm one: those tokens are good \
              again.",
             "Start the new servers with a new token key, and keep the old ones until the old key has expired.",
         ),
