@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::BufReader;
+use tokio::net::TcpStream;
 
 /// "At once", on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -142,7 +142,7 @@ impl Curl {
         let mut command = Command::new("curl");
         command.args(["--silent", "--show-error", "--no-buffer", "--max-time", "60", "--noproxy", ""]);
         command.args(["--proxy", &format!("http://{proxy}")]).args(kind).arg("--output").arg(&out);
-        command.arg(format!("http://{}/", endless().await));
+        command.arg(format!("http://{}/", target::lines(usize::MAX, Duration::from_millis(50)).await));
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         eventually("curl has the first lines", || async {
             std::fs::metadata(&out).ok().filter(|file| file.len() > 20).map(drop)
@@ -162,31 +162,4 @@ impl Curl {
             "curl {kind:?} took a cut tunnel for whole"
         );
     }
-}
-
-/// A web server whose answer has no length and no end: a line every 50 ms.
-async fn endless() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let local = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let mut stream = BufReader::new(stream);
-                let mut line = String::new();
-                while line != "\r\n" {
-                    line.clear();
-                    if !matches!(stream.read_line(&mut line).await, Ok(1..)) {
-                        return;
-                    }
-                }
-                let head: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
-                let mut sent = stream.write_all(head).await;
-                while sent.is_ok() {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    sent = stream.write_all(b"one more line\n").await;
-                }
-            });
-        }
-    });
-    local
 }

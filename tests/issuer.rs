@@ -1,50 +1,25 @@
 //! What an issuer says of itself when something is wrong with the machine under it.
 
 use crate::support::daemon::{Daemon, issuer_config};
+use crate::support::disk::Disk;
 use crate::support::process::{Ended, run};
 use crate::support::{admin, eventually};
 use postern_token::ChallengeDigest;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
 const KEY: &str = "an-account-of-its-own-77c1";
 
-/// A small file system of its own under `home`; nothing where this user may not mount one.
-struct Disk {
-    path: PathBuf,
-}
-
-impl Disk {
-    fn mounted(home: &Path) -> Option<Self> {
-        let path = home.join("issuer");
-        std::fs::create_dir(&path).unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs"]).arg(&path);
-        if mount.output().is_ok_and(|mounted| mounted.status.success()) {
-            return Some(Self { path });
-        }
+/// The issuer's folder under `home` as a small file system; nothing where this user may not mount one.
+fn disk(home: &Path) -> Option<Disk> {
+    let mounted = Disk::mounted(&home.join("issuer"));
+    if mounted.is_none() {
         let note = "a test of a full disk is skipped: it takes the right to mount a tmpfs\n";
         std::io::stderr().write_all(note.as_bytes()).unwrap(); // past libtest's capture
-        None
     }
-
-    fn fill(&self) {
-        let mut file = std::fs::File::create(self.path.join("filler")).unwrap();
-        while file.write_all(&[0; 512]).is_ok() {}
-    }
-
-    fn free(&self) {
-        std::fs::remove_file(self.path.join("filler")).unwrap();
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.path).status(); // the process may still have it open
-    }
+    mounted
 }
 
 async fn readyz_says(issuer: &Daemon, status: u16, part: &str) -> String {
@@ -67,7 +42,7 @@ fn account() -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_is_told_at_readyz_and_once_in_the_log() {
     let home = TempDir::new().unwrap();
-    let Some(disk) = Disk::mounted(home.path()) else { return };
+    let Some(disk) = disk(home.path()) else { return };
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), &account())).await;
     mint(&issuer).assert_stopped();
     disk.fill();
@@ -81,13 +56,13 @@ async fn a_full_disk_is_told_at_readyz_and_once_in_the_log() {
     }
     let lines = issuer.process.written().1.matches("the quota counts cannot be written").count();
     assert_eq!(lines, 1, "{}", issuer.process.written().1);
-    disk.free();
+    disk.clear();
     eventually("it is well again", || async {
         let (status, body) = admin::get(issuer.admin, "/readyz").await?;
         (status == 200 && body == "ready\n").then_some(())
     })
     .await;
-    let usage = std::fs::read_to_string(disk.path.join("usage.json")).unwrap();
+    let usage = std::fs::read_to_string(home.path().join("issuer/usage.json")).unwrap();
     assert!(usage.contains("\"used\": 4"), "{usage}");
     issuer.process.terminate().assert_stopped();
 }
@@ -95,14 +70,14 @@ async fn a_full_disk_is_told_at_readyz_and_once_in_the_log() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_cannot_be_made_is_told_before_it_is_missed() {
     let home = TempDir::new().unwrap();
-    let Some(disk) = Disk::mounted(home.path()) else { return };
+    let Some(disk) = disk(home.path()) else { return };
     let times = "rotate_every = \"14s\"\npublish_ahead = \"10s\"\nredeem_for = \"8s\"\n";
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), times)).await;
     disk.fill();
     let said = readyz_says(&issuer, 200, "degraded: issuer: the next token key cannot be made: ").await;
     assert!(said.contains("the present key issues until 2") && said.contains("free some space"), "{said}");
     readyz_says(&issuer, 503, "issuer: no token key is in use, and every token request is refused").await;
-    disk.free();
+    disk.clear();
     readyz_says(&issuer, 200, "ready\n").await;
     let log = issuer.process.written().1;
     assert_eq!(log.matches("ERROR").count(), 2, "one for each fault: {log}");

@@ -287,7 +287,7 @@ async fn a_download_that_the_drain_cuts_is_an_error_to_curl() {
     let home = TempDir::new().unwrap();
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
     let config = gateway_config(home.path(), &issuer.http(), "", "1s", "[drain]\ndeadline = \"1s\"\n");
-    let slow = slow_lines().await;
+    let slow = target::lines(30, Duration::from_millis(200)).await;
     for extra in [&["--proxytunnel"][..], &["--http1.0"]] {
         let gateway = Daemon::ready("gateway", &config).await;
         let token = &mint(&issuer.http(), &gateway.http(), 1)[0];
@@ -313,23 +313,4 @@ async fn a_download_that_the_drain_cuts_is_an_error_to_curl() {
         assert!(!ended.success() && lines < 30, "{extra:?}: {lines} of 30 lines, {ended}");
         std::fs::remove_file(&out).unwrap();
     }
-}
-
-async fn slow_lines() -> std::net::SocketAddr {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let _ = stream.read(&mut [0; 4096]).await;
-                let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").await;
-                for line in 0..30 {
-                    let _ = stream.write_all(format!("line {line}\n").as_bytes()).await;
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                }
-            });
-        }
-    });
-    address
 }

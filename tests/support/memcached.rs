@@ -1,7 +1,8 @@
 //! Real memcacheds, each on a port of its own, and ways to make them fail.
 
 use super::PATIENCE;
-use std::net::{TcpListener, TcpStream};
+pub use postern_testkit::memcached::free_port;
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -86,9 +87,4 @@ pub fn listens(port: u16, what: &str) {
         assert!(began.elapsed() < PATIENCE, "{what} does not listen on port {port}");
         thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -2,8 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, copy, split};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
 /// Sends back what it gets.
@@ -37,17 +39,45 @@ pub const PAGE: &str = "a page";
 pub async fn web(address: Ipv4Addr) -> SocketAddr {
     serve(address, |stream| async {
         let mut stream = BufReader::new(stream);
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            if !matches!(stream.read_line(&mut head).await, Ok(1..)) {
-                return;
-            }
+        if !reads_head(&mut stream).await {
+            return;
         }
         let answer =
             format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{PAGE}", PAGE.len());
         let _ = stream.write_all(answer.as_bytes()).await; // clients of some tests break off
     })
     .await
+}
+
+/// A web server whose answer has no length: `line 0`, `line 1` and so on up to `count` lines, with a pause after each.
+/// Only how the connection ends tells a client whether it has all of them.
+pub async fn lines(count: usize, pause: Duration) -> SocketAddr {
+    serve(Ipv4Addr::LOCALHOST, move |stream| async move {
+        let mut stream = BufReader::new(stream);
+        if !reads_head(&mut stream).await {
+            return;
+        }
+        let mut sent = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").await;
+        for line in 0..count {
+            if sent.is_err() {
+                return; // the client is gone
+            }
+            sent = stream.write_all(format!("line {line}\n").as_bytes()).await;
+            sleep(pause).await;
+        }
+    })
+    .await
+}
+
+/// Reads a request's head; whether it came whole.
+async fn reads_head(stream: &mut BufReader<TcpStream>) -> bool {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if !matches!(stream.read_line(&mut head).await, Ok(1..)) {
+            return false;
+        }
+    }
+    true
 }
 
 /// A port that refuses: it was free a moment ago.
