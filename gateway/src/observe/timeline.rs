@@ -51,15 +51,13 @@ impl Timeline {
     /// Does the work of a stage, timed from the end of the one before.
     pub(crate) fn time<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
         let done = work();
-        self.set(stage, (self.last, Instant::now()));
+        self.end(stage);
         done
     }
 
-    /// Does the work of a stage that waits, timed from the end of the one before.
-    pub(crate) async fn wait<T>(&mut self, stage: Stage, work: impl Future<Output = T>) -> T {
-        let done = work.await;
+    /// A stage ends now. It began at the end of the one before.
+    pub(crate) fn end(&mut self, stage: Stage) {
         self.set(stage, (self.last, Instant::now()));
-        done
     }
 
     pub(crate) fn set(&mut self, stage: Stage, times: Times) {

@@ -2,7 +2,7 @@
 //! replay and is refused without finishing the cryptography; a miss proves nothing.
 
 use crate::config::CheckTiming;
-use crate::observe::timeline::Times;
+use crate::observe::timeline::{Stage, Timeline, Times};
 use crate::request::deny::Refusal;
 use crate::request::parse::Presented;
 use postern_spend::{Epoch, ExchangeLog, Hint, Store};
@@ -19,76 +19,63 @@ pub(crate) struct Check<'a> {
     epoch: Epoch,
 }
 
-/// The result of a [`Check`], with its times.
-pub(crate) struct Checked {
-    pub(crate) result: Result<(), Refusal>,
-    pub(crate) times: Times,
-    pub(crate) log: ExchangeLog,
-}
-
-/// A value, and when the work that made it began and ended.
-pub(crate) struct Timed<T> {
-    pub(crate) value: T,
-    pub(crate) times: Times,
-}
-
-impl<T> Timed<T> {
-    fn run(work: impl FnOnce() -> T) -> Self {
-        let from = Instant::now();
-        let value = work();
-        Self { value, times: (from, Instant::now()) }
-    }
-}
-
 impl<'a> Check<'a> {
     pub(crate) fn new(store: &'a Store, presented: &Presented) -> Self {
         Self { store, key: *presented.spent_key(), epoch: *presented.epoch() }
     }
 
-    /// Refuses a token that is recorded as spent.
+    /// Runs the check before or beside `verify`, or not at all, as `timing` says. Refuses a token that is recorded as
+    /// spent, without `verify` when the record is found first; otherwise the answer is `verify`'s.
     ///
     /// A failed lookup never rejects a request: the spend stage decides.
-    async fn run(self) -> Checked {
-        let (began, mut log) = (Instant::now(), ExchangeLog::default());
-        let result = match self.store.check_with(&self.key, &self.epoch, &mut log).await {
-            Ok(Hint::Spent) => Err(Refusal::AlreadySpent),
-            Ok(Hint::NotFound) | Err(_) => Ok(()),
-        };
-        Checked { result, times: (began, Instant::now()), log }
-    }
-
-    /// Runs the check before or beside `work`, or not at all, as `timing` says. Skips `work` when the check finds first
-    /// that the token was spent.
     pub(crate) async fn run_with<T>(
         self,
         timing: CheckTiming,
-        work: impl FnOnce() -> T,
-    ) -> (Option<Checked>, Option<Timed<T>>) {
-        match timing {
-            CheckTiming::Off => (None, Some(Timed::run(work))),
-            CheckTiming::Before => {
-                let checked = self.run().await;
-                let done = checked.result.is_ok().then(|| Timed::run(work));
-                (Some(checked), done)
-            }
-            CheckTiming::Beside => {
-                let (checked, done) = self.run_beside(work).await;
-                (Some(checked), done)
-            }
+        timeline: &mut Timeline,
+        verify: impl FnOnce() -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        if timing == CheckTiming::Off {
+            return timeline.time(Stage::Verify, verify);
         }
+        let mut lookup = pin!(self.look_up());
+        let found = if timing == CheckTiming::Beside {
+            poll_fn(|cx| Poll::Ready(lookup.as_mut().poll(cx))).await
+        } else {
+            Poll::Ready(lookup.as_mut().await)
+        };
+        if let Poll::Ready(found) = found {
+            found.judge(timeline)?;
+            return timeline.time(Stage::Verify, verify);
+        }
+        // Let the connection's task send the command before `verify` keeps this thread busy.
+        tokio::task::yield_now().await;
+        let from = Instant::now();
+        let verified = verify();
+        timeline.set(Stage::Verify, (from, Instant::now()));
+        lookup.await.judge(timeline)?;
+        verified
     }
 
-    async fn run_beside<T>(self, work: impl FnOnce() -> T) -> (Checked, Option<Timed<T>>) {
-        let mut checking = pin!(self.run());
-        match poll_fn(|cx| Poll::Ready(checking.as_mut().poll(cx))).await {
-            Poll::Ready(checked) if checked.result.is_err() => (checked, None),
-            Poll::Ready(checked) => (checked, Some(Timed::run(work))),
-            Poll::Pending => {
-                // Let the connection's task send the command before `work` keeps this thread busy.
-                tokio::task::yield_now().await;
-                let done = Timed::run(work);
-                (checking.await, Some(done))
-            }
-        }
+    async fn look_up(self) -> Found {
+        let (began, mut log) = (Instant::now(), ExchangeLog::default());
+        let spent = matches!(self.store.check_with(&self.key, &self.epoch, &mut log).await, Ok(Hint::Spent));
+        Found { spent, times: (began, Instant::now()), log }
+    }
+}
+
+/// What a lookup found.
+struct Found {
+    /// Whether there is a record of the token.
+    spent: bool,
+    times: Times,
+    log: ExchangeLog,
+}
+
+impl Found {
+    /// Records the lookup, and refuses the token that was spent.
+    fn judge(self, timeline: &mut Timeline) -> Result<(), Refusal> {
+        timeline.set(Stage::Check, self.times);
+        timeline.check_log = self.log;
+        if self.spent { Err(Refusal::AlreadySpent) } else { Ok(()) }
     }
 }

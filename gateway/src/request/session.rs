@@ -1,28 +1,78 @@
 //! The life of a request, on one screen:
 //!
 //! ```text
-//! parse -> check -> verify -> spend -> dial -> (tunnel)
+//! parse -> check -> verify -> spend -> dial -> (tunnel, or forward)
 //! ```
 //!
 //! Each stage hands the next one a value that only it can make: [`Presented`], [`Verified`], [`Spent`], [`Dialled`]. A
 //! stage that refuses ends the request; `deny` has the answer.
+//!
+//! It is the same for each version of HTTP: a driver (`server::h1`) turns bytes into a request and an [`Answer`] into
+//! bytes.
 
 use crate::config::Limits;
-use crate::observe::recorder::Checking;
+use crate::observe::recorder::{Account, Checking};
 use crate::observe::timeline::{Stage, Timeline};
+use crate::request::answer::{self, Body};
 use crate::request::check::Check;
 use crate::request::deny::Refusal;
 use crate::request::dial::Dialled;
+use crate::request::egress::Policy;
+use crate::request::forward;
 use crate::request::parse::Presented;
 use crate::request::spend::Spent;
 use crate::request::verify::Verified;
 use crate::state::Worker;
-use http::request;
-use postern_spend::ExchangeLog;
+use http::{Method, Request, Response, request};
+use http_body_util::Either;
+use hyper::body::Incoming;
 use postern_token::{KeyRefusal, UnixSeconds};
+use std::net::SocketAddr;
 
-/// From a request's head to a connection to its target, within the `limits` of its connection.
-pub(crate) async fn run(
+/// The connection to a CONNECT's target, and what is recorded when the tunnel ends.
+pub(crate) type Opened = (Dialled, Account);
+
+/// The answer to one request.
+pub(crate) enum Answer {
+    /// 200, and from then on the stream is the tunnel's.
+    Tunnel(Response<Body>, Opened),
+    /// An answer of the target or a refusal.
+    Response(Response<Body>),
+}
+
+/// Answers one request, and records the answer. `client` is known only where the access log names it.
+pub(crate) async fn answer(
+    worker: &Worker,
+    limits: &Limits,
+    client: Option<SocketAddr>,
+    request: Request<Incoming>,
+) -> Answer {
+    let core = &worker.core;
+    let (head, body) = request.into_parts();
+    let (mut timeline, decision) = (Timeline::begin(), core.recorder.sample(&head.headers));
+    let (who, is_connect) = (core.recorder.who(client, &head), head.method == Method::CONNECT);
+    let answered = match dial(worker, &head, limits, &mut timeline).await {
+        Ok(dialled) if is_connect => Ok((answer::opened(), Some(dialled))),
+        Ok(dialled) => {
+            let request = Request::from_parts(head, body);
+            let response = forward::send(request, dialled, limits.idle_timeout.get()).await;
+            response.map(|response| (response.map(Either::Right), None))
+        }
+        Err(refusal) => Err(refusal),
+    };
+    let account = core.recorder.answered(answered.as_ref().err(), &timeline, &decision, who);
+    match answered {
+        Ok((response, Some(dialled))) => Answer::Tunnel(response, (dialled, account)),
+        Ok((response, None)) => Answer::Response(response),
+        Err(refusal) => {
+            let challenge = core.keyring.load().challenge(&core.offer, UnixSeconds::now());
+            Answer::Response(answer::refused(&refusal, challenge))
+        }
+    }
+}
+
+/// From a request's head to a connection to its target, through every stage.
+async fn dial(
     worker: &Worker,
     head: &request::Parts,
     limits: &Limits,
@@ -30,50 +80,34 @@ pub(crate) async fn run(
 ) -> Result<Dialled, Refusal> {
     let (core, now) = (&worker.core, UnixSeconds::now());
     let policy = core.settings.policy.load_full();
-    let presented = timeline.time(Stage::Parse, || {
-        Presented::parse(head, &policy, &core.offer, &core.keyring.load(), || worker.serving(), now)
-    });
+    let presented = timeline.time(Stage::Parse, || parse(worker, head, &policy, now))?;
+
+    let mut checking = Checking::begin(&core.recorder, timeline); // recorded however it ends
+    let spending = async {
+        let (check, timeline) = (Check::new(&worker.store, &presented), checking.timeline());
+        let verify = || Verified::verify(presented);
+        let verified = check.run_with(core.check_timing, timeline, verify).await?;
+        Spent::spend(verified, &worker.store, now, timeline).await
+    };
+    let spent = spending.await;
+    checking.end(spent.as_ref().err());
+
+    let dialled = Dialled::dial(spent?, &policy, &worker.resolver, limits.dial_timeout.get()).await;
+    timeline.end(Stage::Dial);
+    dialled
+}
+
+fn parse(
+    worker: &Worker,
+    head: &request::Parts,
+    policy: &Policy,
+    now: UnixSeconds,
+) -> Result<Presented, Refusal> {
+    let core = &worker.core;
+    let presented =
+        Presented::parse(head, policy, &core.offer, &core.keyring.load(), || worker.serving(), now);
     if let Err(Refusal::Key(KeyRefusal::Unknown)) = &presented {
         core.unknown_key.notify_one(); // the issuer may have published it just now
     }
-    let presented = presented?;
-    let spent = double_spend_check(worker, presented, now, timeline).await?;
-    let dialling = Dialled::dial(spent, &policy, &worker.resolver, limits.dial_timeout.get());
-    timeline.wait(Stage::Dial, dialling).await
-}
-
-/// The double-spend check, recorded however it ends.
-async fn double_spend_check(
-    worker: &Worker,
-    presented: Presented,
-    now: UnixSeconds,
-    timeline: &mut Timeline,
-) -> Result<Spent, Refusal> {
-    let mut checking = Checking::begin(&worker.core.recorder, timeline);
-    let result = check_verify_spend(worker, presented, now, checking.timeline()).await;
-    checking.end(result.as_ref().err());
-    result
-}
-
-async fn check_verify_spend(
-    worker: &Worker,
-    presented: Presented,
-    now: UnixSeconds,
-    timeline: &mut Timeline,
-) -> Result<Spent, Refusal> {
-    let check = Check::new(&worker.store, &presented);
-    let (checked, verified) = check.run_with(worker.core.check_timing, || Verified::verify(presented)).await;
-    if let Some(verified) = &verified {
-        timeline.set(Stage::Verify, verified.times);
-    }
-    if let Some(checked) = checked {
-        timeline.set(Stage::Check, checked.times);
-        timeline.check_log = checked.log;
-        checked.result?;
-    }
-    let verified = verified.ok_or(Refusal::AlreadySpent)?.value?;
-    let mut log = ExchangeLog::default();
-    let spent = timeline.wait(Stage::Spend, Spent::spend(verified, &worker.store, now, &mut log)).await;
-    timeline.spend_log = log;
-    spent
+    presented
 }

@@ -1,9 +1,10 @@
 //! The fourth stage: the token is spent, exactly once. The store's verdict is the only admission there is.
 
+use crate::observe::timeline::{Stage, Timeline};
 use crate::request::deny::Refusal;
 use crate::request::target::Target;
 use crate::request::verify::Verified;
-use postern_spend::{ExchangeLog, Spend, Store};
+use postern_spend::{Spend, Store};
 use postern_token::UnixSeconds;
 
 /// The right to one tunnel to one target: a token that this very request spent. Only this file makes one, and a tunnel
@@ -19,10 +20,13 @@ impl Spent {
         verified: Verified,
         store: &Store,
         now: UnixSeconds,
-        log: &mut ExchangeLog,
+        timeline: &mut Timeline,
     ) -> Result<Self, Refusal> {
         let presented = verified.presented();
-        match store.spend_with(presented.spent_key(), presented.epoch(), now, log).await {
+        let log = &mut timeline.spend_log;
+        let verdict = store.spend_with(presented.spent_key(), presented.epoch(), now, log).await;
+        timeline.end(Stage::Spend);
+        match verdict {
             Ok(Spend::Admitted) => Ok(Self { target: verified.into_presented().into_target() }),
             Ok(Spend::AlreadySpent) => Err(Refusal::AlreadySpent),
             Err(unknown) => Err(Refusal::StoreUnknown(unknown)),

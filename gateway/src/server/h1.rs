@@ -1,25 +1,20 @@
 //! The driver of HTTP/1.1: hyper reads and writes the HTTP; when a CONNECT was answered 200 it gives the stream back.
 
 use crate::config::Limits;
-use crate::observe::recorder::Account;
-use crate::observe::timeline::Timeline;
-use crate::request::answer::{self, Body};
+use crate::request::answer::Body;
 use crate::request::deny::Refusal;
-use crate::request::dial::Dialled;
-use crate::request::{forward, session};
+use crate::request::session::{self, Answer, Opened};
 use crate::server::answers_only::{AnswerGuard, AnswerState, AnswersOnly};
 use crate::state::Worker;
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use http_body::{Frame, SizeHint};
-use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use postern_proxy::reset::Reset;
-use postern_token::UnixSeconds;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -34,9 +29,6 @@ use tokio::time::timeout;
 /// How long a connection that has not brought a request yet may still bring one when a drain begins: it may be on its
 /// way, or lie in the kernel's queue.
 const FIRST_REQUEST: Duration = Duration::from_millis(500);
-
-/// An answered CONNECT: the connection to its target, and what is recorded when the tunnel ends.
-pub(crate) type Opened = (Dialled, Account);
 
 /// What is left when hyper has finished with a connection.
 pub(crate) enum Finished<S> {
@@ -142,28 +134,13 @@ async fn respond(
     opened: Arc<Mutex<Option<Opened>>>,
     request: Request<Incoming>,
 ) -> Result<Response<GuardedBody>, Infallible> {
-    let core = &worker.core;
-    let (head, body) = request.into_parts();
-    let (mut timeline, decision) = (Timeline::begin(), core.recorder.sample(&head.headers));
-    let (who, is_connect) = (core.recorder.who(client, &head), head.method == Method::CONNECT);
-    let mut tunnel = None;
-    let answered = match session::run(&worker, &head, &limits, &mut timeline).await {
-        Ok(dialled) if is_connect => {
-            tunnel = Some(dialled);
-            Ok(answer::opened())
+    let response = match session::answer(&worker, &limits, client, request).await {
+        Answer::Tunnel(response, tunnel) => {
+            *opened.lock() = Some(tunnel);
+            response
         }
-        Ok(dialled) => {
-            let request = Request::from_parts(head, body);
-            forward::send(request, dialled, limits.idle_timeout.get()).await.map(|ok| ok.map(Either::Right))
-        }
-        Err(refusal) => Err(refusal),
+        Answer::Response(response) => response,
     };
-    let account = core.recorder.answered(answered.as_ref().err(), &timeline, &decision, who);
-    *opened.lock() = tunnel.map(|dialled| (dialled, account));
-    let response = answered.unwrap_or_else(|refusal| {
-        let challenge = core.keyring.load().challenge(&core.offer, UnixSeconds::now());
-        answer::refused(&refusal, challenge)
-    });
     Ok(response.map(|body| GuardedBody { body, _guard: guard }))
 }
 
