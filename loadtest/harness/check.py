@@ -1,16 +1,13 @@
-#!/usr/bin/env python3
 """Reads the ledger of a load run, and says whether any token was admitted twice, or anything that is no good token.
 
-usage: loadtest/check LEDGER...
-       loadtest/check --self-test     forged histories, and memory that leaks: each fault must be caught
+usage: loadtest/run check LEDGER...
+       loadtest/run check --self-test     forged histories, and memory that leaks: each fault must be caught
 
 Several ledgers are checked as one history: they must be of one tokens file. Exit code 0 only if nothing is wrong.
 """
 
-import itertools, os, sys
+import itertools, sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-sys.dont_write_bytecode = True
 from harness import ledger, sampler
 
 
@@ -26,10 +23,8 @@ def main(arguments):
     try:
         check = ledger.Check(itertools.chain.from_iterable(ledger.lines(path) for path in arguments))
     except (OSError, ValueError) as error:
-        print(f"loadtest/check: {error}", file=sys.stderr)
+        print(f"loadtest/run check: {error}", file=sys.stderr)
         return 1
     print("\n".join(check.statement()))
     return 1 if check.faults else 0
 
-
-sys.exit(main(sys.argv[1:]))

@@ -33,7 +33,7 @@ def by_ledger(path):
     """The check of the whole history, and the history itself."""
     check = ledgers.Check(ledgers.lines(path))
     faults = "; ".join(check.faults) or "no fault"
-    return check, Held("loadtest/check on the ledger", faults, "no fault", not check.faults)
+    return check, Held("loadtest/run check on the ledger", faults, "no fault", not check.faults)
 
 
 def admissions(check, opened, exact):

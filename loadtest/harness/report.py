@@ -22,7 +22,7 @@ def of_result(result):
     if result.table:
         yield table(result.table[0], result.table[1:])
     if result.check:
-        yield "`loadtest/check`:\n\n" + "\n".join(f"    {line}" for line in result.check.statement())
+        yield "`loadtest/run check`:\n\n" + "\n".join(f"    {line}" for line in result.check.statement())
     for note in result.notes:
         yield f"- {note}"
 

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Puts load on Postern with k6, and fails unless every threshold held. Without addresses it starts what it loads.
 
-usage: loadtest/run [SCENARIO...] [options]        loadtest/README.md says what each scenario asks
+usage: loadtest/run [SCENARIO...] [OPTIONS]        loadtest/README.md has a table of the scenarios
 
 It says what it does, prints a summary, and leaves in DIR a result (result.md) and a folder for each scenario, with k6's
 HTML report, its metrics, and the ledger of all answers. Exit code 0: all thresholds held. 1: the run could not be made.
@@ -16,8 +15,6 @@ POSTERN_K6       a k6 binary; without it scripts/tools/k6 looks for one, or buil
 import argparse, datetime, os, signal, sys, tempfile
 from pathlib import Path
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-sys.dont_write_bytecode = True
 from harness import k6, report
 from harness.scenarios import QUICK, SCENARIOS
 from harness.session import Session
@@ -25,7 +22,7 @@ from rig import ROOT, Failed
 from rig.binaries import postern, program
 
 
-def arguments():
+def arguments(studies):
     parser = argparse.ArgumentParser(
         usage=argparse.SUPPRESS, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     option = parser.add_argument
@@ -46,7 +43,9 @@ def arguments():
     found = parser.parse_args()
     unknown = [name for name in found.scenario if name not in SCENARIOS]
     if unknown:
-        parser.error(f"no scenario is called {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
+        parser.error(
+            f"no scenario is called {', '.join(unknown)}; there are {', '.join(SCENARIOS)}, and the studies"
+            f" {', '.join(studies)}, which run alone")
     if found.fleet_env and found.gateway:
         parser.error("--fleet-env names the gateways already")
     return found
@@ -62,8 +61,8 @@ def quick(asked):
     return names
 
 
-def main():
-    asked = arguments()
+def main(studies):
+    asked = arguments(studies)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # everything that was started is ended on the way out
     started = datetime.datetime.now(datetime.timezone.utc)
     out = (asked.out or Path(ROOT) / "target/loadtest" / started.strftime("%Y-%m-%d-%H%M%S")).resolve()
@@ -86,6 +85,3 @@ def main():
         return 1
     return 0 if held else 99
 
-
-if __name__ == "__main__":
-    sys.exit(main())

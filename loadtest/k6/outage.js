@@ -1,6 +1,6 @@
 // The store goes away and comes back: loadtest/run freezes every memcached for the second quarter. Meanwhile nothing
 // may be admitted in doubt. What was refused for want of a verdict is presented again: it may be good or spent by now,
-// but it is admitted once at most, which loadtest/check sees.
+// but it is admitted once at most, which loadtest/run check sees.
 
 import exec from 'k6/execution';
 import { options as base } from './lib/plan.js';

@@ -40,10 +40,9 @@ def version():
 
 
 def command():
-    """As it was given, from the root of the repository; where the binary is, is nobody's business."""
+    """As it was given, from the root of the repository, without the path of the binary."""
     given = ["POSTERN_BINARY=…"] if os.environ.get("POSTERN_BINARY") else []
-    script = os.path.relpath(os.path.abspath(sys.argv[0]), ROOT)
-    return " ".join([*given, shlex.join([script, *sys.argv[1:]])])
+    return " ".join([*given, shlex.join(["loadtest/run", *sys.orig_argv[2:]])])  # after the interpreter and the script
 
 
 def priority():

@@ -1,5 +1,5 @@
 //! Drives tunnels through a proxy, and is their target as well. It knows nothing of the proxy but its address, so that
-//! several can be compared in one run; `loadtest/compare/run` starts them, and measures their processes meanwhile.
+//! several can be compared in one run; `loadtest/run compare` starts them, and measures their processes meanwhile.
 
 mod bulk;
 mod idle;

@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """Where the limits are: memory of tunnels and of idle connections, and the most checks a second, with what is busy
 then.
 
-usage: loadtest/limits [ROUNDS] [TUNNELS]
+usage: loadtest/run limits [ROUNDS] [TUNNELS]
 
 A gateway with one worker gets up to TUNNELS (as many as the limit of open files allows, 9500 at most) idle tunnels to
 an echo server in a process of its own, and then, without tunnels, kept connections. Then ROUNDS (5) rounds of the

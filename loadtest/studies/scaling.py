@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """What a check costs as gateways and memcached servers are added: CPU of each process, and how records spread.
 
-usage: loadtest/scaling [ROUNDS] [CHECKS]
+usage: loadtest/run scaling [ROUNDS] [CHECKS]
 
 Each of ROUNDS (15) rounds takes, in turn, one memcached without a router and 1 to 4 of them behind twemproxy, with the
 pipelined and with the pooled transport; and each of these with 1 to 4 gateways of one worker. Every gateway gets the

@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """The 40 ms with the real programs: commands to memcached, directly and through twemproxy, by the shape of their
 writes; and the gateway's own checks, with and without a hop in front of the store that breaks its commands up.
 
-usage: loadtest/story [ROUNDS]
+usage: loadtest/run story [ROUNDS]
 
 Each of ROUNDS (7) rounds takes every shape in turn: 40 commands, one after the other, on a connection that has done
 some before. Then a gateway spends 40 tokens, one after the other, through the same memcached and twemproxy, and

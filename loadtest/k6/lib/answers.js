@@ -28,7 +28,7 @@ export function classify(response) {
 
 // Counts an answer and writes its line into the ledger; says its class.
 //
-// The line is what loadtest/check reads: when it was asked (Unix ms), phase, kind, token (its index, - for none), door
+// The line is what loadtest/run check reads: when it was asked (Unix ms), phase, kind, token (its index, - for none), door
 // (g0, g1… or agent or issuer), status, class, ms to the answer. No token, no address.
 export function record(response, { began, kind, token = '-', door, allowed }, classOf = classify) {
     const answer = classOf(response);

@@ -1,19 +1,15 @@
-#!/usr/bin/env python3
 """What a tunnel costs in Postern and in other proxies, side by side on this machine, through one driver.
 
-usage: loadtest/compare/run [--rounds N] [--tunnels N] [--only NAME,NAME] [--workers N] [--out DIR] [--quick]
+usage: loadtest/run compare [--rounds N] [--tunnels N] [--only NAME,NAME] [--workers N] [--out DIR] [--quick]
 
 Starts each proxy that is installed, gives all of them equal work in interleaved rounds, and writes DATE-compare.md and
 its drawings into DIR (loadtest/results). --quick is a run of seconds that shows whether everything works; it writes
 only where --out says. The gateway is POSTERN_BINARY (target/release/postern), the driver POSTERN_LOADTEST
 (postern-loadtest in target/release/, or beside the gateway).
-loadtest/compare/README.md says what is compared, how, and what it does not show. Python's standard library is enough.
+loadtest/README.md says what is compared, how, and what it does not show. Python's standard library is enough.
 """
 
 import argparse, datetime, os, platform, subprocess, sys, tempfile, types
-
-sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.dont_write_bytecode = True
 
 import measure, proxies, report
 from proxies.postern import Issuer
@@ -169,5 +165,5 @@ def main():
 
 if __name__ == "__main__":
     if platform.system() != "Linux":
-        sys.exit("loadtest/compare/run reads /proc: it needs Linux")
+        sys.exit("loadtest/run compare reads /proc: it needs Linux")
     main()

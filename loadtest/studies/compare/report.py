@@ -92,7 +92,7 @@ class Result:
         image = lambda name: f"![{drawings[name][1]}]({beside}/{name}.svg)\n" if name in drawings else ""
         parts = [
             f"# Beside other proxies, {self.date}\n",
-            "`loadtest/compare/README.md` says how this is measured and what it does not show.\n",
+            "`loadtest/README.md` says how this is measured and what it does not show.\n",
             f"    {self.command}\n",
             self.conditions(),
             "## CPU for a tunnel\n",

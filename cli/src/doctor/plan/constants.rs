@@ -21,7 +21,7 @@ pub(crate) struct Constant {
     pub(crate) source: Source,
 }
 
-/// `loadtest/constants/measure`, on two virtual processors that did other work, too: a store's commands, as on a machine
+/// `loadtest/run constants`, on two virtual processors that did other work, too: a store's commands, as on a machine
 /// that does not go to sleep between them.
 const REPORT: &str = "loadtest/results/2026-11-21-constants.md";
 

@@ -1,0 +1,82 @@
+"""memcached and twemproxy alone: what a record takes, and the CPU of a command."""
+
+import base64, hashlib, os, re, statistics, subprocess, sys, time
+
+from rig import ROOT, reading
+from rig.net import connect
+from tables import table
+
+
+def records(report, programs, most):
+    """What records take, as memcached counts it and as the process grows, hash table included."""
+    rows = []
+    for count in (max(1000, number // 1000 * 1000) for number in (most // 4, most)):  # the script adds thousands
+        server = programs.memcached(4096, more=["-C"], where=programs.path("records"))
+        empty = reading.resident(server.pid)
+        script = os.path.join(ROOT, "deploy/mcrouter/record-size.py")
+        asked = [sys.executable, script, server.address, str(count)]
+        said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        number = lambda name: int(re.search(rf"{name} (\d+)", said)[1])
+        assert number("curr_items") == count, said
+        full = reading.resident(server.pid)
+        programs.stop(server)
+        each = (number("total_malloced") / count, (full - empty) / count, full / count)
+        rows.append([f"{count:,}", number("chunk_size"), *(f"{size:.1f}" for size in each)])
+    head = ["records", "chunk of its class, bytes", "total_malloced a record"]
+    head += ["growth of the process a record", "process a record"]
+    table(report, "A spent record in memcached", head, rows)
+
+
+def spent_key():
+    return b"ps1." + base64.urlsafe_b64encode(hashlib.sha256(os.urandom(16)).digest()).rstrip(b"=")
+
+
+class Line:
+    """A connection that sends commands in bursts and reads all replies of one before the next."""
+
+    def __init__(self, address):
+        self.stream = connect(address)
+        self.expires = int(time.time()) + 3600
+
+    def burst(self, data, length):
+        self.stream.sendall(data)
+        while length > 0:
+            got = self.stream.recv(1 << 16)
+            assert got, "the server closed the connection"
+            length -= len(got)
+        assert length == 0, "more came than was asked for"
+
+    def add(self, keys):
+        value = b" 0 %d 22\r\n%s\r\n" % (self.expires, b"v" * 22)
+        self.burst(b"".join(b"add " + key + value for key in keys), len(b"STORED\r\n") * len(keys))
+
+    def get(self, keys):
+        """One `get` for all, of which none is there."""
+        self.burst(b"get " + b" ".join(keys) + b"\r\n", len(b"END\r\n"))
+
+
+def commands(report, programs, rounds):
+    """CPU of the servers for one command, by how many come in one write: the gateway joins `get`s of a burst."""
+    rows = []
+    server = programs.memcached(2048, more=["-C"])
+    router = programs.twemproxy([server], timeout=400)
+    lines = {"direct": Line(server.address), "routed": Line(router.address)}
+    for burst in (1, 4, 16, 64):
+        costs = {}
+        for _ in range(rounds):
+            for way, line in lines.items():
+                for verb in ("get", "add"):
+                    number = 20_000 // burst if burst > 1 else 5_000
+                    keys = [[spent_key() for _ in range(burst)] for _ in range(number)]
+                    used = reading.Used({"memcached": [server.pid], "twemproxy": [router.pid]})
+                    for some in keys:
+                        getattr(line, verb)(some)
+                    for name, [seconds] in used.read().items():
+                        costs.setdefault((way, verb, name), []).append(seconds * 1e6 / (number * burst))
+        median = lambda *key: f"{statistics.median(costs[key]):.2f}"
+        direct = [median("direct", verb, "memcached") for verb in ("add", "get")]
+        rows.append([burst, *direct, *(median("routed", verb, "twemproxy") for verb in ("add", "get"))])
+    programs.stop(router, server)
+    head = ["commands in one write"]
+    head += [f"{name}, `{verb}` µs" for name in ("memcached", "twemproxy") for verb in ("add", "get")]
+    table(report, "CPU of memcached and twemproxy for one command", head, rows)
