@@ -1,5 +1,6 @@
 //! The spend contract as a trait, and the three answers it can give.
 
+use crate::ExchangeLog;
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::future::Future;
 use std::io;
@@ -39,26 +40,55 @@ use std::sync::Arc;
 /// Futures are `Send` and unboxed; the trait is not object-safe, [`Store`](crate::Store) is the way to choose at run
 /// time.
 pub trait SpendStore: Send + Sync + 'static {
-    /// Whether a record of `key` is there: **a hint**, to refuse a replay before any cryptography is done.
+    /// Whether a record of `key` is there: **a hint**, to refuse a replay before any cryptography is done. `log` records
+    /// what the call waited for.
     ///
     /// [`Hint::Spent`] is reliable, for spent never becomes unspent before the epoch expires. [`Hint::NotFound`] proves
     /// nothing (a dead server may answer like a miss) and is never a reason to admit.
     ///
     /// # Errors
-    /// Why there is no answer. A caller may go on to [`SpendStore::spend`], which decides.
-    fn check(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Hint, Unknown>> + Send;
+    /// Why there is no answer. A caller may go on to spend, which decides.
+    fn check_with(
+        &self,
+        key: &SpentKey,
+        epoch: &Epoch,
+        log: &mut ExchangeLog,
+    ) -> impl Future<Output = Result<Hint, Unknown>> + Send;
 
-    /// Spends `key`: atomically records it unless it is recorded already. Returns which of the two: the verdict.
+    /// Spends `key`: atomically records it unless it is recorded already. Returns which of the two: the verdict. `log`
+    /// records what the call waited for.
     ///
     /// # Errors
     /// [`Unknown`] is why there is no verdict; the presentation must be refused. It must not be repeated blindly: the
     /// record may have been written, and a repetition would then find its own trace and call it a replay.
+    fn spend_with(
+        &self,
+        key: &SpentKey,
+        epoch: &Epoch,
+        now: UnixSeconds,
+        log: &mut ExchangeLog,
+    ) -> impl Future<Output = Result<Spend, Unknown>> + Send;
+
+    /// [`SpendStore::check_with`], without a log.
+    ///
+    /// # Errors
+    /// As there.
+    fn check(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Hint, Unknown>> + Send {
+        async { self.check_with(key, epoch, &mut ExchangeLog::default()).await }
+    }
+
+    /// [`SpendStore::spend_with`], without a log.
+    ///
+    /// # Errors
+    /// As there.
     fn spend(
         &self,
         key: &SpentKey,
         epoch: &Epoch,
         now: UnixSeconds,
-    ) -> impl Future<Output = Result<Spend, Unknown>> + Send;
+    ) -> impl Future<Output = Result<Spend, Unknown>> + Send {
+        async move { self.spend_with(key, epoch, now, &mut ExchangeLog::default()).await }
+    }
 
     /// Whether a spend could be answered now, for readiness (`/readyz`).
     ///
@@ -77,7 +107,7 @@ pub struct Epoch {
     pub expires: UnixSeconds,
 }
 
-/// What [`SpendStore::check`] found. A hint only.
+/// What [`SpendStore::check_with`] found. A hint only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum Hint {
@@ -87,7 +117,7 @@ pub enum Hint {
     NotFound,
 }
 
-/// The verdict of [`SpendStore::spend`].
+/// The verdict of [`SpendStore::spend_with`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum Spend {
@@ -176,17 +206,23 @@ impl From<io::ErrorKind> for Unknown {
 
 /// A shared store is a store.
 impl<S: SpendStore> SpendStore for Arc<S> {
-    fn check(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Hint, Unknown>> + Send {
-        (**self).check(key, epoch)
+    fn check_with(
+        &self,
+        key: &SpentKey,
+        epoch: &Epoch,
+        log: &mut ExchangeLog,
+    ) -> impl Future<Output = Result<Hint, Unknown>> + Send {
+        (**self).check_with(key, epoch, log)
     }
 
-    fn spend(
+    fn spend_with(
         &self,
         key: &SpentKey,
         epoch: &Epoch,
         now: UnixSeconds,
+        log: &mut ExchangeLog,
     ) -> impl Future<Output = Result<Spend, Unknown>> + Send {
-        (**self).spend(key, epoch, now)
+        (**self).spend_with(key, epoch, now, log)
     }
 
     fn ready(&self) -> impl Future<Output = Result<(), Unknown>> + Send {

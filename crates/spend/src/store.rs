@@ -82,28 +82,22 @@ impl Store {
             Self::Memcached(client) => client.serving(),
         }
     }
+}
 
-    /// [`SpendStore::check`], with an exchange log of what it waited for.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn check_with(
+impl SpendStore for Store {
+    async fn check_with(
         &self,
         key: &SpentKey,
         epoch: &Epoch,
         log: &mut ExchangeLog,
     ) -> Result<Hint, Unknown> {
         match self {
-            Self::Embedded(store) => store.check(key, epoch).await,
+            Self::Embedded(store) => store.check_with(key, epoch, log).await,
             Self::Memcached(client) => client.check_with(key, epoch, log).await,
         }
     }
 
-    /// [`SpendStore::spend`], with an exchange log of what it waited for.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn spend_with(
+    async fn spend_with(
         &self,
         key: &SpentKey,
         epoch: &Epoch,
@@ -111,19 +105,9 @@ impl Store {
         log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
         match self {
-            Self::Embedded(store) => store.spend(key, epoch, now).await,
+            Self::Embedded(store) => store.spend_with(key, epoch, now, log).await,
             Self::Memcached(client) => client.spend_with(key, epoch, now, log).await,
         }
-    }
-}
-
-impl SpendStore for Store {
-    async fn check(&self, key: &SpentKey, epoch: &Epoch) -> Result<Hint, Unknown> {
-        self.check_with(key, epoch, &mut ExchangeLog::default()).await
-    }
-
-    async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
-        self.spend_with(key, epoch, now, &mut ExchangeLog::default()).await
     }
 
     async fn ready(&self) -> Result<(), Unknown> {

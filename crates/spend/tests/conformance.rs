@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
 use postern_spend::conformance::{self, Rule};
-use postern_spend::{Embedded, Epoch, Fsync, Hint, Spend, SpendStore, Store, Unknown};
+use postern_spend::{Embedded, Epoch, ExchangeLog, Fsync, Hint, Spend, SpendStore, Store, Unknown};
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -82,12 +82,18 @@ impl Drop for Undo<'_> {
 }
 
 impl SpendStore for Faulty {
-    async fn check(&self, key: &SpentKey, epoch: &Epoch) -> Result<Hint, Unknown> {
+    async fn check_with(&self, key: &SpentKey, epoch: &Epoch, _: &mut ExchangeLog) -> Result<Hint, Unknown> {
         let found = self.spent.lock().unwrap().contains(&self.key(key, epoch));
         Ok(if found != (self.fault == Fault::HintsWrongly) { Hint::Spent } else { Hint::NotFound })
     }
 
-    async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
+    async fn spend_with(
+        &self,
+        key: &SpentKey,
+        epoch: &Epoch,
+        now: UnixSeconds,
+        _: &mut ExchangeLog,
+    ) -> Result<Spend, Unknown> {
         if now >= epoch.expires && self.fault != Fault::NeverExpires {
             return Err(Unknown::EpochRetired);
         }

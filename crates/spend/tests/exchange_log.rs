@@ -7,7 +7,7 @@ use crate::support::{
     transports, trusting,
 };
 use postern_spend::memcached::{Client, Ended, Memcached, Options, Transport, Verb};
-use postern_spend::{Epoch, Exchange, ExchangeLog, Hint, Spend, Stall, Unknown};
+use postern_spend::{Epoch, Exchange, ExchangeLog, Hint, Spend, SpendStore, Stall, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::time::Duration;
 use tokio::task::JoinSet;

@@ -5,7 +5,7 @@ use crate::config::CheckTiming;
 use crate::observe::timeline::{Stage, Timeline, Times};
 use crate::request::deny::Refusal;
 use crate::request::parse::Presented;
-use postern_spend::{Epoch, ExchangeLog, Hint, Store};
+use postern_spend::{Epoch, ExchangeLog, Hint, SpendStore, Store};
 use postern_token::SpentKey;
 use std::future::{Future, poll_fn};
 use std::pin::pin;

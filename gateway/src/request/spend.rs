@@ -4,7 +4,7 @@ use crate::observe::timeline::{Stage, Timeline};
 use crate::request::deny::Refusal;
 use crate::request::target::Target;
 use crate::request::verify::Verified;
-use postern_spend::{Spend, Store};
+use postern_spend::{Spend, SpendStore, Store};
 use postern_token::UnixSeconds;
 
 /// The right to one tunnel to one target: a token that this very request spent. Only this file makes one, and a tunnel

@@ -10,7 +10,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-use crate::{Epoch, Hint, Spend, SpendStore, Unknown};
+use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use directory::Directory;
 use error::On;
 pub use error::StoreError;
@@ -224,7 +224,7 @@ impl Epochs {
 }
 
 impl SpendStore for Embedded {
-    async fn check(&self, key: &SpentKey, epoch: &Epoch) -> Result<Hint, Unknown> {
+    async fn check_with(&self, key: &SpentKey, epoch: &Epoch, _: &mut ExchangeLog) -> Result<Hint, Unknown> {
         let log = self.epochs.read().find(epoch.key)?;
         if log.is_some_and(|log| log.contains(ShortKey::of(key))) {
             return Ok(Hint::Spent);
@@ -232,7 +232,13 @@ impl SpendStore for Embedded {
         self.syncer.intact().map(|()| Hint::NotFound)
     }
 
-    async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
+    async fn spend_with(
+        &self,
+        key: &SpentKey,
+        epoch: &Epoch,
+        now: UnixSeconds,
+        _: &mut ExchangeLog,
+    ) -> Result<Spend, Unknown> {
         if now >= epoch.expires {
             return Err(Unknown::EpochRetired);
         }

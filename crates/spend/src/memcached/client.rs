@@ -67,56 +67,6 @@ impl Client {
         Self(client)
     }
 
-    /// [`SpendStore::check`], with an exchange log of what it waited for.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn check_with(
-        &self,
-        key: &SpentKey,
-        epoch: &Epoch,
-        log: &mut ExchangeLog,
-    ) -> Result<Hint, Unknown> {
-        let client = &*self.0;
-        client.store.intact()?;
-        if let Some(known) = client.store.epochs.find(epoch.key)
-            && known.is_known_spent(key)
-        {
-            client.store.counters.cache_hit();
-            return Ok(Hint::Spent);
-        }
-        let command = Command::Get(RecordKey::spent(key));
-        match client.send(&command, true, log).await.map_err(Failure::unknown)? {
-            Reply::Hit(_) => {
-                if let Some(known) = client.store.epochs.find(epoch.key) {
-                    known.remember_spent(key);
-                }
-                Ok(Hint::Spent)
-            }
-            Reply::Miss => Ok(Hint::NotFound),
-            Reply::ServerError => Err(Unknown::Rejected),
-            Reply::Stored | Reply::NotStored => Err(Unknown::Garbled), // no replies to a `get`
-        }
-    }
-
-    /// [`SpendStore::spend`], with an exchange log of what it waited for.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn spend_with(
-        &self,
-        key: &SpentKey,
-        epoch: &Epoch,
-        now: UnixSeconds,
-        log: &mut ExchangeLog,
-    ) -> Result<Spend, Unknown> {
-        let verdict = self.spend_once(key, epoch, now, log).await;
-        if self.0.store.verdicts.spent(&verdict) {
-            self.0.store.wake_watch.notify_one();
-        }
-        verdict
-    }
-
     async fn spend_once(
         &self,
         key: &SpentKey,
@@ -278,12 +228,46 @@ impl EndpointClient {
 }
 
 impl SpendStore for Client {
-    async fn check(&self, key: &SpentKey, epoch: &Epoch) -> Result<Hint, Unknown> {
-        self.check_with(key, epoch, &mut ExchangeLog::default()).await
+    async fn check_with(
+        &self,
+        key: &SpentKey,
+        epoch: &Epoch,
+        log: &mut ExchangeLog,
+    ) -> Result<Hint, Unknown> {
+        let client = &*self.0;
+        client.store.intact()?;
+        if let Some(known) = client.store.epochs.find(epoch.key)
+            && known.is_known_spent(key)
+        {
+            client.store.counters.cache_hit();
+            return Ok(Hint::Spent);
+        }
+        let command = Command::Get(RecordKey::spent(key));
+        match client.send(&command, true, log).await.map_err(Failure::unknown)? {
+            Reply::Hit(_) => {
+                if let Some(known) = client.store.epochs.find(epoch.key) {
+                    known.remember_spent(key);
+                }
+                Ok(Hint::Spent)
+            }
+            Reply::Miss => Ok(Hint::NotFound),
+            Reply::ServerError => Err(Unknown::Rejected),
+            Reply::Stored | Reply::NotStored => Err(Unknown::Garbled), // no replies to a `get`
+        }
     }
 
-    async fn spend(&self, key: &SpentKey, epoch: &Epoch, now: UnixSeconds) -> Result<Spend, Unknown> {
-        self.spend_with(key, epoch, now, &mut ExchangeLog::default()).await
+    async fn spend_with(
+        &self,
+        key: &SpentKey,
+        epoch: &Epoch,
+        now: UnixSeconds,
+        log: &mut ExchangeLog,
+    ) -> Result<Spend, Unknown> {
+        let verdict = self.spend_once(key, epoch, now, log).await;
+        if self.0.store.verdicts.spent(&verdict) {
+            self.0.store.wake_watch.notify_one();
+        }
+        verdict
     }
 
     async fn ready(&self) -> Result<(), Unknown> {

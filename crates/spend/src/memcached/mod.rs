@@ -4,7 +4,7 @@
 //! Client (one a runtime) ── transport ── endpoint ── mcrouter ── memcached
 //!    │                      pipelined    one of several addresses
 //!    │                      or pooled    of the same store
-//!    └─ Memory: epochs, keys known spent, counters; one a process, watched by a thread of its own
+//!    └─ SharedStore: epochs, keys known spent, counters; one a process, watched by a thread of its own
 //! ```
 //!
 //! * A spend is one `add` of a record with a value of its own; `STORED` is the only admission. The epoch's end is its
