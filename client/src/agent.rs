@@ -1,17 +1,17 @@
 //! The agent: one listener for HTTP and SOCKS5, and the task that keeps the wallet filled.
 
-use crate::answer::Refusal;
 use crate::catalogue::AgentOutcome;
-use crate::config::{Config, ConfigProblem, GatewayConfig};
+use crate::config::{Config, GatewayConfig};
 use crate::gateway::{Gateway, GatewayUrlError};
 use crate::gateways::Gateways;
-use crate::mint::{IssuerClient, MintError};
 use crate::minting_status::MintingStatus;
 use crate::page;
 use crate::recorder::Recorder;
 use crate::refill::Refill;
 use crate::reload::{self, Settings};
 use crate::saved_challenges::SavedChallenges;
+use crate::start::{StartError, check};
+use crate::state::AgentState;
 use crate::supply::Supply;
 use crate::token_source::TokenSource;
 use crate::tunnel::Opener;
@@ -20,9 +20,7 @@ use crate::{http_proxy, socks};
 use postern_admin::ProcessContext;
 use postern_admin::live::Live;
 use postern_config::ConfigFile;
-use postern_daemon::drain::Shutdown;
-use postern_daemon::listen::{self, BindError};
-use postern_daemon::readiness::Readiness;
+use postern_daemon::listen;
 use postern_daemon::reload::Reloader;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -46,55 +44,6 @@ pub struct Agent {
     settings: watch::Sender<Settings>,
     process: ProcessContext,
     reloader: Option<Reloader<Config>>,
-}
-
-/// Why the agent does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The configuration cannot be served. Daemons exit with [`postern_daemon::exit::CONFIG`].
-    #[error(transparent)]
-    Config(#[from] ConfigProblem),
-    /// The gateway's address or certificates. [`postern_daemon::exit::CONFIG`].
-    #[error(transparent)]
-    Gateway(#[from] GatewayUrlError),
-    /// The issuer's address or certificates. [`postern_daemon::exit::CONFIG`].
-    #[error(transparent)]
-    Issuer(#[from] MintError),
-    /// The wallet: in use, not a wallet, or unreadable. [`postern_daemon::exit::RUNTIME`].
-    #[error(transparent)]
-    Wallet(#[from] WalletError),
-    /// The listener. [`postern_daemon::exit::RUNTIME`].
-    #[error(transparent)]
-    Bind(#[from] BindError),
-}
-
-impl StartError {
-    /// The exit code that belongs to it.
-    #[must_use]
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Config(_) | Self::Gateway(_) | Self::Issuer(_) => postern_daemon::exit::CONFIG,
-            Self::Wallet(_) | Self::Bind(_) => postern_daemon::exit::RUNTIME,
-        }
-    }
-}
-
-/// Finds what a start with this configuration would refuse: it reads certificates and addresses, and opens no socket,
-/// takes no lock and writes nothing.
-///
-/// # Errors
-/// [`StartError`], whose message states what to change.
-pub fn check(config: &Config) -> Result<(), StartError> {
-    config.check()?;
-    for url in config.gateway.url.list() {
-        Gateway::new(url, &config.gateway)?;
-    }
-    let (issuer, ca) = (&config.issuer, config.issuer.ca.clone());
-    match &issuer.url {
-        Some(url) => IssuerClient::new(url, issuer.api_key.clone(), ca)?,
-        None => IssuerClient::named("issuer.example", ca)?, // the name is the challenge's, which only a gateway knows
-    };
-    Ok(())
 }
 
 impl Agent {
@@ -192,29 +141,6 @@ impl Agent {
 fn gateways(config: &GatewayConfig, live: &Live) -> Result<Vec<Arc<Gateway>>, GatewayUrlError> {
     let gateway = |url: &String| Ok(Arc::new(Gateway::new(url, config)?.recorded(live)));
     config.url.list().iter().map(gateway).collect()
-}
-
-/// State shared by all connections.
-pub(crate) struct AgentState {
-    pub(crate) opener: Opener,
-    pub(crate) shutdown: Shutdown,
-    readiness: Readiness,
-    /// The agent's own address, for help texts.
-    pub(crate) address: String,
-}
-
-impl AgentState {
-    pub(crate) fn count(&self, outcome: AgentOutcome) {
-        self.opener.recorder.answered(outcome);
-    }
-
-    /// Logs a failed request, because a SOCKS5 reply has no room for a sentence. A gateway's answer about a target is
-    /// not logged: it is private to the user.
-    pub(crate) fn log_failure(&self, refusal: &Refusal) {
-        if !matches!(refusal, Refusal::Passed(_) | Refusal::Target(_)) {
-            tracing::warn!("a SOCKS5 request failed: {refusal}");
-        }
-    }
 }
 
 /// The first byte distinguishes the protocols: 5 and 4 are versions of SOCKS, and no HTTP method begins with them.

@@ -7,9 +7,9 @@
 //! No `Via` is added, although RFC 9110, section 7.6.3 requires it: it would reveal to the target that the request came
 //! through an agent.
 
-use crate::agent::AgentState;
 use crate::answer::Refusal;
-use crate::http_proxy::{Body, full};
+use crate::body::{Body, full};
+use crate::state::AgentState;
 use crate::target::Target;
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};

@@ -1,14 +1,13 @@
 //! The HTTP proxy: CONNECT, and plain requests in absolute form.
 
-use crate::agent::AgentState;
 use crate::answer::{self, Refusal};
+use crate::body::{Body, boxed, full};
 use crate::catalogue::AgentOutcome;
 use crate::forward::Kept;
+use crate::state::AgentState;
 use crate::target::Target;
 use bytes::Bytes;
 use http::{Method, Request, Response};
-use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -25,9 +24,6 @@ use tokio::net::TcpStream;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest header, in bytes. Cookies make plain requests long.
 const HEADER_LIMIT: usize = 128 * 1024;
-
-/// The body of any answer.
-pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
 
 /// Serves one client connection.
 pub(crate) async fn serve(stream: TcpStream, state: Arc<AgentState>) {
@@ -114,12 +110,4 @@ fn ask_agent(request: &Request<Incoming>, state: &AgentState) -> Response<Body> 
     let sentence =
         "This is a proxy, not a web server: send CONNECT, or a request with a whole http:// address";
     answer::bad_request(sentence).map(boxed)
-}
-
-pub(crate) fn full(bytes: Bytes) -> Body {
-    boxed(Full::new(bytes))
-}
-
-fn boxed(body: Full<Bytes>) -> Body {
-    body.map_err(|never| match never {}).boxed()
 }

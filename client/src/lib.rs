@@ -13,6 +13,7 @@
 
 mod agent;
 mod answer;
+mod body;
 pub mod catalogue;
 mod challenge;
 mod clock;
@@ -31,6 +32,8 @@ mod reload;
 mod response;
 mod saved_challenges;
 mod socks;
+mod start;
+mod state;
 mod supply;
 mod target;
 mod token_guard;
@@ -38,10 +41,11 @@ mod token_source;
 mod tunnel;
 mod wallet;
 
-pub use agent::{Agent, StartError, check};
+pub use agent::Agent;
 pub use clock::Skew;
 pub use config::{
     Config, ConfigProblem, Drain, GatewayConfig, IssuerConfig, Listen, Log, Urls, WalletConfig,
 };
 pub use gateway::{DialError, GatewayUrlError};
+pub use start::{StartError, check};
 pub use wallet::WalletError;

@@ -1,7 +1,7 @@
 //! What the agent applies when its configuration is read again (SIGHUP).
 
-use crate::agent::check;
 use crate::config::{Config, IssuerConfig};
+use crate::start::check;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
 use tokio::sync::watch;

@@ -4,9 +4,9 @@
 //! to the log at debug level, where nothing here may write one. Only what RFC 1928 requires of a server with one method
 //! and one command is here.
 
-use crate::agent::AgentState;
 use crate::answer::Reply;
 use crate::catalogue::AgentOutcome;
+use crate::state::AgentState;
 use crate::target::{Target, TargetError};
 use postern_proxy::relay::Relay;
 use std::io;

@@ -2,7 +2,7 @@
 
 mod stall;
 
-use crate::memcached::{Ended, Verb};
+use crate::memcached::stats::{Ended, Verb};
 pub use postern_tcp_info::TcpFacts;
 use smallvec::SmallVec;
 pub use stall::Stall;

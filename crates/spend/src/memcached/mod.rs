@@ -30,7 +30,7 @@ mod pooled;
 mod probe;
 mod protocol;
 mod serial;
-mod stats;
+pub(crate) mod stats;
 mod verdicts;
 mod watch;
 

@@ -1,0 +1,56 @@
+//! What a start refuses.
+
+use crate::config::{Config, ConfigProblem};
+use crate::gateway::{Gateway, GatewayUrlError};
+use crate::mint::{IssuerClient, MintError};
+use crate::wallet::WalletError;
+use postern_daemon::listen::BindError;
+
+/// Why the agent does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration cannot be served. Daemons exit with [`postern_daemon::exit::CONFIG`].
+    #[error(transparent)]
+    Config(#[from] ConfigProblem),
+    /// The gateway's address or certificates. [`postern_daemon::exit::CONFIG`].
+    #[error(transparent)]
+    Gateway(#[from] GatewayUrlError),
+    /// The issuer's address or certificates. [`postern_daemon::exit::CONFIG`].
+    #[error(transparent)]
+    Issuer(#[from] MintError),
+    /// The wallet: in use, not a wallet, or unreadable. [`postern_daemon::exit::RUNTIME`].
+    #[error(transparent)]
+    Wallet(#[from] WalletError),
+    /// The listener. [`postern_daemon::exit::RUNTIME`].
+    #[error(transparent)]
+    Bind(#[from] BindError),
+}
+
+impl StartError {
+    /// The exit code that belongs to it.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Gateway(_) | Self::Issuer(_) => postern_daemon::exit::CONFIG,
+            Self::Wallet(_) | Self::Bind(_) => postern_daemon::exit::RUNTIME,
+        }
+    }
+}
+
+/// Finds what a start with this configuration would refuse: it reads certificates and addresses, and opens no socket,
+/// takes no lock and writes nothing.
+///
+/// # Errors
+/// [`StartError`], whose message states what to change.
+pub fn check(config: &Config) -> Result<(), StartError> {
+    config.check()?;
+    for url in config.gateway.url.list() {
+        Gateway::new(url, &config.gateway)?;
+    }
+    let (issuer, ca) = (&config.issuer, config.issuer.ca.clone());
+    match &issuer.url {
+        Some(url) => IssuerClient::new(url, issuer.api_key.clone(), ca)?,
+        None => IssuerClient::named("issuer.example", ca)?, // the name is the challenge's, which only a gateway knows
+    };
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! What all connections of the agent share.
+
+use crate::answer::Refusal;
+use crate::catalogue::AgentOutcome;
+use crate::tunnel::Opener;
+use postern_daemon::drain::Shutdown;
+use postern_daemon::readiness::Readiness;
+
+/// State shared by all connections.
+pub(crate) struct AgentState {
+    pub(crate) opener: Opener,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) readiness: Readiness,
+    /// The agent's own address, for help texts.
+    pub(crate) address: String,
+}
+
+impl AgentState {
+    pub(crate) fn count(&self, outcome: AgentOutcome) {
+        self.opener.recorder.answered(outcome);
+    }
+
+    /// Logs a failed request, because a SOCKS5 reply has no room for a sentence. A gateway's answer about a target is
+    /// not logged: it is private to the user.
+    pub(crate) fn log_failure(&self, refusal: &Refusal) {
+        if !matches!(refusal, Refusal::Passed(_) | Refusal::Target(_)) {
+            tracing::warn!("a SOCKS5 request failed: {refusal}");
+        }
+    }
+}
