@@ -2,9 +2,10 @@
 
 use super::counts::Ended;
 use super::fleet::RACERS;
+use super::flight::Stage;
 use super::gateway::{permits, takes};
 use super::queue::{MILLISECOND, Nanos, SECOND};
-use super::sim::{Event, Sim, Stage, Token};
+use super::sim::{Event, Sim, Token};
 use super::stores::{Name, REWRITTEN};
 
 /// Presentations of one race come within so much.

@@ -1,28 +1,15 @@
 //! What a gateway does for one presentation, or for one canary: commands, replies, a verdict.
 
 use super::counts::Ended;
+use super::flight::{Flight, Stage};
 use super::gateway::{After, Came, hint, verdict, whose};
-use super::queue::Nanos;
 use super::route::{Gathered, Reply, Step};
-use super::sim::{Call, Event, GATEWAY, ROUTER, Sim, Stage};
+use super::sim::{Call, Event, GATEWAY, ROUTER, Sim};
 use super::stores::{EPOCH_MARKER, Name, REWRITTEN, Verb};
 use postern_spend::{Hint, Spend};
 
 /// twemproxy's default `server_failure_limit`.
 const FAILURES: u8 = 2;
-
-/// One of them.
-#[derive(Clone, Copy)]
-pub(super) struct Flight {
-    /// Of its command: what belongs to an earlier one does not count any more.
-    pub(super) serial: u32,
-    name: Name,
-    attempt: u8,
-    gateway: u16,
-    stage: Stage,
-    gathered: Gathered,
-    began: Nanos,
-}
 
 impl Sim {
     pub(super) fn begin(&mut self, name: Name, attempt: u8, gateway: u16, stage: Stage) {

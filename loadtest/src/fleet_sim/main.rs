@@ -6,6 +6,7 @@
 mod clients;
 mod counts;
 mod fleet;
+mod flight;
 mod flights;
 mod gateway;
 mod queue;

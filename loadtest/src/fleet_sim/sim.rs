@@ -2,7 +2,7 @@
 
 use super::counts::Counts;
 use super::fleet::{Fault, Fleet, Workload};
-use super::flights::Flight;
+use super::flight::Flight;
 use super::gateway::Came;
 use super::queue::{Nanos, Queue, Random, SECOND};
 use super::route::Reply;
@@ -47,16 +47,6 @@ pub(super) struct Call {
     pub(super) replica: u8,
     pub(super) server: u16,
     pub(super) gateway: u16,
-}
-
-/// What a gateway is doing for a presentation, or for a canary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    Hint,
-    Verdict,
-    Whose,
-    Canary,
-    Rewrite,
 }
 
 #[derive(Clone, Copy)]
