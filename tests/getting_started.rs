@@ -207,8 +207,10 @@ const FAILED: &str = "<<failed>>";
 
 impl Terminal {
     fn open(place: &Path, patience: Duration) -> Self {
-        let mut command = Command::new("bash");
-        command.args(["--noprofile", "--norc"]).current_dir(place).process_group(0);
+        // A test that runs in the background of a script inherits SIGINT ignored, and a program started so ignores it.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=INT", "bash", "--noprofile", "--norc"]);
+        command.current_dir(place).process_group(0);
         // What would change what programs do behind the page's back.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
