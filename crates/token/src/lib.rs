@@ -9,6 +9,10 @@
 //!    finalizes ([`PendingToken::finalize`]) and presents the [`Token`] ([`header::format_authorization`]).
 //! 3. The gateway reads it ([`header::parse_authorization`]), finds its key ([`KeySet::find`]), verifies it
 //!    ([`VerifyingKey::verify`]) and remembers its [`SpentKey`].
+//!
+//! ```
+#![doc = include_str!("../examples/mint_and_verify.rs")]
+//! ```
 
 mod blind;
 mod challenge;
