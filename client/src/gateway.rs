@@ -1,7 +1,6 @@
 //! The connection to the gateway: one TCP (or TLS) connection for one CONNECT.
 
 use crate::config::GatewayConfig;
-use crate::dial;
 use crate::recorder::{Attempts, Open};
 use crate::response::{self, Head, HeadError};
 use crate::target::Target;
@@ -12,6 +11,7 @@ use postern_admin::catalogue::LinkKind;
 use postern_admin::live::Live;
 use postern_daemon::http::no_answer;
 use postern_daemon::tls::{self, TlsError};
+use postern_proxy::dial::connect;
 use postern_proxy::reset::Reset;
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{Token, TokenChallenge, TokenType};
@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::lookup_host;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -166,7 +167,7 @@ impl Gateway {
     pub(crate) async fn dial(self: &Arc<Self>) -> Result<Connection, DialError> {
         let connecting = async {
             let host = self.host.trim_start_matches('[').trim_end_matches(']');
-            let stream = dial::connect(host, self.port).await?;
+            let stream = connect(lookup_host((host, self.port)).await?.collect()).await?;
             stream.set_nodelay(true)?;
             let io: Box<dyn Io> = match &self.tls {
                 None => Box::new(stream),

@@ -18,7 +18,6 @@ pub mod catalogue;
 mod challenge;
 mod clock;
 mod config;
-mod dial;
 mod forward;
 mod gateway;
 mod gateways;

@@ -13,6 +13,7 @@
 //! assert_eq!(headers.keys().collect::<Vec<_>>(), [header::ACCEPT]);
 //! ```
 
+pub mod dial;
 pub mod headers;
 pub mod relay;
 pub mod reset;

@@ -6,15 +6,12 @@ use crate::request::egress::Policy;
 use crate::request::resolve::Resolver;
 use crate::request::spend::Spent;
 use crate::request::target::Host;
+use postern_proxy::dial::connect;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
-
-/// How long one address may take before the next is tried beside it (RFC 8305, section 5).
-const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+use tokio::time::{Instant, timeout_at};
 
 /// A connection to the target of a spent token.
 pub(crate) struct Dialled {
@@ -64,47 +61,6 @@ fn allowed(addresses: Vec<IpAddr>, policy: &Policy) -> Result<Vec<IpAddr>, Refus
     }
 }
 
-/// Happy Eyeballs (RFC 8305): addresses of both families in turn, a new attempt whenever the last one failed or is
-/// [`ATTEMPT_DELAY`] old; the first connection wins and the others are dropped.
-async fn connect(candidates: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    if let [only] = candidates[..] {
-        return TcpStream::connect(only).await;
-    }
-    let mut waiting = interleaved(candidates).into_iter();
-    let mut attempts = JoinSet::new();
-    let mut last_error = io::Error::from(io::ErrorKind::HostUnreachable);
-    if let Some(first) = waiting.next() {
-        attempts.spawn(TcpStream::connect(first));
-    }
-    loop {
-        tokio::select! {
-            ended = attempts.join_next() => match ended {
-                Some(Ok(Ok(stream))) => return Ok(stream),
-                Some(Ok(Err(error))) => last_error = error,
-                Some(Err(_)) => {} // an attempt that panicked or was cancelled connected nothing
-                None if waiting.len() == 0 => return Err(last_error),
-                None => {}
-            },
-            () = sleep(ATTEMPT_DELAY), if waiting.len() > 0 => {}
-        }
-        if let Some(next) = waiting.next() {
-            attempts.spawn(TcpStream::connect(next));
-        }
-    }
-}
-
-/// IPv6 first, then one of each family in turn, each in the order it came.
-fn interleaved(candidates: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    let (v6, v4): (Vec<_>, Vec<_>) = candidates.into_iter().partition(SocketAddr::is_ipv6);
-    let (mut v6, mut v4) = (v6.into_iter(), v4.into_iter());
-    let mut ordered = Vec::with_capacity(v6.len() + v4.len());
-    while v6.len() + v4.len() > 0 {
-        ordered.extend(v6.next());
-        ordered.extend(v4.next());
-    }
-    ordered
-}
-
 fn refusal(error: &io::Error) -> Refusal {
     match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Refusal::ConnectionRefused,
@@ -117,18 +73,6 @@ fn refusal(error: &io::Error) -> Refusal {
 mod tests {
     use super::*;
     use crate::config::Egress;
-    use tokio::net::TcpListener;
-
-    fn address(text: &str) -> SocketAddr {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn families_take_turns() {
-        let given = ["1.1.1.1:1", "1.1.1.2:1", "[2606::1]:1", "1.1.1.3:1"].map(address).to_vec();
-        let expected = ["[2606::1]:1", "1.1.1.1:1", "1.1.1.2:1", "1.1.1.3:1"].map(address);
-        assert_eq!(interleaved(given), expected);
-    }
 
     #[test]
     fn a_private_address_among_public_ones_is_left_out_and_alone_refused() {
@@ -137,16 +81,5 @@ mod tests {
         assert_eq!(allowed(ips(&["10.0.0.1", "1.1.1.1"]), &policy).unwrap(), ips(&["1.1.1.1"]));
         assert!(matches!(allowed(ips(&["10.0.0.1"]), &policy), Err(Refusal::Policy(_))));
         assert!(matches!(allowed(ips(&[]), &policy), Err(Refusal::Unresolved)));
-    }
-
-    #[tokio::test]
-    async fn a_dead_first_address_does_not_keep_the_second_from_answering() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let good = listener.local_addr().unwrap();
-        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let stream = connect(vec![closed, good]).await.unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), good);
-        let error = connect(vec![closed, closed]).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -21,13 +21,13 @@ impl Resolver {
         let fail = |error: NetError| ResolverError(error.to_string());
         let (system, mut options) = read_system_conf().map_err(fail)?;
         let config = ResolverConfig::from_parts(None, Vec::new(), system.name_servers().to_vec());
-        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+        options.ip_strategy = LookupIpStrategy::Ipv6AndIpv4;
         let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
         *builder.options_mut() = options;
         Ok(Self(builder.build().map_err(fail)?))
     }
 
-    /// All addresses of a name, both families.
+    /// All addresses of a name, those of IPv6 first: `dial` begins with the first family.
     pub(crate) async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
         Ok(self.0.lookup_ip(name).await?.iter().collect())
     }

@@ -1,0 +1,90 @@
+//! A TCP connection to one of several addresses, where a dead one must not cost the whole time limit: Happy Eyeballs
+//! (RFC 8305).
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// How long one attempt may take before the next starts beside it (RFC 8305, section 8: the recommended delay).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+/// The most addresses that are tried for one connection: whoever controls a name chooses how many it has.
+const MOST_TRIED: usize = 16;
+
+/// Connects to one of `candidates`, which are in the resolver's order. The families take turns, and an attempt starts
+/// when the one before has failed or is 250 ms old. The first connection wins; the other attempts are dropped.
+///
+/// # Errors
+/// Why the attempt that failed last did; `NotFound` without candidates. The caller limits the time.
+pub async fn connect(candidates: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    if let [only] = candidates[..] {
+        return TcpStream::connect(only).await;
+    }
+    let mut waiting = interleaved(candidates).into_iter().take(MOST_TRIED);
+    let mut attempts = JoinSet::new();
+    let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    loop {
+        let delay = match waiting.next() {
+            Some(address) => {
+                attempts.spawn(TcpStream::connect(address));
+                ATTEMPT_DELAY
+            }
+            None if attempts.is_empty() => return Err(last_error),
+            None => Duration::MAX,
+        };
+        match timeout(delay, attempts.join_next()).await {
+            Ok(Some(Ok(Ok(stream)))) => return Ok(stream),
+            Ok(Some(Ok(Err(error)))) => last_error = error,
+            Ok(Some(Err(error))) => last_error = io::Error::other(error), // the attempt panicked
+            Ok(None) | Err(_) => {}
+        }
+    }
+}
+
+/// One of each family in turn, that of the first address first (RFC 8305, section 4), each in the order it came.
+fn interleaved(candidates: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let first_is_v6 = candidates.first().is_some_and(SocketAddr::is_ipv6);
+    let (first, second): (Vec<_>, Vec<_>) =
+        candidates.into_iter().partition(|address| address.is_ipv6() == first_is_v6);
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let mut ordered = Vec::with_capacity(first.len() + second.len());
+    while first.len() + second.len() > 0 {
+        ordered.extend(first.next());
+        ordered.extend(second.next());
+    }
+    ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    fn addresses(list: &[&str]) -> Vec<SocketAddr> {
+        list.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn families_take_turns_and_the_first_answers_family_begins() {
+        let given = addresses(&["[::1]:1", "[::2]:1", "[::3]:1", "127.0.0.1:1"]);
+        assert_eq!(interleaved(given), addresses(&["[::1]:1", "127.0.0.1:1", "[::2]:1", "[::3]:1"]));
+        let given = addresses(&["1.1.1.1:1", "1.1.1.2:1", "[2606::1]:1", "1.1.1.3:1"]);
+        let expected = addresses(&["1.1.1.1:1", "[2606::1]:1", "1.1.1.2:1", "1.1.1.3:1"]);
+        assert_eq!(interleaved(given), expected);
+    }
+
+    #[tokio::test]
+    async fn a_dead_first_address_does_not_keep_the_second_from_answering() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let good = listener.local_addr().unwrap();
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let stream = connect(vec![closed, good]).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), good);
+        for dead in [vec![closed], vec![closed, closed]] {
+            assert_eq!(connect(dead).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        }
+        assert_eq!(connect(Vec::new()).await.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}
