@@ -4,13 +4,13 @@ use crate::catalogue::AgentOutcome;
 use crate::gateway::{ExchangeError, Refused};
 use crate::gateways::{Outage, OutageKind};
 use crate::supply::Shortage;
-use crate::target::TargetError;
 use crate::wallet::WalletError;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use postern_daemon::http::text;
+use postern_proxy::target::TargetError;
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// What of the gateway's answer is for the user. Its other fields are about its connection with us.

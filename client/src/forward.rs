@@ -10,18 +10,16 @@
 use crate::answer::Refusal;
 use crate::body::{Body, full};
 use crate::state::AgentState;
-use crate::target::Target;
 use bytes::Bytes;
-use http::header::{HOST, HeaderValue};
 use http::request::Parts;
-use http::uri::PathAndQuery;
-use http::{Request, Response, Uri, Version};
+use http::{Request, Response, Version};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use postern_proxy::headers::remove_hop_by_hop;
+use postern_proxy::headers::{remove_hop_by_hop, to_origin_form};
+use postern_proxy::target::Target;
 
 /// The most tunnels kept for one client connection; most programs use a connection for one target only.
 const MOST_KEPT: usize = 4;
@@ -40,7 +38,7 @@ impl Kept {
         let authority = request.uri().authority().map_or("", |authority| authority.as_str());
         let target = Target::parse(authority, Some(80))?;
         let (mut head, body) = request.into_parts();
-        to_origin_form(&mut head, &target);
+        to_origin_form(&mut head);
         let (sender, response) = self.exchange(&target, head, body, state).await?;
         if !sender.is_closed() {
             self.keep(target, sender);
@@ -102,47 +100,9 @@ async fn open(target: &Target, state: &AgentState) -> Result<SendRequest<Body>, 
     Ok(sender)
 }
 
-/// Makes the request what an origin server expects (RFC 9112, section 3.2).
-fn to_origin_form(head: &mut Parts, target: &Target) {
-    let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    head.uri = Uri::from(path);
-    head.version = Version::HTTP_11;
-    remove_hop_by_hop(&mut head.headers);
-    // RFC 9112, section 3.2.2: the target's authority replaces the Host field. A target is made of characters
-    // that a field may hold.
-    if let Ok(host) = HeaderValue::from_str(&target.host_header()) {
-        head.headers.insert(HOST, host);
-    }
-}
-
 fn from_target(response: Response<Incoming>) -> Response<Body> {
     let mut response = response.map(|body| body.boxed());
     *response.version_mut() = Version::HTTP_11;
     remove_hop_by_hop(response.headers_mut());
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_about_one_connection_goes_no_further() {
-        let request = Request::get("http://example.com:8080/a?b")
-            .header("Connection", "close, X-Hop, host, content-length")
-            .header("X-Hop", "1")
-            .header("Proxy-Connection", "keep-alive")
-            .header("Proxy-Authorization", "Basic eA==")
-            .header("TE", "trailers")
-            .header("Host", "elsewhere")
-            .header("Content-Length", "0")
-            .header("X-End", "2");
-        let (mut head, ()) = request.body(()).unwrap().into_parts();
-        to_origin_form(&mut head, &Target::parse("example.com:8080", None).unwrap());
-        let mut left: Vec<_> =
-            head.headers.iter().map(|(name, value)| format!("{name}: {value:?}")).collect();
-        left.sort();
-        assert_eq!(left, ["content-length: \"0\"", "host: \"example.com:8080\"", "x-end: \"2\""]);
-        assert_eq!(head.uri, "/a?b");
-    }
 }

@@ -3,7 +3,6 @@
 use crate::config::GatewayConfig;
 use crate::recorder::{Attempts, Open};
 use crate::response::{self, Head, HeadError};
-use crate::target::Target;
 use bytes::{Buf, Bytes, BytesMut};
 use http::StatusCode;
 use http::header::{HeaderMap, PROXY_AUTHENTICATE};
@@ -13,6 +12,7 @@ use postern_daemon::http::no_answer;
 use postern_daemon::tls::{self, TlsError};
 use postern_proxy::dial::connect;
 use postern_proxy::reset::Reset;
+use postern_proxy::target::Target;
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{Token, TokenChallenge, TokenType};
 use reqwest::Url;
@@ -250,7 +250,8 @@ impl Connection {
 
 /// Nothing in it comes from the client but the target.
 fn request(target: &Target, token: Option<&Token>) -> Vec<u8> {
-    let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
+    let authority = target.authority();
+    let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
     if let Some(token) = token {
         request.push_str("Proxy-Authorization: ");
         request.push_str(&format_authorization(token));

@@ -34,7 +34,6 @@ mod socks;
 mod start;
 mod state;
 mod supply;
-mod target;
 mod token_guard;
 mod token_source;
 mod tunnel;

@@ -7,8 +7,8 @@
 use crate::answer::Reply;
 use crate::catalogue::AgentOutcome;
 use crate::state::AgentState;
-use crate::target::{Target, TargetError};
 use postern_proxy::relay::Relay;
+use postern_proxy::target::{Host, Target, TargetError};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -95,13 +95,15 @@ async fn request(
         return Err(RequestError::Refused(Reply::GeneralFailure));
     }
     let host = match address_type {
-        1 => Ipv4Addr::from(read::<4>(stream).await?).to_string(),
-        4 => Ipv6Addr::from(read::<16>(stream).await?).to_string(),
+        1 => Ok(Host::Address(Ipv4Addr::from(read::<4>(stream).await?).into())),
+        4 => Ok(Host::Address(Ipv6Addr::from(read::<16>(stream).await?).into())),
         3 => {
             let [length] = read(stream).await?;
             let mut name = vec![0; usize::from(length)];
             stream.read_exact(&mut name).await?;
-            String::from_utf8(name).unwrap_or_default() // an empty name is refused below
+            let name = std::str::from_utf8(&name).unwrap_or_default(); // an empty name is refused
+            // Some programs send an IPv6 address as a name, without brackets.
+            name.parse().map(Host::Address).or_else(|_| Host::parse(name))
         }
         _ => return Err(RequestError::Refused(Reply::AddressTypeNotSupported)),
     };
@@ -109,7 +111,7 @@ async fn request(
     if command != CONNECT {
         return Err(RequestError::Refused(Reply::CommandNotSupported)); // BIND and UDP ASSOCIATE
     }
-    Ok(Target::new(&host, port)?)
+    Ok(Target::new(host?, port)?)
 }
 
 async fn read<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<[u8; N]> {

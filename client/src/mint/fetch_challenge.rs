@@ -4,9 +4,9 @@ use super::error::quoted;
 use super::one_line;
 use crate::config::GatewayConfig;
 use crate::gateway::{Answer, DialError, Gateway, GatewayUrlError};
-use crate::target::Target;
 use http::StatusCode;
 use http::header::RETRY_AFTER;
+use postern_proxy::target::Target;
 use postern_token::header::Challenge;
 use std::path::Path;
 use std::sync::Arc;
@@ -59,7 +59,8 @@ pub async fn fetch_challenge(gateway_url: &str, ca: Option<&Path>) -> Result<Cha
 pub(crate) async fn fetch_challenge_from(gateway: &Arc<Gateway>) -> Result<Challenge, ChallengeFetchError> {
     let url = || gateway.url().to_owned();
     let no_challenge = |reason: String| ChallengeFetchError::NoChallenge { url: url(), reason };
-    let target = Target::new("challenge.invalid", 443).map_err(|error| no_challenge(error.to_string()))?;
+    let target =
+        Target::parse("challenge.invalid:443", None).map_err(|error| no_challenge(error.to_string()))?;
     let answer = gateway.dial().await?.connect(&target, None).await;
     let refused = match answer.map_err(|error| ChallengeFetchError::Exchange(error.to_string()))? {
         Answer::Opened(_) => return Err(no_challenge("it opens tunnels without a token".to_owned())),

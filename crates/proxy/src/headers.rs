@@ -1,9 +1,26 @@
-//! Headers that a proxy must not pass on.
+//! What a proxy changes in a message before it passes it on.
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
-    TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
+use http::uri::PathAndQuery;
+use http::{Uri, Version, request};
+
+/// Makes a request in absolute form one for its origin server (RFC 9112, section 3.2): origin form, HTTP/1.1, nothing
+/// of this hop, and the target's authority in place of the client's Host field (section 3.2.2). The authority was read
+/// as a [`Target`](crate::target::Target), so it contains no user name.
+pub fn to_origin_form(head: &mut request::Parts) {
+    remove_hop_by_hop(&mut head.headers);
+    head.headers.remove(HOST);
+    let host = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    if let Some(host) = host {
+        head.headers.insert(HOST, host);
+    }
+    let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    head.uri = Uri::from(path);
+    head.version = Version::HTTP_11;
+}
 
 /// Removes the fields for one connection only, and those that `Connection` names (RFC 9110, section 7.6.1);
 /// Proxy-Authorization above all. Host and Content-Length stay even if `Connection` names them. Framing is hyper's.
@@ -29,5 +46,31 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .collect();
     for name in named.iter().chain(&ALWAYS) {
         headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    #[test]
+    fn what_is_about_one_connection_goes_no_further() {
+        let request = Request::get("http://example.com:8080/a?b")
+            .header("Connection", "close, X-Hop, host, content-length")
+            .header("X-Hop", "1")
+            .header("Proxy-Connection", "keep-alive")
+            .header("Proxy-Authorization", "Basic eA==")
+            .header("TE", "trailers")
+            .header("Host", "elsewhere")
+            .header("Content-Length", "0")
+            .header("X-End", "2");
+        let (mut head, ()) = request.body(()).unwrap().into_parts();
+        to_origin_form(&mut head);
+        let mut left: Vec<_> =
+            head.headers.iter().map(|(name, value)| format!("{name}: {value:?}")).collect();
+        left.sort();
+        assert_eq!(left, ["content-length: \"0\"", "host: \"example.com:8080\"", "x-end: \"2\""]);
+        assert_eq!(head.uri, "/a?b");
     }
 }

@@ -17,3 +17,4 @@ pub mod dial;
 pub mod headers;
 pub mod relay;
 pub mod reset;
+pub mod target;

@@ -29,7 +29,7 @@ impl Dialled {
     ) -> Result<Self, Refusal> {
         let deadline = Instant::now() + limit;
         let target = spent.target();
-        let addresses = match &target.host {
+        let addresses = match target.host() {
             Host::Address(address) => vec![*address],
             Host::Name(name) => timeout_at(deadline, resolver.resolve(name))
                 .await
@@ -38,7 +38,7 @@ impl Dialled {
         };
         let allowed = allowed(addresses, policy)?;
         let candidates: Vec<SocketAddr> =
-            allowed.into_iter().map(|address| SocketAddr::new(address, target.port)).collect();
+            allowed.into_iter().map(|address| SocketAddr::new(address, target.port())).collect();
         let connected = timeout_at(deadline, connect(candidates)).await.map_err(|_| Refusal::DialTimeout)?;
         let stream = connected.map_err(|error| refusal(&error))?;
         // Without it a small write waits for the acknowledgement of the previous one (up to 40 ms).

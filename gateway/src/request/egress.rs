@@ -37,10 +37,10 @@ impl Policy {
 
     /// What can be decided before a token is spent: the port, and a literal address.
     pub(crate) fn check_target(&self, target: &Target) -> Result<(), PolicyRefusal> {
-        if !self.ports.allow(target.port) {
+        if !self.ports.allow(target.port()) {
             return Err(PolicyRefusal::Port(self.lever));
         }
-        match target.host {
+        match *target.host() {
             Host::Address(address) => self.check_address(address),
             Host::Name(_) => Ok(()),
         }

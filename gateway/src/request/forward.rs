@@ -4,14 +4,13 @@
 use crate::request::deny::Refusal;
 use crate::request::dial::Dialled;
 use bytes::Bytes;
-use http::header::{HOST, HeaderValue, VIA};
-use http::uri::PathAndQuery;
-use http::{Request, Response, Uri, Version};
+use http::header::{HeaderValue, VIA};
+use http::{Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use postern_proxy::headers::remove_hop_by_hop;
+use postern_proxy::headers::{remove_hop_by_hop, to_origin_form};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -28,7 +27,10 @@ pub(crate) async fn send(
     dialled: Dialled,
     idle: Duration,
 ) -> Result<Response<ForwardedBody>, Refusal> {
-    let request = towards_target(request)?;
+    let (mut head, body) = request.into_parts();
+    to_origin_form(&mut head);
+    head.headers.append(VIA, VIA_SELF);
+    let request = Request::from_parts(head, body);
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(dialled.stream)).await.map_err(|_| Refusal::UpstreamBroken)?;
     let connection = Box::pin(async move {
@@ -47,19 +49,6 @@ pub(crate) async fn send(
     head.headers.append(VIA, VIA_SELF);
     head.version = Version::HTTP_11;
     Ok(Response::from_parts(head, ForwardedBody { body, connection, idle, alarm: Box::pin(sleep(idle)) }))
-}
-
-/// Origin form, our own Host (the target's authority counts, RFC 9112, section 3.2.2), nothing of this hop.
-fn towards_target(request: Request<Incoming>) -> Result<Request<Incoming>, Refusal> {
-    let (mut head, body) = request.into_parts();
-    let host = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
-    let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    remove_hop_by_hop(&mut head.headers);
-    head.headers.insert(HOST, host.ok_or(Refusal::NotProxied)?);
-    head.headers.append(VIA, VIA_SELF);
-    head.uri = Uri::from(path);
-    head.version = Version::HTTP_11;
-    Ok(Request::from_parts(head, body))
 }
 
 /// The connection to the target; gone once it has ended.
@@ -119,28 +108,5 @@ impl Body for ForwardedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use http::HeaderMap;
-    use http::header::HeaderName;
-
-    #[test]
-    fn fields_of_this_hop_and_those_that_connection_names_are_removed() {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [
-            ("connection", "close, X-Secret"),
-            ("x-secret", "1"),
-            ("proxy-authorization", "PrivateToken token=x"),
-            ("te", "trailers"),
-            ("accept", "*/*"),
-        ] {
-            headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-        }
-        remove_hop_by_hop(&mut headers);
-        assert_eq!(headers.keys().collect::<Vec<_>>(), ["accept"]);
     }
 }

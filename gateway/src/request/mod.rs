@@ -11,6 +11,7 @@ pub(crate) mod parse;
 pub(crate) mod resolve;
 pub(crate) mod session;
 pub(crate) mod spend;
-pub(crate) mod target;
 pub(crate) mod tunnel;
 pub(crate) mod verify;
+
+pub(crate) use postern_proxy::target;

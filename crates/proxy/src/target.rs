@@ -1,32 +1,38 @@
-//! Where a client wants to go: a host and a port. The most private thing a gateway holds, so it redacts itself.
+//! Where a client wants to go: a host and a port. The most private thing a proxy holds, so `Debug` redacts it and there
+//! is no `Display`.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The longest name DNS can hold, in characters, without the final dot (RFC 1035, section 3.1).
 const MAX_NAME_LEN: usize = 253;
 
 /// A host and a port.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Target {
-    pub(crate) host: Host,
-    pub(crate) port: u16,
+pub struct Target {
+    host: Host,
+    port: u16,
 }
 
-/// A name to resolve, or an address as it is.
+/// A name to resolve, or an address.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Host {
+pub enum Host {
+    /// A DNS name, without a final dot.
     Name(Box<str>),
+    /// An address, which needs no resolving.
     Address(IpAddr),
 }
 
 /// Why a target cannot be read. The sentences are shown to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TargetError {
+pub enum TargetError {
+    /// There is no port, or it is out of range.
     #[error("the target must be host:port, with a port from 1 to 65535")]
     Port,
+    /// The host has a form that is not accepted.
     #[error("the target's host must be a DNS name, an IPv4 address or an IPv6 address in brackets")]
     Host,
+    /// There is something before an `@`.
     #[error("the target must not carry a user name")]
     UserInfo,
 }
@@ -34,7 +40,10 @@ pub(crate) enum TargetError {
 impl Target {
     /// Reads the authority form of a CONNECT (`host:port`), or the authority of an absolute form, whose port may be
     /// left out.
-    pub(crate) fn parse(authority: &str, default_port: Option<u16>) -> Result<Self, TargetError> {
+    ///
+    /// # Errors
+    /// [`TargetError`], whose sentences contain nothing of `authority`.
+    pub fn parse(authority: &str, default_port: Option<u16>) -> Result<Self, TargetError> {
         if authority.contains('@') {
             return Err(TargetError::UserInfo);
         }
@@ -43,12 +52,46 @@ impl Target {
             Some(digits) => number(digits)?,
             None => default_port.ok_or(TargetError::Port)?,
         };
-        Ok(Self { host: Host::parse(host)?, port })
+        Self::new(Host::parse(host)?, port)
+    }
+
+    /// The target at `host`.
+    ///
+    /// # Errors
+    /// [`TargetError::Port`] if `port` is 0.
+    pub fn new(host: Host, port: u16) -> Result<Self, TargetError> {
+        if port == 0 { Err(TargetError::Port) } else { Ok(Self { host, port }) }
+    }
+
+    /// The host.
+    #[must_use]
+    pub const fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The port, never 0.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `host:port`, as a CONNECT sends it. Not for a log.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        let port = self.port;
+        match &self.host {
+            Host::Name(name) => format!("{name}:{port}"),
+            Host::Address(address) => SocketAddr::new(*address, port).to_string(),
+        }
     }
 }
 
 impl Host {
-    fn parse(host: &str) -> Result<Self, TargetError> {
+    /// Reads a DNS name, an IPv4 address or an IPv6 address in brackets.
+    ///
+    /// # Errors
+    /// [`TargetError::Host`].
+    pub fn parse(host: &str) -> Result<Self, TargetError> {
         if let Some(inner) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             return inner
                 .parse::<Ipv6Addr>()
@@ -133,10 +176,13 @@ mod tests {
             "a:+1",
             "a:1 ",
             "::1:80",
+            "a\r\nX: y:1",
         ] {
             assert!(error(text).is_some(), "{text}");
         }
-        for text in ["a b:1", "a..b:1", ".a:1", "[::1:80", "[::1%eth0]:80", "[::1]x:80", "ä.example:1"] {
+        for text in
+            ["a b:1", "a..b:1", ".a:1", "[::1:80", "[::1%eth0]:80", "[::1]x:80", "ä.example:1", "%31:1"]
+        {
             assert_eq!(error(text), Some(TargetError::Host), "{text}");
         }
         for text in ["127.1:80", "2130706433:80", "0x7f.1:80", "1.2.3.0x4:80", "example.1:80"] {
@@ -149,6 +195,13 @@ mod tests {
     fn an_absolute_form_may_leave_out_the_port() {
         assert_eq!(Target::parse("example.com", Some(80)).map(|target| target.port), Ok(80));
         assert_eq!(Target::parse("[::1]", Some(80)).map(|target| target.port), Ok(80));
+    }
+
+    #[test]
+    fn a_connect_gets_the_authority_that_was_read() {
+        for authority in ["example.com:443", "a-b_c.example:1", "192.0.2.1:80", "[2001:db8::1]:443"] {
+            assert_eq!(Target::parse(authority, None).unwrap().authority(), authority);
+        }
     }
 
     #[test]
