@@ -11,6 +11,7 @@ use crate::supply::{Demand, Failure, Supply};
 use crate::token_source::TokenSource;
 use crate::wallet::Unspent;
 use crate::wallet::WalletError;
+use postern_daemon::backoff::{Backoff, spread};
 use postern_daemon::drain::Shutdown;
 use postern_token::TokenKeyId;
 use std::ops::ControlFlow;
@@ -19,10 +20,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// The first pause after a failure; each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause of our own choice.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The pauses of our own choice.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(60) };
 /// The longest pause while gateway and issuer do not agree on a key: gateways catch up within seconds.
 const LONGEST_KEY_PAUSE: Duration = Duration::from_secs(4);
 /// The longest pause while the gateway is away: it is probed more often than that.
@@ -285,19 +284,16 @@ impl Refill {
     }
 }
 
-/// How long to leave the issuer alone. `jitter` is from 0 to 1: agents that failed together must not come back
-/// together.
+/// How long to leave the issuer alone; `jitter` as in [`spread`].
 fn pause(failures: u32, kind: Kind, retry_after: Option<Duration>, jitter: f64) -> Duration {
-    let doubled = FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE);
+    let doubled = BACKOFF.pause(failures);
     let ours = match kind {
         Kind::Gateway => doubled.min(LONGEST_GATEWAY_PAUSE),
         Kind::Key => doubled.min(LONGEST_KEY_PAUSE),
         Kind::Passing => doubled,
         Kind::Lasting => doubled.max(LASTING_PAUSE),
     };
-    // Never sooner than the issuer's `Retry-After`; up to a fifth later.
-    let theirs = retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
-    ours.mul_f64(0.5 + jitter / 2.0).max(theirs.mul_f64(1.0 + jitter / 5.0))
+    spread(ours, retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER), jitter)
 }
 
 #[cfg(test)]
@@ -307,10 +303,10 @@ mod tests {
     #[test]
     fn pauses_grow_to_a_limit_and_respect_the_issuer() {
         use Kind::{Gateway, Key, Lasting, Passing};
-        assert_eq!(pause(0, Passing, None, 1.0), FIRST_PAUSE);
-        assert_eq!(pause(1, Passing, None, 1.0), 2 * FIRST_PAUSE);
-        assert_eq!(pause(1, Passing, None, 0.0), FIRST_PAUSE);
-        assert_eq!(pause(u32::MAX, Passing, None, 1.0), LONGEST_PAUSE);
+        assert_eq!(pause(0, Passing, None, 1.0), BACKOFF.first);
+        assert_eq!(pause(1, Passing, None, 1.0), 2 * BACKOFF.first);
+        assert_eq!(pause(1, Passing, None, 0.0), BACKOFF.first);
+        assert_eq!(pause(u32::MAX, Passing, None, 1.0), BACKOFF.longest);
         assert_eq!(pause(0, Lasting, None, 1.0), LASTING_PAUSE);
         assert_eq!(pause(u32::MAX, Key, None, 1.0), LONGEST_KEY_PAUSE);
         assert_eq!(pause(u32::MAX, Gateway, None, 1.0), LONGEST_GATEWAY_PAUSE);

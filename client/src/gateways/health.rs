@@ -3,13 +3,12 @@
 use crate::gateway::{DialError, Refused};
 use crate::mint::{ChallengeFetchError, one_line, seconds};
 use http::header::RETRY_AFTER;
+use postern_daemon::backoff::{Backoff, spread};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The first pause after a failure; each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause of our own choice.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The pauses of our own choice.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
 /// The longest that a gateway can keep us away.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// How soon after one probe a request of a user may have the next one sent.
@@ -174,14 +173,14 @@ impl Health {
         self.heard = Some(now);
     }
 
-    /// A probe or a request failed; whether that is news. `jitter` is from 0 to 1: agents that failed together must
-    /// not come back together.
+    /// A probe or a request failed; whether that is news. `jitter` as in [`spread`].
     pub(super) fn failed(&mut self, outage: Outage, was_probe: bool, now: Instant, jitter: f64) -> bool {
         if !was_probe && self.outage().is_some() {
             return false; // one of several requests that were under way: the probes have the word now
         }
         let is_news = self.outage().is_none_or(|known| known.sentence != outage.sentence);
-        let next_probe = now + pause(self.failures, outage.retry_after, jitter);
+        let theirs = outage.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
+        let next_probe = now + spread(BACKOFF.pause(self.failures), theirs, jitter);
         self.failures = self.failures.saturating_add(1);
         self.state = State::Away { outage, next_probe };
         is_news
@@ -211,13 +210,6 @@ impl Health {
     }
 }
 
-fn pause(failures: u32, retry_after: Option<Duration>, jitter: f64) -> Duration {
-    let doubled = FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE);
-    // Never sooner than the gateway's `Retry-After`; up to a fifth later.
-    let theirs = retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
-    doubled.mul_f64(0.5 + jitter / 2.0).max(theirs.mul_f64(1.0 + jitter / 5.0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,7 +235,7 @@ mod tests {
         health.served(now);
         assert_eq!(health.next_probe(now), None);
         assert!(away(&mut health, now), "it is news again");
-        assert_eq!(health.next_probe(now), Some(now + FIRST_PAUSE));
+        assert_eq!(health.next_probe(now), Some(now + BACKOFF.first));
     }
 
     #[tokio::test(start_paused = true)]
@@ -278,6 +270,6 @@ mod tests {
         let down = || Outage::no_answer("it is down");
         assert!(health.failed(down(), false, now, 1.0));
         assert!(!health.failed(down(), false, now, 1.0));
-        assert_eq!(health.next_probe(now), Some(now + FIRST_PAUSE));
+        assert_eq!(health.next_probe(now), Some(now + BACKOFF.first));
     }
 }

@@ -3,7 +3,8 @@
 //! - [`drain`]: signals, the drain, the stop. [`readiness`]: what has to be ready before traffic may come. [`reload`]:
 //!   SIGHUP, and the configuration file read again. [`exit`]: the exit codes.
 //! - [`listen`]: listening sockets. [`tls`]: TLS from certificate files. [`http`]: an HTTP client without surprises,
-//!   and bodies with a limit. [`files`]: private files and the data directory. [`utc`]: times as people read them.
+//!   and bodies with a limit. [`backoff`]: pauses between attempts. [`files`]: private files and the data directory.
+//!   [`utc`]: times as people read them.
 //!
 //! ```
 //! use postern_daemon::drain::{Drained, Shutdown};
@@ -19,6 +20,7 @@
 //! # });
 //! ```
 
+pub mod backoff;
 pub mod drain;
 pub mod exit;
 pub mod files;

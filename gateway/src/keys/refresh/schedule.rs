@@ -1,6 +1,7 @@
 //! When the directory is fetched next: at the operator's or the issuer's interval, when a known key comes into use or
 //! retires, and soon after a token of an unknown key.
 
+use postern_daemon::backoff::Backoff;
 use postern_token::UnixSeconds;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -21,7 +22,7 @@ pub(super) struct Schedule {
     /// A file is read once, and again only on SIGHUP.
     is_polled: bool,
     next: Instant,
-    retry: Duration,
+    failures: u32,
     asked: Option<Instant>,
     /// When a known key comes into use or retires next.
     change: Option<UnixSeconds>,
@@ -36,7 +37,7 @@ impl Schedule {
             poll,
             is_polled,
             next: Instant::now(),
-            retry: FIRST_RETRY,
+            failures: 0,
             asked: None,
             change: None,
             soon: false,
@@ -79,7 +80,7 @@ impl Schedule {
         max_age: Option<Duration>,
         change: Option<UnixSeconds>,
     ) {
-        self.retry = FIRST_RETRY;
+        self.failures = 0;
         if !self.is_polled {
             (self.next, self.change) = (now + NEVER, None);
             return;
@@ -89,8 +90,8 @@ impl Schedule {
     }
 
     pub(super) fn failed(&mut self, now: Instant, wall: UnixSeconds, change: Option<UnixSeconds>) {
-        let wait = self.retry.min(self.poll);
-        self.retry = wait * 2;
+        let wait = Backoff { first: FIRST_RETRY, longest: self.poll }.pause(self.failures);
+        self.failures = self.failures.saturating_add(1);
         self.until(now + wait, now, wall, change);
     }
 
