@@ -1,7 +1,8 @@
 //! The agent's configuration: `postern client --config FILE`.
 
 use postern_config::{Address, ConfigDuration, Secret, address};
-use postern_telemetry::log::LogFormat;
+use postern_daemon::drain::DrainConfig;
+use postern_telemetry::log::LogConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -24,10 +25,10 @@ pub struct Config {
     pub wallet: WalletConfig,
     /// Stopping.
     #[serde(default)]
-    pub drain: Drain,
+    pub drain: DrainConfig<30>,
     /// Logs.
     #[serde(default)]
-    pub log: Log,
+    pub log: LogConfig,
 }
 
 /// Where programs reach the agent.
@@ -167,28 +168,6 @@ impl WalletConfig {
     }
 }
 
-/// Stopping.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Drain {
-    /// How long open tunnels may continue after SIGTERM.
-    pub deadline: ConfigDuration,
-}
-
-impl Default for Drain {
-    fn default() -> Self {
-        Self { deadline: ConfigDuration::secs(30) }
-    }
-}
-
-/// Logs.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Log {
-    /// For people or for machines.
-    pub format: LogFormat,
-}
-
 /// Errors of a configuration that parses but cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigProblem {
@@ -233,8 +212,8 @@ impl Config {
             gateway: GatewayConfig::at(gateway_url),
             issuer: IssuerConfig::default(),
             wallet: WalletConfig::at(wallet),
-            drain: Drain::default(),
-            log: Log::default(),
+            drain: DrainConfig::default(),
+            log: LogConfig::default(),
         }
     }
 

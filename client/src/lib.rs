@@ -41,9 +41,7 @@ mod wallet;
 
 pub use agent::Agent;
 pub use clock::Skew;
-pub use config::{
-    Config, ConfigProblem, Drain, GatewayConfig, IssuerConfig, Listen, Log, Urls, WalletConfig,
-};
+pub use config::{Config, ConfigProblem, GatewayConfig, IssuerConfig, Listen, Urls, WalletConfig};
 pub use gateway::{DialError, GatewayUrlError};
 pub use start::{StartError, check};
 pub use wallet::WalletError;

@@ -8,6 +8,8 @@ pub use store::{
 
 use ipnet::IpNet;
 use postern_config::{Address, ConfigDuration, Size, address};
+use postern_daemon::drain::DrainConfig;
+use postern_daemon::tls::TlsConfig;
 use postern_telemetry::log::LogFormat;
 use postern_telemetry::traces::TracingConfig;
 use schemars::JsonSchema;
@@ -24,7 +26,7 @@ pub struct Config {
     pub listen: Listen,
     /// TLS towards clients. Without this section clients speak plain HTTP to the gateway.
     #[serde(default)]
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsConfig>,
     /// Whose tokens are accepted.
     pub issuer: Issuer,
     /// The challenge that tokens must answer. A fleet of gateways shares it.
@@ -40,7 +42,7 @@ pub struct Config {
     pub limits: Limits,
     /// What happens on SIGTERM.
     #[serde(default)]
-    pub drain: Drain,
+    pub drain: DrainConfig<30>,
     /// How it logs.
     #[serde(default)]
     pub log: Log,
@@ -77,16 +79,6 @@ impl Default for Listen {
             patience: ConfigDuration::secs(10),
         }
     }
-}
-
-/// Certificate files for TLS towards clients.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Tls {
-    /// PEM file with the certificate chain, the server's own first. It and the key are read again on SIGHUP.
-    pub certificate: PathBuf,
-    /// PEM file with the private key.
-    pub key: PathBuf,
 }
 
 /// Whose tokens are accepted: exactly one of `directory` and `keys` is given.
@@ -266,18 +258,4 @@ pub enum AccessLog {
     Anonymous,
     /// Who and where, too.
     Full,
-}
-
-/// What happens on SIGTERM.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Drain {
-    /// How long open tunnels may go on before they are closed.
-    pub deadline: ConfigDuration,
-}
-
-impl Default for Drain {
-    fn default() -> Self {
-        Self { deadline: ConfigDuration::secs(30) }
-    }
 }

@@ -23,7 +23,7 @@ use postern_config::{ConfigFile, Size};
 use postern_daemon::exit;
 use postern_daemon::listen::BindError;
 use postern_daemon::reload::Reloader;
-use postern_daemon::tls::{ServerTls, TlsError};
+use postern_daemon::tls::{ServerTls, TlsConfig, TlsError};
 use postern_telemetry::traces::{Tracer, TracerError};
 use postern_token::ChallengeError;
 use std::net::SocketAddr;
@@ -103,7 +103,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     }
     Offer::new(&config.challenge)?;
     Source::new(&config.issuer)?;
-    config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
+    config.tls.as_ref().map(TlsConfig::load).transpose()?;
     config.tracing.check()?;
     backend::check(&config.store, workers(config))?;
     Ok(())
@@ -126,7 +126,7 @@ impl Gateway {
         check(config)?;
         let offer = Offer::new(&config.challenge)?;
         let source = Source::new(&config.issuer)?;
-        let tls = config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
+        let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
         let mut sockets = Sockets::bind(config.listen.address, workers(config))?;
         if config.listen.patience.get().is_zero() {
             sockets.listen()?;

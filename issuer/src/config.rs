@@ -4,7 +4,9 @@ use crate::StartError;
 use crate::quota::Quota;
 use crate::rotation::Schedule;
 use postern_config::{Address, ConfigDuration, address};
-use postern_telemetry::log::LogFormat;
+use postern_daemon::drain::DrainConfig;
+use postern_daemon::tls::TlsConfig;
+use postern_telemetry::log::LogConfig;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
@@ -25,7 +27,7 @@ pub struct Config {
     pub listen: Listen,
     /// Serve HTTPS with this certificate. Without this section the issuer speaks plain HTTP.
     #[serde(default)]
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsConfig>,
     /// The token keys.
     pub keys: Keys,
     /// The CPU pool that signs.
@@ -43,10 +45,10 @@ pub struct Config {
     pub limits: Limits,
     /// How the issuer stops.
     #[serde(default)]
-    pub drain: Drain,
+    pub drain: DrainConfig<10>,
     /// The log.
     #[serde(default)]
-    pub log: Log,
+    pub log: LogConfig,
 }
 
 /// Where the issuer listens.
@@ -61,17 +63,6 @@ pub struct Listen {
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub admin: SocketAddr,
-}
-
-/// The certificate of the issuer's public address.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Tls {
-    /// A PEM file with the certificate chain, the issuer's own certificate first. It and the key are read again on
-    /// SIGHUP.
-    pub certificate: PathBuf,
-    /// A PEM file with the certificate's private key, unencrypted.
-    pub key: PathBuf,
 }
 
 /// The token keys. The times of a key are fixed when it is made: a change here is for the next key.
@@ -141,22 +132,6 @@ pub struct Limits {
     pub connections: NonZeroUsize,
 }
 
-/// How the issuer stops.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Drain {
-    /// How long requests in flight may take after SIGTERM.
-    pub deadline: ConfigDuration,
-}
-
-/// The log.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Log {
-    /// The form of a log line.
-    pub format: LogFormat,
-}
-
 impl Default for Listen {
     fn default() -> Self {
         let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -208,12 +183,6 @@ impl Default for Limits {
     }
 }
 
-impl Default for Drain {
-    fn default() -> Self {
-        Self { deadline: ConfigDuration::secs(10) }
-    }
-}
-
 /// More keys than this at once would be a mistake in the times: their truncated ids (one byte) must all differ, and
 /// every client reads all of them.
 const MAX_LIVE_KEYS: u64 = 16;
@@ -230,8 +199,8 @@ impl Config {
             accounts: Vec::new(),
             directory: Directory::default(),
             limits: Limits::default(),
-            drain: Drain::default(),
-            log: Log::default(),
+            drain: DrainConfig::default(),
+            log: LogConfig::default(),
         }
     }
 

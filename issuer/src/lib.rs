@@ -41,7 +41,7 @@ use postern_daemon::drain::Shutdown;
 use postern_daemon::exit;
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::reload::Reloader;
-use postern_daemon::tls::{ServerTls, TlsError};
+use postern_daemon::tls::{ServerTls, TlsConfig, TlsError};
 use postern_token::{DIRECTORY_PATH, UnixSeconds};
 use recorder::Recorder;
 use reload::{Reloading, Settings, Slots};
@@ -77,7 +77,7 @@ impl Issuer {
         config.check()?;
         let health = Health::new(process.readiness.gate("issuer"));
         let settings = Settings::of(&config);
-        let tls = config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
+        let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
         let state = tokio::task::spawn_blocking({
             let config = config.clone();
             move || State::open(&config)
@@ -203,7 +203,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
 /// The same without what the issuer that runs has open.
 fn check_without_keys(config: &Config) -> Result<(), StartError> {
     config.check()?;
-    config.tls.as_ref().map(|tls| ServerTls::load(&tls.certificate, &tls.key)).transpose()?;
+    config.tls.as_ref().map(TlsConfig::load).transpose()?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use postern_admin::ProcessContext;
 use postern_config::{ConfigDuration, parse};
 use postern_daemon::exit;
 use postern_daemon::http::{ClientOptions, client, fetch_limited};
-use postern_issuer::config::Tls;
+use postern_daemon::tls::TlsConfig;
 use postern_issuer::{Config, Issuer, StartError};
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, TokenResponse, UnixSeconds};
 use std::path::Path;
@@ -189,7 +189,7 @@ async fn it_serves_tls_from_certificate_files() {
     std::fs::write(&certificate, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let mut config = config(directory.path());
-    config.tls = Some(Tls { certificate: certificate.clone(), key: key.clone() });
+    config.tls = Some(TlsConfig { certificate: certificate.clone(), key: key.clone() });
     let issuer = Running::start(config.clone()).await;
     let options = ClientOptions { ca_file: Some(certificate), ..ClientOptions::default() };
     let url = format!("https://localhost:{}{DIRECTORY_PATH}", issuer.address.port());

@@ -7,7 +7,10 @@
 //! hyper's own graceful shutdown loses sight of a connection once it is upgraded to a tunnel, so everything that
 //! must be finished is spawned through [`Shutdown::tracker`].
 
+mod config;
 mod progress;
+
+pub use config::DrainConfig;
 
 use parking_lot::Mutex;
 use progress::{Cut, Progress};

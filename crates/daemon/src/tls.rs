@@ -5,7 +5,7 @@ mod server;
 
 pub use diagnosis::diagnose;
 pub use rustls::{ClientConfig, ServerConfig};
-pub use server::ServerTls;
+pub use server::{ServerTls, TlsConfig};
 
 use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};

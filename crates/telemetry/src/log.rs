@@ -31,6 +31,14 @@ pub enum LogFormat {
     Json,
 }
 
+/// How a daemon logs, to standard error.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// "text" for people, "json" for machines.
+    pub format: LogFormat,
+}
+
 /// "postern" is a prefix: it stands for every crate of this project.
 const DEFAULT_FILTER: &str = "warn,postern=info";
 /// The default filter for `postern up`.

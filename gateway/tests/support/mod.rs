@@ -12,8 +12,7 @@ use postern_config::ConfigDuration;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
 use postern_gateway::config::{
-    ChallengeConfig, Config, Drain, Egress, Fsync, Issuer as Keys, Limits, Listen, Ports, StoreConfig,
-    StoreKind,
+    ChallengeConfig, Config, Egress, Fsync, Issuer as Keys, Limits, Listen, Ports, StoreConfig, StoreKind,
 };
 use postern_gateway::{Gateway, StartError};
 use postern_token::header::format_authorization;
@@ -107,7 +106,7 @@ pub(crate) fn config(home: &Path) -> Config {
         },
         egress: Egress { private: true, ports: Ports::Any, ..Egress::default() },
         limits: Limits::default(),
-        drain: Drain::default(),
+        drain: Default::default(),
         tracing: Default::default(),
     }
 }

@@ -4,8 +4,7 @@ use crate::support::client::{Client, connect, connect_with, find};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
 use postern_config::ConfigDuration;
-use postern_daemon::tls::client_config;
-use postern_gateway::config::Tls;
+use postern_daemon::tls::{TlsConfig, client_config};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -35,7 +34,7 @@ impl Front {
         let (certificate, key) = certificate(home.path());
         let connector = TlsConnector::from(Arc::clone(&client_config(Some(&certificate)).unwrap()));
         let gateway = Running::start_with(|config| {
-            config.tls = Some(Tls { certificate, key });
+            config.tls = Some(TlsConfig { certificate, key });
             config.limits.connections = limit;
             config.limits.header_timeout = header_timeout;
         })

@@ -7,8 +7,30 @@ use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// A server's certificate in its configuration.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// PEM file with the certificate chain, the server's own first. It and the key are read again on SIGHUP.
+    pub certificate: PathBuf,
+    /// PEM file with the certificate's private key, unencrypted.
+    pub key: PathBuf,
+}
+
+impl TlsConfig {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// As [`ServerTls::load`].
+    pub fn load(&self) -> Result<ServerTls, TlsError> {
+        ServerTls::load(&self.certificate, &self.key)
+    }
+}
 
 /// A server with the certificate chain and private key of two PEM files.
 #[derive(Clone, Debug)]
