@@ -1,6 +1,7 @@
 //! `postern doctor`: what is wrong with this machine and what runs on it, with a configuration before it is used, with
 //! the links of a running process; how many machines a fleet needs.
 
+mod admin;
 mod config;
 mod links;
 mod machine;
@@ -12,12 +13,7 @@ pub(crate) use plan::{bandwidth, rate};
 use crate::args::Doctor;
 use crate::failure::Failure;
 use postern_mcrouter_lint::{Severity, judge};
-use std::fmt::Display;
 use std::path::Path;
-use std::time::Duration;
-
-/// How long a running process may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Checks everything that is named; the findings go to standard output, what was refused is the failure.
 pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
@@ -40,13 +36,6 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
     let Some(code) = failures.first().map(|failure| failure.code) else { return Ok(()) };
     let sentences: Vec<String> = failures.into_iter().map(|failure| failure.sentence).collect();
     Err(Failure::new(code, sentences.join("\npostern: ")))
-}
-
-/// No Postern admin listener at `url`.
-fn unanswered(url: &str, reason: impl Display) -> Failure {
-    Failure::runtime(format_args!(
-        "{url}: {reason}; give the admin address of a process that runs, such as http://127.0.0.1:9090"
-    ))
 }
 
 fn mcrouter_config(path: &Path) -> Result<(), Failure> {

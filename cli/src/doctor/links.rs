@@ -1,14 +1,10 @@
 //! `postern doctor --links URL`: the link table of a running process, read from its admin listener.
 
-use super::{PATIENCE, unanswered};
+use super::admin::{get, unanswered};
 use crate::failure::Failure;
-use bytes::Bytes;
-use postern_daemon::http::{ClientOptions, chain, client, fetch_limited};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The largest snapshot that is read: one has some kilobytes.
-const LIMIT: usize = 1 << 20;
 /// A link that lost more than this share of its attempts of the last ten minutes is called bad.
 const BAD: f64 = 0.01;
 
@@ -103,22 +99,13 @@ async fn links(url: &str) -> Result<Vec<Row>, Failure> {
 }
 
 async fn snapshot(url: &str) -> Result<Snapshot, Failure> {
-    let body = fetch(url).await.map_err(|reason| unanswered(url, reason))?;
+    let answer = get(url, |status| status.is_success()).await;
+    let (_, body) = answer.map_err(|reason| unanswered(url, reason))?;
     serde_json::from_slice(&body).map_err(|error| no_snapshot(url, &error))
 }
 
 fn no_snapshot(url: &str, error: &serde_json::Error) -> Failure {
     unanswered(url, format_args!("the answer is not a snapshot: {error}"))
-}
-
-async fn fetch(url: &str) -> Result<Bytes, String> {
-    let options = ClientOptions { timeout: PATIENCE, ..ClientOptions::default() };
-    let client = client(&options).map_err(|error| error.to_string())?;
-    let answer = client.get(url).send().await.map_err(|error| chain(&error))?;
-    if !answer.status().is_success() {
-        return Err(format!("the answer is {}", answer.status()));
-    }
-    fetch_limited(answer, LIMIT).await.map_err(|error| error.to_string())
 }
 
 /// Seconds, as people write them.

@@ -1,8 +1,9 @@
 //! Bare `postern doctor`: this machine, and whatever of Postern is on it, in about ten lines.
 
-use super::{PATIENCE, config, links};
+use super::admin::get;
+use super::{config, links};
 use crate::failure::Failure;
-use postern_daemon::http::{ClientOptions, chain, client, fetch_limited};
+use http::StatusCode;
 use std::fmt::Display;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -21,8 +22,6 @@ const DATA: &str = "postern-data";
 const LEAST_FREE_KIB: u64 = 100 * 1024;
 /// A tunnel takes two descriptors.
 const LEAST_DESCRIPTORS: u64 = 1024;
-/// The most that is read of `/readyz`.
-const LIMIT: usize = 64 << 10;
 
 /// What was found, a line each.
 #[derive(Default)]
@@ -124,7 +123,7 @@ async fn look_at_process(port: u16, findings: &mut Findings) -> bool {
     };
     let what = links::daemons(&url).await.unwrap_or_else(|_| "process".to_owned());
     let lines = body.trim_end().replace('\n', "; ");
-    if status != 200 {
+    if status != StatusCode::OK {
         findings.bad(&what, format_args!("{url} is not ready: {lines}"));
         return true;
     }
@@ -140,20 +139,14 @@ async fn look_at_process(port: u16, findings: &mut Findings) -> bool {
 }
 
 /// The answer of `/readyz`; none when nothing listens.
-async fn readyz(url: &str) -> Result<Option<(u16, String)>, String> {
-    let options = ClientOptions { timeout: PATIENCE, ..ClientOptions::default() };
-    let client = client(&options).map_err(|error| error.to_string())?;
-    let answer = match client.get(format!("{url}/readyz")).send().await {
-        Err(error) if error.is_connect() => return Ok(None),
-        answer => answer.map_err(|error| chain(&error))?,
-    };
-    let status = answer.status().as_u16();
-    if !matches!(status, 200 | 503) {
-        return Err(format!("/readyz is answered {status}"));
-    }
-    let body = fetch_limited(answer, LIMIT).await.map_err(|error| error.to_string())?;
+async fn readyz(url: &str) -> Result<Option<(StatusCode, String)>, String> {
+    let (status, body) =
+        match get(&format!("{url}/readyz"), |status| matches!(status.as_u16(), 200 | 503)).await {
+            Err(error) if error.nothing_listens => return Ok(None),
+            answer => answer.map_err(|error| error.to_string())?,
+        };
     let body = String::from_utf8_lossy(&body).into_owned();
-    if status == 200 && !body.starts_with("ready\n") {
+    if status == StatusCode::OK && !body.starts_with("ready\n") {
         return Err("the answer to /readyz is not Postern's".to_owned());
     }
     Ok(Some((status, body)))

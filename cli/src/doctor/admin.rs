@@ -1,0 +1,53 @@
+//! What `doctor` reads from the admin listener of a running process.
+
+use crate::failure::Failure;
+use bytes::Bytes;
+use http::StatusCode;
+use postern_daemon::http::{ClientOptions, chain, client, fetch_limited};
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+/// How long a running process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The most that is read of an answer: a snapshot has some kilobytes, `/readyz` a line a reason.
+const LIMIT: usize = 1 << 20;
+
+/// Why there is no answer to use.
+pub(super) struct NoAnswer {
+    pub(super) nothing_listens: bool,
+    reason: String,
+}
+
+impl Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+/// Fetches `url`: status and body. An answer whose status is not `expected` is an error, and its body is not read.
+pub(super) async fn get(
+    url: &str,
+    expected: impl Fn(StatusCode) -> bool,
+) -> Result<(StatusCode, Bytes), NoAnswer> {
+    let no_answer = |reason: String| NoAnswer { nothing_listens: false, reason };
+    let options = ClientOptions { timeout: PATIENCE, ..ClientOptions::default() };
+    let client = client(&options).map_err(|error| no_answer(error.to_string()))?;
+    let answer = client
+        .get(url)
+        .send()
+        .await
+        .map_err(|error| NoAnswer { nothing_listens: error.is_connect(), reason: chain(&error) })?;
+    let status = answer.status();
+    if !expected(status) {
+        return Err(no_answer(format!("the answer is {status}")));
+    }
+    let body = fetch_limited(answer, LIMIT).await.map_err(|error| no_answer(error.to_string()))?;
+    Ok((status, body))
+}
+
+/// No Postern admin listener at `url`.
+pub(super) fn unanswered(url: &str, reason: impl Display) -> Failure {
+    Failure::runtime(format_args!(
+        "{url}: {reason}; give the admin address of a process that runs, such as http://127.0.0.1:9090"
+    ))
+}
