@@ -1,6 +1,7 @@
 //! Every answer that is not a tunnel: one table from what went wrong to the HTTP status and the SOCKS5 reply.
 
 use crate::catalogue::AgentOutcome;
+use crate::full_stop;
 use crate::gateway::{ExchangeError, Refused};
 use crate::gateways::{Outage, OutageKind};
 use crate::supply::Shortage;
@@ -10,6 +11,7 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use postern_daemon::http::text;
+use postern_proxy::headers::quoted;
 use postern_proxy::target::TargetError;
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
@@ -49,15 +51,6 @@ pub(crate) enum Refusal {
         "the target broke the connection off before it answered; the token is spent: check the target, or try again"
     )]
     Upstream,
-}
-
-/// The sentence with its end, which a question has.
-fn full_stop(sentence: &impl ToString) -> String {
-    let mut sentence = sentence.to_string();
-    if !sentence.ends_with('?') {
-        sentence.push('.');
-    }
-    sentence
 }
 
 fn message_of(reason: &str) -> String {
@@ -168,16 +161,6 @@ impl Refusal {
             _ => None,
         }
     }
-}
-
-/// The inside of an RFC 8941 string: printable ASCII, quotation marks and backslashes escaped.
-fn quoted(text: &str) -> String {
-    let escape = |c: char| match c {
-        '"' | '\\' => vec!['\\', c],
-        ' '..='~' => vec![c],
-        _ => vec!['?'],
-    };
-    text.chars().flat_map(escape).collect()
 }
 
 fn passed(refused: Refused) -> Response<Full<Bytes>> {

@@ -1,6 +1,7 @@
 //! The time by which keys are judged. A key's times are the issuer's, so where this machine's clock is wrong by more
 //! than a minute, the issuer's clock is used: an agent whose clock is wrong keeps working and reports it.
 
+use postern_daemon::utc::rough;
 use postern_token::UnixSeconds;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
@@ -37,16 +38,10 @@ impl Skew {
 impl fmt::Display for Skew {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let direction = if self.0 > 0 { "ahead of" } else { "behind" };
-        let seconds = self.0.unsigned_abs();
-        let (amount, unit) = match seconds {
-            0..=119 => (seconds, "seconds"),
-            120..=7_199 => (seconds / 60, "minutes"),
-            7_200..=172_799 => (seconds / 3_600, "hours"),
-            _ => (seconds / 86_400, "days"),
-        };
+        let amount = rough(self.0.unsigned_abs());
         write!(
             f,
-            "this machine's clock is {amount} {unit} {direction} the issuer's; set it right (for example with NTP), \
+            "this machine's clock is {amount} {direction} the issuer's; set it right (for example with NTP), \
              or the times of keys and certificates are misread"
         )
     }
@@ -96,10 +91,10 @@ mod tests {
         let behind = Skew::between(noon, UnixSeconds(1_003_600));
         assert_eq!(behind.corrected(noon), UnixSeconds(1_003_600));
         let sentence = behind.to_string();
-        assert!(sentence.starts_with("this machine's clock is 60 minutes behind the issuer's"), "{sentence}");
+        assert!(sentence.starts_with("this machine's clock is 60 min behind the issuer's"), "{sentence}");
         let ahead = Skew::between(noon, UnixSeconds(999_800));
         assert_eq!(ahead.corrected(noon), UnixSeconds(999_800));
-        assert!(ahead.to_string().contains("3 minutes ahead of the issuer's"), "{ahead}");
+        assert!(ahead.to_string().contains("3 min ahead of the issuer's"), "{ahead}");
     }
 
     #[test]

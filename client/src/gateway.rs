@@ -8,7 +8,7 @@ use http::StatusCode;
 use http::header::{HeaderMap, PROXY_AUTHENTICATE};
 use postern_admin::catalogue::LinkKind;
 use postern_admin::live::Live;
-use postern_daemon::http::no_answer;
+use postern_daemon::http::{is_localhost, no_answer};
 use postern_daemon::tls::{self, TlsError};
 use postern_proxy::dial::connect;
 use postern_proxy::reset::Reset;
@@ -195,8 +195,7 @@ impl Gateway {
 /// The host of a URL, if it is a name that means the same everywhere.
 fn name_of(url: &Url) -> Option<String> {
     let name = url.domain()?;
-    let is_local = name == "localhost" || name.ends_with(".localhost");
-    (!is_local).then(|| name.to_owned())
+    (!is_localhost(name)).then(|| name.to_owned())
 }
 
 impl Tls {

@@ -45,3 +45,12 @@ pub use config::{Config, ConfigProblem, GatewayConfig, IssuerConfig, Listen, Url
 pub use gateway::{DialError, GatewayUrlError};
 pub use start::{StartError, check};
 pub use wallet::WalletError;
+
+/// An error's sentence with its full stop, unless it ends in a question.
+pub fn full_stop(sentence: &impl ToString) -> String {
+    let mut sentence = sentence.to_string();
+    if !sentence.ends_with('?') {
+        sentence.push('.');
+    }
+    sentence
+}

@@ -5,6 +5,7 @@ use super::stop::{Asked, Stop};
 use crate::args::Mint;
 use crate::failure::Failure;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use postern_client::full_stop;
 use postern_client::mint::{ChallengeFetchError, IssuerClient, MintError, fetch_challenge};
 use postern_config::Secret;
 use postern_daemon::exit;
@@ -87,11 +88,7 @@ fn report(end: &End, out: &Output, written: u32, count: u32) -> String {
             format!("stopped at once by a second signal ({by}), and tokens that were under way are lost: ")
         }
         End::Unwritable(error) => format!("cannot write the tokens: {error}. Before that, "),
-        End::Refused(error) => {
-            let sentence = error.to_string();
-            let stop = if sentence.ends_with('?') { "" } else { "." };
-            format!("{sentence}{stop} Before that, ")
-        }
+        End::Refused(error) => format!("{} Before that, ", full_stop(error)),
     };
     let left = count - written;
     text += &match written {

@@ -129,7 +129,13 @@ pub fn is_for_this_machine(headers: &HeaderMap) -> bool {
         return false;
     };
     let name = authority.host().trim_start_matches('[').trim_end_matches(']');
-    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
+    is_localhost(name) || name.parse::<IpAddr>().is_ok()
+}
+
+/// Whether a name means the machine on which it is looked up (RFC 6761, section 6.3).
+#[must_use]
+pub fn is_localhost(name: &str) -> bool {
+    name == "localhost" || name.ends_with(".localhost")
 }
 
 /// A plain text answer.

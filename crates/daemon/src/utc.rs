@@ -1,4 +1,4 @@
-//! Times as people read them: RFC 3339, in UTC, to the second.
+//! Times as people read them: RFC 3339, in UTC, to the second; lengths of time in one unit.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,6 +24,17 @@ pub fn rfc3339(unix_seconds: u64) -> String {
 #[must_use]
 pub fn now() -> String {
     rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}
+
+/// A number of seconds in its largest unit, such as "3 min".
+#[must_use]
+pub fn rough(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
 }
 
 /// Year, month and day of a number of days since 1970-01-01, in the Gregorian calendar.

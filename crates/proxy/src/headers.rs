@@ -49,6 +49,19 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// The inside of an RFC 8941 string: printable ASCII, quotation marks and backslashes escaped. An ellipsis, which our
+/// sentences have, becomes three dots.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    let escape = |c: char| match c {
+        '"' | '\\' => vec!['\\', c],
+        ' '..='~' => vec![c],
+        '…' => vec!['.'; 3],
+        _ => vec!['?'],
+    };
+    text.chars().flat_map(escape).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

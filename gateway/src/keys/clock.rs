@@ -1,6 +1,7 @@
 //! This machine's clock beside the issuer's: keys are good for a time, and two clocks that differ make good keys look
 //! retired, or not yet in use.
 
+use postern_daemon::utc::rough;
 use postern_token::UnixSeconds;
 
 /// Clocks that differ by no more than this do no harm: keys are published hours ahead.
@@ -52,16 +53,6 @@ impl Clock {
     /// Whether it is ahead, where it differs.
     pub(crate) fn is_ahead(&self) -> bool {
         self.ahead > 0
-    }
-}
-
-/// A time for people: its largest unit.
-pub(crate) fn rough(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7_200 => format!("{} min", seconds / 60),
-        7_200..172_800 => format!("{} h", seconds / 3_600),
-        _ => format!("{} days", seconds / 86_400),
     }
 }
 

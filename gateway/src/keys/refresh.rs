@@ -1,7 +1,7 @@
 //! Refreshes the issuer's keys: fetches the directory, updates the keyring, and sets the gate.
 
 use crate::health::{Condition, LoggedGate, plural};
-use crate::keys::clock::{Clock, rough};
+use crate::keys::clock::Clock;
 use crate::keys::keyring::{Keyring, Lifetimes, Outlook};
 use crate::keys::saved::Saved;
 use crate::keys::source::{Answer, FetchError, Fetched, Source};
@@ -10,6 +10,7 @@ use crate::observe::labels::KeyPhase;
 use crate::state::Core;
 use metrics::gauge;
 use postern_admin::live::Link;
+use postern_daemon::utc::rough;
 use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, PROXY_AUTHENTICATE, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body_util::{Either, Empty, Full};
+use postern_proxy::headers::quoted;
 
 /// A sentence, an answer of a target, or nothing.
 pub(crate) type Body = Either<Either<Full<Bytes>, Empty<Bytes>>, ForwardedBody>;
@@ -65,18 +66,6 @@ pub(crate) fn refused_raw(refusal: &Refusal) -> Vec<u8> {
         body.len(),
     )
     .into_bytes()
-}
-
-/// The inside of an RFC 8941 string: printable ASCII, quotation marks and backslashes escaped. An ellipsis, which our
-/// sentences have, becomes three dots.
-fn quoted(text: &str) -> String {
-    let escape = |c: char| match c {
-        '"' | '\\' => vec!['\\', c],
-        ' '..='~' => vec![c],
-        '…' => vec!['.'; 3],
-        _ => vec!['?'],
-    };
-    text.chars().flat_map(escape).collect()
 }
 
 fn capitalized(sentence: &str) -> String {
