@@ -15,10 +15,10 @@ pub(crate) use published::Published;
 use crate::clock::Skew;
 use crate::recorder::Attempts;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, RETRY_AFTER};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use postern_config::Secret;
-use postern_daemon::http::{BodyError, ClientOptions, client, fetch_limited, no_answer};
+use postern_daemon::http::{BodyError, ClientOptions, client, date, fetch_limited, no_answer};
 use postern_token::header::Challenge;
 use postern_token::{
     BlindError, ChallengeDigest, DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, IssuerKey,
@@ -27,7 +27,7 @@ use postern_token::{
 use reqwest::{RequestBuilder, Url};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 use tokio::task::{JoinSet, spawn_blocking};
 
 /// The largest directory that is read, in bytes.
@@ -230,11 +230,9 @@ impl MintKey {
     }
 }
 
-/// By the `Date` of an answer (RFC 9110, section 6.6.1); none where there is no such field.
+/// By the `Date` of an answer; none where there is no such field.
 fn skew(headers: &HeaderMap) -> Skew {
-    let date = headers.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
-    let theirs = date.and_then(|date: SystemTime| date.duration_since(UNIX_EPOCH).ok());
-    theirs.map_or(Skew::default(), |theirs| Skew::between(UnixSeconds::now(), UnixSeconds(theirs.as_secs())))
+    date(headers).map_or(Skew::default(), |theirs| Skew::between(UnixSeconds::now(), UnixSeconds(theirs)))
 }
 
 /// The first 300 characters of someone else's text, fit for one line of ours.

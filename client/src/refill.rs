@@ -11,7 +11,7 @@ use crate::supply::{Demand, Failure, Supply};
 use crate::token_source::TokenSource;
 use crate::wallet::Unspent;
 use crate::wallet::WalletError;
-use postern_daemon::backoff::{Backoff, spread};
+use postern_daemon::backoff::{Backoff, jittered};
 use postern_daemon::drain::Shutdown;
 use postern_token::TokenKeyId;
 use std::ops::ControlFlow;
@@ -284,7 +284,7 @@ impl Refill {
     }
 }
 
-/// How long to leave the issuer alone; `jitter` as in [`spread`].
+/// How long to leave the issuer alone; `jitter` as in [`jittered`].
 fn pause(failures: u32, kind: Kind, retry_after: Option<Duration>, jitter: f64) -> Duration {
     let doubled = BACKOFF.pause(failures);
     let ours = match kind {
@@ -293,7 +293,7 @@ fn pause(failures: u32, kind: Kind, retry_after: Option<Duration>, jitter: f64) 
         Kind::Passing => doubled,
         Kind::Lasting => doubled.max(LASTING_PAUSE),
     };
-    spread(ours, retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER), jitter)
+    jittered(ours, retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER), jitter)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::gateway::{DialError, Refused};
 use crate::mint::{ChallengeFetchError, one_line, seconds};
 use http::header::RETRY_AFTER;
-use postern_daemon::backoff::{Backoff, spread};
+use postern_daemon::backoff::{Backoff, jittered};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -173,14 +173,14 @@ impl Health {
         self.heard = Some(now);
     }
 
-    /// A probe or a request failed; whether that is news. `jitter` as in [`spread`].
+    /// A probe or a request failed; whether that is news. `jitter` as in [`jittered`].
     pub(super) fn failed(&mut self, outage: Outage, was_probe: bool, now: Instant, jitter: f64) -> bool {
         if !was_probe && self.outage().is_some() {
             return false; // one of several requests that were under way: the probes have the word now
         }
         let is_news = self.outage().is_none_or(|known| known.sentence != outage.sentence);
         let theirs = outage.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
-        let next_probe = now + spread(BACKOFF.pause(self.failures), theirs, jitter);
+        let next_probe = now + jittered(BACKOFF.pause(self.failures), theirs, jitter);
         self.failures = self.failures.saturating_add(1);
         self.state = State::Away { outage, next_probe };
         is_news

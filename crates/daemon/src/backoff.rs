@@ -22,7 +22,7 @@ impl Backoff {
 /// Shortens `pause` by up to a half, but not below the server's `Retry-After`, which is lengthened by up to a fifth.
 /// `jitter` is from 0 to 1 and chosen at random: clients that failed together must not come back together.
 #[must_use]
-pub fn spread(pause: Duration, retry_after: Duration, jitter: f64) -> Duration {
+pub fn jittered(pause: Duration, retry_after: Duration, jitter: f64) -> Duration {
     pause.mul_f64(0.5 + jitter / 2.0).max(retry_after.mul_f64(1.0 + jitter / 5.0))
 }
 
@@ -41,7 +41,10 @@ mod tests {
 
     #[test]
     fn jitter_shortens_our_pause_and_never_the_servers() {
-        assert_eq!([0.0, 1.0].map(|jitter| spread(4 * SECOND, SECOND, jitter)), [2 * SECOND, 4 * SECOND]);
-        assert_eq!([0.0, 1.0].map(|jitter| spread(SECOND, 10 * SECOND, jitter)), [10 * SECOND, 12 * SECOND]);
+        assert_eq!([0.0, 1.0].map(|jitter| jittered(4 * SECOND, SECOND, jitter)), [2 * SECOND, 4 * SECOND]);
+        assert_eq!(
+            [0.0, 1.0].map(|jitter| jittered(SECOND, 10 * SECOND, jitter)),
+            [10 * SECOND, 12 * SECOND]
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Small pieces of HTTP that every daemon uses: a client without surprises, bodies with a limit, plain answers.
 
 use crate::tls::{self, TlsError};
-use ::http::header::{HOST, HeaderMap};
+use ::http::header::{DATE, HOST, HeaderMap};
 use ::http::uri::Authority;
 use ::http::{HeaderValue, Response, StatusCode, header};
 use bytes::{Bytes, BytesMut};
@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use std::error::Error;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// How [`client`] behaves.
 #[derive(Clone, Debug)]
@@ -136,6 +136,13 @@ pub fn is_for_this_machine(headers: &HeaderMap) -> bool {
 #[must_use]
 pub fn is_localhost(name: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost")
+}
+
+/// When an answer was made, by its server's clock, in seconds since 1970 (`Date`: RFC 9110, section 6.6.1).
+#[must_use]
+pub fn date(headers: &HeaderMap) -> Option<u64> {
+    let date = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()?;
+    Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
 /// A plain text answer.

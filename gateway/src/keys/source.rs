@@ -2,9 +2,11 @@
 //! keys stay in use until they retire.
 
 use crate::config::Issuer;
-use http::header::{AGE, CACHE_CONTROL, DATE, ETAG, IF_NONE_MATCH};
+use http::header::{AGE, CACHE_CONTROL, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
-use postern_daemon::http::{BodyError, ClientError, ClientOptions, chain, client, fetch_limited, no_answer};
+use postern_daemon::http::{
+    BodyError, ClientError, ClientOptions, chain, client, date, fetch_limited, no_answer,
+};
 use postern_token::{Directory, UnixSeconds};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -112,7 +114,7 @@ impl Source {
                     .send()
                     .await
                     .map_err(|error| failed(no_answer(&error.without_url(), "issuer.ca")))?;
-                let (max_age, date) = (max_age(response.headers()), date(response.headers()));
+                let (max_age, date) = (max_age(response.headers()), present(response.headers()));
                 match response.status() {
                     StatusCode::NOT_MODIFIED => return Ok(Answer { fresh: None, max_age, date }),
                     StatusCode::OK => {}
@@ -171,10 +173,8 @@ fn max_age(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// The issuer's present time: the answer was made at Date, and kept by caches for Age.
-fn date(headers: &HeaderMap) -> Option<UnixSeconds> {
-    let date = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()?;
-    let made = date.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs();
-    Some(UnixSeconds(made.saturating_add(age(headers))))
+fn present(headers: &HeaderMap) -> Option<UnixSeconds> {
+    Some(UnixSeconds(date(headers)?.saturating_add(age(headers))))
 }
 
 fn age(headers: &HeaderMap) -> u64 {
@@ -201,12 +201,12 @@ mod tests {
             ("date", "Thu, 01 Jan 1970 00:01:40 GMT"),
         ];
         assert_eq!(max_age(&headers(&fields)), Some(Duration::from_secs(20)));
-        assert_eq!(date(&headers(&fields)), Some(UnixSeconds(110)));
+        assert_eq!(present(&headers(&fields)), Some(UnixSeconds(110)));
         assert_eq!(max_age(&headers(&fields[1..])), None);
         assert_eq!(max_age(&headers(&[("cache-control", "max-age=5"), ("age", "9")])), Some(Duration::ZERO));
         for nonsense in ["max-age", "max-age=soon", "max-age=-1", "no-store"] {
             assert_eq!(max_age(&headers(&[("cache-control", nonsense)])), None, "{nonsense}");
         }
-        assert_eq!(date(&headers(&[("date", "yesterday")])), None);
+        assert_eq!(present(&headers(&[("date", "yesterday")])), None);
     }
 }
