@@ -1,9 +1,9 @@
 //! Every answer that is not a tunnel: one table from what went wrong to the HTTP status and the SOCKS5 reply.
 
 use crate::catalogue::AgentOutcome;
-use crate::full_stop;
 use crate::gateway::{ExchangeError, Refused};
 use crate::gateways::{Outage, OutageKind};
+use crate::sentence::full_stop;
 use crate::supply::Shortage;
 use crate::wallet::WalletError;
 use bytes::Bytes;

@@ -382,3 +382,6 @@ impl AsyncWrite for Tunnel {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests;

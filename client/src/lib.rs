@@ -30,6 +30,7 @@ mod refill;
 mod reload;
 mod response;
 mod saved_challenges;
+mod sentence;
 mod socks;
 mod start;
 mod state;
@@ -43,14 +44,6 @@ pub use agent::Agent;
 pub use clock::Skew;
 pub use config::{Config, ConfigProblem, GatewayConfig, IssuerConfig, Listen, Urls, WalletConfig};
 pub use gateway::{DialError, GatewayUrlError};
+pub use sentence::full_stop;
 pub use start::{StartError, check};
 pub use wallet::WalletError;
-
-/// An error's sentence with its full stop, unless it ends in a question.
-pub fn full_stop(sentence: &impl ToString) -> String {
-    let mut sentence = sentence.to_string();
-    if !sentence.ends_with('?') {
-        sentence.push('.');
-    }
-    sentence
-}

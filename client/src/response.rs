@@ -140,11 +140,6 @@ async fn take(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::GatewayConfig;
-    use crate::gateway::{Answer, Gateway};
-    use postern_proxy::target::Target;
-    use std::sync::Arc;
-    use tokio::io::AsyncWriteExt;
 
     async fn read(bytes: &[u8]) -> Result<(Head, String, Vec<u8>), HeadError> {
         let mut io = tokio_test_io(bytes);
@@ -187,21 +182,5 @@ mod tests {
         assert!(matches!(read(b"HTTP/1.1 200 OK\r\nA: ").await, Err(HeadError::Broken(_))));
         let endless = [b"HTTP/1.1 200 OK\r\nA: ".to_vec(), vec![b'a'; HEAD_LIMIT + 1]].concat();
         assert!(matches!(read(&endless).await, Err(HeadError::TooLarge)));
-    }
-
-    #[tokio::test]
-    async fn an_answer_that_is_there_before_the_request_is_written_counts() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let gateway = Arc::new(Gateway::new(&url, &GatewayConfig::at(&url)).unwrap());
-        let connection = gateway.dial().await.unwrap();
-        let (mut stream, _) = listener.accept().await.unwrap();
-        stream.write_all(b"HTTP/1.1 503 No\r\nRetry-After: 7\r\n\r\n").await.unwrap();
-        stream.shutdown().await.unwrap();
-        let target = Target::parse("target.example:443", None).unwrap();
-        let Ok(Answer::Refused(refused)) = connection.connect(&target, None).await else {
-            panic!("no answer")
-        };
-        assert_eq!((refused.status.as_u16(), &refused.headers["retry-after"]), (503, &HeaderValue::from(7)));
     }
 }
