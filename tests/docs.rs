@@ -26,6 +26,16 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
+/// The folders of all packages; each is called as its folder, behind "postern-".
+fn packages() -> impl Iterator<Item = PathBuf> {
+    let crates = std::fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    crates.chain(["cli", "client", "gateway", "issuer", "loadtest"].map(|folder| root().join(folder)))
+}
+
+fn name_of(package: &Path) -> String {
+    package.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
 /// README.md, ARCHITECTURE.md and their like, and everything below the folders that have documents.
 fn documents() -> Vec<Document> {
     let mut paths = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
@@ -123,8 +133,9 @@ fn declared() -> impl Iterator<Item = &'static Metric> {
 fn every_metric_that_is_named_is_registered() {
     let mut unknown = Vec::new();
     let mut count = 0;
+    let crates: Vec<String> = packages().map(|package| name_of(&package).replace('-', "_")).collect();
     for Document { path, text } in documents() {
-        for name in metric_like(&text) {
+        for name in metric_like(&text, &crates) {
             count += 1;
             let is_series = |metric: &&Metric| {
                 let suffix = name.strip_prefix(metric.name);
@@ -144,24 +155,10 @@ fn every_metric_that_is_named_is_registered() {
 }
 
 /// Words that begin with "postern_", the names of our crates aside.
-fn metric_like(text: &str) -> Vec<&str> {
-    const CRATES: [&str; 13] = [
-        "admin",
-        "client",
-        "config",
-        "daemon",
-        "gateway",
-        "issuer",
-        "mcrouter_lint",
-        "proxy",
-        "raw_rsa",
-        "spend",
-        "tcp_info",
-        "telemetry",
-        "token",
-    ];
+fn metric_like<'a>(text: &'a str, crates: &[String]) -> Vec<&'a str> {
+    let is_crate = |rest: &str| crates.iter().any(|name| name == rest);
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.filter(|word| word.strip_prefix("postern_").is_some_and(|rest| !CRATES.contains(&rest))).collect()
+    words.filter(|word| word.strip_prefix("postern_").is_some_and(|rest| !is_crate(rest))).collect()
 }
 
 /// `ARCHITECTURE.md` lists which crate uses which: exactly those of the manifests.
@@ -174,9 +171,7 @@ fn the_arrows_between_crates_are_those_of_the_manifests() {
         .map(|(name, uses)| (name.trim().to_owned(), uses.split(", ").map(str::to_owned).collect()))
         .collect();
     let mut used = BTreeMap::new();
-    let crates = std::fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
-    let packages = ["cli", "client", "gateway", "issuer", "loadtest"].map(|folder| root().join(folder));
-    for folder in crates.chain(packages) {
+    for folder in packages() {
         let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
         let dependencies = manifest.split("[dependencies]\n").nth(1).unwrap().split("\n[").next().unwrap();
         let uses: BTreeSet<String> = dependencies
@@ -185,7 +180,7 @@ fn the_arrows_between_crates_are_those_of_the_manifests() {
             .map(str::to_owned)
             .collect();
         if !uses.is_empty() {
-            used.insert(folder.file_name().unwrap().to_str().unwrap().to_owned(), uses);
+            used.insert(name_of(&folder), uses);
         }
     }
     assert_eq!(named, used);

@@ -1,9 +1,11 @@
 //! The command line.
 
-use crate::doctor::{bandwidth, rate};
+mod quantity;
+
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use postern_config::address::argument;
 use postern_config::{ConfigDuration, Size};
+use quantity::{bandwidth, rate};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -8,8 +8,6 @@ mod machine;
 mod plan;
 mod ready;
 
-pub(crate) use plan::{bandwidth, rate};
-
 use crate::args::Doctor;
 use crate::failure::Failure;
 use postern_mcrouter_lint::{Severity, judge};

@@ -169,13 +169,13 @@ pub enum Lever {
 
 /// The ports that may be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(untagged, expecting = "a list of ports, such as [80, 443], or \"any\"")]
+#[serde(untagged)]
 pub enum Ports {
     /// These.
     List(Vec<u16>),
     /// All of them.
     #[serde(with = "any")]
-    #[schemars(with = "String")]
+    #[schemars(with = "String", extend("enum" = ["any"]))]
     Any,
 }
 

@@ -50,10 +50,7 @@ fn files(path: &Path, all: &mut Vec<u8>) {
 #[tokio::test]
 async fn nothing_of_a_client_a_target_or_a_token_is_in_logs_metrics_or_files() {
     let log = Log::default();
-    let filter = tracing_subscriber::EnvFilter::new("warn,postern=trace");
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(log.clone()).with_ansi(false);
-    subscriber.init();
+    log.install("warn,postern=trace");
     let exporter = postern_telemetry::metrics::install(&[
         postern_admin::catalogue::METRICS,
         postern_gateway::catalogue::METRICS,

@@ -74,7 +74,7 @@ impl Issuer {
     /// # Errors
     /// A sentence for the operator, and with [`StartError::exit_code`] what to exit with.
     pub async fn bind(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
-        config.check()?;
+        check_values(&config)?;
         let health = Health::new(process.readiness.gate("issuer"));
         let settings = Settings::of(&config);
         let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
@@ -202,9 +202,15 @@ pub fn check(config: &Config) -> Result<(), StartError> {
 
 /// The same without what the issuer that runs has open.
 fn check_without_keys(config: &Config) -> Result<(), StartError> {
-    config.check()?;
+    check_values(config)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
     Ok(())
+}
+
+fn check_values(config: &Config) -> Result<(), StartError> {
+    config.check()?;
+    accounts::check(&config.accounts)?;
+    weak_api_keys::check(&config.accounts)
 }
 
 /// What is on disk, and its reading.

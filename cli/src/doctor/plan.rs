@@ -8,8 +8,6 @@ mod render;
 mod tests;
 mod workload;
 
-pub(crate) use workload::{bandwidth, rate};
-
 use crate::args::Plan;
 use crate::failure::Failure;
 use constants::MEASURED;

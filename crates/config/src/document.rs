@@ -1,8 +1,6 @@
 //! The file as written, with the place of everything in it.
 
-use super::ConfigError;
-use super::error;
-use super::schema::{Node, Schema};
+use super::error::ConfigError;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
@@ -10,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 pub(super) struct Document<'a> {
     pub(super) name: &'a str,
     text: &'a str,
-    root: DeTable<'a>,
+    pub(super) root: DeTable<'a>,
 }
 
 impl<'a> Document<'a> {
@@ -26,59 +24,8 @@ impl<'a> Document<'a> {
         toml::from_str(self.text).map_err(|error| not_toml(self.name, self.text, &error))
     }
 
-    /// All of the keys that the schema does not know, in one error.
-    pub(super) fn refuse_unknown_keys(&self, schema: &Schema) -> Result<(), ConfigError> {
-        let mut found = Vec::new();
-        self.unknown_in(&self.root, &schema.root(), schema, &[], &mut found);
-        found.sort();
-        ConfigError::from_sentences(found.into_iter().map(|(_, sentence)| sentence).collect())
-    }
-
-    fn unknown_in(
-        &self,
-        table: &DeTable<'_>,
-        node: &Node<'_>,
-        schema: &Schema,
-        path: &[String],
-        found: &mut Vec<(usize, String)>,
-    ) {
-        for (key, value) in table {
-            let path = [path, &[key.get_ref().clone().into_owned()]].concat();
-            match node.key(key.get_ref()) {
-                Some(inner) => self.unknown_below(value.get_ref(), &inner, schema, &path, found),
-                None if node.is_open() => {}
-                None => {
-                    let at = self.place(key.span().start);
-                    found.push((key.span().start, error::unknown_key(&at, schema, node, &path)));
-                }
-            }
-        }
-    }
-
-    fn unknown_below(
-        &self,
-        value: &DeValue<'_>,
-        node: &Node<'_>,
-        schema: &Schema,
-        path: &[String],
-        found: &mut Vec<(usize, String)>,
-    ) {
-        match value {
-            DeValue::Table(table) if node.is_section() || node.is_open() => {
-                self.unknown_in(table, node, schema, path, found);
-            }
-            DeValue::Array(list) => {
-                let Some(items) = node.items() else { return };
-                for item in list {
-                    self.unknown_below(item.get_ref(), &items, schema, path, found);
-                }
-            }
-            _ => {}
-        }
-    }
-
     /// The place of a byte of the file: "gateway.toml, line 3".
-    fn place(&self, offset: usize) -> String {
+    pub(super) fn place(&self, offset: usize) -> String {
         place(self.name, self.text, offset)
     }
 
@@ -143,4 +90,20 @@ fn place(name: &str, text: &str, offset: usize) -> String {
     let before = text.as_bytes().get(..offset).unwrap_or_default();
     let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
     format!("{name}, line {line}")
+}
+
+/// `egress.ports[1]`
+pub(super) fn dotted(path: &[String]) -> String {
+    let mut full = String::new();
+    for step in path {
+        if step.parse::<usize>().is_ok() {
+            full.push_str(&format!("[{step}]"));
+        } else {
+            if !full.is_empty() {
+                full.push('.');
+            }
+            full.push_str(step);
+        }
+    }
+    full
 }

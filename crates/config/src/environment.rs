@@ -3,8 +3,9 @@
 //! A slip of the pen in a variable's name must not be passed over. But one environment may serve several daemons, and
 //! Kubernetes and Docker put variables for each service there: those are left alone.
 
-use super::error::nearest;
-use super::schema::{Schema, VARIABLE_PREFIX};
+use super::overrides::environment;
+use super::schema::{Leaf, Schema, VARIABLE_PREFIX};
+use super::unknown::nearest;
 use schemars::JsonSchema;
 use std::collections::BTreeMap;
 
@@ -45,14 +46,14 @@ pub(super) struct Strays {
 /// The variables of the configuration `T`.
 #[must_use]
 pub fn variables<T: JsonSchema>() -> Vec<String> {
-    Schema::of::<T>().leaves().iter().map(super::schema::Leaf::variable).collect()
+    Schema::of::<T>().leaves().iter().map(Leaf::variable).collect()
 }
 
 impl Environment {
     /// The variables of this process, in which those named in `elsewhere` belong to other daemons.
     #[must_use]
     pub fn of_process(elsewhere: Vec<String>) -> Self {
-        Self { variables: super::environment().into_iter().collect(), elsewhere }
+        Self { variables: environment().into_iter().collect(), elsewhere }
     }
 
     /// These variables and no others.
@@ -66,7 +67,7 @@ impl Environment {
     }
 
     pub(super) fn strays(&self, schema: &Schema) -> Strays {
-        let keys: Vec<String> = schema.leaves().iter().map(super::schema::Leaf::variable).collect();
+        let keys: Vec<String> = schema.leaves().iter().map(Leaf::variable).collect();
         let sections = Sections::of(schema);
         let mut strays = Strays::default();
         for (name, value) in &self.variables {

@@ -1,7 +1,8 @@
 //! Finds which of several configurations a file was written for.
 
-use super::ConfigError;
 use super::document::Document;
+use super::error::ConfigError;
+use super::load::read_text;
 use super::schema::{Node, Schema};
 use schemars::JsonSchema;
 use std::path::Path;
@@ -22,7 +23,7 @@ pub struct Fit {
 /// When the file cannot be read or is not TOML.
 pub fn fit<T: JsonSchema>(path: &Path) -> Result<Fit, ConfigError> {
     let name = path.display().to_string();
-    let text = super::read_text(path, &name)?;
+    let text = read_text(path, &name)?;
     let values = Document::parse(&name, &text)?.values()?;
     let mut fit = Fit::default();
     count(&Value::Table(values), &Schema::of::<T>().root(), &mut fit);

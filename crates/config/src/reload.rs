@@ -5,8 +5,10 @@
 //! changes nothing.
 
 use super::change::{changes, graft};
+use super::environment::Environment;
+use super::error::ConfigError;
+use super::load::read;
 use super::schema::{Node, Schema};
-use super::{ConfigError, Environment, read};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -127,7 +129,7 @@ fn read_tree<T: DeserializeOwned + Serialize + JsonSchema>(
     let (config, raw) = read::<T>(path, environment.variables())?;
     let mut tree = serde_json::to_value(&config)
         .map_err(|error| ConfigError::new(&path.display().to_string(), error))?;
-    reveal(&mut tree, &toml::Value::Table(raw), &Schema::of::<T>().root());
+    reveal(&mut tree, &raw, &Schema::of::<T>().root());
     Ok((config, tree))
 }
 

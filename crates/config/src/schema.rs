@@ -154,8 +154,21 @@ impl<'a> Node<'a> {
         self.each("format").any(|format| format == "secret")
     }
 
+    /// Whether a section must have `key`: in each shape, where it has several.
     pub(super) fn requires(&self, key: &str) -> bool {
-        self.each("required").filter_map(Value::as_array).flatten().any(|name| name == key)
+        let requires = |shape: &Value| {
+            shape
+                .get("required")
+                .and_then(Value::as_array)
+                .is_some_and(|names| names.iter().any(|name| name == key))
+        };
+        let mut shapes = self.0.iter().filter(|shape| shape.get("properties").is_some()).peekable();
+        shapes.peek().is_some() && shapes.all(|shape| requires(shape))
+    }
+
+    /// The keys that a section must have, in each of its shapes.
+    pub(super) fn required(&self) -> Vec<&'a str> {
+        self.keys().into_keys().filter(|key| self.requires(key)).collect()
     }
 
     pub(super) fn description(&self) -> &'a str {
@@ -214,9 +227,49 @@ impl<'a> Node<'a> {
         accepted.join(", or ")
     }
 
+    /// Whether a value has the type, is among the choices and is in the range that the schema states. The types that
+    /// read it may refuse it for more than that.
+    pub(super) fn admits(&self, value: &toml::Value) -> bool {
+        let types = self.types();
+        match value {
+            toml::Value::String(text) => {
+                let choices = self.choices();
+                types.contains(&"string")
+                    && (choices.is_empty() || choices.contains(&Value::from(text.as_str()).to_string()))
+            }
+            toml::Value::Integer(number) => {
+                types.contains(&"number") || types.contains(&"integer") && self.in_range(*number)
+            }
+            toml::Value::Float(_) => types.contains(&"number"),
+            toml::Value::Boolean(_) => types.contains(&"boolean"),
+            toml::Value::Datetime(_) => false,
+            toml::Value::Array(list) => {
+                types.contains(&"array")
+                    && self.items().is_none_or(|items| list.iter().all(|item| items.admits(item)))
+            }
+            toml::Value::Table(_) => types.contains(&"object"),
+        }
+    }
+
+    /// Why a value that the schema does not admit is wrong, where the schema has a reason ("x-number").
+    pub(super) fn reason_against(&self, value: &toml::Value) -> Option<&'a str> {
+        let number = matches!(value, toml::Value::Integer(_) | toml::Value::Float(_));
+        if number { self.each("x-number").find_map(Value::as_str) } else { None }
+    }
+
+    fn in_range(&self, number: i64) -> bool {
+        #[expect(clippy::cast_precision_loss, reason = "bounds are those of integer types")]
+        let number = number as f64;
+        let [low, high] = self.bounds().map(|bound| bound.and_then(Value::as_f64));
+        low.is_none_or(|low| low <= number) && high.is_none_or(|high| number <= high)
+    }
+
+    fn bounds(&self) -> [Option<&'a Value>; 2] {
+        ["minimum", "maximum"].map(|name| self.each(name).next().filter(|value| value.as_f64().is_some()))
+    }
+
     fn range(&self, what: &str) -> String {
-        let bound = |name| self.each(name).next().filter(|value| value.as_f64().is_some());
-        match (bound("minimum"), bound("maximum")) {
+        match self.bounds().into() {
             (Some(low), Some(high)) => format!("{what} from {low} to {high}"),
             (Some(low), None) => format!("{what}, {low} or more"),
             (None, Some(high)) => format!("{what}, {high} at most"),

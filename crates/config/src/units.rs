@@ -1,7 +1,7 @@
 //! Values with units, and values that redact themselves.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserializer, Visitor};
+use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -203,7 +203,7 @@ macro_rules! with_unit {
 
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_any(WithUnit).and_then(|text| text.parse().map_err(de::Error::custom))
+                Cow::<'de, str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
             }
         }
 
@@ -217,7 +217,8 @@ macro_rules! with_unit {
             }
 
             fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!({ "type": "string", "x-accepted": $accepted })
+                let bare_number = UnitError::NoUnit.to_string();
+                json_schema!({ "type": "string", "x-accepted": $accepted, "x-number": bare_number })
             }
         }
     };
@@ -225,33 +226,6 @@ macro_rules! with_unit {
 
 with_unit!(ConfigDuration, DURATION_ACCEPTED);
 with_unit!(Size, SIZE_ACCEPTED);
-
-/// Accepts text, and rejects a bare number with a reason.
-struct WithUnit;
-
-impl Visitor<'_> for WithUnit {
-    type Value = String;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a number with its unit, in quotes")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
-        Ok(text.to_owned())
-    }
-
-    fn visit_i64<E: de::Error>(self, _: i64) -> Result<String, E> {
-        Err(E::custom(UnitError::NoUnit))
-    }
-
-    fn visit_u64<E: de::Error>(self, _: u64) -> Result<String, E> {
-        Err(E::custom(UnitError::NoUnit))
-    }
-
-    fn visit_f64<E: de::Error>(self, _: f64) -> Result<String, E> {
-        Err(E::custom(UnitError::NoUnit))
-    }
-}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

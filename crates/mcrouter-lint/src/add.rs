@@ -2,10 +2,9 @@
 
 use crate::Severity::{Refuse, Warn};
 use crate::finding::shown;
-use crate::get::operation;
 use crate::handle::{Body, Handle, Judge};
 use crate::json::Json;
-use crate::pool::{Place, digest};
+use crate::pool::Place;
 use crate::verdict::{always, transparent, with_several};
 
 /// The longest value that is sure to stay in one piece under `BigValueRoute`; a record's has 22 bytes.
@@ -53,7 +52,7 @@ impl<'a> Judge<'a> {
         match handle.kind {
             "PoolRoute" => self.add_to_pool(handle),
             "OperationSelectorRoute" | "PrefixPolicyRoute" | "RoutingGroupRoute" => {
-                let handle = operation(self, handle, "add", "update_like")?;
+                let handle = self.operation(handle, "add", "update_like")?;
                 self.add(&handle)
             }
             "StagingRoute" => {
@@ -110,14 +109,6 @@ impl<'a> Judge<'a> {
                 None
             }
         }
-    }
-
-    pub(crate) fn normal_and_failover(&mut self, handle: &Handle<'a>) -> Option<Vec<Handle<'a>>> {
-        let mut children = vec![self.target(handle, "normal")?];
-        if let Some(failover) = handle.field("failover") {
-            children.extend(self.list(failover, &handle.at("failover"), handle.depth() + 1)?);
-        }
-        Some(children)
     }
 
     fn add_to_pool(&mut self, handle: &Handle<'a>) -> Option<Storage> {
@@ -295,33 +286,6 @@ impl<'a> Judge<'a> {
             reason,
             "Limit requests at the gateway, before a token is lost.",
         );
-    }
-}
-
-impl<'a> Judge<'a> {
-    /// What of a `PoolRoute` or `HashRoute` decides which server has a key, as a digest.
-    pub(crate) fn choice(&mut self, handle: &Handle<'a>) -> Option<u64> {
-        self.digest_of(handle, &["hash", "hash_func", "salt", "weights", "tags", "bucketize"])
-    }
-
-    /// How a route changes keys, which is part of where they are looked for; as a digest. `Some(None)`: not at all.
-    #[expect(clippy::option_option, reason = "the outer one is for a file that is too much work")]
-    pub(crate) fn key_change(&mut self, handle: &Handle<'a>) -> Option<Option<u64>> {
-        let fields: &[&str] = match handle.kind {
-            "ModifyKeyRoute" => {
-                &["set_routing_prefix", "ensure_key_prefix", "replace_key_prefix", "set_key_suffix"]
-            }
-            "KeyParseRoute" => &["num_routing_parts", "delimiter"],
-            _ => return Some(None),
-        };
-        self.digest_of(handle, fields).map(Some)
-    }
-
-    fn digest_of(&mut self, handle: &Handle<'a>, fields: &[&str]) -> Option<u64> {
-        let values: Vec<_> = fields.iter().map(|field| handle.field(field)).collect();
-        let written = format!("{values:?}");
-        self.work(written.len() / 100)?;
-        Some(digest(written))
     }
 }
 

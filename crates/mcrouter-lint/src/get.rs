@@ -1,9 +1,8 @@
 //! Where a `get` looks: a hint for the gateway, but its canaries must see what an `add` wrote.
 
-use crate::Severity::{Note, Warn};
+use crate::Severity::Warn;
 use crate::add::Storage;
-use crate::handle::{Body, Copies, Handle, Judge, join};
-use crate::json::Json;
+use crate::handle::{Body, Handle, Judge};
 use crate::pool::Place;
 use crate::verdict::transparent;
 use std::collections::BTreeSet;
@@ -60,7 +59,7 @@ impl<'a> Judge<'a> {
         match handle.kind {
             "PoolRoute" => self.get_from_pool(handle),
             "OperationSelectorRoute" | "PrefixPolicyRoute" | "RoutingGroupRoute" => {
-                let handle = operation(self, handle, "get", "get_like")?;
+                let handle = self.operation(handle, "get", "get_like")?;
                 self.get(&handle)
             }
             // No answer of a server ever comes through these.
@@ -156,111 +155,4 @@ impl<'a> Judge<'a> {
         reading.sure &= handle.field("slow_warmup").is_none() && handle.field("rates").is_none();
         Some(reading)
     }
-
-    /// Notes where copies of an `add` go, to be compared with where it is stored.
-    pub(crate) fn copied_to(&mut self, shadow: &Handle<'a>) -> Option<()> {
-        let mut servers = BTreeSet::new();
-        let mut waiting = vec![shadow.clone()];
-        while let Some(handle) = waiting.pop() {
-            match &handle.body {
-                Body::Server(address) => {
-                    servers.insert(address.clone());
-                }
-                _ if handle.kind == "PoolRoute" => {
-                    let pool = self.pool_of(&handle)?;
-                    waiting.extend(self.servers(&pool, handle.depth() + 1)?);
-                }
-                Body::Text(..) => waiting.extend(self.children(&handle)?),
-                Body::Object(object) => {
-                    for key in ROUTES_IN {
-                        let Some(value) = object.get(key) else { continue };
-                        waiting.extend(self.list(value, &handle.at(key), handle.depth() + 1)?);
-                    }
-                    for key in ["operation_policies", "routing_group_policies"] {
-                        for (name, value) in object.get(key).and_then(Json::object).into_iter().flatten() {
-                            let path = join(&handle.at(key), name);
-                            waiting.extend(self.list(value, &path, handle.depth() + 1)?);
-                        }
-                    }
-                }
-                Body::Nothing => {}
-            }
-            waiting.extend(handle.shadows);
-        }
-        let (path, kind) = shadow.place();
-        self.copies.push(Copies { path: path.to_owned(), kind: kind.to_owned(), servers });
-        Some(())
-    }
-
-    /// A copy's answer is ignored; but if it goes to a server of the storage itself, it may arrive first.
-    pub(crate) fn judge_copies(&mut self, storage: &Storage) -> Option<()> {
-        for copies in std::mem::take(&mut self.copies) {
-            let place = (copies.path.as_str(), copies.kind.as_str());
-            self.work(1 + copies.servers.len() * storage.places.len())?;
-            let own = storage.places.iter().any(|place| !place.servers.is_disjoint(&copies.servers));
-            if own {
-                let reason = "copies of an `add` come to servers that keep the records themselves: where the copy is first, \
-                     an honest token is called spent.";
-                self.refuse(place, reason, "Copy to other servers, or not at all.");
-            } else {
-                let reason = "copies of an `add` go here; their answers do not count.";
-                self.findings.add(Note, place, reason, "");
-            }
-        }
-        Some(())
-    }
-}
-
-/// The fields in which routes have their routes.
-const ROUTES_IN: [&str; 16] = [
-    "children",
-    "target",
-    "child",
-    "normal",
-    "failover",
-    "warm",
-    "cold",
-    "staging",
-    "from",
-    "to",
-    "l1",
-    "l2",
-    "destination",
-    "default_policy",
-    "default",
-    "fallback",
-];
-
-/// The route that a selector gives to an operation. `None`: it was refused.
-pub(crate) fn operation<'a>(
-    judge: &mut Judge<'a>,
-    handle: &Handle<'a>,
-    operation: &str,
-    group: &str,
-) -> Option<Handle<'a>> {
-    if matches!(handle.body, Body::Text(..)) {
-        return judge.target(handle, "default_policy");
-    }
-    let (field, key) = match handle.kind {
-        "RoutingGroupRoute" => ("routing_group_policies", group),
-        _ => ("operation_policies", operation),
-    };
-    let policies = handle.field(field);
-    if let Some(policies) = policies
-        && policies.object().is_none()
-    {
-        let reason = format!("`{field}` is {}; mcrouter takes an object.", policies.what());
-        judge.refuse(handle.place(), &reason, "");
-        return None;
-    }
-    if let Some(policy) = policies.and_then(Json::object).and_then(|policies| policies.get(key)) {
-        let path = join(&handle.at(field), key);
-        return judge.one_below(policy, &path, handle);
-    }
-    if handle.field("default_policy").is_some() {
-        return judge.target(handle, "default_policy");
-    }
-    let reason = format!("it has no route for `{operation}`, so mcrouter answers with an error.");
-    judge.refuse(handle.place(), &reason, "Name one, or a `default_policy`.");
-    None
 }

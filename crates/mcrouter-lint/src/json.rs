@@ -1,8 +1,9 @@
 //! JSON as mcrouter reads its configuration: with `//` and `/* */` comments and trailing commas.
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use jsonc_parser::ast::{ObjectPropName, Value};
+use jsonc_parser::common::Ranged;
+use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// The longest text that is read. mcrouter configurations that people write are a thousand times smaller.
 pub(crate) const LONGEST_TEXT: usize = 4 << 20;
@@ -20,8 +21,22 @@ pub(crate) enum Json {
 
 pub(crate) type Object = BTreeMap<String, Json>;
 
+/// Comments and trailing commas, and otherwise JSON.
+const MCROUTER: ParseOptions = ParseOptions {
+    allow_comments: true,
+    allow_trailing_commas: true,
+    allow_missing_commas: false,
+    allow_loose_object_property_names: false,
+    allow_single_quoted_strings: false,
+    allow_hexadecimal_numbers: false,
+    allow_unary_plus_numbers: false,
+    allow_bare_decimal_point_numbers: false,
+    allow_non_finite_numbers: false,
+    allow_extended_string_escapes: false,
+};
+
 impl Json {
-    /// Reads `text`. Nesting is limited to 127 levels by the parser; mcrouter itself stops at 250.
+    /// Reads `text`. Nesting is limited to 512 levels by the parser; mcrouter itself stops at 250.
     ///
     /// # Errors
     /// A sentence with line and column.
@@ -29,9 +44,45 @@ impl Json {
         if text.len() > LONGEST_TEXT {
             return Err(format!("it is longer than {} MiB, the most that is checked", LONGEST_TEXT >> 20));
         }
-        let plain = strip(text)?;
-        serde_json::from_slice(&plain)
-            .map_err(|error| format!("it is not the JSON that mcrouter reads: {error}"))
+        let refused =
+            |reason: &dyn std::fmt::Display| format!("it is not the JSON that mcrouter reads: {reason}");
+        let parsed =
+            parse_to_ast(text, &CollectOptions::default(), &MCROUTER).map_err(|error| refused(&error))?;
+        let value = parsed.value.ok_or_else(|| refused(&"there is no value on line 1 column 1"))?;
+        Self::of(value, text).map_err(|reason| refused(&reason))
+    }
+
+    fn of(value: Value<'_>, text: &str) -> Result<Self, String> {
+        Ok(match value {
+            Value::NullKeyword(_) => Self::Null,
+            Value::BooleanLit(literal) => Self::Bool(literal.value),
+            Value::NumberLit(literal) => match literal.value.parse::<f64>() {
+                Ok(number) if number.is_finite() => Self::Number(number),
+                _ => return Err(format!("the number {} is out of range", literal.value)),
+            },
+            Value::StringLit(literal) => Self::Text(literal.value.into_owned()),
+            Value::Array(array) => Self::List(
+                array.elements.into_iter().map(|value| Self::of(value, text)).collect::<Result<_, _>>()?,
+            ),
+            Value::Object(object) => {
+                let mut read = Object::new();
+                for property in object.properties {
+                    let start = property.name.start();
+                    let key = match property.name {
+                        ObjectPropName::String(literal) => literal.value.into_owned(),
+                        ObjectPropName::Word(word) => word.value.to_owned(),
+                    };
+                    if read.contains_key(&key) {
+                        let line = 1 + text[..start].matches('\n').count();
+                        return Err(format!(
+                            "the key {key:?} stands twice in one object, again on line {line}"
+                        ));
+                    }
+                    read.insert(key, Self::of(property.value, text)?);
+                }
+                Self::Object(read)
+            }
+        })
     }
 
     pub(crate) fn text(&self) -> Option<&str> {
@@ -68,126 +119,6 @@ impl Json {
     }
 }
 
-/// Replaces comments and trailing commas by spaces, so that lines and columns stay what they are.
-fn strip(text: &str) -> Result<Vec<u8>, String> {
-    let mut bytes = text.as_bytes().to_vec();
-    let mut at = 0;
-    let mut before = b'['; // the last byte that is neither space nor comment
-    let mut comma = None; // a comma after a value, after which nothing has come yet
-    while at < bytes.len() {
-        let end = match (bytes[at], bytes.get(at + 1)) {
-            (b'"', _) => end_of_string(&bytes, at),
-            (b'/', Some(b'/')) => blank(&mut bytes, at, b"\n").unwrap_or(text.len()),
-            (b'/', Some(b'*')) => {
-                let line = text[..at].lines().count();
-                blank(&mut bytes, at, b"*/")
-                    .ok_or(format!("the comment that begins in line {line} has no end"))?
-            }
-            _ => at + 1,
-        };
-        let byte = bytes[at];
-        if !byte.is_ascii_whitespace() {
-            match comma.take() {
-                Some(comma) if matches!(byte, b'}' | b']') => bytes[comma] = b' ',
-                _ => {}
-            }
-            if byte == b',' && !matches!(before, b'[' | b'{' | b',') {
-                comma = Some(at);
-            }
-            before = byte;
-        }
-        at = end;
-    }
-    Ok(bytes)
-}
-
-/// Where the string that begins at `at` is over.
-fn end_of_string(bytes: &[u8], at: usize) -> usize {
-    let mut end = at + 1;
-    while end < bytes.len() && bytes[end] != b'"' {
-        end += if bytes[end] == b'\\' { 2 } else { 1 };
-    }
-    end + 1
-}
-
-/// Blanks the comment from `at` up to and with `mark`, except line ends, and returns its end. `None`: there is no
-/// `mark`; the rest is blank then.
-fn blank(bytes: &mut [u8], at: usize, mark: &[u8]) -> Option<usize> {
-    let found = bytes[at + 2..].windows(mark.len()).position(|window| window == mark);
-    let end = found.map_or(bytes.len(), |found| at + 2 + found + mark.len());
-    for byte in &mut bytes[at..end] {
-        if *byte != b'\n' {
-            *byte = b' ';
-        }
-    }
-    found.map(|_| end)
-}
-
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader)
-    }
-}
-
-struct Reader;
-
-impl<'de> Visitor<'de> for Reader {
-    type Value = Json;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Json, E> {
-        Ok(Json::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
-        Ok(Json::Bool(value))
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "only small numbers mean anything to us")]
-    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
-        Ok(Json::Number(value as f64))
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "only small numbers mean anything to us")]
-    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
-        Ok(Json::Number(value as f64))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
-        Ok(Json::Number(value))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Json, E> {
-        Ok(Json::Text(value.to_owned()))
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Json, E> {
-        Ok(Json::Text(value))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Json, A::Error> {
-        let mut list = Vec::new();
-        while let Some(value) = seq.next_element()? {
-            list.push(value);
-        }
-        Ok(Json::List(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
-        let mut object = Object::new();
-        while let Some((key, value)) = map.next_entry::<String, Json>()? {
-            if object.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("the key {key:?} stands twice in one object")));
-            }
-            object.insert(key, value);
-        }
-        Ok(Json::Object(object))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,7 +136,7 @@ mod tests {
     fn what_cannot_be_read_is_said_with_its_place() {
         let cases = [
             ("{\n\"a\": 1, \"a\": 2}", "\"a\" stands twice"),
-            ("{ /* no end", "line 1 has no end"),
+            ("{\n/* no end", "comment block on line 2 column 1"),
             ("{\"a\": [1, 2", "line 1 column"),
             ("{,}", "line 1 column"),
             ("[,]", "line 1 column"),
@@ -213,13 +144,28 @@ mod tests {
             ("\"\\", "line 1 column"),
             ("", "line 1 column"),
             ("/", "line 1 column"),
+            ("{\"a\": 1 \"b\": 2}", "line 1 column"),
+            ("{a: 1}", "line 1 column"),
+            ("{\"a\": 1,,}", "line 1 column"),
+            ("['a']", "line 1 column"),
+            ("[01]", "line 1 column"),
+            ("[1.]", "line 1 column"),
+            ("[+1]", "line 1 column"),
+            ("[0x1]", "line 1 column"),
+            ("[NaN]", "line 1 column"),
+            ("[-]", "line 1 column"),
+            ("[tru]", "line 1 column"),
+            ("[\"\\x41\"]", "line 1 column"),
+            ("[\"\\ud800\"]", "line 1 column"),
+            ("[1e999]", "out of range"),
+            ("{} {}", "line 1 column"),
         ];
         for (text, part) in cases {
             let error = Json::parse(text).unwrap_err();
             assert!(error.contains(part), "{text:?}: {error}");
         }
         let deep = "[".repeat(100_000);
-        assert!(Json::parse(&deep).unwrap_err().contains("recursion limit"));
+        assert!(Json::parse(&deep).unwrap_err().contains("nesting depth"));
         let long = " ".repeat(LONGEST_TEXT + 1);
         assert!(Json::parse(&long).unwrap_err().contains("longer than 4 MiB"));
     }

@@ -21,12 +21,15 @@
 //! stands behind a server that is itself a proxy.
 
 mod add;
+mod copies;
 mod finding;
 mod get;
 mod handle;
 mod json;
 mod macros;
 mod pool;
+mod pool_lookup;
+mod route;
 mod selector;
 mod verdict;
 
@@ -79,7 +82,7 @@ impl<'a> Judge<'a> {
             return;
         };
         self.report_storage(&handle, &storage);
-        self.judge_copies(&storage);
+        self.judge_copies(&storage.places);
         let reader = self.reader(handle);
         if let Some(reader) = reader {
             self.get_beside(&reader, &storage);
@@ -89,7 +92,7 @@ impl<'a> Judge<'a> {
     /// The handle that a `get` is given, so that findings name that one.
     fn reader(&mut self, mut handle: Handle<'a>) -> Option<Handle<'a>> {
         while matches!(handle.kind, "OperationSelectorRoute" | "PrefixPolicyRoute" | "RoutingGroupRoute") {
-            handle = get::operation(self, &handle, "get", "get_like")?;
+            handle = self.operation(&handle, "get", "get_like")?;
         }
         Some(handle)
     }

@@ -127,10 +127,19 @@ fn routes_that_own_their_keys_or_are_a_quorum_are_fit_for_add() {
     }
 }
 
+/// Expects that an `add` through each route, with these fields, is refused for a reason that contains this.
+fn expect_refused(cases: &[(&str, &str, &str)]) {
+    for (kind, fields, part) in cases {
+        let findings = add(&format!("{{\"type\": \"{kind}\", {fields}}}"));
+        expect(&findings, Refuse, kind, part);
+        assert!(findings[0].path.starts_with("route.operation_policies.add"), "{findings:#?}");
+    }
+}
+
 #[test]
 fn routes_that_can_admit_twice_or_never_are_refused_for_add() {
     let two = r#""children": ["PoolRoute|A", "PoolRoute|B"]"#;
-    let cases = [
+    expect_refused(&[
         ("FailoverRoute", two, "stored by the next one"),
         (
             "FailoverWithExptimeRoute",
@@ -164,6 +173,19 @@ fn routes_that_can_admit_twice_or_never_are_refused_for_add() {
         ),
         ("ShardSplitRoute", r#""destination": "PoolRoute|A", "shard_splits": {}"#, "through each mcrouter"),
         ("ModifyExptimeRoute", r#""target": "PoolRoute|A", "exptime": 60"#, "when records expire"),
+    ]);
+    // An unsafe child makes its parents unsafe, and is named itself.
+    let nested = add(
+        r#"{"type": "AllMajorityRoute", "children": ["PoolRoute|A", "PoolRoute|B", {"type": "LoggingRoute",
+            "target": {"type": "FailoverRoute", "children": ["PoolRoute|C", "PoolRoute|D"]}}]}"#,
+    );
+    assert_eq!(nested[0].path, "route.operation_policies.add.children[2].target");
+    assert_eq!(nested[0].route, "FailoverRoute");
+}
+
+#[test]
+fn options_and_children_that_make_a_route_unsafe_are_refused_for_add() {
+    expect_refused(&[
         (
             "ModifyKeyRoute",
             r#""target": "PoolRoute|A", "ensure_key_prefix": "x", "modify_inplace": true"#,
@@ -207,19 +229,7 @@ fn routes_that_can_admit_twice_or_never_are_refused_for_add() {
         ("OperationSelectorRoute", r#""operation_policies": {"get": "PoolRoute|A"}"#, "no route for `add`"),
         ("OperationSelectorRoute", r#""operation_policies": ["x"]"#, "takes an object"),
         ("LoggingRoute", "\"x\": 1", "takes one route here as `target` and finds 0"),
-    ];
-    for (kind, fields, part) in cases {
-        let findings = add(&format!("{{\"type\": \"{kind}\", {fields}}}"));
-        expect(&findings, Refuse, kind, part);
-        assert!(findings[0].path.starts_with("route.operation_policies.add"), "{findings:#?}");
-    }
-    // An unsafe child makes its parents unsafe, and is named itself.
-    let nested = add(
-        r#"{"type": "AllMajorityRoute", "children": ["PoolRoute|A", "PoolRoute|B", {"type": "LoggingRoute",
-            "target": {"type": "FailoverRoute", "children": ["PoolRoute|C", "PoolRoute|D"]}}]}"#,
-    );
-    assert_eq!(nested[0].path, "route.operation_policies.add.children[2].target");
-    assert_eq!(nested[0].route, "FailoverRoute");
+    ]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Logs: one line an event on standard error, as text or JSON.
 //!
-//! `RUST_LOG` is honoured (`RUST_LOG=postern_gateway=debug`). Without it a daemon's own crates log from "info" and its
+//! `RUST_LOG` is honoured (`RUST_LOG=postern_gateway=debug`): levels and targets, for there are no spans to name. Without it a daemon's own crates log from "info" and its
 //! dependencies from "warn"; `postern up`, which talks to a person, logs from "warn" on only.
 //!
 //! `limit` bounds how often one place in the code logs the same warning or error.
@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::io::IsTerminal;
 use std::sync::OnceLock;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -74,13 +74,15 @@ fn start(format: LogFormat, default: &str) -> Result<(), LogError> {
     // lines.
     let subscriber = fmt()
         .log_internal_errors(false)
-        .with_env_filter(filter)
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     let limit = LIMIT.get_or_init(Limit::default);
     let installed = match format {
-        LogFormat::Text => subscriber.finish().with(limit.clone()).try_init(),
-        LogFormat::Json => subscriber.json().flatten_event(true).finish().with(limit.clone()).try_init(),
+        LogFormat::Text => subscriber.finish().with(filter).with(limit.clone()).try_init(),
+        LogFormat::Json => {
+            subscriber.json().flatten_event(true).finish().with(filter).with(limit.clone()).try_init()
+        }
     };
     // An Err means that a logger is installed already: tests and `up` call this more than once.
     if installed.is_ok() {
@@ -100,12 +102,17 @@ pub fn finish() {
     }
 }
 
-fn filter(rust_log: Option<&str>, default: &str) -> Result<EnvFilter, LogError> {
+fn filter(rust_log: Option<&str>, default: &str) -> Result<Targets, LogError> {
     let text = rust_log.filter(|text| !text.is_empty()).unwrap_or(default);
     let silence = if text.contains(RESOLVER) { "" } else { RESOLVER_OFF };
     let access = if text.contains(ACCESS) { "" } else { ACCESS_ON };
-    EnvFilter::try_new(format!("{text}{silence}{access}"))
-        .map_err(|source| LogError { value: text.to_owned(), reason: source.to_string() })
+    let all = format!("{text}{silence}{access}");
+    let directives: Vec<&str> =
+        all.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
+    directives.join(",").parse().map_err(|source: tracing_subscriber::filter::ParseError| LogError {
+        value: text.to_owned(),
+        reason: source.to_string(),
+    })
 }
 
 /// `RUST_LOG` is not a filter.
@@ -143,7 +150,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let writer = std::sync::Mutex::new(file.reopen().unwrap());
         let filter = filter(rust_log, DEFAULT_FILTER).unwrap();
-        let subscriber = fmt().with_env_filter(filter).with_writer(writer).finish();
+        let subscriber = fmt().with_max_level(LevelFilter::TRACE).with_writer(writer).finish().with(filter);
         tracing::subscriber::with_default(subscriber, || {
             tracing::warn!(target: "hickory_net::udp", "an answer to another question: secret.example");
             tracing::warn!(target: "hyper", "something else");

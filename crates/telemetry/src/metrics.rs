@@ -1,7 +1,9 @@
 //! Metrics: one recorder a process, read as Prometheus text through [`Exporter::render`].
 
+mod process;
 mod readable;
 
+pub use process::PROCESS;
 pub use readable::{ReadableCounter, ReadableGauge};
 
 use crate::catalogue::{Kind, Metric};
@@ -15,32 +17,17 @@ use std::time::Duration;
 /// second that is 16 bytes each, 8 MB.
 const MAINTENANCE: Duration = Duration::from_secs(5);
 
-/// What the process itself takes, under the names that Prometheus' client libraries agree on. The `metrics-process`
-/// crate records them.
-pub const PROCESS: &[&str] = &[
-    "process_cpu_seconds_total",
-    "process_open_fds",
-    "process_max_fds",
-    "process_virtual_memory_bytes",
-    "process_virtual_memory_max_bytes",
-    "process_resident_memory_bytes",
-    "process_start_time_seconds",
-    "process_threads",
-];
-
 /// Reads the process's metrics. Cheap to clone.
 #[derive(Clone)]
 pub struct Exporter {
     handle: PrometheusHandle,
-    /// Metrics of the process, read from the system on each scrape.
-    process: metrics_process::Collector,
 }
 
 impl Exporter {
     /// Every metric in Prometheus text format 0.0.4.
     #[must_use]
     pub fn render(&self) -> String {
-        self.process.collect();
+        process::record();
         self.handle.render()
     }
 }
@@ -63,10 +50,10 @@ pub fn install(catalogues: &[&[Metric]]) -> Result<Exporter, MetricsError> {
         return Ok(exporter.clone());
     }
     let handle = builder(catalogues)?.install_recorder()?;
-    let exporter = Exporter { handle, process: metrics_process::Collector::default() };
+    let exporter = Exporter { handle };
     start_maintenance(exporter.handle.clone())?;
     all(catalogues).for_each(Metric::describe);
-    exporter.process.describe();
+    process::describe();
     metrics::gauge!(own::BUILD_INFO, own::VERSION.name => env!("CARGO_PKG_VERSION")).set(1.0);
     for level in own::LogLevel::ALL {
         metrics::counter!(own::LOG_LINES_LEFT_OUT, own::LogLevel::LABEL => level.as_str()).increment(0);

@@ -103,11 +103,19 @@ fn the_whole_page_for_two_challenges() {
     assert_eq!(lines.next(), None);
 }
 
-/// A broken value, the byte at which it goes wrong, and the end of the error's sentence.
+/// Each case: a broken value, the byte at which it goes wrong, and the end of the error's sentence.
+fn assert_refused(cases: Vec<(String, Option<usize>, &str)>) {
+    for (value, offset, sentence) in cases {
+        let error = inspect(&value).unwrap_err();
+        assert!(error.sentence().ends_with(sentence), "{value}: {}", error.sentence());
+        assert_eq!(error.offset(), offset, "{value}: {error}");
+    }
+}
+
 #[test]
-fn the_first_wrong_byte_is_named_in_the_whole_value() {
-    let (good, challenge) = (token(), encode_base64url(&challenge_bytes()));
-    let cases = [
+fn the_first_wrong_byte_of_a_header_is_named_in_the_whole_value() {
+    let good = token();
+    assert_refused(vec![
         (String::new(), None, "there is nothing to inspect"),
         ("Proxy-Authorization: ".to_owned(), None, "there is nothing to inspect"),
         (
@@ -145,6 +153,13 @@ fn the_first_wrong_byte_is_named_in_the_whole_value() {
         ),
         ("PrivateToken token=\"AA\\A\"".to_owned(), Some(22), "base64url needs none"),
         ("PrivateToken token=AAAAA".to_owned(), Some(23), "the value was cut or padded wrongly"),
+    ]);
+}
+
+#[test]
+fn the_first_wrong_byte_of_a_token_is_named_in_the_whole_value() {
+    let good = token();
+    assert_refused(vec![
         (
             format!("PrivateToken token={good}{good}"),
             Some(491),
@@ -171,6 +186,13 @@ fn the_first_wrong_byte_is_named_in_the_whole_value() {
             Some(2),
             "neither a header value nor base64url: byte 2 of the value (%) is outside its alphabet",
         ),
+    ]);
+}
+
+#[test]
+fn the_first_wrong_byte_of_a_challenge_is_named_in_the_whole_value() {
+    let challenge = encode_base64url(&challenge_bytes());
+    assert_refused(vec![
         (
             challenge[..80].to_owned(),
             Some(70),
@@ -229,12 +251,7 @@ fn the_first_wrong_byte_is_named_in_the_whole_value() {
             "occurs twice in one PrivateToken challenge",
         ),
         ("MIIBUjA9".to_owned(), Some(0), "SHA-384 and salt length 48 (RFC 9578, section 6.5)"),
-    ];
-    for (value, offset, sentence) in cases {
-        let error = inspect(&value).unwrap_err();
-        assert!(error.sentence().ends_with(sentence), "{value}: {}", error.sentence());
-        assert_eq!(error.offset(), offset, "{value}: {error}");
-    }
+    ]);
 }
 
 #[test]

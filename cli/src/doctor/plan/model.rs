@@ -219,19 +219,14 @@ impl Basis<'_> {
     }
 
     fn lines(&self, gateways: f64, servers: f64) -> Vec<Line> {
+        [self.record_lines(gateways), self.tunnel_lines(gateways), self.traffic_lines(gateways, servers)]
+            .concat()
+    }
+
+    fn record_lines(&self, gateways: f64) -> Vec<Line> {
         let (w, c) = (self.w, self.c);
-        let line = |name, value, unit, from: String| Line { name, value, unit, from };
         let commands =
             w.rate * (self.gets + self.adds) + gateways * c.watch_gets.value * f64::from(w.replicas);
-        let one = w.rate / gateways.max(1.0);
-        let (connections, why) = match w.pooled {
-            None => (w.cores, format!("pipelined: one for each of {} workers", w.cores)),
-            Some(latency) => {
-                let latency = Duration::from_secs_f64(latency);
-                let each = pool_size(one * 2.0 / w.cores, latency) as f64;
-                (w.cores * each, format!("pooled: {each} for each of {} workers, by Little's law", w.cores))
-            }
-        };
         vec![
             line("spent records", self.records(), "records", "rate x lifetime".to_owned()),
             line(
@@ -249,6 +244,20 @@ impl Basis<'_> {
                     self.gets, self.adds, c.watch_gets.value
                 ),
             ),
+        ]
+    }
+
+    fn tunnel_lines(&self, gateways: f64) -> Vec<Line> {
+        let (w, c) = (self.w, self.c);
+        let (connections, why) = match w.pooled {
+            None => (w.cores, format!("pipelined: one for each of {} workers", w.cores)),
+            Some(latency) => {
+                let latency = Duration::from_secs_f64(latency);
+                let each = pool_size(self.one(gateways) * 2.0 / w.cores, latency) as f64;
+                (w.cores * each, format!("pooled: {each} for each of {} workers, by Little's law", w.cores))
+            }
+        };
+        vec![
             line("open tunnels", self.open(), "tunnels", "rate x tunnel".to_owned()),
             line(
                 "open tunnels of a gateway",
@@ -269,9 +278,15 @@ impl Basis<'_> {
                 "connections",
                 "one of each router thread, a thread a core; -c must be twice that".to_owned(),
             ),
+        ]
+    }
+
+    fn traffic_lines(&self, gateways: f64, servers: f64) -> Vec<Line> {
+        let (w, c) = (self.w, self.c);
+        vec![
             line(
                 "link of a gateway to its replicas",
-                one * self.sent() * 8.0,
+                self.one(gateways) * self.sent() * 8.0,
                 "bit/s",
                 format!("{} B a check and replica", c.check_sent.value),
             ),
@@ -308,6 +323,11 @@ impl Basis<'_> {
         ]
     }
 
+    /// Requests a second of one gateway.
+    fn one(&self, gateways: f64) -> f64 {
+        self.w.rate / gateways.max(1.0)
+    }
+
     /// Memories that share the records.
     fn parts(&self) -> f64 {
         if self.w.place == Place::Bound { self.w.regions.len() as f64 } else { 1.0 }
@@ -337,4 +357,8 @@ impl Basis<'_> {
         }
         warnings
     }
+}
+
+fn line(name: &'static str, value: f64, unit: &'static str, from: String) -> Line {
+    Line { name, value, unit, from }
 }

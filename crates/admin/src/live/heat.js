@@ -1,4 +1,4 @@
-// The heat map: a column a second, a row a bucket. The rest of the page is in the next script.
+// The heat map: a column a second, a row a bucket. page.js has the rest of the page.
 
 const GUTTER = 52; // For the labels of the rows, in CSS pixels,
 const FOOT = 18; // and for those of the columns.

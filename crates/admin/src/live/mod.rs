@@ -45,12 +45,18 @@ const HISTORY: usize = 300;
 /// added.
 const FIRST: [&str; 4] = ["checks", "store", "tunnels", "keys"];
 
-/// The page itself: one file for the browser, four for people who edit it.
+/// The page itself: one file for the browser, six for people who edit it.
 #[must_use]
 pub fn page() -> String {
-    include_str!("page.html")
-        .replace("/*STYLE*/", include_str!("page.css"))
-        .replace("/*SCRIPT*/", concat!(include_str!("page.js"), include_str!("heat.js")))
+    include_str!("page.html").replace("/*STYLE*/", include_str!("page.css")).replace(
+        "/*SCRIPT*/",
+        concat!(
+            include_str!("numbers.js"),
+            include_str!("page.js"),
+            include_str!("heat.js"),
+            include_str!("stream.js")
+        ),
+    )
 }
 
 /// A source: the section as it is now. Called once a second, on a thread of its own.

@@ -1,5 +1,4 @@
-'use strict';
-// The live page. Snapshots come from /events and are drawn once a second into nodes that are kept.
+// The live page. One script is made of numbers.js, this file, heat.js and stream.js. Snapshots come from /events and are drawn once a second into nodes that are kept.
 // Text from the server reaches the document by textContent only.
 
 const HEAT_SECONDS = 300;
@@ -17,61 +16,6 @@ let ticks = 0; // and its number, counted from when the page was opened.
 let chosen = null; // The window of the latency tables.
 const heats = new Map(); // Columns of the sections' heat maps, oldest first; null where nothing is known.
 const sparks = new Map(); // The last values of tiles with a line.
-
-// ---- Numbers: [text, unit] ----
-
-const grouped = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
-const SECONDS = [[1e-9, 'ns'], [1e-6, 'µs'], [1e-3, 'ms'], [1, 's']];
-const BYTES = [[1, 'B'], [1e3, 'kB'], [1e6, 'MB'], [1e9, 'GB'], [1e12, 'TB']];
-
-/** Three significant digits, never an exponent. */
-function digits(value) {
-    const rounded = Number(value.toPrecision(3));
-    const size = Math.abs(rounded);
-    return size >= 1000 ? grouped.format(rounded) : rounded.toFixed(size >= 100 || size === 0 ? 0 : size >= 10 ? 1 : 2);
-}
-
-function scaled(value, units) {
-    if (value === 0) return ['0', ''];
-    const rounded = Math.abs(Number(value.toPrecision(3)));
-    const [size, unit] = units.filter(([size]) => size <= rounded).at(-1) ?? units[0];
-    return [unit === 'B' ? value.toFixed(0) : digits(value / size), `\u202f${unit}`];
-}
-
-/** The two largest units: "3 d 4 h". */
-function age(seconds) {
-    const left = Math.floor(Math.abs(seconds));
-    const parts = [[86_400, 'd'], [3_600, 'h'], [60, 'min'], [1, 's']].map(([size, unit], index, units) => [
-        Math.floor(index === 0 ? left / size : (left % units[index - 1][0]) / size),
-        unit,
-    ]);
-    const first = Math.max(0, parts.findIndex(([count]) => count > 0));
-    const shown = left === 0 ? [[0, 's']] : parts.slice(first, first + 2).filter(([count]) => count > 0);
-    return (seconds <= -1 ? '−' : '') + shown.map(([count, unit]) => `${count}\u202f${unit}`).join(' ');
-}
-
-const formats = {
-    __proto__: null,
-    count: (value) => [grouped.format(value), ''],
-    rate: (value) => [digits(value), '/s'],
-    bytes: (value) => scaled(value, BYTES),
-    bytes_rate: (value) => scaled(value, BYTES).map((part, index) => (index === 1 ? `${part}/s` : part)),
-    duration: (value) => (Math.abs(value) < 1000 ? scaled(value, SECONDS) : [age(value), '']),
-    age: (value) => [age(value), ''],
-    percent: (value) => [value > 0 && value < 1e-4 ? '<0.01' : digits(value * 100), '%'],
-};
-
-function format(value, kind) {
-    if (value === null || value === undefined) return ['–', ''];
-    if (kind === 'state') return [String(value).replace(/^(?:warn|bad): */s, ''), ''];
-    return typeof value === 'number' && formats[kind] ? formats[kind](value) : [String(value), ''];
-}
-
-/** A bucket's bound, without needless zeros: "50 µs". */
-function bound(seconds) {
-    const [size, unit] = SECONDS.filter(([size]) => size <= seconds * 1.000001).at(-1) ?? SECONDS[0];
-    return `${Number((seconds / size).toPrecision(3))}\u202f${unit}`;
-}
 
 // ---- Nodes ----
 
@@ -340,77 +284,3 @@ function readHash() {
     chosen = new URLSearchParams(location.hash.slice(1)).get('window');
     if (latest) render(latest);
 }
-
-// ---- The stream ----
-
-let source;
-let heard = 0; // When the last snapshot came, or the stream was opened.
-let lost = false; // Whether the figures are stale.
-
-function connect() {
-    source?.close();
-    heard = performance.now();
-    source = new EventSource('/events');
-    source.addEventListener('history', ({ data }) => {
-        heats.clear();
-        for (const [id, columns] of Object.entries(JSON.parse(data).heat)) heats.set(id, columns);
-        lastAt = null;
-    });
-    source.addEventListener('snapshot', ({ data }) => receive(JSON.parse(data)));
-    source.addEventListener('error', disconnected);
-}
-
-/** Takes a snapshot. What has a history is kept while nobody looks, too; it is drawn when somebody does. */
-function receive(snapshot) {
-    if (!snapshot.sections) return; // The server has only just started.
-    heard = performance.now();
-    lost = false;
-    latest = snapshot;
-    remember(snapshot);
-    document.body.classList.remove('stale');
-    $('connection').dataset.is = 'live';
-    setText($('connection'), 'live');
-    if (!document.hidden) render(snapshot);
-}
-
-function remember({ at, sections }) {
-    const missed = lastAt === null ? 0 : clamp(at - lastAt - 1, 0, HEAT_SECONDS);
-    const gap = missed > 1 ? new Array(missed).fill(null) : []; // One second is the clock's rounding.
-    lastAt = at;
-    ticks += gap.length + 1;
-    for (const { id, heat, tiles = [] } of sections) {
-        if (heat) heats.set(id, [...(heats.get(id) ?? []), ...gap, heat.column].slice(-HEAT_SECONDS));
-        for (const { label, value, kind } of tiles) {
-            if (!/rate$/.test(kind) || typeof value !== 'number') continue;
-            const values = sparks.get(`${id} ${label}`) ?? [];
-            sparks.set(`${id} ${label}`, [...values, value].slice(-SPARK_SECONDS));
-        }
-    }
-}
-
-function disconnected() {
-    if (lost) return;
-    lost = true;
-    document.body.classList.add('stale');
-    $('connection').dataset.is = 'lost';
-    setText($('connection'), `reconnecting since ${clock(new Date())}`);
-}
-
-/** The browser reconnects by itself, but not after every error, and it does not notice a server that hangs. */
-setInterval(() => {
-    const silence = performance.now() - heard;
-    if (silence > STALE) disconnected();
-    if (silence > REOPEN || (source.readyState === EventSource.CLOSED && silence > STALE)) connect();
-}, 1000);
-
-document.addEventListener('visibilitychange', () => !document.hidden && latest && render(latest));
-window.addEventListener('hashchange', readHash);
-$('skip').addEventListener('click', (event) => {
-    event.preventDefault();
-    $('main').focus();
-});
-new ResizeObserver(([{ target }]) => {
-    document.documentElement.style.setProperty('--header', `${target.offsetHeight}px`);
-}).observe($('header'));
-readHash();
-connect();

@@ -1,0 +1,73 @@
+// The stream of snapshots, and the start: the last part of the live page's script, see page.js.
+
+let source;
+let heard = 0; // When the last snapshot came, or the stream was opened.
+let lost = false; // Whether the figures are stale.
+
+function connect() {
+    source?.close();
+    heard = performance.now();
+    source = new EventSource('/events');
+    source.addEventListener('history', ({ data }) => {
+        heats.clear();
+        for (const [id, columns] of Object.entries(JSON.parse(data).heat)) heats.set(id, columns);
+        lastAt = null;
+    });
+    source.addEventListener('snapshot', ({ data }) => receive(JSON.parse(data)));
+    source.addEventListener('error', disconnected);
+}
+
+/** Takes a snapshot. What has a history is kept while nobody looks, too; it is drawn when somebody does. */
+function receive(snapshot) {
+    if (!snapshot.sections) return; // The server has only just started.
+    heard = performance.now();
+    lost = false;
+    latest = snapshot;
+    remember(snapshot);
+    document.body.classList.remove('stale');
+    $('connection').dataset.is = 'live';
+    setText($('connection'), 'live');
+    if (!document.hidden) render(snapshot);
+}
+
+function remember({ at, sections }) {
+    const missed = lastAt === null ? 0 : clamp(at - lastAt - 1, 0, HEAT_SECONDS);
+    const gap = missed > 1 ? new Array(missed).fill(null) : []; // One second is the clock's rounding.
+    lastAt = at;
+    ticks += gap.length + 1;
+    for (const { id, heat, tiles = [] } of sections) {
+        if (heat) heats.set(id, [...(heats.get(id) ?? []), ...gap, heat.column].slice(-HEAT_SECONDS));
+        for (const { label, value, kind } of tiles) {
+            if (!/rate$/.test(kind) || typeof value !== 'number') continue;
+            const values = sparks.get(`${id} ${label}`) ?? [];
+            sparks.set(`${id} ${label}`, [...values, value].slice(-SPARK_SECONDS));
+        }
+    }
+}
+
+function disconnected() {
+    if (lost) return;
+    lost = true;
+    document.body.classList.add('stale');
+    $('connection').dataset.is = 'lost';
+    setText($('connection'), `reconnecting since ${clock(new Date())}`);
+}
+
+/** The browser reconnects by itself, but not after every error, and it does not notice a server that hangs. */
+setInterval(() => {
+    const silence = performance.now() - heard;
+    if (silence > STALE) disconnected();
+    if (silence > REOPEN || (source.readyState === EventSource.CLOSED && silence > STALE)) connect();
+}, 1000);
+
+document.addEventListener('visibilitychange', () => !document.hidden && latest && render(latest));
+window.addEventListener('hashchange', readHash);
+$('skip').addEventListener('click', (event) => {
+    event.preventDefault();
+    $('main').focus();
+});
+new ResizeObserver(([{ target }]) => {
+    document.documentElement.style.setProperty('--header', `${target.offsetHeight}px`);
+}).observe($('header'));
+readHash();
+connect();

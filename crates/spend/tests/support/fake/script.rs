@@ -1,0 +1,105 @@
+//! What a test tells the fake to do, and what became of it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What the fake does for one command, step by step.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Sends these bytes; `{key}` is the key that was asked for.
+    Send(Vec<u8>),
+    /// Sends what an honest server would.
+    Honest,
+    /// Sends these bytes one at a time, with a pause before each.
+    Slowly(Vec<u8>, Duration),
+    Pause(Duration),
+    /// Waits for [`Fake::go_on`].
+    Wait,
+    /// Sends these bytes again and again, for as long as they are taken.
+    Endlessly(Vec<u8>),
+    /// Closes the connection.
+    Close,
+    /// Closes it with a reset.
+    Reset,
+}
+
+pub fn send(bytes: &[u8]) -> Step {
+    Step::Send(bytes.to_vec())
+}
+
+/// How spent records are answered when no step is planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    AtOnce,
+    /// After other tasks had many turns, now and then a millisecond later.
+    Late,
+    /// Cut anywhere, with pauses between.
+    InPieces,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Get,
+    Add,
+    Version,
+}
+
+/// What became of a planned misbehaviour.
+#[derive(Debug, Default)]
+pub struct Acted {
+    pub(super) begun: AtomicBool,
+    /// The client closed the connection.
+    pub(super) dropped: AtomicBool,
+    /// The client used the connection again.
+    pub(super) reused: AtomicBool,
+    pub(super) pushed: AtomicU64,
+}
+
+impl Acted {
+    pub fn begun(&self) -> bool {
+        self.begun.load(SeqCst)
+    }
+
+    pub fn dropped(&self) -> bool {
+        self.dropped.load(SeqCst)
+    }
+
+    pub fn reused(&self) -> bool {
+        self.reused.load(SeqCst)
+    }
+
+    /// Bytes that were taken from the fake for this one command.
+    pub fn pushed(&self) -> u64 {
+        self.pushed.load(SeqCst)
+    }
+}
+
+pub(super) struct Plan {
+    pub(super) verb: Verb,
+    /// Commands of this verb that are answered honestly before.
+    pub(super) after: usize,
+    /// Whether an `add` takes effect all the same.
+    pub(super) writes: bool,
+    pub(super) steps: Vec<Step>,
+    pub(super) acted: Arc<Acted>,
+}
+
+pub(super) type Records = Arc<Mutex<HashMap<String, Vec<u8>>>>;
+pub(super) type Elsewhere = (fn(&str) -> bool, Records);
+
+pub(super) struct State {
+    pub(super) records: Records,
+    /// Keys that lie elsewhere, and where.
+    pub(super) elsewhere: Option<Elsewhere>,
+    pub(super) plans: Mutex<VecDeque<Plan>>,
+    pub(super) manner: Mutex<Manner>,
+    pub(super) accepted: AtomicUsize,
+    pub(super) open: AtomicUsize,
+    /// The most connections at once.
+    pub(super) limit: AtomicUsize,
+    pub(super) go_on: tokio::sync::Semaphore,
+    /// Something came that is neither of the commands the store speaks.
+    pub(super) confused: AtomicBool,
+}
