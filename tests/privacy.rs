@@ -23,23 +23,23 @@ const NO_NAME: &str = "secret-nowhere-51c9.invalid";
 const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 66, 55, 44);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_told_by_default() {
-    assert_nothing_is_told(None).await;
+async fn nothing_leaks_by_default() {
+    assert_nothing_leaks(None).await;
 }
 
 /// At the finest level of every crate of ours.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_told_when_everything_is_traced() {
-    assert_nothing_is_told(Some("postern=trace,warn")).await;
+async fn nothing_leaks_when_everything_is_traced() {
+    assert_nothing_leaks(Some("postern=trace,warn")).await;
 }
 
 /// The dependencies at their finest level too: an operator who looks for a fault must not collect destinations.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_told_when_the_dependencies_are_traced_too() {
-    assert_nothing_is_told(Some("trace")).await;
+async fn nothing_leaks_when_the_dependencies_are_traced_too() {
+    assert_nothing_leaks(Some("trace")).await;
 }
 
-async fn assert_nothing_is_told(level: Option<&str>) {
+async fn assert_nothing_leaks(level: Option<&str>) {
     let home = TempDir::new().unwrap();
     let data = home.path().join("data");
     let collector = Collector::start().await;

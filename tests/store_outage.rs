@@ -97,7 +97,8 @@ async fn outage(fault: Fault) {
     windows.assert_only_unavoidable(&attempts, "around an outage of the store");
     assert!(first - ended <= SOON, "users were served again only after {:?}", first - ended);
     for (unit, says) in [(gateway, gateway_says), (agent, agent_says)] {
-        let says = says.unwrap_or_else(|| panic!("{} said \"ready\" for {SOON:?} of the outage", unit.name));
+        let says =
+            says.unwrap_or_else(|| panic!("{} reported \"ready\" for {SOON:?} of the outage", unit.name));
         assert!(says.body.contains("store"), "{} does not name the cause: {says:?}", unit.name);
     }
     site.terminate();

@@ -80,7 +80,11 @@ fn every_selector_finds_pods() {
         assert!(all.iter().any(|labels| selects(&policy["spec"]["podSelector"], labels)), "{}", name(policy));
         let from = items(&policy["spec"]["ingress"]).flat_map(|rule| items(&rule["from"]));
         for peer in from.filter_map(|from| from.get("podSelector")) {
-            assert!(all.iter().any(|labels| selects(peer, labels)), "{}: no workload has the labels {peer}", name(policy));
+            assert!(
+                all.iter().any(|labels| selects(peer, labels)),
+                "{}: no workload has the labels {peer}",
+                name(policy)
+            );
         }
     }
 }

@@ -119,7 +119,7 @@ impl Month {
         tokio::time::sleep(EACH.saturating_sub(began.elapsed())).await;
     }
 
-    /// Waits until every daemon says "ready" and every wallet is above its low water.
+    /// Waits until every daemon reports "ready" and every wallet is above its low water.
     async fn recovered(&mut self, after: &str, limit: Duration) {
         let began = Instant::now();
         loop {
@@ -140,7 +140,12 @@ impl Month {
         for unit in self.site.units() {
             let readiness = unit.readiness().await;
             if !readiness.is_plain() {
-                ailing.push(format!("{} says {:?} {:?}", unit.name, readiness.status, readiness.body.trim()));
+                ailing.push(format!(
+                    "{} reports {:?} {:?}",
+                    unit.name,
+                    readiness.status,
+                    readiness.body.trim()
+                ));
             }
         }
         for (plan, agent) in AGENTS.iter().zip(&self.site.agents) {

@@ -19,7 +19,7 @@ const ENDLESS: u64 = 64 << 20;
 /// What the fake does for one command, step by step.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Sends these bytes; `{key}` is the key that was asked for.
+    /// Sends these bytes; `{key}` is the key of the command.
     Send(Vec<u8>),
     /// Sends what an honest server would.
     Honest,
