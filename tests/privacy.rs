@@ -130,7 +130,7 @@ async fn through_the_agent(agent: SocketAddr, needles: &mut Needles) {
         assert_eq!(proxy::socks(&mut stream, &host, port).await.unwrap(), 0);
         proxy::echoes(&mut stream, b"SOCKS5").await.unwrap();
     }
-    // Errors are where programs begin to talk.
+    // Errors are where programs write most.
     for _ in 0..3 {
         for target in [closed.to_string(), format!("{NO_NAME}:443")] {
             let mut stream = proxy::dial_from(CLIENT, agent).await.unwrap();
@@ -226,7 +226,7 @@ impl Exposed {
     }
 }
 
-/// The search is worth something: a needle put into a copy of each haystack is found.
+/// The search works: it finds a needle that was put into a copy of each haystack.
 fn assert_planted_needles_are_found(exposed: &Exposed, needles: &Needles, token: &Token) {
     let planted = format!("CONNECT {TARGET_NAME}:443 from {CLIENT} with {}", hex::encode(token.nonce().0));
     for (place, bytes) in &exposed.0 {

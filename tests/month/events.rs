@@ -1,5 +1,5 @@
-//! The events of a month, done to a running installation. Each says for whose users it excuses a refusal, from when to
-//! when, and for how long after its end.
+//! The events of a month in a running installation. Each states whose users may be refused, from when to when, and for
+//! how long after its end.
 
 use super::life::{AGENTS, Month, POOR};
 use super::schedule::{End, Event, Who};

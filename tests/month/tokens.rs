@@ -1,8 +1,8 @@
 //! Where every token of an account went: issued = spent + held + lost.
 //!
-//! What was issued is the issuer's word (its counts of each account), what was spent the users' (every 200 they saw),
-//! what is held the wallet file's. The rest is lost, and the agent has to have said why. A kill leaves a process no
-//! time to count what it was doing: that many tokens, and no more, may be missing in what is said.
+//! The issuer counts what was issued to each account, the users count what was spent (every 200 they saw), and the
+//! wallet file has what is held. The rest is lost, and the agent has to have reported why. A killed process cannot count
+//! its tokens in flight: these, and no more, may be missing in its report.
 
 use crate::support::site::Site;
 use crate::support::tokens::in_wallet;

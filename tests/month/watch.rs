@@ -39,8 +39,8 @@ impl Seen {
         samples.any(|(at, readiness)| (from..=until).contains(at) && !readiness.is_plain())
     }
 
-    /// The times of two seconds and more in which an agent served none of its users, and neither it nor its gateway said
-    /// anything but "ready".
+    /// The times of two seconds and more in which an agent served none of its users, and neither it nor its
+    /// gateway reported anything but "ready".
     pub fn silent_refusals(&self, attempts: &[Attempt], agent: &str, gateways: &[&str]) -> Vec<String> {
         let mut found = Vec::new();
         for (from, until, first) in refused(attempts, agent) {
@@ -58,7 +58,7 @@ impl Seen {
     }
 }
 
-/// The spans in which every answer to users of `agent` was a refusal, with the first of them.
+/// The periods in which every answer to users of `agent` was a refusal, with the first of them.
 fn refused<'a>(attempts: &'a [Attempt], agent: &str) -> Vec<(Duration, Duration, &'a Attempt)> {
     let mut own: Vec<&Attempt> = attempts.iter().filter(|attempt| attempt.agent == agent).collect();
     own.sort_by_key(|attempt| attempt.ended);
