@@ -1,8 +1,8 @@
 //! Where every token of an account went: issued = spent + held + lost.
 //!
 //! The issuer counts what was issued to each account, the users count what was spent (every 200 they saw), and the
-//! wallet file has what is held. The rest is lost, and the agent has to have reported why. A killed process cannot count
-//! its tokens in flight: these, and no more, may be missing in its report.
+//! wallet file has what is held. The rest is lost, and the agent has to have reported why. A killed process cannot
+//! count its tokens in flight: these, and no more, may be missing in its report.
 
 use crate::support::site::Site;
 use crate::support::tokens::in_wallet;
