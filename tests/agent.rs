@@ -151,7 +151,7 @@ async fn separate_daemons_speak_tls_to_each_other() {
     let metrics = Metrics::of(gateway.admin).await;
     assert_eq!((metrics.requests("opened"), metrics.requests("already_spent")), (10, 0));
 
-    // A client that does not trust the authority is told so, and sends nothing.
+    // A client that does not trust the authority fails with that reason, and sends nothing.
     let stranger = TempDir::new().unwrap();
     let config = client_config(stranger.path(), &gateway.https(), &issuer.https(), None);
     let stranger = Daemon::start("client", &config);

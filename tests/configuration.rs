@@ -30,7 +30,7 @@ fn spoil(path: &Path) {
     std::fs::write(path, format!("{text}[nonsense]\nkey = 1\n")).unwrap();
 }
 
-/// Sends SIGHUP and waits until the log has `phrase` once more than before.
+/// Sends SIGHUP and waits until the log has `phrase` one more time.
 fn reload(daemon: &Daemon, phrase: &str) -> String {
     let count = |text: &str| text.matches(phrase).count();
     let before = count(&daemon.process.written().1);
@@ -112,7 +112,7 @@ async fn gateway_and_agent_read_their_files_again_too() {
 }
 
 async fn degraded(daemon: &Daemon, file: &Path) {
-    eventually(&format!("{}: readiness says so", file.display()), || async {
+    eventually(&format!("{}: readiness reports it", file.display()), || async {
         readyz(daemon).await.contains("degraded: configuration: ").then_some(())
     })
     .await;
@@ -209,7 +209,7 @@ fn doctor_reads_the_files_of_issuer_and_agent_too() {
 }
 
 #[test]
-fn doctor_tells_the_kind_of_a_file_by_what_is_in_it() {
+fn doctor_recognises_the_kind_of_a_file_by_its_content() {
     let home = TempDir::new().unwrap();
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("deploy/examples");
     let own = Authority::new(home.path());
@@ -219,7 +219,7 @@ fn doctor_tells_the_kind_of_a_file_by_what_is_in_it() {
     for folder in folders.filter(|folder| folder.is_dir()) {
         for (name, said) in [("gateway", "a gateway"), ("issuer", "an issuer"), ("client", "an agent")] {
             let text = std::fs::read_to_string(folder.join(format!("{name}.toml"))).unwrap();
-            // As the README says: with certificates and keys of one's own.
+            // As in the README: with one's own certificates and keys.
             let line = |(number, line): (usize, &str)| match line.split_once(" = ") {
                 Some(("key_sha256", _)) => {
                     format!("key_sha256 = \"{}\"", hash(&format!("own-key-5b0e-{number}")))
@@ -278,7 +278,7 @@ fn a_slip_in_the_name_of_a_variable_stops_the_start_and_those_of_others_do_not()
     issuer.terminate().assert_stopped();
 }
 
-/// Limits are those of the connection's beginning; where a request may go is asked at each request.
+/// Limits are those of the connection's start; the egress policy applies at each request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_takes_up_limits_egress_and_access_log_and_refuses_a_file_that_is_bad() {
     let home = TempDir::new().unwrap();

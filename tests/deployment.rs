@@ -1,6 +1,6 @@
-//! What deploy/ gives to people who run Postern holds together: examples load, and what starts the daemons (compose,
-//! Kubernetes, systemd, containers, the script for one machine) agrees with them about ports, limits, deadlines and
-//! names. None of it is started here; `tests/local_fleet.rs` does that for the script.
+//! The files of deploy/ are consistent: examples load, and the files that start the daemons (compose, Kubernetes,
+//! systemd, containers, the script for one machine) agree with them about ports, limits, deadlines and names. Nothing is
+//! started here; `tests/local_fleet.rs` does that for the script.
 
 mod compose;
 mod container;
@@ -64,7 +64,7 @@ fn port(address: &str) -> u16 {
     address.rsplit(':').next().unwrap().parse().unwrap_or_else(|_| panic!("{address} has no port"))
 }
 
-/// A slip of the pen in a variable's name would stop a daemon, or do nothing.
+/// A misspelt variable would stop a daemon, or have no effect.
 fn assert_variable_is_known(name: &str) {
     let ours = read(&root().join("docs/reference/configuration.md"));
     let others = ["jaeger/jaeger.yaml", "grafana/provisioning/datasources/prometheus.yaml"];

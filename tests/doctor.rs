@@ -93,7 +93,7 @@ fn bare(folder: &Path) -> Ended {
 }
 
 #[test]
-fn without_an_argument_it_looks_at_this_machine_and_says_so_in_some_lines() {
+fn without_an_argument_it_looks_at_this_machine_and_reports_in_some_lines() {
     let home = TempDir::new().unwrap();
     let text = "[issuer]\ndirectory = \"http://127.0.0.1:1/\"\n[challenge]\nissuer_name = \"i.example\"\norigin = \"o.example\"\n";
     std::fs::write(home.path().join("gateway.toml"), text).unwrap();
@@ -132,7 +132,7 @@ fn its_help_is_short_and_that_of_a_plan_has_the_rest() {
 }
 
 #[test]
-fn links_that_nobody_answers_for_are_said_in_a_sentence() {
+fn links_without_an_answer_are_reported_in_a_sentence() {
     // The discard port: nothing listens there.
     doctor(&["--links", "http://127.0.0.1:9"]).assert_failed(70, &["/live.json", "give the admin address"]);
     doctor(&["--links", "no address"]).assert_failed(70, &["give the admin address"]);

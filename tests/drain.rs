@@ -15,11 +15,11 @@ use tokio::net::TcpStream;
 
 /// "At once", on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
-/// A person who pressed Ctrl-C waits no longer for a word.
+/// A person who pressed Ctrl-C expects output within this time.
 const SOON: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ctrl_c_in_up_says_what_is_waited_for_and_a_second_one_ends_it() {
+async fn ctrl_c_in_up_reports_what_it_waits_for_and_a_second_one_ends_it() {
     let home = TempDir::new().unwrap();
     let system = Up::start(home.path());
     let mut tunnels = Vec::new();
@@ -32,7 +32,7 @@ async fn ctrl_c_in_up_says_what_is_waited_for_and_a_second_one_ends_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sigterm_of_a_gateway_says_what_is_waited_for_and_a_second_one_ends_it() {
+async fn sigterm_of_a_gateway_reports_what_it_waits_for_and_a_second_one_ends_it() {
     let fleet = Fleet::ready("30s").await;
     let token = tokens::mint(&fleet.issuer.http(), &fleet.gateway.http(), 1).remove(0);
     let _tunnel = open_tunnel(fleet.gateway.address, Some(&token)).await;

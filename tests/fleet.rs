@@ -1,7 +1,7 @@
 //! Four gateway processes over one store of spent tokens: 5,000 tokens, each presented eight times at once at random
 //! gateways and once more afterwards, while connections are cut and memcacheds are frozen and killed. Never two tunnels
-//! for a token. Every answer is written to a file, and a checker that had no part in the run reads it; a store that is
-//! broken on purpose shows that it is caught.
+//! for a token. Every answer is written to a file, which a checker reads that had no part in the run; stores that are
+//! broken on purpose show that it catches them.
 
 mod broken;
 mod checker;
@@ -114,7 +114,7 @@ async fn race_through(fleet: &Arc<Fleet>, deployment: &mut Deployment, faults: &
     println!("each once more in {:.1?}", began.elapsed());
 }
 
-/// The rule that a 503 falls into an outage says something only when there is a time without.
+/// The rule that a 503 falls into an outage tests something only if part of the run has no outage.
 fn assert_quiet_runs(summary: Summary) {
     assert!(summary.quiet * 4 > summary.presentations, "nearly all of it was an outage: {summary:?}");
     assert!(summary.unavailable > 0, "the faults met no traffic: {summary:?}");

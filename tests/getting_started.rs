@@ -1,5 +1,5 @@
-//! Walks `docs/start.md` as a stranger would: types its commands, in its order, and looks for what it says
-//! that they print. What the fences of the page's code blocks mean:
+//! Follows `docs/start.md` as a new reader would: types its commands, in its order, and compares what they print with
+//! the page. What the fences of the page's code blocks mean:
 //!
 //! | fence | the block is |
 //! |---|---|
@@ -13,7 +13,7 @@
 //!
 //! Only this is replaced, and nothing in the ignored test that `scripts/fresh-clone-check` runs but the last:
 //! - `cargo run --release --` by the binary under test, and `target/release/` holds it, in a folder made for the test;
-//! - the ports by free ones, which `up` is told by its options, for other tests run at the same time;
+//! - the ports by free ones, which options give to `up`, because other tests run at the same time;
 //! - `https://example.com/` by the page that the walk serves itself, for there may be no Internet.
 
 use std::collections::HashMap;
@@ -44,7 +44,7 @@ const PORTS: [(&str, &str); 7] = [
 const OUTSIDE: &str = "https://example.com/";
 
 #[test]
-fn every_command_of_the_page_does_what_the_page_says() {
+fn every_command_of_the_page_prints_what_the_page_shows() {
     let home = tempfile::TempDir::new().unwrap();
     let bin = home.path().join("target/release");
     std::fs::create_dir_all(&bin).unwrap();
@@ -83,7 +83,7 @@ fn page() -> String {
     std::fs::read_to_string(root().join("docs/start.md")).unwrap()
 }
 
-/// Ports below those that the kernel gives to whoever asks for any, so that no other test gets them in between.
+/// Ports below those that the kernel assigns, so that no other test gets them in between.
 fn free_ports() -> Vec<u16> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
     let end: u16 = range.split_whitespace().next().unwrap().parse().unwrap();

@@ -1,4 +1,4 @@
-//! What an issuer says of itself when something is wrong with the machine under it.
+//! What an issuer reports when something is wrong with its machine.
 
 use crate::support::daemon::{Daemon, issuer_config};
 use crate::support::disk::Disk;
@@ -40,7 +40,7 @@ fn account() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_is_told_at_readyz_and_once_in_the_log() {
+async fn a_full_disk_is_reported_at_readyz_and_once_in_the_log() {
     let home = TempDir::new().unwrap();
     let Some(disk) = disk(home.path()) else { return };
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), &account())).await;
@@ -68,7 +68,7 @@ async fn a_full_disk_is_told_at_readyz_and_once_in_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_cannot_be_made_is_told_before_it_is_missed() {
+async fn a_key_that_cannot_be_made_is_reported_before_it_is_needed() {
     let home = TempDir::new().unwrap();
     let Some(disk) = disk(home.path()) else { return };
     let times = "rotate_every = \"14s\"\npublish_ahead = \"10s\"\nredeem_for = \"8s\"\n";

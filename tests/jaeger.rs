@@ -1,5 +1,5 @@
 //! Traces, as a real Jaeger has them: every stage of a request, what a slow check waited for, whose child a request is, and
-//! nothing of who asked for what.
+//! nothing about who requested what.
 
 mod privacy;
 
@@ -57,13 +57,13 @@ async fn up_traces_every_request_with_all_its_stages() {
     jaeger.terminate();
 }
 
-/// The requests that opened a tunnel: while `up` starts, the agent asks for the gateway's challenge, which is traced too.
+/// The requests that opened a tunnel: while `up` starts, the agent fetches the gateway's challenge, which is traced too.
 fn tunnels(traces: &[Trace]) -> impl Iterator<Item = &Trace> {
     let outcome = |trace: &Trace| trace.find("request")?.word("postern.outcome").map(str::to_owned);
     traces.iter().filter(move |trace| outcome(trace).as_deref() == Some("opened"))
 }
 
-/// All stages, each a child of the request, in their order, and what is said of the request is so.
+/// All stages, each a child of the request, in their order, and the request's attributes are correct.
 fn assert_whole(trace: &Trace) {
     let request = trace.span("request");
     assert_eq!(trace.spans.len(), STAGES.len() + 2, "{trace:#?}");
@@ -74,7 +74,7 @@ fn assert_whole(trace: &Trace) {
         assert!(span.start + ROUNDING >= request.start, "{name} begins before the request: {trace:#?}");
     }
     let [parse, check, verify, spend, dial] = STAGES.map(|name| trace.span(name));
-    // The hint is asked for beside the verification: both come before the verdict.
+    // The check runs beside the verification: both come before the verdict.
     for (before, after) in [(parse, check), (parse, verify), (check, spend), (verify, spend), (spend, dial)] {
         let in_order = before.end() <= after.start + ROUNDING;
         assert!(in_order, "{} ends after {} began: {trace:#?}", before.name, after.name);
@@ -287,7 +287,7 @@ fn assert_stall(command: &Span) -> &str {
     stall
 }
 
-/// Ids of an upstream's trace and span, as nobody else makes them.
+/// Ids of an upstream's trace and span, which no other program makes.
 const UPSTREAM: (&str, &str) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
 
 /// The field of a request that a proxy in front sends when it traces (or does not, without the flag).
@@ -332,8 +332,8 @@ async fn an_upstreams_context_is_taken_only_where_it_is_accepted() {
     jaeger.terminate();
 }
 
-/// How long a request may take on a busy machine, and less than an exporter waits for its collector (5 s): who waited for
-/// that took longer.
+/// How long a request may take on a busy machine. An exporter waits longer for its collector (5 s), so a request that
+/// waited for the exporter takes longer than this.
 const USUAL: Duration = Duration::from_secs(4);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -359,7 +359,7 @@ async fn a_collector_that_is_away_costs_its_spans_and_nothing_else() {
     metrics_when(system.ports.admin, "spans are dropped", |metrics| spans(metrics, "failed") > before).await;
 
     jaeger.launch().await;
-    assert_eq!(jaeger.traces().await.len(), 0, "it remembers nothing");
+    assert_eq!(jaeger.traces().await.len(), 0, "it keeps no traces");
     // The first batch may still meet the connection that broke.
     eventually("new traces arrive", || async {
         tunnel_through(&system, &echo).await;

@@ -36,7 +36,7 @@ fn script(data: &Path, binary: Option<&str>) -> Command {
     command
 }
 
-/// What `fleet.env` says, which is written when everything is ready.
+/// The content of `fleet.env`, which is written when everything is ready.
 struct Facts(BTreeMap<String, String>);
 
 impl Facts {
@@ -134,7 +134,7 @@ async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind
     let page = proxy::get(&mut stream, &web.to_string(), None).await.unwrap();
     assert_eq!((page.status, page.body.as_str()), (200, target::PAGE), "{page:?}");
 
-    // One that is killed is named, and the others go on.
+    // One that is killed is named, and the others continue.
     let processes = facts.processes();
     assert!(processes.len() >= 9, "{:?}", facts.0);
     let victim = facts.all("MEMCACHED_PIDS")[0];
@@ -148,11 +148,11 @@ async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind
     fleet.terminate().assert_stopped();
     let left: Vec<_> = processes.iter().filter(|(_, process)| process.runs()).map(|(name, _)| name).collect();
     assert!(left.is_empty(), "still run: {left:?}");
-    assert!(!home.path().join("fleet.env").exists(), "fleet.env tells of what is gone");
+    assert!(!home.path().join("fleet.env").exists(), "fleet.env names processes that ended");
 }
 
 #[test]
-fn a_fleet_that_cannot_start_says_why_and_leaves_nothing_behind() {
+fn a_fleet_that_cannot_start_reports_why_and_leaves_nothing_behind() {
     let home = TempDir::new().unwrap();
     let ended = Postern::start(script(home.path(), Some("/bin/false"))).ended();
     assert_eq!(ended.code, Some(1), "{ended:#?}");
@@ -169,7 +169,7 @@ fn a_fleet_that_cannot_start_says_why_and_leaves_nothing_behind() {
     }
 }
 
-/// Where no --binary is given, what cargo built is run, wherever it was told to build.
+/// Without --binary the script runs cargo's build, whatever CARGO_TARGET_DIR is.
 #[test]
 fn the_binary_is_looked_for_where_cargo_builds() {
     let home = TempDir::new().unwrap();

@@ -105,7 +105,7 @@ async fn an_account_gets_its_quota_and_then_a_sentence() {
 }
 
 #[test]
-fn a_wrong_address_is_said_in_a_sentence() {
+fn a_wrong_address_is_reported_in_a_sentence() {
     let unreachable = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     mint(&["--issuer", &format!("http://{unreachable}")])
         .assert_failed(70, &[&unreachable.to_string(), "cannot be reached"]);
@@ -121,7 +121,7 @@ fn a_wrong_address_is_said_in_a_sentence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_that_is_not_trusted_is_said_with_the_switch_that_helps() {
+async fn a_certificate_that_is_not_trusted_is_reported_with_the_switch_that_helps() {
     let (home, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let (authority, stranger) = (Authority::new(home.path()), Authority::new(other.path()));
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
@@ -178,7 +178,7 @@ impl Slow {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_interrupted_mint_says_how_many_tokens_there_are_and_how_to_go_on() {
+async fn an_interrupted_mint_reports_how_many_tokens_there_are_and_how_to_continue() {
     for (signal, name) in [("INT", "Ctrl-C"), ("TERM", "SIGTERM")] {
         let slow = Slow::start().await;
         let minting = slow.mint(&["--count", "1000"]);

@@ -63,11 +63,11 @@ fn catalogue() -> Catalogue {
 }
 
 #[test]
-fn what_is_asked_for_is_registered() {
+fn what_is_queried_is_registered() {
     let catalogue = catalogue();
     let (mut faults, mut selectors) = (Vec::new(), 0);
     for (path, text) in files("deploy", &["yml", "yaml", "json"]) {
-        // The jobs of the rules' tests are anybody's.
+        // The rules' tests may use any job.
         let any_job = path.parent().is_some_and(|folder| folder.ends_with("prometheus/tests"));
         let asked = queries::selectors(&text);
         selectors += asked.len();
@@ -81,7 +81,7 @@ fn what_is_asked_for_is_registered() {
 }
 
 #[test]
-fn every_alert_says_how_bad_it_is_and_what_to_do() {
+fn every_alert_has_a_severity_and_a_remedy() {
     let mut names = HashSet::new();
     for alert in alerts() {
         let name = &alert.name;

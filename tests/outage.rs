@@ -134,7 +134,7 @@ async fn a_full_disk_costs_one_token_and_one_line_and_ends_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_server_behind_a_router_is_told_with_the_share_that_it_costs() {
+async fn a_dead_server_behind_a_router_is_reported_with_the_share_that_it_costs() {
     let (home, echo) = (TempDir::new().unwrap(), target::echo().await.to_string());
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
     let mut servers = [(); 3].map(|()| Memcached::start());
@@ -250,7 +250,7 @@ async fn a_restart_does_not_need_the_issuer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clocks_that_differ_are_told_with_by_how_much() {
+async fn clocks_that_differ_are_reported_with_the_difference() {
     let home = TempDir::new().unwrap();
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
     // The library itself: the program would stand between this test's signals and the gateway.

@@ -23,23 +23,23 @@ const NO_NAME: &str = "secret-nowhere-51c9.invalid";
 const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 66, 55, 44);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_told_by_default() {
-    assert_nothing_is_told(None).await;
+async fn nothing_leaks_by_default() {
+    assert_nothing_leaks(None).await;
 }
 
 /// At the finest level of every crate of ours.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_told_when_everything_is_traced() {
-    assert_nothing_is_told(Some("postern=trace,warn")).await;
+async fn nothing_leaks_when_everything_is_traced() {
+    assert_nothing_leaks(Some("postern=trace,warn")).await;
 }
 
 /// The dependencies at their finest level too: an operator who looks for a fault must not collect destinations.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_told_when_the_dependencies_are_traced_too() {
-    assert_nothing_is_told(Some("trace")).await;
+async fn nothing_leaks_when_the_dependencies_are_traced_too() {
+    assert_nothing_leaks(Some("trace")).await;
 }
 
-async fn assert_nothing_is_told(level: Option<&str>) {
+async fn assert_nothing_leaks(level: Option<&str>) {
     let home = TempDir::new().unwrap();
     let data = home.path().join("data");
     let collector = Collector::start().await;
@@ -130,7 +130,7 @@ async fn through_the_agent(agent: SocketAddr, needles: &mut Needles) {
         assert_eq!(proxy::socks(&mut stream, &host, port).await.unwrap(), 0);
         proxy::echoes(&mut stream, b"SOCKS5").await.unwrap();
     }
-    // Errors are where programs begin to talk.
+    // Errors are where programs write most.
     for _ in 0..3 {
         for target in [closed.to_string(), format!("{NO_NAME}:443")] {
             let mut stream = proxy::dial_from(CLIENT, agent).await.unwrap();
@@ -226,7 +226,7 @@ impl Exposed {
     }
 }
 
-/// The search is worth something: a needle put into a copy of each haystack is found.
+/// The search works: it finds a needle that was put into a copy of each haystack.
 fn assert_planted_needles_are_found(exposed: &Exposed, needles: &Needles, token: &Token) {
     let planted = format!("CONNECT {TARGET_NAME}:443 from {CLIENT} with {}", hex::encode(token.nonce().0));
     for (place, bytes) in &exposed.0 {

@@ -45,7 +45,7 @@ async fn the_rules_work_and_no_alert_is_raised_by_a_healthy_system() {
     let system = Up::start(home.path());
     let prometheus = Prometheus::start(&programs, system.ports.admin).await;
     prometheus.value_is("up", 1.0).await;
-    // While it is looked at, for a rate is the growth between two looks.
+    // During the scrapes, because a rate is the growth between two scrapes.
     let mut checks = 0;
     for scrapes in 1..=10 {
         checks += honest(system.ports).await;
@@ -68,7 +68,7 @@ async fn the_rules_work_and_no_alert_is_raised_by_a_healthy_system() {
     }
     assert_eq!(prometheus.alerts().await, [""; 0], "nothing is wrong");
 
-    // An alert would have been seen: those who replay raise the one that is meant for them, and no other.
+    // Alerts do fire: replays raise the alert for replays, and no other.
     checks += replays(system.ports, 30).await;
     eventually("replays raise an alert", || async {
         let alerts = prometheus.alerts().await;

@@ -1,5 +1,5 @@
 //! An outage of the store costs its time. It does not cost wallets and quotas: a gateway that knows that its store is
-//! away says so before it looks at a token, and agents keep theirs.
+//! down reports it before it reads a token, and agents keep theirs.
 
 use crate::support::memcached::Memcached;
 use crate::support::relay::Relay;
@@ -10,9 +10,9 @@ use crate::support::users::{Attempt, Got, Users};
 use crate::support::windows::Windows;
 use std::time::{Duration, Instant};
 
-/// How long the store is away.
+/// How long the store is down.
 const OUTAGE: Duration = Duration::from_secs(10);
-/// Programs at a time, and so tokens that may be under way when the outage begins.
+/// Concurrent programs, and therefore the tokens that may be in flight when the outage begins.
 const PROGRAMS: usize = 16;
 const PAUSE: Duration = Duration::from_millis(40);
 /// Tokens that may be lost beside those: each request under way may have been tried once more before the outage was
@@ -22,7 +22,7 @@ const AGENT: AgentPlan = AgentPlan { name: "busy", gateways: &[0], low: 32, high
 /// How soon after the outage users are served again.
 const SOON: Duration = Duration::from_secs(2);
 
-/// What takes the store away, and brings it back with all it knew.
+/// What stops the store, and starts it again with all its records.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// It keeps its connections and answers nothing.
@@ -97,7 +97,8 @@ async fn outage(fault: Fault) {
     windows.assert_only_unavoidable(&attempts, "around an outage of the store");
     assert!(first - ended <= SOON, "users were served again only after {:?}", first - ended);
     for (unit, says) in [(gateway, gateway_says), (agent, agent_says)] {
-        let says = says.unwrap_or_else(|| panic!("{} said \"ready\" for {SOON:?} of the outage", unit.name));
+        let says =
+            says.unwrap_or_else(|| panic!("{} reported \"ready\" for {SOON:?} of the outage", unit.name));
         assert!(says.body.contains("store"), "{} does not name the cause: {says:?}", unit.name);
     }
     site.terminate();

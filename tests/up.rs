@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt;
 /// A disk that is full, or a reader of the log that went away: clients are answered all the same, also those whose
 /// refusal would have been a line.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_cannot_be_written_stops_nobody() {
+async fn a_log_that_cannot_be_written_stops_no_request() {
     let home = TempDir::new().unwrap();
     let plain = up(&home.path().join("data"), Ports::any());
     let mut command = std::process::Command::new("sh");
@@ -44,7 +44,7 @@ async fn a_restart_keeps_keys_wallet_and_spent_records() {
     let [spent] =
         &tokens::mint(&format!("http://{}", ports.issuer), &format!("http://{}", ports.gateway), 1)[..]
     else {
-        panic!("one token was asked for")
+        panic!("one token was requested")
     };
     assert_eq!(present(ports.gateway, &echo, spent).await.status, 200);
     assert!(present(ports.gateway, &echo, spent).await.says_spent());
@@ -97,7 +97,7 @@ async fn present(gateway: SocketAddr, target: &str, token: &str) -> proxy::Head 
     proxy::connect(&mut stream, target, Some(token)).await.unwrap()
 }
 
-/// Nobody but the owner reads what is kept.
+/// Only the owner may read the data.
 fn assert_private(path: &Path) {
     let mode = std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", path.display());
@@ -186,7 +186,7 @@ async fn a_second_signal_stops_at_once() {
         let ended = system.process.ended();
         println!("{signals:?}: ended after {:?}", asked.elapsed());
         ended.assert_stopped();
-        // The drain's deadline is 10 s: whoever waited for it was not stopped at once.
+        // The drain's deadline is 10 s: a process that waited for it was not stopped at once.
         assert!(asked.elapsed().as_secs() < 8);
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest).await; // reset or closed, but over
@@ -194,7 +194,7 @@ async fn a_second_signal_stops_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn logs_come_when_they_are_asked_for() {
+async fn logs_are_written_when_they_are_requested() {
     let home = TempDir::new().unwrap();
     let mut command = up(home.path(), Ports::any());
     command.env("RUST_LOG", "postern=info");
@@ -209,7 +209,7 @@ async fn logs_come_when_they_are_asked_for() {
 
 /// The drain reports its wait immediately, with the deadline; without a tunnel it reports nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ctrl_c_with_an_open_tunnel_says_what_is_waited_for_and_what_was_cut() {
+async fn ctrl_c_with_an_open_tunnel_reports_what_it_waits_for_and_what_was_cut() {
     let home = TempDir::new().unwrap();
     let (system, mut stream) = with_a_tunnel(&home).await;
     system.process.signal("INT");
@@ -267,7 +267,7 @@ async fn a_name_of_this_machine_is_an_address() {
 }
 
 #[test]
-fn an_address_that_others_reach_must_be_asked_for_by_a_switch() {
+fn an_address_that_others_reach_needs_a_switch() {
     let home = TempDir::new().unwrap();
     let others = ([0, 0, 0, 0], 0).into();
     let open = Postern::start(up(home.path(), Ports { client: others, ..Ports::any() })).ended();
@@ -298,7 +298,7 @@ fn a_wrong_command_line_exits_with_2() {
 }
 
 #[test]
-fn a_wrong_configuration_exits_with_64_and_says_where() {
+fn a_wrong_configuration_exits_with_64_and_names_the_place() {
     let home = TempDir::new().unwrap();
     let path = home.path().join("daemon.toml");
     let refused = |kind: &str, text: &str, sentence: &[&str]| {

@@ -19,7 +19,7 @@ const ISSUER: &str = "POSTERN_TEST_ISSUER";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by another test"]
 async fn the_agent_that_is_killed() {
-    let wallet = std::env::var(WALLET).expect("the tests below say where");
+    let wallet = std::env::var(WALLET).expect("the tests below set it");
     let mut config = Config::new(std::env::var(GATEWAY).unwrap(), wallet);
     config.issuer.url = Some(std::env::var(ISSUER).unwrap());
     config.listen.address = ([127, 0, 0, 1], 0).into();

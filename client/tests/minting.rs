@@ -57,7 +57,7 @@ async fn the_key_of_the_challenge_is_preferred_to_that_of_the_directory() {
     assert_eq!(unnamed.token_key, None);
     assert_eq!(client.key_for(&unnamed).await.unwrap().key.spki(), issuer.key().spki());
 
-    // A key that only some are shown would tell them apart: the directory has what everyone is shown.
+    // A key that only some clients see would identify them: the directory has the keys that all clients see.
     let mut foreign = old.clone();
     foreign.token_key = Some(crate::support::issuer::key().spki().to_vec());
     let error = client.key_for(&foreign).await.unwrap_err();
@@ -65,7 +65,7 @@ async fn the_key_of_the_challenge_is_preferred_to_that_of_the_directory() {
     assert!(error.to_string().contains(&format!("{}/.well-known/", issuer.url())), "{error}");
 }
 
-/// Whoever shows the challenge of another gateway could spend the tokens there.
+/// A gateway that sends the challenge of another one could spend the tokens there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_challenge_that_names_another_gateway_is_not_answered() {
     let world = World::with(|config| config.gateway.origin = Some("other.example".to_owned())).await;

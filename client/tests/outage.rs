@@ -1,4 +1,4 @@
-//! Gateways that are away, refuse, hang and come back: what it costs, who is told, and which one is used.
+//! Gateways that are down, refuse, hang and come back: what it costs, what is reported, and which one is used.
 
 use crate::support::gateway::{Gateway, Mood};
 use crate::support::issuer::Issuer;
@@ -28,7 +28,7 @@ async fn an_outage_of_the_store_costs_the_tokens_under_way_and_no_others() {
         assert!(field(&answer.head, "retry-after").is_some(), "{}", answer.head);
     }
     assert_eq!(world.gateway.tokens().len(), 1, "one token was sent before it was known");
-    assert!(world.gateway.probes() > 2, "it is asked without a token whether it is back");
+    assert!(world.gateway.probes() > 2, "the agent probes it without a token");
     let reasons = world.agent.process.readiness.reasons().join("; ");
     assert!(reasons.contains("gateway: ") && reasons.contains("The store is away"), "{reasons}");
 
@@ -71,7 +71,7 @@ async fn a_gateway_that_hangs_is_found_out_by_a_probe_and_costs_no_more_tokens()
         async move { connect(agent, &target).await.status }
     });
     until("the first token is under way", || world.gateway.tokens().len() == 1).await;
-    until("the agent says that the gateway hangs", || {
+    until("the agent reports that the gateway hangs", || {
         world.agent.process.readiness.reasons().iter().any(|reason| reason.contains("did not answer within"))
     })
     .await;
@@ -132,7 +132,7 @@ async fn the_next_gateway_of_the_list_is_used_while_the_first_is_away() {
             assert_eq!(answer.status, 200, "{}", answer.body);
         }
         assert!(first.tokens().len() <= 3 && second.tokens().len() >= 3, "{}", first.tokens().len());
-        until("readiness tells of the first", || {
+        until("readiness names the first", || {
             agent.process.readiness.degraded().join("").contains(&first.url())
         })
         .await;
@@ -162,13 +162,13 @@ async fn a_list_whose_first_gateway_is_down_from_the_start_works_and_costs_nothi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_agent_says_nothing_until_someone_looks_whether_it_is_ready() {
+async fn an_idle_agent_sends_nothing_until_its_readiness_is_requested() {
     let world = World::new().await;
     world.stocked(8).await;
     let probes = world.gateway.probes();
     world.gateway.set_mood(Mood::Unavailable);
     tokio::time::sleep(Duration::from_millis(5_500)).await; // longer than news is believed
-    assert_eq!(world.gateway.probes(), probes, "nothing on the wire says that an idle agent runs");
+    assert_eq!(world.gateway.probes(), probes, "an idle agent sends nothing");
     world.agent.process.readiness.look();
     until("it has found out", || !world.agent.process.readiness.reasons().is_empty()).await;
     assert!(world.gateway.tokens().is_empty());
@@ -193,7 +193,7 @@ async fn why_nothing_can_be_minted_reaches_the_log_the_readiness_and_the_program
 
 /// What is known of a gateway that is not in use may be long past: it is not probed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_whose_first_gateway_serves_is_ready_whatever_the_second_last_said() {
+async fn an_agent_whose_first_gateway_serves_is_ready_whatever_the_second_last_answered() {
     let (issuer, [first, second]) = two().await;
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(&first, &issuer, directory.path());

@@ -142,7 +142,7 @@ async fn the_wallets_level_follows_and_the_page_shows_what_a_tunnel_took() {
         answer.stream.read_to_end(&mut Vec::new()).await.unwrap();
         section(&world.agent, "agent", |agent| tile(agent, "Tunnels open") == 0.0).await;
 
-        // The tokens of the old key are dropped, all at once and where nobody waits for it.
+        // The tokens of the old key are dropped, all at once and where no request waits for it.
         world.issuer.rotate();
         assert_eq!(world.connect(&target).await.status, 200);
         let is_level = |level: usize| value(WALLET_TOKENS) == Some(level as f64);
@@ -157,7 +157,7 @@ async fn what_the_gateway_does_not_answer_is_lost() {
     let world = World::new().await;
     world.stocked(8).await;
     let link = gateway_link(&world.agent, &world.gateway);
-    assert_eq!(link.totals(), (1, 0), "the challenge was asked for");
+    assert_eq!(link.totals(), (1, 0), "the challenge was requested");
     let target = echo().await.to_string();
     let _tunnel = world.connect(&target).await;
     assert_eq!(link.totals(), (2, 0));

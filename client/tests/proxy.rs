@@ -16,7 +16,7 @@ async fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-/// Says hello, then sends everything it is sent, and a farewell after the end: whichever side ends first, all of it
+/// Sends hello, then echoes everything, and a farewell after the end: whichever side ends first, all of it
 /// must arrive.
 const LENGTH: usize = 3_000_000;
 
@@ -113,7 +113,7 @@ async fn a_gateway_behind_tls_is_reached() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_agent_says_what_it_is_and_what_it_is_not() {
+async fn the_agent_reports_what_it_is_and_what_it_is_not() {
     let world = World::new().await;
     let agent = world.agent.address;
     let page = send(agent, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
@@ -167,7 +167,7 @@ async fn socks5_reaches_names_and_addresses_of_both_families() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn socks5_says_what_went_wrong() {
+async fn socks5_reports_what_went_wrong() {
     let world = World::new().await;
     world.stocked(8).await;
     for (status, fields, reply) in [

@@ -32,7 +32,7 @@ async fn an_agent_mints_for_the_successor_when_the_issuer_no_longer_signs_with_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_challenge_is_asked_for_again_when_its_max_age_has_passed_and_not_before() {
+async fn a_challenge_is_requested_again_when_its_max_age_has_passed_and_not_before() {
     for (max_age, probes) in [(3600, 1), (0, 1 + 4)] {
         let issuer = Issuer::start().await;
         let gateway = Gateway::start(&issuer).await;
@@ -50,7 +50,7 @@ async fn a_challenge_is_asked_for_again_when_its_max_age_has_passed_and_not_befo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_gateway_is_asked_again_when_the_directory_has_a_newer_key_in_use() {
+async fn the_challenge_is_requested_again_when_the_directory_has_a_newer_key_in_use() {
     let world = World::with(|config| (config.wallet.low, config.wallet.high) = (0, 1)).await;
     let target = echo().await.to_string();
     assert_eq!(world.connect(&target).await.status, 200);
@@ -72,7 +72,7 @@ async fn a_gateway_that_is_behind_costs_one_token_and_the_others_are_kept() {
     let refused = world.connect(&target).await;
     assert_eq!(refused.status, 503, "{}", refused.body);
     assert!(refused.body.contains("does not list"), "{}", refused.body);
-    assert_eq!(world.gateway.tokens().len(), 1, "one token tells that the key is not taken");
+    assert_eq!(world.gateway.tokens().len(), 1, "one token shows that the key is refused");
     assert_eq!(world.unspent(), 7, "the others are kept");
     let signed = world.issuer.signed();
     world.gateway.catch_up();
@@ -88,7 +88,7 @@ async fn nothing_is_minted_for_a_key_before_its_not_before() {
     let target = echo().await.to_string();
     assert_eq!(world.connect(&target).await.status, 200);
     let takes_over = UnixSeconds(UnixSeconds::now().0 + 2);
-    world.issuer.publish_ahead(takes_over); // and the gateway asks for it already, for its clock is ahead
+    world.issuer.publish_ahead(takes_over); // and the gateway's challenge names it already, because its clock is ahead
     let answer = world.connect(&target).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert!(UnixSeconds::now() >= takes_over, "the request waited for the successor");
@@ -96,7 +96,7 @@ async fn nothing_is_minted_for_a_key_before_its_not_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_wallet_whose_key_has_retired_is_replaced_before_anyone_asks() {
+async fn a_full_wallet_whose_key_has_retired_is_replaced_before_the_next_request() {
     let world = World::new().await;
     let target = echo().await.to_string();
     world.issuer.retire_at(UnixSeconds(UnixSeconds::now().0 + 3));
@@ -129,7 +129,7 @@ async fn a_full_wallet_whose_key_has_retired_is_replaced_before_anyone_asks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_whose_clock_is_wrong_works_by_the_issuers_and_says_so() {
+async fn an_agent_whose_clock_is_wrong_works_by_the_issuers_and_reports_it() {
     for (ahead, direction) in [(60 * 86_400, "behind"), (-3_600, "ahead of")] {
         let issuer = Issuer::start().await;
         issuer.set_clock_ahead(ahead);

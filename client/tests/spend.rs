@@ -7,7 +7,7 @@ use postern_config::ConfigDuration;
 use postern_token::{TokenChallenge, TokenType, encode_base64url};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tunnel_costs_one_token_and_tells_nothing_about_the_client() {
+async fn a_tunnel_costs_one_token_and_reveals_nothing_about_the_client() {
     let world = World::new().await;
     let target = echo().await;
     let request = format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\nUser-Agent: me\r\nX-Mine: 1\r\n\r\n");
@@ -188,7 +188,7 @@ async fn a_gateway_that_is_down_costs_no_token() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_that_says_nothing_is_given_up() {
+async fn a_gateway_that_does_not_answer_is_given_up() {
     let silent = serve(|stream| async move {
         let _open = stream;
         std::future::pending().await

@@ -1,4 +1,4 @@
-"""What deploy/local/fleet runs: processes, their ports, and the questions that show whether they are there."""
+"""What deploy/local/fleet runs: processes, their ports, and the requests that show whether they are ready."""
 import ctypes
 import os
 import random
@@ -13,22 +13,22 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never t
 
 
 class Failed(Exception):
-    """The fleet cannot be started; the text says why."""
+    """The fleet cannot be started; the text is the reason."""
 
 
 def die_with_parent():
-    """In the child: SIGKILL when this script is gone, however it ended. 1 is PR_SET_PDEATHSIG."""
+    """In the child: SIGKILL when this script ends, for any reason. 1 is PR_SET_PDEATHSIG."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 class Component:
-    """A program of the fleet, and what became of it."""
+    """A program of the fleet, with its process and its log."""
 
     def __init__(self, name, command, logs, env):
         self.name, self.log = name, logs / f"{name}.log"
-        self.mourned = False  # its end was said
+        self.end_reported = False
         with open(self.log, "wb") as log:
-            # A session of its own, so that Ctrl-C in the terminal reaches this script alone, which knows the order.
+            # Its own session, so that Ctrl-C in the terminal reaches only this script, which stops all in order.
             self.process = subprocess.Popen(
                 [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**os.environ, **env}, start_new_session=True, preexec_fn=die_with_parent)
@@ -40,7 +40,7 @@ class Component:
     def runs(self):
         return self.process.poll() is None
 
-    def epitaph(self):
+    def end_report(self):
         code = self.process.returncode
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         lines = self.log.read_text(errors="replace").splitlines()[-15:]
@@ -48,12 +48,12 @@ class Component:
 
 
 class Ports:
-    """Fixed ones where they were asked for, others that are free."""
+    """The ports that options fix, and free ones for the rest."""
 
     def __init__(self, fixed, first):
         self.fixed, self.next, self.taken = fixed, first, set(fixed.values())
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-            # Below those that the kernel gives to outgoing connections, which would come and take them.
+            # Below those that the kernel gives to outgoing connections, which would take them.
             self.range = (10000, max(int(file.read().split()[0]), 11000))
 
     def of(self, name):
@@ -86,14 +86,14 @@ def is_free(port):
 
 
 def program(name, *more):
-    """The path of a program, or None. Debian keeps some where only root's PATH looks."""
+    """The path of a program, or None. Debian installs some in folders that only root's PATH has."""
     found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
     paths = [found, *more]
     return next((path for path in paths if path and os.access(path, os.X_OK)), None)
 
 
 def answers_version(port):
-    """memcached and both routers know this command; the answer to anything else depends on who is behind."""
+    """None, or the problem. memcached and routers answer `version`; other commands depend on the servers behind."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as stream:
             stream.sendall(b"version\r\n")

@@ -1,5 +1,5 @@
-"""The configurations that deploy/ ships, with the addresses of a fleet on loopback in them. What a variable of the
-environment can set is not set here.
+"""The configurations that deploy/ ships, with the addresses of a fleet on loopback. Only what no environment variable
+can set is set here.
 """
 import os
 import re
@@ -13,7 +13,7 @@ EXAMPLES = DEPLOY / "examples" / "fleet"
 
 
 def list_of(words):
-    """As TOML, YAML and JSON all write it."""
+    """A list that is valid TOML, YAML and JSON."""
     return "[" + ", ".join(f'"{word}"' for word in words) + "]"
 
 
@@ -23,7 +23,7 @@ def issuer_without_accounts():
 
 
 def prometheus(targets):
-    """`targets` has a list of URLs for each of the jobs."""
+    """`targets` has a list of URLs for each job."""
     text = (EXAMPLES / "prometheus.yml").read_text()
     text = text.replace("/etc/prometheus/rules", str(DEPLOY / "prometheus" / "rules"))
     for job, urls in targets.items():
@@ -34,7 +34,7 @@ def prometheus(targets):
 
 
 def router(servers):
-    """mcrouter where there is one, for it can hold a quorum; twemproxy otherwise."""
+    """mcrouter if it is installed, because it supports a quorum; twemproxy otherwise."""
     named = os.environ.get("POSTERN_MCROUTER")
     if named and not os.access(named, os.X_OK):
         raise Failed(f"POSTERN_MCROUTER is {named}, which is no program")
@@ -59,10 +59,10 @@ class Mcrouter:
         return self.text
 
     def command(self, port, path, _ports):
-        # Newer ones refuse options that older ones need: deploy/mcrouter/README.md.
-        said = subprocess.run([self.binary, "--help"], capture_output=True, text=True, check=False)
+        # Newer versions refuse options that older ones need: deploy/mcrouter/README.md.
+        usage = subprocess.run([self.binary, "--help"], capture_output=True, text=True, check=False)
         wanted = ("--asynclog-disable", "--disable-miss-on-get-errors")
-        return [self.binary, "-p", port, "-f", path, *(word for word in wanted if word in said.stdout + said.stderr)]
+        return [self.binary, "-p", port, "-f", path, *(word for word in wanted if word in usage.stdout + usage.stderr)]
 
 
 class Twemproxy:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a spent record takes in memcached: adds records as Postern writes them, then prints what memcached says.
+"""Measures the size of a spent record in memcached: adds records as Postern does, then prints memcached's statistics.
 
     memcached -s ./s -U 0 -t 1 -m 256 -M &
     python3 record-size.py ./s 1000000
@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 
-ASKED = ("curr_items", "total_malloced", " evictions", ":chunk_size", ":used_chunks", ":mem_requested")
+PRINTED = ("curr_items", "total_malloced", " evictions", ":chunk_size", ":used_chunks", ":mem_requested")
 BATCH = 1000
 
 stream = socket.socket(socket.AF_UNIX)
@@ -35,5 +35,5 @@ print("stored", stored, "and the last reply was", reply.decode().strip())
 for command in (b"stats\r\n", b"stats slabs\r\n", b"stats items\r\n"):
     stream.sendall(command)
     while (line := replies.readline().decode().strip()) != "END":
-        if any(name in line for name in ASKED):
+        if any(name in line for name in PRINTED):
             print(line)

@@ -31,7 +31,7 @@ async fn traffic(gateway: &Running, echo: &Echo) -> String {
 }
 
 #[tokio::test]
-async fn refusals_are_told_by_class_and_accesses_as_far_as_the_operator_wants() {
+async fn refusals_are_logged_by_class_and_accesses_as_far_as_the_operator_wants() {
     let log = Log::default();
     log.install("warn,postern=info");
     let echo = Echo::start().await;

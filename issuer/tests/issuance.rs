@@ -63,7 +63,7 @@ async fn another_implementations_client_gets_a_token_too() {
 }
 
 #[tokio::test]
-async fn what_is_not_a_token_request_of_a_key_in_use_is_422_and_says_what_is_wrong() {
+async fn what_is_not_a_token_request_of_a_key_in_use_is_422_and_names_the_fault() {
     let directory = tempfile::tempdir().unwrap();
     let issuer = Running::start(config(directory.path())).await;
     let key = issuer.key().await;
@@ -123,9 +123,9 @@ async fn other_paths_are_404_and_other_methods_405_with_allow() {
     }
 }
 
-/// A web page whose name leads to loopback can ask for tokens, but only under its own name.
+/// A web page whose name leads to loopback can request tokens, but only under its own name.
 #[tokio::test]
-async fn an_issuer_open_to_its_machine_is_asked_by_address_and_one_with_accounts_by_any_name() {
+async fn an_issuer_open_to_its_machine_answers_to_an_address_and_one_with_accounts_to_any_name() {
     let directory = tempfile::tempdir().unwrap();
     let asked = |host: &str| {
         let head = format!("GET {DIRECTORY_PATH} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
@@ -144,7 +144,7 @@ async fn an_issuer_open_to_its_machine_is_asked_by_address_and_one_with_accounts
     }
     open.stop().await;
     let mut config = config(directory.path());
-    config.accounts.push(account("somebody", "k", "5/1h"));
+    config.accounts.push(account("someone", "k", "5/1h"));
     let with_accounts = Running::start(config).await;
     assert_eq!(with_accounts.exchange(&asked("issuer.example")).await.status, 200);
 }
@@ -250,7 +250,7 @@ async fn slow_bodies_are_408_and_slow_headers_and_idle_connections_are_closed() 
     }
     let mut kept = issuer.connect().await;
     kept.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-    assert_eq!(Answer::read(&mut kept).await.status, 404); // and then the end, without having asked for it
+    assert_eq!(Answer::read(&mut kept).await.status, 404); // and then the end, which the client did not request
 }
 
 #[tokio::test]

@@ -102,7 +102,7 @@ async fn a_running_issuer_rotates_its_keys() {
     }
 }
 
-/// Asks again until there is an answer, for ten seconds at most: from outside there is no event to wait for.
+/// Tries again until there is an answer, for ten seconds at most: from outside there is no event to wait for.
 async fn until<T, F: Future<Output = Option<T>>>(mut ask: impl FnMut() -> F) -> T {
     let start = Instant::now();
     loop {
@@ -115,7 +115,7 @@ async fn until<T, F: Future<Output = Option<T>>>(mut ask: impl FnMut() -> F) -> 
 }
 
 #[tokio::test]
-async fn a_drain_answers_what_was_asked_and_closes_idle_connections() {
+async fn a_drain_answers_open_requests_and_closes_idle_connections() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
     config.limits.header_timeout = ConfigDuration::minutes(5); // it is not what closes the idle connection

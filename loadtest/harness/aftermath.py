@@ -1,4 +1,4 @@
-"""What a sampled run leaves behind: memory, file descriptors, what is still open, and how the gateways stop."""
+"""Judges the state after a sampled run: memory, file descriptors, open tunnels, and how the gateways stop."""
 
 import time
 from . import drain
@@ -12,8 +12,8 @@ HEAD = ("process", "start", "end", "most", "growth, 2nd half", "explained", "a d
         "fds start, most, end", "threads", "CPU")
 
 
-def judge(deployment, result, sampler, folder, say):
-    say("waiting until nothing is open any more")
+def judge(deployment, result, sampler, folder, log):
+    log("waiting until all tunnels and connections are closed")
     result.thresholds += settled(deployment, sampler)
     result.table = [HEAD]
     for name in sampler.names():
@@ -25,7 +25,7 @@ def judge(deployment, result, sampler, folder, say):
         if name.startswith(JUDGED):
             result.thresholds.append(Held(
                 f"memory of {name} is flat in the second half",
-                f"{mib(memory.growth)} more, {mib(memory.explained)} of it by the cache of spent tokens",
+                f"{mib(memory.growth)} more, {mib(memory.explained)} of it by the cache of spent keys",
                 f"at most {mib(memory.allowed)} unexplained", memory.flat))
     for number, _ in enumerate(deployment.memcached, 1):
         first, *_, last = sampler.of(f"store-{number}")
@@ -33,12 +33,12 @@ def judge(deployment, result, sampler, folder, say):
                             f"{last['items']} in {last['bytes']} after")
     if sampler.lost:
         result.notes.append(f"{sampler.lost} samples could not be taken")
-    # Without k6, which holds all tokens: beside its memory nothing else could be seen.
+    # Without k6, which holds all tokens: its memory would hide all other curves.
     shown = [row[0] for row in result.table[1:] if row[0] not in sampler.also]
     (folder / "samples.svg").write_text(svg(sampler, shown))
     gateways = {name: pid for name, pid in deployment.pids.items() if name.startswith("gateway")}
     if deployment.parent and gateways:
-        say("draining the gateways")
+        log("draining the gateways")
         for name, (code, seconds) in drain.drain(gateways, deployment.parent).items():
             result.thresholds.append(
                 Held(f"{name} drains on SIGTERM", f"exit code {code} after {seconds:.2f} s", "exit code 0", code == 0))
@@ -57,7 +57,7 @@ def row(name, samples, memory):
 
 
 def settled(deployment, sampler):
-    """When traffic has ended: nothing open, and as many file descriptors as before. Waits for it, with a limit."""
+    """After the traffic: nothing is open, and the file descriptors are as before. Waits for it, with a limit."""
     admins = deployment.all_admins()
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -70,7 +70,7 @@ def settled(deployment, sampler):
 
 
 def rest(name, now, samples):
-    """What one daemon still holds, beside what it held before."""
+    """Compares what one daemon still holds with what it held before."""
     for gauge in ("tunnels", "connections"):
         if gauge in now:
             yield Held(f"{gauge} open at {name} after the run", f"{now[gauge]:.0f}", "0", now[gauge] == 0)

@@ -1,9 +1,9 @@
-"""Reads the ledger of a load run, and says whether any token was admitted twice, or anything that is no good token.
+"""Reads the ledger of a load run, and reports any token that was admitted twice, and any bad token that was admitted.
 
 usage: loadtest/run check LEDGER...
        loadtest/run check --self-test     forged histories, and memory that leaks: each fault must be caught
 
-Several ledgers are checked as one history: they must be of one tokens file. Exit code 0 only if nothing is wrong.
+Several ledgers are checked as one history: they must use one tokens file. Exit code 0 only if no fault is found.
 """
 
 import itertools, sys
@@ -18,7 +18,7 @@ def main(arguments):
     if arguments == ["--self-test"]:
         ledger.self_test()
         sampler.self_test()
-        print(f"{len(ledger.FORGED) + 1} forged histories and two leaks: all caught; what is honest passes")
+        print(f"{len(ledger.FORGED) + 1} forged histories and two leaks: all caught; correct histories pass")
         return 0
     try:
         check = ledger.Check(itertools.chain.from_iterable(ledger.lines(path) for path in arguments))

@@ -1,4 +1,4 @@
-"""What is loaded: `postern up` or a fleet, started here, or something that runs already."""
+"""The deployment under load: `postern up` or a fleet, started here, or one that runs already."""
 
 import contextlib, os, shlex, subprocess, sys, time
 from pathlib import Path
@@ -18,7 +18,7 @@ def metrics(admin):
 
 
 class Deployment:
-    """Addresses and process ids. What is not known is None or empty, and what needs it is left out."""
+    """Addresses and process ids. An unknown one is None or empty, and checks that need it are left out."""
 
     def __init__(self, described, gateways, admins=(), issuer=None, agent=None):
         self.described = described
@@ -27,14 +27,14 @@ class Deployment:
         self.pids = {}  # name, such as gateway-1 -> process id
         self.memcached = []  # host:port
         self.parent = None  # the process id of the fleet's script
-        self.alone = False  # started by this run: nobody else sends requests
+        self.alone = False  # started by this run: no other client sends requests
         self._stop = contextlib.ExitStack()
 
     def stop(self):
         self._stop.close()
 
     def all_admins(self):
-        """{name: admin URL} of every daemon that has one; those of one process are named once."""
+        """{name: admin URL} of every daemon that has one; daemons of one process appear once."""
         named = {f"gateway-{number}": url for number, url in enumerate(self.admins, 1)}
         named |= {"issuer": self.issuer_admin, "agent": self.agent_admin}
         seen = {}
@@ -47,20 +47,20 @@ class Deployment:
         return [pid for name, pid in self.pids.items() if name.startswith("memcached")]
 
     def opened(self):
-        """Tunnels that the gateways opened since they started, or None where that cannot be asked."""
+        """Tunnels that the gateways opened since they started, or None without an admin address."""
         if not self.admins:
             return None
         return sum(metrics(admin).get('postern_requests_total{outcome="opened"}', 0) for admin in self.admins)
 
 
 def running(arguments):
-    """What the addresses on the command line name."""
+    """The deployment that the addresses on the command line name."""
     admins = arguments.admin or []
     return Deployment("a given deployment", arguments.gateway, admins, arguments.issuer, arguments.agent)
 
 
 def of_env(path, described="a given fleet"):
-    """What a file written by deploy/local/fleet names."""
+    """The deployment that a file of deploy/local/fleet names."""
     facts = {}
     for word in shlex.split(Path(path).read_text(), comments=True):
         name, separator, value = word.partition("=")
@@ -97,7 +97,7 @@ def start_up(home):
 
 
 def start_fleet(home, memcached=3, routers=2, gateways=2, env=None):
-    """deploy/local/fleet, without what only watches."""
+    """deploy/local/fleet, without monitoring."""
     data = home / "fleet"
     command = [FLEET, "--binary", postern(), "--data", data, "--open-egress", "--memcached", memcached,
                "--routers", routers, "--gateways", gateways, "--without", "jaeger,prometheus,grafana"]
@@ -109,7 +109,7 @@ def start_fleet(home, memcached=3, routers=2, gateways=2, env=None):
     while not (data / "fleet.env").exists():
         if process.poll() is not None or time.monotonic() > deadline:
             programs.end(process)
-            raise Failed(f"deploy/local/fleet did not come up:\n{(home / 'fleet.out').read_text()}")
+            raise Failed(f"deploy/local/fleet did not start:\n{(home / 'fleet.out').read_text()}")
         time.sleep(0.05)
     plural = lambda count, word: f"{count} {word}" + ("s" if count > 1 else "")
     described = f"{plural(gateways, 'gateway')}, {plural(routers, 'router')} and {memcached} memcached"
@@ -120,7 +120,7 @@ def start_fleet(home, memcached=3, routers=2, gateways=2, env=None):
 
 
 class Target:
-    """target.py, for as long as this process runs."""
+    """target.py, which runs as long as this process."""
 
     def __init__(self, hold=3):
         command = [sys.executable, Path(__file__).with_name("target.py"), str(hold)]
@@ -136,7 +136,7 @@ class Target:
 
 
 def mint(deployment, count, out):
-    """`count` tokens into the file `out`."""
+    """Mints `count` tokens into the file `out`."""
     if not deployment.issuer:
         raise Failed("tokens are needed, and no issuer is named (--issuer URL)")
     command = [postern(), "token", "mint", "--issuer", deployment.issuer, "--gateway", deployment.gateways[0],

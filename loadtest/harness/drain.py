@@ -1,4 +1,4 @@
-"""How daemons stop: SIGTERM to each gateway, and what becomes of it."""
+"""Stops gateways with SIGTERM, and reads their exit codes."""
 
 import os, signal, time
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ PATIENCE = 60  # seconds; the drain deadline of a gateway is 30 s by default, an
 
 @contextmanager
 def held_still(pid):
-    """Stops the parent for a moment, so that it does not collect an exit code before it was read here."""
+    """Stops the parent for a moment, so that it does not collect an exit code before it is read here."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -17,14 +17,14 @@ def held_still(pid):
 
 
 def exit_code(pid):
-    """Of a process that has ended and was not collected; None while it runs. Field 52 of stat is its wait status."""
+    """The exit code of a process that ended and was not collected, or None while it runs. Field 52 of stat has it."""
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == "Z" else None
 
 
 def drain(pids, parent):
-    """{name: (exit code, seconds)}; the code is None where the process did not stop in time."""
+    """{name: (exit code, seconds)}; the code is None if the process did not stop in time."""
     found = {}
     with held_still(parent):
         began = time.monotonic()

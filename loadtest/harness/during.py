@@ -1,5 +1,5 @@
-"""What the runner does while k6 runs, and how that is judged: it takes the store away, or looks for the point at which
-the gateways have enough."""
+"""Actions while k6 runs, and their thresholds: an outage of the store, or the search for the point at which the
+gateways saturate."""
 
 import os, signal, threading, time
 from collections import defaultdict
@@ -8,13 +8,13 @@ from .judge import Held
 
 
 class Outage:
-    """Every memcached is frozen for the second quarter: what talks to it waits in vain, and its memory stays whole.
+    """Freezes every memcached for the second quarter: commands get no reply, and the records stay.
 
-    Killing it instead would also make it forget, and what a store forgets may be spent again: docs/how-it-works/spend-contract.md
-    says so, and deploy/ how not to lose it. This scenario asks what happens while nobody answers.
+    Killing memcached would lose its records too, and their tokens could be spent again: see
+    docs/how-it-works/spend-contract.md. This scenario tests only a store that does not answer.
     """
 
-    # From freezing to the last verdict that was on its way, and from thawing to the first: connections are proven anew.
+    # From freezing to the last verdict in flight, and from thawing to the first: connections must be proven again.
     EDGE = 1.0
     BACK_WITHIN = 10.0
 
@@ -65,20 +65,20 @@ class Outage:
         found = "never" if back is None else f"{back - self.thawed:.2f} s after it answered again"
         yield Held("the first admission after it", found, f"within {self.BACK_WITHIN:.0f} s",
                    back is not None and back - self.thawed <= self.BACK_WITHIN)
-        if self.quick:  # on a machine that does something else, too, an answer of the store may always be late
+        if self.quick:  # on a machine with other load any reply of the store may be late
             return
         late = [answer for at, answer in after if back and at >= back + self.EDGE]
         busy = sum(answer != "admitted" for answer in late)
         yield Held(f"refusals later than {self.EDGE:.0f} s after that", f"{busy} of {len(late)}",
-                   "some asked, at most 1 %", bool(late) and busy <= len(late) / 100)
+                   "some requests, at most 1 %", bool(late) and busy <= len(late) / 100)
 
 
 class Saturation:
-    """Follows the ledger of a ramp, and ends it where a budget is broken in two seconds after another."""
+    """Follows the ledger of a ramp, and ends the ramp when a budget is broken in two consecutive seconds."""
 
     P99_MS = 250
     REFUSED = 0.01
-    FLOOR = 100  # tunnels a second that must be within the budgets
+    FLOOR = 100  # tunnels a second that must keep the budgets
 
     def __init__(self, k6, _deployment, _seconds, _quick):
         self.k6 = k6
@@ -101,7 +101,7 @@ class Saturation:
             for text in whole.decode().splitlines():
                 line = ledgers.Line.read(text)
                 seconds[line.began // 1000].append(line)
-            # A second is judged when its answers are in, up to those that take longer than the budget many times over.
+            # A second is judged 3 s later, when all answers are in but those far beyond the budget.
             for second in sorted(each for each in seconds if judged < each < time.time() - 3):
                 judged = second
                 why = self.broken(seconds[second])

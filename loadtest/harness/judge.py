@@ -1,11 +1,11 @@
-"""What a run is held to: k6's own thresholds, the ledger's, and those that compare."""
+"""The thresholds of a run: k6's own, the ledger's, and those that compare phases."""
 
 from collections import defaultdict
 from typing import NamedTuple
 from . import ledger as ledgers
 
 
-# Answers in the baseline from which a percentile is more than its largest few.
+# The baseline needs this number of answers for a percentile to be more than its largest few values.
 ENOUGH = {95: 20, 99: 200}
 
 
@@ -37,7 +37,7 @@ def by_ledger(path):
 
 
 def admissions(check, opened, exact):
-    """Every tunnel that the gateways opened is one that a client saw opened, where nobody else asks for any."""
+    """The gateways opened as many tunnels as the clients saw opened, if no other client uses them."""
     seen = check.admissions + check.by_agent["admitted"]
     return Held("tunnels opened, by the gateways' own count", f"{opened:.0f}, and {seen} in the ledger",
                 "equal" if exact else "at least as many", opened == seen if exact else opened >= seen)
@@ -75,7 +75,7 @@ def phases(path):
 
 def ratios(found, compared, limit, from_ms):
     """p95 and p99 of a phase beside those of the run's own baseline, on the same machine in the same minute; a p99 only
-    where the baseline has the answers for it."""
+    if the baseline has enough answers."""
     if "baseline" not in found or compared not in found:
         yield Held(f"{compared} beside baseline", "one of them has no answers", "both have", False)
         return
@@ -90,7 +90,7 @@ def ratios(found, compared, limit, from_ms):
 
 
 def seen(check, classes):
-    """Whether the run has asked its question at all."""
+    """Whether the run saw every class of answers that it tests."""
     if not classes:
         return
     answers = {answer for counter in check.answers.values() for answer in counter}

@@ -1,4 +1,4 @@
-"""Runs k6 with a plan, and reads what it left."""
+"""Runs k6 with a plan, and reads its results."""
 
 import json, os, subprocess
 from pathlib import Path
@@ -27,26 +27,26 @@ class K6:
         env = os.environ | {
             "LOADTEST_PLAN": str(written),
             "K6_WEB_DASHBOARD": "true",
-            "K6_WEB_DASHBOARD_PORT": "-1",  # the report only, no page to look at while it runs
+            "K6_WEB_DASHBOARD_PORT": "-1",  # the report only, no page during the run
             "K6_WEB_DASHBOARD_PERIOD": "1s" if plan["seconds"] < 600 else "10s",
             "K6_WEB_DASHBOARD_EXPORT": str(folder / "report.html"),
         }
         command = [binary, "run", "--no-usage-report", "--quiet", "--no-color", "--include-system-env-vars",
-                   "--address", "",  # no REST API, whose port is always the same
+                   "--address", "",  # no REST API, whose port is fixed
                    "--console-output", self.ledger, "--log-format", "raw", SCRIPTS / f"{script}.js"]
         with open(self.output, "wb") as output:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env)
 
     def wait(self, accepted=(0, THRESHOLDS)):
-        """The exit code; Failed where k6 could not do the run at all, with the last it said."""
+        """The exit code. Raises Failed with k6's last lines if k6 could not do the run."""
         code = self.process.wait()
         if code not in accepted or not self.summary.exists():
-            said = self.output.read_text(errors="replace").splitlines()[-8:]
-            raise Failed(f"k6 ended with exit code {code}:\n" + "\n".join(f"    {line}" for line in said))
+            last = self.output.read_text(errors="replace").splitlines()[-8:]
+            raise Failed(f"k6 ended with exit code {code}:\n" + "\n".join(f"    {line}" for line in last))
         return code
 
     def end(self):
-        """Where the run is given up before k6 has ended."""
+        """Ends k6 if it still runs."""
         if self.process.poll() is None:
             self.process.terminate()
             self.process.wait()

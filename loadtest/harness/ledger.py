@@ -1,13 +1,13 @@
-"""The ledger of a run, and what it must show.
+"""The ledger of a run, and its check.
 
-A line for each answer, written by k6/lib/answers.js: Unix ms when it was asked, phase, kind, token (its index, - for
-none), door (g0, g1… or agent or issuer), status, class, ms to the answer.
+k6/lib/answers.js writes a line for each answer: Unix ms of the request, phase, kind, token (its index, - for none),
+daemon (g0, g1… or agent or issuer), status, class, ms to the answer.
 """
 
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
-# After one of these nobody knows whether the token was spent.
+# After one of these it is unknown whether the token was spent.
 NO_VERDICT = ("busy", "busy-without-retry-after", "no-answer", "502", "504")
 SHOWN = 5  # examples of each fault
 
@@ -17,16 +17,16 @@ class Line(NamedTuple):
     phase: str
     kind: str
     token: int | None
-    door: str
+    daemon: str
     status: int
     answer: str
     waiting: float
 
     @classmethod
     def read(cls, text):
-        began, phase, kind, token, door, status, answer, waiting = text.split()
+        began, phase, kind, token, daemon, status, answer, waiting = text.split()
         token = None if token == "-" else int(token)
-        return cls(int(began), phase, kind, token, door, int(status), answer, float(waiting))
+        return cls(int(began), phase, kind, token, daemon, int(status), answer, float(waiting))
 
 
 def lines(path):
@@ -40,12 +40,12 @@ def lines(path):
 
 
 class Check:
-    """What a history of answers shows. `faults` is empty when it is as it must be."""
+    """The check of a history of answers. `faults` is empty when the history is correct."""
 
     def __init__(self, history):
         self.presentations = 0  # of tokens and of garbage, at gateways
         self.admissions = 0  # of tokens of the file
-        self.by_agent = Counter()  # answers to tunnels through the agent, which presents tokens of its own
+        self.by_agent = Counter()  # answers to tunnels through the agent, which presents its own tokens
         self.issuance = Counter()
         self.replays_refused = 0
         self.answers = defaultdict(Counter)  # of each kind
@@ -54,9 +54,9 @@ class Check:
         tokens = {}  # index -> [admissions, spent, no verdict]
         for line in history:
             self.answers[line.kind][line.answer] += 1
-            if line.door == "issuer":
+            if line.daemon == "issuer":
                 self.issuance[line.answer] += 1
-            elif line.door == "agent":
+            elif line.daemon == "agent":
                 self.by_agent[line.answer] += 1
             else:
                 self._gateway(line, tokens)
@@ -64,7 +64,7 @@ class Check:
             if admitted > 1:
                 self._fault("admitted more than once", f"token {token} was admitted {admitted} times")
             if admitted == 0 and spent and not unknown:
-                self._fault("spent by nobody", f"token {token} was refused as spent, and never admitted")
+                self._fault("refused, never admitted", f"token {token} was refused as spent, and never admitted")
         self.tokens = len(tokens)
         if not any(self.answers.values()):
             self.faults.append("the ledger is empty")
@@ -77,7 +77,7 @@ class Check:
         admitted = line.answer == "admitted"
         if line.token is None:
             if admitted:
-                self._fault("garbage admitted", f"{line.kind} was admitted by {line.door}")
+                self._fault("garbage admitted", f"{line.kind} was admitted by {line.daemon}")
             return
         seen = tokens.setdefault(line.token, [0, 0, 0])
         if admitted:
@@ -89,7 +89,7 @@ class Check:
             seen[2] += 1
         if line.kind == "replay":
             if admitted:
-                self._fault("replay admitted", f"token {line.token}, spent before, was admitted by {line.door}")
+                self._fault("replay admitted", f"token {line.token}, spent before, was admitted by {line.daemon}")
             else:
                 self.replays_refused += 1
         elif line.kind == "race" and not admitted:
@@ -120,7 +120,7 @@ def counts(counter):
 
 
 def percentile(values, share):
-    """Of sorted values, the smallest that at least `share` of them do not exceed."""
+    """The smallest of the sorted values that at least `share` per cent of them do not exceed."""
     return values[max(0, -(-len(values) * share // 100) - 1)] if values else float("nan")
 
 
@@ -153,16 +153,16 @@ FORGED = {
 
 
 def self_test():
-    """Raises AssertionError when a forged history passes, or an honest one does not."""
+    """Raises AssertionError when a forged history passes, or a correct one does not."""
     check = lambda text: Check(Line.read(line) for line in text.splitlines() if line)
     good = check(GOOD)
     assert not good.faults, good.faults
     assert (good.presentations, good.admissions, good.replays_refused) == (9, 3, 2), vars(good)
-    for name, (history, said) in FORGED.items():
+    for name, (history, expected) in FORGED.items():
         faults = check(history).faults
-        assert any(said in fault for fault in faults), f"{name} is not caught: {faults}"
+        assert any(expected in fault for fault in faults), f"{name} is not caught: {faults}"
     try:
         Line.read("1000 fresh fresh 0 g0 200 admitted")
     except ValueError:
         return
-    raise AssertionError("a line that was cut off is read")
+    raise AssertionError("a truncated line is accepted")

@@ -1,10 +1,10 @@
-"""How much of the machine other programs took during a run: on a machine that is busy with them, latency is theirs."""
+"""The CPU that other programs took during a run: on a busy machine they determine the latency."""
 
 from rig import reading
 
 
 class Others:
-    """From when it is made until `share` is asked."""
+    """Measures from its construction to the call of `share`."""
 
     def __init__(self, pids):
         self.pids = list(pids)
@@ -12,7 +12,7 @@ class Others:
 
     def _now(self):
         machine = reading.machine()
-        own = reading.own_cpu()  # what was started and has ended since is k6; the others run on
+        own = reading.own_cpu()  # of the processes started here only k6 has ended; the others still run
         for pid in self.pids:
             try:
                 own += reading.cpu(pid)

@@ -1,4 +1,4 @@
-"""The result of a run, for people: on the terminal, and as result.md."""
+"""The result of a run, on the terminal and as result.md."""
 
 from rig.reading import load_average
 from rig.report import command, commit, machine, table, version
@@ -28,7 +28,7 @@ def of_result(result):
 
 
 def write(out, results, started):
-    """Writes result.md, prints its summary, and says whether all thresholds held."""
+    """Writes result.md, prints its summary, and returns whether all thresholds held."""
     text = [
         f"# Load by k6, {started:%Y-%m-%d %H:%M} UTC",
         f"Commit {commit()}, {version()}. Machine: {machine()}, load averages at the end {load_average()}. "

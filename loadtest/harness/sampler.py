@@ -1,7 +1,7 @@
-"""What the processes take while a run goes on, and whether it stays flat.
+"""Samples the resources of all processes during a run, and judges whether memory stays flat.
 
-A sample of a daemon: resident memory, open file descriptors and threads from /proc where its process id is known, and
-from its metrics otherwise; tunnels and connections open now, and keys in the cache of spent tokens, from its metrics.
+A sample of a daemon: resident memory, open file descriptors and threads from /proc if its process id is known, and
+from its metrics otherwise; open tunnels and connections, and keys in the cache of spent keys, from its metrics.
 """
 
 import csv, threading, time
@@ -10,7 +10,7 @@ from . import deployment as deployed
 
 FIELDS = ("seconds", "process", "rss", "fds", "threads", "cpu", "tunnels", "connections", "cache_keys", "items",
           "bytes")
-# Of crates/spend/src/memcached/cache.rs: what a key in the cache of spent tokens takes at most.
+# From crates/spend/src/memcached/cache.rs: the most bytes that a key takes in the cache of spent keys.
 BYTES_PER_CACHE_KEY = 40
 
 
@@ -37,7 +37,7 @@ class Sampler:
     def __init__(self, deployment, interval, path):
         self.deployment, self.interval = deployment, interval
         self.samples = []  # dicts with some of FIELDS
-        self.also = {}  # name -> process id, of what puts the load on
+        self.also = {}  # name -> process id, of the programs that generate the load
         self.began = time.monotonic()
         self._file = open(path, "w", newline="")
         self._writer = csv.DictWriter(self._file, FIELDS)
@@ -99,15 +99,15 @@ def slope(points):
     count = len(points)
     mean_x = sum(x for x, _ in points) / count
     mean_y = sum(y for _, y in points) / count
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+    squares = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / squares if squares else 0.0
 
 
 class Memory:
     """Whether the memory of a process was flat over the second half of the traffic.
 
-    The slope is that of a least-squares line, so that one sample at the end does not decide. Keys that the cache of
-    spent tokens took up meanwhile explain a part of it, and are bounded by [store.memcached] spent_cache.
+    The slope is that of a least-squares line, so that one last sample does not decide. New keys in the cache of spent
+    keys explain a part of it, and are bounded by [store.memcached] spent_cache.
     """
 
     ALLOWED_SHARE = 0.05  # of resident memory, over the second half
@@ -128,17 +128,17 @@ class Memory:
 
 
 def self_test():
-    """Raises AssertionError when memory that leaks is called flat, or memory that does not is not."""
+    """Raises AssertionError when a leak is called flat, or flat memory a leak."""
     def hour(rss, keys=lambda second: 0):
         sample = lambda second: {"seconds": second, "rss": rss(second), "cache_keys": keys(second)}
         return Memory([sample(second) for second in range(0, 3600, 15)])
 
     mib = 1 << 20
-    assert hour(lambda second: 20 * mib + mib * (second % 45) // 45).flat, "memory that goes up and down"
+    assert hour(lambda second: 20 * mib + mib * (second % 45) // 45).flat, "memory that rises and falls"
     assert hour(lambda second: 20 * mib + min(second, 900) * 8192).flat, "a warm-up in the first half"
     assert not hour(lambda second: 20 * mib + second * 1024).flat, "a leak of a KiB a second"
     keys = lambda second: 20 * second
-    assert hour(lambda second: 20 * mib + keys(second) * 40, keys).flat, "what the cache of spent tokens takes"
+    assert hour(lambda second: 20 * mib + keys(second) * 40, keys).flat, "the cache of spent keys"
     assert not hour(lambda second: 20 * mib + keys(second) * 100, keys).flat, "a leak beside the cache"
 
 
@@ -149,4 +149,4 @@ def svg(sampler, names):
         lines = {name: [(s["seconds"], s[field] / unit) for s in sampler.of(name) if field in s] for name in names}
         panels.append((title, lines))
     longest = max(sample["seconds"] for sample in sampler.samples)
-    return plot.samples("What the processes take", f"a sample every {sampler.interval:g} s", longest, panels)
+    return plot.samples("Resources of the processes", f"a sample every {sampler.interval:g} s", longest, panels)

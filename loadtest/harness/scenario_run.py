@@ -1,15 +1,15 @@
-"""Puts load on Postern with k6, and fails unless every threshold held. Without addresses it starts what it loads.
+"""Puts load on Postern with k6, and fails unless every threshold held. Without addresses it starts a deployment.
 
 usage: loadtest/run [SCENARIO...] [OPTIONS]        loadtest/README.md has a table of the scenarios
 
-It says what it does, prints a summary, and leaves in DIR a result (result.md) and a folder for each scenario, with k6's
-HTML report, its metrics, and the ledger of all answers. Exit code 0: all thresholds held. 1: the run could not be made.
-2: usage. 99: a threshold did not hold.
+It reports its progress, prints a summary, and writes to DIR a result (result.md) and a folder for each scenario, with
+k6's HTML report, its metrics, and the ledger of all answers. Exit code 0: all thresholds held. 1: the run failed. 2:
+usage. 99: a threshold did not hold.
 
-POSTERN_BINARY   the postern to run and to mint with (default target/release/postern)
-POSTERN_COMMIT   what it was built from, where that is not the commit of this checkout
-POSTERN_API_KEY  the account's key, where the issuer asks for one
-POSTERN_K6       a k6 binary; without it scripts/tools/k6 looks for one, or builds it
+POSTERN_BINARY           the postern to run and to mint with (default target/release/postern)
+POSTERN_COMMIT           the commit it was built from, if that is not this checkout's
+POSTERN_ISSUER_API_KEY   the account's key, if the issuer requires one
+POSTERN_K6               a k6 binary; without it scripts/tools/k6 finds or builds one
 """
 
 import argparse, datetime, os, signal, sys, tempfile
@@ -51,34 +51,34 @@ def arguments(studies):
     return found
 
 
-def quick(asked):
-    """The scenarios of --quick, without what this machine has no store for."""
+def quick(options):
+    """The scenarios of --quick that this machine has the programs for."""
     names = list(QUICK)
     router = os.environ.get("POSTERN_MCROUTER") or program("nutcracker") or program("mcrouter")
-    if not (asked.fleet_env or (program("memcached") and router)):
-        print("outage: skipped, for it needs memcached and twemproxy (apt-get install memcached nutcracker)")
+    if not (options.fleet_env or (program("memcached") and router)):
+        print("outage: skipped, because it needs memcached and twemproxy (apt-get install memcached nutcracker)")
         names.remove("outage")
     return names
 
 
 def main(studies):
-    asked = arguments(studies)
+    options = arguments(studies)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # everything that was started is ended on the way out
     started = datetime.datetime.now(datetime.timezone.utc)
-    out = (asked.out or Path(ROOT) / "target/loadtest" / started.strftime("%Y-%m-%d-%H%M%S")).resolve()
-    names = asked.scenario or (quick(asked) if asked.quick else [name for name in SCENARIOS if name != "soak"])
+    out = (options.out or Path(ROOT) / "target/loadtest" / started.strftime("%Y-%m-%d-%H%M%S")).resolve()
+    names = options.scenario or (quick(options) if options.quick else [name for name in SCENARIOS if name != "soak"])
     try:
         postern()
         out.mkdir(parents=True)
         results = []
         with tempfile.TemporaryDirectory() as home:
-            session = Session(asked, k6.find(), out, Path(home))
+            session = Session(options, k6.find(), out, Path(home))
             try:
                 for name in names:
                     results.append(session.run(name))
             finally:
                 session.stop()
-                if results:  # also when a later one could not be run
+                if results:  # also when a later scenario failed
                     held = report.write(out, results, started)
     except (Failed, OSError, ValueError) as error:
         print(f"loadtest/run: {error}", file=sys.stderr)

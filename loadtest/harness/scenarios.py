@@ -1,6 +1,6 @@
-"""The scenarios: what each asks, of which phases it is made, how many tokens those take, and what must hold.
+"""The scenarios: the question of each, its phases, the tokens that they take, and its thresholds.
 
-A phase is a scenario in k6's sense: a function of the script, called at a rate for some seconds.
+A phase is a scenario in k6's sense: a function of the script that k6 calls at a rate for some seconds.
 """
 
 import math
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Callable
 from .during import Outage, Saturation
 
-GRACE = "60s"  # iterations that run when a phase ends are awaited, so that every answer is in the ledger
+GRACE = "60s"  # k6 waits for iterations that run when a phase ends, so that every answer is in the ledger
 
 
 def milliseconds(seconds):
@@ -27,7 +27,7 @@ class Phase:
     k6: dict = field(default_factory=dict)  # instead of a constant rate
 
     def token_count(self):
-        # An arrival-rate executor may start one more than rate times seconds says.
+        # An arrival-rate executor may start one iteration more than rate times seconds.
         rate = self.rate if self.k6 else self.a_minute() / 60
         return self.tokens * (math.ceil(rate * self.seconds) + 2)
 
@@ -53,25 +53,25 @@ class Scenario:
     minutes: float  # by default
     rate: float  # presentations or requests a second, by default
     phases: Callable  # of (rate, seconds)
-    script: str = ""  # where it is not the name
-    # The share of answers that may be of another class than the script allows: a store on a busy machine may miss its
-    # 100 ms now and then, and the gateway then answers 503.
+    script: str = ""  # if it is not the name
+    # The share of answers that may be of another class than the script allows: a store on a busy machine sometimes
+    # misses its 100 ms, and the gateway then answers 503.
     unexpected: float = 0.001
-    asks_for: tuple = ("gateways",)  # what a given deployment must have
+    requires: tuple = ("gateways",)  # what a given deployment must have
     env: dict = field(default_factory=dict)  # of a fleet that is started for it
     compared: str = ""  # the phase whose p95 and p99 may be RATIO times those of the phase "baseline"
-    must_see: tuple = ()  # classes of answers without which the run has not asked its question
-    during: type | None = None  # what the runner does meanwhile
+    must_see: tuple = ()  # classes of answers without which the run has tested nothing
+    during: type | None = None  # the runner's action meanwhile
     sampled: bool = False
 
 
-# Token requests at once in the flood: more than the issuer of FLOODED has places for, and than any has by default.
+# Concurrent token requests in the flood: more than the queue of the issuer of FLOODED holds, and than a default one.
 FLOODED = {"POSTERN_SIGNING_THREADS": "1", "POSTERN_SIGNING_QUEUE": "16"}
 BURST, BURST_OF_GIVEN = 64, 400
 
 RATIO = 5
-# Below this a ratio says more of the machine than of Postern, for k6, the target and Postern share its cores. It is
-# half of the time that a gateway waits for the store by default.
+# Below this a ratio measures the machine rather than Postern, because k6, the target and Postern share its cores. It
+# is half of the time that a gateway waits for the store by default.
 RATIO_FROM_MS = 50
 
 
@@ -80,7 +80,7 @@ def steady(rate, seconds):
 
 
 def loaded(tokens=1, quiet=10):
-    """A third of the time at a low rate, which is the baseline, and then the rate asked for."""
+    """A third of the time at a low rate, which is the baseline, and then the requested rate."""
     def phases(rate, seconds):
         return [Phase("baseline", "default", min(quiet, rate / 2), seconds / 3, tokens=tokens),
                 Phase("loaded", "default", rate, seconds * 2 / 3, start=seconds / 3, tokens=tokens)]
@@ -100,7 +100,7 @@ def ramp(rate, seconds):
 
 
 def flood(rate, seconds):
-    """Tunnels at a rate that does not change, and from a third of the time on bursts of token requests beside them."""
+    """Tunnels at a constant rate, and bursts of token requests beside them after a third of the time."""
     third = seconds / 3
     return [Phase("baseline", "fresh", rate, third), Phase("loaded", "fresh", rate, 2 * third, start=third),
             Phase("flood", "burst", 4, 2 * third, start=third, tokens=0)]
@@ -125,8 +125,8 @@ SCENARIOS = {
         "Is every good token admitted, at one gateway or several, and how long does the answer take?",
         "fleet", 1, 100, loaded(), compared="loaded"),
     "agent": Scenario(
-        "Does every tunnel through the agent come about, while it mints what it pays with?",
-        "fleet", 1, 50, loaded(tokens=0), asks_for=("gateways", "agent"), compared="loaded"),
+        "Does every tunnel through the agent open, while it mints the tokens it spends?",
+        "fleet", 1, 50, loaded(tokens=0), requires=("gateways", "agent"), compared="loaded"),
     "replays": Scenario(
         "Of many presentations of one token, at once and afterwards, at all gateways: is exactly one admitted?",
         "fleet", 1, 120, replays),
@@ -134,21 +134,21 @@ SCENARIOS = {
         "98 % good tokens, 1 % replays, 1 % garbage of every class: does each get the answer it must?",
         "fleet", 1, 100, steady, must_see=("admitted", "spent", "challenged", "400", "431")),
     "issuance": Scenario(
-        "Is every right token request signed, and how long does it take?",
-        "fleet", 1, 100, loaded(tokens=0), asks_for=("gateways", "issuer"), compared="loaded"),
+        "Is every valid token request signed, and how long does it take?",
+        "fleet", 1, 100, loaded(tokens=0), requires=("gateways", "issuer"), compared="loaded"),
     "flood": Scenario(
-        "More token requests at once than the issuer takes: does it shed them, and do tunnels go on meanwhile?",
-        "fleet", 1, 30, flood, asks_for=("gateways", "issuer"), compared="loaded", must_see=("issued", "busy"),
+        "More token requests at once than the issuer takes: does it shed them, and do tunnels open meanwhile?",
+        "fleet", 1, 30, flood, requires=("gateways", "issuer"), compared="loaded", must_see=("issued", "busy"),
         env=FLOODED),
     "outage": Scenario(
         "The store is frozen and comes back: is nothing admitted in doubt, and does everything work again?",
-        "store", 1, 60, steady, asks_for=("gateways", "memcached"), must_see=("admitted", "busy"), during=Outage),
+        "store", 1, 60, steady, requires=("gateways", "memcached"), must_see=("admitted", "busy"), during=Outage),
     "ramp": Scenario(
-        "How many tunnels a second, until they take too long or are refused?",
+        "How many tunnels a second open before they take too long or are refused?",
         "fleet", 1, 1500, ramp, script="raw", unexpected=1, during=Saturation),
     "soak": Scenario(
         "Does anything grow that should not in an hour of everything, and is any token admitted twice?",
-        "fleet", 60, 50, soak, unexpected=0.01, asks_for=("gateways", "agent"), sampled=True),
+        "fleet", 60, 50, soak, unexpected=0.01, requires=("gateways", "agent"), sampled=True),
 }
 
 # What --quick runs: name -> what it needs, minutes, rate.

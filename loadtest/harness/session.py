@@ -1,4 +1,4 @@
-"""A run from its first to its last scenario: what is started for it, and what each is held to."""
+"""A run from its first to its last scenario: starts the deployments, runs k6, and judges each scenario."""
 
 import tempfile
 from dataclasses import dataclass, field, replace
@@ -11,12 +11,12 @@ from .others import Others
 from .sampler import Sampler
 from .scenarios import BURST, BURST_OF_GIVEN, QUICK, RATIO, RATIO_FROM_MS, SCENARIOS
 
-SPARE = 1  # tokens that garbage is made of
+SPARE = 1  # tokens from which garbage is made
 
 
 @dataclass
 class Result:
-    """What came of one scenario."""
+    """The result of one scenario."""
 
     name: str
     question: str
@@ -34,15 +34,15 @@ class Result:
         return all(threshold.held for threshold in self.thresholds)
 
 
-def say(text):
+def log(text):
     print(text, flush=True)
 
 
 class Session:
-    def __init__(self, asked, k6, out, home):
-        self.asked, self.k6, self.out, self.home = asked, k6, out, home
+    def __init__(self, options, k6, out, home):
+        self.options, self.k6, self.out, self.home = options, k6, out, home
         self.running = {}  # what the scenario needs -> Deployment
-        self.target = None if asked.target and asked.holding_target else deployed.Target()
+        self.target = None if options.target and options.holding_target else deployed.Target()
 
     def stop(self):
         for deployment in self.running.values():
@@ -51,35 +51,35 @@ class Session:
             self.target.stop()
 
     def deployment(self, scenario):
-        """The given one, or one that is started, and kept for the next scenario that needs the like."""
-        asked = self.asked
-        kind = "given" if asked.fleet_env or asked.gateway else (scenario.needs, *scenario.env.items())
+        """The given one, or one that is started and kept for the next scenario with the same needs."""
+        options = self.options
+        kind = "given" if options.fleet_env or options.gateway else (scenario.needs, *scenario.env.items())
         if kind not in self.running:
             home = Path(tempfile.mkdtemp(dir=self.home))
-            if asked.fleet_env:
-                self.running[kind] = deployed.of_env(asked.fleet_env)
-            elif asked.gateway:
-                self.running[kind] = deployed.running(asked)
+            if options.fleet_env:
+                self.running[kind] = deployed.of_env(options.fleet_env)
+            elif options.gateway:
+                self.running[kind] = deployed.running(options)
             else:
-                say(f"starting {'`postern up`' if scenario.needs == 'up' else 'deploy/local/fleet'}")
+                log(f"starting {'`postern up`' if scenario.needs == 'up' else 'deploy/local/fleet'}")
                 self.running[kind] = {
                     "up": lambda: deployed.start_up(home),
                     "fleet": lambda: deployed.start_fleet(home, env=scenario.env),
                     "store": lambda: deployed.start_fleet(home, memcached=1, routers=1, env=scenario.env),
                 }[scenario.needs]()
         found = self.running[kind]
-        for needed in scenario.asks_for:
+        for needed in scenario.requires:
             if not getattr(found, needed):
-                raise Failed(f"this scenario needs {needed}, and none is named")
+                raise Failed(f"this scenario needs {needed}, and none is given")
         return found
 
     def run(self, name):
         scenario = SCENARIOS[name]
-        if self.asked.quick and name in QUICK:
+        if self.options.quick and name in QUICK:
             needs, minutes, rate = QUICK[name]
             scenario = replace(scenario, needs=needs, minutes=minutes, rate=rate)
-        minutes, rate = self.asked.minutes or scenario.minutes, self.asked.rate or scenario.rate
-        say(f"\n== {name}: {scenario.question}")
+        minutes, rate = self.options.minutes or scenario.minutes, self.options.rate or scenario.rate
+        log(f"\n== {name}: {scenario.question}")
         deployment = self.deployment(scenario)
         result = Result(name, scenario.question, deployment.described, minutes, rate)
         folder = self.out / name
@@ -87,8 +87,8 @@ class Session:
         phases = scenario.phases(rate, minutes * 60)
         plan = self.plan(scenario, deployment, phases, folder)
         before = deployment.opened()
-        sampler = Sampler(deployment, self.asked.sample, folder / "samples.csv") if scenario.sampled else None
-        say(f"k6 for {plan['seconds']:.0f} s on {deployment.described}: " + ", ".join(
+        sampler = Sampler(deployment, self.options.sample, folder / "samples.csv") if scenario.sampled else None
+        log(f"k6 for {plan['seconds']:.0f} s on {deployment.described}: " + ", ".join(
             f"{phase.name} {phase.rate:.3g}/s" for phase in phases))
         during, own = None, [*deployment.pids.values(), *([self.target.process.pid] if self.target else [])]
         others = Others(own)
@@ -97,7 +97,7 @@ class Session:
             if sampler:
                 sampler.also = {"k6": k6.process.pid} | ({"target": self.target.process.pid} if self.target else {})
             if scenario.during:
-                during = scenario.during(k6, deployment, plan["seconds"], self.asked.quick)
+                during = scenario.during(k6, deployment, plan["seconds"], self.options.quick)
             k6.wait((0, THRESHOLDS, INTERRUPTED) if during else (0, THRESHOLDS))
         finally:
             for started in (during, sampler):
@@ -107,26 +107,26 @@ class Session:
         result.notes.append(f"Other programs took {100 * others.share():.0f} % of the machine's CPU meanwhile.")
         self.judge(scenario, deployment, result, k6, before, during)
         if sampler:
-            aftermath.judge(deployment, result, sampler, folder, say)
+            aftermath.judge(deployment, result, sampler, folder, log)
             self.running = {kind: each for kind, each in self.running.items() if each is not deployment}
             deployment.stop()  # its gateways have been drained
         for held in result.thresholds:
-            say(f"{'held  ' if held.held else 'BROKEN'} {held.name}: {held.found} ({held.bound})")
+            log(f"{'held  ' if held.held else 'BROKEN'} {held.name}: {held.found} ({held.bound})")
         for note in result.notes:
-            say(note)
+            log(note)
         return result
 
     def plan(self, scenario, deployment, phases, folder):
-        """What the script is told; mints the tokens for it."""
+        """The script's input; mints the tokens for it."""
         shares, first = {"spare": {"first": 0, "count": SPARE}}, SPARE
         for phase in phases:
             if phase.tokens:
                 shares[phase.name] = {"first": first, "count": phase.token_count()}
                 first += phase.token_count()
-        tokens = self.asked.tokens
+        tokens = self.options.tokens
         if not tokens:
             tokens = self.home / f"{folder.name}.tokens"
-            say(f"minting {first} tokens")
+            log(f"minting {first} tokens")
             deployed.mint(deployment, first, tokens)
         with open(tokens) as file:
             there = sum(1 for _ in file)
@@ -134,8 +134,8 @@ class Session:
             raise Failed(f"{tokens} has {there} tokens, and {first} are needed")
         return {
             "gateways": deployment.gateways, "agent": deployment.agent, "issuer": deployment.issuer,
-            "target": self.asked.target or self.target.answering,
-            "holding": self.asked.holding_target or self.target.holding,
+            "target": self.options.target or self.target.answering,
+            "holding": self.options.holding_target or self.target.holding,
             "tokens": str(tokens.resolve()), "shares": shares,
             "burst": BURST if deployment.alone else BURST_OF_GIVEN, "unexpected": scenario.unexpected,
             "phases": {phase.name: phase.options() for phase in phases},
@@ -148,12 +148,12 @@ class Session:
         result.phases = judge.phases(k6.ledger)
         result.thresholds += [*judge.by_k6(metrics), of_ledger, *judge.seen(result.check, scenario.must_see)]
         if before is not None:
-            # An interrupted k6 does not wait for the answers that are on their way.
+            # An interrupted k6 does not wait for outstanding answers.
             exact = deployment.alone and k6.process.returncode != INTERRUPTED
             result.thresholds.append(judge.admissions(result.check, deployment.opened() - before, exact))
         if scenario.compared:
             ratios = list(judge.ratios(result.phases, scenario.compared, RATIO, RATIO_FROM_MS))
-            if self.asked.quick:  # in a minute on a machine that does something else, too, they say nothing
+            if self.options.quick:  # too few answers, on a machine with other load
                 result.notes += [f"Not judged: {held.name} {held.found}" for held in ratios]
             else:
                 result.thresholds += ratios

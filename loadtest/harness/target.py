@@ -1,9 +1,10 @@
-"""The target of the tunnels, as a process of its own: two listeners, whose ports it prints on a line.
+"""The target of the tunnels, a separate process: two listeners, whose ports it prints on a line.
 
-The first answers and closes: k6 reads a tunnel to its end. The second keeps each tunnel open for HOLD seconds, with
-some bytes four times a second, and then closes. It stops when its standard input closes, so that it never outlives a run.
+The first answers and closes, because k6 reads a tunnel to its end. The second keeps each tunnel open for HOLD seconds,
+sends bytes four times a second, and then closes. It stops when its standard input closes, so that it never outlives a
+run.
 
-usage: python3 target.py HOLD [ADDRESS]        ADDRESS: where it listens, 127.0.0.1 when it is left out
+usage: python3 target.py HOLD [ADDRESS]        ADDRESS: where it listens [127.0.0.1]
 """
 
 import asyncio, contextlib, sys

@@ -1,4 +1,4 @@
-// Tunnels through the agent: the path of a browser. The agent gets the tokens and pays with them.
+// Tunnels through the agent, as a browser opens them. The agent mints the tokens and spends them.
 
 import { options as base } from './lib/plan.js';
 import { byAgent } from './lib/connect.js';

@@ -1,5 +1,5 @@
-// More token requests at once than the issuer has places for, while tunnels go on: the issuer sheds what is too much,
-// and says when to come back; the gateways do not feel it.
+// More token requests at once than the issuer's queue holds, while tunnels open: the issuer sheds the excess with
+// Retry-After, and the gateways are not affected.
 
 import { plan, options as base } from './lib/plan.js';
 import { present } from './lib/connect.js';

@@ -1,4 +1,4 @@
-// Tokens presented to the gateways themselves, each once. What the ramp runs, too.
+// Tokens presented to the gateways directly, each once. The ramp runs this script too.
 
 import { options as base } from './lib/plan.js';
 import { present } from './lib/connect.js';

@@ -17,6 +17,6 @@ export default function () {
     if (admitted > 1) wrong(admitted - 1);
     if (admitted === 0) unexpected();
     for (let nth = 0; nth < plan.gateways.length; nth += 1) {
-        present(token, { kind: 'replay', door: gateway(nth), allowed: SPENT });
+        present(token, { kind: 'replay', daemon: gateway(nth), allowed: SPENT });
     }
 }

@@ -1,4 +1,4 @@
-"""What the measurements of this directory share: programs, tokens, clients, readings, reports and plots."""
+"""The code that the measurements share: programs, tokens, clients, readings, reports and plots."""
 
 import os
 
@@ -6,4 +6,4 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 class Failed(SystemExit):
-    """The measurement cannot go on. Where nobody handles it, the script ends with its text, which says why."""
+    """The measurement cannot continue. If it is not caught, the script ends with its text, the reason."""

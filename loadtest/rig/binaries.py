@@ -1,4 +1,4 @@
-"""Which programs are run: those that the environment names, or cargo built, or the system has."""
+"""Finds the programs to run: those that the environment names, or cargo built, or the system has."""
 
 import os, shutil
 from . import ROOT, Failed
@@ -30,12 +30,12 @@ def driver():
 
 
 def program(name):
-    """The path of a program of the system, or None. Debian keeps some where only root's PATH looks."""
+    """The path of a program of the system, or None. Debian installs some in folders that only root's PATH has."""
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
 
 
 def needed(name):
-    """The same for one without which nothing can be measured."""
+    """The same for a program that the measurement requires."""
     found = program(name)
     if not found:
         raise Failed(f"{name} is missing: apt-get install {name}")

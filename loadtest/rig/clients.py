@@ -1,4 +1,4 @@
-"""Clients on kept connections, each with one request under way: the next is sent when the answer has come."""
+"""Clients on kept connections, each with one outstanding request: the next is sent after the answer."""
 
 import collections, re, select
 from .net import connect
@@ -13,7 +13,7 @@ class Connection:
         self.requests = iter(())
 
     def send_next(self):
-        """False when there is nothing left to send."""
+        """Sends the next request; False when none is left."""
         request = next(self.requests, None)
         if request is None:
             return False
@@ -21,7 +21,7 @@ class Connection:
         return True
 
     def answer(self):
-        """The status of a whole answer that has come, or None."""
+        """The status of an answer that was read completely, or None."""
         got = self.stream.recv(1 << 16)
         if not got:
             raise ConnectionError("the gateway closed a kept connection")
@@ -42,7 +42,7 @@ class Clients:
         self.groups = [[Connection(address) for _ in range(number)] for address in addresses]
 
     def run(self, work):
-        """Each group sends the requests of its part of `work`; returns how often each status was answered."""
+        """Each group sends the requests of its part of `work`; returns the number of answers of each status."""
         seen, poll, by_fd = collections.Counter(), select.epoll(), {}
         for group, requests in zip(self.groups, work):
             shared = iter(requests)

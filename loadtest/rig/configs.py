@@ -1,6 +1,6 @@
-"""The least configuration that each program is measured with."""
+"""The minimal configuration of each program that is measured."""
 
-# deploy/twemproxy/nutcracker.yml with servers of our own.
+# deploy/twemproxy/nutcracker.yml with the servers of the measurement.
 TWEMPROXY = """spent:
   listen: {listen}
   hash: fnv1a_64
@@ -32,7 +32,7 @@ private = true
 ports = "any"
 """
 
-# None of the gateway's bounds is met by many kept connections that say nothing for a while.
+# Limits that many idle kept connections do not reach.
 LIMITS = {"connections": 100000, "idle_timeout": "1h", "header_timeout": "10s"}
 
 
@@ -67,7 +67,7 @@ def memcached(address, **keys):
 
 
 def shared(address, transport, **keys):
-    """The same, without the process's own memory of spent keys: every check asks the store."""
+    """The same, without the process's cache of spent keys: every check queries the store."""
     return memcached(address, **{"transport": transport, "spent_cache": "0B"} | keys)
 
 

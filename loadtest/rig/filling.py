@@ -1,4 +1,4 @@
-"""Stores with many spent records in them, as if a gateway had spent so many tokens: of tokens that nobody has."""
+"""Fills stores with many spent records, as if a gateway had spent that number of tokens. The tokens do not exist."""
 
 import base64, os, time, zlib
 from .net import connect, wait_until
@@ -10,7 +10,7 @@ HEADERS = 8192  # bytes before the records of the embedded store's file (crates/
 
 
 def memcached(address, count):
-    """Adds records of the real shape: crates/spend/src/memcached/protocol.rs. Each must be answered STORED."""
+    """Adds records of the real format: crates/spend/src/memcached/protocol.rs. Each reply must be STORED."""
     expires, streams = int(time.time()) + KEPT, [connect(address) for _ in range(CONNECTIONS)]
     middle = b" 0 %d 22\r\n" % expires + b"v" * 22 + b"\r\n"
 
@@ -38,8 +38,8 @@ def memcached(address, count):
 
 
 def grown(address, middle):
-    """Whether the table has as many buckets as memcached wants for its items. It grows on an `add`, a step at a time:
-    without this it would go on growing while something is measured."""
+    """Whether the hash table has as many buckets as memcached wants for its items. It grows on an `add`, a step at a
+    time: without this it would still grow during the measurement."""
     stats = memcached_stats(address)
     if stats["hash_is_expanding"] != "0":
         return False

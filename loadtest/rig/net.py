@@ -1,9 +1,9 @@
-"""Addresses on loopback, and whether somebody answers there."""
+"""Addresses on loopback, and whether a program answers there."""
 
 import random, socket, time, urllib.error, urllib.request
 from . import Failed
 
-PATIENCE = 60  # seconds until a program that does not answer is given up: a busy machine is slow, not broken
+PATIENCE = 60  # seconds to wait for a program's answer: a busy machine is slow, not broken
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy of the environment
 given = set()
 

@@ -28,7 +28,7 @@ def steps(points, x, y):
 
 
 def curves(path, title, about, x, y, series, x_log=False, y_log=False, show=number):
-    """`series` is {name: [(x, y), ...]}, `x` and `y` say what the axes are, with the unit."""
+    """`series` is {name: [(x, y), ...]}, `x` and `y` are the axes' titles, with the unit."""
     left, right, top, bottom, width = 90, 690, 88, 388, 960
     xs = [point[0] for points in series.values() for point in points]
     ys = [point[1] for points in series.values() for point in points]
@@ -72,7 +72,7 @@ def rounded(value):
 
 
 def bars(title, axis, series, rows):
-    """A group of horizontal bars for each of `rows`: a label, whether it is our own, and (value, low, high) for each of
+    """A group of horizontal bars for each of `rows`: a label, whether it is Postern, and (value, low, high) for each of
     `series` (two at most), with a whisker from low to high. Returns the drawing, and its content in words."""
     width, left, right, top, thick, gap = 860, 300, 76, 54, 16, 14
     most = max(high for _, _, points in rows for _, _, high in points)
@@ -108,11 +108,11 @@ def whisker(low, high, y):
 
 
 def in_words(title, axis, series, rows):
-    said = []
+    parts = []
     for label, _, points in rows:
         values = [f"{name} {rounded(value)}".strip() for name, (value, _, _) in zip(series, points)]
-        said.append(f"{label}: {', '.join(values)}")
-    return f"{title}, in {axis}. {'; '.join(said)}."
+        parts.append(f"{label}: {', '.join(values)}")
+    return f"{title}, in {axis}. {'; '.join(parts)}."
 
 
 def samples(title, about, longest, panels):

@@ -7,7 +7,7 @@ from .net import PATIENCE, free_address, is_ready, listens, wait_until
 
 
 def end(process, send=None, patience=PATIENCE):
-    """SIGTERM and a wait; SIGKILL where that does not help. `send` is how to signal it."""
+    """SIGTERM and a wait, then SIGKILL if the process still runs. `send` sends a signal to it."""
     send = send or process.send_signal
     if process.poll() is None:
         send(signal.SIGTERM)
@@ -19,19 +19,19 @@ def end(process, send=None, patience=PATIENCE):
 
 
 def stop_on_sigterm():
-    """What was started is ended then, as after Ctrl-C."""
+    """Ends all started programs on SIGTERM, as on Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
 
 
 def many_files():
-    """As many open files as may be, for this process and what it starts; returns the number."""
+    """Raises the limit of open files to its maximum, for this process and its children; returns it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most
 
 
 class Program:
-    """A process, and the file that has what it writes. With `session` it leads one, and its children end with it."""
+    """A process, and the file with its output. With `session` it leads one, and its children end with it."""
 
     def __init__(self, name, command, log, address=None, admin=None, session=False, **options):
         self.name, self.log, self.address, self.admin, self.session = name, log, address, admin, session
@@ -42,7 +42,7 @@ class Program:
         self.pid = self.process.pid
 
     def output(self):
-        """The end of what it wrote."""
+        """The end of its output."""
         with open(self.log, errors="replace") as file:
             return file.read()[-2000:]
 
@@ -94,7 +94,7 @@ class Programs:
         return os.path.join(self.home, f"{self.number}-{name}")
 
     def start(self, name, command, address, admin=None):
-        """A program that serves `address`, when it does: with `admin` when it says that it is ready."""
+        """A program that serves `address`, once it does; with `admin`, once /readyz reports ready."""
         program = Program(name, command, self.path(name + ".log"), address, admin)
         self.running.append(program)
 
@@ -118,7 +118,7 @@ class Programs:
         return self.start("memcached", memcached_command(where, megabytes, threads, more=more), where)
 
     def twemproxy(self, servers, timeout=100):
-        """One process before `servers`; `timeout` in milliseconds."""
+        """One process in front of `servers`; `timeout` in milliseconds."""
         address, stats = free_address(), free_address()
         text = configs.twemproxy(address, [server.address for server in servers], timeout)
         host, port = stats.split(":")
@@ -148,14 +148,14 @@ def start_up(home):
     log = os.path.join(home, "up.stderr")
     with open(log, "wb") as errors:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
-    said = ""
-    while "Ctrl-C stops it" not in said:
+    output = ""
+    while "Ctrl-C stops it" not in output:
         line = process.stdout.readline()
         if not line:
             end(process)
             with open(log) as errors:
                 raise Failed(f"postern up ended before it was ready:\n{errors.read()}")
-        said += line
+        output += line
     threading.Thread(target=process.stdout.read, daemon=True).start()  # so that it never waits for a reader
     names = ("agent", "gateway", "issuer", "admin")
-    return process, {name: re.search(rf"{name} +http://([\d.:]+)", said)[1] for name in names}
+    return process, {name: re.search(rf"{name} +http://([\d.:]+)", output)[1] for name in names}

@@ -1,4 +1,4 @@
-"""What processes used and what they and the kernel say of them."""
+"""Reads resource use and statistics of processes, from /proc and from their own metrics."""
 
 import math, os, re, resource, signal, statistics, subprocess, time as clock
 from typing import NamedTuple
@@ -42,8 +42,8 @@ def resident(pid):
 
 
 def memory(pids):
-    """KiB of these processes: all that is resident (`rss`), and what of it is no page of a file (`own`; a page that
-    several share counts once). How much of a file's pages is counted changes with who else runs the same program."""
+    """KiB of these processes: all that is resident (`rss`), and the part that is no page of a file (`own`; a page that
+    several share counts once). The counted share of a file's pages depends on other processes of the same program."""
     rss = own = 0
     for pid in pids:
         with open(f"/proc/{pid}/smaps_rollup") as file:
@@ -62,7 +62,7 @@ def threads(pid):
 
 
 class Machine(NamedTuple):
-    """Seconds of all cores: in all, at work, and taken away by the hypervisor."""
+    """Seconds of all cores: in all, busy, and stolen by the hypervisor."""
 
     whole: float
     busy: float
@@ -102,7 +102,7 @@ def metrics(admin):
 
 
 def buckets(text, name, **labels):
-    """A histogram of `text` as {upper bound: how many are at or below}, over all series that have these labels."""
+    """A histogram of `text` as {upper bound: count at or below}, over all series that have these labels."""
     total = {}
     for found, rest, value in BUCKET.findall(text):
         if found != name or any(f'{key}="{want}"' not in rest for key, want in labels.items()):
@@ -118,7 +118,7 @@ def between(before, after):
 
 
 def quantile(counts, share):
-    """As Prometheus' histogram_quantile: evenly within the bucket. In seconds; None when nothing was counted."""
+    """As Prometheus' histogram_quantile: linear within the bucket. In seconds; None without counts."""
     bounds = sorted(counts)
     if not bounds or counts[bounds[-1]] == 0:
         return None
@@ -140,12 +140,12 @@ def quantile_text(counts, share):
 
 
 def number_between(counts, low, high):
-    """How many were counted above `low` and at or below `high`, two of the bounds."""
+    """The count above `low` and at or below `high`, two of the bounds."""
     return int(counts[high] - counts[low])
 
 
 class Used:
-    """CPU of named groups of processes from its making to `read`."""
+    """CPU of named groups of processes from its construction to `read`."""
 
     def __init__(self, groups):
         self.groups = groups
@@ -160,18 +160,18 @@ class Used:
 
 
 def system_calls(pids, work, folder):
-    """How often processes made each system call during `work`: in a run of its own, since strace slows them down."""
-    counts, said = os.path.join(folder, "strace.counts"), os.path.join(folder, "strace.said")
+    """The number of each system call of processes during `work`: in a separate run, because strace slows them down."""
+    counts, log = os.path.join(folder, "strace.counts"), os.path.join(folder, "strace.log")
     command = [needed("strace"), "-f", "-c", "-o", counts]
     for pid in pids:
         command += ["-p", str(pid)]
-    with open(said, "w") as stderr:
+    with open(log, "w") as stderr:
         strace = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr)
     try:
         began = clock.monotonic()
-        while len(re.findall(r"Process \d+ attached", read(said))) < len(pids):
+        while len(re.findall(r"Process \d+ attached", read(log))) < len(pids):
             if strace.poll() is not None or clock.monotonic() - began > PATIENCE:
-                raise Failed(f"strace may not attach here: {read(said)}")
+                raise Failed(f"strace may not attach here: {read(log)}")
             clock.sleep(0.02)
         work()
     finally:

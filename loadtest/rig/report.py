@@ -9,8 +9,8 @@ RESULTS = os.path.join(ROOT, "loadtest/results")
 CODE = ("--", "*.rs", "Cargo.lock")
 
 
-def said(*command):
-    """The first line of what a program prints; nothing where it cannot be run."""
+def first_line(*command):
+    """The first line of a program's output, or nothing if it cannot be run."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
     except OSError:
@@ -19,7 +19,7 @@ def said(*command):
 
 
 def machine():
-    """Its cores and its kernel, without what the vendor adds to the release."""
+    """The cores and the kernel, without the vendor's suffix of the release."""
     with open("/proc/cpuinfo") as file:
         found = re.search(r"model name\s*: (.*)", file.read())
     model = found.group(1) if found else platform.machine()
@@ -27,26 +27,25 @@ def machine():
 
 
 def commit():
-    """The last one that touched code, for the scripts around it may be newer; POSTERN_COMMIT where that is not the
-    one that was built."""
+    """The last commit that changed code, because the scripts may be newer; POSTERN_COMMIT if another one was built."""
     if named := os.environ.get("POSTERN_COMMIT"):
         return named
-    changed = " with changes" if said("git", "status", "--porcelain", "--untracked-files=no", *CODE) else ""
-    return (said("git", "log", "-1", "--format=%h", *CODE) or "unknown") + changed
+    changed = " with changes" if first_line("git", "status", "--porcelain", "--untracked-files=no", *CODE) else ""
+    return (first_line("git", "log", "-1", "--format=%h", *CODE) or "unknown") + changed
 
 
 def version():
-    return said(POSTERN, "--version")
+    return first_line(POSTERN, "--version")
 
 
 def command():
-    """As it was given, from the root of the repository, without the path of the binary."""
+    """The command line, from the root of the repository, without the path of the binary."""
     given = ["POSTERN_BINARY=…"] if os.environ.get("POSTERN_BINARY") else []
     return " ".join([*given, shlex.join(["loadtest/run", *sys.orig_argv[2:]])])  # after the interpreter and the script
 
 
 def priority():
-    """What was set so that the measured programs run ahead of other work, if anything was."""
+    """The settings by which the measured programs run ahead of other work, if any."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
     try:
         with open("/proc/self/autogroup") as file:  # the kernel weighs these groups first, each a session
@@ -58,9 +57,9 @@ def priority():
 
 
 def others():
-    """The versions of memcached and twemproxy, where they are there."""
-    versions = [("", said(program("memcached") or "", "-V"))]
-    versions += [("twemproxy ", said(program("nutcracker") or "", "-V").split("-")[-1])]
+    """The versions of memcached and twemproxy, if installed."""
+    versions = [("", first_line(program("memcached") or "", "-V"))]
+    versions += [("twemproxy ", first_line(program("nutcracker") or "", "-V").split("-")[-1])]
     return "; ".join(name + version for name, version in versions if version) or "nothing"
 
 
@@ -73,7 +72,7 @@ class Report:
         self.load, self.began = load_average(), datetime.datetime.now()
 
     def add(self, *text):
-        """Paragraphs, which are wrapped, and tables, lists and headings, which are not; printed at once, too."""
+        """Adds paragraphs, which are wrapped, and tables, lists and headings, which are not; prints them too."""
         for part in text:
             if part[0] not in "#-|! ":
                 part = textwrap.fill(" ".join(part.split()), 120, break_long_words=False, break_on_hyphens=False)

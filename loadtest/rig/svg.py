@@ -1,4 +1,4 @@
-"""What all drawings share: a document that is readable on light and on dark, axes, and round values on them."""
+"""The base of all drawings: a document that is readable on light and on dark, axes, and round values on them."""
 
 import math
 from xml.sax.saxutils import escape, quoteattr
@@ -25,7 +25,7 @@ STYLE = (
 
 
 def document(width, height, title, about, inner, words=""):
-    """`about` is a line below the title; `words` say the same as the drawing to who cannot see it."""
+    """`about` is a line below the title; `words` is the text alternative of the drawing."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f"role=\"img\" aria-label={quoteattr(title)}>\n"
@@ -42,9 +42,9 @@ def place(value):
     return f"{value:.1f}".removesuffix(".0")
 
 
-def text(x, y, said, kind="", anchor=""):
+def text(x, y, content, kind="", anchor=""):
     more = (f' class="{kind}"' if kind else "") + (f' text-anchor="{anchor}"' if anchor else "")
-    return f'<text x="{place(x)}" y="{place(y)}"{more}>{escape(said)}</text>'
+    return f'<text x="{place(x)}" y="{place(y)}"{more}>{escape(content)}</text>'
 
 
 def line(x1, y1, x2, y2, kind="grid", more=""):
@@ -52,7 +52,7 @@ def line(x1, y1, x2, y2, kind="grid", more=""):
 
 
 class Axis:
-    """From values to positions; logarithmic when asked for."""
+    """Maps values to positions, linear or logarithmic."""
 
     def __init__(self, low, high, start, end, logarithmic=False):
         self.map = math.log10 if logarithmic else float

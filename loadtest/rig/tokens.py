@@ -1,4 +1,4 @@
-"""Real tokens, from the real issuer; and the names of their records, so that a store can be made to forget them again.
+"""Real tokens, from the real issuer; and the names of their records, so that a store can delete them again.
 
 A signature costs the issuer and the client more than all that is measured here. Between two turns the records of the
 same tokens are therefore deleted, and each turn spends them again: for the gateway, which remembers nothing in these
@@ -9,7 +9,7 @@ import base64, hashlib, re, subprocess
 from .binaries import postern
 from .net import connect
 
-# Where a check ends and no tunnel begins: the token is spent, then the target refuses the connection.
+# A target that ends the request after the check: the token is spent, then the target refuses the connection.
 NOWHERE = "127.0.0.1:1"
 
 

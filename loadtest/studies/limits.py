@@ -1,5 +1,5 @@
-"""Where the limits are: memory of tunnels and of idle connections, and the most checks a second, with what is busy
-then.
+"""Finds the limits: memory of tunnels and of idle connections, and the most checks a second, with each process's share
+of a core.
 
 usage: loadtest/run limits [ROUNDS] [TUNNELS]
 
@@ -31,7 +31,7 @@ NO_TOKEN = b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n"
 
 
 def echo():
-    """A server in a process of its own that sends back what it gets: its address and process id."""
+    """Starts an echo server in another process; returns its address and process id."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
     address, child = "127.0.0.1:%d" % listener.getsockname()[1], os.fork()
     if child:
@@ -56,8 +56,8 @@ def echo():
                 streams.pop(number).close()
 
 
-def asked(address, request, status):
-    """A connection on which that was answered."""
+def after_answer(address, request, status):
+    """A connection on which `request` was answered with `status`."""
     stream, answer = connect(address), b""
     stream.sendall(request)
     while b"\r\n\r\n" not in answer:
@@ -69,7 +69,7 @@ def asked(address, request, status):
 
 
 def idle_cpu(gateway):
-    """Share of a core while nothing happens, in per cent."""
+    """Share of a core when idle, in per cent."""
     before = reading.cpu(gateway.pid)
     time.sleep(IDLE)
     return (reading.cpu(gateway.pid) - before) / IDLE * 100
@@ -80,7 +80,7 @@ def steps(most):
 
 
 def ramp(gateway, most, open_one, use=None):
-    """Opens up to `most`, a step at a time: how many, resident bytes, CPU of opening one, CPU when idle."""
+    """Opens up to `most`, a step at a time: their number, resident bytes, CPU of opening one, CPU when idle."""
     held, rows = [], [(0, reading.resident(gateway.pid), None, None, idle_cpu(gateway))]
     for step in steps(most):
         before, number = reading.cpu(gateway.pid), step - len(held)
@@ -105,8 +105,8 @@ def exchange(stream):
 
 
 def bursts(address, request, clients, number):
-    """`number` requests that are answered 407, twenty at a time on each connection; sent so that this driver is not
-    what is measured."""
+    """`number` requests that are answered 407, twenty at a time on each connection, so that the driver is not the
+    bottleneck."""
     poll, streams, left = select.epoll(), {}, number // BURST
     for _ in range(clients):
         stream = connect(address)
@@ -131,13 +131,13 @@ def bursts(address, request, clients, number):
         stream.close()
 
 
-def rates(programs, memory, values, results):
-    """One round of every kind: rate by the clock, and how busy each process was."""
+def rates(programs, memcached, values, results):
+    """One round of every kind: rate by the clock, and each process's share of a core."""
     for workers in (1, 2):
-        for kind in ("fresh, embedded", "fresh, memcached", "replay, from memory", "no token"):
+        for kind in ("fresh, embedded", "fresh, memcached", "replay, from the embedded store", "no token"):
             on_memcached = kind == "fresh, memcached"
             section = (
-                shared(memory.address, "pipelined", **PATIENT) if on_memcached else embedded(programs.path("spent"))
+                shared(memcached.address, "pipelined", **PATIENT) if on_memcached else embedded(programs.path("spent"))
             )
             gateway = programs.gateway(section, workers)
             requests = [tokens.request(value) for value in values]
@@ -147,14 +147,14 @@ def rates(programs, memory, values, results):
             else:
                 number = 100_000
                 request = NO_TOKEN if kind == "no token" else requests[0]
-                asked(gateway.address, request, 407 if kind == "no token" else 502).close()
+                after_answer(gateway.address, request, 407 if kind == "no token" else 502).close()
                 work = lambda: bursts(gateway.address, request, 64, number)
-            used = reading.Used({"gateway": [gateway.pid], "memcached": [memory.pid], "driver": [os.getpid()]})
+            used = reading.Used({"gateway": [gateway.pid], "memcached": [memcached.pid], "driver": [os.getpid()]})
             began = time.perf_counter()
             answered = work()
             took, seconds = time.perf_counter() - began, {name: sum(each) for name, each in used.read().items()}
             assert answered in (None, {502: number}), answered
-            tokens.forget(memory.address, values)
+            tokens.forget(memcached.address, values)
             programs.stop(gateway)
             busy = {name: seconds[name] / took for name in seconds}
             results.setdefault((kind, workers), []).append(
@@ -162,28 +162,28 @@ def rates(programs, memory, values, results):
             )
 
 
-IDLE_SAY = f"""One gateway, one worker, embedded store. Resident memory (`VmRSS`) of the process; the kernel's own
+ABOUT_IDLE = f"""One gateway, one worker, embedded store. Resident memory (`VmRSS`) of the process; the kernel's own
 memory for sockets is not in it. The limit of open files here is {FILES:,}, and a tunnel takes two: hence {TUNNELS:,}
-tunnels and {KEPT:,} connections. Each tunnel was paid for with a token of its own; "used" is after 4 KiB went through
-and came back. Idle CPU is that of {IDLE} s in which nothing is sent."""
-RATES_SAY = f"""64 clients on kept connections, {ROUNDS} rounds, every row in turn in each, a fresh gateway for each.
-Fresh tokens: {CHECKS:,}, one request under way for each client, the target refuses the connection. Replays of one
-token, which the embedded store remembers, and requests without one: 100,000, {BURST} under way for each client. Busy
+tunnels and {KEPT:,} connections. Each tunnel spent its own token; "used" is after 4 KiB went through and came back.
+Idle CPU is that of {IDLE} s in which nothing is sent."""
+ABOUT_RATES = f"""64 clients on kept connections, {ROUNDS} rounds, every row in turn in each, a fresh gateway for each.
+Fresh tokens: {CHECKS:,}, one outstanding request for each client, the target refuses the connection. Replays of one
+token, whose record the embedded store has, and requests without one: 100,000, {BURST} outstanding for each client. Busy
 is a process's CPU by the clock: 100 % is one of the two cores. The driver is one thread of Python and takes its core
-from what it measures. Other work on the machine takes its share, too."""
+from the programs that it measures, as does other work on the machine."""
 
 
 def measure_idle(programs, target):
-    """Tokens; the steps of tunnels; what is resident when they have gone; and the steps of kept connections."""
+    """Tokens; the steps of tunnels; the resident memory after they are closed; and the steps of kept connections."""
     gateway = programs.gateway(embedded(programs.path("spent")))
     values = tokens.mint(programs.issuer_url, gateway, max(TUNNELS, CHECKS), programs.path("tokens"))
-    pay = lambda number: asked(gateway.address, tokens.request(values[number], target), 200)
+    pay = lambda number: after_answer(gateway.address, tokens.request(values[number], target), 200)
     tunnels = ramp(gateway, TUNNELS, pay, exchange)
     wait_until("all tunnels are closed", lambda: "postern_tunnels_open 0" in reading.metrics(gateway.admin))
     after = reading.resident(gateway.pid)
     programs.stop(gateway)
     gateway = programs.gateway(embedded(programs.path("spent")), header_timeout="1h")
-    kept = ramp(gateway, KEPT, lambda _: asked(gateway.address, NO_TOKEN, 407))
+    kept = ramp(gateway, KEPT, lambda _: after_answer(gateway.address, NO_TOKEN, 407))
     programs.stop(gateway)
     return values, tunnels, after, kept
 
@@ -195,7 +195,7 @@ def tell_idle(report, tunnels, after, kept):
     for count, fresh, used, cpu, idle in steps_of:
         rows.append([f"{count:,}", size(fresh), size(used), size((used - base) / count), f"{cpu:.0f}", f"{idle:.2f}"])
     tunnel_table = table(["tunnels", "resident, fresh", "resident, used", "a tunnel, used", *header], rows)
-    report.add("## Idle tunnels and connections", IDLE_SAY, tunnel_table)
+    report.add("## Idle tunnels and connections", ABOUT_IDLE, tunnel_table)
     report.add(f"After all tunnels were closed: {size(after)}.")
     (_, base, _, _, idle), *others = kept
     rows = [["0", size(base), "", "", f"{idle:.2f}"]]
@@ -224,7 +224,7 @@ def tell_rates(report, results):
         rows.append([kind, workers, middle([one["rate"] for one in some], 0), middle(cpu), each, *busy])
     header = ["requests", "workers", "a second, by the clock", "gateway, µs of CPU each", "a CPU second"]
     header += [f"{name} busy" for name in names]
-    report.add("## The most checks a second, by the clock", RATES_SAY, table(header, rows))
+    report.add("## The most checks a second, by the clock", ABOUT_RATES, table(header, rows))
 
 
 with Programs() as programs:
@@ -236,9 +236,9 @@ with Programs() as programs:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    memory, results = programs.memcached(), {}
+    memcached, results = programs.memcached(), {}
     for number in range(ROUNDS):
-        rates(programs, memory, values[:CHECKS], results)
+        rates(programs, memcached, values[:CHECKS], results)
         print(f"round {number + 1} of {ROUNDS}, load {reading.load_average()}", flush=True)
     tell_idle(report, tunnels, after, kept)
     tell_rates(report, results)

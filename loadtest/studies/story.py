@@ -5,8 +5,8 @@ usage: loadtest/run story [ROUNDS]
 
 Each of ROUNDS (7) rounds takes every shape in turn: 40 commands, one after the other, on a connection that has done
 some before. Then a gateway spends 40 tokens, one after the other, through the same memcached and twemproxy, and
-through a hop that passes every command on in three writes under Nagle's algorithm; its histograms say what its checks
-took. Writes loadtest/results/DATE-story.md and its plot. Runs the programs that POSTERN_BINARY
+through a hop that forwards every command in three writes under Nagle's algorithm; its histograms have the durations of
+its checks. Writes loadtest/results/DATE-story.md and its plot. Runs the programs that POSTERN_BINARY
 (target/release/postern), `memcached` and `nutcracker` name, on loopback.
 """
 
@@ -35,14 +35,14 @@ def command(name, number):
 
 
 class Shape:
-    """A connection that writes commands in one way, and the times they took."""
+    """A connection that writes commands in one shape, and their durations."""
 
-    def __init__(self, door, address, name, pieces, nodelay):
+    def __init__(self, endpoint, address, name, pieces, nodelay):
         self.stream = connect(address)
         self.stream.setsockopt(*NODELAY, nodelay)
         self.name, self.pieces, self.rounds = name, pieces, []
         writes = "one write" if pieces == 1 else "three writes"
-        self.label = f"{name}, {door}, {writes}, {'nodelay' if nodelay else 'Nagle'}"
+        self.label = f"{name}, {endpoint}, {writes}, {'nodelay' if nodelay else 'Nagle'}"
 
     def one(self, number):
         parts = command(self.name, number)
@@ -69,7 +69,7 @@ def at(times, share):
 
 
 def hop(address):
-    """A proxy that copies as the gateway would never write: each piece that comes goes on in three, under Nagle."""
+    """A proxy that copies as the gateway never writes: it forwards each piece in three writes, under Nagle."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def copy(source, sink, pieces):
@@ -79,12 +79,12 @@ def hop(address):
                 for start in range(0, len(got), step):
                     sink.send(got[start : start + step])
         except OSError:
-            pass  # an end has gone: so does the other
+            pass  # one end was closed: close the other
         for end in (source, sink):
             try:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it was the one that had gone
+                pass  # this end was closed already
 
     def serve():
         while True:
@@ -113,32 +113,32 @@ def together(histograms):
     return {bound: sum(one[bound] for one in histograms) for bound in histograms[0]}
 
 
-COMMANDS_SAY = f"""A blocking client in Python, one command after the other, {ROUNDS} rounds of {COMMANDS} commands on
+ABOUT_COMMANDS = f"""A blocking client in Python, one command after the other, {ROUNDS} rounds of {COMMANDS} commands on
 each kept connection, all shapes in turns. memcached has one thread; twemproxy is between for its rows. The time is
 that from the first write to the reply, by the clock, over all rounds; in parentheses the least and the most of the
 rounds' medians."""
-CHECKS_SAY = f"""A gateway with one worker, `transport = "pipelined"`, `hint = "before"`, no memory of its own
+ABOUT_CHECKS = f"""A gateway with one worker, `transport = "pipelined"`, `hint = "before"`, no cache of spent keys
 (`spent_cache = "0B"`), deadlines long enough for a stall; one client, {COMMANDS} fresh tokens in each round, one after
 the other. From `{STAGE}` of its `/metrics`; a quantile lies between the bounds of its bucket, evenly, as Prometheus
-takes it. The last rows are the control: a proxy in front of the same memcached that sends on in three writes, with
-Nagle's algorithm, what the gateway wrote in one."""
+computes it. The last rows are the control: a proxy in front of the same memcached that forwards each write of the
+gateway in three writes, with Nagle's algorithm."""
 
 
 def measure(programs):
-    """The shapes with their times; and for each way to the store, every round's histograms of the gateway's stages."""
-    memory = programs.memcached()
-    router = programs.twemproxy([memory], timeout=5000)
-    doors = {"memcached": memory.address, "twemproxy": router.address}
+    """The shapes with their times; and for each path to the store, every round's histograms of the gateway's stages."""
+    memcached = programs.memcached()
+    router = programs.twemproxy([memcached], timeout=5000)
+    endpoints = {"memcached": memcached.address, "twemproxy": router.address}
     shapes = [
-        Shape(door, address, name, pieces, nodelay)
-        for door, address in doors.items()
+        Shape(endpoint, address, name, pieces, nodelay)
+        for endpoint, address in endpoints.items()
         for name in ("get", "add")
         for pieces, nodelay in ((3, 0), (1, 0), (3, 1), (1, 1))
     ]
     programs.issuer()
-    # Deadlines that a stalled command keeps, and the hint before the verification, so that `get` is the store alone.
+    # Deadlines that a stalled command keeps, and the hint before the verification, so `get` measures only the store.
     patient = {"timeout": "5s", "connect_timeout": "20s", "hint": "before", "transport": "pipelined"}
-    ways = [*doors.items(), (BROKEN, hop(memory.address))]
+    ways = [*endpoints.items(), (BROKEN, hop(memcached.address))]
     gateways = {name: programs.gateway(shared(address, **patient)) for name, address in ways}
     values = tokens.mint(programs.issuer_url, gateways["memcached"], COMMANDS, programs.path("tokens"))
     requests, numbers = [tokens.request(value) for value in values], itertools.count(1)
@@ -148,7 +148,7 @@ def measure(programs):
             shape.round(numbers)
         for name, gateway in gateways.items():
             stages[name].append(checks(gateway, requests))
-            assert tokens.forget(memory.address, values) == COMMANDS
+            assert tokens.forget(memcached.address, values) == COMMANDS
         print(f"round {number + 1} of {ROUNDS}, load {reading.load_average()}", flush=True)
     return shapes, stages
 
@@ -159,10 +159,10 @@ def tell_commands(report, shapes):
         times, medians = shape.all(), [at(one, 0.5) for one in shape.rounds]
         stalled = sum(took > 0.038 for took in times)
         half, most = at(times, 0.5), at(times, 0.99)
-        spread = f"{shown(half)} ({shown(min(medians))} to {shown(max(medians))})"
-        rows.append([shape.label, spread, shown(most), shown(times[-1]), f"{stalled} of {len(times)}"])
+        middle_and_range = f"{shown(half)} ({shown(min(medians))} to {shown(max(medians))})"
+        rows.append([shape.label, middle_and_range, shown(most), shown(times[-1]), f"{stalled} of {len(times)}"])
         bars.append((shape.label, times[0] * 1e6, half * 1e6, most * 1e6))
-    report.add("## Commands", COMMANDS_SAY, table(["command", "median", "p99", "most", "over 38 ms"], rows))
+    report.add("## Commands", ABOUT_COMMANDS, table(["command", "median", "p99", "most", "over 38 ms"], rows))
     plot.ranges(
         report.picture(
             "", "A logarithmic plot of the table: three writes under Nagle at 44 ms, all else far below 1 ms"
@@ -181,11 +181,11 @@ def tell_checks(report, stages):
         for stage in ("get", "add", "total"):
             counts = together([one[stage] for one in rounds_of])
             medians = [reading.quantile(one[stage], 0.5) for one in rounds_of]
-            spread = f"{reading.quantile_text(counts, 0.5)} ({shown(min(medians))} to {shown(max(medians))})"
+            middle_and_range = f"{reading.quantile_text(counts, 0.5)} ({shown(min(medians))} to {shown(max(medians))})"
             wall = "" if stage == "total" else str(reading.number_between(counts, 0.038, 0.05))
-            rows.append([name, stage, spread, reading.quantile_text(counts, 0.99), f"{counts[math.inf]:.0f}", wall])
+            rows.append([name, stage, middle_and_range, reading.quantile_text(counts, 0.99), f"{counts[math.inf]:.0f}", wall])
     header = ["gateway to", "stage", "median", "p99", "checks", "from 38 to 50 ms"]
-    report.add("## The gateway's own checks", CHECKS_SAY, table(header, rows))
+    report.add("## The gateway's own checks", ABOUT_CHECKS, table(header, rows))
 
 
 with Programs() as programs:

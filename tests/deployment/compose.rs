@@ -19,8 +19,7 @@ impl Compose {
         self.0["services"].as_object().unwrap().iter()
     }
 
-    /// Those that run `postern`: name, service, and the facts of their configuration about listeners, connections,
-    /// drain.
+    /// The services that run `postern`: name, service, and the listeners, connections and drain of their configuration.
     fn daemons(&self) -> Vec<(&String, &Value, Facts)> {
         let fleet = example("fleet");
         let ours = self
@@ -34,7 +33,7 @@ impl Compose {
     }
 }
 
-/// What the service must know of a configuration.
+/// The values of a configuration that its service must agree with.
 struct Facts {
     address: SocketAddr,
     admin: SocketAddr,
@@ -103,7 +102,7 @@ fn every_file_that_is_mounted_or_built_is_there() {
 }
 
 #[test]
-fn nobody_has_more_rights_than_needed() {
+fn no_service_has_more_rights_than_needed() {
     for (name, service) in compose().services() {
         assert_eq!(service["read_only"], true, "{name}");
         assert_eq!(service["cap_drop"], serde_json::json!(["ALL"]), "{name}");
@@ -185,7 +184,7 @@ fn every_variable_and_address_leads_somewhere() {
 }
 
 #[test]
-fn who_is_waited_for_can_say_that_it_is_healthy() {
+fn every_service_that_others_wait_for_has_a_health_check() {
     let compose = compose();
     let router = read(&deploy("container/twemproxy.Containerfile"));
     assert!(router.contains("HEALTHCHECK"), "routers have their check from their image");

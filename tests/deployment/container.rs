@@ -1,4 +1,4 @@
-//! deploy/container: the images could not be built where this was written, so what can be known without is tested.
+//! deploy/container: the images were never built, so this tests what can be checked without a build.
 
 use super::examples::example;
 use super::{deploy, read, root};
@@ -7,7 +7,7 @@ fn lines(name: &str) -> Vec<String> {
     read(&deploy("container").join(name)).lines().map(str::to_owned).collect()
 }
 
-/// The words after an instruction, of each time it stands there.
+/// The words after each occurrence of an instruction.
 fn instructions(name: &str, instruction: &str) -> Vec<Vec<String>> {
     let found = lines(name).into_iter().filter_map(|line| {
         let rest = line.strip_prefix(instruction)?.strip_prefix(' ')?;

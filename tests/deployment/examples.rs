@@ -61,7 +61,7 @@ fn every_example_loads() {
             example.gateway.challenge.origin.split(',').any(|name| name.trim() == known_as),
             "{name}: {known_as}"
         );
-        // Whoever runs it has to make a key first: these are the hashes of nothing.
+        // An operator has to make a key first: these are no hashes of keys.
         let text = read(&deploy("examples").join(&name).join("issuer.toml"));
         let hashes: Vec<&str> =
             text.lines().filter_map(|line| line.strip_prefix("key_sha256 = \"")?.strip_suffix('"')).collect();
@@ -91,7 +91,7 @@ fn the_examples_commented_out_can_be_switched_on() {
 }
 
 #[test]
-fn the_fleet_has_one_memory_whichever_router_it_takes() {
+fn the_fleet_has_one_store_whichever_router_it_uses() {
     let findings = judge(&read(&deploy("examples/fleet/mcrouter.json")));
     assert!(findings.iter().all(|finding| finding.severity != Severity::Refuse), "{findings:?}");
     assert!(

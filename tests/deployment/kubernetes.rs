@@ -80,7 +80,11 @@ fn every_selector_finds_pods() {
         assert!(all.iter().any(|labels| selects(&policy["spec"]["podSelector"], labels)), "{}", name(policy));
         let from = items(&policy["spec"]["ingress"]).flat_map(|rule| items(&rule["from"]));
         for peer in from.filter_map(|from| from.get("podSelector")) {
-            assert!(all.iter().any(|labels| selects(peer, labels)), "{}: nobody is {peer}", name(policy));
+            assert!(
+                all.iter().any(|labels| selects(peer, labels)),
+                "{}: no workload has the labels {peer}",
+                name(policy)
+            );
         }
     }
 }
@@ -136,7 +140,7 @@ fn network_policies_name_the_ports_that_pods_have() {
         ports.insert(name(workload), all.collect());
     }
     for policy in
-        of_kind(&objects, &["NetworkPolicy"]).filter(|policy| !["nobody", "admin"].contains(&name(policy)))
+        of_kind(&objects, &["NetworkPolicy"]).filter(|policy| !["deny-all", "admin"].contains(&name(policy)))
     {
         for rule in items(&policy["spec"]["ingress"]) {
             let port = rule["ports"][0]["port"].as_u64().unwrap();

@@ -35,7 +35,7 @@ fn units_leave_time_to_drain_and_descriptors_for_tunnels() {
 }
 
 #[test]
-fn units_do_not_start_again_what_somebody_has_to_edit_first() {
+fn units_do_not_restart_what_has_to_be_edited_first() {
     for unit in UNITS {
         assert_eq!(value(unit, "Restart"), "on-failure");
         assert_eq!(
@@ -52,7 +52,7 @@ fn units_do_not_start_again_what_somebody_has_to_edit_first() {
         );
         assert_eq!(value(unit, "ExecReload"), "/bin/kill -HUP $MAINPID", "{unit}");
     }
-    // One that comes back by itself comes back empty.
+    // A memcached that restarts is empty.
     let memcached = "memcached.service.d/postern.conf";
     assert_eq!(value(memcached, "Restart"), "no");
     let started = values(memcached, "ExecStart");
@@ -75,14 +75,14 @@ fn systemd_reads_the_units() {
         command.env("XDG_RUNTIME_DIR", home.path()).env("HOME", home.path());
         let verified = command.output().unwrap();
         let output = String::from_utf8_lossy(&verified.stderr);
-        // Other units of the machine are read, too, and are none of our business.
+        // Other units of the machine are read too, and do not matter here.
         let ours: Vec<&str> = output.lines().filter(|line| line.contains(unit)).collect();
         assert!(verified.status.success() && ours.is_empty(), "{unit}: {output}");
     }
 }
 
 #[test]
-fn every_kernel_setting_says_why() {
+fn every_kernel_setting_has_its_reason() {
     let text = read(&deploy("sysctl/99-postern.conf"));
     let (mut reasons, mut settings) = (0, 0);
     for line in text.lines() {

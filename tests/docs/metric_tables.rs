@@ -63,7 +63,7 @@ fn the_tables_of_metrics_are_the_catalogues() {
     let page = std::fs::read_to_string(&path).unwrap();
     assert!(
         page == renewed,
-        "docs/reference/metrics.md is not what the catalogues say; write it with\n\
+        "docs/reference/metrics.md differs from the catalogues; write it with\n\
          UPDATE_DOCS=1 cargo test --workspace --test across docs::"
     );
 }

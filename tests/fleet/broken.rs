@@ -27,7 +27,7 @@ async fn a_store_that_lies_once_in_fifty_is_caught() {
     assert_caught(&fleet);
 }
 
-/// The same store when it does not lie passes, so it is the lies that are caught.
+/// The same store passes when it does not lie, so the checker catches the lies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_store_without_lies_passes() {
     let turn = Turn::take().await;
@@ -55,7 +55,7 @@ async fn a_store_that_is_flushed_is_caught() {
 /// Each gateway proves that its own connections lead to one store. That a whole fleet is configured for one, it
 /// cannot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleet_that_is_configured_for_two_memories_is_caught() {
+async fn a_fleet_that_is_configured_for_two_stores_is_caught() {
     let turn = Turn::take().await;
     let servers = [Memcached::start(), Memcached::start()];
     let route =
@@ -68,12 +68,12 @@ async fn a_fleet_that_is_configured_for_two_memories_is_caught() {
 
 /// An address whose connections lead to two stores in turn: the gateway uses those to one of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_memories_behind_one_address_do_not_admit_twice() {
+async fn two_stores_behind_one_address_do_not_admit_twice() {
     let turn = Turn::take().await;
     for transport in ["pipelined", "pooled"] {
         let servers = [Memcached::start(), Memcached::start()];
         let relay = Relay::to(&servers.each_ref().map(Memcached::port));
-        // Many connections, so that not all lead to the same store by chance.
+        // Many connections, so that it is unlikely that all lead to the same store.
         let route = Route { addresses: vec![relay.address()], transport, more: "connections = 4" };
         let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &[route]).await;
         fleet.race(0..TOKENS).await;

@@ -36,7 +36,7 @@ impl Deployment {
         self.relays.iter().map(Relay::address).collect()
     }
 
-    /// Lets `faults` happen in a random order, spread over a race for `tokens`. Its first quarter and its last third
+    /// Causes `faults` in a random order, distributed over a race for `tokens`. Its first quarter and its last third
     /// stay quiet.
     pub async fn suffer(&mut self, fleet: &Fleet, tokens: usize, faults: &[Fault]) {
         let presentations = tokens * PRESENTERS;

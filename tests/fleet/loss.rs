@@ -1,4 +1,4 @@
-//! Memories that come back empty, and gateways that refuse then.
+//! Stores that come back empty, and gateways that refuse then.
 
 use super::checker::Claim;
 use super::driver::{Fleet, PRESENTERS, Route, config, four};
@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// One memcached that comes back empty in the middle of a race. No gateway uses a new connection before it has noticed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_memory_that_comes_back_empty_admits_nothing_more() {
+async fn a_store_that_comes_back_empty_admits_nothing_more() {
     let turn = Turn::take().await;
     let mut server = Memcached::start();
     let routes = four(&[server.address()], "on_loss = \"refuse\"");

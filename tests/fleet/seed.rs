@@ -1,4 +1,4 @@
-//! Chance that can be had again: everything drawn follows from one number, which is printed.
+//! Reproducible randomness: every draw follows from one seed, which is printed.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -21,7 +21,7 @@ impl Seed {
         usize::try_from(hasher.finish() % u64::try_from(bound).unwrap()).unwrap()
     }
 
-    /// The items in an order of chance.
+    /// The items in a random order.
     pub fn shuffled<T>(self, mut items: Vec<T>) -> Vec<T> {
         for last in (1..items.len()).rev() {
             items.swap(last, self.draw("order", last, last + 1));

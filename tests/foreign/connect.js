@@ -3,7 +3,7 @@
 import { once } from 'node:events';
 import http from 'node:http';
 
-/** Asks `proxy` ("host:port") for a tunnel to `port` on loopback: the status, the headers, and a socket or a body. */
+/** Requests a tunnel to `port` on loopback from `proxy` ("host:port"): status, headers, and a socket or a body. */
 export async function connect(proxy, port, authorization) {
     const [host, proxyPort] = proxy.split(':');
     const headers = authorization ? { 'proxy-authorization': authorization } : {};

@@ -87,7 +87,7 @@ test('the gateway forwards plain http for a token, and keeps the token to itself
     assert.match(replayed.stdout, /token already spent/i);
 });
 
-test('a target that refuses is the gateway’s 502, said to the user', within, async () => {
+test('a target that refuses is the gateway’s 502, which curl reports', within, async () => {
     const closed = await echo();
     await closed.close();
     const result = await curl('--include', '-x', `http://${system.agent}`, `https://127.0.0.1:${closed.port}/`);

@@ -73,7 +73,7 @@ test('curl with a token', within, async () => {
 });
 
 test('git by its setting', within, async () => {
-    // Not a repository: git must have asked for one through the proxy, and say that there is none.
+    // Not a repository: git must have requested one through the proxy, and must report that there is none.
     const { opened } = await system.metrics();
     const args = ['-c', `http.proxy=http://${system.agent}`, '-c', `http.sslCAInfo=${ca}`, 'ls-remote', secure.url];
     const result = await run('git', args, { env: environment });

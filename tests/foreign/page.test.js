@@ -173,7 +173,7 @@ test('light and dark differ, and both are readable', options, async () => {
     assert.notEqual(grounds[0], grounds[1]);
 });
 
-test('what the server says is text, not HTML', options, async () => {
+test('strings of the server are text, not HTML', options, async () => {
     await using(`http://${system.admin}/`, {}, async (page) => {
         await show(page, worst());
         assert.ok((await page.locator('body').innerText()).includes(HOSTILE), 'it is not shown');
@@ -199,7 +199,7 @@ test('numbers are written with the right unit', options, async () => {
     });
 });
 
-test('the page of a gateway that stops says so, keeps its figures, and comes back with it', options, async () => {
+test('the page of a gateway that stops reports it, keeps its figures, and recovers with the gateway', options, async () => {
     const directory = await fetch(`http://${system.issuer}/.well-known/private-token-issuer-directory`);
     const keys = join(scratch.path, 'directory.json');
     await writeFile(keys, await directory.text());

@@ -83,7 +83,7 @@ export async function mint({ issuer, gateway, count = 1 }) {
     return stdout.trimEnd().split('\n');
 }
 
-/** Starts the binary and waits until it has said everything in `wanted`: names to patterns with one group. */
+/** Starts the binary and waits until it has printed all of `wanted`: names to patterns with one group. */
 async function start(args, wanted) {
     const child = spawn(binary, args, { env: environment, stdio: ['ignore', 'pipe', 'pipe'] });
     children.add(child);
@@ -107,7 +107,7 @@ async function start(args, wanted) {
     await Promise.race([
         complete.then(() => (listens = true)),
         exited.then(([code]) => listens || failed(`ended with ${code}`)),
-        expired(20_000).then(() => listens || failed('did not say where it listens')),
+        expired(20_000).then(() => listens || failed('did not print its address')),
     ]);
     /** Stops it as an operator would; it must end with exit code 0. */
     const stop = async () => {

@@ -18,7 +18,7 @@ before(async () => {
 });
 after(() => stop?.());
 
-/** What `import` says is missing; false when all is there. */
+/** The module that `import` reports as missing; false when all are installed. */
 async function missing(...modules) {
     const { code } = await run(python, ['-c', `import ${modules.join(', ')}`]);
     return code !== 0 && `${python} has no ${modules.join(' and ')}`;

@@ -14,8 +14,8 @@ export async function echo() {
 }
 
 /**
- * A web server. GET is answered with a page that holds `text`, POST with the bytes that came. It remembers the
- * headers of the last request, and counts its connections: behind a proxy, none may come past it.
+ * A web server. It answers GET with a page that holds `text`, and POST with the bytes that came. It keeps the headers
+ * of the last request, and counts its connections: with a proxy, none may bypass the proxy.
  */
 export async function page(text, certificate) {
     const seen = {};

@@ -24,7 +24,7 @@ const ROUNDS: usize = 5;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Jaeger: POSTERN_JAEGER names the binary"]
-async fn no_trace_says_who_asked_for_what() {
+async fn no_trace_shows_who_requested_what() {
     let jaeger = Jaeger::start().await;
     let home = TempDir::new().unwrap();
     let system = traced_up(&home, &jaeger);

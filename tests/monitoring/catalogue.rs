@@ -1,4 +1,4 @@
-//! What can be asked for: registered metrics and recorded series, their labels, and what the labels may be.
+//! What can be queried: registered metrics and recorded series, their labels, and the labels' values.
 
 use super::queries::{Matcher, Selector, groupings, selectors};
 use crate::catalogue::CATALOGUES;
@@ -52,7 +52,7 @@ impl Catalogue {
     pub fn record(&mut self, name: &str, expression: &str) {
         let mut labels = Labels::new();
         for selector in selectors(expression) {
-            // One that does not exist is told of where the files are read.
+            // A missing one is reported where the files are read.
             for (label, values) in self.series.get(&selector.name).into_iter().flatten() {
                 match (labels.entry(label.clone()).or_insert_with(|| Some(BTreeSet::new())), values) {
                     (Some(known), Some(values)) => known.extend(values.iter().cloned()),

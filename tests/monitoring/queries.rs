@@ -1,5 +1,5 @@
-//! Selectors in a text: what is asked for by name, and with which matchers. Not a parser of PromQL: it finds names of ours
-//! wherever they stand, so that a description that tells of a metric is checked as well.
+//! Selectors in a text: names of metrics with their matchers. Not a parser of PromQL: it finds Postern's names
+//! anywhere, so that a metric in a description is checked as well.
 
 /// `name{label="value"}`, or the name alone.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub fn selectors(text: &str) -> Vec<Selector> {
     found
 }
 
-/// What the daemons register, what rules record (those alone have colons inside), and `up`, for the jobs it is asked of.
+/// Metrics of the daemons, series that rules record (only these have colons inside), and `up`, for its jobs.
 fn is_ours(name: &str) -> bool {
     let begins = name.starts_with(|c: char| c.is_ascii_lowercase());
     let of_daemons = name.starts_with("postern_") || name.starts_with("process_");

@@ -1,5 +1,5 @@
 //! Rules as the files in deploy/prometheus have them, read by their lines: a rule begins with a dash, its keys stand below
-//! it, a text that is folded stands deeper than its key. That it is YAML and PromQL is promtool's to say.
+//! it, a text that is folded stands deeper than its key. promtool checks that it is YAML and PromQL.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,5 +1,5 @@
-//! The events of a month, done to a running installation. Each says for whose users it excuses a refusal, from when to
-//! when, and for how long after its end.
+//! The events of a month in a running installation. Each states whose users may be refused, from when to when, and for
+//! how long after its end.
 
 use super::life::{AGENTS, Month, POOR};
 use super::schedule::{End, Event, Who};
@@ -92,7 +92,7 @@ impl Month {
         self.windows.close(opened, self.users.now());
     }
 
-    /// As `docs/operate/change.md` says; `tests/rotation.rs` holds the document to it.
+    /// As in `docs/operate/change.md`; `tests/rotation.rs` tests the document.
     async fn rotate_now(&mut self) {
         let opened =
             self.windows.open("the issuer is stopped to rotate now", POOR, self.users.now(), ISSUER_BACK);
@@ -202,10 +202,10 @@ impl Month {
         write(unit, &text);
         unit.signal("HUP");
         let line = unit.logged(from, &["was read again"], SAID).await;
-        self.said(line, format!("{who:?} did not say that it read its file again"));
+        self.said(line, format!("{who:?} did not log that it read its file again"));
     }
 
-    /// The old configuration stays in force, and the log says so.
+    /// The old configuration stays in force, and the log reports it.
     async fn bad_reload(&mut self, who: Who) {
         let unit = self.unit(who);
         let (good, from) = (std::fs::read_to_string(&unit.config).unwrap(), unit.log().len());
@@ -214,7 +214,7 @@ impl Month {
         let line = unit.logged(from, &["nonsense"], SAID).await;
         write(unit, &good);
         unit.signal("HUP");
-        self.said(line, format!("{who:?} did not say that its new file is no good"));
+        self.said(line, format!("{who:?} did not log that its new file cannot be used"));
     }
 
     fn said(&mut self, line: Option<String>, complaint: String) {

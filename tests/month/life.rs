@@ -18,8 +18,8 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 pub const GATEWAYS: usize = 2;
-/// One has enough for any outage of the issuer here; two live from hand to mouth, one of them idle most of the time and
-/// with one gateway alone.
+/// One has enough tokens for any outage of the issuer here; two have almost none in reserve, one of them idle most of
+/// the time and with a single gateway.
 pub const AGENTS: [AgentPlan; 3] = [
     AgentPlan { name: "steady", gateways: &[0, 1], low: 160, high: 256 },
     AgentPlan { name: "thrifty", gateways: &[1, 0], low: 2, high: 6 },
@@ -28,7 +28,7 @@ pub const AGENTS: [AgentPlan; 3] = [
 /// Whose users an outage of the issuer may refuse.
 pub const POOR: [&str; 2] = ["agent thrifty", "agent seldom"];
 const PAUSES: [&[u64]; 3] = [&[60, 60], &[150], &[1_500]];
-/// How long everything may take to be well again: longer where a daemon leaves a disk alone that was full.
+/// How long everything may take to recover: longer where a daemon does not use a disk that was full.
 const RECOVERY: Duration = Duration::from_secs(10);
 const RECOVERY_OF_A_DISK: Duration = Duration::from_secs(25);
 const TICK: Duration = Duration::from_millis(50);
@@ -43,7 +43,7 @@ pub struct Month {
     pub relay: Relay,
     /// Of the issuer's keys, then of each wallet; none where mounting is not allowed.
     pub disks: Vec<Option<Disk>>,
-    /// What was seen that should not be.
+    /// Faults that were seen.
     pub complaints: Vec<String>,
     pub rotations_now: usize,
     seed: String,
@@ -119,7 +119,7 @@ impl Month {
         tokio::time::sleep(EACH.saturating_sub(began.elapsed())).await;
     }
 
-    /// Waits until every daemon says "ready" and every wallet is above its low water.
+    /// Waits until every daemon reports "ready" and every wallet is above its low water.
     async fn recovered(&mut self, after: &str, limit: Duration) {
         let began = Instant::now();
         loop {
@@ -140,7 +140,12 @@ impl Month {
         for unit in self.site.units() {
             let readiness = unit.readiness().await;
             if !readiness.is_plain() {
-                ailing.push(format!("{} says {:?} {:?}", unit.name, readiness.status, readiness.body.trim()));
+                ailing.push(format!(
+                    "{} reports {:?} {:?}",
+                    unit.name,
+                    readiness.status,
+                    readiness.body.trim()
+                ));
             }
         }
         for (plan, agent) in AGENTS.iter().zip(&self.site.agents) {

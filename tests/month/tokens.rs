@@ -1,8 +1,8 @@
 //! Where every token of an account went: issued = spent + held + lost.
 //!
-//! What was issued is the issuer's word (its counts of each account), what was spent the users' (every 200 they saw),
-//! what is held the wallet file's. The rest is lost, and the agent has to have said why. A kill leaves a process no
-//! time to count what it was doing: that many tokens, and no more, may be missing in what is said.
+//! The issuer counts what was issued to each account, the users count what was spent (every 200 they saw), and the
+//! wallet file has what is held. The rest is lost, and the agent has to have reported why. A killed process cannot
+//! count its tokens in flight: these, and no more, may be missing in its report.
 
 use crate::support::site::Site;
 use crate::support::tokens::in_wallet;
@@ -11,7 +11,7 @@ use crate::support::users::Users;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-/// What an agent says became of its tokens.
+/// What an agent reports about its tokens.
 const FATES: &str = "postern_agent_tokens_total";
 /// The most tokens that an agent has signed at a time.
 pub fn at_a_time() -> i64 {
@@ -25,9 +25,9 @@ type Counts = BTreeMap<String, i64>;
 pub struct Books {
     /// By account: what the issuer's processes counted that have ended.
     issued: Counts,
-    /// By account: what the file said when the present process began.
+    /// By account: the file's counts when the present process began.
     base: Counts,
-    /// Counts that kills of the issuer took with them: at most two seconds of them, as its documentation says.
+    /// Counts that kills of the issuer lost: at most two seconds of them, as documented.
     pub forgotten: i64,
     /// By agent, then by fate.
     fates: BTreeMap<String, Counts>,
@@ -39,7 +39,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// A process of the issuer ended as asked: its file has every count.
+    /// A process of the issuer ended on SIGTERM: its file has every count.
     pub fn issuer_stopped(&mut self, site: &Site) {
         for (account, used) in self.counted(site) {
             *self.issued.entry(account).or_default() += used;
@@ -65,7 +65,7 @@ impl Books {
         usage(site).into_iter().map(since).collect()
     }
 
-    /// Adds what a process of an agent says at its end.
+    /// Adds what a process of an agent reports at its end.
     pub async fn agent_says(&mut self, agent: &Unit) {
         let Some(samples) = agent.metrics().await else { return };
         for (labels, count) in samples.of(FATES) {
@@ -135,7 +135,7 @@ struct Account {
     issued: i64,
     spent: i64,
     held: i64,
-    /// What the agent says that it got, that it opened a tunnel with, and that it lost. `None`: it says nothing.
+    /// The tokens that the agent reports as minted, as spent on a tunnel, and as lost. `None`: it reports nothing.
     said: Option<Said>,
     /// The most whose fate nothing could count.
     unknown: i64,
@@ -151,7 +151,7 @@ impl Account {
     fn judged(&self) -> Result<(), String> {
         let (lost, Self { unknown, forgotten, held, .. }) = (self.lost(), self);
         let Some(Said { minted, opened, lost: said }) = self.said else {
-            return Err(format!("the agent does not say what became of its tokens ({FATES})"));
+            return Err(format!("the agent does not report the fate of its tokens ({FATES})"));
         };
         if lost + forgotten < 0 {
             return Err(format!("{} more tokens were spent or are held than were issued", -lost));
@@ -167,7 +167,7 @@ impl Account {
             return Ok(());
         }
         Err(format!(
-            "{lost} tokens are lost, and the agent says {said}; {unknown} may be uncounted, and {forgotten} forgotten"
+            "{lost} tokens are lost, and the agent reports {said}; {unknown} may be uncounted, and {forgotten} forgotten"
         ))
     }
 }
@@ -184,7 +184,7 @@ impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { issued, spent, held, said, unknown, .. } = self;
         let lost = self.lost();
-        write!(f, "issued {issued} = spent {spent} + held {held} + lost {lost}; it says {said:?}, and ")?;
+        write!(f, "issued {issued} = spent {spent} + held {held} + lost {lost}; it reports {said:?}, and ")?;
         write!(f, "{unknown} at most could not be counted")
     }
 }

@@ -1,4 +1,4 @@
-//! What daemons say of themselves over the month: readiness and counters, looked at several times a second.
+//! What daemons report over the month: readiness and counters, read several times a second.
 
 use crate::support::site::Site;
 use crate::support::unit::{Readiness, Unit};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// How often each daemon is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How soon after its users are refused a daemon has to say why.
+/// How soon after its users are refused a daemon has to report why.
 const SOON: Duration = Duration::from_secs(2);
 
 /// Readiness over time.
@@ -32,15 +32,15 @@ impl Seen {
         self.0.lock().unwrap().entry(unit.name.clone()).or_default().push((users.now(), readiness));
     }
 
-    /// Whether one of `units` said something else than "ready" in the time.
+    /// Whether one of `units` reported something other than "ready" in the time.
     fn said_something(&self, units: &[&str], from: Duration, until: Duration) -> bool {
         let seen = self.0.lock().unwrap();
         let mut samples = units.iter().filter_map(|unit| seen.get(*unit)).flatten();
         samples.any(|(at, readiness)| (from..=until).contains(at) && !readiness.is_plain())
     }
 
-    /// The times of two seconds and more in which an agent served none of its users, and neither it nor its gateway said
-    /// anything but "ready".
+    /// The times of two seconds and more in which an agent served none of its users, and neither it nor its
+    /// gateway reported anything but "ready".
     pub fn silent_refusals(&self, attempts: &[Attempt], agent: &str, gateways: &[&str]) -> Vec<String> {
         let mut found = Vec::new();
         for (from, until, first) in refused(attempts, agent) {
@@ -58,7 +58,7 @@ impl Seen {
     }
 }
 
-/// The spans in which every answer to users of `agent` was a refusal, with the first of them.
+/// The periods in which every answer to users of `agent` was a refusal, with the first of them.
 fn refused<'a>(attempts: &'a [Attempt], agent: &str) -> Vec<(Duration, Duration, &'a Attempt)> {
     let mut own: Vec<&Attempt> = attempts.iter().filter(|attempt| attempt.agent == agent).collect();
     own.sort_by_key(|attempt| attempt.ended);

@@ -31,7 +31,7 @@ async fn the_documented_rotation_now_keeps_old_tokens_for_the_grace() {
     for step in steps("### Now") {
         rotation.perform(&step, false).await;
     }
-    let told = rotation.told.expect("gateways are told to fetch the directory");
+    let told = rotation.told.expect("gateways got SIGHUP to fetch the directory");
     let refused = rotation.old_tokens_until_refused().await - told;
     println!("with a grace of {grace:?}, old tokens counted for {refused:.1?}");
     assert!(refused + Duration::from_secs(1) >= grace, "refused too soon: after {refused:?}");
@@ -45,7 +45,7 @@ async fn the_documented_rotation_now_without_grace_ends_old_tokens_at_once() {
     for step in steps("### Now") {
         rotation.perform(&step, true).await;
     }
-    let told = rotation.told.expect("gateways are told to fetch the directory");
+    let told = rotation.told.expect("gateways got SIGHUP to fetch the directory");
     let refused = rotation.old_tokens_until_refused().await.saturating_sub(told);
     println!("without a grace, old tokens counted for {refused:.1?}");
     assert!(refused <= LATE, "admitted for too long: {refused:?}");
@@ -64,7 +64,7 @@ struct Rotation {
     old: Vec<String>,
     spent: Vec<String>,
     old_keys: Vec<String>,
-    /// When the gateways were told to fetch the directory.
+    /// When the gateways got SIGHUP to fetch the directory.
     told: Option<Duration>,
     issuer_away: Option<Opened>,
     _store: Memcached,

@@ -73,7 +73,7 @@ impl Jaeger {
         assert!(status.success(), "Jaeger ended with {status}");
     }
 
-    /// SIGKILL, and the end of it with all it knew.
+    /// SIGKILL, which loses all its traces.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill(); // it may have ended
@@ -105,7 +105,7 @@ impl Jaeger {
         self.fetch(&format!("/api/traces?service={service}&limit=10000")).await.unwrap()
     }
 
-    /// Everything that it has of everybody.
+    /// Everything that it has of all services.
     pub async fn everything(&self) -> String {
         let services = self.fetch("/api/services").await.unwrap();
         let known: Value = serde_json::from_str(&services).unwrap();

@@ -50,7 +50,7 @@ pub async fn web(address: Ipv4Addr) -> SocketAddr {
 }
 
 /// A web server whose answer has no length: `line 0`, `line 1` and so on up to `count` lines, with a pause after each.
-/// Only how the connection ends tells a client whether it has all of them.
+/// Only the connection's end shows a client whether it has all of them.
 pub async fn lines(count: usize, pause: Duration) -> SocketAddr {
     serve(Ipv4Addr::LOCALHOST, move |stream| async move {
         let mut stream = BufReader::new(stream);

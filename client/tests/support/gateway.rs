@@ -1,4 +1,4 @@
-//! A gateway that keeps to the rules, unless its script says otherwise, and remembers every token that it ever saw.
+//! A gateway that follows the rules, unless its script states otherwise, and records every token that it ever saw.
 
 use super::issuer::Issuer;
 use parking_lot::Mutex;
@@ -40,7 +40,7 @@ pub enum Mood {
     Well,
     /// 503, as while the store is away.
     Unavailable,
-    /// Accepts connections and says nothing until it is well again.
+    /// Accepts connections and sends nothing until it recovers.
     Frozen,
     /// Closes connections without an answer.
     Closing,
@@ -120,7 +120,7 @@ impl Gateway {
         *self.mood.lock() = mood;
     }
 
-    /// From now on it asks for this key alone, whatever the issuer has.
+    /// From now on its challenge names only this key, whatever the issuer has.
     pub fn stay_with(&self, key: Arc<SigningKey>) {
         *self.pinned.lock() = Some(key);
     }
@@ -278,7 +278,7 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Option<(String, Vec
     }
 }
 
-/// The target's port on 127.0.0.1, whatever its name says.
+/// The target's port on 127.0.0.1, whatever its name is.
 async fn dial(head: &str) -> Option<TcpStream> {
     let target = head.split(' ').nth(1).unwrap();
     let port = target.rsplit(':').next().unwrap().parse::<u16>().unwrap();

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 pub struct Issuer {
     pub address: SocketAddr,
-    /// The first is preferred, and the one a gateway asks for.
+    /// The first is preferred, and the one that a gateway's challenge names.
     keys: Mutex<Vec<Arc<SigningKey>>>,
     not_after: Mutex<Option<UnixSeconds>>,
     /// When the first key takes over, if that is still to come: the second signs until then.
@@ -30,7 +30,7 @@ pub struct Issuer {
     pub pause: tokio::sync::Mutex<()>,
 }
 
-/// A status with a text and Retry-After, so many times.
+/// A status with a text and Retry-After, and how many times.
 #[derive(Clone)]
 pub struct Refusal {
     pub status: u16,

@@ -1,4 +1,4 @@
-//! A gateway that remembers every token it ever saw, an issuer that signs what it is told to, and an agent between.
+//! A gateway that records every token it ever saw, an issuer that signs as its script states, and an agent between.
 
 pub mod gateway;
 pub mod issuer;
@@ -132,7 +132,7 @@ pub async fn send(agent: SocketAddr, request: &[u8]) -> Answer {
     timeout(HANG, answer(stream)).await.expect("the agent answers")
 }
 
-/// Reads one answer: the head, and as much of a body as Content-Length says.
+/// Reads one answer: the head, and a body of Content-Length.
 pub async fn answer(mut stream: TcpStream) -> Answer {
     let mut bytes = Vec::new();
     let end = loop {

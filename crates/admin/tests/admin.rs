@@ -165,7 +165,7 @@ async fn connections_are_bounded_and_the_next_one_waits_its_turn() {
     assert_eq!(next.await.0, 200);
 }
 
-/// Reads from a stream until it has said `wanted`.
+/// Reads from a stream until it has sent `wanted`.
 async fn heard(stream: &mut TcpStream, wanted: &str) -> String {
     let mut said = String::new();
     let listening = async {
@@ -177,7 +177,7 @@ async fn heard(stream: &mut TcpStream, wanted: &str) -> String {
         }
     };
     let heard = tokio::time::timeout(Duration::from_secs(30), listening).await;
-    assert!(heard.is_ok(), "{wanted:?} was not said in {said:?}");
+    assert!(heard.is_ok(), "{wanted:?} is not in {said:?}");
     said
 }
 

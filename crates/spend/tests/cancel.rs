@@ -1,4 +1,4 @@
-//! Callers that hang up at every point of an exchange, ten thousand times over each transport: nobody after them, or
+//! Callers that hang up at every point of an exchange, ten thousand times over each transport: no caller after them, or
 //! beside them, gets a wrong answer, and no token is admitted twice.
 
 use crate::support::fake::{Fake, Manner, Step, Verb};
@@ -98,7 +98,7 @@ impl Crowd {
                 token.spent.set(true);
             }
             Some(Ok(Spend::AlreadySpent)) => {
-                assert!(token.begun.get() > 1, "a token that nobody else presented is a replay");
+                assert!(token.begun.get() > 1, "a token without another presentation is a replay");
                 token.spent.set(true);
             }
             Some(Err(reason)) => panic!("{reason}: one caller's end is another's trouble"),
@@ -111,7 +111,9 @@ impl Crowd {
         let seen = if cancel { hangs_up(seeing).await } else { Some(seeing.await) };
         match seen {
             None => self.cancelled.set(self.cancelled.get() + 1),
-            Some(Ok(Hint::Spent)) => assert!(token.begun.get() > 0, "a token that nobody presented was seen"),
+            Some(Ok(Hint::Spent)) => {
+                assert!(token.begun.get() > 0, "a token that was never presented is a replay")
+            }
             Some(Ok(Hint::NotFound)) => assert!(!spent, "a token known to be spent was not seen"),
             Some(Err(reason)) => panic!("{reason}: one caller's end is another's trouble"),
         }
@@ -243,7 +245,7 @@ async fn waiting(
         callers.spawn(spend(client.clone()));
     }
     let asked = || async { acted.iter().all(|acted| acted.begun()).then_some(()) };
-    eventually("the fake was asked", asked).await;
+    eventually("the fake received it", asked).await;
     callers
 }
 

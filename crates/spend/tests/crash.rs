@@ -22,7 +22,7 @@ const SPENDS: &str = "SPEND_TEST_SPENDS";
 #[test]
 #[ignore = "run by another test"]
 fn child() {
-    let directory = std::env::var(DIRECTORY).expect("the tests below say where");
+    let directory = std::env::var(DIRECTORY).expect("the tests below set it");
     let fsync = match std::env::var(ALWAYS) {
         Ok(_) => Fsync::Always,
         Err(_) => Fsync::Interval(Duration::from_millis(5)),

@@ -57,7 +57,7 @@ async fn a_file_cut_within_its_headers_is_refused_and_left_alone() {
         fs::write(&file, &whole[..len]).unwrap();
         let error = open(directory.path()).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{len}: {error}");
-        assert!(error.to_string().contains(".retired"), "it says what to do next: {error}");
+        assert!(error.to_string().contains(".retired"), "it names the next step: {error}");
         assert_eq!(fs::read(&file).unwrap(), whole[..len]);
     }
 }

@@ -44,7 +44,7 @@ fn answered_in(exchange: &Exchange) -> Duration {
 fn assert_in_order(exchange: &Exchange) {
     let written = exchange.written.unwrap();
     let first_byte = exchange.first_byte.unwrap();
-    assert!(exchange.began <= written, "written before it was asked for: {exchange:?}");
+    assert!(exchange.began <= written, "written before it was requested: {exchange:?}");
     assert!(written <= first_byte && first_byte <= exchange.finished, "{exchange:?}");
 }
 
@@ -122,7 +122,7 @@ async fn a_server_that_sleeps_is_the_server() {
             soon.then_some(())
         })
         .await;
-        // Not asked to be slow, and not slow: no facts.
+        // Not slow, and not made slow: no facts.
         eventually("a quick reply", || async {
             let exchange = admitted(&client, &epoch).await;
             let quick = exchange.took() < SLOW;
@@ -236,7 +236,7 @@ async fn a_call_that_is_dropped_leaves_its_entry_and_no_trace_in_others() {
         let (key, mut log) = (fresh(&epoch), ExchangeLog::default());
         tokio::select! {
             verdict = client.spend_with(&key, &epoch, UnixSeconds::now(), &mut log) => panic!("{verdict:?}"),
-            () = eventually("it is asked", || async { acted.begun().then_some(()) }) => {}
+            () = eventually("the command arrives", || async { acted.begun().then_some(()) }) => {}
         }
         let [dropped] = log.exchanges() else { panic!("{name}: {log:?}") };
         assert_eq!(
@@ -275,7 +275,7 @@ async fn an_endpoint_tells_how_much_is_under_way_of_how_much() {
             callers.spawn(async move {
                 client.spend_with(&key, &epoch, UnixSeconds::now(), &mut ExchangeLog::default()).await
             });
-            eventually("it is asked", || async { acted.begun().then_some(()) }).await;
+            eventually("the command arrives", || async { acted.begun().then_some(()) }).await;
         }
         assert_eq!(endpoint().outstanding, 2, "{name}");
         fake.go_on();

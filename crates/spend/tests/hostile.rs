@@ -104,7 +104,7 @@ fn garbled(reply: &'static str) -> Wrong {
     wrong(reply, GARBLED, vec![send(reply.as_bytes())])
 }
 
-/// Wrong whatever was asked.
+/// Wrong as a reply to any command.
 fn wrong_for_all() -> Vec<Wrong> {
     let endless = |text: &[u8]| vec![Step::Endlessly(text.to_vec())];
     let oversized = [b"SERVER_ERROR ".as_slice(), &[b'x'; 4096], b"\r\n"].concat();
@@ -198,7 +198,7 @@ async fn answers_wrongly(transport: Transport, verb: Verb, case: Wrong) {
             _ => scene.check(&key).await.map(|seen| format!("{seen:?}")),
         }
         .map_err(Unknown::reason);
-        assert!(acted.begun(), "{name}: the fake was not asked");
+        assert!(acted.begun(), "{name}: the fake received no command");
         assert!(reason.as_ref().is_err_and(|reason| case.reasons.contains(reason)), "{name}: {reason:?}");
         dropped(&acted, &name).await;
         assert_bounded(&acted, &name);

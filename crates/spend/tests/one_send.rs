@@ -22,7 +22,7 @@ const CALLERS: usize = 64;
 #[test]
 #[ignore = "run by another test"]
 fn traced() {
-    let task = std::env::var(TASK).expect("the tests below say what is to be done");
+    let task = std::env::var(TASK).expect("the tests below set it");
     let words: Vec<&str> = task.split(' ').collect();
     let [transport, callers, port] = words[..] else { panic!("{task}") };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -7,7 +7,7 @@ use postern_spend::{Epoch, Spend, SpendStore, Unknown};
 use postern_token::UnixSeconds;
 use std::time::{Duration, Instant};
 
-/// A restart closes every connection. Each is found out before it costs anybody a token, however few the callers are.
+/// A restart closes every connection. Each is detected before it costs a token, even with few callers.
 #[tokio::test]
 async fn after_a_restart_no_dead_connection_is_used() {
     for (name, transport) in transports() {

@@ -227,7 +227,7 @@ async fn a_frozen_store_fails_fast_and_comes_back_by_itself() {
             waiting.spawn(async move { spend(&client, &fresh(&epoch), &epoch).await });
         }
         let answers =
-            tokio::time::timeout(PATIENCE, waiting.join_all()).await.expect("nobody waits for ever");
+            tokio::time::timeout(PATIENCE, waiting.join_all()).await.expect("no caller waits for ever");
         assert!(answers.iter().all(Result::is_err), "{name}: {answers:?}");
         // From here on no caller waits: a thousand answers in less than ten deadlines.
         eventually(name, || async { client.ready().await.err() }).await;

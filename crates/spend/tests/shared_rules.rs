@@ -137,8 +137,8 @@ async fn the_store_is_reached_over_tls_and_only_with_a_certificate_that_is_trust
         assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::Admitted), "{name}");
         assert_eq!(client.spend(&key, &epoch, now).await, Ok(Spend::AlreadySpent), "{name}");
 
-        let nobody = RootCertStore::empty();
-        for wrong in [with(nobody, "memcached.example"), with(roots.clone(), "another.example")] {
+        let no_roots = RootCertStore::empty();
+        for wrong in [with(no_roots, "memcached.example"), with(roots.clone(), "another.example")] {
             let store = Memcached::open(wrong).unwrap();
             let client = store.client();
             // A handshake that fails is bytes that are not understood.

@@ -304,7 +304,7 @@ fn we_accept_what_the_privacypass_crate_accepts() {
         }
     }
     // It drops trailing bytes, and takes the first of several tokens: a second spelling of a spent token, and a token
-    // that nobody asked to spend. Where it is right, we agree; so only these are left.
+    // that the client did not mean to spend. Where it is right, we agree; so only these are left.
     assert_eq!(accepted, bare);
     let plain = http::HeaderValue::from_str(&written("PrivateToken token=<T>")).unwrap();
     assert!(parse_authorization_header::<_>(&plain).is_ok_and(|_: PublicToken| true)); // so it can read one at all

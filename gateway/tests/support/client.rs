@@ -162,7 +162,7 @@ impl Answer {
         let said = self.proxy_status();
         assert_eq!((said.proxy.as_str(), said.error.as_deref()), ("postern", Some(error)), "{self:?}");
         let found = said.details.unwrap();
-        assert!(found.contains(details), "{found:?} does not say {details:?}");
+        assert!(found.contains(details), "{found:?} does not contain {details:?}");
         assert_eq!(self.value("content-type"), "text/plain; charset=utf-8");
         let body = std::str::from_utf8(&self.body).unwrap().replace('…', "...");
         let (what, advice) = body.split_once('\n').unwrap();

@@ -174,7 +174,7 @@ async fn a_byte_at_a_time_is_408() {
             }
             sleep(Duration::from_millis(50)).await;
         }
-        panic!("nobody stopped it");
+        panic!("it was not stopped");
     });
     let mut client = Client::over(tokio::io::join(reader, tokio::io::sink()));
     let answer = client.answer().await;
@@ -184,7 +184,7 @@ async fn a_byte_at_a_time_is_408() {
 }
 
 #[tokio::test]
-async fn a_connection_that_says_nothing_is_closed_without_a_word() {
+async fn a_connection_that_sends_nothing_is_closed_without_an_answer() {
     let gateway =
         Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(200)).await;
     let mut never = Client::connect(gateway.address).await;

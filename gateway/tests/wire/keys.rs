@@ -63,10 +63,10 @@ impl FakeDirectory {
 
     /// Starts a gateway that fetches this directory every 50 ms.
     fn gateway(&self) -> Running {
-        self.gateway_asking_every(ConfigDuration::millis(50))
+        self.gateway_polling_every(ConfigDuration::millis(50))
     }
 
-    fn gateway_asking_every(&self, poll: ConfigDuration) -> Running {
+    fn gateway_polling_every(&self, poll: ConfigDuration) -> Running {
         let url = format!("http://{}/.well-known/private-token-issuer-directory", self.address);
         Running::start_in(TempDir::new().unwrap(), |config| {
             config.issuer.keys = None;
@@ -158,7 +158,7 @@ async fn a_directory_that_fails_takes_no_key_away() {
 }
 
 #[tokio::test]
-async fn a_file_of_keys_is_read_again_when_asked_and_a_broken_one_changes_nothing() {
+async fn a_file_of_keys_is_read_again_on_a_signal_and_a_broken_one_changes_nothing() {
     let (gateway, echo) = (Running::start().await, Echo::start().await);
     let file = gateway.home().join("keys.json");
     let second = Issuer::new();
@@ -189,11 +189,11 @@ async fn a_gateway_whose_file_of_keys_is_missing_starts_and_waits_for_it() {
 
 /// A forced rotation: the gateway learns of it from the first token, and fetches no more often than necessary.
 #[tokio::test]
-async fn a_token_of_an_unknown_key_makes_the_gateway_ask_soon_and_a_flood_of_them_changes_nothing() {
+async fn a_token_of_an_unknown_key_makes_the_gateway_fetch_soon_and_a_flood_of_them_changes_nothing() {
     let (mut issuer, echo) = (FakeDirectory::start().await, Echo::start().await);
     let second = Issuer::new();
     issuer.lists("one", &[&ISSUER]);
-    let gateway = issuer.gateway_asking_every(ConfigDuration::hours(1));
+    let gateway = issuer.gateway_polling_every(ConfigDuration::hours(1));
     gateway.ready().await;
     issuer.lists("two", &[&second, &ISSUER]);
     let began = Instant::now();
@@ -215,18 +215,18 @@ async fn a_token_of_an_unknown_key_makes_the_gateway_ask_soon_and_a_flood_of_the
     }
     let mut asked = 0;
     while let Ok(etag) = issuer.asked.try_recv() {
-        assert_eq!(etag.as_deref(), Some("\"two\""), "asked conditionally");
+        assert_eq!(etag.as_deref(), Some("\"two\""), "fetched conditionally");
         asked += 1;
     }
     assert!(asked <= 1, "{asked} fetches in two seconds");
 }
 
 #[tokio::test]
-async fn the_directory_is_asked_again_when_its_answer_is_too_old() {
+async fn the_directory_is_fetched_again_when_its_answer_is_too_old() {
     let mut issuer = FakeDirectory::start().await;
     let fields = "ETag: \"one\"\r\nCache-Control: public, max-age=1\r\n";
     issuer.answers(plain("200 OK", fields, &directory(vec![ISSUER.entry(None, None)])));
-    let gateway = issuer.gateway_asking_every(ConfigDuration::hours(1));
+    let gateway = issuer.gateway_polling_every(ConfigDuration::hours(1));
     gateway.ready().await;
     while issuer.asked.try_recv().is_ok() {}
     let began = Instant::now();
@@ -235,13 +235,13 @@ async fn the_directory_is_asked_again_when_its_answer_is_too_old() {
 }
 
 #[tokio::test]
-async fn the_directory_is_asked_again_when_a_known_key_takes_over() {
+async fn the_directory_is_fetched_again_when_a_known_key_takes_over() {
     let mut issuer = FakeDirectory::start().await;
     let (second, now) = (Issuer::new(), postern_token::UnixSeconds::now().0);
     let keys =
         vec![ISSUER.entry(Some(now - 100), Some(now + 1000)), second.entry(Some(now + 3), Some(now + 2000))];
     issuer.answers(plain("200 OK", "ETag: \"one\"\r\n", &directory(keys)));
-    let gateway = issuer.gateway_asking_every(ConfigDuration::hours(1));
+    let gateway = issuer.gateway_polling_every(ConfigDuration::hours(1));
     gateway.ready().await;
     while issuer.asked.try_recv().is_ok() {}
     issuer.next().await;

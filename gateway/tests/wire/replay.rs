@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::Barrier;
 
 #[tokio::test]
-async fn the_second_presentation_is_told_that_the_token_is_spent() {
+async fn the_second_presentation_is_refused_as_spent() {
     let (gateway, echo) = (Running::start().await, Echo::start().await);
     let request = connect_with(echo.address, &[&ISSUER.authorization()]);
     Client::ask(gateway.address, &request).await.assert_opened();

@@ -58,7 +58,7 @@ async fn a_token_opens_one_tunnel_whatever_the_transport_and_the_hint() {
 }
 
 #[tokio::test]
-async fn a_memory_that_is_away_is_503_until_it_is_there() {
+async fn a_store_that_is_down_is_503_until_it_is_back() {
     let (port, echo) = (free_port(), Echo::start().await);
     let gateway = Running::start_in(home_with_keys(), |config| {
         config.store.kind = StoreKind::Memcached;
@@ -79,7 +79,7 @@ async fn a_memory_that_is_away_is_503_until_it_is_there() {
 /// A gateway that knows that its store is down answers before it reads a token, and so keeps it: from the moment on at
 /// which the store is back, the same token opens a tunnel.
 #[tokio::test]
-async fn while_the_memory_is_away_no_token_is_read_and_none_is_lost() {
+async fn while_the_store_is_down_no_token_is_read_and_none_is_lost() {
     let echo = Echo::start().await;
     for transport in [TransportKind::Pipelined, TransportKind::Pooled] {
         let mut server = Server::tcp(&[]);
@@ -109,7 +109,7 @@ async fn while_the_memory_is_away_no_token_is_read_and_none_is_lost() {
 /// Behind a router the connection stands while every server is down. The first callers find out, all others keep
 /// theirs.
 #[tokio::test]
-async fn a_memory_that_takes_no_record_is_known_to_be_down_after_few() {
+async fn a_store_that_takes_no_record_is_known_to_be_down_after_few() {
     let echo = Echo::start().await;
     let server = Server::tcp(&["-m", "4", "-M"]);
     let gateway = Running::start_with(|config| shared(config, &server, |_| {})).await;
@@ -138,7 +138,7 @@ async fn a_memory_that_takes_no_record_is_known_to_be_down_after_few() {
 }
 
 #[tokio::test]
-async fn lost_records_are_told_and_their_key_can_be_retired() {
+async fn lost_records_are_reported_and_their_key_can_be_retired() {
     let echo = Echo::start().await;
     for (policy, status) in [(LossPolicy::Warn, 200), (LossPolicy::Refuse, 503), (LossPolicy::Rotate, 503)] {
         let mut server = Server::tcp(&[]);

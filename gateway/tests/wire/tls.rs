@@ -91,7 +91,7 @@ async fn errors_over_tls_are_readable() {
 }
 
 #[tokio::test]
-async fn too_many_connections_are_told_so_over_tls() {
+async fn too_many_connections_are_refused_with_an_answer_over_tls() {
     let (front, echo) = (Front::start(1, ConfigDuration::secs(10)).await, Echo::start().await);
     let mut first = front.connect().await;
     first.send(connect(echo.address)).await;

@@ -82,7 +82,7 @@ async fn a_token_of_another_type_challenge_or_key_or_with_a_bad_signature_is_ref
         ("an unknown type", header_of(&unknown_type), "type"),
         ("issued for another challenge", elsewhere, "another challenge"),
         ("the digest's first bit", mutated(34), "another challenge"),
-        ("an issuer nobody knows", stranger, "does not know"),
+        ("an unknown issuer", stranger, "does not know"),
         ("the key id's last bit", mutated(97), "does not know"),
         ("the nonce", mutated(2), "signature is not valid"),
         ("the signature's first byte", mutated(98), "signature is not valid"),

@@ -6,8 +6,8 @@ import { Counter, Rate } from 'k6/metrics';
 const wrongAdmissions = new Counter('wrong_admissions');
 const unexpectedAnswers = new Rate('unexpected_answers');
 
-// What an answer means to a client. The status is the interface; only "spent" needs a look at the reason, for it has
-// the status of every other refusal of a token.
+// What an answer means to a client. The status is the interface; only "spent" needs the reason, because it shares its
+// status with every other refusal of a token.
 export function classify(response) {
     const header = (name) => response.headers[name] || '';
     switch (response.status) {
@@ -26,14 +26,14 @@ export function classify(response) {
     }
 }
 
-// Counts an answer and writes its line into the ledger; says its class.
+// Counts an answer and writes its line into the ledger; returns its class.
 //
-// The line is what loadtest/run check reads: when it was asked (Unix ms), phase, kind, token (its index, - for none), door
+// loadtest/run check reads the line: time of the request (Unix ms), phase, kind, token (its index, - for none), daemon
 // (g0, g1… or agent or issuer), status, class, ms to the answer. No token, no address.
-export function record(response, { began, kind, token = '-', door, allowed }, classOf = classify) {
+export function record(response, { began, kind, token = '-', daemon, allowed }, classOf = classify) {
     const answer = classOf(response);
     console.log(
-        `${began} ${exec.scenario.name} ${kind} ${token} ${door} ${response.status} ${answer} ` +
+        `${began} ${exec.scenario.name} ${kind} ${token} ${daemon} ${response.status} ${answer} ` +
             response.timings.waiting.toFixed(3),
     );
     unexpectedAnswers.add(!allowed.includes(answer));
@@ -41,7 +41,7 @@ export function record(response, { began, kind, token = '-', door, allowed }, cl
     return answer;
 }
 
-// For what only shows when several answers are compared.
+// For faults that only a comparison of several answers shows.
 export function wrong(count) {
     wrongAdmissions.add(count);
 }

@@ -1,4 +1,4 @@
-// What a gateway must refuse, and with what. None of these may be admitted, and none may spend a token.
+// Requests that a gateway must refuse, and the expected answers. None may be admitted, and none may spend a token.
 
 import { randomBytes } from 'k6/crypto';
 import encoding from 'k6/encoding';
@@ -42,16 +42,16 @@ const CLASSES = [
     { name: 'not-proxied', method: 'GET', fields: () => ({}), allowed: ['400'] },
 ];
 
-// Sends the nth class of garbage. `alsoAllowed`: answers that are right because of what else goes on, such as an outage.
-export function garbage(nth, door, alsoAllowed = []) {
+// Sends the nth class of garbage. `alsoAllowed`: further expected answers, such as those of an outage.
+export function garbage(nth, daemon, alsoAllowed = []) {
     const { name, method, target = plan.target, fields, allowed } = CLASSES[nth % CLASSES.length];
-    const built = request(door, fields(), target);
+    const built = request(daemon, fields(), target);
     const began = Date.now();
-    const response = send(method ? { ...built, method, url: `${door.url}/` } : built);
+    const response = send(method ? { ...built, method, url: `${daemon.url}/` } : built);
     return record(response, {
         began,
         kind: `garbage:${name}`,
-        door: door.name,
+        daemon: daemon.name,
         allowed: [...allowed, ...alsoAllowed],
     });
 }

@@ -1,6 +1,6 @@
-// Token requests. k6 cannot blind a message, but a blinded message is nothing else than a number below the modulus that
-// looks random: any such number is a right request, and signing it costs what signing any costs. What comes back is
-// verified now and then: to the power of the public exponent it must be the number that was sent.
+// Token requests. k6 cannot blind a message, but a blinded message is a random-looking number below the modulus: any
+// such number is a valid request, and costs the issuer the same. A sample of the answers is verified: raised to the
+// public exponent, an answer must be the number that was sent.
 
 import { randomBytes, sha256 } from 'k6/crypto';
 import encoding from 'k6/encoding';
@@ -11,9 +11,9 @@ import { record } from './answers.js';
 const TYPE = 'application/private-token-request';
 const SIZE = 256; // bytes of a number modulo a key of 2048 bits
 const EXPONENT = 65537n;
-const VERIFIED = 50; // one answer in so many
+const VERIFIED = 50; // one answer in this number
 
-// The key that clients use: the first of the directory whose time has come.
+// The key that clients use: the first of the directory that is in use.
 export function fetchKey() {
     const answer = http.get(`${plan.issuer}/.well-known/private-token-issuer-directory`, { responseType: 'text' });
     if (answer.status !== 200) throw new Error(`the issuer's directory is answered ${answer.status}`);
@@ -84,17 +84,17 @@ function classOf(key, body) {
     };
 }
 
-// Asks for one signature.
+// Requests one signature.
 export function issue(key, allowed = ['issued']) {
     issueMany(key, 1, allowed);
 }
 
-// Asks for several at once.
+// Requests several at once.
 export function issueMany(key, count, allowed) {
     const bodies = Array.from({ length: count }, () => request(key));
     const began = Date.now();
     const responses = http.batch(bodies.map((body) => post(key, body)));
     responses.forEach((response, nth) =>
-        record(response, { began, kind: 'issue', door: 'issuer', allowed }, classOf(key, bodies[nth])),
+        record(response, { began, kind: 'issue', daemon: 'issuer', allowed }, classOf(key, bodies[nth])),
     );
 }

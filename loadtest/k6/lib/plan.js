@@ -1,14 +1,14 @@
-// What loadtest/run decided for this run: addresses, phases and which tokens are whose. One file, read once.
+// The plan of this run, made by loadtest/run: addresses, phases and the tokens of each phase. One file, read once.
 
 export const plan = JSON.parse(open(__ENV.LOADTEST_PLAN));
 
-// The options that every script exports: phases and rates come from the plan, so that the number of tokens that are
-// minted and the number that are spent follow from one place.
+// The options that every script exports. Phases and rates come from the plan, so that the numbers of minted and of
+// spent tokens have one source.
 export function options(thresholds = {}) {
     return {
         scenarios: plan.phases,
         thresholds: {
-            // A token admitted twice, or something that is no good token admitted at all.
+            // A token that was admitted twice, or an admission without a good token.
             wrong_admissions: ['count==0'],
             // Answers outside of what the scenario allows for that kind of request.
             unexpected_answers: [`rate<=${plan.unexpected}`],
@@ -24,7 +24,7 @@ export function options(thresholds = {}) {
     };
 }
 
-// The answer to who asked for a summary: all metrics as JSON, for loadtest/run.
+// k6's summary: all metrics as JSON, for loadtest/run.
 export function handleSummary(data) {
     return { [plan.summary]: JSON.stringify(data, null, 1) };
 }

@@ -11,8 +11,8 @@ export function value(token) {
     return values[token];
 }
 
-// The index of this iteration's token, in the share of the phase that runs. Running out is a mistake of the plan, and
-// taking one a second time would look like a replay, so the whole run ends.
+// The index of this iteration's token, in the share of the phase that runs. Running out is an error of the plan, and
+// using one a second time would look like a replay, so the whole run ends.
 export function take() {
     const phase = exec.scenario.name;
     const share = plan.shares[phase];
@@ -23,7 +23,7 @@ export function take() {
     return share.first + nth;
 }
 
-// A good token that is never presented as it is: what garbage is made of.
+// A good token that is never presented unchanged: garbage is made from it.
 export function spare() {
     return values[plan.shares.spare.first];
 }

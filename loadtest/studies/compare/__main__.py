@@ -1,12 +1,12 @@
-"""What a tunnel costs in Postern and in other proxies, side by side on this machine, through one driver.
+"""The cost of a tunnel in Postern and in other proxies, side by side on this machine, with one driver.
 
 usage: loadtest/run compare [--rounds N] [--tunnels N] [--only NAME,NAME] [--workers N] [--out DIR] [--quick]
 
 Starts each proxy that is installed, gives all of them equal work in interleaved rounds, and writes DATE-compare.md and
 its drawings into DIR (loadtest/results). --quick is a run of seconds that shows whether everything works; it writes
-only where --out says. The gateway is POSTERN_BINARY (target/release/postern), the driver POSTERN_LOADTEST
+only into --out. The gateway is POSTERN_BINARY (target/release/postern), the driver POSTERN_LOADTEST
 (postern-loadtest in target/release/, or beside the gateway).
-loadtest/README.md says what is compared, how, and what it does not show. Python's standard library is enough.
+loadtest/README.md describes what is compared, how, and what it does not show. Python's standard library is enough.
 """
 
 import argparse, datetime, os, platform, subprocess, sys, tempfile, types
@@ -43,7 +43,7 @@ def arguments():
 
 
 def setup_of(given, work):
-    """What every part needs to know."""
+    """The settings that every part needs."""
     return types.SimpleNamespace(**vars(given), work=work, driver=binaries.driver(), target_port=free_port())
 
 
@@ -57,12 +57,12 @@ def choose(setup):
     return [p for p in wanted if p.found()], [p for p in wanted if not p.found()]
 
 
-def say(text):
+def log(text):
     print(text, file=sys.stderr, flush=True)
 
 
 class Running:
-    """Starts proxies, each time afresh, and stops whatever it started."""
+    """Starts fresh proxies, and stops all that it started."""
 
     def __init__(self, setup):
         self.setup, self.count, self.started = setup, 0, []
@@ -86,13 +86,13 @@ class Running:
 
 
 def mint(setup, gateway):
-    """Tokens enough for the gateway that needs most. All gateways may use the same: each has a store of its own."""
+    """Enough tokens for the gateway that needs most. All gateways may use the same: each has its own store."""
     timed = setup.warm_up + setup.rounds * (setup.tunnels + setup.alone + 2 * setup.bulk_tunnels) + setup.traced
     count = max(timed, setup.warm_up + setup.idle)
-    say(f"minting {count} tokens")
+    log(f"minting {count} tokens")
     setup.tokens = os.path.join(setup.work, "tokens")
-    ask = ["--issuer", setup.issuer, "--gateway", f"http://127.0.0.1:{gateway.port}"]
-    command = [binaries.postern(), "token", "mint", *ask, "--count", str(count), "--out", setup.tokens]
+    addresses = ["--issuer", setup.issuer, "--gateway", f"http://127.0.0.1:{gateway.port}"]
+    command = [binaries.postern(), "token", "mint", *addresses, "--count", str(count), "--out", setup.tokens]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
 
@@ -103,7 +103,7 @@ def timings(setup, started, result):
     before = reading.machine()
     ours = account(started)
     for number in range(setup.rounds):
-        say(f"round {number + 1} of {setup.rounds}, load {os.getloadavg()[0]:.2f}")
+        log(f"round {number + 1} of {setup.rounds}, load {os.getloadavg()[0]:.2f}")
         first = number % len(started)
         for proxy in started[first:] + started[:first]:
             result.rounds[proxy.name].append(measure.one_round(setup, proxy))
@@ -114,7 +114,7 @@ def timings(setup, started, result):
 
 
 def account(started):
-    """CPU time of everything that is of this comparison."""
+    """CPU time of all processes of this comparison."""
     pids = [pid for proxy in started for of in proxy.pids().values() for pid in of]
     return sum(map(reading.cpu, pids)) + reading.own_cpu()
 
@@ -133,12 +133,12 @@ def compare(setup, result):
         timings(setup, started, result)
         if setup.traced and binaries.program("strace"):
             for proxy in started:
-                say(f"counting the system calls of {proxy.name}")
+                log(f"counting the system calls of {proxy.name}")
                 result.system_calls[proxy.name] = measure.system_calls(setup, proxy)
         running.stop(*started)
         for number in range(setup.idle_rounds):
             for kind in result.kinds:
-                say(f"idle tunnels, start {number + 1} of {setup.idle_rounds}: {kind.name}")
+                log(f"idle tunnels, start {number + 1} of {setup.idle_rounds}: {kind.name}")
                 proxy = running.start(kind)
                 result.idle[kind.name].append(measure.idle_memory(setup, proxy))
                 running.stop(proxy)

@@ -28,11 +28,11 @@ class Drive:
         return line
 
     def fail(self, line=""):
-        said = self.process.communicate()[1]
-        raise Failed(f"{self.proxy.title}: {line}{said}What the proxy wrote: {self.proxy.output()}")
+        errors = self.process.communicate()[1]
+        raise Failed(f"{self.proxy.title}: {line}{errors}The proxy's output: {self.proxy.output()}")
 
     def go(self):
-        """Lets it work, and returns what it says then."""
+        """Lets it work, and returns its result."""
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         return json.loads(self.expect(lambda line: line.startswith("{")))
@@ -46,13 +46,13 @@ class Drive:
         """Lets it work to its end, and adds the seconds of CPU of each of the proxy's programs."""
         pids = self.proxy.pids()
         before = cpu_by_program(pids)
-        said = self.go()
+        result = self.go()
         after = cpu_by_program(pids)
         self.end()
         if self.proxy.pids() != pids:
-            raise Failed(f"{self.proxy.title}: a process came or went meanwhile, and its CPU time is not known")
-        said["cpu"] = {name: sum(after[name].values()) - sum(before[name].values()) for name in pids}
-        return said
+            raise Failed(f"{self.proxy.title}: a process started or ended meanwhile, and its CPU time is not known")
+        result["cpu"] = {name: sum(after[name].values()) - sum(before[name].values()) for name in pids}
+        return result
 
 
 def tunnels(setup, proxy, count, clients):
@@ -69,7 +69,7 @@ def warm_up(setup, proxy):
 
 
 def one_round(setup, proxy):
-    """All timings of a proxy, as flat numbers. `cpu_us` is the proxy's own, `beside_us` what stands beside it."""
+    """All timings of a proxy, as flat numbers. `cpu_us` is the proxy's own, `beside_us` that of the programs beside it."""
     many = tunnels(setup, proxy, setup.tunnels, setup.clients)
     alone = tunnels(setup, proxy, setup.alone, 1)
     down, up = bulk(setup, proxy, "down"), bulk(setup, proxy, "up")
@@ -84,15 +84,15 @@ def one_round(setup, proxy):
         "down_gib_per_s": down["bytes"] / GIB / down["seconds"],
         "up_gib_per_s": up["bytes"] / GIB / up["seconds"],
     }
-    for prefix, said in (("", many), ("alone_", alone)):
+    for prefix, result in (("", many), ("alone_", alone)):
         for what in ("answered", "echoed"):
             for percentile in ("p50", "p99"):
-                numbers[f"{prefix}{what}_{percentile}_us"] = said[f"{what}_us"][percentile]
+                numbers[f"{prefix}{what}_{percentile}_us"] = result[f"{what}_us"][percentile]
     return {name: round(value, 3) for name, value in numbers.items()}
 
 
 def split(proxy, by_program):
-    """The proxy's own share, and that of what stands beside it."""
+    """The proxy's own share, and that of the programs beside it."""
     own = by_program[proxy.name]
     return own, sum(by_program.values()) - own
 

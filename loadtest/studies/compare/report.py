@@ -1,10 +1,10 @@
-"""What was measured, as a page of Markdown with drawings, the configurations and every round's numbers beside it."""
+"""The results, as a page of Markdown with drawings, the configurations and every round's numbers beside it."""
 
 import json, os, statistics
 import xml.etree.ElementTree as ElementTree
 from rig import plot
 from rig.binaries import program
-from rig.report import commit, machine, said, table as lines
+from rig.report import commit, machine, first_line, table as lines
 
 FLOOR, PEER = "haproxy", "squid"
 
@@ -47,7 +47,7 @@ class Result:
         self.idle = {kind.name: [] for kind in kinds}
         self.system_calls, self.configurations = {}, {}
 
-    # What is asked of the numbers.
+    # Queries of the numbers.
 
     def of(self, name, field):
         source = self.rounds if field in self.rounds[name][0] else self.idle
@@ -57,7 +57,7 @@ class Result:
         return statistics.median(self.of(name, field))
 
     def with_beside(self, name):
-        """CPU for a tunnel with what stands beside the proxy: a memcached."""
+        """CPU for a tunnel including the program beside the proxy: a memcached."""
         return [numbers["cpu_us"] + numbers["beside_us"] for numbers in self.rounds[name]]
 
     def has_beside(self, name):
@@ -92,7 +92,7 @@ class Result:
         image = lambda name: f"![{drawings[name][1]}]({beside}/{name}.svg)\n" if name in drawings else ""
         parts = [
             f"# Beside other proxies, {self.date}\n",
-            "`loadtest/README.md` says how this is measured and what it does not show.\n",
+            "`loadtest/README.md` describes how this is measured and what it does not show.\n",
             f"    {self.command}\n",
             self.conditions(),
             "## CPU for a tunnel\n",
@@ -145,7 +145,7 @@ class Result:
         ]
         rows += [[kind.title, kind.version()] for kind in self.kinds]
         if any(self.has_beside(kind.name) for kind in self.kinds):
-            rows.append(["memcached", f"{said(program('memcached'), '-V')}, one thread"])
+            rows.append(["memcached", f"{first_line(program('memcached'), '-V')}, one thread"])
         rows += [[kind.title, f"left out: {kind.program} is not here ({kind.install})"] for kind in self.missing]
         return table(["", ""], rows)
 
@@ -161,8 +161,8 @@ class Result:
         for title, values in self.cpu_rows():
             s = summary(values)
             ratios = [self.ratio(s["median"], "cpu_us", to) for to in (FLOOR, PEER)]
-            spread = f"{number(s['low'])} to {number(s['high'])}"
-            rows.append([title, number(s["median"]), number(s["min"]), spread, *ratios])
+            low_to_high = f"{number(s['low'])} to {number(s['high'])}"
+            rows.append([title, number(s["median"]), number(s["min"]), low_to_high, *ratios])
         return table(["", "median, µs", "minimum", "middle half", "× floor", "× Squid"], rows)
 
     def bulk_table(self):
@@ -180,9 +180,9 @@ class Result:
         rows = []
         for kind in self.kinds:
             own, values = self.median(kind.name, "own_kib"), self.of(kind.name, "own_kib")
-            spread = f"{number(min(values))} to {number(max(values))}"
+            low_to_high = f"{number(min(values))} to {number(max(values))}"
             others = [number(self.median(kind.name, field)) for field in ("rss_kib", "whole_mib")]
-            rows.append([kind.title, number(own), spread, self.ratio(own, "own_kib", PEER), *others])
+            rows.append([kind.title, number(own), low_to_high, self.ratio(own, "own_kib", PEER), *others])
         whole = f"RSS of the whole with {self.setup.idle}, MiB"
         return table(["", "own memory, KiB", "least to most", "× Squid", "RSS, KiB", whole], rows)
 

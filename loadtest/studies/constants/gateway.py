@@ -17,7 +17,7 @@ def tunnels(report, programs, given):
     server = programs.memcached(1024, threads=4, more=["-C"])
     router = programs.twemproxy([server], timeout=400)
     # As configured by default, but for a deadline that a busy machine keeps, and limits that no tunnel meets.
-    gateway = lambda door, **more: programs.gateway(store(door.address, timeout="1s", **more))
+    gateway = lambda endpoint, **more: programs.gateway(store(endpoint.address, timeout="1s", **more))
     direct, routed = gateway(server), gateway(router)
     purse = mint(report, programs, issuer, direct, count)
     drive(report, {"directly": direct, "through twemproxy": routed}, server, router, clients, purse, given)
@@ -47,8 +47,8 @@ def drive(report, fleet, server, router, clients, purse, given):
                 used = reading.Used({"gateway": [gateway.pid], "memcached": [server.pid], "router": [router.pid]})
                 load(gateway, purse, given.tunnels, at_once)
                 costs.append([seconds * 1e6 / given.tunnels for [seconds] in used.read().values()])
-            own, memory, routing = (f"{statistics.median(column):.1f}" for column in zip(*costs))
-            rows.append([name, at_once, own, memory, routing if "twem" in name else ""])
+            own, memcached, routing = (f"{statistics.median(column):.1f}" for column in zip(*costs))
+            rows.append([name, at_once, own, memcached, routing if "twem" in name else ""])
     table(report, "CPU for one tunnel", ["memcached", "clients", "gateway µs", "memcached µs", "twemproxy µs"], rows)
 
 
@@ -67,9 +67,9 @@ def idle(report, gateway, purse, count):
     kinds = slab_sizes(("TCP", "sock_inode_cache", "dentry", "filp", "eventpoll_epi"))
     head = ["tunnels", "resident bytes each", "descriptors each", "CPU of the gateway while all rest, µs a second"]
     table(report, "Open tunnels", head, [[f"{count:,}", f"{each:.0f}", f"{files:.2f}", f"{resting:.0f}"]])
-    said = ", ".join(f"{name} {size}" for name, size in kinds.items())
-    said = f"{said}; together {sum(kinds.values())}" if said else "not to be read"
-    report.add(f"The kernel's objects for one socket, bytes (/proc/slabinfo): {said}.")
+    sizes = ", ".join(f"{name} {size}" for name, size in kinds.items())
+    sizes = f"{sizes}; together {sum(kinds.values())}" if sizes else "not to be read"
+    report.add(f"The kernel's objects for one socket, bytes (/proc/slabinfo): {sizes}.")
 
 
 def gibibytes(report, gateway, purse, rounds):

@@ -21,7 +21,7 @@ class Purse:
 
 
 def load(gateway, purse, count, clients):
-    asked = {"--proxy": gateway.address, "--tokens": purse.path}
-    asked |= {"--skip": purse.take(count), "--count": count, "--clients": clients}
-    words = [str(word) for pair in asked.items() for word in pair]
+    options = {"--proxy": gateway.address, "--tokens": purse.path}
+    options |= {"--skip": purse.take(count), "--count": count, "--clients": clients}
+    words = [str(word) for pair in options.items() for word in pair]
     subprocess.run([driver(), "tunnels", *words], check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""memcached and twemproxy alone: what a record takes, and the CPU of a command."""
+"""memcached and twemproxy alone: the size of a record, and the CPU of a command."""
 
 import base64, hashlib, os, re, statistics, subprocess, sys, time
 
@@ -8,16 +8,16 @@ from tables import table
 
 
 def records(report, programs, most):
-    """What records take, as memcached counts it and as the process grows, hash table included."""
+    """The size of records, by memcached's count and by the growth of the process, hash table included."""
     rows = []
     for count in (max(1000, number // 1000 * 1000) for number in (most // 4, most)):  # the script adds thousands
         server = programs.memcached(4096, more=["-C"], where=programs.path("records"))
         empty = reading.resident(server.pid)
         script = os.path.join(ROOT, "deploy/mcrouter/record-size.py")
-        asked = [sys.executable, script, server.address, str(count)]
-        said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-        number = lambda name: int(re.search(rf"{name} (\d+)", said)[1])
-        assert number("curr_items") == count, said
+        command = [sys.executable, script, server.address, str(count)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        number = lambda name: int(re.search(rf"{name} (\d+)", output)[1])
+        assert number("curr_items") == count, output
         full = reading.resident(server.pid)
         programs.stop(server)
         each = (number("total_malloced") / count, (full - empty) / count, full / count)
@@ -44,14 +44,14 @@ class Line:
             got = self.stream.recv(1 << 16)
             assert got, "the server closed the connection"
             length -= len(got)
-        assert length == 0, "more came than was asked for"
+        assert length == 0, "more was received than expected"
 
     def add(self, keys):
         value = b" 0 %d 22\r\n%s\r\n" % (self.expires, b"v" * 22)
         self.burst(b"".join(b"add " + key + value for key in keys), len(b"STORED\r\n") * len(keys))
 
     def get(self, keys):
-        """One `get` for all, of which none is there."""
+        """One `get` of keys that all miss."""
         self.burst(b"get " + b" ".join(keys) + b"\r\n", len(b"END\r\n"))
 
 

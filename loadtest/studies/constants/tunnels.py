@@ -1,4 +1,4 @@
-"""Tunnels that stay open, the target at their other end, and what a socket takes in the kernel."""
+"""Tunnels that stay open, the target at their other end, and the kernel memory of a socket."""
 
 import contextlib, selectors, socket, threading
 from rig import Failed
@@ -26,12 +26,12 @@ class Target:
                     selector.register(stream, selectors.EVENT_READ)
                     continue
                 with contextlib.suppress(OSError):
-                    said = key.fileobj.recv(4096)
-                    if said == b"S":
+                    received = key.fileobj.recv(4096)
+                    if received == b"S":
                         selector.unregister(key.fileobj)
                         threading.Thread(target=pour, args=(key.fileobj,), daemon=True).start()
-                    elif said:
-                        key.fileobj.sendall(said)
+                    elif received:
+                        key.fileobj.sendall(received)
                     else:
                         selector.unregister(key.fileobj)
                         key.fileobj.close()

@@ -1,4 +1,4 @@
-"""A gateway and its memcached, seen from the wire: frames and bytes of a check, and what watching takes."""
+"""A gateway and its memcached on the wire: frames and bytes of a check, and the cost of probes and canaries."""
 
 import os, subprocess, time
 
@@ -19,7 +19,7 @@ class Capture:
         for line in self.child.stderr:
             if "Capturing on" in line:
                 break
-        # The capture has begun when it sees a connection of ours.
+        # The capture has begun when it sees a connection of this process.
         seen = lambda: os.path.exists(path) and os.path.getsize(path) > 400
         wait_until("tshark captures", lambda: listens(address) and seen())
 
@@ -29,8 +29,8 @@ class Capture:
         self.child.terminate()
         self.child.wait()
         fields = [word for name in ("tcp.dstport", "frame.len", "tcp.len") for word in ("-e", name)]
-        asked = [needed("tshark"), "-r", self.path, "-T", "fields", *fields]
-        lines = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+        command = [needed("tshark"), "-r", self.path, "-T", "fields", *fields]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
         sums = {True: [0, 0, 0], False: [0, 0, 0]}
         for line in lines:
             to, length, payload = (int(part) for part in line.split())
@@ -55,12 +55,12 @@ def wire(report, programs, gateway, server, clients, purse):
         load(gateway, purse, count, at_once)
         after = counters(server)
         there, back = capture.end()
-        asked = [f"{(after[name] - before[name]) / count:.2f}" for name in ("cmd_get", "cmd_set")]
+        commands = [f"{(after[name] - before[name]) / count:.2f}" for name in ("cmd_get", "cmd_set")]
         frames, lengths, payloads = zip(there, back)
         figures = [f"{number / count:.2f}" for number in frames]
         figures += [f"{number / count:.0f}" for number in (*payloads, *lengths)]
-        rows.append([at_once, *asked, *figures])
-    head = ["clients", "keys asked for", "`add`s"]
+        rows.append([at_once, *commands, *figures])
+    head = ["clients", "keys requested", "`add`s"]
     head += [f"{what} {way}" for what in ("frames", "payload", "bytes") for way in ("there", "back")]
     table(report, "A check on the wire, gateway to memcached", head, rows)
     report.add("Bytes are those of Ethernet frames without preamble and checksum.")

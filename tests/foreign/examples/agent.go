@@ -18,7 +18,7 @@ func main() {
 		log.Fatal(err)
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	// Said here, the proxy is used for every target; from HTTPS_PROXY it is not used for localhost.
+	// Set here, the proxy is used for every target; from HTTPS_PROXY it is not used for localhost.
 	transport.Proxy = http.ProxyURL(agent)
 	client := &http.Client{Transport: transport}
 

@@ -1,5 +1,5 @@
 //! A memcached of bytes, in this process: honest about probes and canaries, and about spent records too until a test
-//! tells it how to misbehave.
+//! scripts its misbehaviour.
 
 mod conversation;
 mod script;

@@ -17,7 +17,7 @@ class Apache(Proxy):
 
     def files(self):
         modules = [f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so" for name in MODULES.split()]
-        hashed = base64.b64encode(hashlib.sha1(PASSWORD.encode()).digest()).decode()  # the cheapest: asked each time
+        hashed = base64.b64encode(hashlib.sha1(PASSWORD.encode()).digest()).decode()  # the cheapest hash: it is computed each time
         owner = "User nobody\nGroup nogroup\n" if os.geteuid() == 0 else ""
         threads = max(64, self.setup.idle + 32)
         lines = "\n".join(modules)

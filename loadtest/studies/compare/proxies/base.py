@@ -1,11 +1,11 @@
-"""What all proxies have in common: a folder of their own, files, processes, and the way a client authenticates."""
+"""The base of all proxies: a folder, files, processes, and the way a client authenticates."""
 
 import base64, os, re, socket
 from rig.binaries import program
 from rig.net import PATIENCE, free_port, wait_until
 from rig.programs import Program
 from rig.reading import descendants
-from rig.report import said
+from rig.report import first_line
 
 USER, PASSWORD = "user", "pass"
 
@@ -28,11 +28,11 @@ class Proxy:
         self.folder = os.path.join(setup.work, f"{self.name}-{number}")
         os.mkdir(self.folder, 0o755)
         self.port = free_port()
-        # A target address of its own, so that one proxy's closed connections do not crowd another's ports.
+        # Its own target address, so that one proxy's closed connections do not take another's ports.
         self.target = f"127.0.1.{number % 250 + 1}:{setup.target_port}"
         self.processes = {}
 
-    # What a proxy says about itself.
+    # The definition of a proxy.
 
     def files(self):
         """The files it is started with, the configuration among them."""
@@ -46,11 +46,11 @@ class Proxy:
         return {}
 
     def credentials(self, _count):
-        """The driver's arguments to open so many tunnels."""
+        """The driver's arguments to open this number of tunnels."""
         return ["--authorization", basic()]
 
     def ready(self):
-        """Whether it answers: some listen before they can."""
+        """Whether it answers: some listen before they can answer."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE) as stream:
                 stream.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -64,7 +64,7 @@ class Proxy:
 
     @classmethod
     def version(cls):
-        found = re.search(cls.version_pattern, said(cls.found(), *cls.version_command))
+        found = re.search(cls.version_pattern, first_line(cls.found(), *cls.version_command))
         return f"{cls.program} {found.group() if found else 'of an unknown version'}"
 
     # Starting and stopping.
@@ -88,11 +88,11 @@ class Proxy:
         wait_until(f"{self.title} answers", now)
 
     def spawn(self, name, command):
-        """A program that leads a session of its own: its children end with it."""
+        """Starts a program that leads its own session, so that its children end with it."""
         self.processes[name] = Program(name, command, self.path(f"{name}.log"), session=True, cwd=self.folder)
 
     def output(self):
-        """The end of what its programs wrote."""
+        """The end of its programs' output."""
         return "".join(process.output() for process in self.processes.values())
 
     def stop(self):

@@ -1,4 +1,4 @@
-"""HAProxy as a plain TCP relay: it parses nothing, asks for nothing, and knows its one target. No proxy can do less."""
+"""HAProxy as a plain TCP relay: no parsing, no authentication, one configured target. No proxy can do less."""
 
 from rig.net import listens
 

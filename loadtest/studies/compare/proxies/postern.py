@@ -36,7 +36,7 @@ class Gateway(Proxy):
         return is_ready(f"127.0.0.1:{self.admin}")
 
     def credentials(self, count):
-        """Tokens that this gateway has not seen. Its store is its own, so another gateway may have spent them."""
+        """Tokens that this gateway has not seen. Its store is not shared, so another gateway may have spent them."""
         skip, self.used = self.used, self.used + count
         return ["--tokens", self.setup.tokens, "--skip", str(skip)]
 
@@ -63,7 +63,7 @@ class WithMemcached(Gateway):
         return super().found() if binaries.program("memcached") else None
 
     def store(self):
-        # The deadlines are long, so that a busy machine makes an answer late and not a refusal.
+        # Long deadlines, so that a busy machine delays an answer and does not cause a refusal.
         patient = {"timeout": "5s", "checkout_timeout": "5s"}
         return configs.memcached(f"127.0.0.1:{self.memcached}", transport=self.transport, **patient)
 

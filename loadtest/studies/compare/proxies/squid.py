@@ -1,4 +1,4 @@
-"""Squid: one process, and one helper that it asks for each password once in eight hours."""
+"""Squid: one process, and one helper that it queries for each password once in eight hours."""
 
 import subprocess
 

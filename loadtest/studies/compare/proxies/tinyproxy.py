@@ -1,4 +1,4 @@
-"""tinyproxy: a thread for each connection, so it cannot be held to one."""
+"""tinyproxy: a thread for each connection, so it cannot be limited to one."""
 
 from .base import PASSWORD, USER, Proxy
 
