@@ -1,9 +1,11 @@
 //! The fleets that are tried, what befalls them, and the outcome that the spend contract requires.
 
+mod safe;
+mod unfit;
+
 use super::fleet::{Fault, Fleet, Key, Replica, Servers, Workload};
-use super::queue::{MILLISECOND, Nanos, SECOND};
+use super::queue::{Nanos, SECOND};
 use super::route::Route;
-use postern_spend::memcached::OnLoss;
 
 /// What the contract and `deploy/mcrouter/README.md` state for a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,256 +55,59 @@ const fn one(replica: usize) -> Servers {
     Servers { store: 0, replica, server: Some(0) }
 }
 
-/// All scenarios at a rate and for this many seconds, of which there must be eight.
-pub(crate) fn all(rate: u64, seconds: u64, seed: u64) -> Vec<Scenario> {
-    let workload = Workload::new(rate, seconds, seed);
-    let near = Size::of(rate, 1);
-    let far = Size::of(rate, 3);
-    let quorum = || Fleet::quorum(near.gateways, near.servers);
-    let pool = || Fleet::pool(near.gateways, near.servers);
-    let spread = || Fleet::spread(far.gateways, near.servers);
-    let owned = || Fleet::owned(far.gateways, near.servers);
-    let bound = || Fleet::bound(far.gateways, far.servers);
-    // A moment at this many eighths of the run.
-    let at = |eighths: u64| seconds * SECOND * eighths / 8;
-    let slow = || {
-        vec![
-            (at(2), Fault::Slow(whole(0), 150 * MILLISECOND)),
-            (at(2), Fault::Loses(0.01)),
-            (at(6), Fault::Loses(0.0)),
-        ]
-    };
-    let scenario =
-        |name, about, fleet, faults, expected| Scenario { name, about, fleet, workload, faults, expected };
-    let mut all = vec![
-        scenario(
-            "pool-calm",
-            "one region, one copy of each record, nothing happens",
-            pool(),
-            vec![],
-            Expected::Once,
-        ),
-        scenario(
-            "quorum-calm",
-            "one region, three replicas, nothing happens",
-            quorum(),
-            vec![],
-            Expected::Once,
-        ),
-        scenario("spread-calm", "three regions, a replica in each", spread(), vec![], Expected::Once),
-        scenario("owned-calm", "three regions, all replicas in the first", owned(), vec![], Expected::Once),
-        scenario(
-            "bound-calm",
-            "three regions, each with a store and an origin of its own",
-            bound(),
-            vec![],
-            Expected::Once,
-        ),
-        scenario(
-            "pool-server-dead",
-            "a server of the pool dies for good",
-            pool(),
-            vec![(at(3), Fault::Dies(one(0)))],
-            Expected::Once,
-        ),
-        scenario(
-            "pool-server-frozen",
-            "a server does nothing for an eighth of the time, then all that has gathered",
-            pool(),
-            vec![(at(3), Fault::Freezes(one(0), at(1)))],
-            Expected::Once,
-        ),
-        scenario(
-            "quorum-one-empty",
-            "a whole replica dies and comes back empty",
-            quorum(),
-            vec![(at(2), Fault::Dies(whole(1))), (at(4), Fault::BackEmpty(whole(1)))],
-            Expected::Once,
-        ),
-        scenario(
-            "quorum-lost",
-            "two of three replicas die for good",
-            quorum(),
-            vec![(at(3), Fault::Dies(whole(0))), (at(4), Fault::Dies(whole(1)))],
-            Expected::Once,
-        ),
-        scenario(
-            "quorum-slow",
-            "a replica answers later than anyone waits, and messages are lost",
-            quorum(),
-            slow(),
-            Expected::Once,
-        ),
-        scenario(
-            "quorum-slow-majority-get",
-            "the same, and a `get` by AllMajorityRoute",
-            Fleet { get: Route::AllMajority, ..quorum() },
-            slow(),
-            Expected::Once,
-        ),
-        scenario(
-            "quorum-rolling-warm",
-            "all three restarted one after the other, warm",
-            quorum(),
-            rolling(seconds, false),
-            Expected::Once,
-        ),
-        scenario(
-            "spread-cut-off",
-            "a region is cut off from the others, and comes back",
-            spread(),
-            vec![(at(2), Fault::CutOff(1, true)), (at(5), Fault::CutOff(1, false))],
-            Expected::Once,
-        ),
-        scenario(
-            "spread-region-lost",
-            "a region is gone, gateways and replica",
-            spread(),
-            region_lost(at(3), 1, 1),
-            Expected::Once,
-        ),
-        scenario(
-            "owned-owner-lost",
-            "the region that has the store is gone",
-            owned(),
-            owner_lost(at(3)),
-            Expected::Once,
-        ),
-        scenario(
-            "bound-region-lost",
-            "a region is gone, its tokens with it",
-            bound(),
-            vec![(at(3), Fault::GatewaysGone(1)), (at(3), Fault::CutOff(1, true))],
-            Expected::Once,
-        ),
-        rotation(
-            "rotation",
-            "a key retires; clocks differ by less than the margin",
-            spread(),
-            workload,
-            (1, 1),
-        ),
-    ];
-    all.extend(unsafe_ones(workload, near, far));
-    all
+/// The fleets and moments that scenarios are made of.
+struct Setting {
+    workload: Workload,
+    /// A fleet of one region, and one of three.
+    near: Size,
+    far: Size,
 }
 
-/// What `postern doctor --mcrouter-config` refuses, or the documents call a loss.
-fn unsafe_ones(workload: Workload, near: Size, far: Size) -> Vec<Scenario> {
-    let seconds = workload.seconds;
-    let at = |eighths: u64| seconds * SECOND * eighths / 8;
-    let quorum = || Fleet::quorum(near.gateways, near.servers);
-    let scenario =
-        |name, about, fleet, faults, expected| Scenario { name, about, fleet, workload, faults, expected };
-    let returns = || vec![(at(2), Fault::Dies(whole(0))), (at(4), Fault::BackEmpty(whole(0)))];
-    let ejecting = Fleet { eject: Some(30 * SECOND), ..Fleet::pool(near.gateways, near.servers.max(3)) };
-    let same_origin = Fleet { bound: false, ..Fleet::bound(far.gateways, far.servers) };
-    let asking = Fleet { ask_whose: true, ..quorum() };
-    let refusing = Fleet { on_loss: OnLoss::Refuse, ..quorum() };
-    let without_hint = || Fleet { hint: false, ..quorum() };
-    // The first replica's death for good: no loss of a record is needed for FailoverRoute.
-    let away = vec![(at(2), Fault::Dies(whole(0))), (at(4), Fault::BackWarm(whole(0)))];
-    let last_back = at(6) + SECOND / 4;
-    vec![
-        scenario(
-            "failover",
-            "FailoverRoute; the first replica is away for a while and forgets nothing",
-            routed(Route::Failover, near),
-            away,
-            Expected::Twice,
-        ),
-        scenario(
-            "fastest",
-            "AllFastestRoute; a replica comes back empty",
-            routed(Route::AllFastest, near),
-            returns(),
-            Expected::Twice,
-        ),
-        scenario(
-            "initial",
-            "AllInitialRoute; the first replica comes back empty",
-            routed(Route::AllInitial, near),
-            returns(),
-            Expected::Twice,
-        ),
-        scenario(
-            "auto-eject",
-            "twemproxy with auto_eject_hosts; a server dies",
-            ejecting,
-            vec![(at(3), Fault::Dies(one(0)))],
-            Expected::Twice,
-        ),
-        scenario(
-            "pool-server-empty",
-            "one copy of each record; a server comes back empty",
-            Fleet::pool(near.gateways, near.servers),
-            vec![(at(3), Fault::Dies(one(0))), (at(4), Fault::BackEmpty(one(0)))],
-            Expected::Twice,
-        ),
-        scenario(
-            "same-origin",
-            "three stores, and tokens that are good in every region",
-            same_origin,
-            vec![],
-            Expected::Twice,
-        ),
-        scenario(
-            "rolling-cold",
-            "all three restarted one after the other, empty",
-            quorum(),
-            rolling(seconds, true),
-            Expected::Twice,
-        ),
-        scenario(
-            "rolling-cold-refuse",
-            "the same with on_loss = \"refuse\": until each gateway has read its canaries",
-            refusing,
-            rolling(seconds, true),
-            Expected::TwiceUntil(last_back + SECOND + SECOND / 4),
-        ),
-        scenario(
-            "two-empty-hint",
-            "two of three replicas come back empty; the hint finds records on the third",
-            quorum(),
-            two_empty(seconds),
-            Expected::Once,
-        ),
-        scenario(
-            "two-empty",
-            "the same, without the check stage's `get`",
-            without_hint(),
-            two_empty(seconds),
-            Expected::Twice,
-        ),
-        scenario(
-            "two-empty-refuse",
-            "the same with on_loss = \"refuse\": the canaries are found on the third replica, so nothing is noticed",
-            Fleet { on_loss: OnLoss::Refuse, ..without_hint() },
-            two_empty(seconds),
-            Expected::Twice,
-        ),
-        scenario(
-            "two-empty-majority-get",
-            "the same, and a `get` by AllMajorityRoute: noticed by the next canaries",
-            Fleet { on_loss: OnLoss::Refuse, get: Route::AllMajority, ..without_hint() },
-            two_empty(seconds),
-            Expected::TwiceUntil(at(5) + SECOND + SECOND / 4),
-        ),
-        scenario(
-            "ask-whose",
-            "ask_whose = true behind a quorum; one message in ten is lost",
-            asking,
-            vec![(at(2), Fault::Loses(0.1))],
-            Expected::Twice,
-        ),
-        rotation(
-            "rotation-clocks",
-            "a key retires; the store's clocks are ahead by more than the margin",
-            Fleet::spread(far.gateways, near.servers),
-            workload,
-            (1, 4),
-        ),
-    ]
+impl Setting {
+    fn scenario(
+        &self,
+        name: &'static str,
+        about: &'static str,
+        fleet: Fleet,
+        faults: Vec<(Nanos, Fault)>,
+        expected: Expected,
+    ) -> Scenario {
+        Scenario { name, about, fleet, workload: self.workload, faults, expected }
+    }
+
+    /// A moment at this many eighths of the run.
+    fn at(&self, eighths: u64) -> Nanos {
+        self.workload.seconds * SECOND * eighths / 8
+    }
+
+    fn quorum(&self) -> Fleet {
+        Fleet::quorum(self.near.gateways, self.near.servers)
+    }
+
+    fn pool(&self) -> Fleet {
+        Fleet::pool(self.near.gateways, self.near.servers)
+    }
+
+    fn spread(&self) -> Fleet {
+        Fleet::spread(self.far.gateways, self.near.servers)
+    }
+
+    fn owned(&self) -> Fleet {
+        Fleet::owned(self.far.gateways, self.near.servers)
+    }
+
+    fn bound(&self) -> Fleet {
+        Fleet::bound(self.far.gateways, self.far.servers)
+    }
+}
+
+/// All scenarios at a rate and for this many seconds, of which there must be eight.
+pub(crate) fn all(rate: u64, seconds: u64, seed: u64) -> Vec<Scenario> {
+    let (near, far) = (Size::of(rate, 1), Size::of(rate, 3));
+    let setting = Setting { workload: Workload::new(rate, seconds, seed), near, far };
+    let safe = [setting.calm(), setting.one_region(), setting.three_regions()];
+    let unfit = [setting.unfit_routes(), setting.restarts_without_records()];
+    safe.into_iter().chain(unfit).flatten().collect()
 }
 
 /// An `add` by this route over two replicas, or three where it is a quorum.
