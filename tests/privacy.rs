@@ -55,9 +55,11 @@ async fn assert_nothing_leaks(level: Option<&str>) {
 
     metrics_when(ports.admin, "the wallet is full", |metrics| metrics.wallet() == 128).await;
     let before = tokens::in_wallet(&data.join("wallet"));
-    through_the_agent(ports.client, &mut needles).await;
+    let printed = [ports.client, ports.gateway, ports.issuer, ports.admin, collector.address];
+    let printed = printed.map(|address| address.port());
+    through_the_agent(ports.client, &printed, &mut needles).await;
     exposed.pages(ports.admin).await;
-    let spent = to_the_gateway(ports, &mut needles, &mut exposed).await;
+    let spent = to_the_gateway(ports, &printed, &mut needles, &mut exposed).await;
     exposed.pages(ports.admin).await;
     exposed.files(home.path());
     let spans = collected(&collector).await;
@@ -102,11 +104,23 @@ async fn collected(collector: &Collector) -> Vec<u8> {
     .await
 }
 
+/// A target on a port that the system does not print as its own: the kernel may give one port at two addresses.
+async fn apart<F: Future<Output = SocketAddr>>(printed: &[u16], target: impl Fn() -> F) -> SocketAddr {
+    for _ in 0..100 {
+        let address = target().await;
+        if !printed.contains(&address.port()) {
+            return address;
+        }
+    }
+    panic!("every port is taken");
+}
+
 /// 60 tunnels by every way in, and ten requests that come to nothing.
-async fn through_the_agent(agent: SocketAddr, needles: &mut Needles) {
-    let (far, near) = (target::echo_at(TARGET).await, target::echo().await);
-    let (far_web, near_web) = (target::web(TARGET).await, target::web(Ipv4Addr::LOCALHOST).await);
-    let closed = target::refusing(TARGET).await;
+async fn through_the_agent(agent: SocketAddr, printed: &[u16], needles: &mut Needles) {
+    let (far, near) = (apart(printed, || target::echo_at(TARGET)).await, target::echo().await);
+    let far_web = apart(printed, || target::web(TARGET)).await;
+    let near_web = target::web(Ipv4Addr::LOCALHOST).await;
+    let closed = apart(printed, || target::refusing(TARGET)).await;
     for address in [far, near, far_web, near_web, closed] {
         needles.port("a target's port", address.port());
     }
@@ -147,8 +161,13 @@ async fn through_the_agent(agent: SocketAddr, needles: &mut Needles) {
 }
 
 /// 40 tunnels from the client to the gateway itself, with every way to be refused; the tokens that were sent.
-async fn to_the_gateway(ports: Ports, needles: &mut Needles, exposed: &mut Exposed) -> Vec<Token> {
-    let echo = target::echo_at(TARGET).await;
+async fn to_the_gateway(
+    ports: Ports,
+    printed: &[u16],
+    needles: &mut Needles,
+    exposed: &mut Exposed,
+) -> Vec<Token> {
+    let echo = apart(printed, || target::echo_at(TARGET)).await;
     needles.port("a target's port", echo.port());
     let (issuer, gateway) = (format!("http://{}", ports.issuer), format!("http://{}", ports.gateway));
     let values = tokens::mint(&issuer, &gateway, 40);
