@@ -3,6 +3,7 @@
 //! for a token. Every answer is written to a file, which a checker reads that had no part in the run; stores that are
 //! broken on purpose show that it catches them.
 
+mod blind;
 mod broken;
 mod checker;
 mod driver;

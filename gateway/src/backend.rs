@@ -3,6 +3,7 @@
 use crate::config::{
     CheckTiming, Fsync, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
 };
+use crate::keys::keyring::CLOCK_TOLERANCE;
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsError};
 use postern_spend::memcached::{
@@ -151,6 +152,7 @@ fn options(config: &MemcachedConfig, workers: usize, slow: Duration) -> Result<O
         slow,
         connect_timeout: config.connect_timeout.get(),
         canary_interval: config.canary_interval.get(),
+        clock_tolerance: CLOCK_TOLERANCE,
         on_loss: match config.on_loss {
             LossPolicy::Warn => OnLoss::Warn,
             LossPolicy::Refuse => OnLoss::Refuse,

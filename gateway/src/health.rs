@@ -6,7 +6,7 @@
 use crate::config::LossPolicy;
 use postern_daemon::readiness::Gate;
 use postern_spend::Unknown;
-use postern_spend::memcached::Round;
+use postern_spend::memcached::{EndpointHealth, Round};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -21,6 +21,8 @@ pub(crate) enum Condition {
 
 /// Samples that make up the last ten seconds, at four a second.
 const SAMPLES: usize = 40;
+/// For how long a connection that led elsewhere is reported. A pool replaces its connections more often.
+const LATELY: Duration = Duration::from_secs(60);
 /// Fewer checks than this that were all refused may be an accident.
 const FEW: u64 = 8;
 
@@ -51,6 +53,7 @@ impl Recent {
 }
 
 /// What is known of the store at one moment.
+#[derive(Clone)]
 pub(crate) struct Findings {
     /// Whether a spend could be answered.
     pub(crate) ready: Result<(), Unknown>,
@@ -59,6 +62,10 @@ pub(crate) struct Findings {
     pub(crate) reason: Option<Unknown>,
     /// What the watch of a shared store could read, the last time.
     pub(crate) round: Round,
+    /// The age of its last full round, where losses may go unnoticed.
+    pub(crate) blind: Option<Duration>,
+    /// An address some of whose connections led to other records lately.
+    pub(crate) strays: Option<String>,
     /// Keys in use, those of them whose tokens the store refuses all, and why.
     pub(crate) keys: usize,
     pub(crate) refused_keys: usize,
@@ -99,12 +106,26 @@ impl Findings {
                 way_out(reason)
             ));
         } else if self.round.unclear > 0 {
-            let Round { requested, unclear } = self.round;
+            let Round { requested, unclear, .. } = self.round;
             let share = percent(unclear as u64, requested as u64);
             found.push(format!(
                 "{unclear} of {requested} canaries cannot be read, so about {share} of the checks will be refused with 503: a \
                  server behind the store's address is down or full. {}",
                 way_out(Unknown::Rejected)
+            ));
+        }
+        if let Some(age) = self.blind {
+            found.push(format!(
+                "for {} s a part of the store has given the gateway no answer, so a loss of records would go unnoticed, and \
+                 spent tokens may be spent again. {}",
+                age.as_secs(),
+                way_out(Unknown::Unwatched)
+            ));
+        }
+        if let Some(address) = &self.strays {
+            found.push(format!(
+                "some connections to {address} lead to other records than the rest, and are not used: the address leads to \
+                 several stores, by turns. Give every router behind it the same list of servers"
             ));
         }
         if self.lost > 0 {
@@ -146,6 +167,12 @@ impl Findings {
     }
 }
 
+/// The address of which a connection led to other records lately.
+pub(crate) fn strays(endpoints: &[EndpointHealth]) -> Option<String> {
+    let lately = |endpoint: &&EndpointHealth| endpoint.strayed.is_some_and(|age| age < LATELY);
+    endpoints.iter().find(lately).map(|endpoint| endpoint.address.to_string())
+}
+
 /// What to do about a store that gives no verdict.
 fn way_out(reason: Unknown) -> &'static str {
     match reason {
@@ -153,6 +180,11 @@ fn way_out(reason: Unknown) -> &'static str {
         Unknown::SyncFailed => "Check the disk, then restart the gateway",
         Unknown::Unproven => {
             "Make all of store.memcached.addresses lead to the same records, or remove the others"
+        }
+        Unknown::ClockAhead { .. } => "Set the clocks of this machine and of the store's servers",
+        Unknown::Unwatched => {
+            "Find the server that hangs behind the store's address; let the router give up on it sooner than \
+             store.memcached.timeout"
         }
         Unknown::Overloaded => "Raise store.memcached.queue or pool_size, or start another gateway",
         Unknown::RecordsLost | Unknown::EpochRetired => "Rotate the issuer's keys",
@@ -246,7 +278,9 @@ mod tests {
         ready: Ok(()),
         recent: Checks { total: 300, refused: 0 },
         reason: None,
-        round: Round { requested: 128, unclear: 0 },
+        round: Round { requested: 128, unclear: 0, unanswered: 0 },
+        blind: None,
+        strays: None,
         keys: 2,
         refused_keys: 0,
         refused_for: None,
@@ -276,29 +310,37 @@ mod tests {
         let text = degraded(&third);
         assert!(text.starts_with("33% of the checks of the last 10 s (100 of 300) got no verdict"), "{text}");
         assert!(text.ends_with("Start the server that is down, or give the full one more memory"), "{text}");
-        let all = Findings { recent: Checks { total: 9, refused: 9 }, ..third };
+        let all = Findings { recent: Checks { total: 9, refused: 9 }, ..third.clone() };
         assert!(not_ready(&all).starts_with("none of the last 9 checks got a verdict"));
-        let one = Findings { recent: Checks { total: 300, refused: 1 }, ..third };
+        let one = Findings { recent: Checks { total: 300, refused: 1 }, ..third.clone() };
         assert_eq!(one.condition(), Condition::Ready, "one in 300 is no state");
     }
 
     #[test]
     fn without_traffic_the_canaries_tell() {
-        let idle =
-            Findings { recent: Checks::default(), round: Round { requested: 128, unclear: 43 }, ..WELL };
+        let idle = Findings {
+            recent: Checks::default(),
+            round: Round { requested: 128, unclear: 43, unanswered: 0 },
+            ..WELL
+        };
         let text = degraded(&idle);
         assert!(text.starts_with("43 of 128 canaries cannot be read, so about 33% of the checks"), "{text}");
     }
 
     #[test]
     fn lost_records_are_degraded_and_those_of_every_key_under_refuse_not_ready() {
+        let blind = Findings { blind: Some(Duration::from_secs(9)), ..WELL };
+        assert!(degraded(&blind).starts_with("for 9 s a part of the store has given the gateway no answer"));
+        let strays = Findings { strays: Some("127.0.0.1:1".to_owned()), ..WELL };
+        assert!(degraded(&strays).starts_with("some connections to 127.0.0.1:1 lead to other records"));
+
         let one = Findings { lost: 1, ..WELL };
         assert!(degraded(&one).starts_with("records of 1 token key were lost, so spent tokens may be"));
         let refuse = LossPolicy::Refuse;
         let refused_for = Some(Unknown::RecordsLost);
         let some = Findings { lost: 1, on_loss: refuse, refused_keys: 1, refused_for, ..WELL };
         assert!(degraded(&some).contains("their tokens are refused with 503"));
-        let all = Findings { lost: 2, refused_keys: 2, ..some };
+        let all = Findings { lost: 2, refused_keys: 2, ..some.clone() };
         assert!(not_ready(&all).starts_with("records of 2 token keys were lost, of every one in use"));
     }
 

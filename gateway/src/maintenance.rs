@@ -1,7 +1,7 @@
 //! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness.
 
 use crate::config::LossPolicy;
-use crate::health::{Checks, Findings, LoggedGate, Recent};
+use crate::health::{self, Checks, Findings, LoggedGate, Recent};
 use crate::keys::refresh::Refresh;
 use crate::observe::catalogue;
 use crate::observe::store_metrics::StoreMetrics;
@@ -77,10 +77,12 @@ impl StoreMaintenance {
     /// Updates the store's gate, and publishes its counters.
     async fn look_after_store(&mut self) {
         let (core, now) = (Arc::clone(&self.core), UnixSeconds::now());
-        let (mut round, mut lost) = (Round::default(), 0);
+        let (mut round, mut lost, mut blind, mut strays) = (Round::default(), 0, None, None);
         if let Backend::Memcached(memcached) = &core.backend {
             let health = self.publish(memcached);
             (round, lost) = (health.round, health.lost.len());
+            blind = health.blind.then_some(health.watched);
+            strays = health::strays(&health.endpoints);
             self.retire(health.lost);
         }
         let refusals: Vec<Option<Unknown>> =
@@ -94,6 +96,8 @@ impl StoreMaintenance {
             recent: self.recent.tick(Checks { total, refused }),
             reason: core.recorder.last_unknown(),
             round,
+            blind,
+            strays,
             keys: refusals.len(),
             refused_keys,
             refused_for,

@@ -2,7 +2,9 @@
 
 use super::PATIENCE;
 pub use postern_testkit::memcached::free_port;
+use std::fs::DirEntry;
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +13,8 @@ use std::time::{Duration, Instant};
 pub struct Memcached {
     port: u16,
     child: Option<Child>,
+    /// How far its clock is from the machine's, as faketime writes it.
+    clock: Option<&'static str>,
 }
 
 impl Memcached {
@@ -21,9 +25,17 @@ impl Memcached {
         server
     }
 
+    /// One whose clock is so far from the machine's: "+2h".
+    pub fn with_clock(difference: &'static str) -> Self {
+        let mut server = Self::absent();
+        server.clock = Some(difference);
+        server.launch();
+        server
+    }
+
     /// A port on which nothing listens yet.
     pub fn absent() -> Self {
-        Self { port: free_port(), child: None }
+        Self { port: free_port(), child: None, clock: None }
     }
 
     pub fn port(&self) -> u16 {
@@ -41,6 +53,9 @@ impl Memcached {
         // -M: an error rather than an eviction. As root it refuses to start without a user; as another user it
         // ignores the option.
         command.args(["-c", "4096", "-M", "-u", "root"]);
+        if let Some(difference) = self.clock {
+            command.env("LD_PRELOAD", faketime_library()).env("FAKETIME", difference);
+        }
         self.child = Some(spawn(command, "memcached"));
         listens(self.port, "memcached");
     }
@@ -72,6 +87,14 @@ impl Drop for Memcached {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// What the program `faketime` loads into others. Used directly, for `faketime` itself would be the process to kill.
+fn faketime_library() -> PathBuf {
+    let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let library = |folder: DirEntry| folder.path().join("faketime/libfaketimeMT.so.1");
+    let found = folders.map(library).find(|path| path.is_file());
+    found.expect("faketime is installed (apt-get install faketime)")
 }
 
 /// Starts a server and discards its output.

@@ -2,9 +2,11 @@
 
 use crate::ExchangeLog;
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A store of spent tokens.
 ///
@@ -158,6 +160,21 @@ pub enum Unknown {
     /// It is not proven that all addresses lead to the same records.
     #[error("the double-spend store's addresses are not proven to lead to the same records")]
     Unproven,
+    /// The store's clock is so far ahead of this process's that records may end before their tokens do: an `add` whose
+    /// expiry has passed is answered `STORED` each time.
+    #[error(
+        "the clock of the double-spend store is {} ahead of this gateway's, so records end too early",
+        Between(*at_least, *below)
+    )]
+    ClockAhead {
+        /// The difference is more than this.
+        at_least: Duration,
+        /// And not more than this.
+        below: Duration,
+    },
+    /// Whether the store has lost records has not been known lately, and the operator chose to refuse after losses.
+    #[error("the double-spend store cannot be watched for losses of records")]
+    Unwatched,
     /// Records of the token's key were lost, and the operator chose to refuse then.
     #[error("the double-spend store has lost records of the token's key")]
     RecordsLost,
@@ -180,9 +197,25 @@ impl Unknown {
             Self::Rejected => "rejected",
             Self::Garbled => "garbled",
             Self::Unproven => "unproven",
+            Self::ClockAhead { .. } => "clock_ahead",
+            Self::Unwatched => "unwatched",
             Self::RecordsLost => "records_lost",
             Self::EpochRetired => "epoch_retired",
         }
+    }
+}
+
+/// "between 1 h and 3 h".
+struct Between(Duration, Duration);
+
+impl fmt::Display for Between {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |time: &Duration| match time.as_secs() / 60 {
+            minutes @ 0..60 => format!("{minutes} min"),
+            minutes @ 60..2_880 => format!("{} h", minutes / 60),
+            minutes => format!("{} days", minutes / 1_440),
+        };
+        write!(f, "between {} and {}", text(&self.0), text(&self.1))
     }
 }
 

@@ -16,6 +16,9 @@ use std::time::Duration;
 /// How long spent records outlive their key: more than the clocks of gateways and stores can differ.
 const RECORD_MARGIN: Duration = Duration::from_secs(3600);
 
+/// By how much those clocks may differ before the store refuses: half the margin.
+pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(1800);
+
 /// The challenge this gateway hands out, which never changes while it runs.
 pub(crate) struct Offer {
     bytes: Vec<u8>,

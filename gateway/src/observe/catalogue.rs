@@ -71,6 +71,10 @@ postern_telemetry::catalogue! {
     /// Token keys of which the shared store has lost records, so that spent tokens may be spent again.
     STORE_KEYS_LOST: Gauge = "postern_store_keys_lost";
 
+    /// Age of the last round in which every canary of the shared store had an answer. While it grows, a loss of records
+    /// may go unnoticed; with `on_loss = "warn"` alone requests are still admitted then.
+    STORE_WATCH_AGE: Gauge = "postern_store_watch_age_seconds";
+
     /// Token keys that the gateway knows, by where in their life they are.
     KEYS: Gauge = "postern_keys" [KeyPhase::SPEC];
 

@@ -148,6 +148,10 @@ postern_telemetry::label! {
         Garbled = "garbled",
         /// It is not proven that all addresses lead to the same records.
         Unproven = "unproven",
+        /// Its clock is ahead of this gateway's, so that records end too early.
+        ClockAhead = "clock_ahead",
+        /// It cannot be watched for losses, which on_loss would refuse.
+        Unwatched = "unwatched",
         /// Records of the token's key were lost.
         RecordsLost = "records_lost",
         /// The token's key has retired.

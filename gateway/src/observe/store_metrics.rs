@@ -18,6 +18,7 @@ struct Handles {
     cache_keys: Gauge,
     canaries_lost: Counter,
     keys_lost: Gauge,
+    watched: Gauge,
 }
 
 /// Of one address.
@@ -59,6 +60,7 @@ impl StoreMetrics {
             cache_keys: gauge!(catalogue::STORE_CACHE_KEYS),
             canaries_lost: counter!(catalogue::STORE_CANARIES_LOST),
             keys_lost: gauge!(catalogue::STORE_KEYS_LOST),
+            watched: gauge!(catalogue::STORE_WATCH_AGE),
         }))
     }
 
@@ -74,6 +76,7 @@ impl StoreMetrics {
         handles.cache_keys.set(health.remembered as f64);
         handles.canaries_lost.absolute(totals.canaries_lost);
         handles.keys_lost.set(health.lost.len() as f64);
+        handles.watched.set(health.watched.as_secs_f64());
         let publish = |(handles, endpoint): (&mut EndpointHandles, &EndpointHealth)| {
             handles.connections.set(endpoint.connections as f64);
             handles.outstanding.set(endpoint.outstanding as f64);

@@ -1,10 +1,11 @@
 //! The fourth stage: the token is spent, exactly once. The store's verdict is the only admission there is.
 
+use crate::keys::keyring::CLOCK_TOLERANCE;
 use crate::observe::timeline::{Stage, Timeline};
 use crate::request::deny::Refusal;
 use crate::request::target::Target;
 use crate::request::verify::Verified;
-use postern_spend::{Spend, SpendStore, Store};
+use postern_spend::{Epoch, Spend, SpendStore, Store, Unknown};
 use postern_token::UnixSeconds;
 
 /// The right to one tunnel to one target: a token that this very request spent. Only this file makes one, and a tunnel
@@ -27,6 +28,9 @@ impl Spent {
         let verdict = store.spend_with(presented.spent_key(), presented.epoch(), now, log).await;
         timeline.end(Stage::Spend);
         match verdict {
+            Ok(Spend::Admitted) if is_over(presented.epoch(), UnixSeconds::now()) => {
+                Err(Refusal::StoreUnknown(Unknown::EpochRetired))
+            }
             Ok(Spend::Admitted) => Ok(Self { target: verified.into_presented().into_target() }),
             Ok(Spend::AlreadySpent) => Err(Refusal::AlreadySpent),
             Err(unknown) => Err(Refusal::StoreUnknown(unknown)),
@@ -36,5 +40,27 @@ impl Spent {
     /// Where the tunnel goes.
     pub(crate) fn target(&self) -> &Target {
         &self.target
+    }
+}
+
+/// Whether the epoch's records may be gone by the store's clock. `now` is read after the verdict: a process that was
+/// suspended between the token's arrival and its spend, or whose clock was set, would trust a record that expired before
+/// it was written.
+fn is_over(epoch: &Epoch, now: UnixSeconds) -> bool {
+    now.saturating_add(CLOCK_TOLERANCE) >= epoch.expires
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postern_token::TokenKeyId;
+
+    #[test]
+    fn a_record_that_may_have_expired_when_it_was_written_admits_nothing() {
+        let epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(10_000) };
+        let tolerance = CLOCK_TOLERANCE.as_secs();
+        assert!(!is_over(&epoch, UnixSeconds(10_000 - tolerance - 1)));
+        assert!(is_over(&epoch, UnixSeconds(10_000 - tolerance)));
+        assert!(is_over(&epoch, UnixSeconds(20_000)));
     }
 }

@@ -30,6 +30,9 @@ const COMPLETE: u32 = u32::MAX;
 /// Copies of the record that marks the epoch's records as lost.
 const LOSS: u32 = u32::MAX - 1;
 pub(crate) const COPIES: u32 = 4;
+/// Copies of the record that marks all epoch markers as written: so many that not all lie on one server.
+const PLANTED: u32 = u32::MAX - 2;
+pub(crate) const PLANTED_COPIES: u32 = 16;
 /// Ten decimal digits.
 const LARGEST: u64 = 9_999_999_999;
 
@@ -85,6 +88,11 @@ impl Canaries {
     /// The records that mark all sentinels as written.
     pub(crate) fn complete(self) -> Vec<RecordKey> {
         (0..COPIES).map(|index| self.key(COMPLETE, index)).collect()
+    }
+
+    /// The records that mark all epoch markers as written.
+    pub(crate) fn planted(self) -> Vec<RecordKey> {
+        (0..PLANTED_COPIES).map(|index| self.key(PLANTED, index)).collect()
     }
 
     /// The records that mark the epoch's records as lost. A canary that stands cannot be marked any more, and a gateway
@@ -152,7 +160,8 @@ mod tests {
         keys.extend((0..GROUPS).flat_map(|group| canaries.sentinels(group)));
         keys.extend(canaries.complete());
         keys.extend(canaries.loss());
-        assert_eq!(keys.len(), (EPOCH_MARKERS + GROUP * GROUPS + 2 * COPIES) as usize);
+        keys.extend(canaries.planted());
+        assert_eq!(keys.len(), (EPOCH_MARKERS + GROUP * GROUPS + 2 * COPIES + PLANTED_COPIES) as usize);
     }
 
     /// twemproxy: the lower half of FNV-1a, on a ring.

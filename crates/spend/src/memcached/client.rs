@@ -79,6 +79,7 @@ impl Client {
             return Err(Unknown::EpochRetired);
         }
         client.store.intact()?;
+        client.store.is_watched()?;
         let state = client.epoch(epoch).await?;
         let expires = state.expires().ok_or(Unknown::TimedOut)?;
         if now >= expires {
@@ -92,6 +93,7 @@ impl Client {
         let verdict = client.add(RecordKey::spent(key), expires, log).await?;
         // If a loss was detected since, this record may be the token's second one.
         if verdict == Spend::Admitted {
+            client.store.intact()?;
             client.store.permits(&state)?;
         }
         state.remember_spent(key);
@@ -109,7 +111,8 @@ impl Client {
         if !self.0.up() {
             return Err(self.0.store.failure());
         }
-        self.0.store.verdicts.expected()
+        self.0.store.verdicts.expected()?;
+        self.0.store.is_watched()
     }
 }
 
@@ -276,13 +279,19 @@ impl SpendStore for Client {
 }
 
 impl SharedStore {
-    /// Whether all endpoints lead to the same records.
+    /// Whether all endpoints lead to the same records, and the watch finds nothing that would admit tokens twice.
     pub(super) fn intact(&self) -> Result<(), Unknown> {
         if self.endpoints.iter().any(|endpoint| endpoint.is_foreign()) {
-            Err(Unknown::Unproven)
-        } else {
-            Ok(())
+            return Err(Unknown::Unproven);
         }
+        self.watched.is_fit()
+    }
+
+    /// Whether spends are safe as far as losses go: where the operator chose to refuse after one, not while none could
+    /// be noticed.
+    fn is_watched(&self) -> Result<(), Unknown> {
+        let refuses = self.options.on_loss != OnLoss::Warn;
+        if refuses && self.watched.is_blind() { Err(Unknown::Unwatched) } else { Ok(()) }
     }
 
     /// Registers a client, for as long as it lives.
@@ -299,7 +308,11 @@ impl SharedStore {
         // The last reference may be one of these: it is dropped outside of the lock.
         let clients: Vec<Arc<ClientState>> = self.clients.lock().iter().filter_map(Weak::upgrade).collect();
         let all = !clients.is_empty() && clients.iter().all(|client| client.up());
-        if all { self.verdicts.expected() } else { Err(self.failure()) }
+        if !all {
+            return Err(self.failure());
+        }
+        self.verdicts.expected()?;
+        self.is_watched()
     }
 
     /// Why there is no connection, by the first endpoint.

@@ -2,14 +2,14 @@
 
 use super::EndpointHealth;
 use super::address::{Address, Stream, Tls};
-use super::probe::{Probes, Proof};
+use super::probe::Probes;
 use super::serial::SerialConnection;
 use crate::Unknown;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
@@ -38,6 +38,8 @@ pub(crate) struct Endpoint {
     lost: AtomicBool,
     /// Leads to other records than the other endpoints.
     foreign: AtomicBool,
+    /// When a connection last led to other records than the probes', since these were written.
+    strayed: Mutex<Option<Instant>>,
 }
 
 /// Carries commands to an endpoint: a pipeline or a pool.
@@ -72,6 +74,7 @@ impl Endpoint {
             failure,
             lost,
             foreign,
+            strayed: Mutex::new(None),
         }
     }
 
@@ -84,8 +87,8 @@ impl Endpoint {
         SerialConnection::open(&self.address, self.tls.as_ref(), self.connect_timeout).await
     }
 
-    /// A connection that has just read one of this process's probes. So it leads to the same records as the others, and
-    /// the store answers. Neither an accepted connection nor `version` shows that: a frozen server's kernel accepts
+    /// A connection that has just read all of this process's probes, but for those of servers that are down. So it
+    /// leads to the same records as the others, and the store answers. Neither an accepted connection nor `version` shows that: a frozen server's kernel accepts
     /// connections, and mcrouter answers `version` itself.
     pub(crate) async fn connect_proven(&self) -> Result<Stream, Unknown> {
         let probes = self.probes().await;
@@ -99,15 +102,12 @@ impl Endpoint {
 
     async fn connect_and_prove(&self, probes: &Probes) -> Result<Stream, Unknown> {
         let mut connection = self.connect().await?;
-        let replies = connection.exchange(&probes.few()).await?;
-        match probes.judge(&replies) {
-            Proof::Same | Proof::Partly => Ok(connection.into_stream()),
-            Proof::Other => {
-                self.wake_watch.notify_one();
-                Err(Unknown::Unproven)
-            }
-            Proof::Unclear => Err(Unknown::Rejected),
+        let proven = probes.prove(&connection.exchange(&probes.gets()).await?);
+        if proven == Err(Unknown::Unproven) {
+            *self.strayed.lock() = Some(Instant::now());
+            self.wake_watch.notify_one();
         }
+        proven.map(|()| connection.into_stream())
     }
 
     /// The probes, as soon as there are some.
@@ -162,6 +162,7 @@ impl Endpoint {
             connects: self.connects.load(Ordering::Relaxed),
             connect_failures: self.connect_failures.load(Ordering::Relaxed),
             foreign: self.is_foreign(),
+            strayed: self.strayed.lock().map(|at| at.elapsed()),
             failure: (connections == 0).then(|| self.failure()),
         }
     }
@@ -176,6 +177,11 @@ impl Endpoint {
 
     pub(crate) fn set_foreign(&self, foreign: bool) {
         self.foreign.store(foreign, Ordering::Release);
+    }
+
+    /// New probes were written: what connections lacked before may have been lost.
+    pub(crate) fn forgive(&self) {
+        *self.strayed.lock() = None;
     }
 
     pub(crate) fn backoff(&self) -> Backoff {

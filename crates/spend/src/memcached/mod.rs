@@ -33,6 +33,7 @@ mod serial;
 pub(crate) mod stats;
 mod verdicts;
 mod watch;
+mod watched;
 
 pub use address::{Address, AddressError, Tls};
 pub use client::Client;
@@ -50,9 +51,11 @@ use stats::Counters;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::{Notify, watch as channel};
 use verdicts::Verdicts;
 use watch::Watch;
+use watched::Watched;
 
 /// The most addresses: they are endpoints of one store, not its servers.
 const MOST_ADDRESSES: usize = 32;
@@ -74,6 +77,7 @@ struct SharedStore {
     counters: Arc<Counters>,
     clients: Mutex<Vec<Weak<ClientState>>>,
     verdicts: Verdicts,
+    watched: Watched,
     /// What the watch's last round could not read.
     round: Mutex<Round>,
     /// Wakes the watch.
@@ -93,6 +97,10 @@ pub struct Health {
     pub remembered: usize,
     /// How far the watch could read what it wrote, the last time it looked.
     pub round: Round,
+    /// The age of its last round in which every record had an answer.
+    pub watched: Duration,
+    /// It is so old that a loss of records may have gone unnoticed.
+    pub blind: bool,
 }
 
 /// The records that the watch read in one round, and those without an answer. They are distributed over the servers
@@ -103,6 +111,8 @@ pub struct Round {
     pub requested: usize,
     /// Those for which the store reported neither a hit nor a miss.
     pub unclear: usize,
+    /// Commands without any answer in time.
+    pub unanswered: usize,
 }
 
 /// How one address of the store is.
@@ -123,6 +133,9 @@ pub struct EndpointHealth {
     pub connect_failures: u64,
     /// It leads to other records than the other endpoints.
     pub foreign: bool,
+    /// How long ago a connection to it led to other records than the rest, as where a balancer spreads connections over
+    /// routers with different lists of servers. Such a connection is not used.
+    pub strayed: Option<Duration>,
     /// How the last connection failed; `None` while there is one.
     pub failure: Option<Unknown>,
 }
@@ -149,6 +162,7 @@ impl Memcached {
             counters: Arc::default(),
             clients: Mutex::default(),
             verdicts: Verdicts::default(),
+            watched: Watched::new(options.canary_interval),
             round: Mutex::default(),
             wake_watch,
             options,
@@ -176,6 +190,8 @@ impl Memcached {
             endpoints: endpoints.iter().map(|endpoint| endpoint.health()).collect(),
             remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),
             round: *self.store.round.lock(),
+            watched: self.store.watched.age(),
+            blind: self.store.watched.is_blind(),
         }
     }
 

@@ -20,6 +20,9 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// How often the canaries are read, and the endpoints proven.
     pub canary_interval: Duration,
+    /// How far the store's clock may be ahead of this process's: less than the margin between the end of a token and
+    /// that of its record.
+    pub clock_tolerance: Duration,
     /// What to do when the store has lost records.
     pub on_loss: OnLoss,
     /// After an `add` without a reply, read the record and admit if this attempt wrote it. Safe only if every record

@@ -2,14 +2,13 @@
 //! have written.
 
 use super::protocol::{Command, Kind, RecordKey, Reply, Value};
+use crate::Unknown;
 use postern_token::UnixSeconds;
 use std::time::Duration;
 
 /// Probes at once. They spread over the servers behind a router, and compare the endpoints: where a tenth of the keys
 /// lies elsewhere, all 64 miss it with a probability of 0.1%.
 const COUNT: usize = 64;
-/// Those that prove one connection: several, so that one dead server does not make the proof fail.
-const FEW: usize = 8;
 /// How long a probe record lasts, and for how long it is used.
 const LIFETIME: Duration = Duration::from_secs(2 * 86_400);
 /// How long one lasts that is used once: longer than the clocks of gateways and servers differ.
@@ -69,11 +68,6 @@ impl Probes {
         self.records.iter().map(|(key, _)| Command::Get(*key)).collect()
     }
 
-    /// The `get`s that prove a connection.
-    pub(crate) fn few(&self) -> Vec<Command> {
-        self.records.iter().take(FEW).map(|(key, _)| Command::Get(*key)).collect()
-    }
-
     /// Those of them whose `add` was answered `STORED`; `None` when there are none.
     pub(crate) fn stored(mut self, replies: &[Reply]) -> Option<Self> {
         let mut replies = replies.iter();
@@ -104,7 +98,24 @@ impl Probes {
         self.records.is_empty()
     }
 
-    /// What the replies to [`Probes::gets`] or [`Probes::few`] show.
+    /// Whether the replies to [`Probes::gets`] prove a connection: every probe was read, but for those whose server
+    /// answered with an error. One that is missing may lie behind another list of servers, where a spent token is new.
+    pub(crate) fn prove(&self, replies: &[Reply]) -> Result<(), Unknown> {
+        match self.judge(replies) {
+            Proof::Same => Ok(()),
+            Proof::Partly if !self.are_missing(replies) => Ok(()),
+            Proof::Partly | Proof::Other => Err(Unknown::Unproven),
+            Proof::Unclear => Err(Unknown::Rejected),
+        }
+    }
+
+    /// Whether a server reported, authoritatively, that it has no such probe.
+    pub(crate) fn are_missing(&self, replies: &[Reply]) -> bool {
+        let mut pairs = self.records.iter().zip(replies);
+        pairs.any(|((_, value), reply)| *reply != Reply::ServerError && *reply != Reply::Hit(*value))
+    }
+
+    /// What the replies to [`Probes::gets`] show.
     pub(crate) fn judge(&self, replies: &[Reply]) -> Proof {
         let pairs = || self.records.iter().zip(replies);
         let same = pairs().filter(|((_, value), reply)| **reply == Reply::Hit(*value)).count();
@@ -143,11 +154,23 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_lacks_one_probe_is_not_proven_and_one_whose_server_is_down_is() {
+        let probes = Probes::new(UnixSeconds(0));
+        let mut replies: Vec<Reply> = probes.records.iter().map(|(_, value)| Reply::Hit(*value)).collect();
+        assert_eq!(probes.prove(&replies), Ok(()));
+        replies[7] = Reply::ServerError;
+        assert_eq!(probes.prove(&replies), Ok(()));
+        replies[COUNT - 1] = Reply::Miss;
+        assert_eq!(probes.prove(&replies), Err(Unknown::Unproven));
+        assert_eq!(probes.prove(&[Reply::Miss; COUNT]), Err(Unknown::Unproven));
+        assert_eq!(probes.prove(&[Reply::ServerError; COUNT]), Err(Unknown::Rejected));
+    }
+
+    #[test]
     fn only_what_is_there_can_be_missed() {
         let probes = Probes::new(UnixSeconds(0));
         let there: Vec<Reply> = probes.records.iter().map(|(_, value)| Reply::Hit(*value)).collect();
         assert_eq!(probes.judge(&there), Proof::Same);
-        assert_eq!(probes.judge(&there[..FEW]), Proof::Same);
         assert!(probes.missed(&there, &there).is_empty());
         let mut here = there.clone();
         here[1] = Reply::Miss;

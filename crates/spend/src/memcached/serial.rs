@@ -28,10 +28,26 @@ impl SerialConnection {
         Ok(Self { stream, patience, buffer: Box::new([0; 4 * LONGEST_REPLY]) })
     }
 
+    /// Gives each exchange so much time.
+    pub(crate) fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Sends all commands in one write and reads their replies.
     pub(crate) async fn exchange(&mut self, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
+        let mut replies = Vec::with_capacity(commands.len());
+        self.exchange_into(commands, &mut replies).await.map(|()| replies)
+    }
+
+    /// The same. What came before an error is in `replies`: those to the first commands.
+    pub(crate) async fn exchange_into(
+        &mut self,
+        commands: &[Command],
+        replies: &mut Vec<Reply>,
+    ) -> Result<(), Unknown> {
         let patience = self.patience;
-        timeout(patience, self.send_and_read(commands)).await.unwrap_or(Err(Unknown::TimedOut))
+        timeout(patience, self.send_and_read(commands, replies)).await.unwrap_or(Err(Unknown::TimedOut))
     }
 
     /// The stream. Call it only when every command has been answered.
@@ -39,14 +55,13 @@ impl SerialConnection {
         self.stream
     }
 
-    async fn send_and_read(&mut self, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
+    async fn send_and_read(&mut self, commands: &[Command], replies: &mut Vec<Reply>) -> Result<(), Unknown> {
         let mut out = Vec::with_capacity(commands.len() * 100);
         commands.iter().for_each(|command| command.encode(&mut out));
         self.stream.write_all(&out).await.map_err(|error| broken(&error))?;
         self.stream.flush().await.map_err(|error| broken(&error))?;
         let mut pending: std::collections::VecDeque<ReplyKind> =
             commands.iter().map(Command::reply_kind).collect();
-        let mut replies = Vec::with_capacity(commands.len());
         let mut filled = 0;
         while !pending.is_empty() {
             let read = self.stream.read(&mut self.buffer[filled..]).await.map_err(|error| broken(&error))?;
@@ -69,6 +84,6 @@ impl SerialConnection {
             filled -= used;
         }
         // Bytes beyond the last expected reply belong to no command.
-        if filled == 0 { Ok(replies) } else { Err(Unknown::Garbled) }
+        if filled == 0 { Ok(()) } else { Err(Unknown::Garbled) }
     }
 }

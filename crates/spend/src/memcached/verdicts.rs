@@ -54,7 +54,9 @@ impl Verdicts {
                 false
             }
             // The token's fault, the operator's choice, or this process's own bounds.
-            Err(Unknown::EpochRetired | Unknown::RecordsLost | Unknown::Overloaded) => false,
+            Err(Unknown::EpochRetired | Unknown::RecordsLost | Unknown::Unwatched | Unknown::Overloaded) => {
+                false
+            }
             Err(reason) => self.failed(*reason),
         }
     }

@@ -10,11 +10,12 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::sync::{oneshot, watch as channel};
 use tokio::time::sleep;
 
+mod clock;
 mod reconcile;
 use reconcile::Progress;
 
@@ -34,6 +35,7 @@ impl Watch {
         let (keep, ended) = oneshot::channel();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("store-watch".to_owned()).spawn(move || {
+            let _alarm = Alarm(Arc::clone(&store));
             let connections = store.endpoints.iter().map(|_| None).collect();
             let progress = HashMap::new();
             let rounds = Rounds {
@@ -43,6 +45,7 @@ impl Watch {
                 progress,
                 round: Round::default(),
                 failed: Unknown::Rejected,
+                ahead_since: None,
             };
             runtime.block_on(async {
                 tokio::select! {
@@ -52,6 +55,20 @@ impl Watch {
             });
         })?;
         Ok(Self(keep))
+    }
+}
+
+/// Reports a panic of the thread: without the watch a loss would go unnoticed, so nothing is admitted any more.
+struct Alarm(Arc<SharedStore>);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.watched.end();
+            tracing::error!(
+                "the watch of the double-spend store has ended: every request is refused. Restart the gateway"
+            );
+        }
     }
 }
 
@@ -65,6 +82,8 @@ struct Rounds {
     round: Round,
     /// Why its last exchange had no reply.
     failed: Unknown,
+    /// When the store's clock was last found ahead, until it is right again.
+    ahead_since: Option<Instant>,
 }
 
 impl Rounds {
@@ -74,7 +93,11 @@ impl Rounds {
             let now = UnixSeconds::now();
             let endpoint = self.prove_endpoints(now).await;
             if let Some(endpoint) = endpoint {
-                self.reconcile_epochs(endpoint, now).await;
+                let complete = self.reconcile_epochs(endpoint, now).await.complete;
+                let compared = self.watch_clocks(endpoint).await.is_ok();
+                if complete && compared && self.round.unanswered == 0 {
+                    self.store.watched.full_round();
+                }
                 if self.store.verdicts.refuses() && self.write(endpoint, Probes::brief(now)).await.is_some() {
                     self.store.verdicts.written();
                 }
@@ -92,7 +115,8 @@ impl Rounds {
     fn pause(&self) -> Duration {
         let interval = self.store.options.canary_interval;
         let unpublished = self.publish.borrow().is_none() && self.store.intact().is_ok();
-        let searching = unpublished || self.store.verdicts.expected().is_err();
+        let blind = self.store.watched.is_blind();
+        let searching = unpublished || blind || self.store.verdicts.expected().is_err();
         if searching { interval.min(SEARCH) } else { interval }
     }
 
@@ -102,9 +126,11 @@ impl Rounds {
         let Some(probes) = published.filter(|probes| !probes.are_old(now)) else {
             return self.renew(now).await;
         };
-        let mut proofs = Vec::new();
+        let (mut proofs, mut missing) = (Vec::new(), false);
         for endpoint in 0..self.connections.len() {
-            proofs.push(self.read(endpoint, &probes).await);
+            let replies = self.read(endpoint, &probes).await;
+            missing |= replies.as_ref().is_some_and(|replies| probes.are_missing(replies));
+            proofs.push(replies.map_or(Proof::Unclear, |replies| probes.judge(&replies)));
         }
         let whole = proofs.iter().position(|proof| *proof == Proof::Same);
         let Some(same) = whole.or_else(|| proofs.iter().position(|proof| proof.is_some())) else {
@@ -112,6 +138,10 @@ impl Rounds {
             return if proofs.contains(&Proof::Other) { self.renew(now).await } else { None };
         };
         self.judge(same, &proofs, now).await;
+        // Some are gone everywhere: a server came back empty, and no new connection would find all of them.
+        if whole.is_none() && missing && self.store.intact().is_ok() {
+            return self.renew(now).await.or(Some(same));
+        }
         Some(same)
     }
 
@@ -122,7 +152,7 @@ impl Rounds {
             let Some(probes) = self.write(writer, Probes::new(now)).await else { continue };
             let mut proofs = Vec::new();
             for endpoint in 0..self.connections.len() {
-                proofs.push(self.read(endpoint, &probes).await);
+                proofs.push(self.prove(endpoint, &probes).await);
             }
             if !proofs[writer].is_some() {
                 continue;
@@ -133,9 +163,12 @@ impl Rounds {
             }
             // Look for losses before publishing the new probes: once published they prove connections, which could then
             // admit tokens of an epoch whose loss is not detected yet.
-            if !self.reconcile_epochs(writer, now).await {
+            if !self.reconcile_epochs(writer, now).await.usable
+                || self.compare_clocks(writer, clock::AT_START).await.is_err()
+            {
                 return None;
             }
+            self.store.endpoints.iter().for_each(|endpoint| endpoint.forgive());
             self.publish.send_replace(Some(Arc::new(probes)));
             return Some(writer);
         }
@@ -156,8 +189,8 @@ impl Rounds {
                 Proof::Unclear => continue,
                 Proof::Other => match self.write(same, Probes::brief(now)).await {
                     Some(again) => {
-                        self.read(index, &again).await == Proof::Other
-                            && self.read(same, &again).await.is_some()
+                        self.prove(index, &again).await == Proof::Other
+                            && self.prove(same, &again).await.is_some()
                     }
                     None => continue,
                 },
@@ -196,17 +229,15 @@ impl Rounds {
         probes.stored(&replies)
     }
 
-    async fn read(&mut self, endpoint: usize, probes: &Probes) -> Proof {
-        match self.request(endpoint, &probes.gets()).await {
-            Ok(replies) => {
-                self.read_in_round(
-                    replies.len(),
-                    replies.iter().filter(|r| **r == Reply::ServerError).count(),
-                );
-                probes.judge(&replies)
-            }
-            Err(_) => Proof::Unclear,
-        }
+    async fn prove(&mut self, endpoint: usize, probes: &Probes) -> Proof {
+        self.read(endpoint, probes).await.map_or(Proof::Unclear, |replies| probes.judge(&replies))
+    }
+
+    async fn read(&mut self, endpoint: usize, probes: &Probes) -> Option<Vec<Reply>> {
+        let replies = self.request(endpoint, &probes.gets()).await.ok()?;
+        let unclear = replies.iter().filter(|reply| **reply == Reply::ServerError).count();
+        self.read_in_round(replies.len(), unclear);
+        Some(replies)
     }
 
     /// Counts records read in this round, and those for which the store gave neither a hit nor a miss.
@@ -231,19 +262,71 @@ impl Rounds {
     /// Over a kept connection if it still works. Every command here may be repeated.
     async fn exchange(&mut self, endpoint: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
         if let Some(mut connection) = self.connections[endpoint].take() {
-            match connection.exchange(commands).await {
-                Ok(replies) => {
+            let mut replies = Vec::with_capacity(commands.len());
+            match connection.exchange_into(commands, &mut replies).await {
+                Ok(()) => {
                     self.connections[endpoint] = Some(connection);
                     return Ok(replies);
                 }
                 // A new connection would time out too.
-                Err(Unknown::TimedOut) => return Err(Unknown::TimedOut),
+                Err(Unknown::TimedOut) => return self.answered(commands, replies),
                 Err(_) => {}
             }
         }
-        let mut connection = self.store.endpoints[endpoint].connect().await?;
-        let replies = connection.exchange(commands).await?;
-        self.connections[endpoint] = Some(connection);
+        // Longer than a router waits for a server that hangs, so that its error comes, and the others' replies behind it.
+        let patience = self.store.options.timeout + self.store.options.connect_timeout;
+        let mut connection = self.store.endpoints[endpoint].connect().await?.with_patience(patience);
+        let mut replies = Vec::with_capacity(commands.len());
+        match connection.exchange_into(commands, &mut replies).await {
+            Ok(()) => {
+                self.connections[endpoint] = Some(connection);
+                Ok(replies)
+            }
+            Err(Unknown::TimedOut) => self.answered(commands, replies),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// The answers that came in time, if any did. What has none counts as an error of its server, and the round as
+    /// incomplete.
+    fn answered(&mut self, commands: &[Command], mut replies: Vec<Reply>) -> Result<Vec<Reply>, Unknown> {
+        if replies.is_empty() {
+            return Err(Unknown::TimedOut);
+        }
+        self.round.unanswered += commands.len() - replies.len();
+        replies.resize(commands.len(), Reply::ServerError);
         Ok(replies)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memcached::{Memcached, OnLoss, Options, Transport};
+
+    #[test]
+    fn a_watch_that_panics_admits_nothing_more() {
+        let options = Options {
+            addresses: vec!["127.0.0.1:9".parse().unwrap()],
+            tls: None,
+            transport: Transport::Pipelined { connections: 1, queue: 1 },
+            timeout: Duration::from_secs(1),
+            slow: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(1),
+            canary_interval: Duration::from_secs(1),
+            clock_tolerance: Duration::from_secs(1800),
+            on_loss: OnLoss::Warn,
+            ask_whose: false,
+            cache_bytes: 0,
+        };
+        let store = Memcached::open(options).unwrap();
+        assert_eq!(store.store.intact(), Ok(()));
+        let alarm = Alarm(Arc::clone(&store.store));
+        let ended = thread::spawn(move || {
+            let _alarm = alarm;
+            panic!("as a fault in the watch would");
+        });
+        assert!(ended.join().is_err());
+        assert_eq!(store.store.intact(), Err(Unknown::Unwatched));
     }
 }

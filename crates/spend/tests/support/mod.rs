@@ -195,6 +195,7 @@ pub fn options(addresses: Vec<Address>, transport: Transport) -> Options {
         slow: Duration::from_millis(20),
         connect_timeout: Duration::from_secs(5),
         canary_interval: Duration::from_millis(100),
+        clock_tolerance: Duration::from_secs(1800),
         on_loss: OnLoss::Warn,
         ask_whose: false,
         cache_bytes: 0,

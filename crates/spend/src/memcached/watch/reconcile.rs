@@ -2,22 +2,33 @@
 
 use super::Rounds;
 use crate::Unknown;
-use crate::memcached::canary::{Canaries, GROUPS, Mark, NEVER, adds, due, gets};
+use crate::memcached::canary::{Canaries, GROUP, GROUPS, Mark, NEVER, adds, due, gets};
 use crate::memcached::epochs::EpochState;
 use crate::memcached::protocol::{RecordKey, Reply};
 use postern_token::{TokenKeyId, UnixSeconds};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-/// While an epoch is this young, in seconds, a canary that is not there may still be about to be written by the
-/// gateway that began it.
+/// While an epoch is this young, in seconds, the gateway that began it still writes the sentinels.
 const YOUNG: u64 = 60;
 /// Groups of sentinels written in one round: 320 records.
 const GROUPS_A_ROUND: u32 = 20;
 
+/// How a round went.
+pub(super) struct Reconciled {
+    /// Every epoch that is in use could be begun.
+    pub(super) usable: bool,
+    /// All epochs could be reconciled.
+    pub(super) complete: bool,
+}
+
 /// What the watch remembers of an epoch.
 pub(super) struct Progress {
     mark: Mark,
-    /// All epoch markers were seen at once: from then on one that is missing was lost.
+    /// The epoch markers that were written or read: one of them that is missing was lost. The others could not be
+    /// written yet, because a server was away.
+    planted: HashSet<RecordKey>,
+    /// Whether all were, by any gateway.
     whole: bool,
     sentinels: Sentinels,
     /// The last group that was read.
@@ -34,10 +45,9 @@ impl Progress {
 }
 
 /// How far the sentinels are.
-#[derive(Clone, Copy, PartialEq)]
 enum Sentinels {
-    /// This process writes them; the number of groups that are done.
-    Writing(u32),
+    /// This process writes them: the number of groups that are done, and those of them that could not be written.
+    Writing(u32, Vec<RecordKey>),
     /// Another process does, or did.
     Elsewhere,
     Complete,
@@ -46,6 +56,8 @@ enum Sentinels {
 /// What was found under some canaries' keys.
 struct Found {
     marks: Vec<Mark>,
+    /// Under which of them.
+    there: Vec<RecordKey>,
     /// Those that are not there.
     missing: Vec<RecordKey>,
     /// How many could not be read.
@@ -59,20 +71,29 @@ impl Found {
     }
 }
 
+/// What came of writing canaries.
+#[derive(Default)]
+struct Written {
+    /// How many did not exist.
+    gone: usize,
+    /// Those that stand now.
+    stand: HashSet<RecordKey>,
+}
+
 impl Rounds {
-    /// Reconciles all epochs through one endpoint; whether every epoch that is in use could be. What fails is tried
-    /// again in the next round.
-    pub(super) async fn reconcile_epochs(&mut self, endpoint: usize, now: UnixSeconds) -> bool {
-        let mut all = true;
+    /// Reconciles all epochs through one endpoint. What fails is tried again in the next round.
+    pub(super) async fn reconcile_epochs(&mut self, endpoint: usize, now: UnixSeconds) -> Reconciled {
+        let mut reconciled = Reconciled { usable: true, complete: true };
         let epochs = self.store.epochs.all();
         self.progress.retain(|key, _| epochs.iter().any(|epoch| epoch.key == *key));
         for epoch in &epochs {
             if let Err(reason) = self.reconcile(epoch, endpoint, now).await {
                 tracing::debug!(%reason, "the canaries of an epoch could not be read");
-                all &= epoch.expires().is_none();
+                reconciled.usable &= epoch.expires().is_none();
+                reconciled.complete = false;
             }
         }
-        all
+        reconciled
     }
 
     async fn reconcile(
@@ -115,22 +136,47 @@ impl Rounds {
         if epoch.expires() != Some(progress.mark.expires) {
             epoch.adopt(progress.mark.expires); // also when callers' side had forgotten the epoch in between
         }
-        let complete = found.missing.is_empty() && found.unclear == 0;
-        progress.whole |= complete;
+        progress.planted.extend(&found.there);
+        let mark = progress.mark;
         // Another gateway found no marker and began the epoch again, although it existed before.
-        let begun_again = complete && found.marks.iter().all(|mark| mark.created > progress.mark.created);
-        let (mark, whole) = (progress.mark, progress.whole);
-        let young = !whole && now.0.saturating_sub(mark.created.0) < YOUNG;
-        let rewrite = Mark { rewritten: !young, ..mark };
-        let (gone, unclear) = self.rewrite(endpoint, &found.missing, rewrite, NEVER).await?;
-        if young {
-            // All epoch markers exist; from now on an absence counts as loss.
+        let complete = found.missing.is_empty() && found.unclear == 0;
+        let begun_again = complete && found.marks.iter().all(|found| found.created > mark.created);
+        self.learn_whether_all_were_planted(epoch, endpoint).await?;
+        let Some(progress) = self.progress.get(&epoch.key) else { return Ok(()) };
+        let whole = progress.whole;
+        let (lost, never_written): (Vec<_>, Vec<_>) =
+            found.missing.iter().partition(|key| whole || progress.planted.contains(key));
+        let again = self.rewrite(endpoint, &lost, Mark { rewritten: true, ..mark }, NEVER).await?;
+        self.report(epoch, "epoch_marker", again.gone, found.rewritten() + usize::from(begun_again));
+        let planted = self.rewrite(endpoint, &never_written, mark, NEVER).await?;
+        let Some(progress) = self.progress.get_mut(&epoch.key) else { return Ok(()) };
+        progress.planted.extend(planted.stand);
+        if !whole && progress.planted.len() == markers.len() {
+            let flags = self.rewrite(endpoint, &Canaries(epoch.key).planted(), mark, NEVER).await?;
             if let Some(progress) = self.progress.get_mut(&epoch.key) {
-                progress.whole = found.unclear == 0 && unclear == 0;
+                progress.whole = !flags.stand.is_empty();
             }
+        }
+        Ok(())
+    }
+
+    /// Reads, until it is so, whether some gateway has planted all epoch markers: then a missing one was lost, also for
+    /// a gateway that has never seen it.
+    async fn learn_whether_all_were_planted(
+        &mut self,
+        epoch: &Arc<EpochState>,
+        endpoint: usize,
+    ) -> Result<(), Unknown> {
+        if self.progress.get(&epoch.key).is_some_and(|progress| progress.whole) {
             return Ok(());
         }
-        self.report(epoch, "epoch_marker", gone, found.rewritten() + usize::from(begun_again));
+        let flags = self.find(endpoint, &Canaries(epoch.key).planted()).await?;
+        if flags.marks.is_empty() && flags.missing.is_empty() {
+            return Err(Unknown::Rejected); // no server reported a hit or a miss
+        }
+        if let Some(progress) = self.progress.get_mut(&epoch.key) {
+            progress.whole = !flags.marks.is_empty();
+        }
         Ok(())
     }
 
@@ -157,7 +203,7 @@ impl Rounds {
             self.rewrite(endpoint, &markers, mark, NEVER).await?;
             // Another gateway may have been faster: the stored markers decide.
             found = self.find(endpoint, &markers).await?;
-            sentinels = Sentinels::Writing(0);
+            sentinels = Sentinels::Writing(0, Vec::new());
         }
         let (Some(expires), Some(created)) = (
             found.marks.iter().map(|mark| mark.expires).min(),
@@ -167,7 +213,8 @@ impl Rounds {
         };
         let mark = Mark { rewritten: false, expires, created };
         let read = due(created, now);
-        self.progress.insert(epoch.key, Progress { mark, whole: false, sentinels, read });
+        let planted = found.there.iter().copied().collect();
+        self.progress.insert(epoch.key, Progress { mark, planted, whole: false, sentinels, read });
         self.report(epoch, "epoch_marker", 0, found.rewritten());
         epoch.adopt(expires);
         Ok(found)
@@ -179,18 +226,21 @@ impl Rounds {
         endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
-        let Some(progress) = self.progress.get(&epoch.key) else { return Ok(()) };
+        let Some(progress) = self.progress.get_mut(&epoch.key) else { return Ok(()) };
         let (mark, canaries) = (progress.mark, Canaries(epoch.key));
-        let next = match progress.sentinels {
-            Sentinels::Writing(done) => {
-                let until = (done + GROUPS_A_ROUND).min(GROUPS);
-                let keys: Vec<_> = (done..until).flat_map(|group| canaries.sentinels(group)).collect();
-                self.rewrite(endpoint, &keys, mark, mark.expires).await?;
-                if until == GROUPS {
+        let next = match &mut progress.sentinels {
+            Sentinels::Writing(done, unwritten) => {
+                let until = (*done + GROUPS_A_ROUND).min(GROUPS);
+                let mut keys: Vec<_> = (*done..until).flat_map(|group| canaries.sentinels(group)).collect();
+                let mut later = unwritten.clone();
+                keys.extend(later.drain(..later.len().min(GROUP as usize)));
+                let written = self.rewrite(endpoint, &keys, mark, mark.expires).await?;
+                later.extend(keys.into_iter().filter(|key| !written.stand.contains(key)));
+                if until == GROUPS && later.is_empty() {
                     self.rewrite(endpoint, &canaries.complete(), mark, NEVER).await?;
                     Sentinels::Complete
                 } else {
-                    Sentinels::Writing(until)
+                    Sentinels::Writing(until, later)
                 }
             }
             Sentinels::Elsewhere => {
@@ -199,7 +249,7 @@ impl Rounds {
                 match (complete.marks.is_empty(), complete.unclear) {
                     (false, _) => Sentinels::Complete,
                     // The gateway that began writing did not finish.
-                    (true, 0) if !young => Sentinels::Writing(0),
+                    (true, 0) if !young => Sentinels::Writing(0, Vec::new()),
                     _ => Sentinels::Elsewhere,
                 }
             }
@@ -229,7 +279,7 @@ impl Rounds {
         let keys = Canaries(epoch.key).sentinels(group.unwrap_or_default());
         let found = self.find(endpoint, &keys).await?;
         let lost = Mark { rewritten: true, ..mark };
-        let (gone, _) = self.rewrite(endpoint, &found.missing, lost, mark.expires).await?;
+        let gone = self.rewrite(endpoint, &found.missing, lost, mark.expires).await?.gone;
         if let Some(progress) = self.progress.get_mut(&epoch.key) {
             progress.read = group;
         }
@@ -239,11 +289,14 @@ impl Rounds {
 
     async fn find(&mut self, endpoint: usize, keys: &[RecordKey]) -> Result<Found, Unknown> {
         let replies = self.request(endpoint, &gets(keys)).await?;
-        let mut found = Found { marks: Vec::new(), missing: Vec::new(), unclear: 0 };
+        let mut found = Found { marks: Vec::new(), there: Vec::new(), missing: Vec::new(), unclear: 0 };
         for (key, reply) in keys.iter().zip(replies) {
             match reply {
                 Reply::Hit(value) => match Mark::parse(&value) {
-                    Some(mark) => found.marks.push(mark),
+                    Some(mark) => {
+                        found.marks.push(mark);
+                        found.there.push(*key);
+                    }
                     None => found.unclear += 1,
                 },
                 Reply::Miss => found.missing.push(*key),
@@ -254,24 +307,25 @@ impl Rounds {
         Ok(found)
     }
 
-    /// Writes the canaries that do not exist. Returns how many were missing, and for how many that is unclear. A miss
-    /// alone proves nothing, because a router may report one for a server that is down; `STORED` proves it.
+    /// Writes the canaries that do not exist. A miss alone proves nothing, because a router may report one for a server
+    /// that is down; `STORED` proves it.
     async fn rewrite(
         &mut self,
         endpoint: usize,
         keys: &[RecordKey],
         mark: Mark,
         expires: UnixSeconds,
-    ) -> Result<(usize, usize), Unknown> {
+    ) -> Result<Written, Unknown> {
         if keys.is_empty() {
-            return Ok((0, 0));
+            return Ok(Written::default());
         }
         let replies = self.request(endpoint, &adds(keys, mark, expires)).await?;
-        let count = |wanted| replies.iter().filter(|reply| **reply == wanted).count();
-        let (gone, there) = (count(Reply::Stored), count(Reply::NotStored));
-        let unclear = replies.len() - gone - there;
-        self.read_in_round(0, unclear); // already counted as requested, and answered like a miss
-        Ok((gone, unclear))
+        let stands = |reply: &Reply| matches!(reply, Reply::Stored | Reply::NotStored);
+        let gone = replies.iter().filter(|reply| **reply == Reply::Stored).count();
+        let stand: HashSet<_> =
+            keys.iter().zip(&replies).filter(|(_, reply)| stands(reply)).map(|(key, _)| *key).collect();
+        self.read_in_round(0, keys.len() - stand.len()); // already counted as requested, and answered like a miss
+        Ok(Written { gone, stand })
     }
 
     /// Records are lost when canaries were gone, or when another gateway has found them gone before.
