@@ -61,8 +61,17 @@ class Mcrouter:
     def command(self, port, path, _ports):
         # Newer versions refuse options that older ones need: deploy/mcrouter/README.md.
         usage = subprocess.run([self.binary, "--help"], capture_output=True, text=True, check=False)
-        wanted = ("--asynclog-disable", "--disable-miss-on-get-errors")
-        return [self.binary, "-p", port, "-f", path, *(word for word in wanted if word in usage.stdout + usage.stderr)]
+        usage = usage.stdout + usage.stderr
+        wanted = {
+            "--asynclog-disable": [],
+            "--disable-miss-on-get-errors": [],
+            "--probe-delay-initial-ms": ["100"],  # how soon a server that failed once is tried again
+            "--probe-timeout-max": ["500"],
+            "--listen-addresses": ["127.0.0.1"],
+            "--connection-limit": ["4096"],
+        }
+        options = (word for name, value in wanted.items() if name in usage for word in (name, *value))
+        return [self.binary, "-p", port, "-f", path, *options]
 
 
 class Twemproxy:

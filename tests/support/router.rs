@@ -38,6 +38,7 @@ impl Router {
         let mut command = Command::new(binary);
         command.args(["-p", &port.to_string(), "-f"]).arg(&path);
         command.args(["-n", "4096", "--asynclog-disable", "--disable-miss-on-get-errors"]);
+        command.args(["-r", "100", "--probe-timeout-max", "500"]);
         Self::started(command, port, "mcrouter")
     }
 

@@ -14,11 +14,13 @@ pub(crate) struct Reading {
     places: Vec<Place>,
     /// Whether a record in one of the places (in most, if it reads most) is always found while servers answer.
     sure: bool,
+    /// Whether a record in one place hides that it is missing in the others.
+    hides: bool,
 }
 
 impl Reading {
     fn none() -> Self {
-        Self { places: Vec::new(), sure: false }
+        Self { places: Vec::new(), sure: false, hides: false }
     }
 }
 
@@ -33,10 +35,14 @@ impl<'a> Judge<'a> {
             let reason = "a `get` never comes to where an `add` writes (servers, hash and key changes must be the same): \
                  canaries cannot be read back, and the gateway will not serve.";
             self.refuse(handle.place(), reason, "Send `get` to the pools of `add`.");
+        } else if storage.places.len() > 1 && reading.hides {
+            let reason = "a `get` finds a record on any replica, and so hides that others came back empty: their loss goes \
+                 unnoticed, and spent tokens are admitted again.";
+            self.refuse(handle.place(), reason, "Use `AllMajorityRoute` for `get` as for `add`.");
         } else if found < storage.places.len() || !reading.sure {
             let reason = "a `get` may miss a record that is there: replays then cost a verification, and the canaries raise \
                  an alarm without a cause.";
-            let instead = "Use `MissFailoverRoute` over the pools of `add`, or their route itself.";
+            let instead = "Use the route of `add`.";
             self.findings.add(Warn, handle.place(), reason, instead);
         }
         Some(())
@@ -45,7 +51,7 @@ impl<'a> Judge<'a> {
     /// What a `get` sees through `handle`. `None`: it was refused.
     pub(crate) fn get(&mut self, handle: &Handle<'a>) -> Option<Reading> {
         if let Body::Server(address) = &handle.body {
-            return Some(Reading { places: vec![Place::server(address)], sure: true });
+            return Some(Reading { places: vec![Place::server(address)], sure: true, hides: false });
         }
         if let Some(key) = transparent(handle.kind) {
             let target = self.target(handle, key)?;
@@ -79,7 +85,7 @@ impl<'a> Judge<'a> {
             "WarmUpRoute" | "L1L2CacheRoute" => {
                 let reason = "its `get` writes: it copies what it finds to other servers, with an expiry of its own, so that \
                      records vanish early or appear where nothing was spent.";
-                self.refuse(handle.place(), reason, "Use `PoolRoute` or `MissFailoverRoute` for `get`.");
+                self.refuse(handle.place(), reason, "Use the route of `add` for `get`.");
                 None
             }
             "FailoverWithExptimeRoute" => {
@@ -103,7 +109,7 @@ impl<'a> Judge<'a> {
             }
             _ => {
                 let reason = "it is unknown what this route does with a `get`: it might write.";
-                self.refuse(handle.place(), reason, "Use `PoolRoute` or `MissFailoverRoute` for `get`.");
+                self.refuse(handle.place(), reason, "Use the route of `add` for `get`.");
                 None
             }
         }
@@ -116,10 +122,12 @@ impl<'a> Judge<'a> {
             || matches!(handle.kind, "MissFailoverRoute" | "AllMajorityRoute" | "HashRoute");
         let chooses = handle.kind == "HashRoute" && children.len() > 1;
         let choice = if chooses { Some(self.choice(handle)?) } else { None };
-        let mut reading = Reading { places: Vec::new(), sure: finds && !children.is_empty() };
+        let hides = children.len() > 1 && handle.kind == "MissFailoverRoute";
+        let mut reading = Reading { places: Vec::new(), sure: finds && !children.is_empty(), hides };
         for (index, child) in children.iter().enumerate() {
             let inner = self.get(child)?;
             reading.sure &= inner.sure;
+            reading.hides |= inner.hides;
             for place in inner.places {
                 self.work(1)?;
                 reading.places.push(match choice {
@@ -135,14 +143,17 @@ impl<'a> Judge<'a> {
         let pool = self.pool_of(handle)?;
         let mut reading = match pool.servers {
             [] => Reading::none(),
-            _ if pool.plain => Reading { places: vec![pool.place(self.choice(handle)?)?], sure: true },
+            _ if pool.plain => {
+                Reading { places: vec![pool.place(self.choice(handle)?)?], sure: true, hides: false }
+            }
             _ => {
                 let servers = self.servers(&pool, handle.depth() + 1)?;
                 let choice = self.choice(handle)?;
-                let mut reading = Reading { places: Vec::new(), sure: true };
+                let mut reading = Reading { places: Vec::new(), sure: true, hides: false };
                 for (index, server) in servers.iter().enumerate() {
                     let inner = self.get(server)?;
                     reading.sure &= inner.sure;
+                    reading.hides |= inner.hides;
                     for place in inner.places {
                         self.work(1)?;
                         reading.places.push(place.through((choice, index, servers.len())));

@@ -30,7 +30,7 @@ fn everything(route: &str) -> Vec<Finding> {
 fn add(add: &str) -> Vec<Finding> {
     add_and_get(
         add,
-        r#"{"type": "MissFailoverRoute", "children": ["PoolRoute|A", "PoolRoute|B", "PoolRoute|C"]}"#,
+        r#"{"type": "AllMajorityRoute", "children": ["PoolRoute|A", "PoolRoute|B", "PoolRoute|C"]}"#,
     )
 }
 
@@ -77,8 +77,8 @@ fn what_is_done_wrong_to_the_files_that_we_deploy_is_refused_with_its_place() {
             "route.operation_policies.add.children[0]",
             "FailoverRoute",
         ),
-        (SINGLE, "PoolRoute|spent", "FailoverRoute|Pool|spent", "route", "FailoverRoute"),
-        (SINGLE, "PoolRoute|spent", "Pool|spent", "route", ""),
+        (SINGLE, "\"PoolRoute|spent\"", "\"FailoverRoute|Pool|spent\"", add, "FailoverRoute"),
+        (SINGLE, "\"PoolRoute|spent\"", "\"Pool|spent\"", add, ""),
         (SINGLE, "\"server_timeout\"", "\"failover_errors\": [], \"server_timeout\"", "pools.spent", "pool"),
     ];
     for (text, from, to, path, kind) in cases {
@@ -279,7 +279,6 @@ fn a_get_must_see_what_an_add_wrote() {
     let salted = r#"{"type": "PoolRoute", "pool": "A", "hash": {"salt": "x"}}"#;
     let key = r#"{"type": "ModifyKeyRoute", "target": "PoolRoute|A", "ensure_key_prefix": "x"}"#;
     let miss = format!("{{\"type\": \"MissFailoverRoute\", {all}}}");
-    assert_eq!(worst(&add_and_get(quorum, &miss)), Note);
     assert_eq!(worst(&add_and_get(quorum, quorum)), Note);
     let never = "never comes to where";
     let cases = [
@@ -289,6 +288,7 @@ fn a_get_must_see_what_an_add_wrote() {
         ("\"PoolRoute|A\"", "\"NullRoute\"", Refuse, "NullRoute", never),
         ("\"PoolRoute|A\"", "\"ErrorRoute\"", Refuse, "ErrorRoute", never),
         (quorum, "\"AllAsyncRoute|Pool|A\"", Refuse, "AllAsyncRoute", never),
+        (quorum, &miss, Refuse, "MissFailoverRoute", "others came back empty"),
         (quorum, "\"SRRoute\"", Refuse, "SRRoute", "might write"),
         (
             quorum,

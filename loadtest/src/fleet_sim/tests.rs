@@ -128,7 +128,10 @@ fn mcrouter_config(add: Route, pools: usize) -> String {
         "PoolRoute" => "\"PoolRoute|P0\"".to_owned(),
         name => format!("{{\"type\": \"{name}\", \"children\": [{}]}}", children.join(", ")),
     };
-    let get = if add == Route::Pool { Route::Pool } else { Route::MissFailover };
+    let get = match add {
+        Route::Pool | Route::AllMajority => add,
+        _ => Route::MissFailover,
+    };
     format!(
         "{{\"pools\": {{{}}}, \"route\": {{\"type\": \"OperationSelectorRoute\", \"operation_policies\": {{\"add\": {}, \"get\": {}}}, \
          \"default_policy\": \"ErrorRoute\"}}}}",
