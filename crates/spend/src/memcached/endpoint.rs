@@ -88,8 +88,8 @@ impl Endpoint {
     }
 
     /// A connection that has just read all of this process's probes, but for those of servers that are down. So it
-    /// leads to the same records as the others, and the store answers. Neither an accepted connection nor `version` shows that: a frozen server's kernel accepts
-    /// connections, and mcrouter answers `version` itself.
+    /// leads to the same records as the others, and the store answers. Neither an accepted connection nor `version`
+    /// shows that: a frozen server's kernel accepts connections, and mcrouter answers `version` itself.
     pub(crate) async fn connect_proven(&self) -> Result<Stream, Unknown> {
         let probes = self.probes().await;
         self.connects.fetch_add(1, Ordering::Relaxed);

@@ -9,8 +9,8 @@
 //!
 //! * A spend is one `add` of a record with a value of its own; `STORED` is the only admission. The epoch's end is its
 //!   absolute expiry.
-//! * A connection is used only after it has read one of this process's probes, which proves that it leads to the same
-//!   records as the others (`endpoint`, `probe`).
+//! * A connection is used only after it has read all of this process's probes, but for those of servers that are down:
+//!   it leads to the same records as the others (`endpoint`, `probe`).
 //! * Canaries reveal when the store has lost records, and hold when an epoch's records expire (`canary`, `watch`).
 //!
 //! docs/how-it-works/spend-contract.md has what this keeps and what it cannot; docs/decisions/store-transport.md why
