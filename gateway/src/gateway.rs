@@ -151,7 +151,7 @@ impl Gateway {
             tls: tls.as_ref().map(ServerTls::config),
             connections: AtomicUsize::new(0),
             refusing: Refusing::default(),
-            lost: Mutex::default(),
+            withdrawn: Mutex::default(),
             unknown_key: Notify::new(),
         });
         page::add(&process.live, &core);

@@ -9,7 +9,7 @@ use crate::state::Core;
 use metrics::gauge;
 use postern_spend::memcached::{Health, Memcached, Round};
 use postern_spend::{Backend, Unknown};
-use postern_token::{TokenKeyId, UnixSeconds};
+use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::interval;
@@ -83,8 +83,8 @@ impl StoreMaintenance {
             (round, lost) = (health.round, health.lost.len());
             blind = health.blind.then_some(health.watched);
             strays = health::strays(&health.endpoints);
-            self.retire(health.lost);
         }
+        self.withdraw(now);
         let refusals: Vec<Option<Unknown>> =
             core.keyring.load().epochs(now).map(|epoch| core.backend.refuses(&epoch, now)).collect();
         let refused_keys = refusals.iter().flatten().count();
@@ -114,12 +114,11 @@ impl StoreMaintenance {
         health
     }
 
-    /// Removes keys whose records were lost from the keyring, if the operator chose so.
-    fn retire(&self, lost: Vec<TokenKeyId>) {
-        let mut known = self.core.lost.lock();
-        if self.on_loss == LossPolicy::Rotate && lost.iter().any(|key| !known.contains(key)) {
-            *known = lost;
-            let left = self.core.keyring.load().without(&known);
+    /// Removes the keys that the store has retired from the keyring.
+    fn withdraw(&self, now: UnixSeconds) {
+        let keyring = self.core.keyring.load();
+        let left = self.core.withdraw(&keyring, now);
+        if left.len() < keyring.len() {
             self.core.keyring.store(Arc::new(left));
         }
     }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::tls::ServerConfig;
 use postern_spend::{Backend, Store, Unknown};
-use postern_token::TokenKeyId;
+use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tokio::sync::Notify;
@@ -28,10 +28,31 @@ pub(crate) struct Core {
     pub(crate) connections: AtomicUsize,
     /// Why no token of any key is accepted, if the store refuses all.
     pub(crate) refusing: Refusing,
-    /// Keys of which the store has lost records, and whose tokens are therefore not taken any more.
-    pub(crate) lost: Mutex<Vec<TokenKeyId>>,
+    /// Keys that the store has retired although the issuer may list them: see [`Core::withdraw`].
+    pub(crate) withdrawn: Mutex<Vec<TokenKeyId>>,
     /// A token of a key that is not known was presented.
     pub(crate) unknown_key: Notify,
+}
+
+impl Core {
+    /// A ring without the keys that the store has retired: their records expired or were lost, so no token of them can be
+    /// spent. Left in, challenges would ask for tokens that nothing accepts.
+    pub(crate) fn withdraw(&self, keyring: &Keyring, now: UnixSeconds) -> Keyring {
+        let mut withdrawn = self.withdrawn.lock();
+        for epoch in keyring.epochs(now) {
+            if self.backend.refuses(&epoch, now) == Some(Unknown::EpochRetired)
+                && !withdrawn.contains(&epoch.key)
+            {
+                tracing::warn!(
+                    token_key = %&epoch.key.to_hex()[..8],
+                    "the double-spend store has retired a token key that the issuer lists: its tokens are refused, and \
+                     challenges ask for tokens of another key"
+                );
+                withdrawn.push(epoch.key);
+            }
+        }
+        keyring.without(&withdrawn)
+    }
 }
 
 /// What the connections of one worker thread share.

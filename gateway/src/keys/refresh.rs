@@ -11,6 +11,7 @@ use crate::state::Core;
 use metrics::gauge;
 use postern_admin::live::Link;
 use postern_daemon::utc::rough;
+use postern_spend::Backend;
 use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +127,7 @@ impl Refresh {
         let Some(Fetched { directory, etag }) = answer.fresh else { return Ok(()) };
         let updated = self.core.keyring.load().updated(&directory, self.lifetimes, now);
         let keyring = updated.map_err(|error| error.to_string())?;
-        self.core.keyring.store(Arc::new(keyring.without(&self.core.lost.lock())));
+        self.core.keyring.store(Arc::new(self.core.withdraw(&keyring, now)));
         self.source.used(etag);
         Ok(())
     }
@@ -159,14 +160,10 @@ impl Refresh {
         let clock = self.clock.differs();
         let mut reasons = match keyring.outlook(now) {
             Outlook::Usable => return clock.map_or(Condition::Ready, Condition::Degraded),
-            Outlook::None => match (self.core.lost.lock().len(), &self.failure) {
+            Outlook::None => match (self.core.withdrawn.lock().len(), &self.failure) {
                 (0, Some(_)) => Vec::new(),
                 (0, None) => vec!["the issuer's directory lists no key that is in use now".to_owned()],
-                (lost, _) => vec![format!(
-                    "the store has lost records of {}, of every one that the issuer lists, and on_loss = \"rotate\" \
-                     retires them: every request is refused with 503; rotate the issuer's keys",
-                    plural(lost, "token key")
-                )],
+                (withdrawn, _) => vec![self.all_withdrawn(withdrawn)],
             },
             Outlook::Upcoming { known, first } => {
                 let (first, known) = (rough(now.until(first).as_secs()), plural(known, "token key"));
@@ -185,6 +182,21 @@ impl Refresh {
         reasons.extend(clock);
         reasons.extend(self.failure.as_ref().map(|(reason, _)| reason.clone()));
         Condition::NotReady(reasons.join("; "))
+    }
+
+    fn all_withdrawn(&self, withdrawn: usize) -> String {
+        let keys = plural(withdrawn, "token key");
+        match self.core.backend {
+            Backend::Embedded(_) => format!(
+                "the store has retired {keys}, every one that the issuer lists: every request is refused with 503; rotate \
+                 the issuer's keys, and check this machine's clock"
+            ),
+            Backend::Memcached(_) => format!(
+                "the store has retired {keys}, every one that the issuer lists, because it lost their records and on_loss \
+                 = \"rotate\", or because they have expired in it: every request is refused with 503; rotate the issuer's \
+                 keys"
+            ),
+        }
     }
 
     /// Advice if the keys' times are the cause; empty if the clock is, which has its own sentence.

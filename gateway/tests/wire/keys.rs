@@ -1,10 +1,12 @@
 //! Where the keys come from: the issuer's directory over HTTP, fetched periodically, or a file.
 
-use crate::support::client::{Client, connect_with};
+use crate::support::client::{Answer, Client, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Issuer, Running, directory};
 use parking_lot::Mutex;
 use postern_config::ConfigDuration;
+use postern_token::UnixSeconds;
+use postern_token::header::Challenge;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -247,4 +249,48 @@ async fn the_directory_is_fetched_again_when_a_known_key_takes_over() {
     issuer.next().await;
     let asked = postern_token::UnixSeconds::now().0;
     assert!((now + 3..now + 10).contains(&asked), "{} s after the start", asked - now);
+}
+
+/// A key whose records the store has given up is no key to ask for, although the issuer lists it.
+#[tokio::test]
+async fn a_key_that_the_store_has_retired_leaves_the_challenge_and_readiness_says_when_none_is_left() {
+    let (newer, echo) = (Issuer::new(), Echo::start().await);
+    let home = Running::start().await.stop().await;
+    let now = UnixSeconds::now().0;
+    let listed = vec![
+        newer.entry(Some(now - 30), Some(now + 86_400)),
+        ISSUER.entry(Some(now - 60), Some(now + 86_400)),
+    ];
+    std::fs::write(home.path().join("keys.json"), directory(listed)).unwrap();
+    let tombstone = |home: &TempDir, issuer: &Issuer| {
+        let name = format!("{}.retired", issuer.key_id().to_hex());
+        std::fs::write(home.path().join("spent").join(name), "").unwrap();
+    };
+    tombstone(&home, &newer);
+    let gateway = Running::start_in(home, |_| {}).unwrap();
+    gateway.ready().await;
+    let answer = Client::ask(gateway.address, connect_with(echo.address, &[])).await;
+    assert_eq!(answer.status, 407);
+    assert_eq!(asked_for(&answer), ISSUER.spki(), "tokens of the newer key would be refused");
+    let refused = Client::ask(gateway.address, connect_with(echo.address, &[&newer.authorization()])).await;
+    assert_eq!(refused.status, 407);
+    let good = connect_with(echo.address, &[&ISSUER.authorization()]);
+    Client::ask(gateway.address, good).await.assert_opened();
+
+    let home = gateway.stop().await;
+    std::fs::remove_file(home.path().join("spent").join(format!("{}.spent", ISSUER.key_id().to_hex())))
+        .unwrap();
+    tombstone(&home, &ISSUER);
+    let gateway = Running::start_in(home, |_| {}).unwrap();
+    gateway
+        .readiness_is(|reasons| {
+            reasons.iter().any(|text| text.contains("the store has retired 2 token keys"))
+        })
+        .await;
+}
+
+/// The key in the challenge of an answer.
+fn asked_for(answer: &Answer) -> Vec<u8> {
+    let challenges = Challenge::parse_all(answer.value("proxy-authenticate").as_bytes()).unwrap();
+    challenges[0].token_key.clone().expect("it names a key")
 }
