@@ -85,6 +85,26 @@ fn a_gateway_configuration_is_loaded_and_both_are_checked() {
     );
 }
 
+#[test]
+fn a_router_that_gives_up_no_sooner_than_the_gateway_is_warned_of() {
+    let home = TempDir::new().unwrap();
+    let (gateway, router) = (home.path().join("gateway.toml"), home.path().join("mcrouter.json"));
+    let text = "[issuer]\ndirectory = \"http://127.0.0.1:1/\"\n[challenge]\nissuer_name = \"i.example\"\norigin = \"o.example\"\n\
+        [store]\nkind = \"memcached\"\nmemcached.addresses = [\"127.0.0.1:5000\"]\n";
+    std::fs::write(&gateway, text).unwrap();
+    let shipped = std::fs::read_to_string(root().join("deploy/mcrouter/single.json")).unwrap();
+    let both = ["--config", gateway.to_str().unwrap(), "--mcrouter-config", router.to_str().unwrap()];
+    let warning = "the gateway gives up first, and closes the connection";
+    for (server_timeout, is_warned) in [("50", false), ("100", true)] {
+        let text =
+            shipped.replace("\"server_timeout\": 50", &format!("\"server_timeout\": {server_timeout}"));
+        std::fs::write(&router, text).unwrap();
+        let ended = doctor(&both);
+        ended.assert_stopped();
+        assert_eq!(ended.stdout.contains(warning), is_warned, "{ended:#?}");
+    }
+}
+
 /// Bare `doctor` in `folder`.
 fn bare(folder: &Path) -> Ended {
     let mut command = command(["doctor"]);

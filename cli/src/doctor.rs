@@ -10,8 +10,9 @@ mod ready;
 
 use crate::args::Doctor;
 use crate::failure::Failure;
-use postern_mcrouter_lint::{Severity, judge};
+use postern_mcrouter_lint::{Severity, judge, judge_beside};
 use std::path::Path;
+use std::time::Duration;
 
 /// Checks everything that is named; the findings go to standard output, what was refused is the failure.
 pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
@@ -19,7 +20,8 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
         return machine::check().await;
     }
     let config = doctor.config.as_deref().map_or(Ok(()), config::check);
-    let mcrouter = doctor.mcrouter_config.as_deref().map_or(Ok(()), mcrouter_config);
+    let timeout = doctor.config.as_deref().and_then(config::store_timeout);
+    let mcrouter = doctor.mcrouter_config.as_deref().map_or(Ok(()), |path| mcrouter_config(path, timeout));
     let links = match &doctor.links {
         Some(admin) => links::check(admin).await,
         None => Ok(()),
@@ -36,12 +38,13 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
     Err(Failure::new(code, sentences.join("\npostern: ")))
 }
 
-fn mcrouter_config(path: &Path) -> Result<(), Failure> {
+/// `timeout` is how long a gateway waits for its store, where its configuration is named beside.
+fn mcrouter_config(path: &Path, timeout: Option<Duration>) -> Result<(), Failure> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::configuration(format_args!("{name}: cannot read the mcrouter configuration: {error}"))
     })?;
-    let findings = judge(&text);
+    let findings = timeout.map_or_else(|| judge(&text), |timeout| judge_beside(&text, timeout));
     for finding in &findings {
         println!("{finding}");
     }

@@ -4,11 +4,13 @@
 use crate::daemon::environment;
 use crate::failure::Failure;
 use postern_config::Fit;
+use postern_gateway::config::StoreKind;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cmp::Reverse;
 use std::path::Path;
+use std::time::Duration;
 
 /// A daemon that reads a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,13 @@ pub(super) fn check(path: &Path) -> Result<(), Failure> {
         path.display()
     );
     Ok(())
+}
+
+/// How long the gateway of this file waits for an answer of its shared store; `None` where it has none.
+pub(super) fn store_timeout(path: &Path) -> Option<Duration> {
+    let (config, _) = postern_config::open::<postern_gateway::Config>(path, environment()).ok()?;
+    let store = config.store;
+    (store.kind == StoreKind::Memcached).then(|| store.memcached.timeout.get())
 }
 
 /// Loads the file as its daemon does, and checks what the daemon checks before it listens.

@@ -9,6 +9,7 @@ use crate::json::{Json, Object};
 use crate::pool::Pool;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// The deepest nesting of handles that is followed, by name or in place. Those that people write are under ten.
 const DEEPEST: usize = 40;
@@ -81,6 +82,8 @@ pub(crate) fn join(path: &str, key: &str) -> String {
 /// The configuration, and what has been found in it so far.
 pub(crate) struct Judge<'a> {
     pub(crate) top: &'a Object,
+    /// How long the gateways wait for an answer, if that is known.
+    pub(crate) timeout: Option<Duration>,
     /// The handles that can be named, and where they stand.
     named: BTreeMap<&'a str, (String, &'a Json)>,
     pub(crate) pools: BTreeMap<&'a str, Option<Rc<Pool<'a>>>>,
@@ -99,9 +102,10 @@ pub(crate) struct Copies {
 }
 
 impl<'a> Judge<'a> {
-    pub(crate) fn new(top: &'a Object) -> Self {
+    pub(crate) fn new(top: &'a Object, timeout: Option<Duration>) -> Self {
         let mut judge = Self {
             top,
+            timeout,
             named: BTreeMap::new(),
             pools: BTreeMap::new(),
             findings: Findings::default(),

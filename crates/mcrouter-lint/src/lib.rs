@@ -43,6 +43,7 @@ use add::Storage;
 use handle::{Handle, Judge};
 use json::Json;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Judges the text of an mcrouter configuration for Postern; the weightiest findings come first.
 ///
@@ -51,6 +52,16 @@ use std::collections::BTreeSet;
 /// more than 500,000 handles and servers to look at are refused; any text is answered within a few seconds.
 #[must_use]
 pub fn judge(text: &str) -> Vec<Finding> {
+    judge_all(text, None)
+}
+
+/// The same, and whether every pool gives up on a server that hangs before the gateways do, which wait for `timeout`.
+#[must_use]
+pub fn judge_beside(text: &str, timeout: Duration) -> Vec<Finding> {
+    judge_all(text, Some(timeout))
+}
+
+fn judge_all(text: &str, timeout: Option<Duration>) -> Vec<Finding> {
     let mut findings = finding::Findings::default();
     let json = match Json::parse(text) {
         Ok(json) => json,
@@ -63,7 +74,7 @@ pub fn judge(text: &str) -> Vec<Finding> {
         findings.add(Severity::Refuse, ("", ""), "it is not an object with `pools` and `route`.", "");
         return findings.sorted();
     };
-    let mut judge = Judge::new(top);
+    let mut judge = Judge::new(top, timeout);
     if !judge.finds_macros(top) {
         judge.routes();
     }

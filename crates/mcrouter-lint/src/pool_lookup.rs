@@ -104,8 +104,9 @@ impl<'a> Judge<'a> {
         if timeout.is_some_and(|timeout| timeout > DEFAULT_TIMEOUT_MS) {
             let reason = "`server_timeout` is over a second: while a server hangs, answers behind its own wait as long, \
                  and the gateway gives up first.";
-            self.findings.add(Warn, place, reason, "Write 100 to 250 (milliseconds).");
+            self.findings.add(Warn, place, reason, "Write 50 (milliseconds).");
         }
+        self.give_up_in_time(place, timeout.unwrap_or(DEFAULT_TIMEOUT_MS));
         let protocol = pool.field("protocol").and_then(Json::text).unwrap_or("ascii");
         if !protocol.eq_ignore_ascii_case("ascii") {
             let reason = "memcached speaks `ascii`; behind another protocol stands something else, perhaps a second \
@@ -119,6 +120,19 @@ impl<'a> Judge<'a> {
                 shown(key)
             );
             self.findings.add(Refuse, place, &reason, "Leave it out.");
+        }
+    }
+
+    /// With one deadline for both, the gateway gives up in the same moment as the router.
+    fn give_up_in_time(&mut self, place: (&str, &str), server_timeout: f64) {
+        let Some(timeout) = self.timeout.map(|timeout| timeout.as_secs_f64() * 1e3) else { return };
+        if server_timeout >= timeout {
+            let reason = format!(
+                "it waits {server_timeout} ms for a server that hangs, and the gateway {timeout} ms for an answer: the gateway \
+                 gives up first, and closes the connection with everyone on it."
+            );
+            let instead = format!("Write `\"server_timeout\": {}`.", (timeout / 2.0).round().max(1.0));
+            self.findings.add(Warn, place, &reason, &instead);
         }
     }
 
