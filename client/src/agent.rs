@@ -98,8 +98,8 @@ impl Agent {
     }
 
     /// Accepts until the drain begins, and ends with the stop, when nothing of it holds the wallet any more.
-    /// Connections are on the tracker of the shutdown of `process`, and go on until [`Shutdown::wait`] has seen them
-    /// end or its deadline has passed.
+    /// Connections are on the tracker of the shutdown of `process`, and go on until its
+    /// [`wait`](postern_daemon::drain::Shutdown::wait) has seen them end or its deadline has passed.
     pub async fn run(self) {
         let shutdown = self.state.shutdown.clone();
         // Without a tracked task, a drain would end before the last connections are accepted.
