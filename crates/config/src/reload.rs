@@ -27,11 +27,11 @@ pub struct ConfigFile<T> {
     of: PhantomData<fn() -> T>,
 }
 
-/// Reads the file at `path` as [`super::load`] does, refuses variables that only seem to be of this configuration, and
+/// Reads the file at `path` as [`super::load()`] does, refuses variables that only seem to be of this configuration, and
 /// keeps what it takes to read the file again.
 ///
 /// # Errors
-/// As [`super::load`], and for a variable whose name is that of a section with a key that the section does not have.
+/// As [`super::load()`], and for a variable whose name is that of a section with a key that the section does not have.
 pub fn open<T: DeserializeOwned + Serialize + JsonSchema>(
     path: &Path,
     environment: Environment,
