@@ -14,7 +14,7 @@ use crate::reload;
 use crate::request::resolve::{Resolver, ResolverError};
 use crate::server::accept::{self, Sockets};
 use crate::start::Start;
-use crate::state::{Core, Refusing, Settings, Worker};
+use crate::state::{Core, Settings, Worker};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use postern_admin::ProcessContext;
@@ -28,7 +28,7 @@ use postern_telemetry::traces::{Tracer, TracerError};
 use postern_token::ChallengeError;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 use std::{io, thread};
 use tokio::sync::{Notify, oneshot, watch};
@@ -150,7 +150,7 @@ impl Gateway {
             shutdown: process.shutdown.clone(),
             tls: tls.as_ref().map(ServerTls::config),
             connections: AtomicUsize::new(0),
-            refusing: Refusing::default(),
+            all_lost: AtomicBool::default(),
             withdrawn: Mutex::default(),
             unknown_key: Notify::new(),
         });

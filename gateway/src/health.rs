@@ -66,10 +66,9 @@ pub(crate) struct Findings {
     pub(crate) blind: Option<Duration>,
     /// An address some of whose connections led to other records lately.
     pub(crate) strays: Option<String>,
-    /// Keys in use, those of them whose tokens the store refuses all, and why.
+    /// Keys in use, and those of them whose tokens the store refuses all, because it lost records of them.
     pub(crate) keys: usize,
     pub(crate) refused_keys: usize,
-    pub(crate) refused_for: Option<Unknown>,
     /// Keys of which records were lost, and what is done then.
     pub(crate) lost: usize,
     pub(crate) on_loss: LossPolicy,
@@ -85,8 +84,12 @@ impl Findings {
             );
             return Condition::NotReady(text);
         }
-        if let Some(reason) = self.refused_for.filter(|_| self.keys > 0 && self.refused_keys == self.keys) {
-            return Condition::NotReady(self.refuses_all(reason));
+        if self.keys > 0 && self.refused_keys == self.keys {
+            return Condition::NotReady(format!(
+                "records of {} were lost, of every one in use, and on_loss = \"refuse\": every request is refused with 503. \
+                 Rotate the issuer's keys",
+                plural(self.keys, "token key")
+            ));
         }
         let Checks { total, refused } = self.recent;
         let reason = self.reason.unwrap_or(Unknown::Rejected);
@@ -106,7 +109,7 @@ impl Findings {
                 way_out(reason)
             ));
         } else if self.round.unclear > 0 {
-            let Round { requested, unclear, .. } = self.round;
+            let Round { requested, unclear } = self.round;
             let share = percent(unclear as u64, requested as u64);
             found.push(format!(
                 "{unclear} of {requested} canaries cannot be read, so about {share} of the checks will be refused with 503: a \
@@ -132,20 +135,6 @@ impl Findings {
             found.push(self.lost());
         }
         if found.is_empty() { Condition::Ready } else { Condition::Degraded(found.join("; ")) }
-    }
-
-    fn refuses_all(&self, reason: Unknown) -> String {
-        let keys = plural(self.keys, "token key");
-        match reason {
-            Unknown::RecordsLost => format!(
-                "records of {keys} were lost, of every one in use, and on_loss = \"refuse\": every request is refused with \
-                 503. Rotate the issuer's keys"
-            ),
-            _ => format!(
-                "the store has retired {keys}, every one in use: every request is refused with 503. Rotate the issuer's \
-                 keys, and check this machine's clock"
-            ),
-        }
     }
 
     fn lost(&self) -> String {
@@ -278,12 +267,11 @@ mod tests {
         ready: Ok(()),
         recent: Checks { total: 300, refused: 0 },
         reason: None,
-        round: Round { requested: 128, unclear: 0, unanswered: 0 },
+        round: Round { requested: 128, unclear: 0 },
         blind: None,
         strays: None,
         keys: 2,
         refused_keys: 0,
-        refused_for: None,
         lost: 0,
         on_loss: LossPolicy::Warn,
     };
@@ -318,11 +306,8 @@ mod tests {
 
     #[test]
     fn without_traffic_the_canaries_tell() {
-        let idle = Findings {
-            recent: Checks::default(),
-            round: Round { requested: 128, unclear: 43, unanswered: 0 },
-            ..WELL
-        };
+        let idle =
+            Findings { recent: Checks::default(), round: Round { requested: 128, unclear: 43 }, ..WELL };
         let text = degraded(&idle);
         assert!(text.starts_with("43 of 128 canaries cannot be read, so about 33% of the checks"), "{text}");
     }
@@ -337,8 +322,7 @@ mod tests {
         let one = Findings { lost: 1, ..WELL };
         assert!(degraded(&one).starts_with("records of 1 token key were lost, so spent tokens may be"));
         let refuse = LossPolicy::Refuse;
-        let refused_for = Some(Unknown::RecordsLost);
-        let some = Findings { lost: 1, on_loss: refuse, refused_keys: 1, refused_for, ..WELL };
+        let some = Findings { lost: 1, on_loss: refuse, refused_keys: 1, ..WELL };
         assert!(degraded(&some).contains("their tokens are refused with 503"));
         let all = Findings { lost: 2, refused_keys: 2, ..some.clone() };
         assert!(not_ready(&all).starts_with("records of 2 token keys were lost, of every one in use"));

@@ -8,9 +8,10 @@ use crate::observe::store_metrics::StoreMetrics;
 use crate::state::Core;
 use metrics::gauge;
 use postern_spend::memcached::{Health, Memcached, Round};
-use postern_spend::{Backend, Unknown};
+use postern_spend::{Backend, Epoch, Unknown};
 use postern_token::UnixSeconds;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::interval;
 
@@ -84,12 +85,12 @@ impl StoreMaintenance {
             blind = health.blind.then_some(health.watched);
             strays = health::strays(&health.endpoints);
         }
-        self.withdraw(now);
-        let refusals: Vec<Option<Unknown>> =
-            core.keyring.load().epochs(now).map(|epoch| core.backend.refuses(&epoch, now)).collect();
-        let refused_keys = refusals.iter().flatten().count();
-        let refused_for = refusals.iter().flatten().next().copied();
-        core.refusing.set(refused_for.filter(|_| refused_keys == refusals.len()));
+        core.withdraw_retired(now);
+        let keyring = core.keyring.load();
+        let refuses = |epoch: &Epoch| core.backend.refuses(epoch, now) == Some(Unknown::RecordsLost);
+        let keys = keyring.epochs(now).count();
+        let refused_keys = keyring.epochs(now).filter(refuses).count();
+        core.all_lost.store(keys > 0 && refused_keys == keys, Ordering::Relaxed);
         let (total, refused) = core.recorder.verdicts();
         let findings = Findings {
             ready: core.backend.ready().await,
@@ -98,9 +99,8 @@ impl StoreMaintenance {
             round,
             blind,
             strays,
-            keys: refusals.len(),
+            keys,
             refused_keys,
-            refused_for,
             lost,
             on_loss: self.on_loss,
         };
@@ -112,14 +112,5 @@ impl StoreMaintenance {
         let lost = self.metrics.publish(&memcached.totals(), &health);
         lost.into_iter().for_each(|(endpoint, number)| self.core.recorder.lost(endpoint, number));
         health
-    }
-
-    /// Removes the keys that the store has retired from the keyring.
-    fn withdraw(&self, now: UnixSeconds) {
-        let keyring = self.core.keyring.load();
-        let left = self.core.withdraw(&keyring, now);
-        if left.len() < keyring.len() {
-            self.core.keyring.store(Arc::new(left));
-        }
     }
 }

@@ -9,10 +9,10 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::tls::ServerConfig;
-use postern_spend::{Backend, Store, Unknown};
+use postern_spend::{Backend, Epoch, Store, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 /// What every request needs, shared by all workers.
@@ -26,32 +26,42 @@ pub(crate) struct Core {
     pub(crate) shutdown: Shutdown,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) connections: AtomicUsize,
-    /// Why no token of any key is accepted, if the store refuses all.
-    pub(crate) refusing: Refusing,
-    /// Keys that the store has retired although the issuer may list them: see [`Core::withdraw`].
+    /// Records of every key in use were lost, and the operator chose to refuse then.
+    pub(crate) all_lost: AtomicBool,
+    /// Keys that the store has retired although the issuer may list them: see [`Core::use_keys`].
     pub(crate) withdrawn: Mutex<Vec<TokenKeyId>>,
     /// A token of a key that is not known was presented.
     pub(crate) unknown_key: Notify,
 }
 
 impl Core {
-    /// A ring without the keys that the store has retired: their records expired or were lost, so no token of them can be
-    /// spent. Left in, challenges would ask for tokens that nothing accepts.
-    pub(crate) fn withdraw(&self, keyring: &Keyring, now: UnixSeconds) -> Keyring {
+    /// Whether the store has retired this epoch: its records expired or were lost, so no token of the key can be spent.
+    fn has_retired(&self, epoch: &Epoch, now: UnixSeconds) -> bool {
+        self.backend.refuses(epoch, now) == Some(Unknown::EpochRetired)
+    }
+
+    /// Withdraws the keys in use that the store has retired since.
+    pub(crate) fn withdraw_retired(&self, now: UnixSeconds) {
+        let keyring = self.keyring.load_full();
+        if keyring.epochs(now).any(|epoch| self.has_retired(&epoch, now)) {
+            self.use_keys(&keyring, now);
+        }
+    }
+
+    /// Puts keys into use, without those that the store has retired: challenges would ask for tokens that nothing accepts.
+    pub(crate) fn use_keys(&self, keyring: &Keyring, now: UnixSeconds) {
         let mut withdrawn = self.withdrawn.lock();
-        for epoch in keyring.epochs(now) {
-            if self.backend.refuses(&epoch, now) == Some(Unknown::EpochRetired)
-                && !withdrawn.contains(&epoch.key)
-            {
+        for Epoch { key, .. } in keyring.epochs(now).filter(|epoch| self.has_retired(epoch, now)) {
+            if !withdrawn.contains(&key) {
                 tracing::warn!(
-                    token_key = %&epoch.key.to_hex()[..8],
+                    token_key = %&key.to_hex()[..8],
                     "the double-spend store has retired a token key that the issuer lists: its tokens are refused, and \
                      challenges ask for tokens of another key"
                 );
-                withdrawn.push(epoch.key);
+                withdrawn.push(key);
             }
         }
-        keyring.without(&withdrawn)
+        self.keyring.store(Arc::new(keyring.without(&withdrawn)));
     }
 }
 
@@ -65,7 +75,9 @@ pub(crate) struct Worker {
 impl Worker {
     /// Whether a spend of any token could be answered with a verdict now.
     pub(crate) fn serving(&self) -> Result<(), Unknown> {
-        self.core.refusing.known()?;
+        if self.core.all_lost.load(Ordering::Relaxed) {
+            return Err(Unknown::RecordsLost); // known before a token is read
+        }
         self.store.serving()
     }
 }
@@ -84,29 +96,5 @@ impl Settings {
             limits: ArcSwap::from_pointee(config.limits.clone()),
             policy: ArcSwap::from_pointee(Policy::new(&config.egress)),
         }
-    }
-}
-
-/// Why tokens of every key in use are refused, if they are; checked before a token is read.
-#[derive(Default)]
-pub(crate) struct Refusing(AtomicU8);
-
-impl Refusing {
-    /// One atomic load, cheap enough to call on each request.
-    pub(crate) fn known(&self) -> Result<(), Unknown> {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            1 => Err(Unknown::RecordsLost),
-            _ => Err(Unknown::EpochRetired),
-        }
-    }
-
-    pub(crate) fn set(&self, reason: Option<Unknown>) {
-        let state = match reason {
-            None => 0,
-            Some(Unknown::RecordsLost) => 1,
-            Some(_) => 2,
-        };
-        self.0.store(state, Ordering::Relaxed);
     }
 }

@@ -1,6 +1,6 @@
 //! What every HTTP proxy of the project does alike: it reads where a client wants to go ([`target`]), connects ([`dial`]),
-//! copies bytes both ways until both sides are done ([`relay`]), ends in a way that
-//! cannot be taken for the end of what was sent ([`reset`]), and rewrites [`headers`].
+//! copies bytes both ways until both sides are done ([`relay`]), ends in a way that cannot be taken for the end of what was
+//! sent ([`reset`]), and rewrites [`headers`].
 //!
 //! ```
 //! use http::{HeaderMap, header};

@@ -17,7 +17,7 @@ use std::time::Duration;
 const RECORD_MARGIN: Duration = Duration::from_secs(3600);
 
 /// By how much those clocks may differ before the store refuses: half the margin.
-pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(1800);
+pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(RECORD_MARGIN.as_secs() / 2);
 
 /// The challenge this gateway hands out, which never changes while it runs.
 pub(crate) struct Offer {

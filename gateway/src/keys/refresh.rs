@@ -127,7 +127,7 @@ impl Refresh {
         let Some(Fetched { directory, etag }) = answer.fresh else { return Ok(()) };
         let updated = self.core.keyring.load().updated(&directory, self.lifetimes, now);
         let keyring = updated.map_err(|error| error.to_string())?;
-        self.core.keyring.store(Arc::new(self.core.withdraw(&keyring, now)));
+        self.core.use_keys(&keyring, now);
         self.source.used(etag);
         Ok(())
     }

@@ -6,8 +6,8 @@
 use crate::config::Lever;
 use crate::observe::labels::Outcome;
 use crate::request::egress::PolicyRefusal;
-use crate::request::target::TargetError;
 use http::StatusCode;
+use postern_proxy::target::TargetError;
 use postern_spend::Unknown;
 use postern_token::header::AuthorizationError;
 use postern_token::{KeyRefusal, TokenType};

@@ -3,8 +3,8 @@
 //! resolved to a moment ago.
 
 use crate::config::{Egress, Lever, Ports};
-use crate::request::target::{Host, Target};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use postern_proxy::target::{Host, Target};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The egress policy of a gateway.

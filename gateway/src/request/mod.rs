@@ -13,5 +13,3 @@ pub(crate) mod session;
 pub(crate) mod spend;
 pub(crate) mod tunnel;
 pub(crate) mod verify;
-
-pub(crate) use postern_proxy::target;

@@ -4,10 +4,10 @@
 use crate::keys::keyring::{Keyring, Offer, epoch};
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
-use crate::request::target::{Target, TargetError};
 use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, TRANSFER_ENCODING};
 use http::uri::Scheme;
 use http::{HeaderMap, Method, request};
+use postern_proxy::target::{Target, TargetError};
 use postern_spend::{Epoch, Unknown};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, TokenType, UnixSeconds, VerifyingKey};

@@ -3,8 +3,8 @@
 use crate::keys::keyring::CLOCK_TOLERANCE;
 use crate::observe::timeline::{Stage, Timeline};
 use crate::request::deny::Refusal;
-use crate::request::target::Target;
 use crate::request::verify::Verified;
+use postern_proxy::target::Target;
 use postern_spend::{Epoch, Spend, SpendStore, Store, Unknown};
 use postern_token::UnixSeconds;
 

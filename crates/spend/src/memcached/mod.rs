@@ -111,8 +111,6 @@ pub struct Round {
     pub requested: usize,
     /// Those for which the store reported neither a hit nor a miss.
     pub unclear: usize,
-    /// Commands without any answer in time.
-    pub unanswered: usize,
 }
 
 /// How one address of the store is.

@@ -44,6 +44,7 @@ impl Watch {
                 connections,
                 progress,
                 round: Round::default(),
+                unanswered: 0,
                 failed: Unknown::Rejected,
                 ahead_since: None,
             };
@@ -80,6 +81,8 @@ struct Rounds {
     progress: HashMap<TokenKeyId, Progress>,
     /// What the present round could not read.
     round: Round,
+    /// Commands of it without any answer in time.
+    unanswered: usize,
     /// Why its last exchange had no reply.
     failed: Unknown,
     /// When the store's clock was last found ahead, until it is right again.
@@ -89,13 +92,13 @@ struct Rounds {
 impl Rounds {
     async fn run(mut self) {
         loop {
-            (self.round, self.failed) = (Round::default(), Unknown::Rejected);
+            (self.round, self.unanswered, self.failed) = (Round::default(), 0, Unknown::Rejected);
             let now = UnixSeconds::now();
             let endpoint = self.prove_endpoints(now).await;
             if let Some(endpoint) = endpoint {
                 let complete = self.reconcile_epochs(endpoint, now).await.complete;
                 let compared = self.watch_clocks(endpoint).await.is_ok();
-                if complete && compared && self.round.unanswered == 0 {
+                if complete && compared && self.unanswered == 0 {
                     self.store.watched.full_round();
                 }
                 if self.store.verdicts.refuses() && self.write(endpoint, Probes::brief(now)).await.is_some() {
@@ -261,7 +264,13 @@ impl Rounds {
 
     /// Over a kept connection if it still works. Every command here may be repeated.
     async fn exchange(&mut self, endpoint: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
-        if let Some(mut connection) = self.connections[endpoint].take() {
+        let mut kept = self.connections[endpoint].take();
+        loop {
+            let is_fresh = kept.is_none();
+            let mut connection = match kept.take() {
+                Some(connection) => connection,
+                None => self.connect(endpoint).await?,
+            };
             let mut replies = Vec::with_capacity(commands.len());
             match connection.exchange_into(commands, &mut replies).await {
                 Ok(()) => {
@@ -270,21 +279,17 @@ impl Rounds {
                 }
                 // A new connection would time out too.
                 Err(Unknown::TimedOut) => return self.answered(commands, replies),
+                Err(reason) if is_fresh => return Err(reason),
                 Err(_) => {}
             }
         }
+    }
+
+    async fn connect(&self, endpoint: usize) -> Result<SerialConnection, Unknown> {
+        let options = &self.store.options;
         // Longer than a router waits for a server that hangs, so that its error comes, and the others' replies behind it.
-        let patience = self.store.options.timeout + self.store.options.connect_timeout;
-        let mut connection = self.store.endpoints[endpoint].connect().await?.with_patience(patience);
-        let mut replies = Vec::with_capacity(commands.len());
-        match connection.exchange_into(commands, &mut replies).await {
-            Ok(()) => {
-                self.connections[endpoint] = Some(connection);
-                Ok(replies)
-            }
-            Err(Unknown::TimedOut) => self.answered(commands, replies),
-            Err(reason) => Err(reason),
-        }
+        let patience = options.timeout + options.connect_timeout;
+        Ok(self.store.endpoints[endpoint].connect().await?.with_patience(patience))
     }
 
     /// The answers that came in time, if any did. What has none counts as an error of its server, and the round as
@@ -293,7 +298,7 @@ impl Rounds {
         if replies.is_empty() {
             return Err(Unknown::TimedOut);
         }
-        self.round.unanswered += commands.len() - replies.len();
+        self.unanswered += commands.len() - replies.len();
         replies.resize(commands.len(), Reply::ServerError);
         Ok(replies)
     }

@@ -61,16 +61,16 @@ impl Watched {
         self.is_ahead.store(ahead.is_some(), Relaxed);
     }
 
-    pub(super) fn is_ahead(&self) -> bool {
-        self.is_ahead.load(Relaxed)
-    }
-
     /// Whether spends are safe as far as the watch itself goes, whatever the operator chose for losses.
     pub(super) fn is_fit(&self) -> Result<(), Unknown> {
         if self.ended.load(Relaxed) {
             return Err(Unknown::Unwatched);
         }
-        if self.is_ahead() { Err(self.ahead.lock().unwrap_or(Unknown::Unwatched)) } else { Ok(()) }
+        if self.is_ahead.load(Relaxed) {
+            Err(self.ahead.lock().unwrap_or(Unknown::Unwatched))
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -23,7 +23,7 @@ const STEPS: [u64; 8] = [60, 3 * 60, 12 * 60, 48 * 60, 7 * 1_440, 30 * 1_440, 36
 impl Rounds {
     /// Compares the clocks by as many records as the state asks for.
     pub(super) async fn watch_clocks(&mut self, endpoint: usize) -> Result<(), Unknown> {
-        let count = if self.store.watched.is_ahead() { WHILE_AHEAD } else { A_ROUND };
+        let count = if self.ahead_since.is_some() { WHILE_AHEAD } else { A_ROUND };
         self.compare_clocks(endpoint, count).await
     }
 
