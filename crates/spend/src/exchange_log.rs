@@ -3,6 +3,7 @@
 mod stall;
 
 use crate::memcached::stats::{Ended, Verb};
+use crate::memcached::world::instant;
 pub use postern_tcp_info::TcpFacts;
 use smallvec::SmallVec;
 pub use stall::Stall;
@@ -62,7 +63,7 @@ impl ExchangeLog {
 
     /// An exchange begins now.
     pub(crate) fn begin(&mut self, verb: Verb, endpoint: Option<u8>) -> Entry<'_> {
-        let began = Instant::now();
+        let began = instant();
         // In its place from the beginning: copying it there would cost more than all the rest.
         self.exchanges.push(Exchange {
             verb,
@@ -114,7 +115,7 @@ impl Entry<'_> {
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        self.change(|exchange| exchange.finished = Instant::now());
+        self.change(|exchange| exchange.finished = instant());
         self.log.keep_most();
     }
 }

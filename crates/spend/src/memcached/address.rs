@@ -1,5 +1,6 @@
 //! Where a memcached, mcrouter or twemproxy listens, and connections to it.
 
+use super::world::Connection;
 use postern_tcp_info::{TcpFacts, tcp_info};
 use std::fmt;
 use std::io;
@@ -116,6 +117,7 @@ pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<TlsStream<Stream>>),
+    Simulated(Box<dyn Connection>),
 }
 
 impl Stream {
@@ -123,7 +125,7 @@ impl Stream {
     pub(crate) fn tcp_facts(&self) -> Option<TcpFacts> {
         match self {
             Self::Tcp(stream) => tcp_info(stream.as_fd()).ok(),
-            Self::Unix(_) => None,
+            Self::Unix(_) | Self::Simulated(_) => None,
             Self::Tls(stream) => stream.get_ref().0.tcp_facts(),
         }
     }
@@ -135,6 +137,7 @@ impl AsyncRead for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Simulated(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -145,6 +148,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Simulated(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -153,6 +157,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Simulated(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -161,6 +166,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Simulated(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

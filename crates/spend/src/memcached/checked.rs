@@ -2,6 +2,7 @@
 
 use super::address::Stream;
 use super::protocol::{Command, LONGEST_REPLY, Reply, ReplyKind, VALUE_LEN, Value, exptime, parse};
+use super::world::instant;
 use memcache_async::ascii::Protocol;
 use postern_tcp_info::TcpFacts;
 use std::future::poll_fn;
@@ -177,7 +178,7 @@ impl AsyncRead for Checked {
                 return Poll::Ready(Ok(())); // the end of the stream, or a reply longer than any
             }
             this.filled += room.filled().len();
-            this.first_byte.get_or_insert_with(Instant::now);
+            this.first_byte.get_or_insert_with(instant);
             this.check()?;
         }
         let length = buf.remaining().min(this.released - this.read);
@@ -194,7 +195,7 @@ impl AsyncWrite for Checked {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        self.written = Some(Instant::now()); // memcache-async flushes a command once, behind its last byte
+        self.written = Some(instant()); // memcache-async flushes a command once, behind its last byte
         Poll::Ready(Ok(()))
     }
 

@@ -4,6 +4,7 @@ use super::EndpointHealth;
 use super::address::{Address, Stream, Tls};
 use super::probe::Probes;
 use super::serial::SerialConnection;
+use super::world::{World, instant, jittered, since};
 use crate::Unknown;
 use parking_lot::Mutex;
 use std::io;
@@ -20,8 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 /// An address of the store.
 pub(crate) struct Endpoint {
     address: Address,
-    tls: Option<Tls>,
-    connect_timeout: Duration,
+    network: Network,
     /// The probes that prove a connection; `None` until the first were written.
     probes: watch::Receiver<Option<Arc<Probes>>>,
     /// Wakes the watch, which finds out why a connection could not be proven.
@@ -42,6 +42,15 @@ pub(crate) struct Endpoint {
     strayed: Mutex<Option<Instant>>,
 }
 
+/// How connections are made.
+pub(crate) struct Network {
+    pub(crate) tls: Option<Tls>,
+    /// How long one may take.
+    pub(crate) patience: Duration,
+    /// The network of a simulation, in the place of the machine's.
+    pub(crate) world: Option<Arc<dyn World>>,
+}
+
 /// Carries commands to an endpoint: a pipeline or a pool.
 pub(crate) trait Carrier: Send + Sync {
     /// Commands without a reply.
@@ -53,8 +62,7 @@ pub(crate) trait Carrier: Send + Sync {
 impl Endpoint {
     pub(crate) fn new(
         address: Address,
-        tls: Option<Tls>,
-        connect_timeout: Duration,
+        network: Network,
         probes: watch::Receiver<Option<Arc<Probes>>>,
         wake_watch: Arc<Notify>,
     ) -> Self {
@@ -63,8 +71,7 @@ impl Endpoint {
         let (lost, foreign) = (AtomicBool::new(false), AtomicBool::new(false));
         Self {
             address,
-            tls,
-            connect_timeout,
+            network,
             probes,
             wake_watch,
             connections,
@@ -84,7 +91,14 @@ impl Endpoint {
 
     /// A connection that is not proven yet.
     pub(crate) async fn connect(&self) -> Result<SerialConnection, Unknown> {
-        SerialConnection::open(&self.address, self.tls.as_ref(), self.connect_timeout).await
+        let Network { tls, patience, world } = &self.network;
+        match world {
+            None => SerialConnection::open(self.address.connect(tls.as_ref()), *patience).await,
+            Some(world) => {
+                let connecting = async { world.connect(&self.address).await.map(Stream::Simulated) };
+                SerialConnection::open(connecting, *patience).await
+            }
+        }
     }
 
     /// A connection that has just read all of this process's probes, but for those of servers that are down. So it
@@ -104,7 +118,7 @@ impl Endpoint {
         let mut connection = self.connect().await?;
         let proven = probes.prove(&connection.exchange(&probes.gets()).await?);
         if proven == Err(Unknown::Unproven) {
-            *self.strayed.lock() = Some(Instant::now());
+            *self.strayed.lock() = Some(instant());
             self.wake_watch.notify_one();
         }
         proven.map(|()| connection.into_stream())
@@ -162,7 +176,7 @@ impl Endpoint {
             connects: self.connects.load(Ordering::Relaxed),
             connect_failures: self.connect_failures.load(Ordering::Relaxed),
             foreign: self.is_foreign(),
-            strayed: self.strayed.lock().map(|at| at.elapsed()),
+            strayed: self.strayed.lock().map(since),
             failure: (connections == 0).then(|| self.failure()),
         }
     }
@@ -203,7 +217,7 @@ pub(crate) struct Backoff(Duration);
 
 impl Backoff {
     pub(crate) async fn wait(&mut self) {
-        sleep(self.0.mul_f64(rand::random_range(0.5..1.0))).await;
+        sleep(jittered(self.0)).await;
         self.0 = (self.0 * 2).min(LONGEST_PAUSE);
     }
 

@@ -34,16 +34,20 @@ pub(crate) mod stats;
 mod verdicts;
 mod watch;
 mod watched;
+pub(crate) mod world;
 
 pub use address::{Address, AddressError, Tls};
 pub use client::Client;
 pub use options::{OnLoss, Options, Pool, Transport, pool_size};
 pub use protocol::KEY_PREFIXES;
 pub use stats::{Ended, Totals, Verb};
+#[cfg(feature = "simulation")]
+pub use world::seed;
+pub use world::{Connecting, Connection, World};
 
 use crate::Unknown;
 use client::ClientState;
-use endpoint::Endpoint;
+use endpoint::{Endpoint, Network};
 use epochs::Epochs;
 use parking_lot::Mutex;
 use postern_token::{TokenKeyId, UnixSeconds};
@@ -82,6 +86,8 @@ struct SharedStore {
     round: Mutex<Round>,
     /// Wakes the watch.
     wake_watch: Arc<Notify>,
+    /// Where a simulation runs it.
+    world: Option<Arc<dyn World>>,
 }
 
 /// How the store is.
@@ -144,6 +150,18 @@ impl Memcached {
     /// # Errors
     /// When there is no address or too many, or no thread can be started.
     pub fn open(options: Options) -> io::Result<Self> {
+        Self::open_in(options, None)
+    }
+
+    /// Opens the store in a simulated network, on the present runtime. The watch is a task instead of a thread.
+    ///
+    /// # Errors
+    /// When there is no address or too many.
+    pub fn simulate(options: Options, world: Arc<dyn World>) -> io::Result<Self> {
+        Self::open_in(options, Some(world))
+    }
+
+    fn open_in(options: Options, world: Option<Arc<dyn World>>) -> io::Result<Self> {
         if options.addresses.is_empty() || options.addresses.len() > MOST_ADDRESSES {
             let message = format!("between 1 and {MOST_ADDRESSES} addresses are needed");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -152,7 +170,8 @@ impl Memcached {
         let (publish, probes) = channel::channel(None);
         let endpoint = |address: &Address| {
             let (tls, patience) = (options.tls.clone(), options.connect_timeout);
-            Arc::new(Endpoint::new(address.clone(), tls, patience, probes.clone(), Arc::clone(&wake_watch)))
+            let network = Network { tls, patience, world: world.clone() };
+            Arc::new(Endpoint::new(address.clone(), network, probes.clone(), Arc::clone(&wake_watch)))
         };
         let store = Arc::new(SharedStore {
             endpoints: options.addresses.iter().map(endpoint).collect(),
@@ -164,6 +183,7 @@ impl Memcached {
             round: Mutex::default(),
             wake_watch,
             options,
+            world,
         });
         Ok(Self { _watch: Watch::start(Arc::clone(&store), publish)?, store })
     }

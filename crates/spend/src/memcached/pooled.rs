@@ -15,6 +15,7 @@ use super::failure::{Failure, broken};
 use super::options::{Limits, Pool};
 use super::protocol::{Command, Reply};
 use super::stats::Counters;
+use super::world::{instant, jittered, random_bytes, since};
 use crate::Unknown;
 use crate::exchange_log::Entry;
 use bb8::{ManageConnection, RunError};
@@ -125,7 +126,7 @@ impl Core {
             return Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected)));
         }
         let checkout = self.checkout().await;
-        entry.waited_for_pool(entry.began.elapsed());
+        entry.waited_for_pool(since(entry.began));
         let (_turn, mut connection) = checkout.map_err(Failure::NotSent)?;
         entry.waited_for_check(std::mem::take(&mut connection.checked_for));
         if !self.breaker.is_closed() {
@@ -154,7 +155,7 @@ impl Core {
                 turn.map_err(|_| Unknown::Overloaded)? // never closed
             }
         };
-        let began = Instant::now();
+        let began = instant();
         loop {
             match self.pool.get().await {
                 Ok(mut connection) => {
@@ -162,7 +163,7 @@ impl Core {
                         return Ok((turn, connection));
                     }
                     // It was closed or received bytes while idle: take another one, until the checkout times out.
-                    if began.elapsed() > self.options.checkout_timeout {
+                    if since(began) > self.options.checkout_timeout {
                         return Err(self.failed(Unknown::Garbled));
                     }
                 }
@@ -193,7 +194,7 @@ impl Drop for Noting<'_, '_> {
         let checked = &self.connection.checked;
         self.entry.change(|exchange| {
             (exchange.written, exchange.first_byte) = checked.stamps();
-            if exchange.began.elapsed() > self.slow {
+            if since(exchange.began) > self.slow {
                 exchange.tcp = checked.tcp_facts();
             }
         });
@@ -282,20 +283,20 @@ impl ManageConnection for Connector {
             in_flight: AtomicBool::new(false),
             checked_for: Duration::ZERO,
             // Shortened at random by up to a half: connections that were made together are not replaced together.
-            ends: Instant::now() + self.max_lifetime.mul_f64(rand::random_range(0.5..1.0)),
+            ends: instant() + jittered(self.max_lifetime),
             _up: self.endpoint.connected(),
         })
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), io::Error> {
-        let began = Instant::now();
+        let began = instant();
         timeout(self.patience, connection.version()).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))?;
-        connection.checked_for = began.elapsed();
+        connection.checked_for = since(began);
         Ok(())
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
-        connection.in_flight.load(Ordering::Relaxed) || Instant::now() >= connection.ends
+        connection.in_flight.load(Ordering::Relaxed) || instant() >= connection.ends
     }
 }
 
@@ -335,7 +336,7 @@ impl Connection {
 
     /// Any `get` that is answered shows that the connection works.
     async fn prove(&mut self) -> Result<(), io::Error> {
-        let nothing = super::protocol::RecordKey::new(super::protocol::Kind::Probe, &rand::random());
+        let nothing = super::protocol::RecordKey::new(super::protocol::Kind::Probe, &random_bytes());
         self.exchange(&Command::Get(nothing)).await.map(drop)
     }
 }

@@ -2,6 +2,7 @@
 //! have written.
 
 use super::protocol::{Command, Kind, RecordKey, Reply, Value};
+use super::world::random_bytes;
 use crate::Unknown;
 use postern_token::UnixSeconds;
 use std::time::Duration;
@@ -46,7 +47,7 @@ impl Proof {
 impl Probes {
     /// Probes that have not been written yet.
     pub(crate) fn new(now: UnixSeconds) -> Self {
-        let record = |_| (RecordKey::new(Kind::Probe, &rand::random()), Value::unique());
+        let record = |_| (RecordKey::new(Kind::Probe, &random_bytes()), Value::unique());
         Self {
             records: (0..COUNT).map(record).collect(),
             written: now,

@@ -5,6 +5,7 @@
 //! or the connection is not to be trusted any more. mcrouter and twemproxy serve these two commands; memcached's meta
 //! commands they do not.
 
+use super::world::random_bytes;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_token::{SpentKey, UnixSeconds};
@@ -79,7 +80,7 @@ impl Value {
     /// process wrote them or in which order.
     pub(crate) fn unique() -> Self {
         let mut value = [b'A'; VALUE_LEN];
-        let encoded = URL_SAFE_NO_PAD.encode_slice(rand::random::<[u8; 16]>(), &mut value);
+        let encoded = URL_SAFE_NO_PAD.encode_slice(random_bytes::<16>(), &mut value);
         debug_assert_eq!(encoded, Ok(VALUE_LEN));
         Self(value)
     }

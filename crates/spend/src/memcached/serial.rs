@@ -1,9 +1,10 @@
 //! One connection used by one task at a time: for probes and canaries, and to prove a connection before it is used.
 
-use super::address::{Address, Stream, Tls};
+use super::address::Stream;
 use super::failure::broken;
 use super::protocol::{Command, LONGEST_REPLY, Reply, ReplyKind, parse};
 use crate::Unknown;
+use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -19,11 +20,10 @@ pub(crate) struct SerialConnection {
 impl SerialConnection {
     /// Connects within `patience`, which is also what each later exchange may take.
     pub(crate) async fn open(
-        address: &Address,
-        tls: Option<&Tls>,
+        connecting: impl Future<Output = io::Result<Stream>>,
         patience: Duration,
     ) -> Result<Self, Unknown> {
-        let stream = timeout(patience, address.connect(tls)).await.map_err(|_| Unknown::TimedOut)?;
+        let stream = timeout(patience, connecting).await.map_err(|_| Unknown::TimedOut)?;
         let stream = stream.map_err(|error| broken(&error))?;
         Ok(Self { stream, patience, buffer: Box::new([0; 4 * LONGEST_REPLY]) })
     }
@@ -66,7 +66,7 @@ impl SerialConnection {
         while !pending.is_empty() {
             let read = self.stream.read(&mut self.buffer[filled..]).await.map_err(|error| broken(&error))?;
             if read == 0 {
-                return Err(Unknown::Unavailable(std::io::ErrorKind::UnexpectedEof));
+                return Err(Unknown::Unavailable(io::ErrorKind::UnexpectedEof));
             }
             filled += read;
             let mut used = 0;

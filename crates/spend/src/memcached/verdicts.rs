@@ -3,6 +3,7 @@
 //! A connection that stands proves little: behind a router all servers may be down while the router answers each
 //! command with an error. A caller that knows this beforehand refuses without reading a token.
 
+use super::world::{instant, since};
 use crate::Unknown;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -32,7 +33,7 @@ pub(super) struct Verdicts {
 impl Default for Verdicts {
     fn default() -> Self {
         Self {
-            opened: Instant::now(),
+            opened: instant(),
             failed: AtomicU32::new(0),
             since: AtomicU64::new(0),
             silent: AtomicU32::new(0),
@@ -64,7 +65,7 @@ impl Verdicts {
     #[cold]
     fn failed(&self, reason: Unknown) -> bool {
         *self.reason.lock() = reason;
-        let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = u64::try_from(since(self.opened).as_millis()).unwrap_or(u64::MAX);
         let before = self.failed.fetch_add(1, Relaxed);
         if before == 0 {
             self.since.store(now, Relaxed);

@@ -33,28 +33,23 @@ impl Watch {
         publish: channel::Sender<Option<Arc<Probes>>>,
     ) -> io::Result<Self> {
         let (keep, ended) = oneshot::channel();
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        thread::Builder::new().name("store-watch".to_owned()).spawn(move || {
+        let is_simulated = store.world.is_some();
+        let watching = async move {
             let _alarm = Alarm(Arc::clone(&store));
-            let connections = store.endpoints.iter().map(|_| None).collect();
-            let progress = HashMap::new();
-            let rounds = Rounds {
-                store,
-                publish,
-                connections,
-                progress,
-                round: Round::default(),
-                unanswered: 0,
-                failed: Unknown::Rejected,
-                ahead_since: None,
-            };
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = ended => {}
-                    () = rounds.run() => {}
-                }
-            });
-        })?;
+            tokio::select! {
+                biased;
+                _ = ended => {}
+                () = Rounds::new(store, publish).run() => {}
+            }
+        };
+        if is_simulated {
+            tokio::spawn(watching);
+        } else {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            thread::Builder::new()
+                .name("store-watch".to_owned())
+                .spawn(move || runtime.block_on(watching))?;
+        }
         Ok(Self(keep))
     }
 }
@@ -90,10 +85,23 @@ struct Rounds {
 }
 
 impl Rounds {
+    fn new(store: Arc<SharedStore>, publish: channel::Sender<Option<Arc<Probes>>>) -> Self {
+        Self {
+            connections: store.endpoints.iter().map(|_| None).collect(),
+            store,
+            publish,
+            progress: HashMap::new(),
+            round: Round::default(),
+            unanswered: 0,
+            failed: Unknown::Rejected,
+            ahead_since: None,
+        }
+    }
+
     async fn run(mut self) {
         loop {
             (self.round, self.unanswered, self.failed) = (Round::default(), 0, Unknown::Rejected);
-            let now = UnixSeconds::now();
+            let now = self.now();
             let endpoint = self.prove_endpoints(now).await;
             if let Some(endpoint) = endpoint {
                 let complete = self.reconcile_epochs(endpoint, now).await.complete;
@@ -109,10 +117,15 @@ impl Rounds {
             *self.store.round.lock() = self.round;
             sleep(BREATH).await;
             tokio::select! {
+                biased;
                 () = self.store.wake_watch.notified() => {}
                 () = sleep(self.pause()) => {}
             }
         }
+    }
+
+    fn now(&self) -> UnixSeconds {
+        self.store.world.as_ref().map_or_else(UnixSeconds::now, |world| world.now())
     }
 
     fn pause(&self) -> Duration {

@@ -1,5 +1,6 @@
 //! Whether the watch does its work. While it does not, records may be lost without notice.
 
+use super::world::{instant, since};
 use crate::Unknown;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -25,7 +26,7 @@ pub(super) struct Watched {
 impl Watched {
     pub(super) fn new(canary_interval: Duration) -> Self {
         Self {
-            opened: Instant::now(),
+            opened: instant(),
             limit: OVERDUE + 2 * canary_interval,
             full: AtomicU64::new(0),
             ended: AtomicBool::new(false),
@@ -36,13 +37,13 @@ impl Watched {
 
     /// Every canary had an answer: a hit, a miss, or an error of its server, whose records cannot be spent then.
     pub(super) fn full_round(&self) {
-        let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = u64::try_from(since(self.opened).as_millis()).unwrap_or(u64::MAX);
         self.full.store(now, Relaxed);
     }
 
     /// The age of the last full round.
     pub(super) fn age(&self) -> Duration {
-        self.opened.elapsed().saturating_sub(Duration::from_millis(self.full.load(Relaxed)))
+        since(self.opened).saturating_sub(Duration::from_millis(self.full.load(Relaxed)))
     }
 
     /// No full round for too long: some canaries have no answer, and what lies beside them may be lost.

@@ -6,12 +6,13 @@ use crate::memcached::address::Stream;
 use crate::memcached::endpoint::Endpoint;
 use crate::memcached::failure::broken;
 use crate::memcached::options::Limits;
+use crate::memcached::world::{instant, since};
 use postern_tcp_info::TcpFacts;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::{Duration, Instant as StdInstant};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -32,9 +33,9 @@ pub(crate) async fn run(pipeline: Arc<Pipeline>, endpoint: Arc<Endpoint>, limits
             Ok(stream) => {
                 pipeline.0.open();
                 let _up = endpoint.connected();
-                let since = Instant::now();
+                let opened = Instant::now();
                 let (reason, facts) = serve(stream, &pipeline.0, limits).await;
-                if since.elapsed() > STEADY {
+                if opened.elapsed() > STEADY {
                     backoff.reset();
                 }
                 (reason, facts)
@@ -74,7 +75,7 @@ async fn serve(stream: Stream, pipeline: &Pipeline, limits: Limits) -> (Unknown,
         woken: Vec::new(),
     };
     let reason = poll_fn(|cx| serving.poll(cx, deadline.as_mut())).await;
-    let waited = pipeline.oldest().is_some_and(|since| since.elapsed() > limits.slow);
+    let waited = pipeline.oldest().is_some_and(|oldest| since(oldest) > limits.slow);
     (reason, if waited { serving.stream.tcp_facts() } else { None })
 }
 
@@ -137,7 +138,7 @@ impl Serving<'_> {
                         return Poll::Ready(broken(&error));
                     }
                     self.flushing = false;
-                    done = Some(StdInstant::now());
+                    done = Some(instant());
                 }
                 self.taken.clear();
                 self.written = 0;

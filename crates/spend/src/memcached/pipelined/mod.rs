@@ -12,6 +12,7 @@ use super::endpoint::{Carrier, Endpoint};
 use super::failure::Failure;
 use super::options::Limits;
 use super::protocol::{Command, Reply};
+use super::world::since;
 use crate::Unknown;
 use crate::exchange_log::Entry;
 use pipeline::{Pipeline, Waiting};
@@ -76,7 +77,7 @@ impl Noting<'_, '_> {
         self.entry.change(|exchange| {
             (exchange.written, exchange.first_byte) = (answer.written, answer.read);
             // They were read for the oldest of the burst, and this one may have come later.
-            exchange.tcp = answer.tcp.filter(|_| exchange.began.elapsed() > self.slow);
+            exchange.tcp = answer.tcp.filter(|_| since(exchange.began) > self.slow);
         });
         answer.result
     }

@@ -14,6 +14,7 @@ use super::joined::{self, MOST_KEYS, Piece};
 use crate::Unknown;
 use crate::memcached::failure::Failure;
 use crate::memcached::protocol::{Command, Garbled, RecordKey, Reply, ReplyKind, Value, parse};
+use crate::memcached::world::instant;
 use burst::Bursts;
 pub(crate) use burst::Read;
 use parking_lot::Mutex;
@@ -329,7 +330,7 @@ impl Queue {
             Piece::Block(index, value) => self.found.push((index, value)),
             Piece::End(others) => {
                 if others == Reply::ServerError && number > 1 {
-                    self.apart_until = Some(Instant::now() + APART);
+                    self.apart_until = Some(instant() + APART);
                 }
                 self.order.pop_front();
                 let found = std::mem::take(&mut self.found);

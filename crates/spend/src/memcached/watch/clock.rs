@@ -7,8 +7,8 @@
 use super::Rounds;
 use crate::Unknown;
 use crate::memcached::protocol::{Command, Kind, RecordKey, Reply, Value};
-use postern_token::UnixSeconds;
-use std::time::{Duration, Instant};
+use crate::memcached::world::{self, random_bytes};
+use std::time::Duration;
 
 /// Records that compare the clocks before the store is used: they spread over the servers behind a router.
 pub(super) const AT_START: usize = 64;
@@ -29,11 +29,11 @@ impl Rounds {
 
     /// Writes `count` records that end after the difference of clocks that is tolerated, and reads them back.
     pub(super) async fn compare_clocks(&mut self, endpoint: usize, count: usize) -> Result<(), Unknown> {
-        let keys: Vec<_> = (0..count).map(|_| RecordKey::new(Kind::Probe, &rand::random())).collect();
+        let keys: Vec<_> = (0..count).map(|_| RecordKey::new(Kind::Probe, &random_bytes())).collect();
         let tolerance = self.store.options.clock_tolerance;
         let gone = self.short_lived(endpoint, &keys, tolerance).await?;
         let Some(key) = gone.first() else {
-            if self.ahead_since.is_some_and(|since| since.elapsed() > SETTLED) {
+            if self.ahead_since.is_some_and(|since| world::since(since) > SETTLED) {
                 self.ahead_since = None;
                 self.store.watched.set_ahead(None);
                 tracing::info!("the clock of the double-spend store is right again");
@@ -52,7 +52,7 @@ impl Rounds {
     }
 
     fn ahead(&mut self, ahead: Unknown) {
-        if self.ahead_since.replace(Instant::now()).is_none() {
+        if self.ahead_since.replace(world::instant()).is_none() {
             tracing::error!(
                 "{ahead}: a token could be spent again and again, so every request is refused with 503. Set the clocks of \
                  this machine and of the store's servers"
@@ -69,7 +69,7 @@ impl Rounds {
         keys: &[RecordKey],
         expiry: Duration,
     ) -> Result<Vec<RecordKey>, Unknown> {
-        let (value, expires) = (Value::unique(), UnixSeconds::now().saturating_add(expiry));
+        let (value, expires) = (Value::unique(), self.now().saturating_add(expiry));
         let adds: Vec<_> = keys.iter().map(|&key| Command::Add { key, value, expires }).collect();
         let stored = self.request(endpoint, &adds).await?;
         let gets: Vec<_> = keys.iter().map(|&key| Command::Get(key)).collect();

@@ -2,6 +2,7 @@
 
 use super::Answer;
 use crate::memcached::protocol::Reply;
+use crate::memcached::world::instant;
 use postern_tcp_info::TcpFacts;
 use std::cell::OnceCell;
 use std::collections::VecDeque;
@@ -91,7 +92,7 @@ pub(crate) struct Read<'a> {
 impl<'a> Read<'a> {
     /// A read that returned now.
     pub(crate) fn new(slow: Duration, connection: &'a dyn Fn() -> Option<TcpFacts>) -> Self {
-        let at = Instant::now();
+        let at = instant();
         Self { at, cutoff: at.checked_sub(slow), connection, facts: OnceCell::new() }
     }
 

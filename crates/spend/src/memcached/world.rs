@@ -1,0 +1,84 @@
+//! What lies outside of the store: the network, the clocks and chance. A simulation puts its own in their place and runs
+//! the lines that ship.
+
+use super::address::Address;
+use postern_token::UnixSeconds;
+use rand::Rng;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A connection of a simulated network.
+pub trait Connection: AsyncRead + AsyncWrite + fmt::Debug + Send + Sync + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Sync + Unpin> Connection for T {}
+
+/// An attempt to connect in a simulated network.
+pub type Connecting<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send + 'a>>;
+
+/// A simulated network, and the wall clock of one machine in it.
+///
+/// Time without a date is tokio's: a runtime with a paused clock simulates it.
+pub trait World: Send + Sync {
+    /// Opens a connection.
+    fn connect<'a>(&'a self, address: &'a Address) -> Connecting<'a>;
+
+    /// The wall clock.
+    fn now(&self) -> UnixSeconds;
+}
+
+/// The monotonic clock: tokio's, which a simulation can pause.
+pub(crate) fn instant() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// How long ago that was by the same clock.
+pub(crate) fn since(earlier: Instant) -> Duration {
+    instant().saturating_duration_since(earlier)
+}
+
+/// Random bytes, which no other process can guess.
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    with_chance(|chance| chance.fill_bytes(&mut bytes));
+    bytes
+}
+
+/// A time between the half and the whole of `longest`, so that a fleet does not keep step.
+pub(crate) fn jittered(longest: Duration) -> Duration {
+    with_chance(|chance| longest.mul_f64(rand::RngExt::random_range(chance, 0.5..1.0)))
+}
+
+#[cfg(not(feature = "simulation"))]
+fn with_chance<T>(draw: impl FnOnce(&mut rand::rngs::ThreadRng) -> T) -> T {
+    draw(&mut rand::rng())
+}
+
+#[cfg(feature = "simulation")]
+pub use seeded::seed;
+#[cfg(feature = "simulation")]
+use seeded::with_chance;
+
+/// Chance that can be repeated, in builds for simulations only.
+#[cfg(feature = "simulation")]
+mod seeded {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    use std::cell::RefCell;
+
+    thread_local!(static SEEDED: RefCell<Option<StdRng>> = const { RefCell::new(None) });
+
+    /// From now on everything random that stores draw on this thread follows from `seed`.
+    pub fn seed(seed: u64) {
+        SEEDED.set(Some(StdRng::seed_from_u64(seed)));
+    }
+
+    pub(super) fn with_chance<T>(draw: impl FnOnce(&mut dyn Rng) -> T) -> T {
+        SEEDED.with_borrow_mut(|seeded| match seeded {
+            Some(seeded) => draw(seeded),
+            None => draw(&mut rand::rng()),
+        })
+    }
+}
