@@ -3,6 +3,7 @@
 
 use super::address::Address;
 use postern_token::UnixSeconds;
+#[cfg(not(feature = "simulation"))]
 use rand::Rng;
 use std::fmt;
 use std::io;
