@@ -8,9 +8,10 @@ _list:
 check:
     cargo check --workspace --all-targets --locked
 
-# Run tests on the dev profile: `just test --test across docs::`, `just test --lib keyring`.
+# Run tests on the dev profile: `just test --test wire`, `just test --lib keyring`.
 test *ARGS:
-    cargo test --workspace --locked {{ARGS}}
+    # Most tests wait more than they compute, so more of them run than there are processors.
+    RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --workspace --locked {{ARGS}}
 
 # Formatting, lints, quick tests.
 quick:
