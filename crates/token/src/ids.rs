@@ -168,7 +168,7 @@ impl fmt::Debug for SpentKey {
     }
 }
 
-fn sha256(bytes: &[u8]) -> [u8; 32] {
+pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     to_array(digest(&SHA256, bytes).as_ref())
 }
 

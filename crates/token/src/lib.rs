@@ -23,6 +23,7 @@ mod ids;
 mod inspect;
 mod issuance;
 mod keyset;
+mod mark;
 mod sign;
 mod spki;
 mod time;
@@ -39,6 +40,7 @@ pub use issuance::{
     BLINDED_LEN, REQUEST_LEN, REQUEST_MEDIA_TYPE, RESPONSE_MEDIA_TYPE, TokenRequest, TokenResponse,
 };
 pub use keyset::{KeyRefusal, KeySet, TrustedKey, Window};
+pub use mark::{Mark, MarkId};
 pub use sign::{SignError, SigningKey};
 pub use spki::{KeyError, SPKI_LEN};
 pub use time::UnixSeconds;

@@ -1,0 +1,162 @@
+//! Marks: names by which a challenge, and so each token for it, is bound to one memory of spent tokens.
+//!
+//! A gateway that lost its records has to refuse the tokens that may have been among them. So it puts a random mark into
+//! its challenge, as a second name in `origin_info` (RFC 9577, section 2.1.1.1): `proxy.example,m-<mark>.proxy.example`.
+//! Tokens carry the digest of that challenge, and are good only where the mark is known.
+
+use crate::challenge::TokenChallenge;
+use crate::ids::{ChallengeDigest, TokenKeyId, sha256};
+use std::fmt;
+use std::net::IpAddr;
+
+/// Characters of a mark: 130 bits.
+const LEN: usize = 26;
+/// Lower-case base32 (RFC 4648, section 6), which host names can hold.
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+
+/// A random name of one memory: 26 characters of lower-case base32, 130 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Mark([u8; LEN]);
+
+impl Mark {
+    /// A mark of five bits of each byte, which must be random.
+    #[must_use]
+    pub fn new(random: [u8; LEN]) -> Self {
+        Self(random.map(|byte| ALPHABET[usize::from(byte & 31)]))
+    }
+
+    /// Reads the 26 characters.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let characters: [u8; LEN] = text.as_bytes().try_into().ok()?;
+        characters.iter().all(|character| ALPHABET.contains(character)).then_some(Self(characters))
+    }
+
+    /// The 26 characters.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default() // base32 is ASCII
+    }
+
+    /// The name that carries the mark in a challenge of `origin`: one label below it, or below `invalid` where the origin
+    /// is an IP address (RFC 6761, section 6.4).
+    #[must_use]
+    pub fn second_name(&self, origin: &str) -> String {
+        let parent = if is_address(origin) { "invalid" } else { origin };
+        format!("m-{}.{parent}", self.as_str())
+    }
+
+    /// The mark of a challenge for exactly `origin` and one mark of it.
+    #[must_use]
+    pub fn of_challenge(challenge: &TokenChallenge, origin: &str) -> Option<Self> {
+        let [first, second] = challenge.origin_info() else { return None };
+        let mark = Self::parse(second.strip_prefix("m-")?.get(..LEN)?)?;
+        (first.eq_ignore_ascii_case(origin) && *second == mark.second_name(first)).then_some(mark)
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mark({self})")
+    }
+}
+
+/// What a store knows a mark by: `SHA-256("postern mark v1 " || names || 0 || token_key_id || challenge_digest)`, 32 bytes.
+///
+/// `names` are the gateway's own, so that a token for another gateway's challenge is good for that gateway only, even if
+/// both share the store.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MarkId([u8; 32]);
+
+impl MarkId {
+    /// The id of the mark that tokens with this digest carry.
+    #[must_use]
+    pub fn derive(names: &str, key: TokenKeyId, challenge: ChallengeDigest) -> Self {
+        let mut input = Vec::with_capacity(16 + names.len() + 65);
+        input.extend_from_slice(b"postern mark v1 ");
+        input.extend_from_slice(names.as_bytes());
+        input.push(0);
+        input.extend_from_slice(&key.0);
+        input.extend_from_slice(&challenge.0);
+        Self(sha256(&input))
+    }
+
+    /// The 32 bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for MarkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MarkId(…)")
+    }
+}
+
+/// Whether a name is a literal address, with or without a port.
+fn is_address(name: &str) -> bool {
+    let host = name.rsplit_once(':').map_or(name, |(host, _)| host);
+    name.starts_with('[') || [name, host].iter().any(|text| text.parse::<IpAddr>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TokenType;
+
+    fn challenge(origins: &[&str]) -> TokenChallenge {
+        TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, origins).unwrap()
+    }
+
+    #[test]
+    fn a_mark_is_read_back_from_its_challenge() {
+        let mark = Mark::new([7; LEN]);
+        assert_eq!(mark.as_str(), "h".repeat(LEN));
+        for origin in
+            ["proxy.example", "proxy.example:8443", "192.0.2.1", "192.0.2.1:8080", "[2001:db8::1]:8080"]
+        {
+            let name = mark.second_name(origin);
+            assert_eq!(Mark::of_challenge(&challenge(&[origin, &name]), origin), Some(mark), "{name}");
+        }
+        assert_eq!(mark.second_name("192.0.2.1:8080"), format!("m-{mark}.invalid"));
+        assert_eq!(mark.second_name("proxy.example:8443"), format!("m-{mark}.proxy.example:8443"));
+    }
+
+    #[test]
+    fn nothing_else_is_a_mark() {
+        let name = Mark::new([7; LEN]).second_name("proxy.example");
+        let longer = format!("{name}x");
+        for origins in [
+            vec!["proxy.example"],
+            vec![&name, "proxy.example"],
+            vec!["other.example", &name],
+            vec!["proxy.example", &name, &name],
+            vec!["proxy.example", &longer],
+            vec!["proxy.example", "m-short.proxy.example"],
+        ] {
+            assert_eq!(Mark::of_challenge(&challenge(&origins), "proxy.example"), None, "{origins:?}");
+        }
+        assert_eq!(Mark::parse(&"A".repeat(LEN)), None);
+        assert_eq!(Mark::parse(&"1".repeat(LEN)), None);
+    }
+
+    #[test]
+    fn an_id_depends_on_names_key_and_challenge() {
+        let id =
+            |names, key, digest| MarkId::derive(names, TokenKeyId([key; 32]), ChallengeDigest([digest; 32]));
+        let one = id("proxy.example", 1, 2);
+        assert_eq!(one, id("proxy.example", 1, 2));
+        assert!(
+            [id("proxy.example2", 1, 2), id("proxy.example", 2, 2), id("proxy.example", 1, 3)]
+                .iter()
+                .all(|other| *other != one)
+        );
+    }
+}
