@@ -9,33 +9,39 @@ use crate::ids::{ChallengeDigest, TokenKeyId, sha256};
 use std::fmt;
 use std::net::IpAddr;
 
-/// Characters of a mark: 130 bits.
+/// Characters of a mark.
 const LEN: usize = 26;
 /// Lower-case base32 (RFC 4648, section 6), which host names can hold.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// A random name of one memory: 26 characters of lower-case base32, 130 bits.
+/// A random name of one memory: 128 bits, written as 26 characters of lower-case base32 without padding.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Mark([u8; LEN]);
+pub struct Mark([u8; 16]);
 
 impl Mark {
-    /// A mark of five bits of each byte, which must be random.
+    /// A mark of these bytes, which must be random.
     #[must_use]
-    pub fn new(random: [u8; LEN]) -> Self {
-        Self(random.map(|byte| ALPHABET[usize::from(byte & 31)]))
+    pub const fn new(random: [u8; 16]) -> Self {
+        Self(random)
     }
 
     /// Reads the 26 characters.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let characters: [u8; LEN] = text.as_bytes().try_into().ok()?;
-        characters.iter().all(|character| ALPHABET.contains(character)).then_some(Self(characters))
+        let mut bits: u128 = 0;
+        for (index, character) in text.bytes().enumerate() {
+            let value = ALPHABET.iter().position(|known| *known == character)? as u128;
+            // The last character holds three bits.
+            bits = if index + 1 == LEN { (bits << 3) | (value >> 2) } else { (bits << 5) | value };
+        }
+        let mark = Self(bits.to_be_bytes());
+        (mark.to_string() == text).then_some(mark)
     }
 
-    /// The 26 characters.
+    /// The 16 bytes.
     #[must_use]
-    pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.0).unwrap_or_default() // base32 is ASCII
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
     }
 
     /// The name that carries the mark in a challenge of `origin`: one label below it, or below `invalid` where the origin
@@ -43,7 +49,7 @@ impl Mark {
     #[must_use]
     pub fn second_name(&self, origin: &str) -> String {
         let parent = if is_address(origin) { "invalid" } else { origin };
-        format!("m-{}.{parent}", self.as_str())
+        format!("m-{self}.{parent}")
     }
 
     /// The mark of a challenge for exactly `origin` and one mark of it.
@@ -57,7 +63,12 @@ impl Mark {
 
 impl fmt::Display for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        let bits = u128::from_be_bytes(self.0);
+        (0..LEN).try_for_each(|index| {
+            let end = 128 - 5 * (index as i32 + 1);
+            let value = if end >= 0 { bits >> end } else { bits << -end };
+            write!(f, "{}", char::from(ALPHABET[(value & 31) as usize]))
+        })
     }
 }
 
@@ -117,8 +128,10 @@ mod tests {
 
     #[test]
     fn a_mark_is_read_back_from_its_challenge() {
-        let mark = Mark::new([7; LEN]);
-        assert_eq!(mark.as_str(), "h".repeat(LEN));
+        let mark = Mark::new([7; 16]);
+        // As in RFC 4648, section 10, in lower case.
+        assert_eq!(Mark::new(*b"foobarfoobarfoob").to_string(), "mzxw6ytbojtg633cmfzgm33pmi");
+        assert_eq!(mark.to_string().len(), LEN);
         for origin in
             ["proxy.example", "proxy.example:8443", "192.0.2.1", "192.0.2.1:8080", "[2001:db8::1]:8080"]
         {
@@ -131,7 +144,7 @@ mod tests {
 
     #[test]
     fn nothing_else_is_a_mark() {
-        let name = Mark::new([7; LEN]).second_name("proxy.example");
+        let name = Mark::new([7; 16]).second_name("proxy.example");
         let longer = format!("{name}x");
         for origins in [
             vec!["proxy.example"],
@@ -145,6 +158,8 @@ mod tests {
         }
         assert_eq!(Mark::parse(&"A".repeat(LEN)), None);
         assert_eq!(Mark::parse(&"1".repeat(LEN)), None);
+        assert_eq!(Mark::parse("mzxw6ytbojtg633cmfzgm33pmj"), None, "bits beyond the last");
+        assert_eq!(Mark::parse(""), None);
     }
 
     #[test]
