@@ -11,6 +11,7 @@ mod faults;
 mod history;
 mod loss;
 mod lying_store;
+mod marks;
 mod minted;
 mod outage;
 mod seed;

@@ -96,6 +96,7 @@ fn gateway_config(args: &Up, directory: String, data: &DataDir) -> postern_gatew
             origin: ORIGIN.into(),
             max_age: ConfigDuration::hours(24),
             bare: false,
+            bind: postern_gateway::config::Bind::Off,
         },
         store: StoreConfig { path: data.join("spent"), ..StoreConfig::default() },
         egress,

@@ -7,7 +7,7 @@ use crate::keys::keyring::CLOCK_TOLERANCE;
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsError};
 use postern_spend::memcached::{
-    self, AddressError, Memcached, OnLoss, Options, Pool, Tls, Transport, pool_size,
+    self, AddressError, Marks, Memcached, OnLoss, Options, Pool, Tls, Transport, pool_size,
 };
 use postern_spend::{Backend, Embedded, StoreError};
 use postern_token::UnixSeconds;
@@ -87,7 +87,12 @@ impl BackendError {
 
 /// Opens the store for this number of workers. Blocks while an embedded one is loaded. A shared one connects in the
 /// background, and reads the TCP facts of a command that took longer than `slow`.
-pub(crate) fn open(config: &StoreConfig, workers: usize, slow: Duration) -> Result<Backend, BackendError> {
+pub(crate) fn open(
+    config: &StoreConfig,
+    marks: Option<Marks>,
+    workers: usize,
+    slow: Duration,
+) -> Result<Backend, BackendError> {
     match config.kind {
         StoreKind::Embedded => {
             let fsync = match config.fsync {
@@ -98,7 +103,7 @@ pub(crate) fn open(config: &StoreConfig, workers: usize, slow: Duration) -> Resu
             Ok(Backend::Embedded(Arc::new(store)))
         }
         StoreKind::Memcached => {
-            let options = options(&config.memcached, workers, slow)?;
+            let options = Options { marks, ..options(&config.memcached, workers, slow)? };
             log_settings(&config.memcached, &options, workers);
             Ok(Backend::Memcached(Memcached::open(options).map_err(BackendError::Start)?))
         }
@@ -159,6 +164,7 @@ fn options(config: &MemcachedConfig, workers: usize, slow: Duration) -> Result<O
             LossPolicy::Rotate => OnLoss::Retire,
         },
         ask_whose: config.ask_whose,
+        marks: None,
         cache_bytes: config.spent_cache.as_usize(),
     })
 }

@@ -118,6 +118,19 @@ impl Default for Issuer {
     }
 }
 
+/// Whether tokens are bound to the memory that records them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Bind {
+    /// They are not: the challenge never changes.
+    #[default]
+    Off,
+    /// Tokens with marks of other gateways are accepted, and keys begin without one: the first step of a fleet's upgrade.
+    Accept,
+    /// Keys that are new to the store begin with a mark.
+    Offer,
+}
+
 /// The challenge that tokens must answer.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -131,6 +144,10 @@ pub struct ChallengeConfig {
     /// For how long a client may keep the challenge.
     #[serde(default = "default_max_age")]
     pub max_age: ConfigDuration,
+    /// Whether tokens are bound to the memory that records them, by a mark in the challenge: a memory that lost records
+    /// then admits none of the tokens that may have been among them. Only for the shared store, and for one `origin`.
+    #[serde(default)]
+    pub bind: Bind,
     /// Write the challenge without quotation marks, for clients of 2023 that refuse them.
     #[serde(default)]
     pub bare: bool,

@@ -1,9 +1,10 @@
 //! A gateway, from its configuration to its last connection.
 
 use crate::backend::{self, BackendError};
-use crate::config::{Config, StoreKind};
+use crate::config::{Bind, ChallengeConfig, Config, StoreKind};
 use crate::health::LoggedGate;
-use crate::keys::keyring::{Lifetimes, Offer};
+use crate::keys::keyring::Lifetimes;
+use crate::keys::offer::Offer;
 use crate::keys::refresh::Refresh;
 use crate::keys::saved::{self, Saved};
 use crate::keys::source::{Source, SourceError};
@@ -56,6 +57,9 @@ pub enum StartError {
     /// The names of the challenge.
     #[error("challenge: {0}")]
     Challenge(#[from] ChallengeError),
+    /// Marks where they cannot be.
+    #[error("challenge.bind needs {0}; or set it to \"off\"")]
+    Marks(&'static str),
     /// The issuer's keys.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -84,7 +88,9 @@ impl StartError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Challenge(_) | Self::Source(_) | Self::Tls(_) | Self::HeaderSize(_) => exit::CONFIG,
+            Self::Challenge(_) | Self::Marks(_) | Self::Source(_) | Self::Tls(_) | Self::HeaderSize(_) => {
+                exit::CONFIG
+            }
             Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
             Self::Store(error) if error.is_configuration() => exit::CONFIG,
             Self::Store(_) | Self::Bind(_) | Self::Resolver(_) | Self::Tracer(_) => exit::RUNTIME,
@@ -101,12 +107,25 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     if config.limits.header_size.0 < LEAST_HEADER_SIZE.0 {
         return Err(StartError::HeaderSize(config.limits.header_size));
     }
+    check_bind(config)?;
     Offer::new(&config.challenge)?;
     Source::new(&config.issuer)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
     config.tracing.check()?;
     backend::check(&config.store, workers(config))?;
     Ok(())
+}
+
+/// Marks need a store that can lose records, and one name to stand below.
+fn check_bind(config: &Config) -> Result<(), StartError> {
+    let ChallengeConfig { bind, origin, .. } = &config.challenge;
+    let reason = match (bind, config.store.kind) {
+        (Bind::Off, _) => return Ok(()),
+        (_, StoreKind::Embedded) => "store.kind = \"memcached\": only the shared store has marks",
+        (_, StoreKind::Memcached) if origin.contains(',') => "one challenge.origin: a mark stands below it",
+        (_, StoreKind::Memcached) => return Ok(()),
+    };
+    Err(StartError::Marks(reason))
 }
 
 /// How many threads serve connections.
@@ -138,7 +157,7 @@ impl Gateway {
         let tracer = Tracer::start(&config.tracing, SERVICE)?;
         // Without traces the TCP facts of a slow command are not used.
         let slow = tracer.slow().unwrap_or(Duration::MAX);
-        let backend = backend::open(&config.store, workers.len(), slow)?;
+        let backend = backend::open(&config.store, offer.marks(), workers.len(), slow)?;
         let mut saved = saved_keys(config, &source);
         let core = Arc::new(Core {
             settings: Settings::of(config),

@@ -176,6 +176,9 @@ fn way_out(reason: Unknown) -> &'static str {
              store.memcached.timeout"
         }
         Unknown::Overloaded => "Raise store.memcached.queue or pool_size, or start another gateway",
+        Unknown::Unmarked => {
+            "Wait a few seconds for the first witnesses; if it lasts, some of the store's servers cannot be reached"
+        }
         Unknown::RecordsLost | Unknown::EpochRetired => "Rotate the issuer's keys",
         Unknown::Rejected => "Start the server that is down, or give the full one more memory",
         Unknown::Unavailable(_) | Unknown::TimedOut | Unknown::Garbled => {

@@ -87,13 +87,16 @@ impl StoreMaintenance {
         }
         core.withdraw_retired(now);
         let keyring = core.keyring.load();
+        core.backend.offer(&keyring.unretired(now).collect::<Vec<_>>());
         let refuses = |epoch: &Epoch| core.backend.refuses(epoch, now) == Some(Unknown::RecordsLost);
         let keys = keyring.epochs(now).count();
         let refused_keys = keyring.epochs(now).filter(refuses).count();
         core.all_lost.store(keys > 0 && refused_keys == keys, Ordering::Relaxed);
+        let unbound = keyring.is_usable(now) && core.challenge(now).is_none();
+        let requested = if unbound { Err(Unknown::Unmarked) } else { Ok(()) };
         let (total, refused) = core.recorder.verdicts();
         let findings = Findings {
-            ready: core.backend.ready().await,
+            ready: core.backend.ready().await.and(requested),
             recent: self.recent.tick(Checks { total, refused }),
             reason: core.recorder.last_unknown(),
             round,

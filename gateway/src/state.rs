@@ -1,11 +1,13 @@
 //! What requests share: among all workers ([`Core`]), and on one worker thread ([`Worker`]).
 
 use crate::config::{CheckTiming, Config, Limits};
-use crate::keys::keyring::{Keyring, Offer};
+use crate::keys::keyring::Keyring;
+use crate::keys::offer::Offer;
 use crate::observe::recorder::Recorder;
 use crate::request::egress::Policy;
 use crate::request::resolve::Resolver;
 use arc_swap::ArcSwap;
+use http::HeaderValue;
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::tls::ServerConfig;
@@ -35,6 +37,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// The value of Proxy-Authenticate for a client without a good token.
+    pub(crate) fn challenge(&self, now: UnixSeconds) -> Option<HeaderValue> {
+        self.keyring.load().challenge(&self.offer, |key| self.backend.binding(key), now)
+    }
+
     /// Whether the store has retired this epoch: its records expired or were lost, so no token of the key can be spent.
     fn has_retired(&self, epoch: &Epoch, now: UnixSeconds) -> bool {
         self.backend.refuses(epoch, now) == Some(Unknown::EpochRetired)

@@ -4,6 +4,7 @@
 TWEMPROXY = """spent:
   listen: {listen}
   hash: fnv1a_64
+  hash_tag: "||"
   distribution: ketama
   auto_eject_hosts: false
   timeout: {timeout}

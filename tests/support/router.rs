@@ -19,7 +19,7 @@ impl Router {
             list.map(|(index, server)| format!("  - {}:1 server{index}\n", server.address())).collect();
         // A server that is ejected hands its keys to the others, which would admit them again: never eject.
         let config = format!(
-            "postern:\n  listen: 127.0.0.1:{port}\n  hash: fnv1a_64\n  distribution: ketama\n  timeout: 400\n  \
+            "postern:\n  listen: 127.0.0.1:{port}\n  hash: fnv1a_64\n  hash_tag: \"||\"\n  distribution: ketama\n  timeout: 400\n  \
              preconnect: true\n  auto_eject_hosts: false\n  server_retry_timeout: 500\n  servers:\n{list}"
         );
         let path = home.join(format!("twemproxy-{port}.yml"));

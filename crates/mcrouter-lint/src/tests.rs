@@ -113,9 +113,9 @@ fn routes_that_own_their_keys_or_are_a_quorum_are_fit_for_add() {
         r#"{"type": "ShadowRoute", "children": "PoolRoute|A", "shadows": [{"target": "PoolRoute|B"}]}"#,
         r#"{"type": "StagingRoute", "warm": "PoolRoute|A", "staging": "PoolRoute|B"}"#,
         r#"{"type": "PrefixSelectorRoute", "policies": {"other": "FailoverRoute|Pool|A"}, "wildcard": "PoolRoute|A"}"#,
-        r#"{"type": "PrefixSelectorRoute", "policies": {"p": "PoolRoute|A"}, "wildcard": "NullRoute"}"#,
+        r#"{"type": "PrefixSelectorRoute", "policies": {"p": "PoolRoute|A", "|": "PoolRoute|A"}, "wildcard": "NullRoute"}"#,
         r#"{"type": "PrefixSelectorRoute", "policies": {"p": "NullRoute", "ps1.": "PoolRoute|A", "pc1": "PoolRoute|A",
-            "pp": "PoolRoute|A"}}"#,
+            "pp": "PoolRoute|A", "po": "PoolRoute|A", "|": "PoolRoute|A"}}"#,
     ];
     for route in fit {
         let findings = everything(route);

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
-const EPOCH: Epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(2_000_000_000) };
+const EPOCH: Epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(2_000_000_000), mark: None };
 const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 
 fn open(fsync: Fsync) -> (TempDir, Arc<Embedded>) {

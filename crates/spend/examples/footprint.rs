@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-const EPOCH: Epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(2_000_000_000) };
+const EPOCH: Epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(2_000_000_000), mark: None };
 const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

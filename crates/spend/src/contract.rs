@@ -1,7 +1,7 @@
 //! The spend contract as a trait, and the three answers it can give.
 
 use crate::ExchangeLog;
-use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
+use postern_token::{MarkId, SpentKey, TokenKeyId, UnixSeconds};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -107,6 +107,9 @@ pub struct Epoch {
     /// The absolute second from which the records may be dropped: the key's retirement plus a margin, chosen by the
     /// caller. No presentation is admitted from then on.
     pub expires: UnixSeconds,
+    /// The mark that binds the token to the memory which knows it; `None` for tokens of a challenge without one. A token
+    /// has one mark for ever, so `key` does not occur under two.
+    pub mark: Option<MarkId>,
 }
 
 /// What [`SpendStore::check_with`] found. A hint only.
@@ -127,6 +130,9 @@ pub enum Spend {
     Admitted,
     /// The key was recorded before: a replay.
     AlreadySpent,
+    /// The memory that took the record does not know the token's mark, so it may have lost an earlier record of the
+    /// token, or never had it. The token is recorded, and no store will admit it any more.
+    Void,
 }
 
 /// Why the store gives no verdict. The presentation is refused.
@@ -172,6 +178,9 @@ pub enum Unknown {
         /// And not more than this.
         below: Duration,
     },
+    /// No mark is on offer yet: the first witnesses are being written, or the store has not been read.
+    #[error("the double-spend store offers no mark yet that tokens could be bound to")]
+    Unmarked,
     /// Whether the store has lost records has not been known lately, and the operator chose to refuse after losses.
     #[error("the double-spend store cannot be watched for losses of records")]
     Unwatched,
@@ -198,6 +207,7 @@ impl Unknown {
             Self::Garbled => "garbled",
             Self::Unproven => "unproven",
             Self::ClockAhead { .. } => "clock_ahead",
+            Self::Unmarked => "unmarked",
             Self::Unwatched => "unwatched",
             Self::RecordsLost => "records_lost",
             Self::EpochRetired => "epoch_retired",

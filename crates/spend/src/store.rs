@@ -1,8 +1,8 @@
 //! The choice of a store at run time.
 
-use crate::memcached::{Client, Memcached};
+use crate::memcached::{Binding, Client, Memcached};
 use crate::{Embedded, Epoch, ExchangeLog, Hint, Spend, SpendStore, StoreError, Unknown};
-use postern_token::{SpentKey, UnixSeconds};
+use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 
 /// What a configuration chose, opened once a process.
@@ -45,6 +45,22 @@ impl Backend {
         match self {
             Self::Embedded(store) => store.has_retired(epoch.key).then_some(Unknown::EpochRetired),
             Self::Memcached(memcached) => memcached.refuses(epoch.key, now),
+        }
+    }
+
+    /// Requests tokens of these epochs' keys, so that the shared store can bind them.
+    pub fn offer(&self, epochs: &[Epoch]) {
+        if let Self::Memcached(memcached) = self {
+            memcached.offer(epochs);
+        }
+    }
+
+    /// What binds the tokens of a key.
+    #[must_use]
+    pub fn binding(&self, key: TokenKeyId) -> Binding {
+        match self {
+            Self::Embedded(_) => Binding::Unmarked,
+            Self::Memcached(memcached) => memcached.binding(key),
         }
     }
 

@@ -101,6 +101,7 @@ impl Crowd {
                 assert!(token.begun.get() > 1, "a token without another presentation is a replay");
                 token.spent.set(true);
             }
+            Some(Ok(Spend::Void)) => panic!("a token without a mark is void"),
             Some(Err(reason)) => panic!("{reason}: one caller's end is another's trouble"),
         }
     }

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const EPOCH: Epoch = Epoch { key: TokenKeyId([3; 32]), expires: UnixSeconds(2000) };
+const EPOCH: Epoch = Epoch { key: TokenKeyId([3; 32]), expires: UnixSeconds(2000), mark: None };
 const NOW: UnixSeconds = UnixSeconds(1000);
 const DIRECTORY: &str = "SPEND_TEST_DIRECTORY";
 const ALWAYS: &str = "SPEND_TEST_ALWAYS";

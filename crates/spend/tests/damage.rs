@@ -10,7 +10,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-const EPOCH: Epoch = Epoch { key: TokenKeyId([0x5e; 32]), expires: UnixSeconds(100) };
+const EPOCH: Epoch = Epoch { key: TokenKeyId([0x5e; 32]), expires: UnixSeconds(100), mark: None };
 const NOW: UnixSeconds = UnixSeconds(1);
 const KEYS: u8 = 50;
 /// Where the records stand, and how long one is: docs/how-it-works/spend-contract.md.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const EPOCH: Epoch = Epoch { key: TokenKeyId([0xab; 32]), expires: UnixSeconds(100) };
+const EPOCH: Epoch = Epoch { key: TokenKeyId([0xab; 32]), expires: UnixSeconds(100), mark: None };
 const LATER: Epoch = Epoch { expires: UnixSeconds(200), ..EPOCH };
 
 fn open(directory: &Path, now: u64) -> Embedded {

@@ -9,6 +9,7 @@ mod damage;
 mod epochs;
 mod exchange_log;
 mod hostile;
+mod marks;
 mod model;
 mod one_send;
 mod overlap;

@@ -66,7 +66,7 @@ impl Model {
     }
 
     fn epoch(&self, id: u8) -> Epoch {
-        Epoch { key: TokenKeyId([id; 32]), expires: UnixSeconds(self.passed[&id]) }
+        Epoch { key: TokenKeyId([id; 32]), expires: UnixSeconds(self.passed[&id]), mark: None }
     }
 }
 

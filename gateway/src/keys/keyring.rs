@@ -1,14 +1,13 @@
-//! The keys and the challenge a gateway checks tokens against: one value, replaced whole when the issuer's directory
+//! The keys that a gateway checks tokens against: one value, replaced whole when the issuer's directory
 //! changes, so that a request sees one state from its first stage to its last.
 
-use crate::config::ChallengeConfig;
+use crate::keys::offer::Offer;
 use crate::observe::labels::KeyPhase;
 use http::HeaderValue;
 use postern_spend::Epoch;
-use postern_token::header::{Challenge, Quoting};
+use postern_spend::memcached::Binding;
 use postern_token::{
-    ChallengeDigest, ChallengeError, Directory, KeyRefusal, KeySet, TokenChallenge, TokenKeyId, TokenType,
-    TrustedKey, UnixSeconds, VerifyingKey, Window,
+    Directory, KeyRefusal, KeySet, Mark, TokenKeyId, TokenType, TrustedKey, UnixSeconds, VerifyingKey, Window,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,44 +17,6 @@ const RECORD_MARGIN: Duration = Duration::from_secs(3600);
 
 /// By how much those clocks may differ before the store refuses: half the margin.
 pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(RECORD_MARGIN.as_secs() / 2);
-
-/// The challenge this gateway hands out, which never changes while it runs.
-pub(crate) struct Offer {
-    bytes: Vec<u8>,
-    digest: ChallengeDigest,
-    max_age: Duration,
-    quoting: Quoting,
-}
-
-impl Offer {
-    pub(crate) fn new(config: &ChallengeConfig) -> Result<Self, ChallengeError> {
-        let origins: Vec<&str> = config.origin.split(',').map(str::trim).collect();
-        let challenge = TokenChallenge::new(TokenType::BlindRsa2048, &config.issuer_name, None, &origins)?;
-        let quoting = if config.bare { Quoting::Bare } else { Quoting::Quoted };
-        Ok(Self {
-            bytes: challenge.serialize(),
-            digest: challenge.digest(),
-            max_age: config.max_age.get(),
-            quoting,
-        })
-    }
-
-    /// Whether a token answers this challenge.
-    pub(crate) fn is_answered_by(&self, digest: ChallengeDigest) -> bool {
-        self.digest == digest
-    }
-
-    /// The value of Proxy-Authenticate: a challenge for a token of `key`, to be kept until `until` at most.
-    fn header(&self, key: &TrustedKey, now: UnixSeconds, until: UnixSeconds) -> Option<HeaderValue> {
-        let max_age = self.max_age.min(now.until(until));
-        let challenge = Challenge {
-            bytes: self.bytes.clone(),
-            token_key: Some(key.key.spki().to_vec()),
-            max_age: Some(max_age.as_secs()),
-        };
-        HeaderValue::from_str(&challenge.format(self.quoting)).ok()
-    }
-}
 
 /// The keys whose tokens are accepted.
 #[derive(Default)]
@@ -178,19 +139,34 @@ impl Keyring {
     }
 
     /// The challenge for a client without a good token; `None` while there is no key for it.
-    pub(crate) fn challenge(&self, offer: &Offer, now: UnixSeconds) -> Option<HeaderValue> {
-        let key = self.asked_for(now)?;
+    pub(crate) fn challenge(
+        &self,
+        offer: &Offer,
+        binding: impl Fn(TokenKeyId) -> Binding,
+        now: UnixSeconds,
+    ) -> Option<HeaderValue> {
+        let (key, mark) = self.requested(binding, now)?;
         // From then on the issuer signs with the next one, and soon no more with this one.
         let successor = self.listed().map(|known| known.window.not_before).filter(|begins| *begins > now);
         let until = successor.fold(key.window.not_after, UnixSeconds::min);
-        offer.header(key, now, until)
+        offer.header(key, mark, now, until)
     }
 
-    /// The key that clients are to get tokens of: the newest in use that the issuer still lists, for it signs with no
-    /// other. A key that was taken back may be the newer one.
-    fn asked_for(&self, now: UnixSeconds) -> Option<&TrustedKey> {
-        let newest = self.listed().find(|known| known.window.contains(now));
-        newest.or_else(|| self.keys.newest(now))
+    /// The key that clients are to get tokens of, and the mark that binds them: the newest in use that the issuer still
+    /// lists, for it signs with no other, and whose binding is known. A key that was taken back may be the newer one.
+    pub(crate) fn requested(
+        &self,
+        binding: impl Fn(TokenKeyId) -> Binding,
+        now: UnixSeconds,
+    ) -> Option<(&TrustedKey, Option<Mark>)> {
+        let mark = |known: &TrustedKey| match binding(known.key.id()) {
+            Binding::Unknown => None,
+            Binding::Unmarked => Some(None),
+            Binding::Offered(mark) => Some(Some(mark)),
+        };
+        let bound = |known| Some((known, mark(known)?));
+        let newest = self.listed().filter(|known| known.window.contains(now)).find_map(bound);
+        newest.or_else(|| bound(self.keys.newest(now)?))
     }
 
     fn listed(&self) -> impl Iterator<Item = &TrustedKey> {
@@ -228,6 +204,11 @@ impl Keyring {
         self.keys.iter().filter(move |known| known.window.contains(now)).map(epoch)
     }
 
+    /// The epochs of all keys that have not retired at `now`, those to come among them.
+    pub(crate) fn unretired(&self, now: UnixSeconds) -> impl Iterator<Item = Epoch> {
+        self.keys.iter().filter(move |known| now < known.window.not_after).map(epoch)
+    }
+
     /// Whether any key is good at `now`.
     pub(crate) fn is_usable(&self, now: UnixSeconds) -> bool {
         self.keys.newest(now).is_some()
@@ -240,7 +221,7 @@ impl Keyring {
 
     /// Every key that is known and has not retired, for people and metrics.
     pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
-        let newest = self.asked_for(now).map(|key| key.key.id());
+        let newest = self.requested(|_| Binding::Unmarked, now).map(|(key, _)| key.key.id());
         let known = self.keys.iter().filter(|known| now < known.window.not_after);
         let view = |known: &TrustedKey| {
             let (id, Window { not_before, not_after }) = (known.key.id(), known.window);
@@ -267,7 +248,7 @@ pub(crate) struct KeyView {
 
 /// The epoch of a key's spent records.
 pub(crate) fn epoch(key: &TrustedKey) -> Epoch {
-    Epoch { key: key.key.id(), expires: key.window.not_after.saturating_add(RECORD_MARGIN) }
+    Epoch { key: key.key.id(), expires: key.window.not_after.saturating_add(RECORD_MARGIN), mark: None }
 }
 
 #[cfg(test)]

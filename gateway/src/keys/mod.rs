@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod keyring;
+pub(crate) mod offer;
 pub(crate) mod refresh;
 pub(crate) mod saved;
 pub(crate) mod source;

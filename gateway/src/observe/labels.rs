@@ -85,6 +85,8 @@ postern_telemetry::label! {
         BadSignature = "bad_signature",
         /// 407: spent before.
         AlreadySpent = "already_spent",
+        /// 407: the store does not know the mark that the token is bound to, so it may have lost the token's record.
+        Void = "void",
         /// 503: the store gave no answer that can be trusted.
         StoreUnknown = "store_unknown",
         /// 503: the store is known to be down, and the token was not read.
@@ -150,6 +152,8 @@ postern_telemetry::label! {
         Unproven = "unproven",
         /// Its clock is ahead of this gateway's, so that records end too early.
         ClockAhead = "clock_ahead",
+        /// No mark is on offer, so no token can be requested.
+        Unmarked = "unmarked",
         /// It cannot be watched for losses, which on_loss would refuse.
         Unwatched = "unwatched",
         /// Records of the token's key were lost.

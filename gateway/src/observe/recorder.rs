@@ -347,6 +347,7 @@ fn reason(unknown: Unknown) -> UnknownReason {
         Unknown::Garbled => UnknownReason::Garbled,
         Unknown::Unproven => UnknownReason::Unproven,
         Unknown::ClockAhead { .. } => UnknownReason::ClockAhead,
+        Unknown::Unmarked => UnknownReason::Unmarked,
         Unknown::Unwatched => UnknownReason::Unwatched,
         Unknown::RecordsLost => UnknownReason::RecordsLost,
         Unknown::EpochRetired => UnknownReason::EpochRetired,

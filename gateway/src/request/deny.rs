@@ -31,6 +31,8 @@ pub(crate) enum Refusal {
     BadSignature,
     /// The token was spent before.
     AlreadySpent,
+    /// The store does not know the mark that the token is bound to.
+    Void,
     /// The store gave no verdict.
     StoreUnknown(Unknown),
     /// The store is known to give no verdicts: the request was refused before its token was read.
@@ -126,6 +128,7 @@ impl Refusal {
             Self::Key(_) => (S::PROXY_AUTHENTICATION_REQUIRED, O::UnknownKey, DENIED, FRESH),
             Self::BadSignature => (S::PROXY_AUTHENTICATION_REQUIRED, O::BadSignature, DENIED, FRESH),
             Self::AlreadySpent => (S::PROXY_AUTHENTICATION_REQUIRED, O::AlreadySpent, DENIED, FRESH),
+            Self::Void => (S::PROXY_AUTHENTICATION_REQUIRED, O::Void, DENIED, FRESH),
             // The epoch's end is the token's fault, not the store's: a new token helps, waiting does not.
             Self::StoreUnknown(Unknown::EpochRetired) => {
                 (S::PROXY_AUTHENTICATION_REQUIRED, O::UnknownKey, DENIED, FRESH)
@@ -178,6 +181,9 @@ impl Refusal {
             Self::Key(refusal) => refusal.to_string(),
             Self::BadSignature => "the token's signature is not valid".into(),
             Self::AlreadySpent => "token already spent".into(),
+            Self::Void => {
+                "the token is for another challenge, or for records that the gateway has lost".into()
+            }
             Self::StoreUnknown(unknown) | Self::StoreDown(unknown) => unknown.to_string(),
             Self::NoKeys => "no issuer key is in use".into(),
             Self::Policy(refusal) => refusal.to_string(),

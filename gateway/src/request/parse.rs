@@ -1,13 +1,16 @@
 //! The first stage: from a request to a token and a target, or a refusal. Nothing is looked up and no cryptography is
 //! done; everything that can be refused without spending a token is refused here.
 
-use crate::keys::keyring::{Keyring, Offer, epoch};
+use crate::keys::keyring::epoch;
+use crate::keys::offer::Answered;
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
+use crate::state::Worker;
 use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, TRANSFER_ENCODING};
 use http::uri::Scheme;
 use http::{HeaderMap, Method, request};
 use postern_proxy::target::{Target, TargetError};
+use postern_spend::memcached::Binding;
 use postern_spend::{Epoch, Unknown};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, TokenType, UnixSeconds, VerifyingKey};
@@ -23,31 +26,39 @@ pub(crate) struct Presented {
 }
 
 impl Presented {
-    /// Reads a request's head. While nothing can be admitted (no key, or no store by `serving`), its token is not read:
-    /// what was not looked at is not lost to the client.
+    /// Reads a request's head. While nothing can be admitted (no key, or no store), its token is not read: what was not
+    /// looked at is not lost to the client.
     pub(crate) fn parse(
         head: &request::Parts,
         policy: &Policy,
-        offer: &Offer,
-        keyring: &Keyring,
-        serving: impl FnOnce() -> Result<(), Unknown>,
+        worker: &Worker,
         now: UnixSeconds,
     ) -> Result<Self, Refusal> {
+        let (core, keyring) = (&worker.core, worker.core.keyring.load());
         let target = target(head)?;
         policy.check_target(&target).map_err(Refusal::Policy)?;
         if !keyring.is_usable(now) {
             return Err(Refusal::NoKeys);
         }
-        serving().map_err(Refusal::StoreDown)?;
+        worker.serving().map_err(Refusal::StoreDown)?;
+        let binding = |key| core.backend.binding(key);
+        if keyring.requested(binding, now).is_none() {
+            return Err(Refusal::StoreDown(Unknown::Unmarked)); // with no challenge to answer, no token helps
+        }
         let token = token(&head.headers)?;
         if token.token_type() != TokenType::BlindRsa2048 {
             return Err(Refusal::TokenType(token.token_type()));
         }
-        if !offer.is_answered_by(token.challenge_digest()) {
-            return Err(Refusal::WrongChallenge);
-        }
+        let answered = core.offer.answered(token.token_key_id(), token.challenge_digest());
+        let answered = answered.ok_or(Refusal::WrongChallenge)?;
         let trusted = keyring.find(token.token_key_id(), now).map_err(Refusal::Key)?;
-        let (key, epoch) = (Arc::clone(&trusted.key), epoch(trusted));
+        let mark = match (answered, binding(trusted.key.id())) {
+            (Answered::Marked(mark), _) => Some(mark),
+            (Answered::Unmarked, Binding::Unmarked) => None,
+            (Answered::Unmarked, Binding::Offered(_)) => return Err(Refusal::WrongChallenge),
+            (Answered::Unmarked, Binding::Unknown) => return Err(Refusal::StoreDown(Unknown::Unmarked)),
+        };
+        let (key, epoch) = (Arc::clone(&trusted.key), Epoch { mark, ..epoch(trusted) });
         Ok(Self { spent_key: token.spent_key(), token, key, epoch, target })
     }
 

@@ -65,7 +65,7 @@ pub(crate) async fn answer(
         Ok((response, Some(dialled))) => Answer::Tunnel(response, (dialled, account)),
         Ok((response, None)) => Answer::Response(response),
         Err(refusal) => {
-            let challenge = core.keyring.load().challenge(&core.offer, UnixSeconds::now());
+            let challenge = core.challenge(UnixSeconds::now());
             Answer::Response(answer::refused(&refusal, challenge))
         }
     }
@@ -104,8 +104,7 @@ fn parse(
     now: UnixSeconds,
 ) -> Result<Presented, Refusal> {
     let core = &worker.core;
-    let presented =
-        Presented::parse(head, policy, &core.offer, &core.keyring.load(), || worker.serving(), now);
+    let presented = Presented::parse(head, policy, worker, now);
     if let Err(Refusal::Key(KeyRefusal::Unknown)) = &presented {
         core.unknown_key.notify_one(); // the issuer may have published it just now
     }

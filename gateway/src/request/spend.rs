@@ -33,6 +33,7 @@ impl Spent {
             }
             Ok(Spend::Admitted) => Ok(Self { target: verified.into_presented().into_target() }),
             Ok(Spend::AlreadySpent) => Err(Refusal::AlreadySpent),
+            Ok(Spend::Void) => Err(Refusal::Void),
             Err(unknown) => Err(Refusal::StoreUnknown(unknown)),
         }
     }
@@ -57,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_record_that_may_have_expired_when_it_was_written_admits_nothing() {
-        let epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(10_000) };
+        let epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(10_000), mark: None };
         let tolerance = CLOCK_TOLERANCE.as_secs();
         assert!(!is_over(&epoch, UnixSeconds(10_000 - tolerance - 1)));
         assert!(is_over(&epoch, UnixSeconds(10_000 - tolerance)));

@@ -97,6 +97,7 @@ pub(crate) fn config(home: &Path) -> Config {
             origin: "proxy.example".into(),
             max_age: ConfigDuration::hours(1),
             bare: false,
+            bind: postern_gateway::config::Bind::Off,
         },
         store: StoreConfig {
             kind: StoreKind::Embedded,

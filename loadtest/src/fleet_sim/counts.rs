@@ -120,7 +120,7 @@ impl Counts {
                 // A check takes less than a second: far within the histogram.
                 let _ = self.times.increment(took / 1_000);
             }
-            Ended::Verdict(Ok(Spend::AlreadySpent)) => self.spent += 1,
+            Ended::Verdict(Ok(Spend::AlreadySpent | Spend::Void)) => self.spent += 1,
             Ended::Verdict(Err(reason)) => {
                 *self.unknown.entry(reason.reason()).or_default() += 1;
                 let second = (now / SECOND) as usize;

@@ -195,6 +195,7 @@ fn epoch() -> Epoch {
     Epoch {
         key: TokenKeyId(rand::random()),
         expires: UnixSeconds::now().saturating_add(Duration::from_secs(3600)),
+        mark: None,
     }
 }
 

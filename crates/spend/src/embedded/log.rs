@@ -104,7 +104,7 @@ impl EpochLog {
             let why = "both its headers are broken".to_owned();
             return Err(StoreError::Damaged { path: path.to_owned(), why });
         };
-        let mut log = Self::new(&Epoch { key, expires }, file);
+        let mut log = Self::new(&Epoch { key, expires, mark: None }, file);
         log.headers = Mutex::new(headers);
         Ok(log)
     }

@@ -5,7 +5,7 @@ use postern_token::{Nonce, TokenType};
 use std::fs::OpenOptions;
 use std::time::{Duration, Instant};
 
-const EPOCH: Epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(1000) };
+const EPOCH: Epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(1000), mark: None };
 const NOW: UnixSeconds = UnixSeconds(500);
 
 fn key(number: u8) -> SpentKey {

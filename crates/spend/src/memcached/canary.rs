@@ -54,16 +54,16 @@ impl Mark {
         let text = format!("{state}{expires:010}.{created:010}");
         let mut value = [b'0'; VALUE_LEN];
         value.copy_from_slice(&text.as_bytes()[..VALUE_LEN]); // a letter, ten digits, a dot, ten digits: ASCII
-        Value(value)
+        Value::new(value)
     }
 
     pub(crate) fn parse(value: &Value) -> Option<Self> {
-        let rewritten = match value.0[0] {
+        let rewritten = match value.as_bytes().first()? {
             b'w' => false,
             b'l' => true,
             _ => return None,
         };
-        let (expires, created) = std::str::from_utf8(&value.0[1..]).ok()?.split_once('.')?;
+        let (expires, created) = std::str::from_utf8(&value.as_bytes()[1..]).ok()?.split_once('.')?;
         let seconds = |text: &str| {
             let digits = text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit());
             digits.then(|| text.parse().ok().map(UnixSeconds)).flatten()
@@ -149,8 +149,8 @@ mod tests {
         }
         let far = Mark { rewritten: false, expires: UnixSeconds(u64::MAX), created: UnixSeconds(0) };
         assert_eq!(Mark::parse(&far.value()).unwrap().expires, UnixSeconds(LARGEST));
-        assert_eq!(Mark::parse(&Value(*b"x1900000000.1800000000")), None);
-        assert_eq!(Mark::parse(&Value(*b"w+900000000.1800000000")), None);
+        assert_eq!(Mark::parse(&Value::new(*b"x1900000000.1800000000")), None);
+        assert_eq!(Mark::parse(&Value::new(*b"w+900000000.1800000000")), None);
     }
 
     #[test]

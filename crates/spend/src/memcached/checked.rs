@@ -1,7 +1,7 @@
 //! memcache-async on a connection that lets only checked replies through.
 
 use super::address::Stream;
-use super::protocol::{Command, LONGEST_REPLY, Reply, ReplyKind, VALUE_LEN, Value, exptime, parse};
+use super::protocol::{Command, LONGEST_REPLY, Reply, ReplyKind, Value, exptime, parse};
 use super::world::instant;
 use memcache_async::ascii::Protocol;
 use postern_tcp_info::TcpFacts;
@@ -61,14 +61,14 @@ impl Checked {
         let understood = match command {
             Command::Get(key) => {
                 let value = Protocol::new(&mut *self).get(key.as_bytes()).await;
-                match value.map(<[u8; VALUE_LEN]>::try_from) {
-                    Ok(value) => value.ok().map(Value).map(Reply::Hit),
+                match value {
+                    Ok(value) => Value::of(key, &value).map(Reply::Hit),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Reply::Miss),
                     Err(error) => Some(self.server_error(error)?),
                 }
             }
             Command::Add { key, value, expires } => {
-                match Protocol::new(&mut *self).add(key, &value.0, exptime(*expires)).await {
+                match Protocol::new(&mut *self).add(key, value.as_bytes(), exptime(*expires)).await {
                     Ok(()) => Some(Reply::Stored),
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Some(Reply::NotStored),
                     Err(error) => Some(self.server_error(error)?),

@@ -1,17 +1,19 @@
 //! The store as one runtime uses it.
 
 use super::SharedStore;
+use super::bucket::{self, Bound};
 use super::endpoint::Endpoint;
 use super::epochs::EpochState;
 use super::failure::Failure;
 use super::options::{OnLoss, Transport};
 use super::pipelined::Pipelined;
 use super::pooled::Pooled;
-use super::protocol::{Command, RecordKey, Reply, Value};
+use super::protocol::{BoundReply, Command, RecordKey, Reply, Value};
 use super::stats::{Ended, Verb};
+use super::world::random_bytes;
 use crate::exchange_log::Entry;
 use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
-use postern_token::{SpentKey, UnixSeconds};
+use postern_token::{MarkId, SpentKey, TokenKeyId, UnixSeconds};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::time::timeout;
@@ -79,22 +81,36 @@ impl Client {
             return Err(Unknown::EpochRetired);
         }
         client.store.intact()?;
-        client.store.is_watched()?;
+        if epoch.mark.is_none() {
+            client.store.is_watched()?;
+        }
         let state = client.epoch(epoch).await?;
         let expires = state.expires().ok_or(Unknown::TimedOut)?;
         if now >= expires {
             return Err(Unknown::EpochRetired); // the store drops the epoch's records from now on
         }
-        client.store.permits(&state)?;
+        if epoch.mark.is_none() {
+            client.store.permits(&state)?;
+        }
         if state.is_known_spent(key) {
             client.store.counters.cache_hit();
             return Ok(Spend::AlreadySpent);
         }
-        let verdict = client.add(RecordKey::spent(key), expires, log).await?;
-        // If a loss was detected since, this record may be the token's second one.
-        if verdict == Spend::Admitted {
-            client.store.intact()?;
-            client.store.permits(&state)?;
+        let verdict = match &epoch.mark {
+            Some(mark) => client.add_bound(&Bound::new(key, mark), expires, log).await?,
+            None => {
+                let verdict = client.add(RecordKey::spent(key), expires, log).await?;
+                // If a loss was detected since, this record may be the token's second one.
+                if verdict == Spend::Admitted {
+                    client.store.permits(&state)?;
+                }
+                verdict
+            }
+        };
+        match (verdict, epoch.mark) {
+            (Spend::Admitted, _) => client.store.intact()?,
+            (Spend::Void, Some(mark)) => client.store.void(epoch.key, mark),
+            _ => {}
         }
         state.remember_spent(key);
         Ok(verdict)
@@ -146,6 +162,67 @@ impl ClientState {
             Err(Failure::NotSent(reason)) => Err(reason),
             Err(Failure::Sent(reason)) => self.verdict_from_record(key, attempt, log).await.ok_or(reason),
         }
+    }
+
+    /// Records a token that a mark binds. It is admitted only where the mark's witness stands: behind the record, on the
+    /// server that took it.
+    async fn add_bound(
+        &self,
+        bound: &Bound,
+        expires: UnixSeconds,
+        log: &mut ExchangeLog,
+    ) -> Result<Spend, Unknown> {
+        let value = Value::of_bucket(random_bytes());
+        let commands = [&Command::Add { key: bound.record, value, expires }, &Command::Get(bound.witness)];
+        match self.send_bound(commands, log).await {
+            Ok(BoundReply { reply: Reply::Stored, witness: Some(Ok(Reply::Hit(witness))) }) => {
+                // A record that ends before its witness would admit the token again.
+                if bucket::ends(&witness).is_some_and(|end| end < expires) {
+                    Ok(Spend::Admitted)
+                } else {
+                    Err(Unknown::Garbled)
+                }
+            }
+            Ok(BoundReply { reply: Reply::Stored, witness: Some(Ok(Reply::Miss)) }) => Ok(Spend::Void),
+            Ok(BoundReply { reply: Reply::Stored, witness: Some(Err(reason)) }) => Err(reason),
+            Ok(BoundReply { reply: Reply::NotStored, .. }) => Ok(Spend::AlreadySpent),
+            Ok(BoundReply { reply: Reply::Stored | Reply::ServerError, .. }) => Err(Unknown::Rejected),
+            Ok(BoundReply { reply: Reply::Hit(_) | Reply::Miss, .. }) => Err(Unknown::Garbled),
+            Err(Failure::NotSent(reason)) => Err(reason),
+            Err(Failure::Sent(reason)) => match self.verdict_from_record(bound.record, value, log).await {
+                Some(Spend::AlreadySpent) => Ok(Spend::AlreadySpent),
+                _ => Err(reason), // what stands behind an own record cannot be read any more
+            },
+        }
+    }
+
+    /// Sends an `add` and a `get` behind it through one connection. Tries another endpoint only if no byte was sent.
+    async fn send_bound(
+        &self,
+        commands: [&Command; 2],
+        log: &mut ExchangeLog,
+    ) -> Result<BoundReply, Failure> {
+        let (mut failure, mut tried) = (Failure::NotSent(NOT_CONNECTED), 0_u64);
+        while let Some((index, link)) = self.next(tried) {
+            tried |= 1 << index;
+            let mut entry = log.begin(Verb::Add, u8::try_from(index).ok());
+            let result = link.exchange_bound(commands, &mut entry).await;
+            let reply = result.map(|bound| bound.reply);
+            entry.end(Ended::of(&reply));
+            self.store.counters.command(commands[0], &reply);
+            if let Ok(BoundReply { witness: Some(witness), .. }) = result {
+                self.store.counters.command(commands[1], &witness.map_err(Failure::Sent));
+            }
+            match result {
+                Err(Failure::NotSent(reason)) => failure = Failure::NotSent(reason),
+                answered => return answered,
+            }
+        }
+        if tried == 0 {
+            log.begin(Verb::Add, None).end(Ended::Refused);
+            self.store.counters.command(commands[0], &Err(failure));
+        }
+        Err(failure)
     }
 
     /// Reads the record after an `add` without a reply: its value identifies the attempt that wrote it. A missing
@@ -214,6 +291,17 @@ impl EndpointClient {
         }
     }
 
+    async fn exchange_bound(
+        &self,
+        commands: [&Command; 2],
+        entry: &mut Entry<'_>,
+    ) -> Result<BoundReply, Failure> {
+        match &self.transport {
+            TransportClient::Pipelined(pipelined) => pipelined.exchange_bound(commands, entry).await,
+            TransportClient::Pooled(pooled) => pooled.exchange_bound(commands, entry).await,
+        }
+    }
+
     fn is_up(&self) -> bool {
         !self.endpoint.is_foreign()
             && match &self.transport {
@@ -245,7 +333,11 @@ impl SpendStore for Client {
             client.store.counters.cache_hit();
             return Ok(Hint::Spent);
         }
-        let command = Command::Get(RecordKey::spent(key));
+        let record = match &epoch.mark {
+            Some(mark) => Bound::new(key, mark).record,
+            None => RecordKey::spent(key),
+        };
+        let command = Command::Get(record);
         match client.send(&command, true, log).await.map_err(Failure::unknown)? {
             Reply::Hit(_) => {
                 if let Some(known) = client.store.epochs.find(epoch.key) {
@@ -292,6 +384,13 @@ impl SharedStore {
     fn is_watched(&self) -> Result<(), Unknown> {
         let refuses = self.options.on_loss != OnLoss::Warn;
         if refuses && self.watched.is_blind() { Err(Unknown::Unwatched) } else { Ok(()) }
+    }
+
+    /// A token of this mark was void: the watch looks why, if the mark is on offer.
+    fn void(&self, key: TokenKeyId, mark: MarkId) {
+        if self.marked.suspect(key, mark) {
+            self.wake_watch.notify_one();
+        }
     }
 
     /// Registers a client, for as long as it lives.

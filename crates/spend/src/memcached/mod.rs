@@ -17,6 +17,7 @@
 //! pipelined is the default.
 
 mod address;
+mod bucket;
 mod cache;
 mod canary;
 mod checked;
@@ -24,6 +25,7 @@ mod client;
 mod endpoint;
 mod epochs;
 mod failure;
+mod marked;
 mod options;
 mod pipelined;
 mod pooled;
@@ -38,6 +40,7 @@ pub(crate) mod world;
 
 pub use address::{Address, AddressError, Tls};
 pub use client::Client;
+pub use marked::{Binding, Marks};
 pub use options::{OnLoss, Options, Pool, Transport, pool_size};
 pub use protocol::KEY_PREFIXES;
 pub use stats::{Ended, Totals, Verb};
@@ -45,10 +48,11 @@ pub use stats::{Ended, Totals, Verb};
 pub use world::seed;
 pub use world::{Connecting, Connection, World};
 
-use crate::Unknown;
+use crate::{Epoch, Unknown};
 use client::ClientState;
 use endpoint::{Endpoint, Network};
 use epochs::Epochs;
+use marked::Marked;
 use parking_lot::Mutex;
 use postern_token::{TokenKeyId, UnixSeconds};
 use stats::Counters;
@@ -82,6 +86,7 @@ struct SharedStore {
     clients: Mutex<Vec<Weak<ClientState>>>,
     verdicts: Verdicts,
     watched: Watched,
+    marked: Marked,
     /// What the watch's last round could not read.
     round: Mutex<Round>,
     /// Wakes the watch.
@@ -180,6 +185,7 @@ impl Memcached {
             clients: Mutex::default(),
             verdicts: Verdicts::default(),
             watched: Watched::new(options.canary_interval),
+            marked: Marked::default(),
             round: Mutex::default(),
             wake_watch,
             options,
@@ -217,16 +223,36 @@ impl Memcached {
     #[must_use]
     pub fn refuses(&self, key: TokenKeyId, now: UnixSeconds) -> Option<Unknown> {
         let epoch = self.store.epochs.find(key)?;
+        let is_marked = matches!(self.store.marked.binding(key), Some(Binding::Offered(_)));
         if epoch.expires().is_some_and(|expires| now >= expires) {
             return Some(Unknown::EpochRetired);
         }
-        self.store.permits(&epoch).err()
+        if is_marked { None } else { self.store.permits(&epoch).err() }
     }
 
     /// What was counted since the store was opened.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.store.counters.totals()
+    }
+
+    /// Watches the marks of these epochs' keys, for which tokens are requested, and of no others. Those that are new to the
+    /// store are begun with a mark, if [`Options::marks`] says so.
+    pub fn offer(&self, epochs: &[Epoch]) {
+        if self.store.options.marks.is_none() {
+            return;
+        }
+        epochs.iter().for_each(|epoch| drop(self.store.epochs.enter(epoch.key, epoch.expires)));
+        self.store.marked.watch(&epochs.iter().map(|epoch| epoch.key).collect::<Vec<_>>());
+    }
+
+    /// What binds the tokens of a key.
+    #[must_use]
+    pub fn binding(&self, key: TokenKeyId) -> Binding {
+        match self.store.options.marks {
+            None => Binding::Unmarked,
+            Some(_) => self.store.marked.binding(key).unwrap_or(Binding::Unknown),
+        }
     }
 
     /// Forgets what this process remembers of expired epochs.

@@ -1,6 +1,7 @@
 //! What an operator chooses about the shared store.
 
 use super::address::{Address, Tls};
+use super::marked::Marks;
 use std::time::Duration;
 
 /// How to reach and use the shared store.
@@ -28,6 +29,8 @@ pub struct Options {
     /// After an `add` without a reply, read the record and admit if this attempt wrote it. Safe only if every record
     /// has one copy: behind a quorum a minority's copy answers too, and two presentations could be admitted.
     pub ask_whose: bool,
+    /// How tokens are bound to the memory that records them; `None` if they are not.
+    pub marks: Option<Marks>,
     /// RAM for the cache of spent keys, in bytes for each epoch.
     pub cache_bytes: usize,
 }

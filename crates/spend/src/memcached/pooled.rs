@@ -13,7 +13,7 @@ use super::checked::Checked;
 use super::endpoint::{Carrier, Connected, Endpoint};
 use super::failure::{Failure, broken};
 use super::options::{Limits, Pool};
-use super::protocol::{Command, Reply};
+use super::protocol::{BoundReply, Command, Reply};
 use super::stats::Counters;
 use super::world::{instant, jittered, random_bytes, since};
 use crate::Unknown;
@@ -23,7 +23,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -95,6 +95,15 @@ impl Pooled {
         self.core.exchange(command, entry).await
     }
 
+    /// An `add` and, behind it on the same connection, a `get` of its witness.
+    pub(crate) async fn exchange_bound(
+        &self,
+        commands: [&Command; 2],
+        entry: &mut Entry<'_>,
+    ) -> Result<BoundReply, Failure> {
+        self.core.exchange_bound(commands, entry).await
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.core.breaker.is_closed()
     }
@@ -122,18 +131,50 @@ impl Carrier for Core {
 
 impl Core {
     async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
+        let (_turn, mut noting) = self.begin(entry).await?;
+        self.answered(noting.connection.exchange(command)).await
+    }
+
+    async fn exchange_bound(
+        &self,
+        [add, get]: [&Command; 2],
+        entry: &mut Entry<'_>,
+    ) -> Result<BoundReply, Failure> {
+        let (_turn, mut noting) = self.begin(entry).await?;
+        let reply = self.answered(noting.connection.exchange(add)).await?;
+        let witness = match reply {
+            Reply::Stored => {
+                Some(self.answered(noting.connection.exchange(get)).await.map_err(Failure::unknown))
+            }
+            _ => None,
+        };
+        Ok(BoundReply { reply, witness })
+    }
+
+    /// A connection of the pool, for one exchange.
+    async fn begin<'a, 'b>(
+        &'a self,
+        entry: &'a mut Entry<'b>,
+    ) -> Result<(SemaphorePermit<'a>, Noting<'a, 'b>), Failure> {
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected)));
         }
         let checkout = self.checkout().await;
         entry.waited_for_pool(since(entry.began));
-        let (_turn, mut connection) = checkout.map_err(Failure::NotSent)?;
+        let (turn, mut connection) = checkout.map_err(Failure::NotSent)?;
         entry.waited_for_check(std::mem::take(&mut connection.checked_for));
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(self.endpoint.failure())); // the breaker opened while this caller waited
         }
-        let mut noting = Noting { connection, entry, slow: self.limits.slow };
-        match timeout(self.limits.patience, noting.connection.exchange(command)).await {
+        Ok((turn, Noting { connection, entry, slow: self.limits.slow }))
+    }
+
+    /// Waits for a reply as long as a command may take.
+    async fn answered(
+        &self,
+        exchange: impl Future<Output = Result<Reply, io::Error>>,
+    ) -> Result<Reply, Failure> {
+        match timeout(self.limits.patience, exchange).await {
             Ok(Ok(reply)) => {
                 self.breaker.succeeded();
                 Ok(reply)
@@ -143,9 +184,7 @@ impl Core {
         }
     }
 
-    async fn checkout(
-        &self,
-    ) -> Result<(tokio::sync::SemaphorePermit<'_>, bb8::PooledConnection<'_, Connector>), Unknown> {
+    async fn checkout(&self) -> Result<(SemaphorePermit<'_>, bb8::PooledConnection<'_, Connector>), Unknown> {
         let turn = match self.turns.try_acquire() {
             Ok(turn) => turn,
             Err(_) => {

@@ -5,28 +5,40 @@
 //! or the connection is not to be trusted any more. mcrouter and twemproxy serve these two commands; memcached's meta
 //! commands they do not.
 
+use super::bucket::Bucket;
 use super::world::random_bytes;
+use crate::Unknown;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_token::{SpentKey, UnixSeconds};
 use std::fmt;
 use std::io::Write;
 
-/// Bytes of a record's key: a prefix of four and 32 bytes in base64url.
+/// The longest key of a record: a prefix of four and 32 bytes in base64url.
 pub(crate) const KEY_LEN: usize = 47;
-/// Bytes of a record's value: 16 bytes in base64url.
+/// The longest value of a record: 16 bytes in base64url.
 pub(crate) const VALUE_LEN: usize = 22;
+/// A key in a bucket, `|<bucket>|#|<name>`: four characters, and 16 bytes in base64url. mcrouter hashes what precedes
+/// `|#|`, and twemproxy what `hash_tag: "||"` encloses, so the records of a bucket lie on one server.
+const BUCKET_KEY_LEN: usize = 30;
+/// The value of a record in a bucket: five bytes in base64url. With it the record takes 96 bytes of memcached.
+pub(crate) const BUCKET_VALUE_LEN: usize = 7;
 /// The longest error line that is read. memcached's and mcrouter's are under 200 bytes.
 const LONGEST_LINE: usize = 512;
 /// The longest reply to one command.
 pub(crate) const LONGEST_REPLY: usize = LONGEST_LINE;
 
-/// What the keys of all records begin with, by kind (spent, canary, probe): what a router may select them by.
-pub const KEY_PREFIXES: [&str; 3] = ["ps1.", "pc1.", "pp1."];
+/// What the keys of all records begin with, by kind (spent, canary, probe, offer, in a bucket): what a router may select
+/// them by.
+pub const KEY_PREFIXES: [&str; 5] = ["ps1.", "pc1.", "pp1.", "po1.", "|"];
 
-/// The key of a record: 47 bytes of `A-Z a-z 0-9 - _ .`, so nothing in it can end a command or make two keys of one.
+/// The key of a record: 47 bytes of `A-Z a-z 0-9 - _ .`, or 30 of these and `| #`, so nothing in it can end a command or
+/// make two keys of one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct RecordKey([u8; KEY_LEN]);
+pub(crate) struct RecordKey {
+    bytes: [u8; KEY_LEN],
+    length: u8,
+}
 
 /// What a record is for. The prefix lets mcrouter route Postern's records, and keeps the kinds apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +49,8 @@ pub(crate) enum Kind {
     Canary,
     /// A probe of one process.
     Probe,
+    /// The offer of a mark.
+    Offer,
 }
 
 impl RecordKey {
@@ -46,22 +60,38 @@ impl RecordKey {
     }
 
     pub(crate) fn new(kind: Kind, name: &[u8; 32]) -> Self {
-        let mut key = [b'A'; KEY_LEN];
-        key[..4].copy_from_slice(KEY_PREFIXES[kind as usize].as_bytes());
-        let encoded = URL_SAFE_NO_PAD.encode_slice(name, &mut key[4..]);
+        let mut bytes = [b'A'; KEY_LEN];
+        bytes[..4].copy_from_slice(KEY_PREFIXES[kind as usize].as_bytes());
+        let encoded = URL_SAFE_NO_PAD.encode_slice(name, &mut bytes[4..]);
         debug_assert_eq!(encoded, Ok(KEY_LEN - 4));
-        Self(key)
+        Self { bytes, length: KEY_LEN as u8 }
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8; KEY_LEN] {
-        &self.0
+    /// A record in a bucket.
+    pub(crate) fn in_bucket(bucket: Bucket, name: &[u8; 16]) -> Self {
+        let mut bytes = [0; KEY_LEN];
+        bytes[0] = b'|';
+        bytes[1..5].copy_from_slice(&bucket.label());
+        bytes[5..8].copy_from_slice(b"|#|");
+        let encoded = URL_SAFE_NO_PAD.encode_slice(name, &mut bytes[8..BUCKET_KEY_LEN]);
+        debug_assert_eq!(encoded, Ok(BUCKET_KEY_LEN - 8));
+        Self { bytes, length: BUCKET_KEY_LEN as u8 }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
+    /// The length of its record's value.
+    fn value_len(&self) -> usize {
+        if usize::from(self.length) == BUCKET_KEY_LEN { BUCKET_VALUE_LEN } else { VALUE_LEN }
     }
 }
 
 impl fmt::Display for RecordKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Base64url is ASCII.
-        f.write_str(std::str::from_utf8(&self.0).unwrap_or_default())
+        // All of it is ASCII.
+        f.write_str(std::str::from_utf8(self.as_bytes()).unwrap_or_default())
     }
 }
 
@@ -71,18 +101,58 @@ impl fmt::Debug for RecordKey {
     }
 }
 
-/// The value of a record.
+/// The value of a record, of the length that its key has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Value(pub(crate) [u8; VALUE_LEN]);
+pub(crate) struct Value {
+    bytes: [u8; VALUE_LEN],
+    length: u8,
+}
 
 impl Value {
+    pub(crate) const fn new(bytes: [u8; VALUE_LEN]) -> Self {
+        Self { bytes, length: VALUE_LEN as u8 }
+    }
+
+    /// A value of a record in a bucket.
+    pub(crate) fn of_bucket(number: [u8; 5]) -> Self {
+        let mut bytes = [0; VALUE_LEN];
+        let encoded = URL_SAFE_NO_PAD.encode_slice(number, &mut bytes[..BUCKET_VALUE_LEN]);
+        debug_assert_eq!(encoded, Ok(BUCKET_VALUE_LEN));
+        Self { bytes, length: BUCKET_VALUE_LEN as u8 }
+    }
+
+    fn read(text: &[u8]) -> Self {
+        let mut bytes = [0; VALUE_LEN];
+        bytes[..text.len()].copy_from_slice(text);
+        Self { bytes, length: text.len() as u8 }
+    }
+
+    /// The value of a reply to a `get` of `key`, which a library has read.
+    pub(crate) fn of(key: &RecordKey, text: &[u8]) -> Option<Self> {
+        (text.len() == key.value_len()).then(|| Self::read(text))
+    }
+
     /// A unique value: the id of an attempt to spend, or of a probe. Random, so that records do not reveal which
     /// process wrote them or in which order.
     pub(crate) fn unique() -> Self {
-        let mut value = [b'A'; VALUE_LEN];
-        let encoded = URL_SAFE_NO_PAD.encode_slice(random_bytes::<16>(), &mut value);
+        Self::of_bytes(&random_bytes())
+    }
+
+    /// 16 bytes.
+    pub(crate) fn of_bytes(number: &[u8; 16]) -> Self {
+        let mut bytes = [b'A'; VALUE_LEN];
+        let encoded = URL_SAFE_NO_PAD.encode_slice(number, &mut bytes);
         debug_assert_eq!(encoded, Ok(VALUE_LEN));
-        Self(value)
+        Self::new(bytes)
+    }
+
+    /// What [`Value::of_bytes`] and [`Value::of_bucket`] wrote.
+    pub(crate) fn decode<const N: usize>(&self) -> Option<[u8; N]> {
+        URL_SAFE_NO_PAD.decode(self.as_bytes()).ok()?.try_into().ok()
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
     }
 }
 
@@ -115,14 +185,14 @@ impl Command {
         match self {
             Self::Get(key) => {
                 out.extend_from_slice(b"get ");
-                out.extend_from_slice(&key.0);
+                out.extend_from_slice(key.as_bytes());
             }
             Self::Add { key, value, expires } => {
                 out.extend_from_slice(b"add ");
-                out.extend_from_slice(&key.0);
+                out.extend_from_slice(key.as_bytes());
                 // Writing to a Vec cannot fail.
-                let _ = write!(out, " 0 {} {VALUE_LEN}\r\n", exptime(*expires));
-                out.extend_from_slice(&value.0);
+                let _ = write!(out, " 0 {} {}\r\n", exptime(*expires), value.length);
+                out.extend_from_slice(value.as_bytes());
             }
         }
         out.extend_from_slice(b"\r\n");
@@ -148,6 +218,14 @@ pub(crate) enum Reply {
     Miss,
     /// `SERVER_ERROR`: the server, or one behind it, could not do it. The connection remains usable.
     ServerError,
+}
+
+/// The replies to the `add` of a token that a mark binds, and to the `get` of its witness behind it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BoundReply {
+    pub(crate) reply: Reply,
+    /// Only after [`Reply::Stored`]: otherwise it decides nothing.
+    pub(crate) witness: Option<Result<Reply, Unknown>>,
 }
 
 /// Bytes that are not the beginning of any reply the command can have: the rest of the stream cannot be parsed.
@@ -190,15 +268,19 @@ fn either(
 
 /// `VALUE <key> 0 22`, the value, `END`.
 fn hit(key: &RecordKey, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
-    let rest = match begins(bytes, &[b"VALUE ", key.as_bytes(), b" 0 22\r\n"])? {
-        Some(rest) => rest,
-        None => return Ok(None),
-    };
-    let Some((value, rest)) = rest.split_first_chunk::<VALUE_LEN>() else { return Ok(None) };
-    match begins(rest, &[b"\r\nEND\r\n"])? {
-        Some(rest) => Ok(Some((Reply::Hit(Value(*value)), bytes.len() - rest.len()))),
-        None => Ok(None),
-    }
+    let Some((value, length)) = block(key, bytes)? else { return Ok(None) };
+    let end = begins(&bytes[length..], &[b"END\r\n"])?;
+    Ok(end.map(|rest| (Reply::Hit(value), bytes.len() - rest.len())))
+}
+
+/// The block of one record, `VALUE <key> 0 22`, the value, a line's end: the value and the block's length, or `None` while
+/// it is not complete.
+pub(crate) fn block(key: &RecordKey, bytes: &[u8]) -> Result<Option<(Value, usize)>, Garbled> {
+    let length: &[u8] = if key.value_len() == VALUE_LEN { b" 0 22\r\n" } else { b" 0 7\r\n" };
+    let Some(rest) = begins(bytes, &[b"VALUE ", key.as_bytes(), length])? else { return Ok(None) };
+    let Some((value, rest)) = rest.split_at_checked(key.value_len()) else { return Ok(None) };
+    let end = begins(rest, &[b"\r\n"])?;
+    Ok(end.map(|rest| (Value::read(value), bytes.len() - rest.len())))
 }
 
 /// What follows `parts`, or `None` while they are not complete.
@@ -248,7 +330,7 @@ mod tests {
     fn commands_are_what_memcached_documents() {
         let mut out = Vec::new();
         Command::Get(key(0)).encode(&mut out);
-        let value = Value(*b"abcdefghijklmnopqrstuv");
+        let value = Value::new(*b"abcdefghijklmnopqrstuv");
         Command::Add { key: key(0), value, expires: UnixSeconds(1_900_000_000) }.encode(&mut out);
         let name = "A".repeat(43);
         let expected =
@@ -273,7 +355,7 @@ mod tests {
             (ReplyKind::Add, b"SERVER_ERROR\r\n", Reply::ServerError),
             (ReplyKind::Get(key(7)), b"END\r\n", Reply::Miss),
             (ReplyKind::Get(key(7)), b"SERVER_ERROR unavailable\r\n", Reply::ServerError),
-            (ReplyKind::Get(key(7)), &hit, Reply::Hit(Value(*b"abcdefghijklmnopqrstuv"))),
+            (ReplyKind::Get(key(7)), &hit, Reply::Hit(Value::new(*b"abcdefghijklmnopqrstuv"))),
         ];
         for (reply_kind, text, reply) in replies {
             for end in 0..text.len() {

@@ -16,7 +16,9 @@ use tokio::sync::{oneshot, watch as channel};
 use tokio::time::sleep;
 
 mod clock;
+mod marks;
 mod reconcile;
+use marks::Marking;
 use reconcile::Progress;
 
 /// The shortest time between two rounds, even if the watch is woken more often.
@@ -74,6 +76,7 @@ struct Rounds {
     /// A connection through each endpoint, kept from round to round.
     connections: Vec<Option<SerialConnection>>,
     progress: HashMap<TokenKeyId, Progress>,
+    markings: HashMap<TokenKeyId, Marking>,
     /// What the present round could not read.
     round: Round,
     /// Commands of it without any answer in time.
@@ -91,6 +94,7 @@ impl Rounds {
             store,
             publish,
             progress: HashMap::new(),
+            markings: HashMap::new(),
             round: Round::default(),
             unanswered: 0,
             failed: Unknown::Rejected,
@@ -109,6 +113,7 @@ impl Rounds {
                 if complete && compared && self.unanswered == 0 {
                     self.store.watched.full_round();
                 }
+                self.watch_marks(endpoint, now).await;
                 if self.store.verdicts.refuses() && self.write(endpoint, Probes::brief(now)).await.is_some() {
                     self.store.verdicts.written();
                 }
@@ -335,6 +340,7 @@ mod tests {
             clock_tolerance: Duration::from_secs(1800),
             on_loss: OnLoss::Warn,
             ask_whose: false,
+            marks: None,
             cache_bytes: 0,
         };
         let store = Memcached::open(options).unwrap();

@@ -198,6 +198,7 @@ pub fn options(addresses: Vec<Address>, transport: Transport) -> Options {
         clock_tolerance: Duration::from_secs(1800),
         on_loss: OnLoss::Warn,
         ask_whose: false,
+        marks: None,
         cache_bytes: 0,
     }
 }
@@ -228,7 +229,7 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: 
 /// An epoch of its own, for another hour.
 pub fn epoch() -> Epoch {
     let expires = UnixSeconds::now().saturating_add(Duration::from_secs(3600));
-    Epoch { key: TokenKeyId(rand::random()), expires }
+    Epoch { key: TokenKeyId(rand::random()), expires, mark: None }
 }
 
 /// A key that has not been spent.

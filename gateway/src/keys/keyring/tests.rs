@@ -1,4 +1,8 @@
 use super::*;
+use crate::config::{Bind, ChallengeConfig};
+use crate::keys::offer::Answered;
+use postern_token::ChallengeDigest;
+use postern_token::header::Challenge;
 use postern_token::{DirectoryKey, SigningKey};
 
 const LIFETIMES: Lifetimes =
@@ -50,24 +54,24 @@ fn one_bad_entry_does_not_take_the_good_ones_with_it() {
 
 #[test]
 fn the_challenge_asks_for_the_newest_key_in_use_and_not_beyond_its_end() {
-    let ((_, old), (_, new)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(200)));
+    let ((_, old), (read_id, new)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(200)));
     let ring =
         Keyring::default().updated(&directory(vec![old, new.clone()]), LIFETIMES, UnixSeconds(1)).unwrap();
-    let offer = offer("proxy.example").unwrap();
-    let value = ring.challenge(&offer, UnixSeconds(150)).unwrap();
+    let offer = offer();
+    let value = ring.challenge(&offer, unmarked, UnixSeconds(150)).unwrap();
     let read = Challenge::parse_all(value.as_bytes()).unwrap();
     assert_eq!(read[0].token_key, Some(new.key_bytes().unwrap()));
     assert_eq!(read[0].max_age, Some(50));
-    assert!(offer.is_answered_by(ChallengeDigest::of(&read[0].bytes)));
+    assert_eq!(offer.answered(read_id, ChallengeDigest::of(&read[0].bytes)), Some(Answered::Unmarked));
 }
 
 #[test]
 fn the_challenge_is_not_kept_beyond_the_moment_at_which_a_known_key_takes_over() {
     let ((_, old), (_, new)) = (entry(Some(0), Some(5000)), entry(Some(300), Some(9000)));
     let ring = Keyring::default().updated(&directory(vec![old, new]), LIFETIMES, UnixSeconds(1)).unwrap();
-    let offer = offer("proxy.example").unwrap();
+    let offer = offer();
     let max_age = |now| {
-        let value = ring.challenge(&offer, UnixSeconds(now)).unwrap();
+        let value = ring.challenge(&offer, unmarked, UnixSeconds(now)).unwrap();
         Challenge::parse_all(value.as_bytes()).unwrap()[0].max_age
     };
     assert_eq!((max_age(100), max_age(299), max_age(300)), (Some(200), Some(1), Some(3600)));
@@ -98,7 +102,7 @@ fn a_key_that_was_taken_back_is_not_asked_for_however_new_it_is() {
     let before = update(&Keyring::default(), vec![new.clone(), next.clone()], 150).unwrap();
     let after = update(&before, vec![old.clone()], 200).unwrap();
     let asked = |ring: &Keyring, now| {
-        let value = ring.challenge(&offer("proxy.example").unwrap(), UnixSeconds(now)).unwrap();
+        let value = ring.challenge(&offer(), unmarked, UnixSeconds(now)).unwrap();
         Challenge::parse_all(value.as_bytes()).unwrap().remove(0)
     };
     assert_eq!(asked(&before, 200).token_key, Some(new.key_bytes().unwrap()));
@@ -111,20 +115,33 @@ fn a_key_that_was_taken_back_is_not_asked_for_however_new_it_is() {
     assert_eq!(newest.count(), 1);
 }
 
-fn offer(origin: &str) -> Result<Offer, ChallengeError> {
+fn offer() -> Offer {
     Offer::new(&ChallengeConfig {
         issuer_name: "issuer.example".into(),
-        origin: origin.into(),
+        origin: "proxy.example".into(),
         max_age: postern_config::ConfigDuration::hours(1),
         bare: false,
+        bind: Bind::Off,
     })
+    .unwrap()
 }
 
+fn unmarked(_: TokenKeyId) -> Binding {
+    Binding::Unmarked
+}
+
+/// A challenge for tokens that cannot be bound would ask for tokens that nothing accepts.
 #[test]
-fn another_list_of_names_is_another_challenge() {
-    let (one, two) = (offer("proxy.example").unwrap(), offer("proxy.example, second.example").unwrap());
-    assert!(!two.is_answered_by(one.digest));
-    let challenge = TokenChallenge::parse(&two.bytes).unwrap();
-    assert!(challenge.names_origin("proxy.example") && challenge.names_origin("second.example"));
-    assert!(offer("proxy.example,").is_err());
+fn the_newest_key_whose_binding_is_known_is_requested() {
+    let ((old, first), (new, second)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(5000)));
+    let ring =
+        Keyring::default().updated(&directory(vec![first, second]), LIFETIMES, UnixSeconds(1)).unwrap();
+    let mark = Mark::new([1; 16]);
+    let requested = |known: &[TokenKeyId]| {
+        let binding = |key| if known.contains(&key) { Binding::Offered(mark) } else { Binding::Unknown };
+        ring.requested(binding, UnixSeconds(150)).map(|(key, mark)| (key.key.id(), mark))
+    };
+    assert_eq!(requested(&[old, new]), Some((new, Some(mark))));
+    assert_eq!(requested(&[old]), Some((old, Some(mark))));
+    assert_eq!(requested(&[]), None);
 }

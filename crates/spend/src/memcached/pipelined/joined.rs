@@ -4,18 +4,10 @@
 //! both sides several times what one `get` of all the keys costs. A key's record comes as a block of its own, in any
 //! order (twemproxy queries several servers at once); the keys without a block were not found.
 
-use crate::memcached::protocol::{Garbled, KEY_LEN, RecordKey, Reply, ReplyKind, VALUE_LEN, Value, parse};
+use crate::memcached::protocol::{Garbled, RecordKey, Reply, ReplyKind, Value, block, parse};
 
 /// The most keys in one command: it stays below the 2,048 bytes to which memcached looks for the end of a line.
 pub(super) const MOST_KEYS: usize = 32;
-
-const HEAD: &[u8] = b"VALUE ";
-const MIDDLE: &[u8] = b" 0 22\r\n";
-const TAIL: &[u8] = b"\r\n";
-const KEY: usize = HEAD.len();
-const VALUE: usize = KEY + KEY_LEN + MIDDLE.len();
-/// The length of a record's block.
-const BLOCK: usize = VALUE + VALUE_LEN + TAIL.len();
 
 /// Appends one `get` of all keys, of which there is at least one.
 pub(super) fn encode<'a>(keys: impl Iterator<Item = &'a RecordKey>, out: &mut Vec<u8>) {
@@ -51,34 +43,29 @@ pub(super) fn piece<'a>(
             end => Ok(end.map(|(reply, length)| (Piece::End(reply), length))),
         };
     }
-    let named = &bytes[KEY.min(bytes.len())..(KEY + KEY_LEN).min(bytes.len())];
-    let (place, _) = missing.find(|(_, key)| key.as_bytes().starts_with(named)).ok_or(Garbled)?;
-    let fixed = [(0, HEAD), (KEY + KEY_LEN, MIDDLE), (VALUE + VALUE_LEN, TAIL)];
-    if !fixed.iter().all(|&(at, part)| agrees(bytes, at, part)) {
-        return Err(Garbled);
+    let mut begun = false;
+    for (place, key) in missing {
+        match block(key, bytes) {
+            Ok(Some((value, length))) => return Ok(Some((Piece::Block(place, value), length))),
+            Ok(None) => begun = true,
+            Err(Garbled) => {}
+        }
     }
-    let value = bytes.get(VALUE..BLOCK).and_then(|rest| rest.first_chunk::<VALUE_LEN>());
-    Ok(value.map(|value| (Piece::Block(place, Value(*value)), BLOCK)))
-}
-
-/// Whether `part` stands at `at`, as far as `bytes` reach.
-fn agrees(bytes: &[u8], at: usize, part: &[u8]) -> bool {
-    let there = bytes.get(at..).unwrap_or_default();
-    let shorter = there.len().min(part.len());
-    there[..shorter] == part[..shorter]
+    if begun { Ok(None) } else { Err(Garbled) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memcached::protocol::Kind;
+    use crate::memcached::bucket::Bucket;
+    use crate::memcached::protocol::{KEY_LEN, Kind, VALUE_LEN};
 
     fn key(byte: u8) -> RecordKey {
         RecordKey::new(Kind::Spent, &[byte; 32])
     }
 
     fn block(byte: u8) -> Vec<u8> {
-        [HEAD, key(byte).as_bytes(), MIDDLE, &[b'a' + byte; VALUE_LEN], TAIL].concat()
+        [b"VALUE ", key(byte).as_bytes(), b" 0 22\r\n", &[b'a' + byte; VALUE_LEN], b"\r\n"].concat()
     }
 
     fn read(keys: &[RecordKey], bytes: &[u8]) -> Result<Option<(Piece, usize)>, Garbled> {
@@ -97,7 +84,7 @@ mod tests {
     #[test]
     fn pieces_are_read_however_they_are_cut() {
         let keys = [key(1), key(2), key(3)];
-        let second = Piece::Block(1, Value([b'c'; VALUE_LEN]));
+        let second = Piece::Block(1, Value::new([b'c'; VALUE_LEN]));
         let pieces: [(Vec<u8>, Piece); 3] = [
             (block(2), second),
             (b"END\r\n".to_vec(), Piece::End(Reply::Miss)),
@@ -111,6 +98,19 @@ mod tests {
             let followed = [text, block(1)].concat();
             assert_eq!(read(&keys, &followed), Ok(Some((piece, length))));
         }
+    }
+
+    #[test]
+    fn records_in_buckets_are_shorter() {
+        let of_bucket = RecordKey::in_bucket(Bucket::of(&[7; 32]), &[1; 16]);
+        let text = format!("VALUE {of_bucket} 0 7\r\nAAECAwQ\r\n").into_bytes();
+        let keys = [key(1), of_bucket, of_bucket];
+        for end in 0..text.len() {
+            assert_eq!(read(&keys, &text[..end]), Ok(None), "{:?}", text[..end].escape_ascii());
+        }
+        let value = Value::of_bucket([0, 1, 2, 3, 4]);
+        assert_eq!(read(&keys, &text), Ok(Some((Piece::Block(1, value), text.len()))));
+        assert_eq!(read(&keys[..1], &text), Err(Garbled));
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod pipeline;
 use super::endpoint::{Carrier, Endpoint};
 use super::failure::Failure;
 use super::options::Limits;
-use super::protocol::{Command, Reply};
+use super::protocol::{BoundReply, Command, Reply};
 use super::world::since;
 use crate::Unknown;
 use crate::exchange_log::Entry;
@@ -41,18 +41,30 @@ impl Pipelined {
     }
 
     pub(crate) async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
+        let waiting = self.idlest()?.submit(command, entry.began)?;
+        Noting { waiting, entry, slow: self.slow }.answer().await
+    }
+
+    /// An `add` and, in the same write behind it, a `get` of its witness.
+    pub(crate) async fn exchange_bound(
+        &self,
+        [add, get]: [&Command; 2],
+        entry: &mut Entry<'_>,
+    ) -> Result<BoundReply, Failure> {
+        let [waiting, witness] = self.idlest()?.submit_all([add, get], entry.began)?;
+        let reply = Noting { waiting, entry, slow: self.slow }.answer().await?;
+        let witness = if reply == Reply::Stored { Some(witness.await.result) } else { None };
+        Ok(BoundReply { reply, witness: witness.map(|result| result.map_err(Failure::unknown)) })
+    }
+
+    fn idlest(&self) -> Result<&Arc<Pipeline>, Failure> {
         let idlest = self
             .pipelines
             .iter()
             .filter(|(pipeline, _)| pipeline.is_up())
             .min_by_key(|(pipeline, _)| pipeline.outstanding());
-        match idlest.or(self.pipelines.first()) {
-            Some((pipeline, _)) => {
-                let waiting = pipeline.submit(command, entry.began)?;
-                Noting { waiting, entry, slow: self.slow }.answer().await
-            }
-            None => Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected))),
-        }
+        let chosen = idlest.or(self.pipelines.first()).map(|(pipeline, _)| pipeline);
+        chosen.ok_or(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected)))
     }
 
     pub(crate) fn is_up(&self) -> bool {

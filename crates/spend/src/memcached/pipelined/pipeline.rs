@@ -109,21 +109,33 @@ impl Pipeline {
 
     /// Puts a command into the queue `now`, or refuses at once: without a connection, or when the queue is full.
     pub(crate) fn submit(self: &Arc<Self>, command: &Command, now: Instant) -> Result<Waiting, Failure> {
+        self.submit_all([command], now).map(|[waiting]| waiting)
+    }
+
+    /// The same for commands that leave in one write, `add`s before `get`s.
+    pub(crate) fn submit_all<const N: usize>(
+        self: &Arc<Self>,
+        commands: [&Command; N],
+        now: Instant,
+    ) -> Result<[Waiting; N], Failure> {
         let mut queue = self.queue.lock();
         if let Some(reason) = queue.down {
             return Err(Failure::NotSent(reason));
         }
-        if queue.unanswered() >= self.limit {
+        if queue.unanswered() + N > self.limit {
             return Err(Failure::NotSent(Unknown::Overloaded));
         }
-        let place = queue.place(Cell::Waiting { reply_kind: command.reply_kind(), caller: None });
-        match command {
-            Command::Get(_) => queue.gets.push(place),
-            Command::Add { .. } => {
-                command.encode(&mut queue.out);
-                queue.adds.push(place);
+        let places = commands.map(|command| {
+            let place = queue.place(Cell::Waiting { reply_kind: command.reply_kind(), caller: None });
+            match command {
+                Command::Get(_) => queue.gets.push(place),
+                Command::Add { .. } => {
+                    command.encode(&mut queue.out);
+                    queue.adds.push(place);
+                }
             }
-        }
+            place
+        });
         queue.gathered.get_or_insert(now);
         self.outstanding.store(queue.unanswered(), Ordering::Relaxed);
         let task = queue.task.take();
@@ -131,7 +143,7 @@ impl Pipeline {
         if let Some(task) = task {
             task.wake();
         }
-        Ok(Waiting::new(Arc::clone(self), place))
+        Ok(places.map(|place| Waiting::new(Arc::clone(self), place)))
     }
 
     pub(crate) fn is_up(&self) -> bool {

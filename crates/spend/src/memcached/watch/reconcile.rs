@@ -30,12 +30,26 @@ pub(super) struct Progress {
     planted: HashSet<RecordKey>,
     /// Whether all were, by any gateway.
     whole: bool,
+    /// This process began the epoch.
+    begun_here: bool,
     sentinels: Sentinels,
     /// The last group that was read.
     read: Option<u32>,
 }
 
+/// When an epoch began, and when its records end.
+pub(super) struct Begun {
+    pub(super) created: UnixSeconds,
+    pub(super) expires: UnixSeconds,
+    /// By this process.
+    pub(super) begun_here: bool,
+}
+
 impl Progress {
+    pub(super) fn epoch(&self) -> Begun {
+        Begun { created: self.mark.created, expires: self.mark.expires, begun_here: self.begun_here }
+    }
+
     /// Gateways that begin an epoch at once, while some canaries cannot be read or after all were lost, may each have
     /// seen others' marks. Records written under the first expiry are gone after it, so it holds as soon as it is seen.
     fn keep_to_the_first(&mut self, marks: &[Mark]) {
@@ -189,7 +203,7 @@ impl Rounds {
         mut found: Found,
     ) -> Result<Found, Unknown> {
         let markers = Canaries(epoch.key).epoch_markers();
-        let mut sentinels = Sentinels::Elsewhere;
+        let (mut sentinels, mut begun_here) = (Sentinels::Elsewhere, false);
         if found.marks.is_empty() {
             if found.missing.is_empty() {
                 return Err(Unknown::Rejected); // no server reported a hit or a miss, so it is unknown whether the epoch is new
@@ -203,7 +217,7 @@ impl Rounds {
             self.rewrite(endpoint, &markers, mark, NEVER).await?;
             // Another gateway may have been faster: the stored markers decide.
             found = self.find(endpoint, &markers).await?;
-            sentinels = Sentinels::Writing(0, Vec::new());
+            (sentinels, begun_here) = (Sentinels::Writing(0, Vec::new()), !rewritten);
         }
         let (Some(expires), Some(created)) = (
             found.marks.iter().map(|mark| mark.expires).min(),
@@ -214,7 +228,8 @@ impl Rounds {
         let mark = Mark { rewritten: false, expires, created };
         let read = due(created, now);
         let planted = found.there.iter().copied().collect();
-        self.progress.insert(epoch.key, Progress { mark, planted, whole: false, sentinels, read });
+        self.progress
+            .insert(epoch.key, Progress { mark, planted, whole: false, begun_here, sentinels, read });
         self.report(epoch, "epoch_marker", 0, found.rewritten());
         epoch.adopt(expires);
         Ok(found)

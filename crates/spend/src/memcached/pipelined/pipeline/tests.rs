@@ -19,7 +19,7 @@ fn add(number: u8) -> Command {
 }
 
 fn value(number: u8) -> Value {
-    Value([b'0' + number; VALUE_LEN])
+    Value::new([b'0' + number; VALUE_LEN])
 }
 
 fn block(number: u8) -> String {

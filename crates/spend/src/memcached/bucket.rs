@@ -1,0 +1,111 @@
+//! Buckets: groups of records that routers keep on one server, so that a record there can witness for the others.
+
+use super::protocol::{RecordKey, Value};
+use postern_token::{MarkId, SpentKey, UnixSeconds};
+
+/// How many there are. A loss is as fine as a bucket; a mark has a witness in each.
+pub(crate) const BUCKETS: u16 = 1_024;
+
+/// A group of records whose keys begin alike, `|<label>|#|`. Routers choose the server by the label alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Bucket(u16);
+
+impl Bucket {
+    /// Where the record of a token lies.
+    pub(crate) fn of(key: &[u8; 32]) -> Self {
+        Self(u16::from_be_bytes([key[16], key[17]]) % BUCKETS)
+    }
+
+    pub(crate) fn all() -> impl Iterator<Item = Self> + Clone {
+        (0..BUCKETS).map(Self)
+    }
+
+    /// Four characters that spread over the servers by any hash, also one that barely mixes, such as twemproxy's FNV-1a.
+    pub(crate) fn label(self) -> [u8; 4] {
+        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        // A permutation of 24 bits: odd factors and shifts to the right can be undone, so no two labels are alike.
+        let mut bits = u32::from(self.0) + 1;
+        for factor in [0x009E_3779_u32, 0x0085_EBCB, 0x00C2_B2AF] {
+            bits = bits.wrapping_mul(factor) & 0x00FF_FFFF;
+            bits ^= bits >> 11;
+        }
+        [18, 12, 6, 0].map(|shift| ALPHABET[(bits >> shift & 63) as usize])
+    }
+}
+
+/// The record of a token that a mark binds, and the record that witnesses for it: both in one bucket.
+#[derive(Clone, Copy)]
+pub(crate) struct Bound {
+    pub(crate) record: RecordKey,
+    pub(crate) witness: RecordKey,
+}
+
+impl Bound {
+    pub(crate) fn new(key: &SpentKey, mark: &MarkId) -> Self {
+        let bucket = Bucket::of(key.as_bytes());
+        let record = RecordKey::in_bucket(bucket, first_half(key.as_bytes()));
+        Self { record, witness: witness(bucket, mark) }
+    }
+}
+
+/// The record by which a bucket shows that a mark is known there.
+pub(crate) fn witness(bucket: Bucket, mark: &MarkId) -> RecordKey {
+    RecordKey::in_bucket(bucket, first_half(mark.as_bytes()))
+}
+
+/// The value of a witness: when it ends.
+pub(crate) fn witness_value(end: UnixSeconds) -> Value {
+    let seconds = end.0.min((1 << 40) - 1).to_be_bytes();
+    Value::of_bucket([seconds[3], seconds[4], seconds[5], seconds[6], seconds[7]])
+}
+
+/// When the witness with this value ends.
+pub(crate) fn ends(witness: &Value) -> Option<UnixSeconds> {
+    let [a, b, c, d, e] = witness.decode()?;
+    Some(UnixSeconds(u64::from_be_bytes([0, 0, 0, a, b, c, d, e])))
+}
+
+/// 128 bits name a record: a collision, which nobody can aim, refuses a token.
+fn first_half(digest: &[u8; 32]) -> &[u8; 16] {
+    digest.first_chunk().unwrap_or(&[0; 16])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_two_buckets_share_a_label() {
+        let labels: HashSet<_> = Bucket::all().map(Bucket::label).collect();
+        assert_eq!(labels.len(), usize::from(BUCKETS));
+    }
+
+    #[test]
+    fn a_record_and_its_witness_share_what_routers_hash() {
+        let key = SpentKey::derive(
+            postern_token::TokenType::BlindRsa2048,
+            postern_token::TokenKeyId([1; 32]),
+            postern_token::Nonce([2; 32]),
+        );
+        let mark =
+            MarkId::derive("a", postern_token::TokenKeyId([1; 32]), postern_token::ChallengeDigest([3; 32]));
+        let bound = Bound::new(&key, &mark);
+        let [record, witness] = [bound.record, bound.witness].map(|key| key.to_string());
+        assert_eq!(record[..8], witness[..8]);
+        assert!(record.starts_with('|') && record[5..].starts_with("|#|"), "{record}");
+        assert_ne!(record, witness);
+    }
+
+    /// twemproxy: the lower half of FNV-1a of the label, on a ring.
+    #[test]
+    fn buckets_spread_over_the_servers_by_a_plain_hash_too() {
+        let mut sixteenths = [0; 16];
+        for bucket in Bucket::all() {
+            let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            let hash = bucket.label().iter().fold(0xcbf2_9ce4_8422_2325, step) as u32;
+            sixteenths[(hash >> 28) as usize] += 1;
+        }
+        assert!(sixteenths.iter().all(|count| (32..=128).contains(count)), "{sixteenths:?}");
+    }
+}

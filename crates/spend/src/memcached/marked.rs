@@ -1,0 +1,87 @@
+//! The keys whose tokens a mark binds, and the mark of each that is offered now.
+
+use parking_lot::RwLock;
+use postern_token::{Mark, MarkId, TokenKeyId};
+use std::fmt;
+use std::sync::Arc;
+
+/// How tokens are bound to the memory that records them.
+#[derive(Clone)]
+pub struct Marks {
+    /// The id of a mark in tokens of a key: a digest of the challenge that carries it.
+    pub id: Arc<dyn Fn(TokenKeyId, Mark) -> MarkId + Send + Sync>,
+    /// Whether keys that are new to the store begin with a mark. Otherwise marks of other gateways are accepted.
+    pub plants: bool,
+}
+
+impl fmt::Debug for Marks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Marks").field("plants", &self.plants).finish_non_exhaustive()
+    }
+}
+
+/// What binds the tokens of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// It is not known yet: the store has not been read, or the first mark is being planted. No token can be requested.
+    Unknown,
+    /// The key began without marks.
+    Unmarked,
+    /// Tokens are requested for this mark.
+    Offered(Mark),
+}
+
+/// The keys, as the watch finds them and callers use them: few, so a list.
+#[derive(Default)]
+pub(super) struct Marked(RwLock<Vec<MarkedKey>>);
+
+struct MarkedKey {
+    key: TokenKeyId,
+    binding: Binding,
+    /// The id of the mark that is offered.
+    id: Option<MarkId>,
+    /// A token of that mark was void: records may be lost.
+    suspect: bool,
+}
+
+impl Marked {
+    /// Watches these keys, and no others.
+    pub(super) fn watch(&self, keys: &[TokenKeyId]) {
+        let mut list = self.0.write();
+        list.retain(|known| keys.contains(&known.key));
+        for &key in keys {
+            if !list.iter().any(|known| known.key == key) {
+                list.push(MarkedKey { key, binding: Binding::Unknown, id: None, suspect: false });
+            }
+        }
+    }
+
+    pub(super) fn keys(&self) -> Vec<TokenKeyId> {
+        self.0.read().iter().map(|known| known.key).collect()
+    }
+
+    /// `None` for a key that is not watched.
+    pub(super) fn binding(&self, key: TokenKeyId) -> Option<Binding> {
+        self.0.read().iter().find(|known| known.key == key).map(|known| known.binding)
+    }
+
+    pub(super) fn set(&self, key: TokenKeyId, binding: Binding, id: Option<MarkId>) {
+        if let Some(known) = self.0.write().iter_mut().find(|known| known.key == key) {
+            (known.binding, known.id, known.suspect) = (binding, id, false);
+        }
+    }
+
+    /// A token of this mark was void. True if that is the mark on offer, so that the watch should look.
+    pub(super) fn suspect(&self, key: TokenKeyId, mark: MarkId) -> bool {
+        let mut list = self.0.write();
+        let offered = list.iter_mut().find(|known| known.key == key && known.id == Some(mark));
+        offered.is_some_and(|known| !std::mem::replace(&mut known.suspect, true))
+    }
+
+    /// Whether that was so since the last call.
+    pub(super) fn take_suspicion(&self, key: TokenKeyId) -> bool {
+        let mut list = self.0.write();
+        let known = list.iter_mut().find(|known| known.key == key);
+        known.is_some_and(|known| std::mem::take(&mut known.suspect))
+    }
+}

@@ -1,0 +1,79 @@
+//! Tokens bound to the memory that records them, across processes: two gateways, twemproxy and three memcacheds, of which
+//! one comes back empty while spent tokens are presented again and again.
+
+use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::memcached::Memcached;
+use crate::support::router::Router;
+use crate::support::{eventually, proxy, target, tokens};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A gateway of a fleet behind `router`.
+fn config(home: &Path, name: &str, issuer: &Daemon, router: &Router, bind: &str) -> PathBuf {
+    let text = std::fs::read_to_string(gateway_config(home, &issuer.http(), "", "1s", "")).unwrap();
+    let store =
+        format!("[store]\nkind = \"memcached\"\nmemcached.addresses = [\"127.0.0.1:{}\"]\n", router.port());
+    let text = text
+        .replace("[store]\n", &store)
+        .replace("[challenge]\n", &format!("[challenge]\nbind = \"{bind}\"\n"))
+        .replace("workers = 8\n", "workers = 2\n");
+    let path = home.join(format!("{name}.toml"));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// The status of a CONNECT with this token.
+async fn present(gateway: &Daemon, target: &str, value: &str) -> u16 {
+    let mut stream = proxy::dial(gateway.address).await.unwrap();
+    proxy::connect(&mut stream, target, Some(value)).await.unwrap().status
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_spent_token_is_admitted_by_a_server_that_came_back_empty() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let mut servers: Vec<_> = (0..3).map(|_| Memcached::start()).collect();
+    let router = Router::twemproxy(home.path(), &servers);
+    let gateways = [
+        Daemon::ready("gateway", &config(home.path(), "offers", &issuer, &router, "offer")).await,
+        Daemon::ready("gateway", &config(home.path(), "accepts", &issuer, &router, "accept")).await,
+    ];
+    let target = target::echo().await.to_string();
+    let spent = tokens::mint(&issuer.http(), &gateways[0].http(), 150);
+    for (index, value) in spent.iter().enumerate() {
+        assert_eq!(present(&gateways[index % 2], &target, value).await, 200, "{index}");
+    }
+    let held = tokens::mint(&issuer.http(), &gateways[1].http(), 60);
+
+    servers[1].kill();
+    servers[1].launch();
+    let mut again = Vec::new();
+    for (index, value) in spent.iter().cycle().take(600).enumerate() {
+        again.push(present(&gateways[index % 2], &target, value).await);
+    }
+    assert!(
+        !again.contains(&200),
+        "{} of 600 presentations",
+        again.iter().filter(|status| **status == 200).count()
+    );
+
+    // Tokens of the servers that kept their records are good, the others void, and those of the next mark all good.
+    let mut kept = 0;
+    for value in &held {
+        kept += usize::from(present(&gateways[0], &target, value).await == 200);
+    }
+    assert!((20..60).contains(&kept), "{kept} of 60 tokens of the first mark");
+    eventually("tokens of another mark are requested, and good", || async {
+        let fresh = tokens::mint(&issuer.http(), &gateways[1].http(), 12);
+        for (index, value) in fresh.iter().enumerate() {
+            if present(&gateways[index % 2], &target, value).await != 200 {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+    for (index, value) in spent.iter().enumerate() {
+        assert_ne!(present(&gateways[index % 2], &target, value).await, 200, "{index}");
+    }
+}
