@@ -6,7 +6,7 @@
 use crate::config::LossPolicy;
 use postern_daemon::readiness::Gate;
 use postern_spend::Unknown;
-use postern_spend::memcached::{EndpointHealth, Round};
+use postern_spend::memcached::{BUCKETS, EndpointHealth, Round};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -66,6 +66,8 @@ pub(crate) struct Findings {
     pub(crate) blind: Option<Duration>,
     /// An address some of whose connections led to other records lately.
     pub(crate) strays: Option<String>,
+    /// Buckets of the store that no longer know the mark on offer.
+    pub(crate) torn: usize,
     /// Keys in use, and those of them whose tokens the store refuses all, because it lost records of them.
     pub(crate) keys: usize,
     pub(crate) refused_keys: usize,
@@ -129,6 +131,14 @@ impl Findings {
             found.push(format!(
                 "some connections to {address} lead to other records than the rest, and are not used: the address leads to \
                  several stores, by turns. Give every router behind it the same list of servers"
+            ));
+        }
+        if self.torn > 0 {
+            let share = percent(self.torn as u64, u64::from(BUCKETS));
+            found.push(format!(
+                "the store has lost records, so {share} of the tokens that clients hold are void and refused with 407; tokens \
+                 of a new mark take their place, unless on_loss = \"refuse\" or four have followed within an hour: rotate \
+                 the issuer's keys then"
             ));
         }
         if self.lost > 0 {
@@ -273,6 +283,7 @@ mod tests {
         round: Round { requested: 128, unclear: 0 },
         blind: None,
         strays: None,
+        torn: 0,
         keys: 2,
         refused_keys: 0,
         lost: 0,

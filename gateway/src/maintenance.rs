@@ -7,7 +7,7 @@ use crate::observe::catalogue;
 use crate::observe::store_metrics::StoreMetrics;
 use crate::state::Core;
 use metrics::gauge;
-use postern_spend::memcached::{Health, Memcached, Round};
+use postern_spend::memcached::{Binding, Health, Memcached, Round};
 use postern_spend::{Backend, Epoch, Unknown};
 use postern_token::UnixSeconds;
 use std::sync::Arc;
@@ -78,11 +78,14 @@ impl StoreMaintenance {
     /// Updates the store's gate, and publishes its counters.
     async fn look_after_store(&mut self) {
         let (core, now) = (Arc::clone(&self.core), UnixSeconds::now());
-        let (mut round, mut lost, mut blind, mut strays) = (Round::default(), 0, None, None);
+        let (mut round, mut lost, mut torn, mut blind, mut strays) = (Round::default(), 0, 0, None, None);
         if let Backend::Memcached(memcached) = &core.backend {
             let health = self.publish(memcached);
-            (round, lost) = (health.round, health.lost.len());
-            blind = health.blind.then_some(health.watched);
+            (round, lost, torn) = (health.round, health.lost.len(), health.torn);
+            // Where a mark binds every token, a loss admits none again, noticed or not.
+            let unmarked = |epoch: Epoch| core.backend.binding(epoch.key) == Binding::Unmarked;
+            let is_blind = health.blind && core.keyring.load().epochs(now).any(unmarked);
+            blind = is_blind.then_some(health.watched);
             strays = health::strays(&health.endpoints);
         }
         core.withdraw_retired(now);
@@ -102,6 +105,7 @@ impl StoreMaintenance {
             round,
             blind,
             strays,
+            torn,
             keys,
             refused_keys,
             lost,

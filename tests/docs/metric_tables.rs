@@ -37,7 +37,7 @@ fn table(metrics: &[Metric]) -> String {
 }
 
 /// The page with every table as the catalogues have it now.
-fn renewed(page: &str) -> String {
+pub(super) fn renewed(page: &str) -> String {
     let mut parts = page.split(BEGIN);
     let mut text = parts.next().unwrap().to_owned();
     for part in parts {

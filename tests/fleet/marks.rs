@@ -4,7 +4,7 @@
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::memcached::Memcached;
 use crate::support::router::Router;
-use crate::support::{eventually, proxy, target, tokens};
+use crate::support::{admin, eventually, proxy, target, tokens};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -76,5 +76,34 @@ async fn no_spent_token_is_admitted_by_a_server_that_came_back_empty() {
     .await;
     for (index, value) in spent.iter().enumerate() {
         assert_ne!(present(&gateways[index % 2], &target, value).await, 200, "{index}");
+    }
+}
+
+/// Without hash_tag a record and its witness lie on different servers, and the one may be lost without the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_router_that_parts_buckets_is_found_when_a_server_comes_back_empty() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let mut servers: Vec<_> = (0..3).map(|_| Memcached::start()).collect();
+    let router = Router::twemproxy_without_tags(home.path(), &servers);
+    let path = config(home.path(), "gateway", &issuer, &router, "offer");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(
+        &path,
+        text.replace("kind = \"memcached\"\n", "kind = \"memcached\"\nmemcached.on_loss = \"refuse\"\n"),
+    )
+    .unwrap();
+    let gateway = Daemon::ready("gateway", &path).await;
+    let target = target::echo().await.to_string();
+    let held = tokens::mint(&issuer.http(), &gateway.http(), 20);
+    servers[1].kill();
+    servers[1].launch();
+    eventually("the gateway refuses, and reports why", || async {
+        let (status, page) = admin::get(gateway.admin, "/readyz").await?;
+        (status == 503 && page.contains("were lost")).then_some(())
+    })
+    .await;
+    for value in &held {
+        assert_eq!(present(&gateway, &target, value).await, 503);
     }
 }

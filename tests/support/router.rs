@@ -13,13 +13,22 @@ pub struct Router {
 impl Router {
     /// twemproxy over `servers`. Two with the same servers are two endpoints to one store.
     pub fn twemproxy(home: &Path, servers: &[Memcached]) -> Self {
+        Self::twemproxy_with("hash_tag: \"||\"\n  ", home, servers)
+    }
+
+    /// The same with records of one bucket on several servers, as a configuration of one's own may have it.
+    pub fn twemproxy_without_tags(home: &Path, servers: &[Memcached]) -> Self {
+        Self::twemproxy_with("", home, servers)
+    }
+
+    fn twemproxy_with(more: &str, home: &Path, servers: &[Memcached]) -> Self {
         let port = free_port();
         let list = servers.iter().enumerate();
         let list: String =
             list.map(|(index, server)| format!("  - {}:1 server{index}\n", server.address())).collect();
         // A server that is ejected hands its keys to the others, which would admit them again: never eject.
         let config = format!(
-            "postern:\n  listen: 127.0.0.1:{port}\n  hash: fnv1a_64\n  hash_tag: \"||\"\n  distribution: ketama\n  timeout: 400\n  \
+            "postern:\n  listen: 127.0.0.1:{port}\n  hash: fnv1a_64\n  {more}distribution: ketama\n  timeout: 400\n  \
              preconnect: true\n  auto_eject_hosts: false\n  server_retry_timeout: 500\n  servers:\n{list}"
         );
         let path = home.join(format!("twemproxy-{port}.yml"));

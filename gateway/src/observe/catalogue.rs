@@ -75,6 +75,12 @@ postern_telemetry::catalogue! {
     /// may go unnoticed; with `on_loss = "warn"` alone requests are still admitted then.
     STORE_WATCH_AGE: Gauge = "postern_store_watch_age_seconds";
 
+    /// Marks that this gateway planted in the shared store and that came on offer: one a key, and one more after each loss.
+    STORE_MARKS_PLANTED: Counter = "postern_store_marks_planted_total";
+
+    /// Buckets of the shared store, of 1,024, that no longer know the mark on offer: that share of its tokens is void.
+    STORE_BUCKETS_TORN: Gauge = "postern_store_buckets_torn";
+
     /// Token keys that the gateway knows, by where in their life they are.
     KEYS: Gauge = "postern_keys" [KeyPhase::SPEC];
 

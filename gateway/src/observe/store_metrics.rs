@@ -19,6 +19,8 @@ struct Handles {
     canaries_lost: Counter,
     keys_lost: Gauge,
     watched: Gauge,
+    marks_planted: Counter,
+    buckets_torn: Gauge,
 }
 
 /// Of one address.
@@ -61,6 +63,8 @@ impl StoreMetrics {
             canaries_lost: counter!(catalogue::STORE_CANARIES_LOST),
             keys_lost: gauge!(catalogue::STORE_KEYS_LOST),
             watched: gauge!(catalogue::STORE_WATCH_AGE),
+            marks_planted: counter!(catalogue::STORE_MARKS_PLANTED),
+            buckets_torn: gauge!(catalogue::STORE_BUCKETS_TORN),
         }))
     }
 
@@ -76,6 +80,8 @@ impl StoreMetrics {
         handles.cache_keys.set(health.remembered as f64);
         handles.canaries_lost.absolute(totals.canaries_lost);
         handles.keys_lost.set(health.lost.len() as f64);
+        handles.marks_planted.absolute(totals.marks_planted);
+        handles.buckets_torn.set(health.torn as f64);
         handles.watched.set(health.watched.as_secs_f64());
         let publish = |(handles, endpoint): (&mut EndpointHandles, &EndpointHealth)| {
             handles.connections.set(endpoint.connections as f64);

@@ -3,8 +3,8 @@
 use super::protocol::{RecordKey, Value};
 use postern_token::{MarkId, SpentKey, UnixSeconds};
 
-/// How many there are. A loss is as fine as a bucket; a mark has a witness in each.
-pub(crate) const BUCKETS: u16 = 1_024;
+/// How many buckets there are. A loss is as fine as a bucket; a mark has a witness in each.
+pub const BUCKETS: u16 = 1_024;
 
 /// A group of records whose keys begin alike, `|<label>|#|`. Routers choose the server by the label alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,6 +51,12 @@ impl Bound {
 /// The record by which a bucket shows that a mark is known there.
 pub(crate) fn witness(bucket: Bucket, mark: &MarkId) -> RecordKey {
     RecordKey::in_bucket(bucket, first_half(mark.as_bytes()))
+}
+
+/// A record of a bucket that is never read for a spend, so that it ages as spent records do. Where it is missing beside its
+/// witness, records are lost without a trace: the store evicts, or a router parts the bucket.
+pub(crate) fn sentinel(bucket: Bucket, mark: &MarkId) -> RecordKey {
+    RecordKey::in_bucket(bucket, mark.as_bytes().last_chunk().unwrap_or(&[0; 16]))
 }
 
 /// The value of a witness: when it ends.

@@ -89,26 +89,22 @@ impl Client {
         if now >= expires {
             return Err(Unknown::EpochRetired); // the store drops the epoch's records from now on
         }
-        if epoch.mark.is_none() {
-            client.store.permits(&state)?;
-        }
+        let is_bound = epoch.mark.is_some();
+        client.store.permits(&state, is_bound)?;
         if state.is_known_spent(key) {
             client.store.counters.cache_hit();
             return Ok(Spend::AlreadySpent);
         }
         let verdict = match &epoch.mark {
             Some(mark) => client.add_bound(&Bound::new(key, mark), expires, log).await?,
-            None => {
-                let verdict = client.add(RecordKey::spent(key), expires, log).await?;
-                // If a loss was detected since, this record may be the token's second one.
-                if verdict == Spend::Admitted {
-                    client.store.permits(&state)?;
-                }
-                verdict
-            }
+            None => client.add(RecordKey::spent(key), expires, log).await?,
         };
         match (verdict, epoch.mark) {
-            (Spend::Admitted, _) => client.store.intact()?,
+            // If a loss was detected since, this record may be the token's second one.
+            (Spend::Admitted, _) => {
+                client.store.intact()?;
+                client.store.permits(&state, is_bound)?;
+            }
             (Spend::Void, Some(mark)) => client.store.void(epoch.key, mark),
             _ => {}
         }
@@ -419,11 +415,13 @@ impl SharedStore {
         self.endpoints.first().map_or(NOT_CONNECTED, |endpoint| endpoint.failure())
     }
 
-    /// Whether tokens of an epoch may be admitted although records were lost.
-    pub(super) fn permits(&self, epoch: &EpochState) -> Result<(), Unknown> {
+    /// Whether tokens of an epoch may be admitted although records were lost. Tokens that a mark binds may be, unless
+    /// their witnesses do not tell.
+    pub(super) fn permits(&self, epoch: &EpochState, is_bound: bool) -> Result<(), Unknown> {
+        let lost = if is_bound { epoch.is_parted() } else { epoch.is_lost() };
         match self.options.on_loss {
-            OnLoss::Refuse if epoch.is_lost() => Err(Unknown::RecordsLost),
-            OnLoss::Retire if epoch.is_lost() => Err(Unknown::EpochRetired),
+            OnLoss::Refuse if lost => Err(Unknown::RecordsLost),
+            OnLoss::Retire if lost => Err(Unknown::EpochRetired),
             _ => Ok(()),
         }
     }

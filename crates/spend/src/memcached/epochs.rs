@@ -19,6 +19,8 @@ pub(crate) struct EpochState {
     /// The expiry of its records, once the epoch markers have been read.
     expires: watch::Sender<Option<UnixSeconds>>,
     lost: AtomicBool,
+    /// Of tokens that a mark binds: records were lost, and the witnesses beside them were not.
+    parted: AtomicBool,
     spent: SpentCache,
 }
 
@@ -49,6 +51,15 @@ impl EpochState {
 
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
+    }
+
+    /// Marks some of its records as lost without their witnesses. Returns true the first time.
+    pub(crate) fn set_parted(&self) -> bool {
+        !self.parted.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn is_parted(&self) -> bool {
+        self.parted.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_known_spent(&self, key: &SpentKey) -> bool {
@@ -91,6 +102,7 @@ impl Epochs {
             wanted,
             expires: watch::Sender::new(None),
             lost: AtomicBool::new(false),
+            parted: AtomicBool::new(false),
             spent: SpentCache::new(self.cache_bytes),
         });
         list.push(Arc::clone(&epoch));

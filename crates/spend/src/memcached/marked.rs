@@ -42,6 +42,8 @@ struct MarkedKey {
     id: Option<MarkId>,
     /// A token of that mark was void: records may be lost.
     suspect: bool,
+    /// Buckets that no longer know it.
+    torn: usize,
 }
 
 impl Marked {
@@ -51,7 +53,7 @@ impl Marked {
         list.retain(|known| keys.contains(&known.key));
         for &key in keys {
             if !list.iter().any(|known| known.key == key) {
-                list.push(MarkedKey { key, binding: Binding::Unknown, id: None, suspect: false });
+                list.push(MarkedKey { key, binding: Binding::Unknown, id: None, suspect: false, torn: 0 });
             }
         }
     }
@@ -67,8 +69,20 @@ impl Marked {
 
     pub(super) fn set(&self, key: TokenKeyId, binding: Binding, id: Option<MarkId>) {
         if let Some(known) = self.0.write().iter_mut().find(|known| known.key == key) {
-            (known.binding, known.id, known.suspect) = (binding, id, false);
+            (known.binding, known.id, known.suspect, known.torn) = (binding, id, false, 0);
         }
+    }
+
+    /// So many buckets no longer know the mark on offer.
+    pub(super) fn set_torn(&self, key: TokenKeyId, buckets: usize) {
+        if let Some(known) = self.0.write().iter_mut().find(|known| known.key == key) {
+            known.torn = buckets;
+        }
+    }
+
+    /// Of the mark that has lost most, how many buckets no longer know it.
+    pub(super) fn torn(&self) -> usize {
+        self.0.read().iter().map(|known| known.torn).max().unwrap_or(0)
     }
 
     /// A token of this mark was void. True if that is the mark on offer, so that the watch should look.

@@ -39,6 +39,7 @@ mod watched;
 pub(crate) mod world;
 
 pub use address::{Address, AddressError, Tls};
+pub use bucket::BUCKETS;
 pub use client::Client;
 pub use marked::{Binding, Marks};
 pub use options::{OnLoss, Options, Pool, Transport, pool_size};
@@ -51,7 +52,7 @@ pub use world::{Connecting, Connection, World};
 use crate::{Epoch, Unknown};
 use client::ClientState;
 use endpoint::{Endpoint, Network};
-use epochs::Epochs;
+use epochs::{EpochState, Epochs};
 use marked::Marked;
 use parking_lot::Mutex;
 use postern_token::{TokenKeyId, UnixSeconds};
@@ -102,6 +103,8 @@ pub struct Health {
     pub ready: Result<(), Unknown>,
     /// The token keys of which records were lost, so that tokens already spent may be spent again.
     pub lost: Vec<TokenKeyId>,
+    /// Buckets, of [`BUCKETS`], that no longer know the mark on offer: that share of its tokens is void.
+    pub torn: usize,
     /// Each address.
     pub endpoints: Vec<EndpointHealth>,
     /// Keys known to be spent, held in this process.
@@ -210,7 +213,8 @@ impl Memcached {
         let epochs = self.store.epochs.all();
         Health {
             ready: self.store.serves(),
-            lost: epochs.iter().filter(|epoch| epoch.is_lost()).map(|epoch| epoch.key).collect(),
+            lost: epochs.iter().filter(|epoch| self.has_lost(epoch)).map(|epoch| epoch.key).collect(),
+            torn: self.store.marked.torn(),
             endpoints: endpoints.iter().map(|endpoint| endpoint.health()).collect(),
             remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),
             round: *self.store.round.lock(),
@@ -223,11 +227,20 @@ impl Memcached {
     #[must_use]
     pub fn refuses(&self, key: TokenKeyId, now: UnixSeconds) -> Option<Unknown> {
         let epoch = self.store.epochs.find(key)?;
-        let is_marked = matches!(self.store.marked.binding(key), Some(Binding::Offered(_)));
         if epoch.expires().is_some_and(|expires| now >= expires) {
             return Some(Unknown::EpochRetired);
         }
-        if is_marked { None } else { self.store.permits(&epoch).err() }
+        self.store.permits(&epoch, self.is_bound(key)).err()
+    }
+
+    /// Whether tokens are requested for a mark of this key.
+    fn is_bound(&self, key: TokenKeyId) -> bool {
+        matches!(self.store.marked.binding(key), Some(Binding::Offered(_)))
+    }
+
+    /// Whether spent tokens of an epoch may be spent again.
+    fn has_lost(&self, epoch: &EpochState) -> bool {
+        if self.is_bound(epoch.key) { epoch.is_parted() } else { epoch.is_lost() }
     }
 
     /// What was counted since the store was opened.

@@ -92,7 +92,6 @@ pub(crate) struct Counters {
     pool_waits: AtomicU64,
     canaries_lost: AtomicU64,
     marks_planted: AtomicU64,
-    buckets_torn: AtomicU64,
 }
 
 impl Counters {
@@ -116,10 +115,6 @@ impl Counters {
         self.marks_planted.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn torn(&self, buckets: u64) {
-        self.buckets_torn.fetch_add(buckets, Relaxed);
-    }
-
     pub(crate) fn totals(&self) -> Totals {
         let mut commands = [[0; Ended::ALL.len()]; Verb::ALL.len()];
         for (counts, totals) in self.commands.iter().zip(&mut commands) {
@@ -131,7 +126,6 @@ impl Counters {
             pool_waits: self.pool_waits.load(Relaxed),
             canaries_lost: self.canaries_lost.load(Relaxed),
             marks_planted: self.marks_planted.load(Relaxed),
-            buckets_torn: self.buckets_torn.load(Relaxed),
         }
     }
 }
@@ -148,8 +142,6 @@ pub struct Totals {
     pub canaries_lost: u64,
     /// Marks that this process planted and that came on offer.
     pub marks_planted: u64,
-    /// Buckets that no longer knew the mark on offer, when that was found out.
-    pub buckets_torn: u64,
 }
 
 impl Totals {

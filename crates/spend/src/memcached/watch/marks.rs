@@ -6,7 +6,7 @@
 
 use super::Rounds;
 use crate::Unknown;
-use crate::memcached::bucket::{Bucket, witness, witness_value};
+use crate::memcached::bucket::{Bucket, sentinel, witness, witness_value};
 use crate::memcached::marked::Binding;
 use crate::memcached::options::OnLoss;
 use crate::memcached::protocol::{Command, Kind, RecordKey, Reply, Value};
@@ -144,7 +144,8 @@ impl Rounds {
             let all: Vec<_> = Bucket::all().collect();
             let missing = self.survey(endpoint, &id, &all).await?.missing;
             let torn = self.torn(endpoint, &id, &missing, now).await?.len();
-            self.store.counters.torn(torn as u64);
+            self.find_parted(endpoint, key, &id).await?;
+            self.store.marked.set_torn(key, torn);
             tracing::error!(
                 token_key = %&key.to_hex()[..8], torn, of = all.len(),
                 "the double-spend store has lost records: a server came back empty, evicts, or is another one. That share of \
@@ -197,8 +198,14 @@ impl Rounds {
         let end = UnixSeconds(expires.0.saturating_sub(self.store.options.clock_tolerance.as_secs()));
         let value = witness_value(end);
         let all: Vec<_> = Bucket::all().collect();
-        let add = |bucket: &Bucket| Command::Add { key: witness(*bucket, &id), value, expires: end };
-        let commands: Vec<_> = all.iter().map(add).collect();
+        let adds = |bucket: &Bucket| {
+            let unread = Value::of_bucket(random_bytes());
+            [
+                Command::Add { key: sentinel(*bucket, &id), value: unread, expires },
+                Command::Add { key: witness(*bucket, &id), value, expires: end },
+            ]
+        };
+        let commands: Vec<_> = all.iter().flat_map(adds).collect();
         // Each is sent once, over a connection of its own: one that arrived after a loss would hide it.
         let mut connection = self.connect(endpoint).await?;
         for write in commands.chunks(A_WRITE) {
@@ -265,6 +272,46 @@ impl Rounds {
             );
         }
         Ok(torn)
+    }
+
+    /// Finds buckets that know the mark and have lost other records: there witnesses prove nothing.
+    async fn find_parted(&mut self, endpoint: usize, key: TokenKeyId, id: &MarkId) -> Result<(), Unknown> {
+        let mut parted: Vec<_> = Bucket::all().collect();
+        // Twice, because a server may come back between the two replies of one bucket.
+        for _ in 0..2 {
+            parted = self.without_sentinels(endpoint, id, &parted).await?;
+        }
+        let epoch = self.store.epochs.find(key);
+        if !parted.is_empty() && epoch.is_some_and(|epoch| epoch.set_parted()) {
+            tracing::error!(
+                token_key = %&key.to_hex()[..8], buckets = parted.len(),
+                "the double-spend store has lost records and kept the witnesses beside them, so spent tokens may be admitted \
+                 again: a router keeps records of one bucket on several servers (twemproxy needs hash_tag: \"||\"), or a \
+                 server evicts. Mend that, and rotate the issuer's key"
+            );
+        }
+        Ok(())
+    }
+
+    /// Of these buckets, those with a witness and without the record beside it.
+    async fn without_sentinels(
+        &mut self,
+        endpoint: usize,
+        id: &MarkId,
+        buckets: &[Bucket],
+    ) -> Result<Vec<Bucket>, Unknown> {
+        let mut found = Vec::new();
+        for some in buckets.chunks(A_WRITE / 2) {
+            let gets = |bucket: &Bucket| [sentinel(*bucket, id), witness(*bucket, id)].map(Command::Get);
+            let replies = self.request(endpoint, &some.iter().flat_map(gets).collect::<Vec<_>>()).await?;
+            let pairs = some.iter().zip(replies.chunks(2));
+            found.extend(
+                pairs
+                    .filter(|(_, pair)| matches!(pair, [Reply::Miss, Reply::Hit(_)]))
+                    .map(|(bucket, _)| *bucket),
+            );
+        }
+        Ok(found)
     }
 
     /// Reads the offers with these numbers. Of several copies the first counts, so that gateways agree.
