@@ -42,12 +42,22 @@ enum Tokens {
     Replayed,
 }
 
-const CASES: [(&str, Order, Tokens); 5] = [
-    ("get, verify, add", Order::First, Tokens::Fresh),
-    ("get beside verify, add", Order::Beside, Tokens::Fresh),
-    ("verify, add", Order::Without, Tokens::Fresh),
-    ("replay: get finds it", Order::First, Tokens::Replayed),
-    ("replay: verify, add finds it", Order::Without, Tokens::Replayed),
+/// Whether a mark binds them, so that a `get` of its witness follows each `add`.
+#[derive(Clone, Copy, PartialEq)]
+enum Bound {
+    No,
+    ByMark,
+}
+
+const CASES: [(&str, Order, Tokens, Bound); 8] = [
+    ("get, verify, add", Order::First, Tokens::Fresh, Bound::No),
+    ("get beside verify, add", Order::Beside, Tokens::Fresh, Bound::No),
+    ("verify, add", Order::Without, Tokens::Fresh, Bound::No),
+    ("get, verify, add and witness", Order::First, Tokens::Fresh, Bound::ByMark),
+    ("get beside verify, add and witness", Order::Beside, Tokens::Fresh, Bound::ByMark),
+    ("verify, add and witness", Order::Without, Tokens::Fresh, Bound::ByMark),
+    ("replay: get finds it", Order::First, Tokens::Replayed, Bound::No),
+    ("replay: verify, add finds it", Order::Without, Tokens::Replayed, Bound::No),
 ];
 const CALLERS: [usize; 3] = [1, 16, 64];
 const WARM_UP: Duration = Duration::from_millis(100);
@@ -65,6 +75,8 @@ struct Turn {
     latencies: Histogram<u64>,
     wall: Duration,
     cpu: Duration,
+    /// memcached's.
+    server: Duration,
 }
 
 fn main() {
@@ -81,21 +93,22 @@ fn main() {
     let mut turns: Vec<Vec<Turn>> = cells().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
         let server = Server::start();
-        for ((callers, (_, order, tokens)), turns) in cells().zip(&mut turns) {
-            turns.push(turn(&server, callers, order, tokens, length));
+        for ((callers, (_, order, tokens, bound)), turns) in cells().zip(&mut turns) {
+            turns.push(turn(&server, callers, (order, tokens, bound), length));
         }
     }
     println!("\n{rounds} rounds of {} ms: medians", length.as_millis());
-    println!("| callers | | p50 µs | p99 µs | checks/s | CPU µs/check |");
-    println!("|---|---|---|---|---|---|");
+    println!("| callers | | p50 µs | p99 µs | checks/s | CPU µs/check | memcached's |");
+    println!("|---|---|---|---|---|---|---|");
     for ((callers, (name, ..)), turns) in cells().zip(&turns) {
         let median = |figure: &dyn Fn(&Turn) -> f64| rig::median(turns.iter().map(figure).collect());
         println!(
-            "| {callers} | {name} | {:.1} | {:.1} | {:.0} | {:.1} |",
+            "| {callers} | {name} | {:.1} | {:.1} | {:.0} | {:.1} | {:.1} |",
             median(&|turn| turn.latencies.value_at_quantile(0.5) as f64 / 1_000.0),
             median(&|turn| turn.latencies.value_at_quantile(0.99) as f64 / 1_000.0),
             median(&|turn| turn.latencies.len() as f64 / turn.wall.as_secs_f64()),
             median(&|turn| turn.cpu.as_secs_f64() * 1e6 / turn.latencies.len() as f64),
+            median(&|turn| turn.server.as_secs_f64() * 1e6 / turn.latencies.len() as f64),
         );
     }
     println!("load after: {}", rig::load());
@@ -105,18 +118,27 @@ thread_local! {
     static LATENCIES: RefCell<Histogram<u64>> = RefCell::new(rig::histogram());
 }
 
-fn turn(server: &Server, callers: usize, order: Order, tokens: Tokens, length: Duration) -> Turn {
+fn turn(
+    server: &Server,
+    callers: usize,
+    (order, tokens, bound): (Order, Tokens, Bound),
+    length: Duration,
+) -> Turn {
     let store = server.store(rig::pipelined());
     rig::runtime().block_on(async {
         let (token, key) = token();
-        let (client, epoch, now) = (rig::client(&store).await, rig::epoch(), UnixSeconds::now());
+        let (client, mut epoch, now) = (rig::client(&store).await, rig::epoch(), UnixSeconds::now());
+        if bound == Bound::ByMark {
+            epoch.mark = Some(rig::mark(&store, &epoch).await);
+        }
         let gateway = Arc::new(Gateway { client, epoch, now, token, key });
         looping(&gateway, callers, order, tokens, WARM_UP).await;
         LATENCIES.with_borrow_mut(Histogram::reset);
-        let (wall, cpu) = (Instant::now(), rig::cpu_here());
+        let (wall, cpu, server_cpu) = (Instant::now(), rig::cpu_here(), server.cpu());
         looping(&gateway, callers, order, tokens, length).await;
         let (wall, cpu) = (wall.elapsed(), rig::cpu_here().saturating_sub(cpu));
-        Turn { latencies: LATENCIES.with_borrow(Histogram::clone), wall, cpu }
+        let server = server.cpu().saturating_sub(server_cpu);
+        Turn { latencies: LATENCIES.with_borrow(Histogram::clone), wall, cpu, server }
     })
 }
 

@@ -8,12 +8,14 @@ mod support;
 pub use support::{epoch, pipelined};
 
 use hdrhistogram::Histogram;
-use postern_spend::memcached::{Client, Memcached, Options, Pool, Transport};
-use postern_token::SpentKey;
+use postern_spend::Epoch;
+use postern_spend::memcached::{Binding, Client, Marks, Memcached, Options, Pool, Transport};
+use postern_token::{ChallengeDigest, Mark, MarkId, SpentKey, TokenKeyId};
 use std::cell::Cell;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
@@ -87,7 +89,9 @@ impl Server {
     pub fn store(&self, transport: Transport) -> Memcached {
         let address = self.address().to_string().parse().unwrap();
         let options = support::options(vec![address], transport);
-        Memcached::open(Options { canary_interval: Duration::from_secs(5), ..options }).unwrap()
+        let marks = Marks { id: Arc::new(mark_id), plants: true };
+        Memcached::open(Options { canary_interval: Duration::from_secs(5), marks: Some(marks), ..options })
+            .unwrap()
     }
 }
 
@@ -96,6 +100,20 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn mark_id(key: TokenKeyId, mark: Mark) -> MarkId {
+    MarkId::derive("proxy.example", key, ChallengeDigest::of(mark.as_bytes()))
+}
+
+/// The mark that binds tokens of this epoch.
+pub async fn mark(store: &Memcached, epoch: &Epoch) -> MarkId {
+    store.offer(&[*epoch]);
+    support::eventually("a mark on offer", async || match store.binding(epoch.key) {
+        Binding::Offered(mark) => Some(mark_id(epoch.key, mark)),
+        _ => None,
+    })
+    .await
 }
 
 /// A client, ready.
