@@ -9,6 +9,7 @@ use super::pipelined::Pipelined;
 use super::pooled::Pooled;
 use super::protocol::{Command, RecordKey, Reply, Value};
 use super::stats::{Ended, Verb};
+use super::undo::{Undo, is_undone};
 use crate::exchange_log::Entry;
 use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
@@ -92,7 +93,7 @@ impl Client {
         }
         let verdict = client.add(RecordKey::spent(key), expires, log).await?;
         // If a loss was detected since, this record may be the token's second one.
-        if verdict == Spend::Admitted {
+        if verdict == Spend::Admitted && !is_undone(Undo::PermitsAfterStored) {
             client.store.intact()?;
             client.store.permits(&state)?;
         }

@@ -89,6 +89,10 @@ impl Endpoint {
         &self.address
     }
 
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.network.world.is_some()
+    }
+
     /// A connection that is not proven yet.
     pub(crate) async fn connect(&self) -> Result<SerialConnection, Unknown> {
         let Network { tls, patience, world } = &self.network;

@@ -31,6 +31,7 @@ mod probe;
 mod protocol;
 mod serial;
 pub(crate) mod stats;
+mod undo;
 mod verdicts;
 mod watch;
 mod watched;
@@ -41,6 +42,8 @@ pub use client::Client;
 pub use options::{OnLoss, Options, Pool, Transport, pool_size};
 pub use protocol::KEY_PREFIXES;
 pub use stats::{Ended, Totals, Verb};
+#[cfg(feature = "simulation")]
+pub use undo::{Undo, undo};
 #[cfg(feature = "simulation")]
 pub use world::seed;
 pub use world::{Connecting, Connection, World};

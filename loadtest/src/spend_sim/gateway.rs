@@ -1,0 +1,127 @@
+//! A gateway: the store that ships, and the caller as gateway/src/request/spend.rs is one.
+
+use super::deployment::{CLOCK_TOLERANCE, GatewayPlan};
+use super::history::{Happening, Verdict};
+use super::token::Token;
+use super::world::{Fabric, Machine};
+use parking_lot::Mutex;
+use postern_spend::memcached::{Client, Memcached, World};
+use postern_spend::{Hint, Spend, SpendStore, Unknown};
+use postern_token::TokenKeyId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+pub(crate) struct Gateway {
+    number: usize,
+    plan: GatewayPlan,
+    machine: Arc<Machine>,
+    process: Mutex<Option<Process>>,
+    /// Counts processes: what waits in an earlier one ends with it.
+    processes: watch::Sender<u64>,
+    attempts: Arc<AtomicUsize>,
+}
+
+/// What ends with the process.
+struct Process {
+    store: Memcached,
+    client: Client,
+}
+
+impl Gateway {
+    /// Starts it. `attempts` numbers the presentations of all gateways.
+    pub(crate) fn start(number: usize, plan: &GatewayPlan, fabric: Fabric, attempts: Arc<AtomicUsize>) -> Self {
+        let machine = Arc::new(Machine { fabric, gateway: number, offset: AtomicI64::new(0) });
+        let (processes, process) = (watch::Sender::new(0), Mutex::new(None));
+        let gateway = Self { number, plan: plan.clone(), machine, process, processes, attempts };
+        gateway.start_process();
+        gateway
+    }
+
+    pub(crate) fn start_process(&self) {
+        let world: Arc<dyn World> = Arc::clone(&self.machine) as Arc<dyn World>;
+        let Ok(store) = Memcached::simulate(self.plan.options(), world) else { return };
+        let client = store.client();
+        *self.process.lock() = Some(Process { store, client });
+    }
+
+    pub(crate) fn stop_process(&self) {
+        let process = self.process.lock().take();
+        drop(process);
+        self.processes.send_modify(|count| *count += 1);
+    }
+
+    pub(crate) fn set_clock(&self, offset: i64) {
+        self.machine.offset.store(offset, Ordering::Relaxed);
+    }
+
+    /// Presents a token. The presentation is given up after `patience`.
+    pub(crate) async fn present(&self, token: &Token, patience: Option<Duration>) -> Verdict {
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
+        let (token_number, gateway) = (token.number, self.number);
+        self.note(Happening::Presented { attempt, token: token_number, gateway });
+        let mut processes = self.processes.subscribe();
+        let given_up = async {
+            match patience {
+                Some(patience) => tokio::time::sleep(patience).await,
+                None => std::future::pending().await,
+            }
+        };
+        let verdict = tokio::select! {
+            biased;
+            _ = processes.changed() => Verdict::Dropped,
+            verdict = self.answer(token) => verdict,
+            () = given_up => Verdict::Dropped,
+        };
+        self.note(Happening::Ended { attempt, token: token_number, gateway, verdict });
+        verdict
+    }
+
+    async fn answer(&self, token: &Token) -> Verdict {
+        let client = self.process.lock().as_ref().map(|process| process.client.clone());
+        let Some(client) = client else { return Verdict::Refused("stopped") };
+        if let Err(reason) = client.serving() {
+            return Verdict::Refused(reason.reason());
+        }
+        let now = self.machine.now();
+        if now >= token.not_after {
+            return Verdict::Refused("key_retired");
+        }
+        if self.plan.hint && matches!(client.check(&token.key, &token.epoch).await, Ok(Hint::Spent)) {
+            return Verdict::Spent;
+        }
+        match client.spend(&token.key, &token.epoch, now).await {
+            Ok(Spend::Admitted) => {
+                let tolerance = Duration::from_secs(CLOCK_TOLERANCE);
+                if self.machine.now().saturating_add(tolerance) >= token.epoch.expires {
+                    return Verdict::Refused(Unknown::EpochRetired.reason());
+                }
+                let though_lost = self.refuses(token.epoch.key) == Some(Unknown::RecordsLost.reason());
+                Verdict::Admitted { though_lost }
+            }
+            Ok(Spend::AlreadySpent) => Verdict::Spent,
+            Err(unknown) => Verdict::Refused(unknown.reason()),
+        }
+    }
+
+    /// Why every token of a key is refused now.
+    pub(crate) fn refuses(&self, key: TokenKeyId) -> Option<&'static str> {
+        let now = self.machine.now();
+        let process = self.process.lock();
+        process.as_ref().and_then(|process| process.store.refuses(key, now)).map(|reason| reason.reason())
+    }
+
+    /// Why it is not ready.
+    pub(crate) fn is_ready(&self) -> Option<&'static str> {
+        match &*self.process.lock() {
+            Some(process) => process.store.health().ready.err().map(|reason| reason.reason()),
+            None => Some("stopped"),
+        }
+    }
+
+    fn note(&self, happening: Happening) {
+        let fabric = &self.machine.fabric;
+        fabric.network.lock().history.add(fabric.now(), happening);
+    }
+}

@@ -1,0 +1,40 @@
+//! Tokens and the keys that sign them.
+
+use super::chance::Chance;
+use super::deployment::{EPOCH, RECORD_MARGIN};
+use super::fault::Millis;
+use postern_spend::Epoch;
+use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
+
+/// A key of the issuer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyPlan {
+    /// From when on it signs.
+    pub(crate) from: Millis,
+    /// After how many seconds of the run its tokens end.
+    pub(crate) ends: u64,
+}
+
+/// A token, for as long as there are presentations of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Token {
+    pub(crate) number: usize,
+    pub(crate) key: SpentKey,
+    /// What it was signed for.
+    pub(crate) epoch: Epoch,
+    pub(crate) not_after: UnixSeconds,
+}
+
+impl KeyPlan {
+    /// What a gateway offers under the key with this number.
+    pub(crate) fn epoch(&self, number: usize) -> Epoch {
+        let key = TokenKeyId([number as u8 + 1; 32]);
+        Epoch { key, expires: UnixSeconds(EPOCH + self.ends + RECORD_MARGIN) }
+    }
+
+    pub(crate) fn mint(&self, key_number: usize, number: usize, chance: &mut Chance) -> Token {
+        let epoch = self.epoch(key_number);
+        let key = SpentKey::derive(TokenType::BlindRsa2048, epoch.key, Nonce(chance.bytes()));
+        Token { number, key, epoch, not_after: UnixSeconds(EPOCH + self.ends) }
+    }
+}
