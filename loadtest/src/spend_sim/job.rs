@@ -2,7 +2,7 @@
 
 use super::deployment::Route;
 use super::router::{Ask, Request};
-use super::wire::{self, Answer, Name};
+use super::wire::{self, Answer, Name, Value};
 
 /// Copies of a record in a quorum.
 const COPIES: usize = 3;
@@ -34,7 +34,7 @@ impl Job {
         Self { link, route, request: Request::Get, records: names.into_iter().map(Record::new).collect() }
     }
 
-    pub(crate) fn add(link: usize, route: Route, name: Name, exptime: u64, value: Box<[u8]>) -> Self {
+    pub(crate) fn add(link: usize, route: Route, name: Name, exptime: u64, value: Value) -> Self {
         Self { link, route, request: Request::Add { exptime, value }, records: vec![Record::new(name)] }
     }
 
@@ -45,7 +45,7 @@ impl Job {
             job: number,
             record: index,
             copy,
-            name: record.name.clone(),
+            name: Name::clone(&record.name),
             request: self.request.clone(),
         };
         records.flat_map(|record| (0..copies).map(move |copy| ask(record, copy))).collect()

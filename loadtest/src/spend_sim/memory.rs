@@ -1,8 +1,8 @@
 //! The records of one memcached, with a clock of its own.
 
-use super::wire::{Answer, Name};
+use super::wire::{Answer, Name, Value};
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// Up to here an expiry counts from now.
 const RELATIVE: u64 = 30 * 86_400;
@@ -10,7 +10,7 @@ const RELATIVE: u64 = 30 * 86_400;
 /// What one memcached holds. The hasher is fixed, so that a run can be repeated.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    records: HashMap<Name, Record, BuildHasherDefault<DefaultHasher>>,
+    records: HashMap<Name, Record, BuildHasherDefault<Digest>>,
     /// Counts uses: what was not used for longest is evicted first.
     uses: u64,
     /// No record is taken any more, as with `-M`.
@@ -19,15 +19,33 @@ pub(crate) struct Memory {
 
 #[derive(Debug)]
 struct Record {
-    value: Box<[u8]>,
+    value: Value,
     /// 0: never.
     expires: u64,
     used: u64,
 }
 
+/// A fast hash of names, which are digests themselves.
+#[derive(Default)]
+struct Digest(u64);
+
+impl Hasher for Digest {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 = (self.0.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
 impl Memory {
     /// `now` is the second by this server's clock.
-    pub(crate) fn add(&mut self, name: &Name, exptime: u64, value: &[u8], now: u64) -> Answer {
+    pub(crate) fn add(&mut self, name: &Name, exptime: u64, value: &Value, now: u64) -> Answer {
         self.uses += 1;
         if let Some(record) = self.records.get_mut(name)
             && is_alive(record, now)
@@ -41,7 +59,7 @@ impl Memory {
         let expires = if exptime == 0 || exptime > RELATIVE { exptime } else { now + exptime };
         // An expiry that has passed: memcached answers STORED, and keeps nothing.
         if expires == 0 || expires > now {
-            self.records.insert(name.clone(), Record { value: value.into(), expires, used: self.uses });
+            self.records.insert(name.clone(), Record { value: Value::clone(value), expires, used: self.uses });
         }
         Answer::Stored
     }
@@ -51,7 +69,7 @@ impl Memory {
         match self.records.get_mut(name) {
             Some(record) if is_alive(record, now) => {
                 record.used = self.uses;
-                Answer::Hit(record.value.clone())
+                Answer::Hit(Value::clone(&record.value))
             }
             _ => Answer::Miss,
         }
@@ -59,10 +77,6 @@ impl Memory {
 
     pub(crate) fn clear(&mut self) {
         self.records.clear();
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.records.len()
     }
 
     /// Drops the percentage that was not used for longest.
@@ -82,19 +96,23 @@ fn is_alive(record: &Record, now: u64) -> bool {
 mod tests {
     use super::*;
 
+    fn v() -> Value {
+        Value::from(*b"v")
+    }
+
     #[test]
     fn an_expiry_that_has_passed_is_stored_each_time_and_kept_never() {
         let (mut memory, name) = (Memory::default(), Name::from(*b"k"));
         let now = 2_000_000_000;
         for _ in 0..3 {
-            assert_eq!(memory.add(&name, now, b"v", now), Answer::Stored);
+            assert_eq!(memory.add(&name, now, &v(), now), Answer::Stored);
             assert_eq!(memory.get(&name, now), Answer::Miss);
         }
-        assert_eq!(memory.add(&name, now + 1, b"v", now), Answer::Stored);
-        assert_eq!(memory.add(&name, now + 1, b"w", now), Answer::NotStored);
-        assert_eq!(memory.get(&name, now), Answer::Hit(Box::from(*b"v")));
-        assert_eq!(memory.add(&name, 10, b"x", now + 1), Answer::Stored, "the first has ended");
-        assert_eq!(memory.get(&name, now + 10), Answer::Hit(Box::from(*b"x")), "from now on");
+        assert_eq!(memory.add(&name, now + 1, &v(), now), Answer::Stored);
+        assert_eq!(memory.add(&name, now + 1, &v(), now), Answer::NotStored);
+        assert_eq!(memory.get(&name, now), Answer::Hit(v()));
+        assert_eq!(memory.add(&name, 10, &Value::from(*b"x"), now + 1), Answer::Stored, "the first has ended");
+        assert_eq!(memory.get(&name, now + 10), Answer::Hit(Value::from(*b"x")), "from now on");
         assert_eq!(memory.get(&name, now + 11), Answer::Miss);
     }
 
@@ -102,11 +120,11 @@ mod tests {
     fn the_longest_unused_goes_first() {
         let mut memory = Memory::default();
         let names: Vec<Name> = (0..10_u8).map(|index| Name::from([index])).collect();
-        names.iter().for_each(|name| assert_eq!(memory.add(name, 0, b"v", 5), Answer::Stored));
+        names.iter().for_each(|name| assert_eq!(memory.add(name, 0, &v(), 5), Answer::Stored));
         assert_ne!(memory.get(&names[0], 5), Answer::Miss);
         memory.evict(20);
         let there = |memory: &mut Memory, index: usize| memory.get(&names[index], 5) != Answer::Miss;
         assert!(there(&mut memory, 0) && !there(&mut memory, 1) && !there(&mut memory, 2));
-        assert!(there(&mut memory, 3) && memory.len() == 8);
+        assert!(there(&mut memory, 3));
     }
 }

@@ -9,6 +9,7 @@ use super::wire::Answer;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
+use std::sync::Arc;
 use std::task::Waker;
 
 /// Microseconds since the run began.
@@ -44,7 +45,7 @@ pub(crate) enum Event {
     ToClient { link: usize, bytes: Vec<u8> },
     Ends { link: usize, end: End },
     /// A router's commands arrive at a server.
-    Asks { asked: Asked, asks: Vec<Ask> },
+    Asks { asked: Asked, asks: Arc<Vec<Ask>> },
     /// Its answers arrive at the router.
     Answers { asked: Asked, answers: Vec<Answer> },
     /// The server refused or reset the router's connection.

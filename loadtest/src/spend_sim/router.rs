@@ -5,8 +5,9 @@ use super::deployment::{Kind, Node, Route, RouterPlan};
 use super::history::Happening;
 use super::job::{Job, Verdict};
 use super::network::{End, Event, Micros, Network};
-use super::wire::{self, Answer, Command, Name};
+use super::wire::{self, Answer, Command, Name, Value};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Timeouts in a row after which mcrouter takes a server for down.
 const TIMEOUTS: u32 = 3;
@@ -26,7 +27,7 @@ struct Upstream {
     /// Counts connections: what belongs to an earlier one is void.
     generation: u64,
     /// Commands without an answer, by number of the write.
-    pending: BTreeMap<u64, Vec<Ask>>,
+    pending: BTreeMap<u64, Arc<Vec<Ask>>>,
     /// Taken for down: how long until it is tried the next time.
     probe: Option<Micros>,
     timeouts: u32,
@@ -57,7 +58,7 @@ pub(crate) struct Ask {
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
     Get,
-    Add { exptime: u64, value: Box<[u8]> },
+    Add { exptime: u64, value: Value },
 }
 
 impl Router {
@@ -146,10 +147,11 @@ impl Network {
             let upstream = &mut routing.upstreams[server];
             if upstream.probe.is_some() {
                 let errors = vec![Answer::Error; asks.len()];
-                self.resolve(router, asks, errors);
+                self.resolve(router, &asks, errors);
                 continue;
             }
-            upstream.pending.insert(number, asks.clone());
+            let asks = Arc::new(asks);
+            upstream.pending.insert(number, Arc::clone(&asks));
             upstream.last_ask = upstream.last_ask.max(now + travel);
             let asked = Asked { router, server, generation: upstream.generation, number };
             let (at, timeout) = (upstream.last_ask, routing.plan.timeout * 1_000);
@@ -166,7 +168,7 @@ impl Network {
         }
         if let Some(asks) = upstream.pending.remove(&asked.number) {
             upstream.timeouts = 0;
-            self.resolve(asked.router, asks, answers);
+            self.resolve(asked.router, &asks, answers);
         }
     }
 
@@ -208,10 +210,10 @@ impl Network {
         self.give_up(asked.router, given_up);
     }
 
-    fn give_up(&mut self, router: usize, pending: BTreeMap<u64, Vec<Ask>>) {
+    fn give_up(&mut self, router: usize, pending: BTreeMap<u64, Arc<Vec<Ask>>>) {
         for asks in pending.into_values() {
             let errors = vec![Answer::Error; asks.len()];
-            self.resolve(router, asks, errors);
+            self.resolve(router, &asks, errors);
         }
     }
 
@@ -244,12 +246,12 @@ impl Network {
     }
 
     /// Gives answers to the commands that wait for them, asks what follows from them, and replies to what is decided.
-    fn resolve(&mut self, router: usize, asks: Vec<Ask>, answers: Vec<Answer>) {
+    fn resolve(&mut self, router: usize, asks: &[Ask], answers: Vec<Answer>) {
         let (mut further, mut touched) = (Vec::new(), Vec::new());
-        for (ask, answer) in asks.into_iter().zip(answers) {
+        for (ask, answer) in asks.iter().zip(answers) {
             let routing = &mut self.routers[router];
             let Some(job) = routing.jobs.get_mut(&ask.job) else { continue }; // decided before
-            match job.answer(&ask, answer) {
+            match job.answer(ask, answer) {
                 Verdict::Open => {}
                 Verdict::Ask(next) => further.push(next),
                 Verdict::Decided => {
@@ -275,16 +277,20 @@ impl Network {
     }
 
     fn fill(&mut self, link: usize, number: u64, reply: Vec<u8>) {
-        if let Some(slot) = self.links[link].replies.iter_mut().find(|slot| slot.0 == number) {
-            slot.1 = Some(reply);
+        let replies = &mut self.links[link].replies;
+        if let Ok(place) = replies.binary_search_by_key(&number, |slot| slot.0) {
+            replies[place].1 = Some(reply);
         }
     }
 
     /// Sends the replies that are there, up to the first that is not.
     fn flush(&mut self, link: usize) {
         let replies = &mut self.links[link].replies;
-        let ready = replies.iter().take_while(|slot| slot.1.is_some()).count();
-        let bytes: Vec<u8> = replies.drain(..ready).filter_map(|slot| slot.1).flatten().collect();
+        let mut bytes = Vec::new();
+        while let Some(reply) = replies.front_mut().and_then(|slot| slot.1.take()) {
+            bytes.extend_from_slice(&reply);
+            replies.pop_front();
+        }
         self.reply(link, bytes);
     }
 
@@ -307,13 +313,16 @@ impl RouterPlan {
             Route::Quorum { .. } | Route::Failover => &self.lists[copy],
         };
         let hash = fnv(tag(name, self.kind));
-        let weight = |server: &usize| fnv(&[hash.to_le_bytes(), (*server as u64 + 1).to_le_bytes()].concat());
+        let weight = |server: &usize| mix(hash ^ (*server as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         list.iter().copied().max_by_key(weight).unwrap_or_default()
     }
 }
 
 /// The part of a name that decides.
 fn tag(name: &[u8], kind: Kind) -> &[u8] {
+    if !name.contains(&b'|') {
+        return name;
+    }
     match kind {
         Kind::Mcrouter => {
             let end = name.windows(3).position(|part| part == b"|#|").unwrap_or(name.len());
@@ -330,7 +339,10 @@ fn tag(name: &[u8], kind: Kind) -> &[u8] {
 }
 
 fn fnv(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, step);
-    (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ (hash >> 32)
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn mix(hash: u64) -> u64 {
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
 }

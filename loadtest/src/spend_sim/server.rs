@@ -5,6 +5,7 @@ use super::memory::Memory;
 use super::network::{End, Event, Micros, Network};
 use super::router::{Ask, Asked, Request};
 use super::wire::{self, Answer, Command};
+use std::sync::Arc;
 
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -17,7 +18,7 @@ pub(crate) struct Server {
     /// How much later it answers.
     pub(crate) slower: Micros,
     /// What routers have sent to it while it was frozen or cut off.
-    pub(crate) held: Vec<(Asked, Vec<Ask>)>,
+    pub(crate) held: Vec<(Asked, Arc<Vec<Ask>>)>,
 }
 
 impl Server {
@@ -41,7 +42,7 @@ impl Server {
 
 impl Network {
     /// Commands of a router. They are carried out even if the router has given up meanwhile.
-    pub(crate) fn serve_router(&mut self, asked: Asked, asks: Vec<Ask>) {
+    pub(crate) fn serve_router(&mut self, asked: Asked, asks: Arc<Vec<Ask>>) {
         if self.is_cut(Some(asked.router), asked.server) || self.servers[asked.server].is_frozen {
             self.servers[asked.server].held.push((asked, asks));
             return;

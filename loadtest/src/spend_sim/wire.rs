@@ -1,13 +1,17 @@
 //! memcached's ASCII protocol, as a server and a router read it: `get` of several keys, `add`, `version`.
 
-/// A record's name.
-pub(crate) type Name = Box<[u8]>;
+use std::io::Write;
+use std::sync::Arc;
+
+/// A record's name, and its value.
+pub(crate) type Name = Arc<[u8]>;
+pub(crate) type Value = Arc<[u8]>;
 
 /// One command of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Get(Vec<Name>),
-    Add { name: Name, exptime: u64, value: Box<[u8]> },
+    Add { name: Name, exptime: u64, value: Value },
     Version,
     /// Anything else: it is answered with an error, and the connection is closed.
     Other,
@@ -18,25 +22,25 @@ pub(crate) enum Command {
 pub(crate) enum Answer {
     Stored,
     NotStored,
-    Hit(Box<[u8]>),
+    Hit(Value),
     Miss,
     Error,
 }
 
 /// The first command of `input` and its length, once it is complete.
 pub(crate) fn command(input: &[u8]) -> Option<(Command, usize)> {
-    let line_end = input.windows(2).position(|pair| pair == b"\r\n")?;
+    let line_end = input.iter().position(|byte| *byte == b'\n')?.checked_sub(1)?;
     let mut words = input[..line_end].split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let mut used = line_end + 2;
     let command = match words.next() {
-        Some(b"get") => Command::Get(words.map(Box::from).collect()),
+        Some(b"get") => Command::Get(words.map(Name::from).collect()),
         Some(b"version") => Command::Version,
         Some(b"add") => match (words.next(), words.next(), number(words.next()), number(words.next())) {
             (Some(name), Some(_flags), Some(exptime), Some(length)) => {
-                let value = Box::from(input.get(used..used + length as usize)?);
+                let value = Value::from(input.get(used..used + length as usize)?);
                 used += length as usize + 2;
                 input.get(..used)?;
-                Command::Add { name: Box::from(name), exptime, value }
+                Command::Add { name: Name::from(name), exptime, value }
             }
             _ => Command::Other,
         },
@@ -68,7 +72,7 @@ pub(crate) fn got<'a>(found: impl Iterator<Item = (&'a Name, &'a Answer)> + Clon
         if let Answer::Hit(value) = answer {
             out.extend_from_slice(b"VALUE ");
             out.extend_from_slice(name);
-            out.extend_from_slice(format!(" 0 {}\r\n", value.len()).as_bytes());
+            let _ = write!(out, " 0 {}\r\n", value.len()); // writing to a Vec cannot fail
             out.extend_from_slice(value);
             out.extend_from_slice(b"\r\n");
         }
@@ -91,8 +95,8 @@ mod tests {
                     used += length;
                 }
             }
-            let add = Command::Add { name: Box::from(*b"k"), exptime: 1_900_000_000, value: Box::from(*b"abc") };
-            let get = Command::Get(vec![Box::from(*b"a"), Box::from(*b"b")]);
+            let add = Command::Add { name: Name::from(*b"k"), exptime: 1_900_000_000, value: Value::from(*b"abc") };
+            let get = Command::Get(vec![Name::from(*b"a"), Name::from(*b"b")]);
             assert_eq!(commands, [add, get, Command::Version, Command::Other], "cut at {cut}");
         }
     }
