@@ -11,15 +11,15 @@ use postern_token::TokenKeyId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 pub(crate) struct Gateway {
     number: usize,
     plan: GatewayPlan,
     machine: Arc<Machine>,
     process: Mutex<Option<Process>>,
-    /// Counts processes: what waits in an earlier one ends with it.
-    processes: watch::Sender<u64>,
+    /// The process ends, and what waits in it.
+    ends: Notify,
     attempts: Arc<AtomicUsize>,
 }
 
@@ -33,8 +33,8 @@ impl Gateway {
     /// Starts it. `attempts` numbers the presentations of all gateways.
     pub(crate) fn start(number: usize, plan: &GatewayPlan, fabric: Fabric, attempts: Arc<AtomicUsize>) -> Self {
         let machine = Arc::new(Machine { fabric, gateway: number, offset: AtomicI64::new(0) });
-        let (processes, process) = (watch::Sender::new(0), Mutex::new(None));
-        let gateway = Self { number, plan: plan.clone(), machine, process, processes, attempts };
+        let (ends, process) = (Notify::new(), Mutex::new(None));
+        let gateway = Self { number, plan: plan.clone(), machine, process, ends, attempts };
         gateway.start_process();
         gateway
     }
@@ -49,7 +49,7 @@ impl Gateway {
     pub(crate) fn stop_process(&self) {
         let process = self.process.lock().take();
         drop(process);
-        self.processes.send_modify(|count| *count += 1);
+        self.ends.notify_waiters();
     }
 
     pub(crate) fn set_clock(&self, offset: i64) {
@@ -61,7 +61,7 @@ impl Gateway {
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         let (token_number, gateway) = (token.number, self.number);
         self.note(Happening::Presented { attempt, token: token_number, gateway });
-        let mut processes = self.processes.subscribe();
+        let ends = self.ends.notified();
         let given_up = async {
             match patience {
                 Some(patience) => tokio::time::sleep(patience).await,
@@ -70,7 +70,7 @@ impl Gateway {
         };
         let verdict = tokio::select! {
             biased;
-            _ = processes.changed() => Verdict::Dropped,
+            () = ends => Verdict::Dropped,
             verdict = self.answer(token) => verdict,
             () = given_up => Verdict::Dropped,
         };

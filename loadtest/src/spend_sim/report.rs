@@ -45,7 +45,11 @@ fn seconds_of(micros: u64) -> String {
 /// One run: its plan, its findings, and of its history what concerns them, or all of it.
 pub(crate) fn print_run(plan: &Plan, outcome: &Outcome, all: bool) {
     println!("seed {}, {:?}, {:?}, {} s", plan.seed, plan.theme, outcome.claim, plan.length / 1_000);
-    println!("{:#?}", plan.deployment);
+    let deployment = &plan.deployment;
+    println!("{:?}, clocks of the servers: {:?}, {:?}", deployment.shape, deployment.servers, deployment.latency);
+    deployment.routers.iter().for_each(|router| println!("{router:?}"));
+    println!("addresses: {:?}", deployment.addresses);
+    deployment.gateways.iter().for_each(|gateway| println!("{gateway:?}"));
     println!("keys: {:?}\n", plan.keys);
     let tokens = tokens(&outcome.judgement.findings);
     for event in &outcome.history {

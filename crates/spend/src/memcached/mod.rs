@@ -29,6 +29,7 @@ mod pipelined;
 mod pooled;
 mod probe;
 mod protocol;
+mod published;
 mod serial;
 pub(crate) mod stats;
 mod undo;
@@ -54,12 +55,13 @@ use endpoint::{Endpoint, Network};
 use epochs::Epochs;
 use parking_lot::Mutex;
 use postern_token::{TokenKeyId, UnixSeconds};
+use published::Published;
 use stats::Counters;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::{Notify, watch as channel};
+use tokio::sync::Notify;
 use verdicts::Verdicts;
 use watch::Watch;
 use watched::Watched;
@@ -170,11 +172,11 @@ impl Memcached {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let wake_watch = Arc::new(Notify::new());
-        let (publish, probes) = channel::channel(None);
+        let probes = Arc::new(Published::default());
         let endpoint = |address: &Address| {
             let (tls, patience) = (options.tls.clone(), options.connect_timeout);
             let network = Network { tls, patience, world: world.clone() };
-            Arc::new(Endpoint::new(address.clone(), network, probes.clone(), Arc::clone(&wake_watch)))
+            Arc::new(Endpoint::new(address.clone(), network, Arc::clone(&probes), Arc::clone(&wake_watch)))
         };
         let store = Arc::new(SharedStore {
             endpoints: options.addresses.iter().map(endpoint).collect(),
@@ -188,7 +190,7 @@ impl Memcached {
             options,
             world,
         });
-        Ok(Self { _watch: Watch::start(Arc::clone(&store), publish)?, store })
+        Ok(Self { _watch: Watch::start(Arc::clone(&store), probes)?, store })
     }
 
     /// Connections for the present runtime.
