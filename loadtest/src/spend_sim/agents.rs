@@ -16,7 +16,7 @@ use tokio::time::{sleep, sleep_until};
 /// The longest that the last presentations are waited for.
 const LAST: Duration = Duration::from_secs(3);
 /// Tokens that are presented again in a sweep.
-const SWEEP: usize = 40;
+const SWEEP: usize = 32;
 /// Fresh tokens for each gateway at the end, and the time between them.
 const FRESH: usize = 6;
 const BETWEEN: Duration = Duration::from_millis(500);
@@ -78,7 +78,7 @@ impl Agents {
     /// When tokens are presented again by all means: around each fault's beginning and end, the last moment first.
     fn moments(&mut self) -> Vec<Millis> {
         let ends = self.plan.faults.iter().flat_map(|fault| [fault.at, fault.at + fault.lasts]);
-        let after = [1, 40, 300, 1_000, 2_500, 5_000, 8_000];
+        let after = [1, 40, 300, 1_000, 2_500, 6_000];
         let mut moments: Vec<_> = ends.flat_map(|end| after.map(|after| end + after)).collect();
         moments.retain(|moment| *moment < self.plan.length);
         moments.sort_unstable_by_key(|moment| std::cmp::Reverse(*moment));

@@ -6,7 +6,7 @@ use super::fault::{Fault, Millis, What};
 use super::token::KeyPlan;
 
 /// No fault lasts into the last part of a run, in which everything has to come right again.
-const CALM: Millis = 12_000;
+const CALM: Millis = 8_000;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -73,7 +73,7 @@ impl Plan {
         if shape == Shape::Quorum && theme == Theme::Loss {
             deployment.latency.spikes = 0; // a copy that comes late is a copy that is missing
         }
-        let length = chance.within(22, 34) * 1_000;
+        let length = chance.within(15, 26) * 1_000;
         let mut keys = vec![KeyPlan { from: 0, ends: chance.pick(&[600, 3_600, 86_400]) }];
         if chance.one_in(2) {
             keys.push(KeyPlan { from: chance.within(3_000, length / 2), ends: 86_400 });
@@ -110,7 +110,7 @@ impl Plan {
                 let other = (server + 1) % self.deployment.servers.len();
                 let at = chance.within(1_000, 5_000);
                 let what = What::Freeze { server: other };
-                self.faults.push(Fault { at, lasts: self.length - CALM / 4 - at, what });
+                self.faults.push(Fault { at, lasts: self.length - CALM / 8 - at, what });
                 let at = at + chance.within(200, 4_000);
                 self.faults.push(Fault { at, lasts: chance.within(0, 1_500), what: What::Restart { server } });
             }
