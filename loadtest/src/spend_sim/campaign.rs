@@ -2,6 +2,7 @@
 
 use super::checker::{Finding, Kind};
 use super::claim::Class;
+use super::open::Open;
 use super::plan::{Plan, Theme};
 use super::run::run;
 use postern_spend::memcached::{Undo, undo};
@@ -19,6 +20,8 @@ pub(crate) struct Campaign {
     pub(crate) undo: Option<Undo>,
     /// Ends it: the first finding of this kind, or of any.
     pub(crate) until: Option<Until>,
+    /// Findings that stand count like others.
+    pub(crate) strict: bool,
     pub(crate) threads: usize,
 }
 
@@ -38,6 +41,8 @@ pub(crate) struct Tally {
     pub(crate) by_class: BTreeMap<(ClassName, Theme), Row>,
     /// By seed.
     pub(crate) findings: BTreeMap<u64, Vec<Finding>>,
+    /// Runs that may come upon a finding that stands: how many, and the seeds of those that did.
+    pub(crate) open: BTreeMap<Open, (u64, Vec<u64>)>,
 }
 
 /// Runs of one class and theme.
@@ -90,7 +95,7 @@ impl Campaign {
             if seed >= self.from + self.seeds {
                 break;
             }
-            let found = tally.add(seed)?;
+            let found = tally.add(seed, self.strict)?;
             let ends = match self.until {
                 Some(Until::AnyFinding) => !found.is_empty(),
                 Some(Until::Found(kind)) => found.iter().any(|finding| finding.kind == kind),
@@ -105,7 +110,7 @@ impl Campaign {
 }
 
 impl Tally {
-    fn add(&mut self, seed: u64) -> io::Result<Vec<Finding>> {
+    fn add(&mut self, seed: u64, strict: bool) -> io::Result<Vec<Finding>> {
         let plan = Plan::new(seed);
         let outcome = run(&plan)?;
         let judgement = outcome.judgement;
@@ -120,6 +125,12 @@ impl Tally {
         row.slipped += judgement.slipped;
         row.slipped_for = row.slipped_for.max(judgement.slipped_for);
         row.noticed.extend(judgement.noticed_after);
+        if let Some(open) = Open::of(&plan).filter(|_| !strict) {
+            let (runs, found) = self.open.entry(open).or_default();
+            *runs += 1;
+            found.extend((!judgement.findings.is_empty()).then_some(seed));
+            return Ok(Vec::new());
+        }
         if !judgement.findings.is_empty() {
             self.findings.insert(seed, judgement.findings.clone());
         }
@@ -132,6 +143,11 @@ impl Tally {
         self.admissions += other.admissions;
         self.simulated_seconds += other.simulated_seconds;
         self.findings.extend(other.findings);
+        for (open, (runs, found)) in other.open {
+            let mine = self.open.entry(open).or_default();
+            mine.0 += runs;
+            mine.1.extend(found);
+        }
         for (key, row) in other.by_class {
             let mine = self.by_class.entry(key).or_default();
             mine.runs += row.runs;

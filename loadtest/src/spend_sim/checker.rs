@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Twice,
     /// A token was admitted by a gateway that knew of the loss.
     ThoughLost,
-    /// A gateway said that records were lost, and none was.
+    /// A gateway said that records were lost or a clock is ahead, and none was.
     FalseAlarm,
     /// All faults were over, and a gateway admitted nothing.
     Stuck,
@@ -63,7 +63,7 @@ struct Reading {
 impl Default for Reading {
     fn default() -> Self {
         Self {
-            claim: Claim { class: Class::Beyond, may_lose: true, recovers: false },
+            claim: Claim { class: Class::Beyond, may_lose: true, is_skewed: true, recovers: false },
             judgement: Judgement::default(),
             admitted: BTreeMap::new(),
             changed: 0,
@@ -102,6 +102,9 @@ impl Reading {
                 }
                 let since = event.at - self.first_fault.unwrap_or(event.at);
                 self.judgement.noticed_after.get_or_insert(since);
+            }
+            Happening::Serves { refuses: Some("clock_ahead"), .. } if !self.claim.is_skewed => {
+                self.find(Kind::FalseAlarm, event.to_string());
             }
             Happening::Settled => self.settled = true,
             Happening::Ended { .. } | Happening::Says { .. } | Happening::Serves { .. } => {}

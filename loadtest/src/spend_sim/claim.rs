@@ -9,6 +9,8 @@ pub(crate) struct Claim {
     pub(crate) class: Class,
     /// Records may be lost, so that a gateway may say that they are.
     pub(crate) may_lose: bool,
+    /// Clocks differ.
+    pub(crate) is_skewed: bool,
     /// Fresh tokens are admitted when all faults are over.
     pub(crate) recovers: bool,
 }
@@ -38,7 +40,7 @@ impl Claim {
         let may_lose = loses || is_skewed || shape == Shape::Balancer || shape == Shape::Failover;
         let is_prompt = plan.deployment.routers.iter().all(|router| router.probe_longest <= 5_000);
         let recovers = !may_lose && is_prompt;
-        Self { class: class(plan, loses), may_lose, recovers }
+        Self { class: class(plan, loses), may_lose, is_skewed, recovers }
     }
 }
 
@@ -51,6 +53,8 @@ fn class(plan: &Plan, loses: bool) -> Class {
         Shape::Failover => return Class::Beyond,
         // Two gateways that reach different stores are not detected.
         Shape::Balancer if loses || plan.parts_gateways() => return Class::Beyond,
+        // Nor is one that reaches another store than before it was started anew, but for its canaries.
+        Shape::Balancer if restarts_gateways => return noticed,
         _ => {}
     }
     if has(|what| matches!(what, What::Servers { .. })) {

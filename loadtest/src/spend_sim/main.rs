@@ -21,6 +21,7 @@ mod injection;
 mod job;
 mod memory;
 mod network;
+mod open;
 mod plan;
 mod report;
 mod router;
@@ -58,6 +59,9 @@ struct Arguments {
     /// Puts a mended defect back, to see that it is found
     #[arg(long, value_name = "NAME", value_parser = self_test::defect)]
     undo: Option<Undo>,
+    /// Counts findings that stand, too
+    #[arg(long)]
+    strict: bool,
     /// Stops at the first finding
     #[arg(long)]
     first: bool,
@@ -88,6 +92,7 @@ fn main() -> Result<()> {
         seeds: arguments.seeds,
         undo: arguments.undo,
         until: arguments.first.then_some(Until::AnyFinding),
+        strict: arguments.strict || arguments.undo.is_some(),
         threads: arguments.threads.unwrap_or(cores),
     };
     let began = Instant::now();

@@ -36,6 +36,9 @@ pub(crate) fn print_tally(tally: &Tally, seconds: f64) {
         );
     }
     println!();
+    for (open, (runs, found)) in &tally.open {
+        println!("stands: {open:?}: {} of {runs} runs, the first with seed {:?}", found.len(), found.iter().min());
+    }
 }
 
 fn seconds_of(micros: u64) -> String {
