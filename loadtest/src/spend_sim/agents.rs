@@ -72,7 +72,8 @@ impl Agents {
         }
         self.sweep().await;
         self.settle().await;
-        let _ = tokio::time::timeout(LAST, async { while self.presentations.join_next().await.is_some() {} }).await;
+        let _ = tokio::time::timeout(LAST, async { while self.presentations.join_next().await.is_some() {} })
+            .await;
     }
 
     /// When tokens are presented again by all means: around each fault's beginning and end, the last moment first.

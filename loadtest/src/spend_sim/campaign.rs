@@ -52,7 +52,9 @@ pub(crate) struct Row {
     pub(crate) presentations: u64,
     pub(crate) runs_with_slips: u64,
     pub(crate) slipped: u64,
-    /// In microseconds: the last slip after the last change, at most; and from the first fault to the first notice.
+    /// Runs in which records were lost.
+    pub(crate) lost: u64,
+    /// In microseconds: the last slip after the last change, at most; and from the loss to the first notice.
     pub(crate) slipped_for: u64,
     pub(crate) noticed: Vec<u64>,
 }
@@ -123,6 +125,7 @@ impl Tally {
         row.presentations += judgement.presentations;
         row.runs_with_slips += u64::from(judgement.slipped > 0);
         row.slipped += judgement.slipped;
+        row.lost += u64::from(judgement.lost);
         row.slipped_for = row.slipped_for.max(judgement.slipped_for);
         row.noticed.extend(judgement.noticed_after);
         if let Some(open) = Open::of(&plan).filter(|_| !strict) {
@@ -154,6 +157,7 @@ impl Tally {
             mine.presentations += row.presentations;
             mine.runs_with_slips += row.runs_with_slips;
             mine.slipped += row.slipped;
+            mine.lost += row.lost;
             mine.slipped_for = mine.slipped_for.max(row.slipped_for);
             mine.noticed.extend(row.noticed);
         }

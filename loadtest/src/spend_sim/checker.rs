@@ -14,7 +14,9 @@ pub(crate) struct Judgement {
     pub(crate) slipped: u64,
     /// How long after the last change the last of them came.
     pub(crate) slipped_for: Micros,
-    /// From the loss until the first gateway said so.
+    /// Records were lost.
+    pub(crate) lost: bool,
+    /// How long after that the first gateway said so.
     pub(crate) noticed_after: Option<Micros>,
     /// What contradicts the claim.
     pub(crate) findings: Vec<Finding>,
@@ -54,7 +56,8 @@ struct Reading {
     admitted: BTreeMap<usize, String>,
     /// When the last fault began or ended, or a router changed its mind.
     changed: Micros,
-    first_fault: Option<Micros>,
+    /// When records were lost, the last time.
+    lost: Option<Micros>,
     settled: bool,
     /// Gateways that admitted a token since.
     works: BTreeSet<usize>,
@@ -67,7 +70,7 @@ impl Default for Reading {
             judgement: Judgement::default(),
             admitted: BTreeMap::new(),
             changed: 0,
-            first_fault: None,
+            lost: None,
             settled: false,
             works: BTreeSet::new(),
         }
@@ -77,11 +80,13 @@ impl Default for Reading {
 impl Reading {
     fn read(&mut self, event: &Event) {
         match &event.happening {
-            Happening::Fault { .. } => {
+            Happening::Lost => self.lost = Some(event.at),
+            Happening::Fault { .. }
+            | Happening::Healed { .. }
+            | Happening::Down { .. }
+            | Happening::Up { .. } => {
                 self.changed = event.at;
-                self.first_fault.get_or_insert(event.at);
             }
-            Happening::Healed { .. } | Happening::Down { .. } | Happening::Up { .. } => self.changed = event.at,
             Happening::Presented { .. } => self.judgement.presentations += 1,
             Happening::Ended { token, gateway, verdict: Verdict::Admitted { though_lost }, .. } => {
                 self.judgement.admissions += 1;
@@ -100,8 +105,9 @@ impl Reading {
                 if !self.claim.may_lose {
                     self.find(Kind::FalseAlarm, event.to_string());
                 }
-                let since = event.at - self.first_fault.unwrap_or(event.at);
-                self.judgement.noticed_after.get_or_insert(since);
+                if let Some(lost) = self.lost {
+                    self.judgement.noticed_after.get_or_insert(event.at - lost);
+                }
             }
             Happening::Serves { refuses: Some("clock_ahead"), .. } if !self.claim.is_skewed => {
                 self.find(Kind::FalseAlarm, event.to_string());
@@ -131,9 +137,13 @@ impl Reading {
     }
 
     fn end(mut self, gateways: usize) -> Judgement {
+        self.judgement.lost = self.lost.is_some();
         if self.claim.recovers && self.settled {
             for gateway in (0..gateways).filter(|gateway| !self.works.contains(gateway)).collect::<Vec<_>>() {
-                self.find(Kind::Stuck, format!("gateway {gateway} admitted no fresh token after all faults were over"));
+                self.find(
+                    Kind::Stuck,
+                    format!("gateway {gateway} admitted no fresh token after all faults were over"),
+                );
             }
         }
         self.judgement

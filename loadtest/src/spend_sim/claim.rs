@@ -37,7 +37,8 @@ impl Claim {
         let loses = faults.iter().any(|fault| fault.what.loses());
         let is_skewed = plan.deployment.servers.iter().any(|offset| *offset != 0)
             || faults.iter().any(|fault| matches!(fault.what, What::Clock { .. }));
-        let may_lose = loses || is_skewed || shape == Shape::Balancer || shape == Shape::Failover;
+        let is_alike = matches!(shape, Shape::Direct | Shape::Pool | Shape::Quorum);
+        let may_lose = loses || is_skewed || !is_alike;
         let is_prompt = plan.deployment.routers.iter().all(|router| router.probe_longest <= 5_000);
         let recovers = !may_lose && is_prompt;
         Self { class: class(plan, loses), may_lose, is_skewed, recovers }
@@ -76,7 +77,9 @@ fn after_a_loss(plan: &Plan, restarts_gateways: bool, noticed: Class) -> Class {
     lost.dedup();
     match plan.deployment.shape {
         // Nobody is left who knows that there was something.
-        _ if restarts_gateways && (plan.deployment.gateways.len() == 1 || lost.len() == plan.deployment.servers.len()) => {
+        _ if restarts_gateways
+            && (plan.deployment.gateways.len() == 1 || lost.len() == plan.deployment.servers.len()) =>
+        {
             Class::Beyond
         }
         // The connections break, and no new one is accepted before the loss is known.
@@ -85,7 +88,8 @@ fn after_a_loss(plan: &Plan, restarts_gateways: bool, noticed: Class) -> Class {
         Shape::Quorum => {
             let replica = |server: usize| server % 3;
             let same = lost.iter().all(|server| replica(*server) == replica(lost[0]));
-            let misses = |fault: &Fault| away(fault).is_some_and(|server| replica(server) != replica(lost[0]));
+            let misses =
+                |fault: &Fault| away(fault).is_some_and(|server| replica(server) != replica(lost[0]));
             let whole = plan.deployment.latency.spikes == 0 && !plan.faults.iter().any(misses);
             if same && whole { Class::Survives } else { Class::Beyond }
         }
@@ -95,7 +99,8 @@ fn after_a_loss(plan: &Plan, restarts_gateways: bool, noticed: Class) -> Class {
 
 /// A clock that is wrong from the start stops everything. One that goes wrong is noticed.
 fn clocks(plan: &Plan, noticed: Class) -> Class {
-    let behind = |fault: &Fault| matches!(fault.what, What::Clock { by, .. } if by < -(CLOCK_TOLERANCE as i64));
+    let behind =
+        |fault: &Fault| matches!(fault.what, What::Clock { by, .. } if by < -(CLOCK_TOLERANCE as i64));
     let ahead = plan.deployment.servers.iter().any(|offset| *offset > CLOCK_TOLERANCE as i64);
     if plan.faults.iter().any(behind) || ahead && plan.faults.iter().any(|fault| away(fault).is_some()) {
         noticed

@@ -34,6 +34,8 @@ pub(crate) enum Shape {
     Quorum,
     /// A balancer in front of two routers, one of which has a server more.
     Balancer,
+    /// Two addresses of every gateway, of routers one of which has a server more.
+    Contradiction,
     /// Routers that give a record to another server when its own is away.
     Failover,
 }
@@ -54,7 +56,9 @@ pub(crate) enum Kind {
 pub(crate) enum Route {
     Pool,
     /// AllMajorityRoute over three; `get` by it, too, or by MissFailoverRoute.
-    Quorum { reads_fail_over: bool },
+    Quorum {
+        reads_fail_over: bool,
+    },
     Failover,
 }
 
@@ -142,7 +146,7 @@ impl Deployment {
             Shape::Direct => 1,
             Shape::Pool => chance.within(2, 4) as usize,
             Shape::Quorum => chance.pick(&[3, 3, 6]),
-            Shape::Balancer => chance.within(3, 4) as usize,
+            Shape::Balancer | Shape::Contradiction => chance.within(3, 4) as usize,
             Shape::Failover => 2,
         };
         let timeout = chance.pick(&[100, 100, 100, 250, 1_000]);
@@ -153,8 +157,8 @@ impl Deployment {
             _ => (0..routers.len()).map(|router| vec![Node::Router(router)]).collect(),
         };
         let all_ports = || (1..=addresses.len() as u16).collect::<Vec<_>>();
-        let together = chance.one_in(2);
-        let canary_interval = chance.pick(&[300, 500, 1_000, 1_000, 1_000]);
+        let together = chance.one_in(2) || shape == Shape::Contradiction;
+        let canary_interval = chance.pick(&[300, 1_000, 1_000, 1_000]);
         let pooled = chance.one_in(4);
         let gateway = |index: usize, chance: &mut Chance| GatewayPlan {
             ports: if together { all_ports() } else { vec![(index % addresses.len()) as u16 + 1] },
@@ -190,7 +194,8 @@ impl Deployment {
             Shape::Failover => vec![vec![0], vec![1]],
             _ => vec![(0..servers).collect()],
         };
-        let (probe_first, probe_longest) = chance.pick(&[(100, 500), (100, 500), (1_000, 5_000), (10_000, 60_000)]);
+        let (probe_first, probe_longest) =
+            chance.pick(&[(100, 500), (100, 500), (1_000, 5_000), (10_000, 60_000)]);
         let plan = RouterPlan {
             kind,
             route,
@@ -203,11 +208,11 @@ impl Deployment {
         };
         let number = match shape {
             Shape::Direct => 0,
-            Shape::Balancer => 2,
+            Shape::Balancer | Shape::Contradiction => 2,
             _ => chance.pick(&[1, 1, 2]),
         };
         let mut routers = vec![plan; number];
-        if shape == Shape::Balancer {
+        if matches!(shape, Shape::Balancer | Shape::Contradiction) {
             routers[0].lists[0].pop();
         }
         routers

@@ -31,7 +31,12 @@ struct Process {
 
 impl Gateway {
     /// Starts it. `attempts` numbers the presentations of all gateways.
-    pub(crate) fn start(number: usize, plan: &GatewayPlan, fabric: Fabric, attempts: Arc<AtomicUsize>) -> Self {
+    pub(crate) fn start(
+        number: usize,
+        plan: &GatewayPlan,
+        fabric: Fabric,
+        attempts: Arc<AtomicUsize>,
+    ) -> Self {
         let machine = Arc::new(Machine { fabric, gateway: number, offset: AtomicI64::new(0) });
         let (ends, process) = (Notify::new(), Mutex::new(None));
         let gateway = Self { number, plan: plan.clone(), machine, process, ends, attempts };

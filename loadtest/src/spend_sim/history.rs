@@ -18,17 +18,46 @@ pub(crate) struct Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Happening {
     /// A fault begins or ends.
-    Fault { number: usize, text: String },
-    Healed { number: usize },
+    Fault {
+        number: usize,
+        text: String,
+    },
+    Healed {
+        number: usize,
+    },
+    /// From here on records are missing where they were.
+    Lost,
     /// A router takes a server for down, or for up again.
-    Down { router: usize, server: usize },
-    Up { router: usize, server: usize },
-    Presented { attempt: usize, token: usize, gateway: usize },
-    Ended { attempt: usize, token: usize, gateway: usize, verdict: Verdict },
+    Down {
+        router: usize,
+        server: usize,
+    },
+    Up {
+        router: usize,
+        server: usize,
+    },
+    Presented {
+        attempt: usize,
+        token: usize,
+        gateway: usize,
+    },
+    Ended {
+        attempt: usize,
+        token: usize,
+        gateway: usize,
+        verdict: Verdict,
+    },
     /// What a gateway says of a key changes: why it refuses every token of it, if it does.
-    Says { gateway: usize, key: usize, refuses: Option<&'static str> },
+    Says {
+        gateway: usize,
+        key: usize,
+        refuses: Option<&'static str>,
+    },
     /// Whether a gateway expects verdicts changes.
-    Serves { gateway: usize, refuses: Option<&'static str> },
+    Serves {
+        gateway: usize,
+        refuses: Option<&'static str>,
+    },
     /// From here on every fault is over, and fresh tokens should be admitted.
     Settled,
 }
@@ -37,7 +66,9 @@ pub(crate) enum Happening {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// `though_lost`: the gateway knew that records of the key were lost.
-    Admitted { though_lost: bool },
+    Admitted {
+        though_lost: bool,
+    },
     Spent,
     Refused(&'static str),
     /// The caller went away, or the gateway did.
@@ -60,6 +91,7 @@ impl fmt::Display for Event {
         match &self.happening {
             Happening::Fault { number, text } => write!(f, "fault {number}: {text}"),
             Happening::Healed { number } => write!(f, "fault {number} is over"),
+            Happening::Lost => write!(f, "records are lost"),
             Happening::Down { router, server } => write!(f, "router {router} takes server {server} for down"),
             Happening::Up { router, server } => write!(f, "router {router} uses server {server} again"),
             Happening::Presented { attempt, token, gateway } => {

@@ -18,7 +18,9 @@ pub(crate) struct Job {
 #[derive(Debug)]
 struct Record {
     name: Name,
-    answers: Vec<Answer>,
+    /// Those that came, in the order in which they came.
+    answers: [Option<Answer>; COPIES],
+    count: usize,
     decided: Option<Answer>,
 }
 
@@ -64,21 +66,21 @@ impl Job {
         if record.decided.is_some() {
             return Verdict::Open;
         }
-        record.answers.push(answer);
+        record.answers[record.count] = Some(answer.clone());
+        record.count += 1;
         if to_all {
-            record.decided = majority(&record.answers);
+            record.decided = majority(&record.answers[..record.count]);
         } else {
-            let last = record.answers.last().cloned().unwrap_or(Answer::Error);
             let goes_on = match route {
                 Route::Pool => false,
                 // MissFailoverRoute: the next copy is asked after a miss, too.
-                Route::Quorum { .. } => matches!(last, Answer::Miss | Answer::Error),
-                Route::Failover => last == Answer::Error,
+                Route::Quorum { .. } => matches!(answer, Answer::Miss | Answer::Error),
+                Route::Failover => answer == Answer::Error,
             };
-            if goes_on && record.answers.len() < route.lists() {
+            if goes_on && record.count < route.lists() {
                 return Verdict::Ask(Ask { copy: ask.copy + 1, ..ask.clone() });
             }
-            record.decided = Some(last);
+            record.decided = Some(answer);
         }
         let all = self.records.iter().all(|record| record.decided.is_some());
         if all { Verdict::Decided } else { Verdict::Open }
@@ -111,15 +113,15 @@ impl Job {
 
 impl Record {
     fn new(name: Name) -> Self {
-        Self { name, answers: Vec::new(), decided: None }
+        Self { name, answers: [const { None }; COPIES], count: 0, decided: None }
     }
 }
 
 /// AllMajorityRoute: two answers of the same kind, whatever their values. Three of different kinds are an error.
-fn majority(answers: &[Answer]) -> Option<Answer> {
+fn majority(answers: &[Option<Answer>]) -> Option<Answer> {
+    let last = answers.last()?.as_ref()?;
     let kind = std::mem::discriminant::<Answer>;
-    let last = answers.last()?;
-    let same = answers.iter().filter(|answer| kind(answer) == kind(last)).count();
+    let same = answers.iter().flatten().filter(|answer| kind(answer) == kind(last)).count();
     if same >= 2 {
         Some(last.clone())
     } else if answers.len() == COPIES {

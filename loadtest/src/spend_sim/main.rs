@@ -14,6 +14,7 @@ mod chance;
 mod checker;
 mod claim;
 mod deployment;
+mod digest;
 mod fault;
 mod gateway;
 mod history;

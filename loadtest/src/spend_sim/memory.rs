@@ -1,8 +1,9 @@
 //! The records of one memcached, with a clock of its own.
 
+use super::digest::Digest;
 use super::wire::{Answer, Name, Value};
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
 /// Up to here an expiry counts from now.
 const RELATIVE: u64 = 30 * 86_400;
@@ -25,24 +26,6 @@ struct Record {
     used: u64,
 }
 
-/// A fast hash of names, which are digests themselves.
-#[derive(Default)]
-struct Digest(u64);
-
-impl Hasher for Digest {
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.0 = (self.0.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
-}
-
 impl Memory {
     /// `now` is the second by this server's clock.
     pub(crate) fn add(&mut self, name: &Name, exptime: u64, value: &Value, now: u64) -> Answer {
@@ -59,7 +42,8 @@ impl Memory {
         let expires = if exptime == 0 || exptime > RELATIVE { exptime } else { now + exptime };
         // An expiry that has passed: memcached answers STORED, and keeps nothing.
         if expires == 0 || expires > now {
-            self.records.insert(name.clone(), Record { value: Value::clone(value), expires, used: self.uses });
+            self.records
+                .insert(name.clone(), Record { value: Value::clone(value), expires, used: self.uses });
         }
         Answer::Stored
     }
@@ -111,7 +95,11 @@ mod tests {
         assert_eq!(memory.add(&name, now + 1, &v(), now), Answer::Stored);
         assert_eq!(memory.add(&name, now + 1, &v(), now), Answer::NotStored);
         assert_eq!(memory.get(&name, now), Answer::Hit(v()));
-        assert_eq!(memory.add(&name, 10, &Value::from(*b"x"), now + 1), Answer::Stored, "the first has ended");
+        assert_eq!(
+            memory.add(&name, 10, &Value::from(*b"x"), now + 1),
+            Answer::Stored,
+            "the first has ended"
+        );
         assert_eq!(memory.get(&name, now + 10), Answer::Hit(Value::from(*b"x")), "from now on");
         assert_eq!(memory.get(&name, now + 11), Answer::Miss);
     }

@@ -41,19 +41,41 @@ pub(crate) struct Network {
 /// What is under way.
 #[derive(Debug)]
 pub(crate) enum Event {
-    ToNode { link: usize, bytes: Vec<u8> },
-    ToClient { link: usize, bytes: Vec<u8> },
-    Ends { link: usize, end: End },
+    ToNode {
+        link: usize,
+        bytes: Vec<u8>,
+    },
+    ToClient {
+        link: usize,
+        bytes: Vec<u8>,
+    },
+    Ends {
+        link: usize,
+        end: End,
+    },
     /// A router's commands arrive at a server.
-    Asks { asked: Asked, asks: Arc<Vec<Ask>> },
+    Asks {
+        asked: Asked,
+        asks: Arc<Vec<Ask>>,
+    },
     /// Its answers arrive at the router.
-    Answers { asked: Asked, answers: Vec<Answer> },
+    Answers {
+        asked: Asked,
+        answers: Vec<Answer>,
+    },
     /// The server refused or reset the router's connection.
-    Fails { asked: Asked },
+    Fails {
+        asked: Asked,
+    },
     /// A router's patience with a server ends.
-    Patience { asked: Asked },
+    Patience {
+        asked: Asked,
+    },
     /// A router tries a server that it takes for down.
-    Probe { router: usize, server: usize },
+    Probe {
+        router: usize,
+        server: usize,
+    },
 }
 
 /// How a connection ended.
@@ -94,7 +116,11 @@ impl Network {
             latency: deployment.latency,
             links: Vec::new(),
             servers: deployment.servers.iter().map(|offset| Server::new(*offset)).collect(),
-            routers: deployment.routers.iter().map(|plan| Router::new(plan, deployment.servers.len())).collect(),
+            routers: deployment
+                .routers
+                .iter()
+                .map(|plan| Router::new(plan, deployment.servers.len()))
+                .collect(),
             addresses: deployment.addresses.clone(),
             cuts: Vec::new(),
             stalled: vec![0; deployment.gateways.len()],
@@ -270,7 +296,9 @@ impl Network {
 
     /// The connections that lead to a node.
     pub(crate) fn links_to(&self, node: Node) -> Vec<usize> {
-        (0..self.links.len()).filter(|number| self.links[*number].node == node && self.links[*number].is_open).collect()
+        (0..self.links.len())
+            .filter(|number| self.links[*number].node == node && self.links[*number].is_open)
+            .collect()
     }
 
     fn arrive(&mut self, number: usize, bytes: &[u8]) {

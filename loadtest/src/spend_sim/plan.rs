@@ -61,7 +61,7 @@ impl Plan {
         let mut chance = Chance::new(seed, 1);
         let theme = chance.pick(&THEMES);
         let shapes: &[Shape] = match theme {
-            Theme::Servers => &[Shape::Pool, Shape::Balancer],
+            Theme::Servers => &[Shape::Pool, Shape::Pool, Shape::Balancer, Shape::Contradiction],
             Theme::LossWhileBlind => &[Shape::Pool],
             Theme::Network | Theme::Restarts => {
                 &[Shape::Direct, Shape::Pool, Shape::Quorum, Shape::Quorum, Shape::Balancer, Shape::Failover]
@@ -112,7 +112,11 @@ impl Plan {
                 let what = What::Freeze { server: other };
                 self.faults.push(Fault { at, lasts: self.length - CALM / 8 - at, what });
                 let at = at + chance.within(200, 4_000);
-                self.faults.push(Fault { at, lasts: chance.within(0, 1_500), what: What::Restart { server } });
+                self.faults.push(Fault {
+                    at,
+                    lasts: chance.within(0, 1_500),
+                    what: What::Restart { server },
+                });
             }
             Theme::Clocks => self.skew(chance),
             Theme::Memory => self.add(chance, 1, 3, Self::memory),
@@ -173,7 +177,7 @@ impl Plan {
     }
 
     fn other_servers(&mut self, chance: &mut Chance) {
-        if self.deployment.shape == Shape::Balancer {
+        if matches!(self.deployment.shape, Shape::Balancer | Shape::Contradiction) {
             return self.add(chance, 0, 3, Self::gateways_network);
         }
         let whole = self.deployment.servers.len();
@@ -228,7 +232,11 @@ impl Plan {
 
     fn memory(&self, chance: &mut Chance) -> What {
         let server = chance.index(self.deployment.servers.len());
-        if chance.one_in(2) { What::Full { server } } else { What::Evict { server, percent: chance.within(5, 90) } }
+        if chance.one_in(2) {
+            What::Full { server }
+        } else {
+            What::Evict { server, percent: chance.within(5, 90) }
+        }
     }
 
     /// Whether two gateways may come to routers with different servers.

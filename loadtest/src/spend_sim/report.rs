@@ -2,9 +2,9 @@
 
 use super::campaign::{ClassName, Tally};
 use super::checker::Finding;
+use super::history::Happening;
 use super::plan::Plan;
 use super::run::Outcome;
-use super::history::Happening;
 
 /// The table of a campaign, as Markdown.
 pub(crate) fn print_tally(tally: &Tally, seconds: f64) {
@@ -15,8 +15,11 @@ pub(crate) fn print_tally(tally: &Tally, seconds: f64) {
         tally.admissions,
         tally.simulated_seconds as f64 / 3_600.0
     );
-    println!("| class | theme | runs | presentations | second admissions allowed | in runs | the last, after the last change | noticed: median, longest |");
-    println!("|---|---|---|---|---|---|---|---|");
+    println!(
+        "| class | theme | runs | presentations | admitted twice, as is allowed | in runs | the last, after the last \
+         change | runs with a loss | noticed in | after: median, longest |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     for ((class, theme), row) in &tally.by_class {
         let class = match class {
             ClassName::Survives => "survives",
@@ -30,14 +33,22 @@ pub(crate) fn print_tally(tally: &Tally, seconds: f64) {
             _ => String::new(),
         };
         let last = if row.slipped > 0 { seconds_of(row.slipped_for) } else { String::new() };
+        let counts =
+            [row.runs, row.presentations, row.slipped, row.runs_with_slips].map(|count| count.to_string());
+        let counts = counts.join(" | ");
         println!(
-            "| {class} | {theme:?} | {} | {} | {} | {} | {last} | {noticed} |",
-            row.runs, row.presentations, row.slipped, row.runs_with_slips
+            "| {class} | {theme:?} | {counts} | {last} | {} | {} | {noticed} |",
+            row.lost,
+            row.noticed.len()
         );
     }
     println!();
     for (open, (runs, found)) in &tally.open {
-        println!("stands: {open:?}: {} of {runs} runs, the first with seed {:?}", found.len(), found.iter().min());
+        println!(
+            "stands: {open:?}: {} of {runs} runs, the first with seed {:?}",
+            found.len(),
+            found.iter().min()
+        );
     }
 }
 
@@ -49,7 +60,10 @@ fn seconds_of(micros: u64) -> String {
 pub(crate) fn print_run(plan: &Plan, outcome: &Outcome, all: bool) {
     println!("seed {}, {:?}, {:?}, {} s", plan.seed, plan.theme, outcome.claim, plan.length / 1_000);
     let deployment = &plan.deployment;
-    println!("{:?}, clocks of the servers: {:?}, {:?}", deployment.shape, deployment.servers, deployment.latency);
+    println!(
+        "{:?}, clocks of the servers: {:?}, {:?}",
+        deployment.shape, deployment.servers, deployment.latency
+    );
     deployment.routers.iter().for_each(|router| println!("{router:?}"));
     println!("addresses: {:?}", deployment.addresses);
     deployment.gateways.iter().for_each(|gateway| println!("{gateway:?}"));

@@ -2,11 +2,13 @@
 //! measured of them.
 
 use super::deployment::{Kind, Node, Route, RouterPlan};
+use super::digest::Digest;
 use super::history::Happening;
 use super::job::{Job, Verdict};
 use super::network::{End, Event, Micros, Network};
 use super::wire::{self, Answer, Command, Name, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 /// Timeouts in a row after which mcrouter takes a server for down.
@@ -17,7 +19,7 @@ pub(crate) struct Router {
     pub(crate) plan: RouterPlan,
     pub(crate) is_up: bool,
     upstreams: Vec<Upstream>,
-    jobs: BTreeMap<u64, Job>,
+    jobs: HashMap<u64, Job, BuildHasherDefault<Digest>>,
     count: u64,
 }
 
@@ -67,7 +69,7 @@ impl Router {
             plan: plan.clone(),
             is_up: true,
             upstreams: (0..servers).map(|_| Upstream::default()).collect(),
-            jobs: BTreeMap::new(),
+            jobs: HashMap::default(),
             count: 0,
         }
     }
@@ -110,7 +112,9 @@ impl Network {
             let (number, plan) = (routing.count, &routing.plan);
             let begun = match command {
                 Command::Get(names) => Some(Job::get(link, plan.route, names)),
-                Command::Add { name, exptime, value } => Some(Job::add(link, plan.route, name, exptime, value)),
+                Command::Add { name, exptime, value } => {
+                    Some(Job::add(link, plan.route, name, exptime, value))
+                }
                 Command::Version | Command::Other => None,
             };
             self.links[link].replies.push_back((number, None));
@@ -120,7 +124,9 @@ impl Network {
                     self.routers[router].jobs.insert(number, job);
                 }
                 // mcrouter answers it itself; twemproxy does, too.
-                None if command_is_version(&input[..used]) => self.fill(link, number, b"VERSION router\r\n".to_vec()),
+                None if command_is_version(&input[..used]) => {
+                    self.fill(link, number, b"VERSION router\r\n".to_vec())
+                }
                 None => {
                     self.close(link, End::Closed);
                     break;
@@ -312,7 +318,7 @@ impl RouterPlan {
             Route::Pool => &self.lists[0],
             Route::Quorum { .. } | Route::Failover => &self.lists[copy],
         };
-        let hash = fnv(tag(name, self.kind));
+        let hash = Digest::of(tag(name, self.kind));
         let weight = |server: &usize| mix(hash ^ (*server as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         list.iter().copied().max_by_key(weight).unwrap_or_default()
     }
@@ -336,10 +342,6 @@ fn tag(name: &[u8], kind: Kind) -> &[u8] {
             }
         }
     }
-}
-
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn mix(hash: u64) -> u64 {

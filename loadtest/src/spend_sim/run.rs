@@ -44,7 +44,8 @@ async fn live(plan: &Plan, history: History) {
     let network = Network::new(&plan.deployment, Chance::new(plan.seed, 2), history);
     let (fabric, attempts) = (Fabric::start(network), Arc::new(AtomicUsize::new(0)));
     let plans = plan.deployment.gateways.iter().enumerate();
-    let start = |(number, plan)| Arc::new(Gateway::start(number, plan, fabric.clone(), Arc::clone(&attempts)));
+    let start =
+        |(number, plan)| Arc::new(Gateway::start(number, plan, fabric.clone(), Arc::clone(&attempts)));
     let gateways: Vec<Arc<Gateway>> = plans.map(start).collect();
     tokio::spawn(go_wrong(plan.clone(), fabric.clone(), gateways.clone()));
     tokio::spawn(look(plan.clone(), fabric.clone(), gateways.clone()));
@@ -101,6 +102,10 @@ async fn go_wrong(plan: Plan, fabric: Fabric, gateways: Vec<Arc<Gateway>>) {
             (What::Clock { gateway, .. }, false) => gateways[*gateway].set_clock(0),
             (what, true) => fabric.change(|network| network.begin(what, fault.lasts)),
             (what, false) => fabric.change(|network| network.heal(what)),
+        }
+        // What a server has lost can be missed when it is back.
+        if fault.what.loses() && !begins {
+            fabric.change(|network| network.note(Happening::Lost));
         }
     }
 }

@@ -66,7 +66,8 @@ impl Network {
 
     /// Commands of a gateway that is connected directly.
     pub(crate) fn serve_link(&mut self, number: usize, link: usize) {
-        if self.servers[number].is_frozen || self.is_cut(None, number) || !self.servers[number].is_reachable() {
+        if self.servers[number].is_frozen || self.is_cut(None, number) || !self.servers[number].is_reachable()
+        {
             return; // the bytes stay in the kernel until it continues; when it ends, the connection is reset
         }
         let second = self.server_second(number);

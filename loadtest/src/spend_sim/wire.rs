@@ -11,7 +11,11 @@ pub(crate) type Value = Arc<[u8]>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Get(Vec<Name>),
-    Add { name: Name, exptime: u64, value: Value },
+    Add {
+        name: Name,
+        exptime: u64,
+        value: Value,
+    },
     Version,
     /// Anything else: it is answered with an error, and the connection is closed.
     Other,
@@ -95,7 +99,8 @@ mod tests {
                     used += length;
                 }
             }
-            let add = Command::Add { name: Name::from(*b"k"), exptime: 1_900_000_000, value: Value::from(*b"abc") };
+            let add =
+                Command::Add { name: Name::from(*b"k"), exptime: 1_900_000_000, value: Value::from(*b"abc") };
             let get = Command::Get(vec![Name::from(*b"a"), Name::from(*b"b")]);
             assert_eq!(commands, [add, get, Command::Version, Command::Other], "cut at {cut}");
         }

@@ -30,10 +30,7 @@ const SEARCH: Duration = Duration::from_millis(200);
 pub(super) struct Watch(#[expect(dead_code, reason = "dropping it is the signal")] oneshot::Sender<()>);
 
 impl Watch {
-    pub(super) fn start(
-        store: Arc<SharedStore>,
-        publish: Arc<Published<Arc<Probes>>>,
-    ) -> io::Result<Self> {
+    pub(super) fn start(store: Arc<SharedStore>, publish: Arc<Published<Arc<Probes>>>) -> io::Result<Self> {
         let (keep, ended) = oneshot::channel();
         let is_simulated = store.world.is_some();
         let watching = async move {

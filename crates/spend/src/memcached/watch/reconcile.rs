@@ -145,9 +145,7 @@ impl Rounds {
         self.learn_whether_all_were_planted(epoch, endpoint).await?;
         let Some(progress) = self.progress.get(&epoch.key) else { return Ok(()) };
         let whole = progress.whole;
-        let is_lost = |key: &_| {
-            whole || progress.planted.contains(key) || is_undone(Undo::PlantedCanaries)
-        };
+        let is_lost = |key: &_| whole || progress.planted.contains(key) || is_undone(Undo::PlantedCanaries);
         let (lost, never_written): (Vec<_>, Vec<_>) = found.missing.iter().partition(|key| is_lost(*key));
         let again = self.rewrite(endpoint, &lost, Mark { rewritten: true, ..mark }, NEVER).await?;
         self.report(epoch, "epoch_marker", again.gone, found.rewritten() + usize::from(begun_again));
