@@ -29,6 +29,15 @@ def driver():
     return path
 
 
+def simulator():
+    """postern-spend-sim: of a release build, else of the tests' build."""
+    for profile in ("release", "debug"):
+        path = os.path.join(os.path.dirname(BUILT), profile, "postern-spend-sim")
+        if runs(path):
+            return path
+    raise Failed(f"{path} is no program: cargo build --release --locked -p postern-loadtest")
+
+
 def program(name):
     """The path of a program of the system, or None. Debian installs some in folders that only root's PATH has."""
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")

@@ -10,6 +10,7 @@ use super::pipelined::Pipelined;
 use super::pooled::Pooled;
 use super::protocol::{BoundReply, Command, RecordKey, Reply, Value};
 use super::stats::{Ended, Verb};
+use super::undo::{Undo, is_undone};
 use super::world::random_bytes;
 use crate::exchange_log::Entry;
 use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
@@ -101,7 +102,7 @@ impl Client {
         };
         match (verdict, epoch.mark) {
             // If a loss was detected since, this record may be the token's second one.
-            (Spend::Admitted, _) => {
+            (Spend::Admitted, _) if !is_undone(Undo::PermitsAfterStored) => {
                 client.store.intact()?;
                 client.store.permits(&state, is_bound)?;
             }

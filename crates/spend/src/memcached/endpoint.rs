@@ -3,6 +3,7 @@
 use super::EndpointHealth;
 use super::address::{Address, Stream, Tls};
 use super::probe::Probes;
+use super::published::Published;
 use super::serial::SerialConnection;
 use super::world::{World, instant, jittered, since};
 use crate::Unknown;
@@ -11,7 +12,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 /// The first pause between two attempts to connect, and the longest: a store that is back is in use within a second.
@@ -22,8 +23,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 pub(crate) struct Endpoint {
     address: Address,
     network: Network,
-    /// The probes that prove a connection; `None` until the first were written.
-    probes: watch::Receiver<Option<Arc<Probes>>>,
+    /// The probes that prove a connection, from when the first were written.
+    probes: Arc<Published<Arc<Probes>>>,
     /// Wakes the watch, which finds out why a connection could not be proven.
     wake_watch: Arc<Notify>,
     connections: AtomicUsize,
@@ -63,7 +64,7 @@ impl Endpoint {
     pub(crate) fn new(
         address: Address,
         network: Network,
-        probes: watch::Receiver<Option<Arc<Probes>>>,
+        probes: Arc<Published<Arc<Probes>>>,
         wake_watch: Arc<Notify>,
     ) -> Self {
         let connections = AtomicUsize::new(0);
@@ -89,6 +90,10 @@ impl Endpoint {
         &self.address
     }
 
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.network.world.is_some()
+    }
+
     /// A connection that is not proven yet.
     pub(crate) async fn connect(&self) -> Result<SerialConnection, Unknown> {
         let Network { tls, patience, world } = &self.network;
@@ -105,7 +110,7 @@ impl Endpoint {
     /// leads to the same records as the others, and the store answers. Neither an accepted connection nor `version`
     /// shows that: a frozen server's kernel accepts connections, and mcrouter answers `version` itself.
     pub(crate) async fn connect_proven(&self) -> Result<Stream, Unknown> {
-        let probes = self.probes().await;
+        let probes = self.probes.wait().await;
         self.connects.fetch_add(1, Ordering::Relaxed);
         let connected = self.connect_and_prove(&probes).await;
         if connected.is_err() {
@@ -122,16 +127,6 @@ impl Endpoint {
             self.wake_watch.notify_one();
         }
         proven.map(|()| connection.into_stream())
-    }
-
-    /// The probes, as soon as there are some.
-    async fn probes(&self) -> Arc<Probes> {
-        let mut probes = self.probes.clone();
-        match probes.wait_for(Option::is_some).await.map(|probes| probes.clone()) {
-            Ok(Some(probes)) => probes,
-            // The store is being closed, and this task with it.
-            _ => std::future::pending().await,
-        }
     }
 
     /// Counts a connection until the result is dropped.

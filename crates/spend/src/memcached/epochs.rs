@@ -1,6 +1,7 @@
 //! The epochs that this process knows: when their records expire, whether some were lost, which keys are known spent.
 
 use super::cache::SpentCache;
+use super::published::Published;
 use crate::Unknown;
 use crate::embedded::ShortKey;
 use parking_lot::RwLock;
@@ -8,7 +9,6 @@ use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// One epoch of the shared store.
@@ -17,7 +17,7 @@ pub(crate) struct EpochState {
     /// The expiry of the first caller, which becomes the epoch's if the store has no marker of the epoch.
     pub(crate) wanted: UnixSeconds,
     /// The expiry of its records, once the epoch markers have been read.
-    expires: watch::Sender<Option<UnixSeconds>>,
+    expires: Published<UnixSeconds>,
     lost: AtomicBool,
     /// Of tokens that a mark binds: records were lost, and the witnesses beside them were not.
     parted: AtomicBool,
@@ -27,21 +27,17 @@ pub(crate) struct EpochState {
 impl EpochState {
     /// The expiry in the store's epoch markers.
     pub(crate) fn expires(&self) -> Option<UnixSeconds> {
-        *self.expires.borrow()
+        self.expires.get()
     }
 
     /// Sets the expiry that was read from the epoch markers.
     pub(crate) fn adopt(&self, expires: UnixSeconds) {
-        self.expires.send_replace(Some(expires));
+        self.expires.publish(expires);
     }
 
     /// Waits until the epoch markers have been read.
     pub(crate) async fn adopted(&self, patience: Duration) -> Result<UnixSeconds, Unknown> {
-        let mut expires = self.expires.subscribe();
-        match timeout(patience, expires.wait_for(Option::is_some)).await {
-            Ok(Ok(expires)) => expires.ok_or(Unknown::TimedOut),
-            _ => Err(Unknown::TimedOut),
-        }
+        timeout(patience, self.expires.wait()).await.map_err(|_| Unknown::TimedOut)
     }
 
     /// Marks some of its records as lost. Returns true the first time.
@@ -100,7 +96,7 @@ impl Epochs {
         let epoch = Arc::new(EpochState {
             key,
             wanted,
-            expires: watch::Sender::new(None),
+            expires: Published::default(),
             lost: AtomicBool::new(false),
             parted: AtomicBool::new(false),
             spent: SpentCache::new(self.cache_bytes),

@@ -31,8 +31,10 @@ mod pipelined;
 mod pooled;
 mod probe;
 mod protocol;
+mod published;
 mod serial;
 pub(crate) mod stats;
+mod undo;
 mod verdicts;
 mod watch;
 mod watched;
@@ -46,6 +48,8 @@ pub use options::{OnLoss, Options, Pool, Transport, pool_size};
 pub use protocol::KEY_PREFIXES;
 pub use stats::{Ended, Totals, Verb};
 #[cfg(feature = "simulation")]
+pub use undo::{Undo, undo};
+#[cfg(feature = "simulation")]
 pub use world::seed;
 pub use world::{Connecting, Connection, World};
 
@@ -56,12 +60,13 @@ use epochs::{EpochState, Epochs};
 use marked::Marked;
 use parking_lot::Mutex;
 use postern_token::{TokenKeyId, UnixSeconds};
+use published::Published;
 use stats::Counters;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::{Notify, watch as channel};
+use tokio::sync::Notify;
 use verdicts::Verdicts;
 use watch::Watch;
 use watched::Watched;
@@ -175,11 +180,11 @@ impl Memcached {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let wake_watch = Arc::new(Notify::new());
-        let (publish, probes) = channel::channel(None);
+        let probes = Arc::new(Published::default());
         let endpoint = |address: &Address| {
             let (tls, patience) = (options.tls.clone(), options.connect_timeout);
             let network = Network { tls, patience, world: world.clone() };
-            Arc::new(Endpoint::new(address.clone(), network, probes.clone(), Arc::clone(&wake_watch)))
+            Arc::new(Endpoint::new(address.clone(), network, Arc::clone(&probes), Arc::clone(&wake_watch)))
         };
         let store = Arc::new(SharedStore {
             endpoints: options.addresses.iter().map(endpoint).collect(),
@@ -194,7 +199,7 @@ impl Memcached {
             options,
             world,
         });
-        Ok(Self { _watch: Watch::start(Arc::clone(&store), publish)?, store })
+        Ok(Self { _watch: Watch::start(Arc::clone(&store), probes)?, store })
     }
 
     /// Connections for the present runtime.

@@ -63,7 +63,8 @@ impl Pooled {
             .connection_timeout(options.checkout_timeout)
             .idle_timeout(None)
             // Each connection has an end of its own before that; without this bb8 would not look after its pool at all.
-            .max_lifetime(Some(options.max_lifetime))
+            // It does so by the machine's clock, which a simulation has no use for.
+            .max_lifetime((!endpoint.is_simulated()).then_some(options.max_lifetime))
             // Also how soon it tries again to connect: at the first try a restarted store may not hold the probes yet.
             .reaper_rate(Duration::from_millis(250))
             .retry_connection(false)
@@ -246,8 +247,9 @@ async fn maintain(core: Arc<Core>) {
         if core.breaker.is_closed() {
             let pause = tokio::time::sleep(core.options.idle_probe);
             tokio::select! {
-                () = pause => prove_idle(&core).await,
+                biased;
                 () = core.breaker.opened.notified() => {}
+                () = pause => prove_idle(&core).await,
             }
             continue;
         }

@@ -1,5 +1,6 @@
 //! Whether the watch does its work. While it does not, records may be lost without notice.
 
+use super::undo::{Undo, is_undone};
 use super::world::{instant, since};
 use crate::Unknown;
 use parking_lot::Mutex;
@@ -48,7 +49,7 @@ impl Watched {
 
     /// No full round for too long: some canaries have no answer, and what lies beside them may be lost.
     pub(super) fn is_blind(&self) -> bool {
-        self.age() > self.limit
+        self.age() > self.limit && !is_undone(Undo::BlindWatch)
     }
 
     /// The thread has panicked. Nothing is admitted any more.

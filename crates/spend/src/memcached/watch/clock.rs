@@ -7,6 +7,7 @@
 use super::Rounds;
 use crate::Unknown;
 use crate::memcached::protocol::{Command, Kind, RecordKey, Reply, Value};
+use crate::memcached::undo::{Undo, is_undone};
 use crate::memcached::world::{self, random_bytes};
 use std::time::Duration;
 
@@ -29,9 +30,17 @@ impl Rounds {
 
     /// Writes `count` records that end after the difference of clocks that is tolerated, and reads them back.
     pub(super) async fn compare_clocks(&mut self, endpoint: usize, count: usize) -> Result<(), Unknown> {
+        if is_undone(Undo::ClockCanary) {
+            return Ok(());
+        }
         let keys: Vec<_> = (0..count).map(|_| RecordKey::new(Kind::Probe, &random_bytes())).collect();
         let tolerance = self.store.options.clock_tolerance;
-        let gone = self.short_lived(endpoint, &keys, tolerance).await?;
+        let mut gone = self.short_lived(endpoint, &keys, tolerance).await?;
+        if !gone.is_empty() {
+            // A router may report a miss for a server that has gone down since. Where a clock is ahead, the same records
+            // are stored once more and are gone again.
+            gone = self.short_lived(endpoint, &gone, tolerance).await?;
+        }
         let Some(key) = gone.first() else {
             if self.ahead_since.is_some_and(|since| world::since(since) > SETTLED) {
                 self.ahead_since = None;

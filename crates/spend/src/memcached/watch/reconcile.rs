@@ -5,6 +5,7 @@ use crate::Unknown;
 use crate::memcached::canary::{Canaries, GROUP, GROUPS, Mark, NEVER, adds, due, gets};
 use crate::memcached::epochs::EpochState;
 use crate::memcached::protocol::{RecordKey, Reply};
+use crate::memcached::undo::{Undo, is_undone};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -158,8 +159,8 @@ impl Rounds {
         self.learn_whether_all_were_planted(epoch, endpoint).await?;
         let Some(progress) = self.progress.get(&epoch.key) else { return Ok(()) };
         let whole = progress.whole;
-        let (lost, never_written): (Vec<_>, Vec<_>) =
-            found.missing.iter().partition(|key| whole || progress.planted.contains(key));
+        let is_lost = |key: &_| whole || progress.planted.contains(key) || is_undone(Undo::PlantedCanaries);
+        let (lost, never_written): (Vec<_>, Vec<_>) = found.missing.iter().partition(|key| is_lost(*key));
         let again = self.rewrite(endpoint, &lost, Mark { rewritten: true, ..mark }, NEVER).await?;
         self.report(epoch, "epoch_marker", again.gone, found.rewritten() + usize::from(begun_again));
         let planted = self.rewrite(endpoint, &never_written, mark, NEVER).await?;

@@ -1,0 +1,169 @@
+//! Many runs, on all cores: one seed after the other, until all are done.
+
+use super::checker::{Finding, Kind};
+use super::claim::Class;
+use super::open::Open;
+use super::plan::{Plan, Theme};
+use super::run::run;
+use postern_spend::memcached::{Undo, undo};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+/// Which runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Campaign {
+    pub(crate) from: u64,
+    pub(crate) seeds: u64,
+    /// Tokens are bound by marks.
+    pub(crate) bound: bool,
+    /// The defect that is put back.
+    pub(crate) undo: Option<Undo>,
+    /// Ends it: the first finding of this kind, or of any.
+    pub(crate) until: Option<Until>,
+    /// Findings that stand count like others.
+    pub(crate) strict: bool,
+    pub(crate) threads: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    AnyFinding,
+    Found(Kind),
+}
+
+/// What the runs came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) runs: u64,
+    pub(crate) presentations: u64,
+    pub(crate) admissions: u64,
+    pub(crate) simulated_seconds: u64,
+    pub(crate) by_class: BTreeMap<(ClassName, Theme), Row>,
+    /// By seed.
+    pub(crate) findings: BTreeMap<u64, Vec<Finding>>,
+    /// Runs that may come upon a finding that stands: how many, and the seeds of those that did.
+    pub(crate) open: BTreeMap<Open, (u64, Vec<u64>)>,
+}
+
+/// Runs of one class and theme.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Row {
+    pub(crate) runs: u64,
+    pub(crate) presentations: u64,
+    pub(crate) runs_with_slips: u64,
+    pub(crate) slipped: u64,
+    /// Runs in which records were lost.
+    pub(crate) lost: u64,
+    /// In microseconds: the last slip after the last change, at most; and from the loss to the first notice.
+    pub(crate) slipped_for: u64,
+    pub(crate) noticed: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ClassName {
+    Survives,
+    Notices,
+    Beyond,
+}
+
+impl From<Class> for ClassName {
+    fn from(class: Class) -> Self {
+        match class {
+            Class::Survives => Self::Survives,
+            Class::Notices { .. } => Self::Notices,
+            Class::Beyond => Self::Beyond,
+        }
+    }
+}
+
+impl Campaign {
+    /// Carries it out.
+    pub(crate) fn run(&self) -> io::Result<Tally> {
+        let (next, over) = (AtomicU64::new(self.from), AtomicBool::new(false));
+        let tallies: io::Result<Vec<Tally>> = thread::scope(|scope| {
+            let workers: Vec<_> =
+                (0..self.threads.max(1)).map(|_| scope.spawn(|| self.work(&next, &over))).collect();
+            let joined = workers.into_iter().map(|worker| worker.join());
+            joined.map(|tally| tally.unwrap_or_else(|_| Err(io::Error::other("a run panicked")))).collect()
+        });
+        Ok(tallies?.into_iter().fold(Tally::default(), Tally::and))
+    }
+
+    fn work(&self, next: &AtomicU64, over: &AtomicBool) -> io::Result<Tally> {
+        undo(self.undo);
+        let mut tally = Tally::default();
+        while !over.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= self.from + self.seeds {
+                break;
+            }
+            let found =
+                tally.add(if self.bound { Plan::bound(seed) } else { Plan::new(seed) }, self.strict)?;
+            let ends = match self.until {
+                Some(Until::AnyFinding) => !found.is_empty(),
+                Some(Until::Found(kind)) => found.iter().any(|finding| finding.kind == kind),
+                None => false,
+            };
+            if ends {
+                over.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(tally)
+    }
+}
+
+impl Tally {
+    fn add(&mut self, plan: Plan, strict: bool) -> io::Result<Vec<Finding>> {
+        let seed = plan.seed;
+        let outcome = run(&plan)?;
+        let judgement = outcome.judgement;
+        self.runs += 1;
+        self.presentations += judgement.presentations;
+        self.admissions += judgement.admissions;
+        self.simulated_seconds += outcome.history.last().map_or(0, |event| event.at / 1_000_000);
+        let row = self.by_class.entry((outcome.claim.class.into(), plan.theme)).or_default();
+        row.runs += 1;
+        row.presentations += judgement.presentations;
+        row.runs_with_slips += u64::from(judgement.slipped > 0);
+        row.slipped += judgement.slipped;
+        row.lost += u64::from(judgement.lost);
+        row.slipped_for = row.slipped_for.max(judgement.slipped_for);
+        row.noticed.extend(judgement.noticed_after);
+        if let Some(open) = Open::of(&plan).filter(|_| !strict) {
+            let (runs, found) = self.open.entry(open).or_default();
+            *runs += 1;
+            found.extend((!judgement.findings.is_empty()).then_some(seed));
+            return Ok(Vec::new());
+        }
+        if !judgement.findings.is_empty() {
+            self.findings.insert(seed, judgement.findings.clone());
+        }
+        Ok(judgement.findings)
+    }
+
+    fn and(mut self, other: Self) -> Self {
+        self.runs += other.runs;
+        self.presentations += other.presentations;
+        self.admissions += other.admissions;
+        self.simulated_seconds += other.simulated_seconds;
+        self.findings.extend(other.findings);
+        for (open, (runs, found)) in other.open {
+            let mine = self.open.entry(open).or_default();
+            mine.0 += runs;
+            mine.1.extend(found);
+        }
+        for (key, row) in other.by_class {
+            let mine = self.by_class.entry(key).or_default();
+            mine.runs += row.runs;
+            mine.presentations += row.presentations;
+            mine.runs_with_slips += row.runs_with_slips;
+            mine.slipped += row.slipped;
+            mine.lost += row.lost;
+            mine.slipped_for = mine.slipped_for.max(row.slipped_for);
+            mine.noticed.extend(row.noticed);
+        }
+        self
+    }
+}

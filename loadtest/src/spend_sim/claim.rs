@@ -1,0 +1,134 @@
+//! What the deployment claims for a plan, by docs/how-it-works/spend-contract.md.
+
+use super::deployment::{CLOCK_TOLERANCE, Shape};
+use super::fault::{Fault, Millis, What};
+use super::plan::Plan;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) class: Class,
+    /// Records may be lost, so that a gateway may say that they are.
+    pub(crate) may_lose: bool,
+    /// Clocks differ.
+    pub(crate) is_skewed: bool,
+    /// Fresh tokens are admitted when all faults are over.
+    pub(crate) recovers: bool,
+}
+
+/// How strictly a run is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    /// No token is admitted twice.
+    Survives,
+    /// Records are lost. What was spent before may be admitted once more until a gateway has noticed, which takes this
+    /// long at most from the last change on, in milliseconds; without a bound where it is not known.
+    Notices { within: Option<Millis> },
+    /// Beyond what the deployment is built for: what comes through is counted.
+    Beyond,
+}
+
+/// The watch is blind after so long without a full round, beside two intervals; and what a round may take.
+const OVERDUE: Millis = 3_000;
+const ROUND: Millis = 3_000;
+
+impl Claim {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let (shape, faults) = (plan.deployment.shape, &plan.faults);
+        let loses = faults.iter().any(|fault| fault.what.loses());
+        let is_skewed = plan.deployment.servers.iter().any(|offset| *offset != 0)
+            || faults.iter().any(|fault| matches!(fault.what, What::Clock { .. }));
+        let is_alike = matches!(shape, Shape::Direct | Shape::Pool | Shape::Quorum);
+        let may_lose = loses || is_skewed || !is_alike;
+        let is_prompt = plan.deployment.routers.iter().all(|router| router.probe_longest <= 5_000);
+        let recovers = !may_lose && is_prompt;
+        Self { class: class(plan, loses), may_lose, is_skewed, recovers }
+    }
+}
+
+fn class(plan: &Plan, loses: bool) -> Class {
+    let evicts = plan.faults.iter().any(|fault| matches!(fault.what, What::Evict { .. }));
+    // A majority counts STORED and the witness apart, and eviction may spare the witness.
+    if plan.is_bound && plan.deployment.shape != Shape::Quorum && !evicts {
+        return Class::Survives;
+    }
+    let interval = plan.deployment.gateways.iter().map(|gateway| gateway.canary_interval).max().unwrap_or(0);
+    let noticed = Class::Notices { within: Some(OVERDUE + 2 * interval + ROUND) };
+    let has = |wanted: fn(&What) -> bool| plan.faults.iter().any(|fault| wanted(&fault.what));
+    let restarts_gateways = has(|what| matches!(what, What::GatewayRestart { .. }));
+    match plan.deployment.shape {
+        Shape::Failover => return Class::Beyond,
+        // Two gateways that reach different stores are not detected.
+        Shape::Balancer if loses || plan.parts_gateways() => return Class::Beyond,
+        // Nor is one that reaches another store than before it was started anew, but for its canaries.
+        Shape::Balancer if restarts_gateways => return noticed,
+        _ => {}
+    }
+    if has(|what| matches!(what, What::Servers { .. })) {
+        return if plan.deployment.routers.len() > 1 || restarts_gateways { Class::Beyond } else { noticed };
+    }
+    if has(|what| matches!(what, What::Evict { .. })) {
+        return Class::Notices { within: None };
+    }
+    if loses {
+        return after_a_loss(plan, restarts_gateways, noticed);
+    }
+    clocks(plan, noticed)
+}
+
+/// Servers came back empty.
+fn after_a_loss(plan: &Plan, restarts_gateways: bool, noticed: Class) -> Class {
+    let mut lost: Vec<usize> = plan.faults.iter().filter_map(restarted).collect();
+    lost.sort_unstable();
+    lost.dedup();
+    match plan.deployment.shape {
+        // Nobody is left who knows that there was something.
+        _ if restarts_gateways
+            && (plan.deployment.gateways.len() == 1 || lost.len() == plan.deployment.servers.len()) =>
+        {
+            Class::Beyond
+        }
+        // The connections break, and no new one is accepted before the loss is known.
+        Shape::Direct => Class::Survives,
+        // One replica in the life of a key, if no other ever missed a write.
+        Shape::Quorum => {
+            let replica = |server: usize| server % 3;
+            let same = lost.iter().all(|server| replica(*server) == replica(lost[0]));
+            let misses =
+                |fault: &Fault| away(fault).is_some_and(|server| replica(server) != replica(lost[0]));
+            let whole = plan.deployment.latency.spikes == 0 && !plan.faults.iter().any(misses);
+            if same && whole { Class::Survives } else { Class::Beyond }
+        }
+        _ => noticed,
+    }
+}
+
+/// A clock that is wrong from the start stops everything. One that goes wrong is noticed.
+fn clocks(plan: &Plan, noticed: Class) -> Class {
+    let behind =
+        |fault: &Fault| matches!(fault.what, What::Clock { by, .. } if by < -(CLOCK_TOLERANCE as i64));
+    let ahead = plan.deployment.servers.iter().any(|offset| *offset > CLOCK_TOLERANCE as i64);
+    if plan.faults.iter().any(behind) || ahead && plan.faults.iter().any(|fault| away(fault).is_some()) {
+        noticed
+    } else {
+        Class::Survives
+    }
+}
+
+fn restarted(fault: &Fault) -> Option<usize> {
+    match fault.what {
+        What::Restart { server } => Some(server),
+        _ => None,
+    }
+}
+
+/// The server that may miss writes.
+fn away(fault: &Fault) -> Option<usize> {
+    match fault.what {
+        What::Freeze { server }
+        | What::Cut { server, .. }
+        | What::Refuse { server }
+        | What::Slow { server, .. }
+        | What::Full { server } => Some(server),
+        _ => None,
+    }
+}

@@ -1,0 +1,221 @@
+//! What a run is made of: memcacheds, routers, gateways, and how long messages take.
+
+use super::chance::Chance;
+use super::fault::Millis;
+use super::network::Micros;
+use postern_spend::memcached::{OnLoss, Options, Pool, Transport};
+use std::time::Duration;
+
+/// The second at which every run begins.
+pub(crate) const EPOCH: u64 = 1_900_000_000;
+/// Between the end of a key's tokens and that of their records, and how far clocks may differ, as in the gateway.
+pub(crate) const RECORD_MARGIN: u64 = 3_600;
+pub(crate) const CLOCK_TOLERANCE: u64 = RECORD_MARGIN / 2;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Deployment {
+    pub(crate) shape: Shape,
+    /// Seconds by which each memcached's clock is ahead.
+    pub(crate) servers: Vec<i64>,
+    pub(crate) routers: Vec<RouterPlan>,
+    /// What listens at each address.
+    pub(crate) addresses: Vec<Vec<Node>>,
+    pub(crate) gateways: Vec<GatewayPlan>,
+    pub(crate) latency: Latency,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One memcached, no router.
+    Direct,
+    /// Each server owns its share of the records.
+    Pool,
+    /// Three copies of each record.
+    Quorum,
+    /// A balancer in front of two routers, one of which has a server more.
+    Balancer,
+    /// Two addresses of every gateway, of routers one of which has a server more.
+    Contradiction,
+    /// Routers that give a record to another server when its own is away.
+    Failover,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    Server(usize),
+    Router(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Twemproxy,
+    Mcrouter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Pool,
+    /// AllMajorityRoute over three; `get` by it, too, or by MissFailoverRoute.
+    Quorum {
+        reads_fail_over: bool,
+    },
+    Failover,
+}
+
+impl Route {
+    /// Lists of servers.
+    pub(crate) fn lists(self) -> usize {
+        match self {
+            Self::Pool => 1,
+            Self::Quorum { .. } => 3,
+            Self::Failover => 2,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct RouterPlan {
+    pub(crate) kind: Kind,
+    pub(crate) route: Route,
+    pub(crate) lists: Vec<Vec<usize>>,
+    pub(crate) timeout: Millis,
+    /// How long mcrouter waits before it tries a server that is down, first and at most.
+    pub(crate) probe_first: Millis,
+    pub(crate) probe_longest: Millis,
+    /// `get` of a server that is down is answered like a miss.
+    pub(crate) misses: bool,
+    /// The client's connection is closed after an error.
+    pub(crate) closes: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct GatewayPlan {
+    /// The addresses, as ports from 1 on.
+    pub(crate) ports: Vec<u16>,
+    pub(crate) is_pooled: bool,
+    pub(crate) connections: usize,
+    pub(crate) timeout: Millis,
+    pub(crate) canary_interval: Millis,
+    pub(crate) cache_bytes: usize,
+    /// Looks a token up before it spends it.
+    pub(crate) hint: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Latency {
+    pub(crate) least: Micros,
+    pub(crate) most: Micros,
+    /// One message in so many takes longer, by up to so much. None at 0.
+    pub(crate) spikes: u64,
+    pub(crate) spike: Micros,
+}
+
+impl GatewayPlan {
+    pub(crate) fn options(&self) -> Options {
+        let address = |port: &u16| format!("store:{port}").parse().ok();
+        let connect_timeout = Duration::from_millis(250);
+        Options {
+            addresses: self.ports.iter().filter_map(address).collect(),
+            tls: None,
+            transport: if self.is_pooled {
+                Transport::Pooled(Pool {
+                    size: self.connections + 1,
+                    checkout_timeout: connect_timeout,
+                    check_on_checkout: false,
+                    idle_probe: Duration::from_secs(1),
+                    max_lifetime: Duration::from_secs(600),
+                })
+            } else {
+                Transport::Pipelined { connections: self.connections, queue: 1_000 }
+            },
+            timeout: Duration::from_millis(self.timeout),
+            slow: Duration::from_millis(10),
+            connect_timeout,
+            canary_interval: Duration::from_millis(self.canary_interval),
+            clock_tolerance: Duration::from_secs(CLOCK_TOLERANCE),
+            on_loss: OnLoss::Refuse,
+            ask_whose: false,
+            marks: None,
+            cache_bytes: self.cache_bytes,
+        }
+    }
+}
+
+impl Deployment {
+    pub(crate) fn new(shape: Shape, chance: &mut Chance) -> Self {
+        let servers = match shape {
+            Shape::Direct => 1,
+            Shape::Pool => chance.within(2, 4) as usize,
+            Shape::Quorum => chance.pick(&[3, 3, 6]),
+            Shape::Balancer | Shape::Contradiction => chance.within(3, 4) as usize,
+            Shape::Failover => 2,
+        };
+        let timeout = chance.pick(&[100, 100, 100, 250, 1_000]);
+        let routers = Self::routers(shape, servers, timeout, chance);
+        let addresses = match shape {
+            Shape::Direct => vec![vec![Node::Server(0)]],
+            Shape::Balancer => vec![vec![Node::Router(0), Node::Router(1)]],
+            _ => (0..routers.len()).map(|router| vec![Node::Router(router)]).collect(),
+        };
+        let all_ports = || (1..=addresses.len() as u16).collect::<Vec<_>>();
+        let together = chance.one_in(2) || shape == Shape::Contradiction;
+        let canary_interval = chance.pick(&[300, 1_000, 1_000, 1_000]);
+        let pooled = chance.one_in(4);
+        let gateway = |index: usize, chance: &mut Chance| GatewayPlan {
+            ports: if together { all_ports() } else { vec![(index % addresses.len()) as u16 + 1] },
+            is_pooled: pooled,
+            connections: chance.within(1, 3) as usize + usize::from(shape == Shape::Balancer),
+            timeout,
+            canary_interval,
+            cache_bytes: chance.pick(&[0, 1 << 20]),
+            hint: chance.one_in(2),
+        };
+        let gateways = (0..chance.pick(&[1, 2, 2, 3])).map(|index| gateway(index, chance)).collect();
+        let latency = Latency {
+            least: 50,
+            most: chance.pick(&[300, 1_000, 4_000]),
+            spikes: chance.pick(&[0, 200, 2_000]),
+            spike: chance.pick(&[20_000, 200_000, 400_000]),
+        };
+        Self { shape, servers: vec![0; servers], routers, addresses, gateways, latency }
+    }
+
+    fn routers(shape: Shape, servers: usize, timeout: Millis, chance: &mut Chance) -> Vec<RouterPlan> {
+        let kind = match shape {
+            Shape::Quorum | Shape::Failover => Kind::Mcrouter,
+            _ => chance.pick(&[Kind::Twemproxy, Kind::Mcrouter]),
+        };
+        let route = match shape {
+            Shape::Quorum => Route::Quorum { reads_fail_over: false },
+            Shape::Failover => Route::Failover,
+            _ => Route::Pool,
+        };
+        let lists = match shape {
+            Shape::Quorum => (0..3).map(|copy| (copy..servers).step_by(3).collect()).collect(),
+            Shape::Failover => vec![vec![0], vec![1]],
+            _ => vec![(0..servers).collect()],
+        };
+        let (probe_first, probe_longest) =
+            chance.pick(&[(100, 500), (100, 500), (1_000, 5_000), (10_000, 60_000)]);
+        let plan = RouterPlan {
+            kind,
+            route,
+            lists,
+            timeout: chance.pick(&[timeout / 2, timeout / 2, timeout / 2, timeout, 2 * timeout]),
+            probe_first,
+            probe_longest,
+            misses: kind == Kind::Mcrouter && chance.one_in(3),
+            closes: kind == Kind::Twemproxy && chance.one_in(2),
+        };
+        let number = match shape {
+            Shape::Direct => 0,
+            Shape::Balancer | Shape::Contradiction => 2,
+            _ => chance.pick(&[1, 1, 2]),
+        };
+        let mut routers = vec![plan; number];
+        if matches!(shape, Shape::Balancer | Shape::Contradiction) {
+            routers[0].lists[0].pop();
+        }
+        routers
+    }
+}

@@ -1,0 +1,118 @@
+//! The records of one memcached, with a clock of its own.
+
+use super::digest::Digest;
+use super::wire::{Answer, Name, Value};
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+/// Up to here an expiry counts from now.
+const RELATIVE: u64 = 30 * 86_400;
+
+/// What one memcached holds. The hasher is fixed, so that a run can be repeated.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    records: HashMap<Name, Record, BuildHasherDefault<Digest>>,
+    /// Counts uses: what was not used for longest is evicted first.
+    uses: u64,
+    /// No record is taken any more, as with `-M`.
+    pub(crate) is_full: bool,
+}
+
+#[derive(Debug)]
+struct Record {
+    value: Value,
+    /// 0: never.
+    expires: u64,
+    used: u64,
+}
+
+impl Memory {
+    /// `now` is the second by this server's clock.
+    pub(crate) fn add(&mut self, name: &Name, exptime: u64, value: &Value, now: u64) -> Answer {
+        self.uses += 1;
+        if let Some(record) = self.records.get_mut(name)
+            && is_alive(record, now)
+        {
+            record.used = self.uses;
+            return Answer::NotStored;
+        }
+        if self.is_full {
+            return Answer::Error;
+        }
+        let expires = if exptime == 0 || exptime > RELATIVE { exptime } else { now + exptime };
+        // An expiry that has passed: memcached answers STORED, and keeps nothing.
+        if expires == 0 || expires > now {
+            self.records
+                .insert(name.clone(), Record { value: Value::clone(value), expires, used: self.uses });
+        }
+        Answer::Stored
+    }
+
+    pub(crate) fn get(&mut self, name: &Name, now: u64) -> Answer {
+        self.uses += 1;
+        match self.records.get_mut(name) {
+            Some(record) if is_alive(record, now) => {
+                record.used = self.uses;
+                Answer::Hit(Value::clone(&record.value))
+            }
+            _ => Answer::Miss,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.records.clear();
+    }
+
+    /// Drops the percentage that was not used for longest.
+    pub(crate) fn evict(&mut self, percent: u64) {
+        let mut uses: Vec<u64> = self.records.values().map(|record| record.used).collect();
+        uses.sort_unstable();
+        let Some(first_kept) = uses.get(uses.len() * percent as usize / 100).copied() else { return };
+        self.records.retain(|_, record| record.used >= first_kept);
+    }
+}
+
+fn is_alive(record: &Record, now: u64) -> bool {
+    record.expires == 0 || record.expires > now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v() -> Value {
+        Value::from(*b"v")
+    }
+
+    #[test]
+    fn an_expiry_that_has_passed_is_stored_each_time_and_kept_never() {
+        let (mut memory, name) = (Memory::default(), Name::from(*b"k"));
+        let now = 2_000_000_000;
+        for _ in 0..3 {
+            assert_eq!(memory.add(&name, now, &v(), now), Answer::Stored);
+            assert_eq!(memory.get(&name, now), Answer::Miss);
+        }
+        assert_eq!(memory.add(&name, now + 1, &v(), now), Answer::Stored);
+        assert_eq!(memory.add(&name, now + 1, &v(), now), Answer::NotStored);
+        assert_eq!(memory.get(&name, now), Answer::Hit(v()));
+        assert_eq!(
+            memory.add(&name, 10, &Value::from(*b"x"), now + 1),
+            Answer::Stored,
+            "the first has ended"
+        );
+        assert_eq!(memory.get(&name, now + 10), Answer::Hit(Value::from(*b"x")), "from now on");
+        assert_eq!(memory.get(&name, now + 11), Answer::Miss);
+    }
+
+    #[test]
+    fn the_longest_unused_goes_first() {
+        let mut memory = Memory::default();
+        let names: Vec<Name> = (0..10_u8).map(|index| Name::from([index])).collect();
+        names.iter().for_each(|name| assert_eq!(memory.add(name, 0, &v(), 5), Answer::Stored));
+        assert_ne!(memory.get(&names[0], 5), Answer::Miss);
+        memory.evict(20);
+        let there = |memory: &mut Memory, index: usize| memory.get(&names[index], 5) != Answer::Miss;
+        assert!(there(&mut memory, 0) && !there(&mut memory, 1) && !there(&mut memory, 2));
+        assert!(there(&mut memory, 3));
+    }
+}

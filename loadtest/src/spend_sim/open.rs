@@ -1,0 +1,34 @@
+//! Findings that stand: the store does here what its contract excludes. Runs that may come upon one are counted apart, so
+//! that new findings are seen; with `--strict` they count as all others do.
+
+use super::deployment::{CLOCK_TOLERANCE, Shape};
+use super::plan::Plan;
+
+/// A finding that stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Open {
+    /// One address leads to two lists of servers. When the watch's own connection moves from one router to the other, it
+    /// writes new probes through it; connections that were proven by the old probes stay in use, and lead elsewhere.
+    OldConnectionsAfterNewProbes,
+    /// The clock of one replica is ahead: it answers STORED each time, so that two racers are admitted, each with one of
+    /// the other replicas. A majority's `get` does not show it.
+    OneReplicaAhead,
+    /// Errors are told as misses: a canary seems to be missing, and is written again as one that was lost. Where a replica
+    /// lacks it, that is the copy that is read later, and every gateway takes the key's records for lost.
+    LostMarkOnOneReplica,
+}
+
+impl Open {
+    /// The finding that a plan may come upon.
+    pub(crate) fn of(plan: &Plan) -> Option<Self> {
+        let deployment = &plan.deployment;
+        let misses = deployment.routers.iter().any(|router| router.misses);
+        let ahead = deployment.servers.iter().any(|offset| *offset > CLOCK_TOLERANCE as i64);
+        match deployment.shape {
+            Shape::Balancer => Some(Self::OldConnectionsAfterNewProbes),
+            Shape::Quorum if ahead => Some(Self::OneReplicaAhead),
+            Shape::Quorum if misses => Some(Self::LostMarkOnOneReplica),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The plan of a run, which follows from its seed: the deployment, the keys, and what goes wrong when.
+
+use super::chance::Chance;
+use super::deployment::{Deployment, Node, Shape};
+use super::fault::{Fault, Millis, What};
+use super::token::KeyPlan;
+
+/// No fault lasts into the last part of a run, in which everything has to come right again.
+const CALM: Millis = 8_000;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) theme: Theme,
+    /// Tokens are bound by marks.
+    pub(crate) is_bound: bool,
+    pub(crate) length: Millis,
+    pub(crate) deployment: Deployment,
+    pub(crate) keys: Vec<KeyPlan>,
+    pub(crate) faults: Vec<Fault>,
+}
+
+/// What a run is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Theme {
+    /// Connections break, messages wait, servers freeze or cannot be reached. No record is lost.
+    Network,
+    /// A server cannot be reached when a key begins.
+    Away,
+    /// Gateways and routers end and start again.
+    Restarts,
+    /// A server comes back empty.
+    Loss,
+    /// A server comes back empty while another hangs.
+    LossWhileBlind,
+    /// Clocks differ.
+    Clocks,
+    /// Records are evicted, or there is no room.
+    Memory,
+    /// Routers are given other servers.
+    Servers,
+    /// All of it.
+    Everything,
+}
+
+const THEMES: [Theme; 12] = [
+    Theme::Network,
+    Theme::Network,
+    Theme::Away,
+    Theme::Restarts,
+    Theme::Loss,
+    Theme::Loss,
+    Theme::LossWhileBlind,
+    Theme::LossWhileBlind,
+    Theme::Clocks,
+    Theme::Memory,
+    Theme::Servers,
+    Theme::Everything,
+];
+
+impl Plan {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut chance = Chance::new(seed, 1);
+        let theme = chance.pick(&THEMES);
+        let shapes: &[Shape] = match theme {
+            Theme::Servers => &[Shape::Pool, Shape::Pool, Shape::Balancer, Shape::Contradiction],
+            Theme::LossWhileBlind => &[Shape::Pool],
+            Theme::Network | Theme::Restarts => {
+                &[Shape::Direct, Shape::Pool, Shape::Quorum, Shape::Quorum, Shape::Balancer, Shape::Failover]
+            }
+            _ => &[Shape::Direct, Shape::Pool, Shape::Pool, Shape::Quorum, Shape::Quorum],
+        };
+        let shape = chance.pick(shapes);
+        let mut deployment = Deployment::new(shape, &mut chance);
+        if shape == Shape::Quorum && theme == Theme::Loss {
+            deployment.latency.spikes = 0; // a copy that comes late is a copy that is missing
+        }
+        let length = chance.within(15, 26) * 1_000;
+        let mut keys = vec![KeyPlan { from: 0, ends: chance.pick(&[600, 3_600, 86_400]) }];
+        if chance.one_in(2) {
+            keys.push(KeyPlan { from: chance.within(3_000, length / 2), ends: 86_400 });
+        }
+        let mut plan = Self { seed, theme, is_bound: false, length, deployment, keys, faults: Vec::new() };
+        plan.go_wrong(&mut chance);
+        plan.faults.sort_by_key(|fault| fault.at);
+        plan
+    }
+
+    /// The same plan with tokens bound by marks.
+    pub(crate) fn bound(seed: u64) -> Self {
+        Self { is_bound: true, ..Self::new(seed) }
+    }
+
+    fn go_wrong(&mut self, chance: &mut Chance) {
+        match self.theme {
+            Theme::Network => self.add(chance, 1, 8, Self::network),
+            Theme::Away => {
+                let server = chance.index(self.deployment.servers.len());
+                let begins = chance.pick(&self.keys).from;
+                let at = begins.saturating_sub(chance.within(0, 400));
+                self.away(server, at, chance);
+                self.add(chance, 0, 2, Self::network);
+            }
+            Theme::Restarts => {
+                self.add(chance, 1, 4, Self::restart);
+                self.add(chance, 0, 4, Self::network);
+            }
+            Theme::Loss => {
+                self.add(chance, 0, 3, Self::gateways_network);
+                let server = chance.index(self.deployment.servers.len());
+                for _ in 0..chance.pick(&[1, 1, 2]) {
+                    self.lose(server, chance);
+                }
+            }
+            Theme::LossWhileBlind => {
+                let server = chance.index(self.deployment.servers.len());
+                let other = (server + 1) % self.deployment.servers.len();
+                let at = chance.within(1_000, 5_000);
+                let what = What::Freeze { server: other };
+                self.faults.push(Fault { at, lasts: self.length - CALM / 8 - at, what });
+                let at = at + chance.within(200, 4_000);
+                self.faults.push(Fault {
+                    at,
+                    lasts: chance.within(0, 1_500),
+                    what: What::Restart { server },
+                });
+            }
+            Theme::Clocks => self.skew(chance),
+            Theme::Memory => self.add(chance, 1, 3, Self::memory),
+            Theme::Servers => self.other_servers(chance),
+            Theme::Everything => {
+                self.add(chance, 2, 6, Self::network);
+                self.add(chance, 0, 2, Self::restart);
+                self.add(chance, 0, 2, Self::memory);
+                let server = chance.index(self.deployment.servers.len());
+                self.lose(server, chance);
+            }
+        }
+    }
+
+    fn add(&mut self, chance: &mut Chance, least: u64, most: u64, fault: fn(&Self, &mut Chance) -> What) {
+        for _ in 0..chance.within(least, most) {
+            let what = fault(self, chance);
+            let at = chance.within(500, self.length - CALM - 1);
+            let longest = chance.pick(&[150, 600, 3_000, 20_000]);
+            let lasts = chance.within(0, longest).min(self.length - CALM - at);
+            self.faults.push(Fault { at, lasts, what });
+        }
+    }
+
+    fn away(&mut self, server: usize, at: Millis, chance: &mut Chance) {
+        let what = match chance.below(3) {
+            0 => What::Refuse { server },
+            1 => What::Freeze { server },
+            _ => What::Cut { server, router: None },
+        };
+        let lasts = chance.within(500, 14_000).min((self.length - CALM).saturating_sub(at));
+        self.faults.push(Fault { at, lasts, what });
+    }
+
+    /// A server comes back empty.
+    fn lose(&mut self, server: usize, chance: &mut Chance) {
+        let at = chance.within(2_000, self.length - CALM);
+        let lasts = chance.pick(&[0, 1, 50, 400, 2_000, 6_000]).min(self.length - CALM - at);
+        self.faults.push(Fault { at, lasts, what: What::Restart { server } });
+    }
+
+    fn skew(&mut self, chance: &mut Chance) {
+        let by = chance.pick(&[3_000, 3_700, 7_200, 7_200, 86_400, 100_000]);
+        if chance.one_in(2) {
+            let server = chance.index(self.deployment.servers.len());
+            self.deployment.servers[server] = by;
+            if chance.one_in(3) {
+                self.deployment.servers.fill(by);
+            }
+        } else {
+            let gateway = chance.index(self.deployment.gateways.len());
+            let by = if chance.one_in(4) { by } else { -by };
+            let at = chance.within(0, self.length - CALM - 1);
+            let lasts = chance.within(0, 10_000).min(self.length - CALM - at);
+            self.faults.push(Fault { at, lasts, what: What::Clock { gateway, by } });
+        }
+        self.add(chance, 0, 2, Self::gateways_network);
+    }
+
+    fn other_servers(&mut self, chance: &mut Chance) {
+        if matches!(self.deployment.shape, Shape::Balancer | Shape::Contradiction) {
+            return self.add(chance, 0, 3, Self::gateways_network);
+        }
+        let whole = self.deployment.servers.len();
+        for router in 0..self.deployment.routers.len() {
+            if router > 0 && chance.one_in(3) {
+                continue; // this one is forgotten
+            }
+            let mut list: Vec<usize> = (0..whole).collect();
+            if chance.one_in(2) {
+                self.deployment.routers[router].lists[0].pop();
+            } else {
+                list.remove(chance.index(whole));
+            }
+            let at = chance.within(3_000, self.length - CALM);
+            self.faults.push(Fault { at, lasts: 0, what: What::Servers { router, list } });
+        }
+    }
+
+    /// A fault between gateways and what they connect to.
+    fn gateways_network(&self, chance: &mut Chance) -> What {
+        let gateway = chance.index(self.deployment.gateways.len());
+        match chance.below(4) {
+            0 => What::Reset { gateway },
+            1 => What::Hang { gateway },
+            2 => What::Stall { gateway },
+            _ => What::HalfWrite { gateway },
+        }
+    }
+
+    /// A fault anywhere. No record is lost by it.
+    fn network(&self, chance: &mut Chance) -> What {
+        let server = chance.index(self.deployment.servers.len());
+        match chance.below(8) {
+            0 | 1 => What::Freeze { server },
+            2 => What::Cut { server, router: None },
+            3 if self.deployment.shape != Shape::Direct => {
+                What::Cut { server, router: Some(chance.index(self.deployment.routers.len())) }
+            }
+            4 => What::Refuse { server },
+            5 => What::Slow { server, by: chance.pick(&[20, 45, 60, 110, 300]) },
+            _ => self.gateways_network(chance),
+        }
+    }
+
+    fn restart(&self, chance: &mut Chance) -> What {
+        if self.deployment.routers.is_empty() || chance.one_in(2) {
+            What::GatewayRestart { gateway: chance.index(self.deployment.gateways.len()) }
+        } else {
+            What::RouterRestart { router: chance.index(self.deployment.routers.len()) }
+        }
+    }
+
+    fn memory(&self, chance: &mut Chance) -> What {
+        let server = chance.index(self.deployment.servers.len());
+        if chance.one_in(2) {
+            What::Full { server }
+        } else {
+            What::Evict { server, percent: chance.within(5, 90) }
+        }
+    }
+
+    /// Whether two gateways may come to routers with different servers.
+    pub(crate) fn parts_gateways(&self) -> bool {
+        let listeners = |node: &Vec<Node>| node.len() > 1;
+        self.deployment.gateways.len() > 1 && self.deployment.addresses.iter().any(listeners)
+    }
+}

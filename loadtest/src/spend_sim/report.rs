@@ -1,0 +1,94 @@
+//! What is printed: tables of many runs, and the history of one that fails.
+
+use super::campaign::{ClassName, Tally};
+use super::checker::Finding;
+use super::history::Happening;
+use super::plan::Plan;
+use super::run::Outcome;
+
+/// The table of a campaign, as Markdown.
+pub(crate) fn print_tally(tally: &Tally, seconds: f64) {
+    println!(
+        "{} runs in {seconds:.1} s: {} presentations and {} admissions in {:.1} simulated hours\n",
+        tally.runs,
+        tally.presentations,
+        tally.admissions,
+        tally.simulated_seconds as f64 / 3_600.0
+    );
+    println!(
+        "| class | theme | runs | presentations | admitted twice, as is allowed | in runs | the last, after the last \
+         change | runs with a loss | noticed in | after: median, longest |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    for ((class, theme), row) in &tally.by_class {
+        let class = match class {
+            ClassName::Survives => "survives",
+            ClassName::Notices => "notices",
+            ClassName::Beyond => "beyond",
+        };
+        let mut noticed = row.noticed.clone();
+        noticed.sort_unstable();
+        let noticed = match (noticed.get(noticed.len() / 2), noticed.last()) {
+            (Some(median), Some(longest)) => format!("{}, {}", seconds_of(*median), seconds_of(*longest)),
+            _ => String::new(),
+        };
+        let last = if row.slipped > 0 { seconds_of(row.slipped_for) } else { String::new() };
+        let counts =
+            [row.runs, row.presentations, row.slipped, row.runs_with_slips].map(|count| count.to_string());
+        let counts = counts.join(" | ");
+        println!(
+            "| {class} | {theme:?} | {counts} | {last} | {} | {} | {noticed} |",
+            row.lost,
+            row.noticed.len()
+        );
+    }
+    println!();
+    for (open, (runs, found)) in &tally.open {
+        println!(
+            "stands: {open:?}: {} of {runs} runs, the first with seed {:?}",
+            found.len(),
+            found.iter().min()
+        );
+    }
+}
+
+fn seconds_of(micros: u64) -> String {
+    format!("{:.1} s", micros as f64 / 1e6)
+}
+
+/// One run: its plan, its findings, and of its history what concerns them, or all of it.
+pub(crate) fn print_run(plan: &Plan, outcome: &Outcome, all: bool) {
+    println!("seed {}, {:?}, {:?}, {} s", plan.seed, plan.theme, outcome.claim, plan.length / 1_000);
+    let deployment = &plan.deployment;
+    println!(
+        "{:?}, clocks of the servers: {:?}, {:?}",
+        deployment.shape, deployment.servers, deployment.latency
+    );
+    deployment.routers.iter().for_each(|router| println!("{router:?}"));
+    println!("addresses: {:?}", deployment.addresses);
+    deployment.gateways.iter().for_each(|gateway| println!("{gateway:?}"));
+    println!("keys: {:?}\n", plan.keys);
+    let tokens = tokens(&outcome.judgement.findings);
+    for event in &outcome.history {
+        let concerns = match &event.happening {
+            Happening::Presented { token, .. } | Happening::Ended { token, .. } => tokens.contains(token),
+            _ => true,
+        };
+        if all || concerns {
+            println!("{event}");
+        }
+    }
+    println!();
+    for finding in &outcome.judgement.findings {
+        println!("{:?}: {}", finding.kind, finding.text);
+    }
+}
+
+/// The tokens that findings name: a few of them.
+fn tokens(findings: &[Finding]) -> Vec<usize> {
+    let token = |finding: &Finding| {
+        let mut words = finding.text.split_whitespace().skip_while(|word| *word != "token");
+        words.nth(1).and_then(|number| number.parse().ok())
+    };
+    findings.iter().filter_map(token).take(3).collect()
+}

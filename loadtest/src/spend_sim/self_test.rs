@@ -1,0 +1,70 @@
+//! Shows that the simulation can find things: puts mended defects back, one at a time, and counts the seeds until the
+//! first finding.
+
+use super::campaign::{Campaign, Until};
+use super::checker::{Finding, Kind};
+use super::plan::Plan;
+use super::run::run;
+use anyhow::{Result, ensure};
+use postern_spend::memcached::{Undo, undo};
+use std::time::Instant;
+
+/// A defect: how it is named on the command line, what it leads to, and the first seed that shows it.
+pub(crate) const DEFECTS: [(&str, Undo, Kind, u64); 5] = [
+    ("clock-canary", Undo::ClockCanary, Kind::Twice, 39),
+    ("blind-watch", Undo::BlindWatch, Kind::Twice, 461),
+    ("some-probes", Undo::SomeProbes, Kind::Twice, 177),
+    ("planted-canaries", Undo::PlantedCanaries, Kind::FalseAlarm, 22),
+    ("permits-after-stored", Undo::PermitsAfterStored, Kind::ThoughLost, 16),
+];
+
+/// The defect with this name.
+pub(crate) fn defect(name: &str) -> Result<Undo, String> {
+    let names: Vec<&str> = DEFECTS.iter().map(|defect| defect.0).collect();
+    let found = DEFECTS.iter().find(|defect| defect.0 == name);
+    found.map(|defect| defect.1).ok_or_else(|| format!("one of: {}", names.join(", ")))
+}
+
+/// Puts each defect back, for at most `seeds` seeds.
+pub(crate) fn self_test(from: u64, seeds: u64) -> Result<()> {
+    println!("| defect | first found by seed | runs | as | in |\n|---|---|---|---|---|");
+    let mut missed = Vec::new();
+    for (name, defect, kind, _) in DEFECTS {
+        let began = Instant::now();
+        let found = first(defect, kind, from, seeds)?;
+        let took = began.elapsed().as_secs_f64();
+        let seed = found.map_or("none".to_owned(), |seed| seed.to_string());
+        let runs = found.map_or(seeds, |seed| seed - from + 1);
+        println!("| `{name}` | {seed} | {runs} | {kind:?} | {took:.1} s |");
+        missed.extend(found.is_none().then_some(name));
+    }
+    ensure!(missed.is_empty(), "not found: {}", missed.join(", "));
+    Ok(())
+}
+
+/// The first seed with a finding that is not there without the defect.
+pub(crate) fn first(defect: Undo, kind: Kind, mut from: u64, seeds: u64) -> Result<Option<u64>> {
+    let end = from + seeds;
+    while from < end {
+        // One after the other, so that the number means something.
+        let until = Some(Until::Found(kind));
+        let campaign = Campaign {
+            from,
+            bound: false,
+            seeds: end - from,
+            undo: Some(defect),
+            until,
+            strict: true,
+            threads: 1,
+        };
+        let tally = campaign.run()?;
+        let has = |findings: &[Finding]| findings.iter().any(|finding| finding.kind == kind);
+        let Some((seed, _)) = tally.findings.iter().find(|(_, findings)| has(findings)) else { break };
+        undo(None);
+        if !has(&run(&Plan::new(*seed))?.judgement.findings) {
+            return Ok(Some(*seed));
+        }
+        from = seed + 1;
+    }
+    Ok(None)
+}
