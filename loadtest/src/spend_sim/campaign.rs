@@ -22,6 +22,8 @@ pub(crate) struct Campaign {
     pub(crate) until: Option<Until>,
     /// Findings that stand count like others.
     pub(crate) strict: bool,
+    /// Without faults.
+    pub(crate) calm: bool,
     pub(crate) threads: usize,
 }
 
@@ -89,6 +91,15 @@ impl Campaign {
         Ok(tallies?.into_iter().fold(Tally::default(), Tally::and))
     }
 
+    /// The plan of a seed.
+    pub(crate) fn plan(&self, seed: u64) -> Plan {
+        let mut plan = Plan::new(seed);
+        if self.calm {
+            plan.faults.clear();
+        }
+        plan
+    }
+
     fn work(&self, next: &AtomicU64, over: &AtomicBool) -> io::Result<Tally> {
         undo(self.undo);
         let mut tally = Tally::default();
@@ -97,7 +108,7 @@ impl Campaign {
             if seed >= self.from + self.seeds {
                 break;
             }
-            let found = tally.add(seed, self.strict)?;
+            let found = tally.add(self.plan(seed), self.strict)?;
             let ends = match self.until {
                 Some(Until::AnyFinding) => !found.is_empty(),
                 Some(Until::Found(kind)) => found.iter().any(|finding| finding.kind == kind),
@@ -112,8 +123,8 @@ impl Campaign {
 }
 
 impl Tally {
-    fn add(&mut self, seed: u64, strict: bool) -> io::Result<Vec<Finding>> {
-        let plan = Plan::new(seed);
+    fn add(&mut self, plan: Plan, strict: bool) -> io::Result<Vec<Finding>> {
+        let seed = plan.seed;
         let outcome = run(&plan)?;
         let judgement = outcome.judgement;
         self.runs += 1;

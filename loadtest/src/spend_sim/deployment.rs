@@ -179,6 +179,14 @@ impl Deployment {
         Self { shape, servers: vec![0; servers], routers, addresses, gateways, latency }
     }
 
+    /// Routers that wait longer for a server than connecting may take.
+    pub(crate) fn be_patient(&mut self) {
+        for router in &mut self.routers {
+            (router.kind, router.timeout, router.misses) = (Kind::Twemproxy, 400, false);
+        }
+        self.gateways.iter_mut().for_each(|gateway| gateway.timeout = 1_000);
+    }
+
     fn routers(shape: Shape, servers: usize, timeout: Millis, chance: &mut Chance) -> Vec<RouterPlan> {
         let kind = match shape {
             Shape::Quorum | Shape::Failover => Kind::Mcrouter,

@@ -73,6 +73,9 @@ impl Plan {
         if shape == Shape::Quorum && theme == Theme::Loss {
             deployment.latency.spikes = 0; // a copy that comes late is a copy that is missing
         }
+        if theme == Theme::LossWhileBlind && chance.one_in(2) {
+            deployment.be_patient();
+        }
         let length = chance.within(14, 22) * 1_000;
         let mut keys = vec![KeyPlan { from: 0, ends: chance.pick(&[600, 3_600, 86_400]) }];
         if chance.one_in(2) {

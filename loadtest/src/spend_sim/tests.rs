@@ -22,7 +22,8 @@ fn one_seed_is_one_run() {
 
 #[test]
 fn what_the_deployment_claims_holds() {
-    let campaign = Campaign { from: 1, seeds: 60, undo: None, until: None, strict: false, threads: 2 };
+    let campaign =
+        Campaign { from: 1, seeds: 60, undo: None, until: None, strict: false, calm: false, threads: 2 };
     let tally = campaign.run().unwrap();
     assert_eq!(tally.runs, 60);
     assert!(tally.presentations > 20_000 && tally.admissions > 2_000, "{tally:?}");
