@@ -100,8 +100,8 @@ impl Agents {
 
     fn mint(&mut self) -> Arc<Token> {
         let now = self.fabric.now() / 1_000;
-        let keys = self.plan.keys.iter().enumerate().filter(|(_, key)| key.from <= now);
-        let (number, key) = keys.last().unwrap_or((0, &self.plan.keys[0]));
+        let mut keys = self.plan.keys.iter().enumerate().filter(|(_, key)| key.from <= now);
+        let (number, key) = keys.next_back().unwrap_or((0, &self.plan.keys[0]));
         let token = Arc::new(key.mint(number, self.tokens.len(), &mut self.chance));
         self.tokens.push(Arc::clone(&token));
         token
