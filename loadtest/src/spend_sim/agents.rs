@@ -102,8 +102,8 @@ impl Agents {
     /// A fresh token, for the challenge of any gateway.
     fn mint(&mut self) -> Option<Arc<Token>> {
         let now = self.fabric.now() / 1_000;
-        let keys = self.plan.keys.iter().enumerate().filter(|(_, key)| key.from <= now);
-        let (number, key) = keys.last().unwrap_or((0, &self.plan.keys[0]));
+        let mut keys = self.plan.keys.iter().enumerate().filter(|(_, key)| key.from <= now);
+        let (number, key) = keys.next_back().unwrap_or((0, &self.plan.keys[0]));
         let binding = if self.plan.is_bound {
             self.gateways[self.chance.index(self.gateways.len())].binding(key.epoch(number).key)
         } else {

@@ -24,6 +24,8 @@ pub(crate) struct Campaign {
     pub(crate) until: Option<Until>,
     /// Findings that stand count like others.
     pub(crate) strict: bool,
+    /// Without faults.
+    pub(crate) calm: bool,
     pub(crate) threads: usize,
 }
 
@@ -91,6 +93,15 @@ impl Campaign {
         Ok(tallies?.into_iter().fold(Tally::default(), Tally::and))
     }
 
+    /// The plan of a seed.
+    pub(crate) fn plan(&self, seed: u64) -> Plan {
+        let mut plan = if self.bound { Plan::bound(seed) } else { Plan::new(seed) };
+        if self.calm {
+            plan.faults.clear();
+        }
+        plan
+    }
+
     fn work(&self, next: &AtomicU64, over: &AtomicBool) -> io::Result<Tally> {
         undo(self.undo);
         let mut tally = Tally::default();
@@ -99,8 +110,7 @@ impl Campaign {
             if seed >= self.from + self.seeds {
                 break;
             }
-            let found =
-                tally.add(if self.bound { Plan::bound(seed) } else { Plan::new(seed) }, self.strict)?;
+            let found = tally.add(self.plan(seed), self.strict)?;
             let ends = match self.until {
                 Some(Until::AnyFinding) => !found.is_empty(),
                 Some(Until::Found(kind)) => found.iter().any(|finding| finding.kind == kind),

@@ -54,10 +54,12 @@ struct Reading {
     judgement: Judgement,
     /// Token -> the line of its first admission.
     admitted: BTreeMap<usize, String>,
-    /// When the last fault began or ended, or a router changed its mind.
+    /// When something changed, the last time, that may delay the notice of a loss.
     changed: Micros,
     /// When records were lost, the last time.
     lost: Option<Micros>,
+    /// Whose they were.
+    lost_of: Vec<Option<usize>>,
     settled: bool,
     /// Gateways that admitted a token since.
     works: BTreeSet<usize>,
@@ -71,6 +73,7 @@ impl Default for Reading {
             admitted: BTreeMap::new(),
             changed: 0,
             lost: None,
+            lost_of: Vec::new(),
             settled: false,
             works: BTreeSet::new(),
         }
@@ -80,12 +83,15 @@ impl Default for Reading {
 impl Reading {
     fn read(&mut self, event: &Event) {
         match &event.happening {
-            Happening::Lost => self.lost = Some(event.at),
-            Happening::Fault { .. }
-            | Happening::Healed { .. }
-            | Happening::Down { .. }
-            | Happening::Up { .. } => {
-                self.changed = event.at;
+            Happening::Lost { server } => {
+                (self.lost, self.changed) = (Some(event.at), event.at);
+                self.lost_of.push(*server);
+            }
+            Happening::Fault { server, .. } | Happening::Healed { server, .. } => {
+                self.changes(*server, event.at);
+            }
+            Happening::Down { server, .. } | Happening::Up { server, .. } => {
+                self.changes(Some(*server), event.at);
             }
             Happening::Presented { .. } => self.judgement.presentations += 1,
             Happening::Ended { token, gateway, verdict: Verdict::Admitted { though_lost }, .. } => {
@@ -114,6 +120,14 @@ impl Reading {
             }
             Happening::Settled => self.settled = true,
             Happening::Ended { .. } | Happening::Says { .. } | Happening::Serves { .. } => {}
+        }
+    }
+
+    /// What happens to one server hides no loss of another.
+    fn changes(&mut self, server: Option<usize>, at: Micros) {
+        let of_any = self.lost_of.is_empty() || server.is_none() || self.lost_of.contains(&None);
+        if of_any || self.lost_of.contains(&server) {
+            self.changed = at;
         }
     }
 
@@ -147,5 +161,91 @@ impl Reading {
             }
         }
         self.judgement
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SURVIVES: Claim =
+        Claim { class: Class::Survives, may_lose: false, is_skewed: false, recovers: true };
+    const NOTICES: Claim = Claim {
+        class: Class::Notices { within: Some(5_000) },
+        may_lose: true,
+        is_skewed: false,
+        recovers: false,
+    };
+
+    fn at(millis: u64, happening: Happening) -> Event {
+        Event { at: millis * 1_000, happening }
+    }
+
+    fn admitted(millis: u64, token: usize, though_lost: bool) -> Event {
+        let verdict = Verdict::Admitted { though_lost };
+        at(millis, Happening::Ended { attempt: 0, token, gateway: 0, verdict })
+    }
+
+    fn fault(millis: u64) -> Event {
+        at(millis, Happening::Fault { number: 0, server: None, text: String::new() })
+    }
+
+    fn kinds(history: &[Event], claim: &Claim) -> Vec<Kind> {
+        judge(history, claim, 1).findings.iter().map(|finding| finding.kind).collect()
+    }
+
+    #[test]
+    fn a_second_admission_is_found_where_none_is_allowed() {
+        let sound = [admitted(1, 7, false), admitted(2, 8, false)];
+        assert_eq!(kinds(&sound, &SURVIVES), []);
+        let twice = [admitted(1, 7, false), admitted(2, 8, false), admitted(3, 7, false)];
+        assert_eq!(kinds(&twice, &SURVIVES), [Kind::Twice]);
+        assert_eq!((judge(&twice, &NOTICES, 1).slipped, kinds(&twice, &NOTICES)), (1, vec![]));
+    }
+
+    #[test]
+    fn what_is_allowed_until_a_loss_is_noticed_ends_some_time_after_the_last_change() {
+        let late = |change| [admitted(1, 7, false), fault(10), fault(change), admitted(10_000, 7, false)];
+        assert_eq!(kinds(&late(5_001), &NOTICES), []);
+        assert_eq!(kinds(&late(4_999), &NOTICES), [Kind::Twice]);
+    }
+
+    #[test]
+    fn what_happens_to_one_server_is_no_excuse_for_another() {
+        let of = |server| at(9_000, Happening::Healed { number: 0, server: Some(server) });
+        let lost = || at(100, Happening::Lost { server: Some(1) });
+        let history = |server| [admitted(1, 7, false), lost(), of(server), admitted(10_000, 7, false)];
+        assert_eq!(kinds(&history(1), &NOTICES), []);
+        assert_eq!(kinds(&history(2), &NOTICES), [Kind::Twice]);
+    }
+
+    #[test]
+    fn an_admission_by_a_gateway_that_knows_of_the_loss_is_found_even_if_it_is_the_first() {
+        assert_eq!(kinds(&[admitted(1, 7, true)], &NOTICES), [Kind::ThoughLost]);
+    }
+
+    #[test]
+    fn false_alarms_are_found() {
+        let says = |reason| at(5, Happening::Says { gateway: 0, key: 0, refuses: Some(reason) });
+        assert_eq!(kinds(&[says("records_lost")], &SURVIVES), [Kind::FalseAlarm]);
+        assert_eq!(kinds(&[says("records_lost")], &NOTICES), []);
+        assert_eq!(kinds(&[says("epoch_retired")], &SURVIVES), []);
+        let ahead = at(5, Happening::Serves { gateway: 0, refuses: Some("clock_ahead") });
+        assert_eq!(kinds(&[ahead], &NOTICES), [Kind::FalseAlarm]);
+    }
+
+    #[test]
+    fn a_gateway_that_admits_nothing_when_all_is_over_is_found() {
+        let settled = || at(100, Happening::Settled);
+        assert_eq!(kinds(&[admitted(1, 7, false), settled()], &SURVIVES), [Kind::Stuck]);
+        assert_eq!(kinds(&[settled(), admitted(101, 7, false)], &SURVIVES), []);
+        assert_eq!(kinds(&[settled()], &NOTICES), []);
+    }
+
+    #[test]
+    fn the_time_to_a_notice_counts_from_the_loss() {
+        let says = at(700, Happening::Says { gateway: 0, key: 0, refuses: Some("records_lost") });
+        let judgement = judge(&[fault(100), at(200, Happening::Lost { server: None }), says], &NOTICES, 1);
+        assert_eq!((judgement.lost, judgement.noticed_after), (true, Some(500_000)));
     }
 }

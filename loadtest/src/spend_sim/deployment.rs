@@ -150,7 +150,7 @@ impl Deployment {
             Shape::Balancer | Shape::Contradiction => chance.within(3, 4) as usize,
             Shape::Failover => 2,
         };
-        let timeout = chance.pick(&[100, 100, 100, 250, 1_000]);
+        let timeout = chance.pick(&[100, 100, 250, 1_000]);
         let routers = Self::routers(shape, servers, timeout, chance);
         let addresses = match shape {
             Shape::Direct => vec![vec![Node::Server(0)]],
@@ -159,7 +159,7 @@ impl Deployment {
         };
         let all_ports = || (1..=addresses.len() as u16).collect::<Vec<_>>();
         let together = chance.one_in(2) || shape == Shape::Contradiction;
-        let canary_interval = chance.pick(&[300, 1_000, 1_000, 1_000]);
+        let canary_interval = chance.pick(&[300, 1_000, 1_000, 1_000, 1_000, 1_500]);
         let pooled = chance.one_in(4);
         let gateway = |index: usize, chance: &mut Chance| GatewayPlan {
             ports: if together { all_ports() } else { vec![(index % addresses.len()) as u16 + 1] },
@@ -178,6 +178,14 @@ impl Deployment {
             spike: chance.pick(&[20_000, 200_000, 400_000]),
         };
         Self { shape, servers: vec![0; servers], routers, addresses, gateways, latency }
+    }
+
+    /// Routers that wait longer for a server than connecting may take.
+    pub(crate) fn be_patient(&mut self) {
+        for router in &mut self.routers {
+            (router.kind, router.timeout, router.misses) = (Kind::Twemproxy, 400, false);
+        }
+        self.gateways.iter_mut().for_each(|gateway| gateway.timeout = 1_000);
     }
 
     fn routers(shape: Shape, servers: usize, timeout: Millis, chance: &mut Chance) -> Vec<RouterPlan> {

@@ -49,6 +49,20 @@ pub(crate) enum What {
 }
 
 impl What {
+    /// The server that it happens to.
+    pub(crate) fn server(&self) -> Option<usize> {
+        match self {
+            Self::Restart { server }
+            | Self::Freeze { server }
+            | Self::Cut { server, .. }
+            | Self::Refuse { server }
+            | Self::Slow { server, .. }
+            | Self::Evict { server, .. }
+            | Self::Full { server } => Some(*server),
+            _ => None,
+        }
+    }
+
     /// Whether records are gone, or out of reach for good.
     pub(crate) fn loses(&self) -> bool {
         matches!(self, Self::Restart { .. } | Self::Evict { .. } | Self::Servers { .. })

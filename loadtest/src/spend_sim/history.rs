@@ -17,16 +17,20 @@ pub(crate) struct Event {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Happening {
-    /// A fault begins or ends.
+    /// A fault begins or ends: of this server, if it is one of a server.
     Fault {
         number: usize,
+        server: Option<usize>,
         text: String,
     },
     Healed {
         number: usize,
+        server: Option<usize>,
     },
-    /// From here on records are missing where they were.
-    Lost,
+    /// From here on records are missing where they were: those of this server, or of any.
+    Lost {
+        server: Option<usize>,
+    },
     /// A router takes a server for down, or for up again.
     Down {
         router: usize,
@@ -89,9 +93,10 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>10.3} ", self.at as f64 / 1_000.0)?;
         match &self.happening {
-            Happening::Fault { number, text } => write!(f, "fault {number}: {text}"),
-            Happening::Healed { number } => write!(f, "fault {number} is over"),
-            Happening::Lost => write!(f, "records are lost"),
+            Happening::Fault { number, text, .. } => write!(f, "fault {number}: {text}"),
+            Happening::Healed { number, .. } => write!(f, "fault {number} is over"),
+            Happening::Lost { server: Some(server) } => write!(f, "records of server {server} are lost"),
+            Happening::Lost { server: None } => write!(f, "records are lost"),
             Happening::Down { router, server } => write!(f, "router {router} takes server {server} for down"),
             Happening::Up { router, server } => write!(f, "router {router} uses server {server} again"),
             Happening::Presented { attempt, token, gateway } => {

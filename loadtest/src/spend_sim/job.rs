@@ -130,3 +130,64 @@ fn majority(answers: &[Option<Answer>]) -> Option<Answer> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> Name {
+        Name::from(*b"k")
+    }
+
+    /// The reply after these answers, by copy.
+    fn reply(mut job: Job, answers: &[Answer], misses: bool) -> Option<String> {
+        let mut asks = job.first_asks(1);
+        for answer in answers {
+            let ask = asks.remove(0);
+            match job.answer(&ask, answer.clone()) {
+                Verdict::Open => {}
+                Verdict::Ask(next) => asks.insert(0, next),
+                Verdict::Decided => return String::from_utf8(job.reply(misses)).ok(),
+            }
+        }
+        None
+    }
+
+    fn add(route: Route, answers: &[Answer]) -> Option<String> {
+        reply(Job::add(0, route, name(), 0, Value::from(*b"v")), answers, false)
+    }
+
+    #[test]
+    fn a_quorum_decides_by_two_of_the_same_kind() {
+        use Answer::{Error, NotStored, Stored};
+        let quorum = Route::Quorum { reads_fail_over: false };
+        assert_eq!(add(quorum, &[Stored]), None);
+        assert_eq!(add(quorum, &[Stored, Stored]).as_deref(), Some("STORED\r\n"));
+        assert_eq!(add(quorum, &[Stored, NotStored, NotStored]).as_deref(), Some("NOT_STORED\r\n"));
+        assert_eq!(add(quorum, &[Stored, NotStored, Error]).as_deref(), Some("SERVER_ERROR unavailable\r\n"));
+        assert_eq!(add(quorum, &[Error, Error]).as_deref(), Some("SERVER_ERROR unavailable\r\n"));
+    }
+
+    #[test]
+    fn a_miss_goes_on_to_the_next_copy_where_reads_fail_over() {
+        let found = Answer::Hit(Value::from(*b"v"));
+        let job = |reads_fail_over| Job::get(0, Route::Quorum { reads_fail_over }, vec![name()]);
+        let two_empty = [Answer::Miss, Answer::Miss, found];
+        assert_eq!(reply(job(true), &two_empty, false).as_deref(), Some("VALUE k 0 1\r\nv\r\nEND\r\n"));
+        assert_eq!(reply(job(false), &two_empty, false).as_deref(), Some("END\r\n"));
+    }
+
+    #[test]
+    fn failover_takes_the_other_server_after_an_error_only() {
+        assert_eq!(add(Route::Failover, &[Answer::Error, Answer::Stored]).as_deref(), Some("STORED\r\n"));
+        assert_eq!(add(Route::Failover, &[Answer::NotStored]).as_deref(), Some("NOT_STORED\r\n"));
+        assert_eq!(add(Route::Pool, &[Answer::Error]).as_deref(), Some("SERVER_ERROR unavailable\r\n"));
+    }
+
+    #[test]
+    fn an_error_may_be_told_as_a_miss() {
+        let job = || Job::get(0, Route::Pool, vec![name()]);
+        assert_eq!(reply(job(), &[Answer::Error], true).as_deref(), Some("END\r\n"));
+        assert_eq!(reply(job(), &[Answer::Error], false).as_deref(), Some("SERVER_ERROR unavailable\r\n"));
+    }
+}

@@ -99,6 +99,7 @@ fn main() -> Result<()> {
         undo: arguments.undo,
         until: arguments.first.then_some(Until::AnyFinding),
         strict: arguments.strict || arguments.undo.is_some(),
+        calm: false,
         threads: arguments.threads.unwrap_or(cores),
     };
     let began = Instant::now();

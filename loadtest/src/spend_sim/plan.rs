@@ -75,7 +75,10 @@ impl Plan {
         if shape == Shape::Quorum && theme == Theme::Loss {
             deployment.latency.spikes = 0; // a copy that comes late is a copy that is missing
         }
-        let length = chance.within(15, 26) * 1_000;
+        if theme == Theme::LossWhileBlind && chance.one_in(2) {
+            deployment.be_patient();
+        }
+        let length = chance.within(14, 22) * 1_000;
         let mut keys = vec![KeyPlan { from: 0, ends: chance.pick(&[600, 3_600, 86_400]) }];
         if chance.one_in(2) {
             keys.push(KeyPlan { from: chance.within(3_000, length / 2), ends: 86_400 });
@@ -116,8 +119,7 @@ impl Plan {
                 let server = chance.index(self.deployment.servers.len());
                 let other = (server + 1) % self.deployment.servers.len();
                 let at = chance.within(1_000, 5_000);
-                let what = What::Freeze { server: other };
-                self.faults.push(Fault { at, lasts: self.length - CALM / 8 - at, what });
+                self.hang(other, at, chance);
                 let at = at + chance.within(200, 4_000);
                 self.faults.push(Fault {
                     at,
@@ -156,6 +158,16 @@ impl Plan {
         };
         let lasts = chance.within(500, 14_000).min((self.length - CALM).saturating_sub(at));
         self.faults.push(Fault { at, lasts, what });
+    }
+
+    /// A server hangs until the end: all the time, or again and again.
+    fn hang(&mut self, server: usize, mut at: Millis, chance: &mut Chance) {
+        let (end, again) = (self.length - CALM / 8, chance.one_in(2));
+        while at < end {
+            let lasts = if again { chance.within(300, 2_500).min(end - at) } else { end - at };
+            self.faults.push(Fault { at, lasts, what: What::Freeze { server } });
+            at += lasts + chance.within(100, 900);
+        }
     }
 
     /// A server comes back empty.

@@ -348,3 +348,38 @@ fn mix(hash: u64) -> u64 {
     let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_tag_encloses_decides_alone() {
+        assert_eq!(tag(b"ps1.abc", Kind::Twemproxy), b"ps1.abc");
+        assert_eq!(tag(b"|bucket|#|name", Kind::Twemproxy), b"bucket");
+        assert_eq!(tag(b"|bucket|#|name", Kind::Mcrouter), b"|bucket");
+        assert_eq!(tag(b"||name", Kind::Twemproxy), b"||name");
+    }
+
+    #[test]
+    fn one_server_more_moves_its_share_of_the_records_and_no_others() {
+        let plan = |servers: usize| RouterPlan {
+            kind: Kind::Mcrouter,
+            route: Route::Pool,
+            lists: vec![(0..servers).collect()],
+            timeout: 50,
+            probe_first: 100,
+            probe_longest: 500,
+            misses: false,
+            closes: false,
+        };
+        let (three, four) = (plan(3), plan(4));
+        let owners = (0..4_000_u32).map(|index| {
+            let name = index.to_le_bytes();
+            (three.owner(&name, 0), four.owner(&name, 0))
+        });
+        let moved: Vec<_> = owners.filter(|(before, after)| before != after).collect();
+        assert!(moved.iter().all(|(_, after)| *after == 3));
+        assert!((800..1_200).contains(&moved.len()), "{}", moved.len());
+    }
+}

@@ -89,10 +89,11 @@ async fn go_wrong(plan: Plan, fabric: Fabric, gateways: Vec<Arc<Gateway>>) {
     for (at, begins, number) in steps {
         sleep_until(began + Duration::from_millis(at)).await;
         let fault = &plan.faults[number];
+        let server = fault.what.server();
         let happening = if begins {
-            Happening::Fault { number, text: fault.to_string() }
+            Happening::Fault { number, server, text: fault.to_string() }
         } else {
-            Happening::Healed { number }
+            Happening::Healed { number, server }
         };
         fabric.change(|network| {
             if begins || fault.lasts > 0 {
@@ -109,7 +110,7 @@ async fn go_wrong(plan: Plan, fabric: Fabric, gateways: Vec<Arc<Gateway>>) {
         }
         // What a server has lost can be missed when it is back.
         if fault.what.loses() && !begins {
-            fabric.change(|network| network.note(Happening::Lost));
+            fabric.change(|network| network.note(Happening::Lost { server }));
         }
     }
 }

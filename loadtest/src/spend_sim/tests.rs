@@ -22,11 +22,37 @@ fn one_seed_is_one_run() {
 
 #[test]
 fn what_the_deployment_claims_holds() {
-    let campaign =
-        Campaign { from: 1, bound: false, seeds: 60, undo: None, until: None, strict: false, threads: 2 };
+    let campaign = Campaign {
+        from: 1,
+        seeds: 60,
+        bound: false,
+        undo: None,
+        until: None,
+        strict: false,
+        calm: false,
+        threads: 2,
+    };
     let tally = campaign.run().unwrap();
     assert_eq!(tally.runs, 60);
     assert!(tally.presentations > 20_000 && tally.admissions > 2_000, "{tally:?}");
+    assert!(tally.findings.is_empty(), "{:?}", tally.findings);
+}
+
+#[test]
+fn what_marks_bind_is_admitted_once_whatever_is_lost() {
+    let campaign = Campaign {
+        from: 1,
+        seeds: 60,
+        bound: true,
+        undo: None,
+        until: None,
+        strict: false,
+        calm: false,
+        threads: 2,
+    };
+    let tally = campaign.run().unwrap();
+    let lost: u64 = tally.by_class.values().map(|row| row.lost).sum();
+    assert!(tally.admissions > 2_000 && lost > 10, "{tally:?}");
     assert!(tally.findings.is_empty(), "{:?}", tally.findings);
 }
 
