@@ -4,6 +4,7 @@ use crate::catalogue::AgentOutcome;
 use crate::config::{Config, GatewayConfig};
 use crate::gateway::{Gateway, GatewayUrlError};
 use crate::gateways::Gateways;
+use crate::marks::saved::SavedMarks;
 use crate::minting_status::MintingStatus;
 use crate::page;
 use crate::recorder::Recorder;
@@ -58,8 +59,10 @@ impl Agent {
         let source = TokenSource::new(config.issuer.clone(), &process.live)?;
         let (settings, changes) = watch::channel(Settings::of(&config));
         let (path, fsync) = (config.wallet.path.clone(), config.wallet.fsync);
-        let opening = spawn_blocking(move || Ok((Wallet::open(&path, fsync)?, SavedChallenges::read(&path))));
-        let (wallet, saved) = opening.await.unwrap_or_else(|error| {
+        let opening = spawn_blocking(move || {
+            Ok((Wallet::open(&path, fsync)?, SavedChallenges::read(&path), SavedMarks::read(&path)))
+        });
+        let (wallet, saved, (saved_marks, marks)) = opening.await.unwrap_or_else(|error| {
             let (path, source) = (config.wallet.path, std::io::Error::other(error));
             Err(WalletError::Io { path, what: "open", source })
         })?;
@@ -69,12 +72,13 @@ impl Agent {
         let recorder = Arc::new(Recorder::new(wallet.shown().clone()));
         let supply = Arc::new(Supply::new(wallet, recorder.clone()));
         let gate = process.readiness.gate("gateway");
-        let gateways = Arc::new(Gateways::new(gateways, &saved, supply.clone(), gate));
+        let gateways = Arc::new(Gateways::new(gateways, &saved, marks, supply.clone(), gate));
         let status = MintingStatus::new(process.readiness.gate("agent"), recorder.clone());
         page::add(&process.live, &recorder, changes.clone());
         let counted = Arc::downgrade(&recorder);
         process.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |recorder| recorder.tunnels()));
-        let refill = Refill::new(supply.clone(), gateways.clone(), source, saved, changes, status);
+        let refill =
+            Refill::new(supply.clone(), gateways.clone(), source, (saved, saved_marks), changes, status);
         let state = Arc::new(AgentState {
             opener: Opener { gateways, supply, recorder },
             shutdown: process.shutdown.clone(),

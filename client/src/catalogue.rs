@@ -10,6 +10,9 @@ postern_telemetry::catalogue! {
     /// Tokens of the agent, by what became of them: minted = held in the wallet + all others.
     AGENT_TOKENS: Counter = "postern_agent_tokens_total" [TokenFate::SPEC];
 
+    /// Attempts to mint that signed nothing because the gateway named too many marks, or alternated between some.
+    AGENT_MARKS_REFUSED: Counter = "postern_agent_marks_refused_total";
+
     /// Requests that the agent answered, by outcome.
     AGENT_REQUESTS: Counter = "postern_agent_requests_total" [AgentOutcome::SPEC];
 }

@@ -1,7 +1,7 @@
 //! The challenge that tokens answer, and for how long it may be relied on.
 
-use postern_token::ChallengeDigest;
 use postern_token::header::Challenge;
+use postern_token::{ChallengeDigest, Mark, TokenChallenge, TokenKeyId};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
@@ -16,6 +16,12 @@ pub(crate) struct CurrentChallenge {
     pub(crate) issuer_name: String,
     /// A challenge with a context (RFC 9577, section 2.1.1.2) may be another one each time: nothing is minted ahead.
     pub(crate) has_context: bool,
+    /// Its origins without the mark, joined by commas; `None` where it is for any origin.
+    pub(crate) names: Option<String>,
+    /// Its last name is a mark below the first.
+    pub(crate) is_marked: bool,
+    /// The key that it names.
+    pub(crate) key: Option<TokenKeyId>,
     /// `None` for a challenge saved by an earlier run: the gateway may have another by now.
     learned: Option<Learned>,
 }
@@ -37,10 +43,16 @@ impl CurrentChallenge {
     /// A challenge of an earlier run. `None` when the bytes are not a `TokenChallenge`.
     pub(crate) fn from_saved(challenge: Challenge) -> Option<Self> {
         let parsed = challenge.token_challenge().ok()?;
+        let (origins, has_context) = (parsed.origin_info(), parsed.redemption_context().is_some());
+        let is_marked = mark_of(&parsed).is_some();
+        let names = &origins[..origins.len() - usize::from(is_marked)];
         Some(Self {
             digest: ChallengeDigest::of(&challenge.bytes),
             issuer_name: parsed.issuer_name().to_owned(),
-            has_context: parsed.redemption_context().is_some(),
+            has_context,
+            names: (!names.is_empty()).then(|| names.join(",")),
+            is_marked,
+            key: challenge.token_key.as_deref().map(TokenKeyId::of),
             learned: None,
             challenge,
         })
@@ -66,15 +78,30 @@ impl CurrentChallenge {
     }
 }
 
+/// The mark of a challenge, whosever it is: the last of its names, below the first. A fleet may have several names.
+pub(crate) fn mark_of(challenge: &TokenChallenge) -> Option<Mark> {
+    let [first, .., last] = challenge.origin_info() else { return None };
+    let pair = TokenChallenge::new(challenge.token_type(), "issuer", None, &[first, last]).ok()?;
+    Mark::of_challenge(&pair, first)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use postern_token::{TokenChallenge, TokenType};
+    use postern_token::TokenType;
 
     pub(crate) fn challenge(max_age: Option<u64>) -> Challenge {
         let bytes =
             TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &[]).unwrap().serialize();
         Challenge { bytes, token_key: Some(vec![1; 342]), max_age }
+    }
+
+    /// A challenge for `origins`, under the key of this number.
+    pub(crate) fn named(context: Option<[u8; 32]>, origins: &[&str], key: u8) -> CurrentChallenge {
+        let bytes = TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", context, origins).unwrap();
+        let challenge =
+            Challenge { bytes: bytes.serialize(), token_key: Some(vec![key; 342]), max_age: None };
+        CurrentChallenge::new(challenge).unwrap()
     }
 
     #[tokio::test(start_paused = true)]

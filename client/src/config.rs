@@ -138,7 +138,7 @@ pub struct IssuerConfig {
 #[serde(deny_unknown_fields)]
 pub struct WalletConfig {
     /// The wallet file (created with mode 0600). The gateway's challenge is stored beside it, in a file of the same
-    /// name with ".challenge" appended.
+    /// name with ".challenge" appended, and the marks of gateways in one with ".marks".
     pub path: PathBuf,
     /// Minting ahead begins below this number of tokens.
     #[serde(default = "low")]

@@ -1,5 +1,6 @@
 //! The connection to the gateway: one TCP (or TLS) connection for one CONNECT.
 
+use crate::challenge::mark_of;
 use crate::config::GatewayConfig;
 use crate::recorder::{Attempts, Open};
 use crate::response::{self, Head, HeadError};
@@ -163,6 +164,11 @@ impl Gateway {
         &self.url
     }
 
+    /// What its challenges must name, where it has a name.
+    pub(crate) fn origin(&self) -> Option<&str> {
+        self.origin.as_deref()
+    }
+
     /// Connects, over TLS where the address says https. Nothing is sent yet.
     pub(crate) async fn dial(self: &Arc<Self>) -> Result<Connection, DialError> {
         let connecting = async {
@@ -311,6 +317,11 @@ impl Refused {
 
     /// Why a challenge is none of this gateway's.
     fn foreign(&self, challenge: &TokenChallenge) -> Option<String> {
+        if challenge.redemption_context().is_some() && mark_of(challenge).is_some() {
+            return Some(
+                "it has a redemption context beside a mark, which could tell clients apart".to_owned(),
+            );
+        }
         let origin = self.origin.as_ref().filter(|origin| !challenge.names_origin(origin))?;
         let named = challenge.origin_info().join(", ");
         Some(format!(

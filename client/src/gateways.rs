@@ -5,11 +5,13 @@
 //! takes over again. An idle, healthy gateway is not probed, so an idle agent sends nothing.
 
 mod health;
+mod marked;
 
 pub(crate) use health::{Outage, OutageKind};
 
 use crate::challenge::CurrentChallenge;
 use crate::gateway::{Gateway, Refused};
+use crate::marks::saved::Ledger;
 use crate::mint;
 use crate::saved_challenges::SavedChallenges;
 use crate::supply::Supply;
@@ -17,7 +19,6 @@ use health::Health;
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::{Gate, Readiness};
-use postern_token::ChallengeDigest;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ const NEWS: Duration = Duration::from_secs(5);
 pub(crate) struct Gateways {
     list: Vec<Endpoint>,
     supply: Arc<Supply>,
+    /// Locked before any endpoint's challenge.
+    marks: Mutex<Ledger>,
     gate: Gate,
     /// The keeper should look: a probe may be due.
     due: Notify,
@@ -66,16 +69,22 @@ impl Gateways {
     pub(crate) fn new(
         gateways: Vec<Arc<Gateway>>,
         saved: &SavedChallenges,
+        marks: Ledger,
         supply: Arc<Supply>,
         gate: Gate,
     ) -> Self {
         let endpoint = |gateway: Arc<Gateway>| {
-            let current = saved.challenge(gateway.url());
-            let health = Mutex::new(Health::new(current.is_some()));
-            Endpoint { gateway, health, current: Mutex::new(current.map(Arc::new)) }
+            let known = saved.challenge(gateway.url());
+            let health = Mutex::new(Health::new(known.is_some()));
+            (Endpoint { gateway, health, current: Mutex::default() }, known)
         };
-        let list: Vec<_> = gateways.into_iter().map(endpoint).collect();
-        let gateways = Self { list, supply, gate, due: Notify::new(), progress: watch::Sender::new(0) };
+        let (list, known): (Vec<_>, Vec<_>) = gateways.into_iter().map(endpoint).unzip();
+        let (due, progress) = (Notify::new(), watch::Sender::new(0));
+        let gateways = Self { list, supply, marks: Mutex::new(marks), gate, due, progress };
+        for (index, known) in known.into_iter().enumerate() {
+            // One that is not taken any more is fetched anew.
+            let _ = known.map_or(Ok(()), |known| gateways.take_in(index, known));
+        }
         gateways.settle();
         gateways
     }
@@ -141,15 +150,14 @@ impl Gateways {
         self.failed(chosen, Outage::unavailable(chosen.gateway.url(), refused));
     }
 
-    /// Whether tokens with this digest are for the gateway, by its last challenge.
-    pub(crate) fn asks_for(&self, chosen: &Chosen, digest: ChallengeDigest) -> bool {
-        self.list[chosen.index].current.lock().as_ref().is_some_and(|current| current.digest == digest)
-    }
-
     /// Learns the challenge of a 407.
-    pub(crate) fn learn(&self, chosen: &Chosen, current: CurrentChallenge) {
-        *self.list[chosen.index].current.lock() = Some(Arc::new(current));
+    ///
+    /// # Errors
+    /// A sentence: it is not taken.
+    pub(crate) fn learn(&self, chosen: &Chosen, current: CurrentChallenge) -> Result<(), String> {
+        self.take_in(chosen.index, current)?;
         self.settle();
+        Ok(())
     }
 
     /// Fetches the present challenge of the gateway in use, for the refill, when a challenge is too old to mint for, or
@@ -261,7 +269,7 @@ impl Gateways {
     }
 
     async fn probe_alone(&self, index: usize) -> Result<(), Outage> {
-        let Endpoint { gateway, health, current } = &self.list[index];
+        let Endpoint { gateway, health, .. } = &self.list[index];
         let url = gateway.url();
         let learned = match timeout(PROBE_TIMEOUT, mint::fetch_challenge_from(gateway)).await {
             Ok(Ok(challenge)) => CurrentChallenge::new(challenge).ok_or_else(|| {
@@ -272,9 +280,9 @@ impl Gateways {
                 "the gateway {url} did not answer within {PROBE_TIMEOUT:?}: it hangs, or the way to it does"
             ))),
         };
-        match learned {
-            Ok(learned) => {
-                *current.lock() = Some(Arc::new(learned));
+        let unfit = |reason| Outage::no_answer(format_args!("the gateway {url} cannot be used: {reason}"));
+        match learned.and_then(|learned| self.take_in(index, learned).map_err(unfit)) {
+            Ok(()) => {
                 if health.lock().served(Instant::now()) {
                     tracing::info!("the gateway {url} serves again");
                 }
@@ -315,8 +323,9 @@ impl Gateways {
     fn settle(&self) {
         let in_use = self.serving().or((!self.list.is_empty()).then_some(0));
         let current = in_use.and_then(|index| self.list[index].current.lock().clone());
-        if let Some(current) = current {
-            self.supply.adopt(current);
+        if let (Some(current), Some(index)) = (current, in_use) {
+            let is_taken = self.may_sign(&current).is_ok();
+            self.supply.adopt(current, self.older(index), is_taken);
         }
         self.publish_readiness();
         self.due.notify_one();

@@ -22,6 +22,7 @@ mod forward;
 mod gateway;
 mod gateways;
 mod http_proxy;
+mod marks;
 pub mod mint;
 mod minting_status;
 mod page;

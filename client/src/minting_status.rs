@@ -30,6 +30,9 @@ impl MintingStatus {
             // `gateways` reports outages of gateways.
             Some(failure) if failure.is_gateway => {}
             Some(failure) => {
+                if failure.is_of_marks {
+                    self.recorder.marks_refused();
+                }
                 let cause = without_numbers(&failure.sentence);
                 let is_known = self
                     .logged
@@ -54,10 +57,10 @@ impl MintingStatus {
         }
     }
 
-    /// `on_demand`: no tokens are kept ready, so an empty wallet is normal.
-    pub(crate) fn publish(&self, demand: &Demand, skew: Skew, on_demand: bool) {
-        let is_stocked =
-            demand.current.as_ref().is_some_and(|current| current.has_context || demand.level > 0);
+    /// `on_demand`: no tokens are kept ready, so an empty wallet is normal. `on_trial`: none are for a while.
+    pub(crate) fn publish(&self, demand: &Demand, skew: Skew, on_demand: bool, on_trial: bool) {
+        let held = demand.level + demand.older;
+        let is_stocked = demand.current.as_ref().is_some_and(|current| current.has_context || held > 0);
         let failure = demand.failure.as_ref().filter(|failure| !failure.is_gateway);
         self.recorder.minting(failure.map(|failure| Trouble {
             sentence: failure.sentence.clone(),
@@ -66,8 +69,8 @@ impl MintingStatus {
         }));
         match failure {
             Some(failure) if is_stocked => self.gate.set_degraded(format!(
-                "{} tokens are left, and no more can be minted: {}",
-                demand.level, failure.sentence
+                "{held} tokens are left, and no more can be minted: {}",
+                failure.sentence
             )),
             _ if is_stocked && skew.is_some() => self.gate.set_degraded(skew.to_string()),
             _ if is_stocked => self.gate.set_ready(),
@@ -75,6 +78,10 @@ impl MintingStatus {
             None if demand.current.is_none() => {
                 self.gate.set_not_ready("the gateway's challenge is not known yet")
             }
+            None if on_trial => self.gate.set_degraded(
+                "the gateway has a new mark, as after a loss of records: until it has lasted for ten minutes, each request \
+                 waits for a token of its own",
+            ),
             None if on_demand && skew.is_some() => self.gate.set_degraded(skew.to_string()),
             None if on_demand => self.gate.set_ready(),
             None => self.gate.set_not_ready("the wallet is empty; tokens are being minted"),

@@ -68,6 +68,7 @@ impl Recorder {
         let fate = |fate: &Fate| {
             ReadableCounter::new(counter!(catalogue::AGENT_TOKENS, Fate::LABEL => fate.as_str()))
         };
+        counter!(catalogue::AGENT_MARKS_REFUSED).increment(0); // there from the start
         Self {
             outcomes: AgentOutcome::ALL.iter().map(outcome).collect(),
             fates: Fate::ALL.iter().map(fate).collect(),
@@ -98,6 +99,11 @@ impl Recorder {
         self.took(Part::Open, whole);
         self.tunnels.fetch_add(1, Relaxed);
         Open(self.clone())
+    }
+
+    /// Nothing was minted because of the gateway's marks.
+    pub(crate) fn marks_refused(&self) {
+        counter!(catalogue::AGENT_MARKS_REFUSED).increment(1);
     }
 
     /// Sets the state of minting.

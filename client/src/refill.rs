@@ -3,6 +3,8 @@
 
 use crate::challenge::CurrentChallenge;
 use crate::gateways::{Gateways, Outage};
+use crate::marks::MarksRefused;
+use crate::marks::saved::SavedMarks;
 use crate::mint::{IssuerClient, MintError, Published};
 use crate::minting_status::MintingStatus;
 use crate::reload::Settings;
@@ -39,6 +41,7 @@ pub(crate) struct Refill {
     gateways: Arc<Gateways>,
     source: TokenSource,
     saved_challenges: SavedChallenges,
+    saved_marks: SavedMarks,
     settings: watch::Receiver<Settings>,
     low: usize,
     high: usize,
@@ -58,6 +61,8 @@ pub(crate) enum AttemptError {
     Mint(#[from] MintError),
     #[error(transparent)]
     Wallet(#[from] WalletError),
+    #[error(transparent)]
+    Marks(#[from] MarksRefused),
 }
 
 /// What a failure means for the next attempt.
@@ -78,14 +83,14 @@ impl AttemptError {
             Self::Gateway(_) => Kind::Gateway,
             Self::Mint(error) if error.is_of_key() => Kind::Key,
             Self::Mint(error) if !error.is_lasting() => Kind::Passing,
-            Self::Mint(_) | Self::Wallet(_) => Kind::Lasting,
+            Self::Mint(_) | Self::Wallet(_) | Self::Marks(_) => Kind::Lasting,
         }
     }
 
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Mint(error) => error.retry_after(),
-            Self::Gateway(_) | Self::Wallet(_) => None,
+            Self::Gateway(_) | Self::Wallet(_) | Self::Marks(_) => None,
         }
     }
 }
@@ -95,7 +100,7 @@ impl Refill {
         supply: Arc<Supply>,
         gateways: Arc<Gateways>,
         source: TokenSource,
-        saved_challenges: SavedChallenges,
+        (saved_challenges, saved_marks): (SavedChallenges, SavedMarks),
         settings: watch::Receiver<Settings>,
         status: MintingStatus,
     ) -> Self {
@@ -108,6 +113,7 @@ impl Refill {
             gateways,
             source,
             saved_challenges,
+            saved_marks,
             settings,
             low,
             high,
@@ -149,11 +155,15 @@ impl Refill {
                 self.next_tidy = self.next_tidy.min(now + spoil); // and replaced as soon as they do
             }
             let demand = self.supply.demand();
-            self.status.publish(&demand, self.supply.skew(), self.low == 0);
+            let trial = demand.current.as_ref().and_then(|current| self.gateways.trial(current));
+            if let Some(trial) = trial {
+                self.next_tidy = self.next_tidy.min(now + trial.left); // and tokens are minted ahead then
+            }
+            self.status.publish(&demand, self.supply.skew(), self.low == 0, trial.is_some());
             let is_needed = demand.has_doubts || self.count(&demand, shutdown.is_draining()) > 0;
             let until = match &demand.failure {
                 None if is_needed => return,
-                Some(failure) if is_needed && failure.is_gateway && demand.asked_anew => return,
+                Some(failure) if is_needed && failure.is_retried_on_demand() && demand.asked_anew => return,
                 Some(failure) if is_needed => failure.next_attempt,
                 _ => self.next_tidy,
             };
@@ -183,17 +193,21 @@ impl Refill {
     /// How many tokens to mint; none while no challenge is known.
     fn count(&self, demand: &Demand, is_draining: bool) -> usize {
         let Some(current) = &demand.current else { return 0 };
-        let ahead = match demand.level {
-            _ if current.has_context || is_draining => 0,
-            level if level < self.low || demand.waiting > 0 => self.high,
+        let trial = self.gateways.trial(current);
+        let held = demand.level + demand.older;
+        let ahead = match held {
+            _ if current.has_context || is_draining || trial.is_some() => 0,
+            held if held < self.low || demand.waiting > 0 => self.high,
             _ => 0,
         };
-        ahead.max(demand.waiting).saturating_sub(demand.level)
+        // One token shows whether a new mark is good for anything.
+        let now = if trial.is_some_and(|trial| !trial.is_proven) { 1 } else { usize::MAX };
+        demand.waiting.min(now).saturating_sub(demand.level).max(ahead.saturating_sub(held))
     }
 
     async fn attempt(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
         let Some(mut current) = self.supply.current() else { return Ok(()) };
-        if !current.is_fresh() {
+        if !current.is_fresh() || self.gateways.is_to_be_confirmed(&current) {
             current = self.gateways.fetch_challenge().await?;
         }
         let first = match self.mint_for(&mut current, shutdown).await {
@@ -216,6 +230,10 @@ impl Refill {
         shutdown: &Shutdown,
     ) -> Result<(), AttemptError> {
         self.saved_challenges.save(&self.gateways.challenges()).await;
+        self.saved_marks.save(&self.gateways.marks()).await;
+        if self.count(&self.supply.demand(), shutdown.is_draining()) > 0 {
+            self.gateways.may_sign(current)?; // before the issuer is asked anything
+        }
         let mut issuer = self.source.of(current)?;
         let published = issuer.published().await?;
         let is_first = !self.supply.has_compared_clocks();
@@ -248,7 +266,7 @@ impl Refill {
     }
 
     async fn mint(
-        &self,
+        &mut self,
         issuer: &IssuerClient,
         published: &Published,
         current: &CurrentChallenge,
@@ -256,6 +274,10 @@ impl Refill {
         shutdown: &Shutdown,
     ) -> Result<(), AttemptError> {
         let key = published.key_for(&current.challenge)?;
+        if !self.gateways.sign(current, key.id())? {
+            return Ok(());
+        }
+        self.saved_marks.save(&self.gateways.marks()).await;
         self.supply.reserve(count)?;
         let mut unwritten = None;
         let keep = |token| {
@@ -279,6 +301,7 @@ impl Refill {
         Failure {
             sentence: error.to_string(),
             is_gateway: error.kind() == Kind::Gateway,
+            is_of_marks: matches!(error, AttemptError::Marks(_)),
             next_attempt: Instant::now() + pause,
         }
     }

@@ -7,10 +7,9 @@ use crate::clock::{Clock, Skew};
 use crate::mint::Published;
 use crate::recorder::{Fate, Recorder};
 use crate::token_guard::ReservedToken;
-use crate::wallet::Unspent;
-use crate::wallet::{Wallet, WalletError};
+use crate::wallet::{Unspent, Wallet, WalletError};
 use parking_lot::Mutex;
-use postern_token::{Token, TokenKeyId, UnixSeconds};
+use postern_token::{ChallengeDigest, Token, TokenKeyId, UnixSeconds};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +38,8 @@ pub(crate) struct Supply {
 #[derive(Default)]
 struct State {
     current: Option<Arc<CurrentChallenge>>,
+    /// Challenges of older marks, oldest first, whose tokens are sent before those for the present one.
+    older: Vec<ChallengeDigest>,
     waiting: usize,
     /// A request began to wait after the last attempt began.
     asked_anew: bool,
@@ -54,14 +55,27 @@ pub(crate) struct Failure {
     pub(crate) sentence: String,
     /// The gateway gave no challenge, without which there is no tunnel.
     pub(crate) is_gateway: bool,
+    /// The gateway's marks are the cause: another challenge may be free of it, and a retry costs nothing.
+    pub(crate) is_of_marks: bool,
     pub(crate) next_attempt: Instant,
+}
+
+/// Which tokens may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Those of older marks first.
+    Any,
+    /// Those for the present challenge.
+    Current,
 }
 
 /// What the refill has to look at.
 #[derive(Clone, Debug)]
 pub(crate) struct Demand {
     pub(crate) current: Option<Arc<CurrentChallenge>>,
+    /// Tokens for the present challenge, and of older marks.
     pub(crate) level: usize,
+    pub(crate) older: usize,
     pub(crate) waiting: usize,
     pub(crate) asked_anew: bool,
     /// There are keys to compare with the issuer's directory.
@@ -101,18 +115,23 @@ impl Supply {
     }
 
     /// A token, if there is one now. It is no longer on disk when this returns.
-    pub(crate) async fn take(&self) -> Result<Option<ReservedToken>, WalletError> {
-        let (digest, doubted) = {
+    pub(crate) async fn take(&self, wanted: Wanted) -> Result<Option<ReservedToken>, WalletError> {
+        let (digests, doubted) = {
             let state = self.state.lock();
-            let Some(current) = &state.current else { return Ok(None) };
-            (current.digest, state.doubted.clone())
+            let current = state.current.as_ref().map(|current| current.digest);
+            let older = state.older.iter().copied().filter(|_| wanted == Wanted::Any);
+            (older.chain(current).collect::<Vec<_>>(), state.doubted.clone())
         };
         let (wallet, recorder, now) = (self.wallet.clone(), self.recorder.clone(), self.now());
         let blocks = wallet.blocks();
         // Wrapped in `ReservedToken` here, so that a request that is dropped meanwhile returns the token.
         let take = move || {
-            let unspent = wallet.take(digest, now, &doubted)?;
-            Ok(unspent.map(|unspent| ReservedToken::new(unspent, wallet, recorder)))
+            for digest in digests {
+                if let Some(unspent) = wallet.take(digest, now, &doubted)? {
+                    return Ok(Some(ReservedToken::new(unspent, wallet, recorder)));
+                }
+            }
+            Ok(None)
         };
         let taken = if blocks {
             // A join error is a panic in the wallet: the token is lost, and the next try takes another.
@@ -131,7 +150,7 @@ impl Supply {
 
     /// Waits for a token, [`PATIENCE`] at most. Waiting requests share one refill. Fails early when the gateway gives
     /// no challenge, or when minting failed and the next attempt comes too late.
-    pub(crate) async fn wait(&self) -> Result<ReservedToken, Shortage> {
+    pub(crate) async fn wait(&self, wanted: Wanted) -> Result<ReservedToken, Shortage> {
         let deadline = Instant::now() + PATIENCE;
         let mut progress = self.progress.subscribe();
         let attempts_before = self.state.lock().attempts;
@@ -139,7 +158,7 @@ impl Supply {
         loop {
             progress.mark_unchanged();
             // A request does not count as waiting while it takes a token: the refill would mint one too many.
-            if let Some(taken) = self.take().await? {
+            if let Some(taken) = self.take(wanted).await? {
                 return Ok(taken);
             }
             let _waiting = Waiting::begin(self, is_new);
@@ -156,12 +175,14 @@ impl Supply {
         let state = self.state.lock();
         match &state.failure {
             // A new waiter makes the refill ask the gateway again immediately, so an older failure proves nothing.
-            Some(failure) if failure.is_gateway && state.attempts > attempts_before => {
-                Err(failure.shortage())
+            Some(failure) if failure.is_retried_on_demand() => {
+                if state.attempts > attempts_before {
+                    Err(failure.shortage())
+                } else {
+                    Ok(())
+                }
             }
-            Some(failure) if !failure.is_gateway && failure.next_attempt >= deadline => {
-                Err(failure.shortage())
-            }
+            Some(failure) if failure.next_attempt >= deadline => Err(failure.shortage()),
             _ => Ok(()),
         }
     }
@@ -191,10 +212,12 @@ impl Supply {
         }
     }
 
-    /// Makes this the challenge that tokens are minted for. Tokens for others stay in the wallet, for when they are
-    /// current again.
-    pub(crate) fn adopt(&self, current: Arc<CurrentChallenge>) {
+    /// Makes this the challenge that tokens are minted for, and those of `older` digests good to send. Tokens for others
+    /// stay in the wallet, for when they are current again. `is_taken`: its mark is no reason not to mint.
+    pub(crate) fn adopt(&self, current: Arc<CurrentChallenge>, older: Vec<ChallengeDigest>, is_taken: bool) {
         let mut state = self.state.lock();
+        state.older = older;
+        state.failure.take_if(|failure| failure.is_of_marks && is_taken);
         if let Some(asked) = current.challenge.token_key.as_deref().map(TokenKeyId::of) {
             state.doubted.remove(&asked);
         }
@@ -202,7 +225,7 @@ impl Supply {
         if present.as_ref().is_some_and(|present| present.is_same_as(&current)) {
             return;
         }
-        if present.is_none_or(|present| !present.has_source_of(&current)) {
+        if is_taken && present.is_none_or(|present| !present.has_source_of(&current)) {
             state.failure = None; // it was another issuer's, or another key's
         }
         drop(state);
@@ -246,13 +269,11 @@ impl Supply {
 
     pub(crate) fn demand(&self) -> Demand {
         let state = self.state.lock();
-        let level = state
-            .current
-            .as_ref()
-            .map_or(0, |current| self.wallet.level(current.digest, self.now(), &state.doubted));
+        let level = |digest| self.wallet.level(digest, self.now(), &state.doubted);
         Demand {
+            level: state.current.as_ref().map_or(0, |current| level(current.digest)),
+            older: state.older.iter().map(|digest| level(*digest)).sum(),
             current: state.current.clone(),
-            level,
             waiting: state.waiting,
             asked_anew: state.asked_anew,
             has_doubts: !state.doubted.is_empty(),
@@ -303,9 +324,19 @@ impl Supply {
             let now = self.now();
             self.in_wallet(Fate::Retired, move |wallet| wallet.drop_retired(now));
         }
-        if let Some(current) = self.current() {
-            self.in_wallet(Fate::Superseded, move |wallet| wallet.trim_others(current.digest, most));
+        let (current, mut sent) = {
+            let state = self.state.lock();
+            (state.current.clone(), state.older.clone())
+        };
+        if let Some(current) = current {
+            sent.push(current.digest);
+            self.in_wallet(Fate::Superseded, move |wallet| wallet.trim_others(&sent, most));
         }
+    }
+
+    /// Drops the tokens for a challenge.
+    pub(crate) fn give_up(&self, digest: ChallengeDigest) {
+        self.in_wallet(Fate::Superseded, move |wallet| wallet.drop_challenge(digest));
     }
 
     /// Runs on a blocking thread where writing waits for the disk, so that the caller does not. `work` returns how
@@ -333,6 +364,11 @@ impl Supply {
 }
 
 impl Failure {
+    /// A request that comes later is a reason to try again at once.
+    pub(crate) fn is_retried_on_demand(&self) -> bool {
+        self.is_gateway || self.is_of_marks
+    }
+
     fn shortage(&self) -> Shortage {
         let sentence = self.sentence.clone();
         if self.is_gateway {

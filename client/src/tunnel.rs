@@ -10,7 +10,7 @@ use crate::gateway::{Answer, Connection, ExchangeError, Refused, Tunnel};
 use crate::gateways::{Chosen, Gateways, Outage};
 use crate::mint::one_line;
 use crate::recorder::{Fate, Part, Recorder};
-use crate::supply::{Shortage, Supply};
+use crate::supply::{Shortage, Supply, Wanted};
 use crate::token_guard::ReservedToken;
 use http::StatusCode;
 use postern_proxy::target::Target;
@@ -18,6 +18,8 @@ use postern_token::{Token, TokenKeyId};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// How many tokens of older marks one request may lose before it takes one for the present challenge.
+const OLDER_TOKENS: usize = 2;
 /// How often one request may choose a gateway anew for one token.
 const CHOICES: usize = 4;
 
@@ -34,28 +36,35 @@ enum Attempt {
     Opened(Tunnel),
     /// Another token may do.
     Failed(Refusal),
+    /// It was of an older mark, which the gateway does not take any more, or not for this token.
+    Outdated,
 }
 
 impl Opener {
-    /// A tunnel to `target`, paid for with one token, or two when the first one was no good.
+    /// A tunnel to `target`, paid for with one token, or two when the first one was no good. Up to [`OLDER_TOKENS`] of
+    /// older marks are tried before.
     pub(crate) async fn open(&self, target: &Target) -> Result<Tunnel, Refusal> {
         let began = Instant::now();
-        let first = match self.attempt(target, began).await? {
-            Attempt::Opened(tunnel) => return Ok(tunnel),
-            Attempt::Failed(refusal) => refusal,
-        };
-        match self.attempt(target, began).await {
-            Ok(Attempt::Opened(tunnel)) => Ok(tunnel),
-            Ok(Attempt::Failed(refusal)) => Err(refusal),
-            // The gateway's own account of the outage is more precise than ours.
-            Err(Refusal::Outage(_)) if matches!(first, Refusal::Passed(_)) => Err(first),
-            Err(refusal) => Err(refusal),
+        let (mut first, mut outdated) = (None, 0);
+        loop {
+            let wanted = if outdated < OLDER_TOKENS { Wanted::Any } else { Wanted::Current };
+            match (self.attempt(target, began, wanted).await, first.take()) {
+                (Ok(Attempt::Opened(tunnel)), _) => return Ok(tunnel),
+                (Ok(Attempt::Outdated), failed) => (outdated, first) = (outdated + 1, failed),
+                (Ok(Attempt::Failed(refusal)), None) => first = Some(refusal),
+                (Ok(Attempt::Failed(refusal)), Some(_)) => return Err(refusal),
+                // The gateway's own account of the outage is more precise than ours.
+                (Err(Refusal::Outage(_)), Some(Refusal::Passed(refused))) => {
+                    return Err(Refusal::Passed(refused));
+                }
+                (Err(refusal), _) => return Err(refusal),
+            }
         }
     }
 
     /// One token, sent once. `Err` is final; after [`Attempt::Failed`] another token may do.
-    async fn attempt(&self, target: &Target, began: Instant) -> Result<Attempt, Refusal> {
-        let (chosen, connection, taken) = self.fund().await?;
+    async fn attempt(&self, target: &Target, began: Instant, wanted: Wanted) -> Result<Attempt, Refusal> {
+        let (chosen, connection, taken) = self.fund(wanted).await?;
         let asked = Instant::now();
         let mut sent = taken.send();
         let exchange = connection.connect(target, Some(&sent.token));
@@ -63,6 +72,7 @@ impl Opener {
         let refused = match answered {
             Ok(Answer::Opened(tunnel)) => {
                 self.gateways.heard(&chosen);
+                self.gateways.accepted(&chosen, sent.token.challenge_digest());
                 sent.became(Fate::Opened);
                 let open = self.recorder.opened(asked.elapsed(), began.elapsed());
                 return Ok(Attempt::Opened(tunnel.counted(open)));
@@ -82,8 +92,16 @@ impl Opener {
         match refused.status {
             StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
                 sent.became(Fate::Refused);
-                self.learn(&chosen, &sent.token, &refused);
-                let reason = one_line(&refused.body);
+                let digest = sent.token.challenge_digest();
+                let was_current = self.gateways.is_current(&chosen, digest);
+                let unfit = self.learn(&chosen, &sent.token, &refused);
+                if !was_current && wanted == Wanted::Any {
+                    if !refused.says_spent() {
+                        self.gateways.refused(&chosen, digest);
+                    }
+                    return Ok(Attempt::Outdated);
+                }
+                let reason = unfit.unwrap_or_else(|| one_line(&refused.body));
                 Ok(Attempt::Failed(Refusal::TokensRefused { reason }))
             }
             StatusCode::SERVICE_UNAVAILABLE => {
@@ -100,14 +118,14 @@ impl Opener {
 
     /// A gateway, a connection to it, and a token for it. The connection comes first: a gateway that is down costs
     /// nothing, and the next one of the list is tried.
-    async fn fund(&self) -> Result<(Chosen, Connection, ReservedToken), Refusal> {
+    async fn fund(&self, wanted: Wanted) -> Result<(Chosen, Connection, ReservedToken), Refusal> {
         let mut waited_for = None;
         // A choice is made again after a wait for a token, and when gateways took turns meanwhile.
         for _ in 0..CHOICES {
             let (chosen, connection) = self.connect().await?;
             let began = Instant::now();
             let taken = match waited_for.take() {
-                None => self.supply.take().await.map_err(Refusal::wallet)?,
+                None => self.supply.take(wanted).await.map_err(Refusal::wallet)?,
                 waited_for => waited_for,
             };
             match taken {
@@ -120,7 +138,7 @@ impl Opener {
                 None => {
                     // Minting may take longer than the gateway waits for a request.
                     drop(connection);
-                    waited_for = Some(self.supply.wait().await?);
+                    waited_for = Some(self.supply.wait(wanted).await?);
                     self.recorder.took(Part::Token, began.elapsed());
                 }
             }
@@ -143,8 +161,9 @@ impl Opener {
         }
     }
 
-    /// Learns from a 407 to `token`: the present challenge, and whether the token's key is still accepted.
-    fn learn(&self, chosen: &Chosen, token: &Token, answer: &Refused) {
+    /// Learns from a 407 to `token`: the present challenge, and whether the token's key is still accepted. Returns why
+    /// the challenge is not taken, if it is not.
+    fn learn(&self, chosen: &Chosen, token: &Token, answer: &Refused) -> Option<String> {
         let current = match answer.challenge() {
             Ok(challenge) => CurrentChallenge::new(challenge),
             Err(reason) => {
@@ -155,14 +174,18 @@ impl Opener {
                 None
             }
         };
-        let Some(current) = current else { return };
+        let current = current?;
         let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
         let asks_for_another_key = asked.is_some_and(|asked| asked != token.token_key_id());
         let is_for_the_key =
             asks_for_another_key && token.challenge_digest() == current.digest && !answer.says_spent();
-        self.gateways.learn(chosen, current);
+        if let Err(reason) = self.gateways.learn(chosen, current) {
+            tracing::warn!("the gateway {} cannot be used: {reason}", chosen.gateway.url());
+            return Some(reason);
+        }
         if is_for_the_key {
             self.supply.doubt(token);
         }
+        None
     }
 }

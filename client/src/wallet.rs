@@ -230,10 +230,15 @@ impl Wallet {
         })
     }
 
-    /// Drops tokens for other challenges than `challenge` while there are more than `most` of them, so that a
-    /// gateway that keeps changing its challenge does not fill the disk.
-    pub(crate) fn trim_others(&self, challenge: ChallengeDigest, most: usize) -> Result<usize, WalletError> {
-        let other = |held: &Held| held.unspent.token.challenge_digest() != challenge;
+    /// Drops the tokens for one challenge.
+    pub(crate) fn drop_challenge(&self, challenge: ChallengeDigest) -> Result<usize, WalletError> {
+        self.drop_where(|held| held.unspent.token.challenge_digest() == challenge)
+    }
+
+    /// Drops tokens for other challenges than `sent` while there are more than `most` of them, so that a gateway that
+    /// keeps changing its challenge does not fill the disk.
+    pub(crate) fn trim_others(&self, sent: &[ChallengeDigest], most: usize) -> Result<usize, WalletError> {
+        let other = |held: &Held| !sent.contains(&held.unspent.token.challenge_digest());
         let others = self.contents.lock().held.iter().filter(|held| other(held)).count();
         let excess = std::cell::Cell::new(others.saturating_sub(most));
         self.drop_where(|held| {

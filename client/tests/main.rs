@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "the modules of a test are its own")]
 
 mod crash;
+mod marks;
 mod minting;
 mod outage;
 mod page;

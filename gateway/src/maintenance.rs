@@ -12,7 +12,7 @@ use postern_spend::{Backend, Epoch, Unknown};
 use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::interval;
 
 /// How often the store's health is read.
@@ -59,7 +59,6 @@ impl StoreMaintenance {
     }
 
     async fn tick(&self) {
-        let now = UnixSeconds::now();
         self.core.recorder.log_refusals();
         let core = Arc::clone(&self.core);
         // The disk may be slow, and must not block this runtime.
@@ -67,7 +66,7 @@ impl StoreMaintenance {
             if let Backend::Embedded(store) = &core.backend {
                 gauge!(catalogue::SPENT_RECORDS).set(store.stats().records as f64);
             }
-            core.backend.drop_expired(now)
+            core.backend.drop_expired(UnixSeconds::now(), Instant::now())
         });
         if let Ok(Err(error)) = dropped.await {
             tracing::warn!(%error, "records of retired keys cannot be removed and take up room; it is tried \

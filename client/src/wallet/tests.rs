@@ -109,7 +109,7 @@ fn the_level_shown_follows_every_change() {
     assert_eq!(wallet.shown().get(), 3);
     take(&wallet, OURS).unwrap();
     assert_eq!(wallet.shown().get(), 2);
-    wallet.trim_others(OURS, 1).unwrap();
+    wallet.trim_others(&[OURS], 1).unwrap();
     assert_eq!(wallet.shown().get(), 1);
     wallet.drop_key(OTHER, KEY).unwrap();
     assert_eq!(wallet.shown().get(), 0);
@@ -126,7 +126,7 @@ fn a_key_or_an_excess_of_parked_tokens_can_be_dropped() {
     }
     add(&wallet, token(5, OURS, newer), None);
     assert_eq!(wallet.drop_key(OURS, KEY).unwrap(), 4);
-    assert_eq!(wallet.trim_others(OURS, 3).unwrap(), 1);
+    assert_eq!(wallet.trim_others(&[OURS], 3).unwrap(), 1);
     drop(wallet);
     let wallet = open(&path);
     assert_eq!(

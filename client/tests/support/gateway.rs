@@ -3,7 +3,7 @@
 use super::issuer::Issuer;
 use parking_lot::Mutex;
 use postern_token::header::{Challenge, Presentation, Quoting, parse_authorization};
-use postern_token::{ChallengeDigest, SigningKey, Token, TokenChallenge, TokenType, VerifyingKey};
+use postern_token::{ChallengeDigest, Mark, SigningKey, Token, TokenChallenge, TokenType, VerifyingKey};
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,6 +17,10 @@ pub struct Gateway {
     tls: Option<TlsAcceptor>,
     issuer: Arc<Issuer>,
     challenge: Mutex<TokenChallenge>,
+    /// Challenges of before, whose tokens it still takes.
+    older: Mutex<Vec<ChallengeDigest>>,
+    /// It names a mark that was never named in each refusal, and takes no token.
+    tags: Mutex<Option<u8>>,
     names_key: Mutex<bool>,
     /// The key it requires and accepts, where that is not the issuer's first: a gateway that is behind.
     pinned: Mutex<Option<Arc<SigningKey>>>,
@@ -65,6 +69,12 @@ pub fn challenge(origin: &str) -> TokenChallenge {
     TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &[origin]).unwrap()
 }
 
+/// A challenge for proxy.example with the mark of this number.
+pub fn marked(number: u8) -> TokenChallenge {
+    let second = Mark::new([number; 16]).second_name("proxy.example");
+    TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &["proxy.example", &second]).unwrap()
+}
+
 impl Gateway {
     pub async fn start(issuer: &Arc<Issuer>) -> Arc<Self> {
         Self::start_with(issuer, None).await
@@ -77,6 +87,8 @@ impl Gateway {
             tls,
             issuer: issuer.clone(),
             challenge: Mutex::new(challenge("proxy.example")),
+            older: Mutex::default(),
+            tags: Mutex::default(),
             names_key: Mutex::new(true),
             pinned: Mutex::default(),
             max_age: Mutex::new(3600),
@@ -114,6 +126,16 @@ impl Gateway {
 
     pub fn ask_for(&self, challenge: TokenChallenge) {
         *self.challenge.lock() = challenge;
+    }
+
+    /// Takes tokens for this challenge, too.
+    pub fn take_too(&self, older: &TokenChallenge) {
+        self.older.lock().push(older.digest());
+    }
+
+    /// From now on it takes no token, and names another mark in each refusal; `None` ends it.
+    pub fn tag(&self, first: Option<u8>) {
+        *self.tags.lock() = first;
     }
 
     pub fn set_mood(&self, mood: Mood) {
@@ -232,7 +254,9 @@ impl Gateway {
 
     fn judge(&self, token: Option<Token>) -> Result<(), Vec<u8>> {
         let Some(token) = token else { return Err(self.refusal("no token")) };
-        if token.challenge_digest() != self.challenge.lock().digest() {
+        let digest = token.challenge_digest();
+        let is_asked_for = digest == self.challenge.lock().digest() || self.older.lock().contains(&digest);
+        if !is_asked_for || self.tags.lock().is_some() {
             return Err(self.refusal("another challenge"));
         }
         let key = VerifyingKey::from_spki(self.key().spki()).unwrap();
@@ -246,6 +270,10 @@ impl Gateway {
     }
 
     fn refusal(&self, details: &str) -> Vec<u8> {
+        if let Some(number) = self.tags.lock().as_mut() {
+            *number += 1;
+            *self.challenge.lock() = marked(*number);
+        }
         let bytes = self.challenge.lock().serialize();
         let token_key = self.names_key.lock().then(|| self.key().spki().to_vec());
         let value =

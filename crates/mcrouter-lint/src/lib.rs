@@ -45,6 +45,11 @@ use json::Json;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// The epoch markers of a token key, as the store plants them.
+const EPOCH_MARKERS: f64 = 64.0;
+/// With as many servers in a pool, one has no epoch marker at most once in twenty token keys.
+const MOST_WATCHED: usize = 12;
+
 /// Judges the text of an mcrouter configuration for Postern; the weightiest findings come first.
 ///
 /// Without a finding of [`Severity::Refuse`], and as far as the file shows, no token can be admitted twice while its
@@ -121,6 +126,24 @@ impl<'a> Judge<'a> {
             let reason = "all records are on one server: when it is lost, spent tokens can be spent again.";
             self.findings.add(Warn, handle.place(), reason, "Use more servers, or a quorum.");
         }
+        self.report_unwatched(handle, storage);
         Some(())
+    }
+
+    /// A gateway notices a server that came back empty by the epoch markers that it had, which chance spreads.
+    fn report_unwatched(&mut self, handle: &Handle<'a>, storage: &Storage) {
+        let most = storage.places.iter().map(|place| place.servers.len()).max().unwrap_or(0);
+        if most <= MOST_WATCHED {
+            return;
+        }
+        let servers = most as f64;
+        let missed = servers * (1.0 - 1.0 / servers).powf(EPOCH_MARKERS);
+        let reason = format!(
+            "its {most} servers share the {EPOCH_MARKERS} epoch markers of a token key by chance: on average \
+             {missed:.1} of them have none, and when such a server comes back empty, spent tokens are good again until \
+             sentinels are read, which may be hours."
+        );
+        let instead = format!("Use at most {MOST_WATCHED} servers in a pool, with more memory each.");
+        self.findings.add(Warn, handle.place(), &reason, &instead);
     }
 }

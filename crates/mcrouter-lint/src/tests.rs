@@ -381,3 +381,14 @@ fn routes_by_routing_prefix_are_judged_where_ours_come_to_them() {
     expect(&judge(&config("\"route\": \"PoolRoute|A\", \"routes\": []")), Refuse, "", "both");
     expect(&judge(&config("\"x\": 1")), Refuse, "", "neither");
 }
+
+#[test]
+fn a_pool_with_servers_that_no_epoch_marker_may_watch_is_a_warning() {
+    let pool = |servers: u8| {
+        let servers: Vec<_> = (0..servers).map(|server| format!("\"10.3.0.{server}:1\"")).collect();
+        let pools = format!("\"pools\": {{\"A\": {{\"servers\": [{}]}}}}", servers.join(", "));
+        judge(&format!("{{{pools}, \"route\": \"PoolRoute|A\"}}"))
+    };
+    assert_eq!(worst(&pool(12)), Note);
+    expect(&pool(26), Warn, "PoolRoute", "on average 2.1 of them have none");
+}

@@ -4,6 +4,7 @@ use crate::memcached::{Binding, Client, Memcached};
 use crate::{Embedded, Epoch, ExchangeLog, Hint, Spend, SpendStore, StoreError, Unknown};
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What a configuration chose, opened once a process.
 #[derive(Debug)]
@@ -69,9 +70,9 @@ impl Backend {
     ///
     /// # Errors
     /// When the disk refuses. The epochs stay, and refuse all the same.
-    pub fn drop_expired(&self, now: UnixSeconds) -> Result<usize, StoreError> {
+    pub fn drop_expired(&self, now: UnixSeconds, monotonic: Instant) -> Result<usize, StoreError> {
         match self {
-            Self::Embedded(store) => store.drop_expired(now),
+            Self::Embedded(store) => store.drop_expired(now, monotonic),
             Self::Memcached(memcached) => Ok(memcached.drop_expired(now)),
         }
     }

@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
-use postern_spend::{Embedded, Epoch, Fsync, Spend, SpendStore, Unknown};
+use postern_spend::{Embedded, Epoch, Fsync, Spend, SpendStore, StoreError, Unknown};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const EPOCH: Epoch = Epoch { key: TokenKeyId([0xab; 32]), expires: UnixSeconds(100), mark: None };
 const LATER: Epoch = Epoch { expires: UnixSeconds(200), ..EPOCH };
+
+/// For how long both clocks have to be past an epoch's end.
+const HOUR: u64 = 3600;
 
 fn open(directory: &Path, now: u64) -> Embedded {
     Embedded::open(directory, Fsync::Interval(Duration::from_secs(60)), UnixSeconds(now)).unwrap()
@@ -27,6 +30,16 @@ fn file(directory: &Path, kind: &str) -> PathBuf {
     directory.join(format!("{}.{kind}", EPOCH.key.to_hex()))
 }
 
+/// Drops what an hour of both clocks from `now` on confirms to be over.
+fn drop_after(store: &Embedded, now: u64) -> Result<usize, StoreError> {
+    let clock = Instant::now();
+    let read = |seconds| store.drop_expired(UnixSeconds(now + seconds), clock + Duration::from_secs(seconds));
+    match read(0) {
+        Ok(0) => read(HOUR),
+        ended => ended,
+    }
+}
+
 #[tokio::test]
 async fn an_expired_epoch_is_dropped_whole_and_leaves_a_tombstone() {
     let directory = tempfile::tempdir().unwrap();
@@ -35,16 +48,16 @@ async fn an_expired_epoch_is_dropped_whole_and_leaves_a_tombstone() {
     for number in 0..200 {
         assert_eq!(spend(&store, number, EPOCH, 1).await, Ok(Spend::Admitted));
     }
-    assert_eq!(store.drop_expired(UnixSeconds(99)).unwrap(), 0);
+    assert_eq!(drop_after(&store, 99).unwrap(), 0);
     let full = store.stats();
     assert_eq!((full.records, full.epochs, full.retired), (200, 1, 0));
 
-    assert_eq!(store.drop_expired(UnixSeconds(100)).unwrap(), 1);
+    assert_eq!(drop_after(&store, 100).unwrap(), 1);
     let empty = store.stats();
     assert_eq!((empty.records, empty.epochs, empty.retired, empty.memory_bytes), (0, 0, 1, 0));
     assert!(!file(path, "spent").exists());
     assert_eq!(fs::metadata(file(path, "retired")).unwrap().len(), 0);
-    assert_eq!(store.drop_expired(UnixSeconds(1000)).unwrap(), 0);
+    assert_eq!(drop_after(&store, 1000).unwrap(), 0);
 
     // Refused now, under a later expiry, with a clock that went back, and after a restart.
     for epoch in [EPOCH, LATER] {
@@ -60,14 +73,77 @@ async fn an_expired_epoch_is_dropped_whole_and_leaves_a_tombstone() {
 }
 
 #[tokio::test]
-async fn an_epoch_that_expired_while_the_store_was_closed_is_dropped_at_opening() {
+async fn an_epoch_that_expired_while_the_store_was_closed_is_refused_and_then_dropped() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path(), 1);
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
     drop(store);
     let store = open(directory.path(), 100);
-    assert_eq!((store.stats().epochs, store.stats().retired), (0, 1));
+    assert_eq!((store.stats().epochs, store.stats().retired), (0, 0));
+    assert_eq!(spend(&store, 0, EPOCH, 100).await, Err(Unknown::EpochRetired));
+    assert_eq!(drop_after(&store, 100).unwrap(), 1);
     assert_eq!(spend(&store, 0, LATER, 100).await, Err(Unknown::EpochRetired));
+}
+
+/// A month.
+const AHEAD: u64 = 30 * 86_400;
+
+#[tokio::test]
+async fn a_clock_that_is_a_month_ahead_for_some_minutes_drops_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, clock) = (open(directory.path(), 1), Instant::now());
+    assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
+    for minute in 0..10 {
+        let read =
+            store.drop_expired(UnixSeconds(AHEAD + 60 * minute), clock + Duration::from_secs(60 * minute));
+        assert_eq!(read.unwrap(), 0);
+    }
+    // Two readings an hour apart, of a clock that was right in between.
+    for (wall, hours) in [(50, 1), (AHEAD, 2)] {
+        let monotonic = clock + Duration::from_secs(HOUR * hours);
+        assert_eq!(store.drop_expired(UnixSeconds(wall), monotonic).unwrap(), 0);
+    }
+    assert_eq!(spend(&store, 0, EPOCH, 50).await, Ok(Spend::AlreadySpent));
+    assert_eq!(spend(&store, 1, EPOCH, 50).await, Ok(Spend::Admitted));
+}
+
+/// A machine that boots with a wrong clock.
+#[tokio::test]
+async fn a_store_that_is_opened_by_a_clock_ahead_has_its_records_when_the_clock_is_right() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path(), 1);
+    assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
+    drop(store);
+    // Found out by a spend, and by the readings.
+    let store = open(directory.path(), AHEAD);
+    assert_eq!(spend(&store, 0, EPOCH, AHEAD).await, Err(Unknown::EpochRetired));
+    assert_eq!(store.drop_expired(UnixSeconds(AHEAD), Instant::now()).unwrap(), 0);
+    assert_eq!(spend(&store, 0, EPOCH, 2).await, Ok(Spend::AlreadySpent));
+    assert_eq!(spend(&store, 1, EPOCH, 2).await, Ok(Spend::Admitted));
+    drop(store);
+    let store = open(directory.path(), AHEAD);
+    assert_eq!(store.drop_expired(UnixSeconds(2), Instant::now()).unwrap(), 0);
+    assert_eq!(store.stats().records, 2);
+    assert_eq!(spend(&store, 1, EPOCH, 2).await, Ok(Spend::AlreadySpent));
+}
+
+/// Each process confirms for itself: a file stays until one lives for an hour, and refuses meanwhile.
+#[tokio::test]
+async fn a_process_that_restarts_often_keeps_the_records() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path(), 1);
+    assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
+    drop(store);
+    for start in 0..20 {
+        let (began, store, clock) = (AHEAD + start * 1800, open(directory.path(), AHEAD), Instant::now());
+        for seconds in [0, 1740] {
+            let read = store.drop_expired(UnixSeconds(began + seconds), clock + Duration::from_secs(seconds));
+            assert_eq!(read.unwrap(), 0);
+        }
+        assert_eq!(spend(&store, 1, EPOCH, began).await, Err(Unknown::EpochRetired));
+        assert!(file(directory.path(), "spent").exists());
+    }
+    assert_eq!(drop_after(&open(directory.path(), AHEAD), AHEAD).unwrap(), 1);
 }
 
 #[tokio::test]
@@ -82,11 +158,11 @@ async fn a_later_expiry_lasts_over_restarts_and_an_earlier_one_gives_nothing_up(
     }
     // A caller with the old expiry is refused from then on, but the records stay.
     assert_eq!(spend(&store, 1, EPOCH, 100).await, Err(Unknown::EpochRetired));
-    assert_eq!(store.drop_expired(UnixSeconds(199)).unwrap(), 0);
+    assert_eq!(drop_after(&store, 199).unwrap(), 0);
     drop(store);
     let store = open(directory.path(), 199);
     assert_eq!(spend(&store, 0, LATER, 199).await, Ok(Spend::AlreadySpent));
-    assert_eq!(store.drop_expired(UnixSeconds(200)).unwrap(), 1);
+    assert_eq!(drop_after(&store, 200).unwrap(), 1);
 }
 
 /// Expired but not dropped yet: the records are there, so a later expiry may still take them on.
@@ -136,4 +212,58 @@ async fn a_file_that_appears_is_not_overwritten() {
     fs::write(file(directory.path(), "spent"), "records of old").unwrap();
     assert!(matches!(spend(&store, 0, EPOCH, 1).await, Err(Unknown::Unavailable(_))));
     assert_eq!(fs::read(file(directory.path(), "spent")).unwrap(), b"records of old");
+}
+
+/// The disk refused after the name had changed: the next call finishes what the first began.
+#[tokio::test]
+async fn dropping_an_epoch_goes_on_where_it_was_interrupted() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let store = open(path, 1);
+    assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
+    fs::rename(file(path, "spent"), file(path, "retired")).unwrap();
+    assert_eq!(drop_after(&store, 100).unwrap(), 1);
+    assert_eq!(fs::metadata(file(path, "retired")).unwrap().len(), 0);
+    assert_eq!(spend(&store, 0, LATER, 1).await, Err(Unknown::EpochRetired));
+    assert_eq!(drop_after(&store, 100).unwrap(), 0);
+}
+
+/// One epoch that the disk keeps from being dropped is refused from the first try on, is tried again, and holds up no
+/// other.
+#[tokio::test]
+async fn an_epoch_that_the_disk_will_not_drop_is_refused_and_tried_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let store = open(path, 1);
+    let other = Epoch { key: TokenKeyId([0xcd; 32]), ..EPOCH };
+    for epoch in [EPOCH, other] {
+        assert_eq!(store.spend(&key(0), &epoch, UnixSeconds(1)).await, Ok(Spend::Admitted));
+    }
+    fs::create_dir(file(path, "retired")).unwrap(); // no file can be renamed to this
+    for _ in 0..2 {
+        assert!(drop_after(&store, 100).is_err());
+        assert!(!path.join(format!("{}.spent", other.key.to_hex())).exists());
+        for epoch in [LATER, Epoch { expires: UnixSeconds(200), ..other }] {
+            assert_eq!(store.spend(&key(1), &epoch, UnixSeconds(1)).await, Err(Unknown::EpochRetired));
+        }
+    }
+    fs::remove_dir(file(path, "retired")).unwrap();
+    assert_eq!(drop_after(&store, 100).unwrap(), 1);
+    assert!(!file(path, "spent").exists());
+    assert_eq!(fs::metadata(file(path, "retired")).unwrap().len(), 0);
+    drop(store);
+    assert_eq!(spend(&open(path, 1), 0, LATER, 1).await, Err(Unknown::EpochRetired));
+}
+
+/// Records that are gone from under the store are no reason to take the key's tokens again.
+#[tokio::test]
+async fn an_epoch_whose_file_is_gone_gets_its_tombstone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let store = open(path, 1);
+    assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
+    fs::remove_file(file(path, "spent")).unwrap();
+    assert_eq!(drop_after(&store, 100).unwrap(), 1);
+    drop(store);
+    assert_eq!(spend(&open(path, 1), 0, LATER, 1).await, Err(Unknown::EpochRetired));
 }

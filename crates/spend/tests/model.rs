@@ -6,14 +6,26 @@ use postern_spend::{Embedded, Epoch, Fsync, Hint, Spend, SpendStore, Unknown};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Debug)]
 enum Step {
-    Spend { epoch: u8, key: u8 },
-    Hint { epoch: u8, key: u8 },
-    MoveExpiry { epoch: u8, by: i64 },
+    Spend {
+        epoch: u8,
+        key: u8,
+    },
+    Hint {
+        epoch: u8,
+        key: u8,
+    },
+    MoveExpiry {
+        epoch: u8,
+        by: i64,
+    },
+    /// Both clocks go on.
     Wait(u64),
+    /// The wall clock is set.
+    Jump(i64),
     DropExpired,
     Reopen,
 }
@@ -24,18 +36,31 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..3_u8, 0..12_u8).prop_map(|(epoch, key)| Step::Hint { epoch, key }),
         2 => (0..3_u8, -20..30_i64).prop_map(|(epoch, by)| Step::MoveExpiry { epoch, by }),
         2 => (0..15_u64).prop_map(Step::Wait),
-        1 => Just(Step::DropExpired),
+        1 => (-15..30_i64).prop_map(Step::Jump),
+        2 => Just(Step::DropExpired),
         1 => Just(Step::Reopen),
     ]
 }
 
+/// A unit of the steps' times, in seconds: six make the hour that confirms an end.
+const UNIT: u64 = 600;
+const HOUR: u64 = 6;
+
+type Keys = (u64, HashSet<u8>);
+
 #[derive(Default)]
 struct Model {
+    /// In units, as all times here.
     now: u64,
+    monotonic: u64,
     /// The expiry that callers pass now.
     passed: HashMap<u8, u64>,
     /// The latest expiry under which a spend came, and the keys.
-    live: HashMap<u8, (u64, HashSet<u8>)>,
+    live: HashMap<u8, Keys>,
+    /// Those that were over when the store was opened.
+    unloaded: HashMap<u8, Keys>,
+    /// Since when each was seen to be over, by both clocks.
+    over: HashMap<u8, (u64, u64)>,
     retired: HashSet<u8>,
 }
 
@@ -44,6 +69,9 @@ impl Model {
         let passed = self.passed[&epoch];
         if self.now >= passed || self.retired.contains(&epoch) {
             return Err(Unknown::EpochRetired);
+        }
+        if let Some(keys) = self.unloaded.remove(&epoch) {
+            self.live.insert(epoch, keys);
         }
         let (expires, keys) = self.live.entry(epoch).or_default();
         *expires = passed.max(*expires);
@@ -59,14 +87,35 @@ impl Model {
     }
 
     fn drop_expired(&mut self) -> usize {
-        let gone: Vec<_> =
-            self.live.extract_if(|_, (expires, _)| self.now >= *expires).map(|(id, _)| id).collect();
-        self.retired.extend(&gone);
-        gone.len()
+        let (now, monotonic) = (self.now, self.monotonic);
+        let all = self.live.iter().chain(&self.unloaded);
+        let over: Vec<_> = all.filter(|(_, (expires, _))| now >= *expires).map(|(id, _)| *id).collect();
+        self.over.retain(|id, (wall, since)| {
+            over.contains(id) && now.checked_sub(*wall) == Some(monotonic - *since)
+        });
+        let mut dropped = 0;
+        for id in over {
+            let (_, since) = *self.over.entry(id).or_insert((now, monotonic));
+            if monotonic - since >= HOUR {
+                self.live.remove(&id);
+                self.unloaded.remove(&id);
+                self.retired.insert(id);
+                dropped += 1;
+            }
+        }
+        self.live.extend(self.unloaded.extract_if(|_, (expires, _)| now < *expires));
+        dropped
+    }
+
+    fn reopen(&mut self) {
+        self.over.clear();
+        let mut all: HashMap<_, _> = self.live.drain().chain(self.unloaded.drain()).collect();
+        self.unloaded = all.extract_if(|_, (expires, _)| self.now >= *expires).collect();
+        self.live = all;
     }
 
     fn epoch(&self, id: u8) -> Epoch {
-        Epoch { key: TokenKeyId([id; 32]), expires: UnixSeconds(self.passed[&id]), mark: None }
+        Epoch { key: TokenKeyId([id; 32]), expires: UnixSeconds(self.passed[&id] * UNIT), mark: None }
     }
 }
 
@@ -76,12 +125,14 @@ fn key(epoch: &Epoch, number: u8) -> SpentKey {
 
 async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let directory = tempfile::tempdir().unwrap();
-    let open =
-        |now| Embedded::open(directory.path(), Fsync::Interval(Duration::from_secs(60)), UnixSeconds(now));
+    let began = Instant::now();
+    let open = |now| {
+        Embedded::open(directory.path(), Fsync::Interval(Duration::from_secs(60)), UnixSeconds(now * UNIT))
+    };
     let mut model = Model { passed: (0..3).map(|id| (id, 50)).collect(), ..Model::default() };
     let mut store = open(0).unwrap();
     for step in steps {
-        let now = UnixSeconds(model.now);
+        let now = UnixSeconds(model.now * UNIT);
         match step {
             Step::Spend { epoch: id, key: number } => {
                 let epoch = model.epoch(id);
@@ -96,12 +147,19 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let passed = model.passed.get_mut(&epoch).unwrap();
                 *passed = passed.saturating_add_signed(by);
             }
-            Step::Wait(seconds) => model.now += seconds,
-            Step::DropExpired => prop_assert_eq!(store.drop_expired(now).unwrap(), model.drop_expired()),
+            Step::Wait(units) => {
+                model.now += units;
+                model.monotonic += units;
+            }
+            Step::Jump(by) => model.now = model.now.saturating_add_signed(by),
+            Step::DropExpired => {
+                let monotonic = began + Duration::from_secs(model.monotonic * UNIT);
+                prop_assert_eq!(store.drop_expired(now, monotonic).unwrap(), model.drop_expired());
+            }
             Step::Reopen => {
                 drop(store);
                 store = open(model.now).unwrap();
-                model.drop_expired();
+                model.reopen();
             }
         }
         let stats = store.stats();

@@ -44,7 +44,7 @@ fn main() {
     let header = http::HeaderValue::from_str(&bare).unwrap();
     let text = URL_SAFE.encode(token.as_bytes());
     let key = Arc::new(VerifyingKey::from_spki(signing.spki()).unwrap());
-    let keys = KeySet::new([TrustedKey { key: Arc::clone(&key), window: Window::ALWAYS }]);
+    let keys = KeySet::new([TrustedKey::new(Arc::clone(&key), Window::ALWAYS)]);
     let theirs = PublicKey::<Sha384, PSS, Deterministic>::from_spki(signing.spki()).unwrap();
     let signature = Signature(token.authenticator().to_vec());
     let their_secret = SecretKey::<Sha384, PSS, Deterministic>::from_der(&pkcs8).unwrap();

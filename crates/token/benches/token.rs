@@ -46,7 +46,7 @@ fn reading(criterion: &mut Criterion) {
     let bare = quoted.replace('"', "");
     let text = URL_SAFE.encode(setup.token.as_bytes());
     let key = Arc::new(VerifyingKey::from_spki(setup.signing.spki()).unwrap());
-    let keys = KeySet::new([TrustedKey { key, window: Window::ALWAYS }]);
+    let keys = KeySet::new([TrustedKey::new(key, Window::ALWAYS)]);
     let header = http::HeaderValue::from_str(&bare).unwrap();
 
     let mut group = criterion.benchmark_group("read");

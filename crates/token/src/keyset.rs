@@ -32,6 +32,17 @@ pub struct TrustedKey {
     pub key: Arc<VerifyingKey>,
     /// When its tokens are accepted.
     pub window: Window,
+    /// The end that the issuer's directory gave it: the first second in which no verifier accepts its tokens. `window`
+    /// may end earlier at one verifier, which no longer finds the key listed; never later.
+    pub directory_not_after: UnixSeconds,
+}
+
+impl TrustedKey {
+    /// A key that is accepted for as long as its issuer lists it.
+    #[must_use]
+    pub fn new(key: Arc<VerifyingKey>, window: Window) -> Self {
+        Self { key, window, directory_not_after: window.not_after }
+    }
 }
 
 /// Why a token's key is not one of ours now.

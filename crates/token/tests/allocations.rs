@@ -9,7 +9,7 @@ use std::sync::Arc;
 fn nothing_is_allocated_from_a_header_value_to_a_spent_key() {
     let token = encode_base64url(&crate::known::token_bytes());
     let key = Arc::new(VerifyingKey::from_spki(&crate::known::spki()).unwrap());
-    let keys = KeySet::new([TrustedKey { key, window: Window::ALWAYS }]);
+    let keys = KeySet::new([TrustedKey::new(key, Window::ALWAYS)]);
     let challenge = Token::parse(&crate::known::token_bytes()).unwrap().challenge_digest();
     for value in [
         format!("PrivateToken token=\"{token}\""),

@@ -11,7 +11,7 @@ fn key() -> Arc<VerifyingKey> {
 
 fn trusted(key: &Arc<VerifyingKey>, not_before: u64, not_after: u64) -> TrustedKey {
     let window = Window { not_before: UnixSeconds(not_before), not_after: UnixSeconds(not_after) };
-    TrustedKey { key: Arc::clone(key), window }
+    TrustedKey::new(Arc::clone(key), window)
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn of_two_windows_for_one_key_the_first_counts() {
     assert_eq!(set.find(key.id(), UnixSeconds(100)).err(), Some(KeyRefusal::Retired));
     assert!(KeySet::default().is_empty());
     assert!(KeySet::new([trusted(&key, 0, 1)]).find(key.id(), UnixSeconds(0)).is_ok());
-    let always = TrustedKey { key: Arc::clone(&key), window: Window::ALWAYS };
+    let always = TrustedKey::new(Arc::clone(&key), Window::ALWAYS);
     assert!(KeySet::new([always]).find(key.id(), UnixSeconds(u64::MAX - 1)).is_ok());
 }
 

@@ -101,7 +101,7 @@ impl Keyring {
         let left = self.keys.iter().filter_map(|known| {
             let not_after = known.window.not_after.min(now.saturating_add(lifetimes.removed));
             let window = Window { not_after, ..known.window };
-            (now < not_after).then(|| TrustedKey { key: Arc::clone(&known.key), window })
+            (now < not_after).then(|| TrustedKey { window, ..known.clone() })
         });
         let keys = KeySet::new(fresh.into_iter().chain(left));
         let dropped = keys.iter().map(|key| key.key.id()).filter(|id| !listed.contains(id)).collect();
@@ -111,8 +111,7 @@ impl Keyring {
     /// These keys without some of them, whose tokens are not taken any more.
     pub(crate) fn without(&self, lost: &[TokenKeyId]) -> Self {
         let kept = self.keys.iter().filter(|known| !lost.contains(&known.key.id()));
-        let copy = |known: &TrustedKey| TrustedKey { key: Arc::clone(&known.key), window: known.window };
-        Self { keys: KeySet::new(kept.map(copy)), dropped: self.dropped.clone() }
+        Self { keys: KeySet::new(kept.cloned()), dropped: self.dropped.clone() }
     }
 
     /// A key with its window. The directory's times win. A key without times keeps the window it was first given;
@@ -127,10 +126,10 @@ impl Keyring {
     ) -> TrustedKey {
         let known = self.keys.iter().find(|known| known.key.id() == key.id());
         let not_after = not_after
-            .or(known.map(|known| known.window.not_after))
+            .or(known.map(|known| known.directory_not_after))
             .unwrap_or_else(|| not_before.unwrap_or(now).saturating_add(lifetimes.without_not_after));
         let window = Window { not_before: not_before.unwrap_or_default(), not_after };
-        TrustedKey { key: Arc::new(key), window }
+        TrustedKey::new(Arc::new(key), window)
     }
 
     /// The key of a token, if its tokens are good at `now`.
@@ -194,9 +193,9 @@ impl Keyring {
         moments.filter(|moment| *moment > now).min()
     }
 
-    /// Every key with its window.
-    pub(crate) fn windows(&self) -> impl Iterator<Item = (&VerifyingKey, Window)> {
-        self.keys.iter().map(|known| (&*known.key, known.window))
+    /// Every key, newest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &TrustedKey> {
+        self.keys.iter()
     }
 
     /// The epochs of the keys that are good at `now`.
@@ -246,9 +245,10 @@ pub(crate) struct KeyView {
     pub(crate) retires: UnixSeconds,
 }
 
-/// The epoch of a key's spent records.
+/// The epoch of a key's spent records. It ends by the directory's own not-after: gateways that notice at different times
+/// that a key is no longer listed name one expiry.
 pub(crate) fn epoch(key: &TrustedKey) -> Epoch {
-    Epoch { key: key.key.id(), expires: key.window.not_after.saturating_add(RECORD_MARGIN), mark: None }
+    Epoch { key: key.key.id(), expires: key.directory_not_after.saturating_add(RECORD_MARGIN), mark: None }
 }
 
 #[cfg(test)]

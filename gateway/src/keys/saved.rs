@@ -2,12 +2,13 @@
 //!
 //! What is kept are the keys with their windows as this gateway has them: also the window of a key without not-after,
 //! which counts from when it was first seen, and the shortened one of a key that is no longer listed. So a restart
-//! gives no key more time.
+//! gives no key more time. Such a key has its directory's own not-after in a field beside, for its spent records are
+//! kept until then. Files of versions without that field have one end for both, and those versions ignore the field.
 
 use crate::health::plural;
 use crate::keys::keyring::Keyring;
 use postern_daemon::files;
-use postern_token::{DirectoryKey, TrustedKey, VerifyingKey, Window};
+use postern_token::{DirectoryKey, TrustedKey, UnixSeconds, VerifyingKey, Window};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -34,7 +35,18 @@ pub(crate) struct Saved {
 struct Document {
     version: u32,
     directory: String,
-    keys: Vec<DirectoryKey>,
+    keys: Vec<SavedKey>,
+}
+
+/// A key with its window as not-before and not-after.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct SavedKey {
+    #[serde(flatten)]
+    key: DirectoryKey,
+    /// The directory's own not-after, where the window ends earlier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    directory_not_after: Option<UnixSeconds>,
 }
 
 impl Saved {
@@ -100,7 +112,7 @@ impl Saved {
         let document = Document {
             version: VERSION,
             directory: self.directory.clone(),
-            keys: keyring.windows().map(|(key, window)| entry(key, window)).collect(),
+            keys: keyring.iter().map(entry).collect(),
         };
         // Strings and numbers only, which JSON can always represent.
         let bytes = serde_json::to_vec_pretty(&document).unwrap_or_default();
@@ -131,18 +143,27 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     files::write_private(path, bytes)
 }
 
-fn entry(key: &VerifyingKey, window: Window) -> DirectoryKey {
-    DirectoryKey::type2(key.spki(), Some(window.not_before), Some(window.not_after))
+fn entry(known: &TrustedKey) -> SavedKey {
+    let Window { not_before, not_after } = known.window;
+    SavedKey {
+        key: DirectoryKey::type2(known.key.spki(), Some(not_before), Some(not_after)),
+        directory_not_after: Some(known.directory_not_after).filter(|end| *end != not_after),
+    }
 }
 
-fn trusted(entry: &DirectoryKey) -> Result<TrustedKey, String> {
+fn trusted(saved: &SavedKey) -> Result<TrustedKey, String> {
+    let entry = &saved.key;
     let bytes = entry.key_bytes().map_err(|error| error.to_string())?;
     let key = VerifyingKey::from_spki(&bytes).map_err(|error| error.to_string())?;
     let window = Window {
         not_before: entry.not_before.unwrap_or_default(),
         not_after: entry.not_after.ok_or("a key has no end")?,
     };
-    Ok(TrustedKey { key: Arc::new(key), window })
+    let directory_not_after = saved.directory_not_after.unwrap_or(window.not_after);
+    if directory_not_after < window.not_after {
+        return Err("a key is accepted beyond its end".to_owned());
+    }
+    Ok(TrustedKey { key: Arc::new(key), window, directory_not_after })
 }
 
 /// The default place for the saved keys: beside the records of an embedded store.
@@ -154,7 +175,7 @@ pub(crate) fn beside(store: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use crate::keys::keyring::Lifetimes;
-    use postern_token::{Directory, KeyRefusal, SigningKey, UnixSeconds};
+    use postern_token::{Directory, KeyRefusal, SigningKey};
     use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 
@@ -188,6 +209,10 @@ mod tests {
         let again = Saved::new(path.clone(), URL.to_owned()).load();
         assert!(again.find(old, UnixSeconds(209)).is_ok(), "no longer listed: the grace goes on");
         assert_eq!(again.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
+        let expires = |ring: &Keyring| {
+            ring.epochs(UnixSeconds(209)).find(|epoch| epoch.key == old).map(|epoch| epoch.expires)
+        };
+        assert_eq!((expires(&ring), expires(&again)), (Some(UnixSeconds(1100 + 3600)), expires(&ring)));
         // First seen at 100, so it ends at 1100, however often the directory lists it again.
         let later = again.updated(&listed(vec![new_entry]), LIFETIMES, UnixSeconds(1500)).unwrap();
         assert_eq!(later.find(new, UnixSeconds(1500)).err(), Some(KeyRefusal::Retired));
@@ -198,6 +223,23 @@ mod tests {
             Some(KeyRefusal::Retired),
             "retired keys stay so"
         );
+    }
+
+    /// Versions without the directory's own not-after wrote the end of the window alone.
+    #[test]
+    fn a_file_of_the_version_before_is_read() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("issuer-keys.json");
+        let (id, entry) = key();
+        let entry =
+            DirectoryKey { not_before: Some(UnixSeconds(5)), not_after: Some(UnixSeconds(50)), ..entry };
+        let text = serde_json::json!({ "version": 1, "directory": URL, "keys": [entry] }).to_string();
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let ring = Saved::new(path, URL.to_owned()).load();
+        assert_eq!(ring.find(id, UnixSeconds(50)).err(), Some(KeyRefusal::Retired));
+        let epochs: Vec<_> = ring.epochs(UnixSeconds(49)).map(|epoch| epoch.expires).collect();
+        assert_eq!(epochs, [UnixSeconds(50 + 3600)]);
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@
 use super::error::{On, StoreError};
 use postern_token::TokenKeyId;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -88,10 +89,18 @@ impl Directory {
     }
 
     /// Turns the records of an epoch into its tombstone: first renames the file durably, then frees its space. So at
-    /// every moment, also after a crash, one of the two exists.
+    /// every moment, also after a crash, one of the two exists. May be repeated: a call finishes what one before began.
     pub(crate) fn retire(&self, key: TokenKeyId) -> Result<(), StoreError> {
         let (records, tombstone) = (self.records(key), self.tombstone(key));
-        fs::rename(&records, &tombstone).on("rename", &records)?;
+        match fs::rename(&records, &tombstone) {
+            // Renamed before, or removed by someone else: the key is refused either way.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let options =
+                    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&tombstone);
+                options.map(drop).on("create", &tombstone)?;
+            }
+            renamed => renamed.on("rename", &records)?,
+        }
         self.sync()?;
         self.empty_tombstone(key)
     }

@@ -1,6 +1,7 @@
 //! The store for one process: a set in memory, and a file of records for each token key.
 
 mod directory;
+mod endings;
 mod error;
 mod format;
 mod index;
@@ -12,6 +13,7 @@ mod tests;
 
 use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use directory::Directory;
+use endings::{Endings, Reading};
 use error::On;
 pub use error::StoreError;
 pub(crate) use format::ShortKey;
@@ -23,6 +25,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 pub use sync::Fsync;
 use sync::{Syncer, Work};
 
@@ -31,8 +34,8 @@ use sync::{Syncer, Work};
 /// * A record has left the process before its spend is answered: `kill -9` makes nothing re-spendable. What power loss
 ///   can cost is [`Fsync`]'s choice.
 /// * A record takes 20 bytes on disk and 20 to 39 in memory (a set of 16-byte keys that grows by doubling).
-/// * An epoch is dropped whole when it has expired, and its key is refused from then on for ever: the tombstone stays
-///   in the directory.
+/// * An epoch is dropped whole when it has been over for an hour by the wall clock and the monotonic one, and its key is
+///   refused from then on for ever: the tombstone stays in the directory.
 /// * With [`Fsync::Interval`] a spend never waits for another thread: it is one `pwrite` on the caller's, about a
 ///   microsecond, after which the future is ready at its first poll. The first spend of an epoch, and one that moves
 ///   its expiry, create or rewrite a header and wait for the disk (some milliseconds, once in a key's life).
@@ -43,7 +46,7 @@ pub struct Embedded {
     syncer: Syncer,
     epochs: Arc<RwLock<Epochs>>,
     /// Held while epochs are created, extended or dropped, and never while one is spent from.
-    changes: Mutex<()>,
+    changes: Mutex<Changes>,
     directory: Arc<Directory>,
 }
 
@@ -73,6 +76,16 @@ struct Epochs {
     retired: HashSet<TokenKeyId>,
 }
 
+/// What is known of epochs that come and go.
+#[derive(Default)]
+struct Changes {
+    endings: Endings,
+    /// Those that were over when the store was opened, and when they end. Their records are not in memory.
+    unloaded: Vec<(TokenKeyId, UnixSeconds)>,
+    /// Dropped, and not yet turned into tombstones on disk.
+    unfinished: Vec<TokenKeyId>,
+}
+
 /// The size and state of an embedded store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -94,26 +107,30 @@ pub struct Stats {
 }
 
 impl Embedded {
-    /// Opens the store in `directory`, which is created if need be (mode 0700, files 0600), reads all records, and
-    /// drops the epochs that have expired by `now`. Blocks on the disk; a million records take about a tenth of a
-    /// second.
+    /// Opens the store in `directory`, which is created if need be (mode 0700, files 0600), and reads all records of
+    /// epochs that have not expired by `now`. The others stay on disk, unread, until [`Embedded::drop_expired`] confirms
+    /// that they are over or a spend shows that they are not. Blocks on the disk; a million records take about a tenth
+    /// of a second.
     ///
     /// # Errors
     /// [`StoreError::InUse`] when another process has it open; otherwise whatever keeps it from reading every record
     /// it once wrote.
     pub fn open(directory: &Path, fsync: Fsync, now: UnixSeconds) -> Result<Self, StoreError> {
         let (directory, contents) = Directory::take(directory)?;
-        let mut epochs = Epochs::default();
+        let (mut epochs, mut changes) = (Epochs::default(), Changes::default());
         for key in contents.retired {
             directory.empty_tombstone(key)?;
             epochs.retired.insert(key);
         }
         for key in contents.live {
+            if epochs.retired.contains(&key) {
+                directory.retire(key)?;
+                continue;
+            }
             let path = directory.records(key);
             let mut log = EpochLog::open(key, &path)?;
-            if epochs.retired.contains(&key) || now >= log.expires() {
-                directory.retire(key)?;
-                epochs.retired.insert(key);
+            if now >= log.expires() {
+                changes.unloaded.push((key, log.expires()));
                 continue;
             }
             log.load(&path)?;
@@ -122,28 +139,63 @@ impl Embedded {
         let (epochs, directory) = (Arc::new(RwLock::new(epochs)), Arc::new(directory));
         let disk = Disk { epochs: Arc::clone(&epochs), directory: Arc::clone(&directory) };
         let syncer = Syncer::start(fsync, disk)?;
-        Ok(Self { syncer, epochs, changes: Mutex::new(()), directory })
+        Ok(Self { syncer, epochs, changes: Mutex::new(changes), directory })
     }
 
-    /// Drops every epoch that has expired by `now`: its file becomes a tombstone, its memory is freed. Returns how
-    /// many. Blocks on the disk: call it on a blocking thread, every minute or so. Until it is called, expired epochs
-    /// refuse all the same.
+    /// Drops every epoch that has been over for an hour by both clocks, as far as calls to this show: its file becomes a
+    /// tombstone, its memory is freed. Returns how many. Blocks on the disk: call it on a blocking thread, every minute
+    /// or so, with both clocks read just now. Until then, expired epochs refuse all the same.
     ///
     /// # Errors
-    /// When the disk refuses; the epoch at fault and those after it stay until the next call.
-    pub fn drop_expired(&self, now: UnixSeconds) -> Result<usize, StoreError> {
-        let _changes = self.changes.lock();
-        let expired: Vec<_> =
+    /// When the disk refuses. The epoch at fault refuses all the same, and the next call tries again.
+    pub fn drop_expired(&self, now: UnixSeconds, monotonic: Instant) -> Result<usize, StoreError> {
+        let mut changes = self.changes.lock();
+        let Changes { endings, unloaded, unfinished } = &mut *changes;
+        let mut over: Vec<_> =
             self.epochs.read().live.iter().filter(|log| now >= log.expires()).map(|log| log.key()).collect();
-        for key in &expired {
-            self.directory.retire(*key)?;
+        over.extend(unloaded.iter().filter(|(_, expires)| now >= *expires).map(|(key, _)| *key));
+        for key in endings.confirmed(&over, Reading { wall: now, monotonic }) {
+            unfinished.push(key);
+            unloaded.retain(|(known, _)| *known != key);
             let mut epochs = self.epochs.write();
-            epochs.retired.insert(*key);
-            let gone = epochs.live.extract_if(.., |log| log.key() == *key).collect::<Vec<_>>();
+            epochs.retired.insert(key);
+            let gone = epochs.live.extract_if(.., |log| log.key() == key).collect::<Vec<_>>();
             drop(epochs); // before the memory is freed, which takes a while
             drop(gone);
         }
-        Ok(expired.len())
+        let (mut dropped, mut refused) = (0, None);
+        unfinished.retain(|key| match self.directory.retire(*key) {
+            Ok(()) => {
+                dropped += 1;
+                false
+            }
+            Err(error) => {
+                refused = Some(error);
+                true
+            }
+        });
+        // The clock has been set back since the store was opened: read here, they delay no spend.
+        let ahead = unloaded.iter().filter(|(_, expires)| now < *expires).map(|(key, _)| *key);
+        for key in ahead.collect::<Vec<_>>() {
+            self.load(key, unloaded)?;
+        }
+        refused.map_or(Ok(dropped), Err)
+    }
+
+    /// Reads the records of an epoch that was over when the store was opened, if it is one.
+    fn load(
+        &self,
+        key: TokenKeyId,
+        unloaded: &mut Vec<(TokenKeyId, UnixSeconds)>,
+    ) -> Result<Option<Arc<EpochLog>>, StoreError> {
+        let Some(index) = unloaded.iter().position(|(known, _)| *known == key) else { return Ok(None) };
+        let path = self.directory.records(key);
+        let mut log = EpochLog::open(key, &path)?;
+        log.load(&path)?;
+        unloaded.swap_remove(index);
+        let log = Arc::new(log);
+        self.epochs.write().live.push(Arc::clone(&log));
+        Ok(Some(log))
     }
 
     /// What the store holds. Takes each shard's lock for a moment: fit for a scrape every second, not for a request.
@@ -176,9 +228,12 @@ impl Embedded {
     /// Creates or extends an epoch, on disk first.
     #[cold]
     fn change(&self, epoch: &Epoch) -> Result<Arc<EpochLog>, Unknown> {
-        let _changes = self.changes.lock();
+        let mut changes = self.changes.lock();
         // Another caller may have been here first, to create it or to drop it.
-        let found = self.epochs.read().find(epoch.key)?;
+        let mut found = self.epochs.read().find(epoch.key)?;
+        if found.is_none() {
+            found = self.load(epoch.key, &mut changes.unloaded).map_err(|error| error.unknown())?;
+        }
         if let Some(log) = found {
             let extended = log.extend(epoch.expires, |error| self.syncer.fail(error));
             extended.map_err(|error| self.unwritten(&error))?;

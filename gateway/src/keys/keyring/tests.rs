@@ -41,6 +41,39 @@ fn a_key_no_longer_listed_is_good_for_the_grace_and_no_longer() {
     assert!(third.find(new, UnixSeconds(210)).is_ok());
 }
 
+/// Gateways see the removal at different times, and one of them has the key from its file: all name one expiry.
+#[test]
+fn a_key_no_longer_listed_keeps_the_expiry_of_its_epoch() {
+    let ((old, old_entry), (_, new_entry)) = (entry(None, Some(5000)), entry(Some(100), Some(9000)));
+    let (both, one) = (directory(vec![new_entry.clone(), old_entry]), directory(vec![new_entry]));
+    let expiry = |ring: &Keyring, now| {
+        let epoch = ring.epochs(UnixSeconds(now)).find(|epoch| epoch.key == old);
+        epoch.map(|epoch| epoch.expires)
+    };
+    let listed = Keyring::default().updated(&both, LIFETIMES, UnixSeconds(100)).unwrap();
+    let (early, late) = (
+        listed.updated(&one, LIFETIMES, UnixSeconds(200)).unwrap(),
+        listed.updated(&one, LIFETIMES, UnixSeconds(208)).unwrap(),
+    );
+    let whole = Some(UnixSeconds(5000 + 3600));
+    assert_eq!([&listed, &early, &late].map(|ring| expiry(ring, 209)), [whole; 3]);
+    assert_eq!(early.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
+}
+
+/// Taken back and listed again, a key without times has the window it was first given, and one with times its own.
+#[test]
+fn a_key_that_is_listed_again_has_its_window_back() {
+    let ((timeless, first), (dated, second), (_, other)) =
+        (entry(None, None), entry(None, Some(5000)), entry(None, Some(5000)));
+    let all = directory(vec![first, second, other.clone()]);
+    let ring = Keyring::default().updated(&all, LIFETIMES, UnixSeconds(100)).unwrap();
+    let ring = ring.updated(&directory(vec![other]), LIFETIMES, UnixSeconds(200)).unwrap();
+    let ring = ring.updated(&all, LIFETIMES, UnixSeconds(205)).unwrap();
+    assert!(ring.find(timeless, UnixSeconds(1099)).is_ok());
+    assert_eq!(ring.find(timeless, UnixSeconds(1100)).err(), Some(KeyRefusal::Retired));
+    assert!(ring.find(dated, UnixSeconds(4999)).is_ok());
+}
+
 #[test]
 fn one_bad_entry_does_not_take_the_good_ones_with_it() {
     let (id, good) = entry(None, None);

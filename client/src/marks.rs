@@ -1,0 +1,275 @@
+//! The marks of a gateway: for which of its challenges tokens are signed, and which tokens are sent.
+//!
+//! A gateway puts a mark into its challenge, and another one when its store has lost records (RFC 9577, section 2.1.1.1:
+//! a second name in `origin_info`). Tokens of the mark before are still good for what was not lost, so they are sent
+//! first. But a mark is also a name that a hostile gateway could give to one client. So tokens are signed for a few new
+//! marks a day, one at a time until the mark has lasted.
+//!
+//! Here are the rules, without I/O and clock.
+
+pub(crate) mod saved;
+
+use crate::challenge::CurrentChallenge;
+use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
+use std::time::Duration;
+
+/// New marks in a day for which tokens are signed, beside the first one of each token key.
+pub(crate) const NEW_IN_A_DAY: usize = 4;
+const DAY: Duration = Duration::from_secs(86_400);
+/// For how long a mark has to be offered before tokens are minted ahead for it.
+const TRIAL: Duration = Duration::from_secs(600);
+/// Changes from one known mark to another in an hour after which nothing is signed: the gateways of a fleet agree within
+/// seconds.
+const CHANGES_IN_AN_HOUR: usize = 20;
+const HOUR: Duration = Duration::from_secs(3600);
+/// Tokens of an older mark that are refused in a row before the rest are dropped. With one of three servers lost, a third
+/// of them are refused.
+const REFUSED_IN_A_ROW: u32 = 5;
+/// Marks that are remembered: far more than have tokens.
+const KEPT: usize = 64;
+
+/// What one gateway has offered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// Its name, or names, in marked challenges.
+    names: Option<String>,
+    /// The challenges for which tokens were signed, oldest first.
+    known: Vec<Known>,
+    /// One that is offered, and for which none was signed yet.
+    pending: Option<Known>,
+    /// The challenge without a mark, from before the first mark.
+    plain: Option<ChallengeDigest>,
+    current: Option<ChallengeDigest>,
+    /// When it changed from one known mark to another.
+    changes: Vec<UnixSeconds>,
+}
+
+/// A challenge, with or without a mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    digest: ChallengeDigest,
+    key: Option<TokenKeyId>,
+    /// When it was first and last offered.
+    since: UnixSeconds,
+    seen: UnixSeconds,
+    /// When it was counted as a new one, if it was.
+    counted: Option<UnixSeconds>,
+    /// The gateway's first mark: there is nothing to compare it with, and no older token.
+    is_first: bool,
+    /// Its tokens are not sent any more.
+    is_given_up: bool,
+    refused_in_a_row: u32,
+    /// One of its tokens opened a tunnel.
+    is_proven: bool,
+}
+
+/// A mark that has not lasted yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trial {
+    /// For how long it has to last.
+    pub(crate) left: Duration,
+    /// One of its tokens was accepted.
+    pub(crate) is_proven: bool,
+}
+
+/// Why no token is signed for a mark.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum MarksRefused {
+    #[error(
+        "the gateway {gateway} names another mark, after {NEW_IN_A_DAY} new ones within a day. Either it tries to tell \
+         clients apart by them, or its store of spent tokens keeps losing records. No token is signed for further marks \
+         for {} h; a mark that is known already is taken again at once. Ask the gateway's operator, or use another \
+         gateway (gateway.url)", left.as_secs().div_ceil(3600)
+    )]
+    TooMany { gateway: String, left: Duration },
+    #[error(
+        "the gateway {gateway} changes from one mark to another and back, {changes} times within an hour. Either the \
+         gateways behind that address do not share one store of spent tokens, or it tries to tell clients apart. No \
+         token is signed until it has stayed with one mark for up to an hour. Ask the gateway's operator, or use another \
+         gateway (gateway.url)"
+    )]
+    Alternating { gateway: String, changes: usize },
+}
+
+impl Marks {
+    /// Takes note of the gateway's present challenge.
+    ///
+    /// # Errors
+    /// A sentence about what it holds beside our name and one mark, from a gateway that uses marks.
+    pub(crate) fn offered(&mut self, challenge: &CurrentChallenge, now: UnixSeconds) -> Result<(), String> {
+        if !self.is_used() && !challenge.is_marked {
+            self.plain = (!challenge.has_context).then_some(challenge.digest);
+            return Ok(());
+        }
+        let has_same_names = self.names.as_ref().is_none_or(|names| {
+            challenge.names.as_ref().is_some_and(|others| others.eq_ignore_ascii_case(names))
+        });
+        if challenge.has_context || !has_same_names {
+            return Err("its challenge holds more than the gateway's name and one mark, or another name, which could \
+                        tell clients apart: a gateway that uses marks has to keep to them"
+                .to_owned());
+        }
+        if self.names.is_none() {
+            self.names.clone_from(&challenge.names);
+            let plain = self.plain.take().map(|digest| Known::new(digest, None, now));
+            self.known.extend(plain);
+        }
+        self.take_note(challenge, now);
+        Ok(())
+    }
+
+    fn take_note(&mut self, challenge: &CurrentChallenge, now: UnixSeconds) {
+        let (digest, key) = (challenge.digest, challenge.key);
+        let before = self.current.replace(digest);
+        match self.known.iter_mut().find(|known| known.digest == digest) {
+            Some(known) => {
+                known.offered(now);
+                (known.is_given_up, known.key) = (false, key);
+                if before.is_some_and(|before| before != digest) {
+                    self.changes.push(now);
+                    self.changes.drain(..self.changes.len().saturating_sub(KEPT));
+                }
+            }
+            None => match &mut self.pending {
+                Some(pending) if pending.digest == digest => pending.offered(now),
+                pending => *pending = Some(Known::new(digest, key, now)),
+            },
+        }
+    }
+
+    /// Whether a token may be signed for a challenge under a key.
+    pub(crate) fn may_sign(
+        &self,
+        gateway: &str,
+        digest: ChallengeDigest,
+        key: Option<TokenKeyId>,
+        now: UnixSeconds,
+    ) -> Result<(), MarksRefused> {
+        let changes = self.changes.iter().filter(|when| when.until(now) < HOUR).count();
+        if self.is_used() && changes > CHANGES_IN_AN_HOUR {
+            return Err(MarksRefused::Alternating { gateway: gateway.to_owned(), changes });
+        }
+        if !self.is_new(digest) || self.is_first_of(key) {
+            return Ok(());
+        }
+        let left = self.known.iter().filter_map(|known| DAY.checked_sub(known.counted?.until(now)));
+        let mut left: Vec<_> = left.filter(|left| !left.is_zero()).collect();
+        left.sort();
+        match left.len().checked_sub(NEW_IN_A_DAY) {
+            Some(over) => Err(MarksRefused::TooMany { gateway: gateway.to_owned(), left: left[over] }),
+            None => Ok(()),
+        }
+    }
+
+    /// A token is about to be signed for a challenge, under `key`, which the issuer publishes. True when this is news, to
+    /// be saved before.
+    pub(crate) fn sign(
+        &mut self,
+        gateway: &str,
+        digest: ChallengeDigest,
+        key: TokenKeyId,
+        now: UnixSeconds,
+    ) -> Result<bool, MarksRefused> {
+        self.may_sign(gateway, digest, Some(key), now)?;
+        if !self.is_new(digest) {
+            return Ok(false);
+        }
+        // The gateway may offer another one already.
+        let pending = self.pending.take_if(|pending| pending.digest == digest);
+        let mut new = pending.unwrap_or_else(|| Known::new(digest, Some(key), now));
+        new.counted = (!self.is_first_of(Some(key))).then_some(now);
+        (new.is_first, new.key) = (self.known.is_empty(), Some(key));
+        self.known.push(new);
+        self.known.drain(..self.known.len().saturating_sub(KEPT));
+        Ok(true)
+    }
+
+    /// Whether `digest` is offered and has not lasted yet.
+    pub(crate) fn trial(&self, digest: ChallengeDigest, now: UnixSeconds) -> Option<Trial> {
+        let offered = self.find(digest)?;
+        let left = TRIAL.checked_sub(offered.since.until(now)).filter(|left| !left.is_zero())?;
+        (!offered.has_lasted() && !self.is_first_offer(offered))
+            .then_some(Trial { left, is_proven: offered.is_proven })
+    }
+
+    /// Whether `digest` may have lasted, which one more look at the gateway's challenge tells.
+    pub(crate) fn is_to_be_confirmed(&self, digest: ChallengeDigest, now: UnixSeconds) -> bool {
+        self.find(digest).is_some_and(|offered| {
+            !offered.has_lasted() && !self.is_first_offer(offered) && offered.since.until(now) >= TRIAL
+        })
+    }
+
+    /// The challenges before the present one whose tokens are still sent, oldest first.
+    pub(crate) fn older(&self) -> Vec<ChallengeDigest> {
+        let sent = self.known.iter().filter(|known| !known.is_given_up && Some(known.digest) != self.current);
+        sent.map(|known| known.digest).collect()
+    }
+
+    /// A token for `digest` was accepted.
+    pub(crate) fn accepted(&mut self, digest: ChallengeDigest) {
+        if let Some(known) = self.known.iter_mut().find(|known| known.digest == digest) {
+            (known.refused_in_a_row, known.is_proven) = (0, true);
+        }
+    }
+
+    /// A token for `digest` was refused. True when its other tokens are given up by that.
+    pub(crate) fn refused(&mut self, digest: ChallengeDigest) -> bool {
+        let is_current = self.current == Some(digest);
+        let Some(known) = self.known.iter_mut().find(|known| known.digest == digest && !is_current) else {
+            return false;
+        };
+        known.refused_in_a_row += 1;
+        known.is_given_up |= known.refused_in_a_row >= REFUSED_IN_A_ROW;
+        known.is_given_up
+    }
+
+    fn is_used(&self) -> bool {
+        self.names.is_some()
+    }
+
+    fn is_new(&self, digest: ChallengeDigest) -> bool {
+        self.is_used() && self.known.iter().all(|known| known.digest != digest)
+    }
+
+    /// A new token key brings a new mark by itself, and only the issuer makes keys.
+    fn is_first_of(&self, key: Option<TokenKeyId>) -> bool {
+        key.is_some() && self.known.iter().all(|known| known.key != key)
+    }
+
+    fn is_first_offer(&self, offered: &Known) -> bool {
+        offered.is_first || self.known.is_empty()
+    }
+
+    fn find(&self, digest: ChallengeDigest) -> Option<&Known> {
+        self.known.iter().chain(&self.pending).find(|known| known.digest == digest)
+    }
+}
+
+impl Known {
+    fn new(digest: ChallengeDigest, key: Option<TokenKeyId>, now: UnixSeconds) -> Self {
+        Self {
+            digest,
+            key,
+            since: now,
+            seen: now,
+            counted: None,
+            is_first: false,
+            is_given_up: false,
+            refused_in_a_row: 0,
+            is_proven: false,
+        }
+    }
+
+    /// It is offered at `now`. Times noted by a clock that was ahead would last for too long.
+    fn offered(&mut self, now: UnixSeconds) {
+        (self.seen, self.since) = (now, self.since.min(now));
+        self.counted = self.counted.map(|counted| counted.min(now));
+    }
+
+    fn has_lasted(&self) -> bool {
+        self.since.until(self.seen) >= TRIAL
+    }
+}
+
+#[cfg(test)]
+mod tests;

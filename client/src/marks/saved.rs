@@ -1,0 +1,163 @@
+//! The marks of gateways in a file beside the wallet, so that a restart neither forgets what was counted nor takes a mark
+//! for a new one.
+
+use super::{Known, Marks};
+use postern_daemon::files::write_private;
+use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use tokio::task::spawn_blocking;
+
+/// The marks of all gateways, by origin name or address.
+pub(crate) type Ledger = BTreeMap<String, Marks>;
+
+/// The file and its contents.
+pub(crate) struct SavedMarks {
+    path: PathBuf,
+    saved: String,
+    /// Whether a failure to write has been logged.
+    complained: bool,
+}
+
+#[derive(Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    gateways: BTreeMap<String, Entry>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    names: String,
+    /// Oldest first.
+    known: Vec<Line>,
+}
+
+/// One challenge; digests and ids are in hexadecimal.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    challenge: String,
+    key: Option<String>,
+    since: UnixSeconds,
+    seen: UnixSeconds,
+    counted: Option<UnixSeconds>,
+    first: bool,
+    given_up: bool,
+}
+
+impl SavedMarks {
+    /// Reads the file beside `wallet`.
+    pub(crate) fn read(wallet: &Path) -> (Self, Ledger) {
+        let mut name = OsString::from(wallet);
+        name.push(".marks");
+        let path = PathBuf::from(name);
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+            read => read.map_err(|error| error.to_string()),
+        };
+        let parsed = text.and_then(|text| match text.as_str() {
+            "" => Ok((text, Ledger::new())),
+            _ => parse(&text).map(|ledger| (text, ledger)),
+        });
+        let (saved, ledger) = parsed.unwrap_or_else(|reason| {
+            tracing::warn!(
+                "{} is not used: {reason}. The marks of gateways are counted anew; delete the file, or mend it and start \
+                 again",
+                path.display()
+            );
+            Default::default()
+        });
+        (Self { path, saved, complained: false }, ledger)
+    }
+
+    /// Saves the marks if they have changed.
+    pub(crate) async fn save(&mut self, ledger: &Ledger) {
+        let text = format(ledger);
+        if text == self.saved || text.is_empty() {
+            return;
+        }
+        let (path, bytes) = (self.path.clone(), text.clone());
+        let written = spawn_blocking(move || write_private(&path, bytes.as_bytes())).await;
+        match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(()) => (self.saved, self.complained) = (text, false),
+            Err(error) if !self.complained => {
+                self.complained = true;
+                tracing::warn!(
+                    "cannot write {}: {error}; after a restart the gateway's marks are counted anew. Check the disk",
+                    self.path.display()
+                );
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn format(ledger: &Ledger) -> String {
+    let entry = |(gateway, marks): (&String, &Marks)| {
+        let known = marks.known.iter().map(Line::of).collect();
+        Some((gateway.clone(), Entry { names: marks.names.clone()?, known }))
+    };
+    let gateways: BTreeMap<_, _> = ledger.iter().filter_map(entry).collect();
+    if gateways.is_empty() {
+        return String::new();
+    }
+    // Strings and numbers only, which JSON can always represent.
+    serde_json::to_string_pretty(&Document { gateways }).unwrap_or_default()
+}
+
+fn parse(text: &str) -> Result<Ledger, String> {
+    let document: Document = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let marks = |(gateway, entry): (String, Entry)| {
+        let known = entry.known.iter().map(Line::known).collect::<Option<_>>();
+        let known = known.ok_or("a challenge or key in it is not 64 hexadecimal digits")?;
+        Ok((gateway, Marks { names: Some(entry.names), known, ..Marks::default() }))
+    };
+    document.gateways.into_iter().map(marks).collect()
+}
+
+impl Line {
+    fn of(known: &Known) -> Self {
+        Self {
+            challenge: hex(&known.digest.0),
+            key: known.key.map(|key| hex(&key.0)),
+            since: known.since,
+            seen: known.seen,
+            counted: known.counted,
+            first: known.is_first,
+            given_up: known.is_given_up,
+        }
+    }
+
+    fn known(&self) -> Option<Known> {
+        let key = match &self.key {
+            Some(text) => Some(TokenKeyId(bytes(text)?)),
+            None => None,
+        };
+        Some(Known {
+            seen: self.seen,
+            counted: self.counted,
+            is_first: self.first,
+            is_given_up: self.given_up,
+            ..Known::new(ChallengeDigest(bytes(&self.challenge)?), key, self.since)
+        })
+    }
+}
+
+fn hex(bytes: &[u8; 32]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if hex.len() != 64 || !hex.is_ascii() {
+        return None;
+    }
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
