@@ -14,7 +14,7 @@ pub(crate) const DEFECTS: [(&str, Undo, Kind, u64); 5] = [
     ("blind-watch", Undo::BlindWatch, Kind::Twice, 820),
     ("some-probes", Undo::SomeProbes, Kind::Twice, 195),
     ("planted-canaries", Undo::PlantedCanaries, Kind::FalseAlarm, 22),
-    ("permits-after-stored", Undo::PermitsAfterStored, Kind::ThoughLost, 16),
+    ("permits-after-stored", Undo::PermitsAfterStored, Kind::ThoughLost, 67),
 ];
 
 /// The defect with this name.
