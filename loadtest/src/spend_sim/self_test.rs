@@ -11,10 +11,10 @@ use std::time::Instant;
 /// A defect: how it is named on the command line, what it leads to, and the first seed that shows it.
 pub(crate) const DEFECTS: [(&str, Undo, Kind, u64); 5] = [
     ("clock-canary", Undo::ClockCanary, Kind::Twice, 39),
-    ("blind-watch", Undo::BlindWatch, Kind::Twice, 461),
-    ("some-probes", Undo::SomeProbes, Kind::Twice, 177),
+    ("blind-watch", Undo::BlindWatch, Kind::Twice, 820),
+    ("some-probes", Undo::SomeProbes, Kind::Twice, 195),
     ("planted-canaries", Undo::PlantedCanaries, Kind::FalseAlarm, 22),
-    ("permits-after-stored", Undo::PermitsAfterStored, Kind::ThoughLost, 16),
+    ("permits-after-stored", Undo::PermitsAfterStored, Kind::ThoughLost, 67),
 ];
 
 /// The defect with this name.

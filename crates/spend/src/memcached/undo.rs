@@ -6,7 +6,7 @@
 pub enum Undo {
     /// The clocks of store and gateway are not compared.
     ClockCanary,
-    /// A round of the watch in which an answer is missing counts for nothing, and may stay the last one.
+    /// Canaries of which one has no answer in time say nothing, and no round need ever say anything.
     BlindWatch,
     /// A connection is accepted when it reads some of the probes.
     SomeProbes,

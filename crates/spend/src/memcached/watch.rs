@@ -313,7 +313,7 @@ impl Rounds {
     /// The answers that came in time, if any did. What has none counts as an error of its server, and the round as
     /// incomplete.
     fn answered(&mut self, commands: &[Command], mut replies: Vec<Reply>) -> Result<Vec<Reply>, Unknown> {
-        if replies.is_empty() || is_undone(Undo::BlindWatch) {
+        if replies.is_empty() {
             return Err(Unknown::TimedOut);
         }
         self.unanswered += commands.len() - replies.len();

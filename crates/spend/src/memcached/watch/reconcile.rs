@@ -304,7 +304,11 @@ impl Rounds {
     }
 
     async fn find(&mut self, endpoint: usize, keys: &[RecordKey]) -> Result<Found, Unknown> {
+        let unanswered = self.unanswered;
         let replies = self.request(endpoint, &gets(keys)).await?;
+        if self.unanswered > unanswered && is_undone(Undo::BlindWatch) {
+            return Err(Unknown::TimedOut);
+        }
         let mut found = Found { marks: Vec::new(), there: Vec::new(), missing: Vec::new(), unclear: 0 };
         for (key, reply) in keys.iter().zip(replies) {
             match reply {
