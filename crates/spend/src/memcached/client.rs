@@ -1,7 +1,7 @@
 //! The store as one runtime uses it.
 
 use super::SharedStore;
-use super::bucket::{self, Bound};
+use super::bucket::Bound;
 use super::endpoint::Endpoint;
 use super::epochs::EpochState;
 use super::failure::Failure;
@@ -11,7 +11,6 @@ use super::pooled::Pooled;
 use super::protocol::{BoundReply, Command, RecordKey, Reply, Value};
 use super::stats::{Ended, Verb};
 use super::undo::{Undo, is_undone};
-use super::world::random_bytes;
 use crate::exchange_log::Entry;
 use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_token::{MarkId, SpentKey, TokenKeyId, UnixSeconds};
@@ -20,7 +19,7 @@ use std::sync::{Arc, Weak};
 use tokio::time::timeout;
 
 /// The error while there is no connection. Readiness reports the cause.
-const NOT_CONNECTED: Unknown = Unknown::Unavailable(std::io::ErrorKind::NotConnected);
+pub(super) const NOT_CONNECTED: Unknown = Unknown::Unavailable(std::io::ErrorKind::NotConnected);
 
 /// Connections of one runtime to the shared store, made by [`Memcached::client`](super::Memcached::client).
 ///
@@ -29,14 +28,14 @@ const NOT_CONNECTED: Unknown = Unknown::Unavailable(std::io::ErrorKind::NotConne
 pub struct Client(Arc<ClientState>);
 
 pub(super) struct ClientState {
-    store: Arc<SharedStore>,
+    pub(super) store: Arc<SharedStore>,
     endpoints: Vec<EndpointClient>,
     /// The endpoint that the next command considers first.
     turn: AtomicUsize,
 }
 
 /// The connections to one endpoint.
-struct EndpointClient {
+pub(super) struct EndpointClient {
     endpoint: Arc<Endpoint>,
     transport: TransportClient,
 }
@@ -161,70 +160,9 @@ impl ClientState {
         }
     }
 
-    /// Records a token that a mark binds. It is admitted only where the mark's witness stands: behind the record, on the
-    /// server that took it.
-    async fn add_bound(
-        &self,
-        bound: &Bound,
-        expires: UnixSeconds,
-        log: &mut ExchangeLog,
-    ) -> Result<Spend, Unknown> {
-        let value = Value::of_bucket(random_bytes());
-        let commands = [&Command::Add { key: bound.record, value, expires }, &Command::Get(bound.witness)];
-        match self.send_bound(commands, log).await {
-            Ok(BoundReply { reply: Reply::Stored, witness: Some(Ok(Reply::Hit(witness))) }) => {
-                // A record that ends before its witness would admit the token again.
-                if bucket::ends(&witness).is_some_and(|end| end < expires) {
-                    Ok(Spend::Admitted)
-                } else {
-                    Err(Unknown::Garbled)
-                }
-            }
-            Ok(BoundReply { reply: Reply::Stored, witness: Some(Ok(Reply::Miss)) }) => Ok(Spend::Void),
-            Ok(BoundReply { reply: Reply::Stored, witness: Some(Err(reason)) }) => Err(reason),
-            Ok(BoundReply { reply: Reply::NotStored, .. }) => Ok(Spend::AlreadySpent),
-            Ok(BoundReply { reply: Reply::Stored | Reply::ServerError, .. }) => Err(Unknown::Rejected),
-            Ok(BoundReply { reply: Reply::Hit(_) | Reply::Miss, .. }) => Err(Unknown::Garbled),
-            Err(Failure::NotSent(reason)) => Err(reason),
-            Err(Failure::Sent(reason)) => match self.verdict_from_record(bound.record, value, log).await {
-                Some(Spend::AlreadySpent) => Ok(Spend::AlreadySpent),
-                _ => Err(reason), // what stands behind an own record cannot be read any more
-            },
-        }
-    }
-
-    /// Sends an `add` and a `get` behind it through one connection. Tries another endpoint only if no byte was sent.
-    async fn send_bound(
-        &self,
-        commands: [&Command; 2],
-        log: &mut ExchangeLog,
-    ) -> Result<BoundReply, Failure> {
-        let (mut failure, mut tried) = (Failure::NotSent(NOT_CONNECTED), 0_u64);
-        while let Some((index, link)) = self.next(tried) {
-            tried |= 1 << index;
-            let mut entry = log.begin(Verb::Add, u8::try_from(index).ok());
-            let result = link.exchange_bound(commands, &mut entry).await;
-            let reply = result.map(|bound| bound.reply);
-            entry.end(Ended::of(&reply));
-            self.store.counters.command(commands[0], &reply);
-            if let Ok(BoundReply { witness: Some(witness), .. }) = result {
-                self.store.counters.command(commands[1], &witness.map_err(Failure::Sent));
-            }
-            match result {
-                Err(Failure::NotSent(reason)) => failure = Failure::NotSent(reason),
-                answered => return answered,
-            }
-        }
-        if tried == 0 {
-            log.begin(Verb::Add, None).end(Ended::Refused);
-            self.store.counters.command(commands[0], &Err(failure));
-        }
-        Err(failure)
-    }
-
     /// Reads the record after an `add` without a reply: its value identifies the attempt that wrote it. A missing
     /// record proves nothing, because the `add` may still arrive; for the same reason the `add` is not repeated.
-    async fn verdict_from_record(
+    pub(super) async fn verdict_from_record(
         &self,
         key: RecordKey,
         attempt: Value,
@@ -265,7 +203,7 @@ impl ClientState {
 
     /// The endpoint with the fewest outstanding commands among those that are up and not tried yet; round robin among
     /// equals.
-    fn next(&self, tried: u64) -> Option<(usize, &EndpointClient)> {
+    pub(super) fn next(&self, tried: u64) -> Option<(usize, &EndpointClient)> {
         let count = self.endpoints.len();
         let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
         (0..count)
@@ -288,7 +226,7 @@ impl EndpointClient {
         }
     }
 
-    async fn exchange_bound(
+    pub(super) async fn exchange_bound(
         &self,
         commands: [&Command; 2],
         entry: &mut Entry<'_>,

@@ -17,6 +17,7 @@
 //! pipelined is the default.
 
 mod address;
+mod bound;
 mod bucket;
 mod cache;
 mod canary;

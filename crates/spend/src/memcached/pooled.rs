@@ -9,6 +9,8 @@
 //! * bb8 hands a connection out again although the exchange on it was cancelled, and serves some waiters while others
 //!   starve. A connection whose exchange did not finish is broken here, and a fair semaphore stands in front.
 
+mod breaker;
+
 use super::checked::Checked;
 use super::endpoint::{Carrier, Connected, Endpoint};
 use super::failure::{Failure, broken};
@@ -19,11 +21,12 @@ use super::world::{instant, jittered, random_bytes, since};
 use crate::Unknown;
 use crate::exchange_log::Entry;
 use bb8::{ManageConnection, RunError};
+use breaker::Breaker;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -379,41 +382,5 @@ impl Connection {
     async fn prove(&mut self) -> Result<(), io::Error> {
         let nothing = super::protocol::RecordKey::new(super::protocol::Kind::Probe, &random_bytes());
         self.exchange(&Command::Get(nothing)).await.map(drop)
-    }
-}
-
-/// Open while the store does not answer, so that callers are refused immediately.
-#[derive(Default)]
-struct Breaker {
-    closed: AtomicBool,
-    failures: AtomicU32,
-    opened: Notify,
-}
-
-impl Breaker {
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    fn close(&self) {
-        self.failures.store(0, Ordering::Relaxed);
-        self.closed.store(true, Ordering::Release);
-    }
-
-    fn succeeded(&self) {
-        // A plain load first: the flag's cache line stays shared while all is well.
-        if self.failures.load(Ordering::Relaxed) != 0 {
-            self.failures.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// True when this failure opened it.
-    fn failed(&self) -> bool {
-        let enough = self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= ENOUGH;
-        let opened = enough && self.closed.swap(false, Ordering::AcqRel);
-        if opened {
-            self.opened.notify_one();
-        }
-        opened
     }
 }

@@ -40,6 +40,7 @@ pub(crate) struct Pipeline {
     limit: usize,
 }
 
+#[derive(Default)]
 struct Queue {
     /// Why there is no connection; `None` while there is one.
     down: Option<Unknown>,
@@ -89,21 +90,8 @@ enum Cell {
 impl Pipeline {
     /// A pipeline without a connection, for at most `limit` commands at once.
     pub(crate) fn new(limit: usize) -> Self {
-        let queue = Queue {
-            down: Some(Unknown::Unavailable(io::ErrorKind::NotConnected)),
-            out: Vec::new(),
-            adds: Vec::new(),
-            gets: Vec::new(),
-            gathered: None,
-            order: VecDeque::new(),
-            bursts: Bursts::new(),
-            places: VecDeque::new(),
-            found: Vec::new(),
-            apart_until: None,
-            cells: Vec::new(),
-            free: Vec::new(),
-            task: None,
-        };
+        let queue =
+            Queue { down: Some(Unknown::Unavailable(io::ErrorKind::NotConnected)), ..Queue::default() };
         Self { queue: Mutex::new(queue), outstanding: AtomicUsize::new(0), limit }
     }
 
@@ -178,7 +166,7 @@ impl Pipeline {
         queue.found.clear();
         queue.gathered = None;
         let sent = std::mem::take(&mut queue.places);
-        let mut bursts = std::mem::replace(&mut queue.bursts, Bursts::new());
+        let mut bursts = std::mem::take(&mut queue.bursts);
         let adds = std::mem::take(&mut queue.adds);
         let gets = std::mem::take(&mut queue.gets);
         let mut callers = Vec::new();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The bursts that were taken and are not answered to their end, in their order. One stamp does for all commands of a
 /// burst, so that a command costs no look at the clock.
+#[derive(Default)]
 pub(super) struct Bursts(VecDeque<Burst>);
 
 /// The commands that were taken at once.
@@ -24,10 +25,6 @@ pub(super) struct Burst {
 }
 
 impl Bursts {
-    pub(super) fn new() -> Self {
-        Self(VecDeque::new())
-    }
-
     /// A burst of this number of callers is about to be written.
     pub(super) fn take(&mut self, callers: usize, since: Instant) {
         self.0.push_back(Burst { left: callers, since, written: None });
