@@ -232,7 +232,7 @@ impl Refill {
         self.saved_challenges.save(&self.gateways.challenges()).await;
         self.saved_marks.save(&self.gateways.marks()).await;
         if self.count(&self.supply.demand(), shutdown.is_draining()) > 0 {
-            self.gateways.may_sign(current)?; // before the issuer is asked anything
+            self.gateways.may_sign(current)?; // before anything is sent to the issuer
         }
         let mut issuer = self.source.of(current)?;
         let published = issuer.published().await?;

@@ -57,7 +57,7 @@ async fn tokens_of_the_mark_before_are_used_up_first() {
     }
     assert_eq!(world.digests()[8..], [new; 4]);
     let readiness = &world.agent.process.readiness;
-    world.until("the trial is told", || readiness.degraded().join("").contains("has a new mark")).await;
+    world.until("the trial is reported", || readiness.degraded().join("").contains("has a new mark")).await;
     assert_eq!(readiness.reasons(), [""; 0]);
     assert_eq!(world.unspent(), 0);
     world.gateway.expect_no_token_twice();

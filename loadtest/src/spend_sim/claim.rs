@@ -81,7 +81,7 @@ fn after_a_loss(plan: &Plan, restarts_gateways: bool, noticed: Class) -> Class {
     lost.sort_unstable();
     lost.dedup();
     match plan.deployment.shape {
-        // Nobody is left who knows that there was something.
+        // No process is left that knows of the records.
         _ if restarts_gateways
             && (plan.deployment.gateways.len() == 1 || lost.len() == plan.deployment.servers.len()) =>
         {

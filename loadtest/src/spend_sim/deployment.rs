@@ -105,7 +105,7 @@ pub(crate) struct GatewayPlan {
 pub(crate) struct Latency {
     pub(crate) least: Micros,
     pub(crate) most: Micros,
-    /// One message in so many takes longer, by up to so much. None at 0.
+    /// One message in this number takes longer; none at 0.
     pub(crate) spikes: u64,
     pub(crate) spike: Micros,
 }

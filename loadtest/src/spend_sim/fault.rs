@@ -24,7 +24,7 @@ pub(crate) enum What {
     Cut { server: usize, router: Option<usize> },
     /// Connections to a memcached are refused. It keeps its records.
     Refuse { server: usize },
-    /// A memcached answers later by so many milliseconds.
+    /// A memcached answers later, by a number of milliseconds.
     Slow { server: usize, by: Millis },
     /// The percentage of records that was not used for longest is evicted.
     Evict { server: usize, percent: u64 },
@@ -38,7 +38,7 @@ pub(crate) enum What {
     Stall { gateway: usize },
     /// The next write on one of a gateway's connections arrives in part, and then the connection is reset.
     HalfWrite { gateway: usize },
-    /// A gateway's clock goes wrong by so many seconds.
+    /// A gateway's clock goes wrong, by a number of seconds.
     Clock { gateway: usize, by: i64 },
     /// A gateway's process ends, and starts again.
     GatewayRestart { gateway: usize },

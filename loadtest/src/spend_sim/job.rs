@@ -90,7 +90,7 @@ impl Job {
         self.records.iter().any(|record| record.decided == Some(Answer::Error))
     }
 
-    /// The reply to the client. `misses`: an error of a server is told as a miss.
+    /// The reply to the client. `misses`: an error of a server becomes a miss.
     pub(crate) fn reply(&mut self, misses: bool) -> Vec<u8> {
         let mut out = Vec::new();
         let is_get = matches!(self.request, Request::Get);

@@ -202,7 +202,7 @@ impl Network {
 
     // ---- Connections of gateways ----
 
-    /// A new connection of a gateway: its number, or why it is refused, or none while nobody answers.
+    /// A new connection of a gateway: its number, or why it is refused, or none while there is no answer.
     pub(crate) fn connect(&mut self, gateway: usize, port: u16) -> Option<io::Result<usize>> {
         let listeners = &self.addresses[usize::from(port) - 1];
         let node = listeners[self.chance.index(listeners.len())];

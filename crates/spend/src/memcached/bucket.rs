@@ -71,7 +71,7 @@ pub(crate) fn ends(witness: &Value) -> Option<UnixSeconds> {
     Some(UnixSeconds(u64::from_be_bytes([0, 0, 0, a, b, c, d, e])))
 }
 
-/// 128 bits name a record: a collision, which nobody can aim, refuses a token.
+/// 128 bits name a record: a collision, which cannot be aimed, refuses a token.
 fn first_half(digest: &[u8; 32]) -> &[u8; 16] {
     digest.first_chunk().unwrap_or(&[0; 16])
 }

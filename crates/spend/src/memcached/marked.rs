@@ -73,7 +73,7 @@ impl Marked {
         }
     }
 
-    /// So many buckets no longer know the mark on offer.
+    /// Sets the number of buckets that no longer know the mark on offer.
     pub(super) fn set_torn(&self, key: TokenKeyId, buckets: usize) {
         if let Some(known) = self.0.write().iter_mut().find(|known| known.key == key) {
             known.torn = buckets;
