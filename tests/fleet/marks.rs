@@ -1,7 +1,7 @@
 //! Tokens bound to the memory that records them, across processes: two gateways, twemproxy and three memcacheds, of which
 //! one comes back empty while spent tokens are presented again and again.
 
-use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
 use crate::support::memcached::Memcached;
 use crate::support::router::Router;
 use crate::support::{admin, eventually, proxy, target, tokens};
@@ -77,6 +77,39 @@ async fn no_spent_token_is_admitted_by_a_server_that_came_back_empty() {
     for (index, value) in spent.iter().enumerate() {
         assert_ne!(present(&gateways[index % 2], &target, value).await, 200, "{index}");
     }
+}
+
+/// A loss costs the users of an agent a share of its tokens, and no service.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_goes_on_after_a_loss() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let mut servers: Vec<_> = (0..3).map(|_| Memcached::start()).collect();
+    let router = Router::twemproxy(home.path(), &servers);
+    let gateway = Daemon::ready("gateway", &config(home.path(), "gateway", &issuer, &router, "offer")).await;
+    let agent_file = client_config(home.path(), &gateway.http(), &issuer.http(), None);
+    let agent = Daemon::ready("client", &agent_file).await;
+    let target = target::echo().await.to_string();
+    let tunnel = async || {
+        let mut stream = proxy::dial(agent.address).await.unwrap();
+        proxy::connect(&mut stream, &target, None).await.unwrap().status
+    };
+    for index in 0..30 {
+        assert_eq!(tunnel().await, 200, "{index}");
+    }
+    servers[1].kill();
+    servers[1].launch();
+    eventually("thirty tunnels in a row after the loss", || async {
+        for _ in 0..30 {
+            if tunnel().await != 200 {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+    let metrics = admin::Metrics::of(gateway.admin).await;
+    assert!(metrics.requests("void") > 0 && metrics.requests("void") < 60, "{}", metrics.requests("void"));
 }
 
 /// Without hash_tag a record and its witness lie on different servers, and the one may be lost without the other.

@@ -63,15 +63,16 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
             }
             Err(reason) => {
                 let reason = reason.replace('\n', "; ");
-                tracing::error!(
-                    "{path} cannot be used, and what was read before stays in force: {reason}; mend the file and send \
-                     SIGHUP again"
-                );
+                // Before the log, so that readiness agrees with it.
                 self.gate.set_degraded(format!(
                     "the configuration file cannot be used since {}, and what was read before stays in force: \
                      {reason}; mend the file and send SIGHUP again",
                     utc::now()
                 ));
+                tracing::error!(
+                    "{path} cannot be used, and what was read before stays in force: {reason}; mend the file and send \
+                     SIGHUP again"
+                );
                 None
             }
         }

@@ -4,6 +4,7 @@ use super::Rounds;
 use crate::Unknown;
 use crate::memcached::canary::{Canaries, GROUP, GROUPS, Mark, NEVER, adds, due, gets};
 use crate::memcached::epochs::EpochState;
+use crate::memcached::marked::Binding;
 use crate::memcached::protocol::{RecordKey, Reply};
 use crate::memcached::undo::{Undo, is_undone};
 use postern_token::{TokenKeyId, UnixSeconds};
@@ -351,7 +352,16 @@ impl Rounds {
     /// Records are lost when canaries were gone, or when another gateway has found them gone before.
     fn report(&self, epoch: &EpochState, kind: &str, gone: usize, rewritten: usize) {
         self.store.counters.canaries_lost(gone as u64);
-        if (gone > 0 || rewritten > 0) && epoch.set_lost() {
+        if !(gone > 0 || rewritten > 0) || !epoch.set_lost() {
+            return;
+        }
+        if matches!(self.store.marked.binding(epoch.key), Some(Binding::Offered(_))) {
+            tracing::warn!(
+                token_key = %short(epoch.key), kind, gone, found_by_others = rewritten,
+                "the double-spend store has lost records: a server came back empty or evicts. Tokens that a mark binds are \
+                 not admitted again by it"
+            );
+        } else {
             tracing::error!(
                 token_key = %short(epoch.key), kind, gone, found_by_others = rewritten,
                 "the double-spend store has lost records: a server came back empty or evicts. Tokens of this key that \
