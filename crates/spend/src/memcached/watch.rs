@@ -8,7 +8,7 @@ use super::undo::{Undo, is_undone};
 use super::{Round, SharedStore};
 use crate::Unknown;
 use postern_token::{TokenKeyId, UnixSeconds};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -76,6 +76,8 @@ struct Rounds {
     connections: Vec<Option<SerialConnection>>,
     progress: HashMap<TokenKeyId, Progress>,
     markings: HashMap<TokenKeyId, Marking>,
+    /// The epochs of which this process found no marker, and wrote the first ones.
+    begun: HashSet<TokenKeyId>,
     /// What the present round could not read.
     round: Round,
     /// Commands of it without any answer in time.
@@ -94,6 +96,7 @@ impl Rounds {
             publish,
             progress: HashMap::new(),
             markings: HashMap::new(),
+            begun: HashSet::new(),
             round: Round::default(),
             unanswered: 0,
             failed: Unknown::Rejected,

@@ -102,6 +102,7 @@ impl Rounds {
         let mut reconciled = Reconciled { usable: true, complete: true };
         let epochs = self.store.epochs.all();
         self.progress.retain(|key, _| epochs.iter().any(|epoch| epoch.key == *key));
+        self.begun.retain(|key| epochs.iter().any(|epoch| epoch.key == *key));
         for epoch in &epochs {
             if let Err(reason) = self.reconcile(epoch, endpoint, now).await {
                 tracing::debug!(%reason, "the canaries of an epoch could not be read");
@@ -205,7 +206,7 @@ impl Rounds {
         mut found: Found,
     ) -> Result<Found, Unknown> {
         let markers = Canaries(epoch.key).epoch_markers();
-        let (mut sentinels, mut begun_here) = (Sentinels::Elsewhere, false);
+        let mut sentinels = Sentinels::Elsewhere;
         if found.marks.is_empty() {
             if found.missing.is_empty() {
                 return Err(Unknown::Rejected); // no server reported a hit or a miss, so it is unknown whether the epoch is new
@@ -216,10 +217,13 @@ impl Rounds {
                 tracing::info!(token_key = %short(epoch.key), "the double-spend store has no record of this key yet");
             }
             let mark = Mark { rewritten, expires: epoch.expires().unwrap_or(epoch.wanted), created: now };
+            if !rewritten {
+                self.begun.insert(epoch.key); // also if a server is away, and the rest of this fails
+            }
             self.rewrite(endpoint, &markers, mark, NEVER).await?;
             // Another gateway may have been faster: the stored markers decide.
             found = self.find(endpoint, &markers).await?;
-            (sentinels, begun_here) = (Sentinels::Writing(0, Vec::new()), !rewritten);
+            sentinels = Sentinels::Writing(0, Vec::new());
         }
         let (Some(expires), Some(created)) = (
             found.marks.iter().map(|mark| mark.expires).min(),
@@ -230,6 +234,7 @@ impl Rounds {
         let mark = Mark { rewritten: false, expires, created };
         let read = due(created, now);
         let planted = found.there.iter().copied().collect();
+        let begun_here = self.begun.contains(&epoch.key);
         self.progress
             .insert(epoch.key, Progress { mark, planted, whole: false, begun_here, sentinels, read });
         self.report(epoch, "epoch_marker", 0, found.rewritten());
