@@ -16,6 +16,8 @@ use std::time::Duration;
 pub(crate) struct Offer {
     issuer_name: String,
     origins: Vec<String>,
+    /// The origins, joined by commas.
+    names: String,
     bind: Bind,
     /// The challenge without a mark, and its digest.
     bytes: Vec<u8>,
@@ -39,6 +41,7 @@ impl Offer {
         let unmarked = challenge(&config.issuer_name, &origins)?;
         Ok(Self {
             issuer_name: config.issuer_name.clone(),
+            names: origins.join(","),
             bind: config.bind,
             bytes: unmarked.serialize(),
             digest: unmarked.digest(),
@@ -53,13 +56,13 @@ impl Offer {
         if digest == self.digest {
             return Some(Answered::Unmarked);
         }
-        let id = || MarkId::derive(&self.origins.join(","), key, digest);
+        let id = || MarkId::derive(&self.names, key, digest);
         (self.bind != Bind::Off).then(|| Answered::Marked(id()))
     }
 
     /// The id of a mark in tokens of a key.
     pub(crate) fn mark_id(&self, key: TokenKeyId, mark: Mark) -> MarkId {
-        MarkId::derive(&self.origins.join(","), key, ChallengeDigest::of(&self.bytes(Some(mark))))
+        MarkId::derive(&self.names, key, ChallengeDigest::of(&self.bytes(Some(mark))))
     }
 
     /// How the store binds tokens, if it does.
@@ -119,7 +122,10 @@ mod tests {
     fn another_list_of_names_is_another_challenge() {
         let (one, two) =
             (offer("proxy.example", Bind::Off), offer("proxy.example, second.example", Bind::Off));
-        assert_eq!(two.unwrap().answered(TokenKeyId([1; 32]), one.unwrap().digest), None);
+        let (one, two) = (one.unwrap(), two.unwrap());
+        assert_eq!(two.answered(TokenKeyId([1; 32]), one.digest), None);
+        let challenge = TokenChallenge::parse(&two.bytes).unwrap();
+        assert!(challenge.names_origin("proxy.example") && challenge.names_origin("second.example"));
         assert!(offer("proxy.example,", Bind::Off).is_err());
     }
 

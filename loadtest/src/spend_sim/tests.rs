@@ -1,7 +1,7 @@
 //! Runs of the simulation as tests.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use super::campaign::Campaign;
+use super::campaign::{Campaign, Tally};
 use super::plan::Plan;
 use super::run::run;
 use super::self_test::{DEFECTS, first};
@@ -20,19 +20,14 @@ fn one_seed_is_one_run() {
     }
 }
 
+fn sixty_runs(bound: bool) -> Tally {
+    let (undo, until, strict, calm) = (None, None, false, false);
+    Campaign { from: 1, seeds: 60, bound, undo, until, strict, calm, threads: 2 }.run().unwrap()
+}
+
 #[test]
 fn what_the_deployment_claims_holds() {
-    let campaign = Campaign {
-        from: 1,
-        seeds: 60,
-        bound: false,
-        undo: None,
-        until: None,
-        strict: false,
-        calm: false,
-        threads: 2,
-    };
-    let tally = campaign.run().unwrap();
+    let tally = sixty_runs(false);
     assert_eq!(tally.runs, 60);
     assert!(tally.presentations > 20_000 && tally.admissions > 2_000, "{tally:?}");
     assert!(tally.findings.is_empty(), "{:?}", tally.findings);
@@ -40,17 +35,7 @@ fn what_the_deployment_claims_holds() {
 
 #[test]
 fn what_marks_bind_is_admitted_once_whatever_is_lost() {
-    let campaign = Campaign {
-        from: 1,
-        seeds: 60,
-        bound: true,
-        undo: None,
-        until: None,
-        strict: false,
-        calm: false,
-        threads: 2,
-    };
-    let tally = campaign.run().unwrap();
+    let tally = sixty_runs(true);
     let lost: u64 = tally.by_class.values().map(|row| row.lost).sum();
     assert!(tally.admissions > 2_000 && lost > 10, "{tally:?}");
     assert!(tally.findings.is_empty(), "{:?}", tally.findings);
