@@ -151,7 +151,7 @@ async fn the_next_gateway_of_the_list_is_used_while_the_first_is_away() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_whose_first_gateway_is_down_from_the_start_works_and_costs_nothing() {
     let (issuer, [gateway, _]) = two().await;
-    let closed = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let closed = postern_testkit::closed::port();
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(&gateway, &issuer, directory.path());
     config.gateway.url = Urls::Several(vec![format!("http://{closed}"), gateway.url()]);

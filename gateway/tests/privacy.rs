@@ -5,13 +5,14 @@
 #[allow(dead_code, reason = "the other binary uses the rest")]
 mod support;
 
+use postern_testkit::closed;
 use postern_token::header::format_authorization;
 use postern_token::{Token, encode_base64url};
 use std::fmt::Write as _;
 use std::path::Path;
 use support::client::{Client, connect_with, find};
 use support::log::Log;
-use support::target::{Echo, refusing};
+use support::target::Echo;
 use support::{ISSUER, Running, directory};
 
 fn hex(bytes: &[u8]) -> String {
@@ -56,7 +57,7 @@ async fn nothing_of_a_client_a_target_or_a_token_is_in_logs_metrics_or_files() {
         postern_gateway::catalogue::METRICS,
     ])
     .unwrap();
-    let (gateway, echo, closed) = (Running::start().await, Echo::start().await, refusing().await);
+    let (gateway, echo, closed) = (Running::start().await, Echo::start().await, closed::port());
 
     let mut traces: Vec<Vec<u8>> = Vec::new();
     let echo_address = echo.address.to_string();

@@ -80,11 +80,6 @@ async fn reads_head(stream: &mut BufReader<TcpStream>) -> bool {
     true
 }
 
-/// A port that refuses: it was free a moment ago.
-pub async fn refusing(address: Ipv4Addr) -> SocketAddr {
-    TcpListener::bind((address, 0)).await.unwrap().local_addr().unwrap()
-}
-
 async fn serve<F>(address: Ipv4Addr, each: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
 where
     F: Future<Output = ()> + Send + 'static,

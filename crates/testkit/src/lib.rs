@@ -1,4 +1,5 @@
-//! What the tests of several packages start: a real memcached, as a process on a port or socket of its own.
+//! What the tests of several packages need: a real memcached, as a process on a port or socket of its own, and ports that
+//! refuse.
 //!
 //! ```no_run
 //! let server = postern_testkit::memcached::Server::tcp(&["-M"]);
@@ -6,4 +7,5 @@
 //! ```
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+pub mod closed;
 pub mod memcached;

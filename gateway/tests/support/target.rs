@@ -67,8 +67,3 @@ impl Held {
         tokio::time::timeout(super::PATIENCE, self.accepted.recv()).await.unwrap().unwrap()
     }
 }
-
-/// A port that refuses: it was free a moment ago.
-pub(crate) async fn refusing() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
-}

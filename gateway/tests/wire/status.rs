@@ -1,10 +1,11 @@
 //! The rows of the status table that are not about the token itself.
 
 use crate::support::client::{Client, connect, connect_with};
-use crate::support::target::{Echo, refusing};
+use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
 use postern_config::ConfigDuration;
 use postern_gateway::config::Ports;
+use postern_testkit::closed;
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -78,7 +79,7 @@ async fn networks_on_the_list_of_denied_ones_are_refused_even_where_private_ones
 #[tokio::test]
 async fn a_target_that_refuses_is_502() {
     let gateway = Running::start().await;
-    let answer = Client::ask(gateway.address, connect(refusing().await)).await;
+    let answer = Client::ask(gateway.address, connect(closed::port())).await;
     answer.assert_refused(502, "connection_refused", "refused the connection");
 }
 
