@@ -7,7 +7,7 @@ use postern_config::ConfigDuration;
 use postern_daemon::exit;
 use postern_gateway::StartError;
 use postern_gateway::config::{
-    CheckTiming, Config, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
+    Bind, CheckTiming, Config, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
 };
 use postern_testkit::memcached::{Server, free_port};
 use postern_token::Token;
@@ -180,7 +180,7 @@ async fn lost_records_are_reported_and_their_key_can_be_retired() {
 #[tokio::test]
 async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
     type Change = fn(&mut MemcachedConfig);
-    let cases: [(Change, &str); 10] = [
+    let cases: [(Change, &str); 13] = [
         (
             |store| store.addresses.clear(),
             "store.memcached.addresses: kind = \"memcached\" needs at least one",
@@ -206,6 +206,25 @@ async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
             "follow from checks_per_second and latency, and at most 10000 are made",
         ),
         (
+            |store| store.replicas = vec![vec!["127.0.0.1:1".into()]; 3],
+            "store.memcached.replicas needs store.memcached.addresses to be empty",
+        ),
+        (
+            |store| {
+                store.addresses.clear();
+                store.replicas = vec![vec!["127.0.0.1:1".into()]; 2];
+            },
+            "store.memcached.replicas needs three lists of addresses, none of them empty",
+        ),
+        (
+            |store| {
+                store.addresses.clear();
+                store.replicas = vec![vec!["127.0.0.1:1".into()]; 3];
+                store.transport = TransportKind::Pooled;
+            },
+            "store.memcached.replicas needs transport = \"pipelined\"",
+        ),
+        (
             |store| store.tls = Some(StoreTls { key: Some("key.pem".into()), ..StoreTls::default() }),
             "certificate and key go together",
         ),
@@ -214,6 +233,7 @@ async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
         let started = Running::start_in(TempDir::new().unwrap(), |config| {
             config.store.kind = StoreKind::Memcached;
             config.store.memcached.addresses = vec!["127.0.0.1:1".into()];
+            config.challenge.bind = Bind::Offer;
             change(&mut config.store.memcached);
         });
         let Err(error) = started else { panic!("{sentence}") };
@@ -221,4 +241,18 @@ async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
         assert_eq!(error.exit_code(), exit::CONFIG);
         assert!(matches!(error, StartError::Store(_)));
     }
+}
+
+#[tokio::test]
+async fn replicas_without_marks_are_refused_with_a_sentence() {
+    let started = Running::start_in(TempDir::new().unwrap(), |config| {
+        config.store.kind = StoreKind::Memcached;
+        config.store.memcached.replicas = vec![vec!["127.0.0.1:1".into()]; 3];
+    });
+    let Err(error) = started else { panic!("it started") };
+    assert!(
+        error.to_string().starts_with("store.memcached.replicas needs challenge.bind = \"offer\""),
+        "{error}"
+    );
+    assert_eq!(error.exit_code(), exit::CONFIG);
 }

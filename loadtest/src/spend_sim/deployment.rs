@@ -3,7 +3,7 @@
 use super::chance::Chance;
 use super::fault::Millis;
 use super::network::Micros;
-use postern_spend::memcached::{OnLoss, Options, Pool, Transport};
+use postern_spend::memcached::{OnLoss, Options, Pool, Replicas, Transport};
 use std::time::Duration;
 
 /// The second at which every run begins.
@@ -115,7 +115,7 @@ impl GatewayPlan {
         let address = |port: &u16| format!("store:{port}").parse().ok();
         let connect_timeout = Duration::from_millis(250);
         Options {
-            addresses: self.ports.iter().filter_map(address).collect(),
+            replicas: Replicas::One(self.ports.iter().filter_map(address).collect()),
             tls: None,
             transport: if self.is_pooled {
                 Transport::Pooled(Pool {

@@ -1,0 +1,93 @@
+//! Three replicas that vote, across processes: two gateways, a twemproxy with two memcacheds as one replica and bare
+//! memcacheds as the others, which are lost one after another.
+
+use super::marks::present;
+use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use crate::support::memcached::Memcached;
+use crate::support::router::Router;
+use crate::support::{admin, eventually, proxy, target, tokens};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+fn config(home: &Path, name: &str, issuer: &Daemon, replicas: &[String; 3], hint: &str) -> PathBuf {
+    let text = std::fs::read_to_string(gateway_config(home, &issuer.http(), "", "1s", "")).unwrap();
+    let [a, b, c] = replicas;
+    let store = format!(
+        "[store]\nkind = \"memcached\"\nmemcached.replicas = [[\"{a}\"], [\"{b}\"], [\"{c}\"]]\n\
+         memcached.timeout = \"1s\"\nmemcached.hint = \"{hint}\"\n"
+    );
+    let text = text
+        .replace("[store]\n", &store)
+        .replace("[challenge]\n", "[challenge]\nbind = \"offer\"\n")
+        .replace("workers = 8\n", "workers = 2\n");
+    let path = home.join(format!("{name}.toml"));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let mut pool: Vec<_> = (0..2).map(|_| Memcached::start()).collect();
+    let mut bare: Vec<_> = (0..2).map(|_| Memcached::start()).collect();
+    let router = Router::twemproxy(home.path(), &pool);
+    let replicas = [format!("127.0.0.1:{}", router.port()), bare[0].address(), bare[1].address()];
+    let gateways = [
+        Daemon::ready("gateway", &config(home.path(), "one", &issuer, &replicas, "beside")).await,
+        Daemon::ready("gateway", &config(home.path(), "two", &issuer, &replicas, "off")).await,
+    ];
+    let agent_file = client_config(home.path(), &gateways[0].http(), &issuer.http(), None);
+    let agent = Daemon::ready("client", &agent_file).await;
+    let target = target::echo().await.to_string();
+    let spent = tokens::mint(&issuer.http(), &gateways[0].http(), 120);
+    for (index, value) in spent.iter().enumerate() {
+        assert_eq!(present(&gateways[index % 2], &target, value).await, 200, "{index}");
+    }
+    let serves = async || {
+        eventually("both gateways admit fresh tokens", async || {
+            for gateway in &gateways {
+                for value in tokens::mint(&issuer.http(), &gateway.http(), 5) {
+                    if present(gateway, &target, &value).await != 200 {
+                        return None;
+                    }
+                }
+            }
+            Some(())
+        })
+        .await;
+        let mut stream = proxy::dial(agent.address).await.unwrap();
+        assert_eq!(proxy::connect(&mut stream, &target, None).await.unwrap().status, 200);
+    };
+    // At the other gateway: the one that spent a token remembers it, whatever the store has lost. A presentation records
+    // the token again, so each third is presented for the first time after another loss.
+    let replay = async |from: usize, to: usize| {
+        for (index, value) in spent.iter().enumerate().take(to).skip(from) {
+            let status = present(&gateways[(index + 1) % 2], &target, value).await;
+            assert_ne!(status, 200, "token {index}");
+        }
+    };
+    serves().await;
+
+    bare[0].kill();
+    bare[0].launch();
+    replay(0, 40).await;
+    serves().await;
+
+    pool[1].kill();
+    serves().await;
+    pool[1].launch();
+    replay(40, 80).await;
+    serves().await;
+
+    bare[1].kill();
+    eventually("readiness reports that one replica does not answer", async || {
+        let (status, page) = admin::get(gateways[0].admin, "/readyz").await?;
+        (status == 200 && page.contains("one of the three replicas")).then_some(())
+    })
+    .await;
+    serves().await;
+    bare[1].launch();
+    replay(80, 120).await;
+    replay(0, 120).await;
+}
