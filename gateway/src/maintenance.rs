@@ -95,8 +95,8 @@ impl StoreMaintenance {
         let keys = keyring.epochs(now).count();
         let refused_keys = keyring.epochs(now).filter(refuses).count();
         core.all_lost.store(keys > 0 && refused_keys == keys, Ordering::Relaxed);
-        let unbound =
-            keyring.is_usable(now) && keyring.requested(|key| core.backend.binding(key), now).is_none();
+        // Also while no key is in use yet: with the first one tokens can be presented only once the store has a mark for it.
+        let unbound = core.offer.binds() && keyring.requested(|key| core.backend.binding(key), now).is_none();
         let requested = if unbound { Err(Unknown::Unmarked) } else { Ok(()) };
         let (total, refused) = core.recorder.verdicts();
         let findings = Findings {

@@ -25,6 +25,13 @@ fn config(home: &Path, name: &str, issuer: &Daemon, replicas: &[String; 3], hint
     path
 }
 
+/// What a gateway offers now.
+async fn challenge(gateway: &Daemon) -> String {
+    let mut stream = proxy::dial(gateway.address).await.unwrap();
+    let head = proxy::connect(&mut stream, "target.example:443", None).await.unwrap();
+    head.value("proxy-authenticate").unwrap_or_default().to_owned()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
     let home = TempDir::new().unwrap();
@@ -56,8 +63,12 @@ async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
             Some(())
         })
         .await;
-        let mut stream = proxy::dial(agent.address).await.unwrap();
-        assert_eq!(proxy::connect(&mut stream, &target, None).await.unwrap().status, 200);
+        // Its first tokens may be of the mark before, which not all replicas know any more.
+        eventually("the agent opens a tunnel", async || {
+            let mut stream = proxy::dial(agent.address).await.unwrap();
+            (proxy::connect(&mut stream, &target, None).await.unwrap().status == 200).then_some(())
+        })
+        .await;
     };
     // At the other gateway: the one that spent a token remembers it, whatever the store has lost. A presentation records
     // the token again, so each third is presented for the first time after another loss.
@@ -69,10 +80,16 @@ async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
     };
     serves().await;
 
+    let first = challenge(&gateways[0]).await;
     bare[0].kill();
     bare[0].launch();
     replay(0, 40).await;
     serves().await;
+    eventually("both gateways offer the next mark", async || {
+        let [one, two] = [challenge(&gateways[0]).await, challenge(&gateways[1]).await];
+        (one != first && one == two).then_some(())
+    })
+    .await;
 
     pool[1].kill();
     serves().await;
@@ -86,7 +103,8 @@ async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
         (status == 200 && page.contains("one of the three replicas")).then_some(())
     })
     .await;
-    serves().await;
+    // Half of the first replica has not had the mark for less than a minute, so it is not planted anew yet: with the third
+    // one away, only a part of the tokens is served.
     bare[1].launch();
     replay(80, 120).await;
     replay(0, 120).await;

@@ -57,7 +57,7 @@ impl Offer {
             return Some(Answered::Unmarked);
         }
         let id = || MarkId::derive(&self.names, key, digest);
-        (self.bind != Bind::Off).then(|| Answered::Marked(id()))
+        self.binds().then(|| Answered::Marked(id()))
     }
 
     /// The id of a mark in tokens of a key.
@@ -65,11 +65,16 @@ impl Offer {
         MarkId::derive(&self.names, key, ChallengeDigest::of(&self.bytes(Some(mark))))
     }
 
+    /// Whether marks of the store bind tokens.
+    pub(crate) fn binds(&self) -> bool {
+        self.bind != Bind::Off
+    }
+
     /// How the store binds tokens, if it does.
     pub(crate) fn marks(&self) -> Option<Marks> {
         let offer = self.clone();
         let id = Arc::new(move |key, mark| offer.mark_id(key, mark));
-        (self.bind != Bind::Off).then(|| Marks { id, plants: self.bind == Bind::Offer })
+        self.binds().then(|| Marks { id, plants: self.bind == Bind::Offer })
     }
 
     /// The value of Proxy-Authenticate: a challenge for a token of `key`, to be kept until `until` at most.

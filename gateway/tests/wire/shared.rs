@@ -2,7 +2,7 @@
 
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::Echo;
-use crate::support::{ISSUER, PATIENCE, Running, home_with_keys};
+use crate::support::{ISSUER, PATIENCE, Running, directory, home_with_keys};
 use postern_config::ConfigDuration;
 use postern_daemon::exit;
 use postern_gateway::StartError;
@@ -12,6 +12,7 @@ use postern_gateway::config::{
 use postern_testkit::memcached::{Server, free_port};
 use postern_token::Token;
 use postern_token::header::format_authorization;
+use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) fn shared(config: &mut Config, server: &Server, change: impl FnOnce(&mut MemcachedConfig)) {
@@ -255,4 +256,21 @@ async fn replicas_without_marks_are_refused_with_a_sentence() {
         "{error}"
     );
     assert_eq!(error.exit_code(), exit::CONFIG);
+}
+
+/// Keys that come long after the store is up: until the store has a mark for them there is nothing to present.
+#[tokio::test]
+async fn a_gateway_that_binds_tokens_is_ready_when_there_is_a_mark_and_not_before() {
+    let server = Server::tcp(&[]);
+    let change = |config: &mut Config| {
+        shared(config, &server, |_| ());
+        config.challenge.bind = Bind::Offer;
+    };
+    let gateway = Running::start_in(TempDir::new().unwrap(), change).unwrap();
+    gateway.readiness_is(|reasons| reasons.iter().all(|reason| !reason.contains("connect"))).await;
+    tokio::time::sleep(Duration::from_secs(1)).await; // several looks at the store
+    std::fs::write(gateway.home().join("keys.json"), directory(vec![ISSUER.entry(None, None)])).unwrap();
+    gateway.ready().await;
+    let answer = Client::ask(gateway.address, connect("target.example:443")).await;
+    assert_eq!(answer.status, 407, "{}", String::from_utf8_lossy(&answer.body));
 }
