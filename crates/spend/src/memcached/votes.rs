@@ -5,6 +5,7 @@
 //! replicas include one of these: to admit it again, that one would have to lose the record and keep the witness.
 //! Replicas may therefore be lost one after another, without a repair in between.
 
+use super::undo::{Undo, is_undone};
 use crate::{Spend, Unknown};
 
 /// The replicas of a quorum.
@@ -32,7 +33,9 @@ impl Votes {
     pub(super) fn decided(&self) -> Option<Result<Spend, Unknown>> {
         let of = |wanted| self.0.iter().flatten().filter(|vote| **vote == Ok(wanted)).count();
         let awaited = self.0.iter().filter(|vote| vote.is_none()).count();
-        if of(Spend::Admitted) >= MAJORITY {
+        let apart =
+            if is_undone(Undo::WitnessApart) && of(Spend::Admitted) > 0 { of(Spend::Void) } else { 0 };
+        if of(Spend::Admitted) + apart >= MAJORITY {
             return Some(Ok(Spend::Admitted));
         }
         if of(Spend::Admitted) + awaited >= MAJORITY {
