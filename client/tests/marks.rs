@@ -192,7 +192,9 @@ async fn marks_of_new_token_keys_are_not_counted_and_not_on_trial() {
             let answer = world.connect(&target).await;
             assert_eq!(answer.status, 200, "{number}: {}", answer.body);
         }
-        world.until("those of the key before are dropped, and a stock is there", || world.unspent() >= 4).await;
+        world
+            .until("those of the key before are dropped, and a stock is there", || world.unspent() >= 4)
+            .await;
     }
     tokio::time::sleep(Duration::from_millis(10)).await;
     world.gateway.expect_no_token_twice();

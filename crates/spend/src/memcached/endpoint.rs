@@ -119,10 +119,12 @@ impl Endpoint {
         connected
     }
 
-    async fn connect_and_prove(&self, probes: &Probes) -> Result<Stream, Unknown> {
+    async fn connect_and_prove(&self, probes: &Arc<Probes>) -> Result<Stream, Unknown> {
         let mut connection = self.connect().await?;
         let proven = probes.prove(&connection.exchange(&probes.gets()).await?);
-        if proven == Err(Unknown::Unproven) {
+        // Probes that were replaced meanwhile may have been lost.
+        let are_current = || self.probes.get().is_some_and(|current| Arc::ptr_eq(&current, probes));
+        if proven == Err(Unknown::Unproven) && are_current() {
             *self.strayed.lock() = Some(instant());
             self.wake_watch.notify_one();
         }

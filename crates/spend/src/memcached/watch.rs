@@ -191,8 +191,8 @@ impl Rounds {
             {
                 return None;
             }
-            self.store.endpoints.iter().for_each(|endpoint| endpoint.forgive());
             self.publish.publish(Arc::new(probes));
+            self.store.endpoints.iter().for_each(|endpoint| endpoint.forgive());
             return Some(writer);
         }
         None

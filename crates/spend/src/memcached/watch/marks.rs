@@ -24,8 +24,11 @@ const COPIES: u32 = 4;
 const A_WRITE: usize = 128;
 /// Witnesses read in each round: all of them in two minutes.
 const A_ROUND: usize = 8;
-/// For how long the process that began a key may take to offer its first mark.
-const YOUNG: u64 = 60;
+/// For how long the process that began a key may take to offer its first mark, also if a server is away. One that was killed
+/// meanwhile offers none, nor does one of a version without marks.
+const YOUNG: u64 = 15;
+/// Offered in place of a mark by a process that accepts marks and plants none: the key has none, and others need not wait.
+const NONE: [u8; 16] = [0; 16];
 /// For how long a server that is away is waited for before a mark is offered without its buckets.
 const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
 /// The shortest time between two marks, and the time in which there are [`A_PERIOD`] at most.
@@ -97,20 +100,23 @@ impl Rounds {
             let young = now.0.saturating_sub(epoch.created.0) < YOUNG;
             let plants = self.store.options.marks.as_ref().is_some_and(|marks| marks.plants);
             match offers {
-                Offers { latest: Some((number, mark)), .. } => self.adopt_mark(key, marking, number, mark),
+                Offers { latest: Some((number, mark)), .. } => self.adopt_offer(key, marking, number, mark),
                 Offers { unclear: true, .. } => {}
                 _ if is_unmarked => {}
                 _ if epoch.begun_here && plants => {
                     self.plant(endpoint, key, marking, 0, epoch.expires).await?
                 }
-                _ if epoch.begun_here || !young => self.store.marked.set(key, Binding::Unmarked, None),
+                _ if epoch.begun_here => {
+                    self.offer(endpoint, key, marking, (0, Mark::new(NONE)), epoch.expires).await?;
+                }
+                _ if !young => self.store.marked.set(key, Binding::Unmarked, None),
                 _ => {} // another process began it just now, and may plant
             }
             return Ok(());
         };
         let newer = self.read_offers(endpoint, key, number + 1..number + 2).await?;
         if let Some((number, mark)) = newer.latest {
-            self.adopt_mark(key, marking, number, mark);
+            self.adopt_offer(key, marking, number, mark);
             return Ok(());
         }
         let buckets = self.due(key, marking);
@@ -161,7 +167,7 @@ impl Rounds {
         sleep(jittered(OTHERS_FIRST)).await;
         let offers = self.read_offers(endpoint, key, number + 1..MOST_MARKS).await?;
         match (offers.latest, self.progress.get(&key).map(|progress| progress.epoch().expires)) {
-            (Some((number, mark)), _) => self.adopt_mark(key, marking, number, mark),
+            (Some((number, mark)), _) => self.adopt_offer(key, marking, number, mark),
             (None, Some(expires)) if !offers.unclear => {
                 self.plant(endpoint, key, marking, number + 1, expires).await?;
             }
@@ -170,7 +176,11 @@ impl Rounds {
         Ok(())
     }
 
-    fn adopt_mark(&self, key: TokenKeyId, marking: &mut Marking, number: u32, mark: Mark) {
+    fn adopt_offer(&self, key: TokenKeyId, marking: &mut Marking, number: u32, mark: Mark) {
+        if *mark.as_bytes() == NONE {
+            self.store.marked.set(key, Binding::Unmarked, None);
+            return;
+        }
         let Some(marks) = &self.store.options.marks else { return };
         let id = (marks.id)(key, mark);
         marking.offered = Some((number, id));
@@ -179,6 +189,9 @@ impl Rounds {
         }
         (marking.reported, marking.incomplete) = (false, None);
         tracing::info!(token_key = %&key.to_hex()[..8], number, "tokens are requested for this mark of the store");
+        if let Some(epoch) = self.store.epochs.find(key) {
+            epoch.set_bound();
+        }
         self.store.marked.set(key, Binding::Offered(mark), Some(id));
     }
 
@@ -217,18 +230,29 @@ impl Rounds {
         if survey.known == 0 || !is_whole && since(waited) < COMPLETE_WITHIN {
             return Err(Unknown::Rejected);
         }
-        let offers = self.offers(key, number);
-        let value = Value::of_bytes(mark.as_bytes());
-        let adds: Vec<_> = offers.into_iter().map(|key| Command::Add { key, value, expires }).collect();
-        self.request(endpoint, &adds).await?;
-        let winner = self.read_offers(endpoint, key, number..number + 1).await?.latest;
-        if winner.is_some_and(|(_, winner)| winner == mark) {
+        if self.offer(endpoint, key, marking, (number, mark), expires).await? {
             self.store.counters.planted();
         }
-        if let Some((number, mark)) = winner {
-            self.adopt_mark(key, marking, number, mark);
-        }
         Ok(())
+    }
+
+    /// Offers a mark, and adopts whichever was the first with its number. True if it is this one.
+    async fn offer(
+        &mut self,
+        endpoint: usize,
+        key: TokenKeyId,
+        marking: &mut Marking,
+        (number, mark): (u32, Mark),
+        expires: UnixSeconds,
+    ) -> Result<bool, Unknown> {
+        let value = Value::of_bytes(mark.as_bytes());
+        let adds = self.offers(key, number).map(|key| Command::Add { key, value, expires });
+        self.request(endpoint, &adds).await?;
+        let winner = self.read_offers(endpoint, key, number..number + 1).await?.latest;
+        if let Some((number, mark)) = winner {
+            self.adopt_offer(key, marking, number, mark);
+        }
+        Ok(winner.is_some_and(|(_, winner)| winner == mark))
     }
 
     /// Reads the witnesses of a mark. A miss proves nothing yet: see [`Rounds::torn`].
