@@ -14,6 +14,7 @@ mod lying_store;
 mod marks;
 mod minted;
 mod outage;
+mod rollout;
 mod seed;
 
 use crate::support::memcached::Memcached;
