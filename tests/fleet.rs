@@ -14,6 +14,7 @@ mod lying_store;
 mod marks;
 mod minted;
 mod outage;
+mod quorum;
 mod rollout;
 mod seed;
 

@@ -7,7 +7,7 @@ use crate::keys::keyring::CLOCK_TOLERANCE;
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsError};
 use postern_spend::memcached::{
-    self, AddressError, Marks, Memcached, OnLoss, Options, Pool, Tls, Transport, pool_size,
+    AddressError, Marks, Memcached, OnLoss, Options, Pool, Replicas, Tls, Transport, pool_size,
 };
 use postern_spend::{Backend, Embedded, StoreError};
 use postern_token::UnixSeconds;
@@ -29,6 +29,9 @@ pub enum BackendError {
         "store.memcached.addresses: kind = \"memcached\" needs at least one, such as [\"127.0.0.1:11211\"]"
     )]
     NoAddress,
+    /// Replicas that make no quorum.
+    #[error("store.memcached.replicas needs {0}")]
+    Replicas(&'static str),
     /// An address that is none.
     #[error("store.memcached.addresses: {0}")]
     Address(#[from] AddressError),
@@ -120,7 +123,7 @@ pub(crate) fn check(config: &StoreConfig, workers: usize) -> Result<(), BackendE
 
 /// Logs the settings derived from the configuration.
 fn log_settings(config: &MemcachedConfig, options: &Options, workers: usize) {
-    let addresses = options.addresses.len();
+    let addresses = options.replicas.addresses().count();
     match &options.transport {
         Transport::Pipelined { connections, .. } => tracing::info!(
             addresses,
@@ -137,21 +140,18 @@ fn log_settings(config: &MemcachedConfig, options: &Options, workers: usize) {
 }
 
 fn options(config: &MemcachedConfig, workers: usize, slow: Duration) -> Result<Options, BackendError> {
-    if config.addresses.is_empty() {
-        return Err(BackendError::NoAddress);
-    }
     check_bounds(config)?;
-    let addresses = config.addresses.iter().map(|text| text.parse());
-    let addresses: Vec<memcached::Address> = addresses.collect::<Result<_, AddressError>>()?;
+    let replicas = replicas(config)?;
+    let addresses = replicas.addresses().count();
     let transport = match config.transport {
         TransportKind::Pipelined => {
             Transport::Pipelined { connections: config.connections, queue: config.queue }
         }
-        TransportKind::Pooled => Transport::Pooled(pool(config, addresses.len(), workers)?),
+        TransportKind::Pooled => Transport::Pooled(pool(config, addresses, workers)?),
     };
     Ok(Options {
         tls: config.tls.as_ref().map(store_tls).transpose()?,
-        addresses,
+        replicas,
         transport,
         timeout: config.timeout.get(),
         slow,
@@ -167,6 +167,25 @@ fn options(config: &MemcachedConfig, workers: usize, slow: Duration) -> Result<O
         marks: None,
         cache_bytes: config.spent_cache.as_usize(),
     })
+}
+
+/// One set of records, or three.
+fn replicas(config: &MemcachedConfig) -> Result<Replicas, BackendError> {
+    let parsed = |list: &[String]| list.iter().map(|text| text.parse()).collect::<Result<_, AddressError>>();
+    match (config.addresses.as_slice(), config.replicas.as_slice()) {
+        ([], []) => Err(BackendError::NoAddress),
+        (addresses, []) => Ok(Replicas::One(parsed(addresses)?)),
+        ([], [a, b, c]) if ![a, b, c].iter().any(|list| list.is_empty()) => {
+            if config.transport == TransportKind::Pooled {
+                return Err(BackendError::Replicas(
+                    "transport = \"pipelined\": a pool cannot leave a slow replica behind",
+                ));
+            }
+            Ok(Replicas::Three([parsed(a)?, parsed(b)?, parsed(c)?]))
+        }
+        ([], _) => Err(BackendError::Replicas("three lists of addresses, none of them empty")),
+        _ => Err(BackendError::Replicas("store.memcached.addresses to be empty: each replica has its own")),
+    }
 }
 
 /// Rejects values outside the plausible range, which would fail later with a less helpful message.

@@ -60,6 +60,12 @@ pub enum StartError {
     /// Marks where they cannot be.
     #[error("challenge.bind needs {0}; or set it to \"off\"")]
     Marks(&'static str),
+    /// Replicas without marks.
+    #[error(
+        "store.memcached.replicas needs challenge.bind = \"offer\": only a token that a mark binds lets each replica show \
+         that it has lost no record of it"
+    )]
+    Replicas,
     /// The issuer's keys.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -88,9 +94,12 @@ impl StartError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Challenge(_) | Self::Marks(_) | Self::Source(_) | Self::Tls(_) | Self::HeaderSize(_) => {
-                exit::CONFIG
-            }
+            Self::Challenge(_)
+            | Self::Marks(_)
+            | Self::Replicas
+            | Self::Source(_)
+            | Self::Tls(_)
+            | Self::HeaderSize(_) => exit::CONFIG,
             Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
             Self::Store(error) if error.is_configuration() => exit::CONFIG,
             Self::Store(_) | Self::Bind(_) | Self::Resolver(_) | Self::Tracer(_) => exit::RUNTIME,
@@ -119,6 +128,10 @@ pub fn check(config: &Config) -> Result<(), StartError> {
 /// Marks need a store that can lose records, and one name to stand below.
 fn check_bind(config: &Config) -> Result<(), StartError> {
     let ChallengeConfig { bind, origin, .. } = &config.challenge;
+    let votes = config.store.kind == StoreKind::Memcached && !config.store.memcached.replicas.is_empty();
+    if votes && *bind != Bind::Offer {
+        return Err(StartError::Replicas);
+    }
     let reason = match (bind, config.store.kind) {
         (Bind::Off, _) => return Ok(()),
         (_, StoreKind::Embedded) => "store.kind = \"memcached\": only the shared store has marks",

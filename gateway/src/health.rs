@@ -68,6 +68,8 @@ pub(crate) struct Findings {
     pub(crate) strays: Option<String>,
     /// Buckets of the store that no longer know the mark on offer.
     pub(crate) torn: usize,
+    /// Of three replicas, those that do not answer.
+    pub(crate) away: usize,
     /// Keys in use, and those of them whose tokens the store refuses all, because it lost records of them.
     pub(crate) keys: usize,
     pub(crate) refused_keys: usize,
@@ -132,6 +134,13 @@ impl Findings {
                 "some connections to {address} lead to other records than the rest, and are not used: the address leads to \
                  several stores, by turns. Give every router behind it the same list of servers"
             ));
+        }
+        if self.away > 0 {
+            found.push(
+                "one of the three replicas of the store does not answer: the other two decide, and every token is served, but \
+                 none of them may fail now. Start its servers, or mend the way to them"
+                    .to_owned(),
+            );
         }
         if self.torn > 0 {
             let share = percent(self.torn as u64, u64::from(BUCKETS));
@@ -284,6 +293,7 @@ mod tests {
         blind: None,
         strays: None,
         torn: 0,
+        away: 0,
         keys: 2,
         refused_keys: 0,
         lost: 0,
@@ -340,6 +350,12 @@ mod tests {
         assert!(degraded(&some).contains("their tokens are refused with 503"));
         let all = Findings { lost: 2, refused_keys: 2, ..some.clone() };
         assert!(not_ready(&all).starts_with("records of 2 token keys were lost, of every one in use"));
+    }
+
+    #[test]
+    fn a_replica_that_is_away_is_degraded() {
+        let text = degraded(&Findings { away: 1, ..WELL });
+        assert!(text.starts_with("one of the three replicas of the store does not answer"), "{text}");
     }
 
     #[test]

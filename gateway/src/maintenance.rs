@@ -77,10 +77,11 @@ impl StoreMaintenance {
     /// Updates the store's gate, and publishes its counters.
     async fn look_after_store(&mut self) {
         let (core, now) = (Arc::clone(&self.core), UnixSeconds::now());
-        let (mut round, mut lost, mut torn, mut blind, mut strays) = (Round::default(), 0, 0, None, None);
+        let (mut round, mut lost, mut torn, mut away) = (Round::default(), 0, 0, 0);
+        let (mut blind, mut strays) = (None, None);
         if let Backend::Memcached(memcached) = &core.backend {
             let health = self.publish(memcached);
-            (round, lost, torn) = (health.round, health.lost.len(), health.torn);
+            (round, lost, torn, away) = (health.round, health.lost.len(), health.torn, health.away);
             // Where a mark binds every token, a loss admits none again, noticed or not.
             let unmarked = |epoch: Epoch| core.backend.binding(epoch.key) == Binding::Unmarked;
             let is_blind = health.blind && core.keyring.load().epochs(now).any(unmarked);
@@ -94,8 +95,8 @@ impl StoreMaintenance {
         let keys = keyring.epochs(now).count();
         let refused_keys = keyring.epochs(now).filter(refuses).count();
         core.all_lost.store(keys > 0 && refused_keys == keys, Ordering::Relaxed);
-        let unbound =
-            keyring.is_usable(now) && keyring.requested(|key| core.backend.binding(key), now).is_none();
+        // Also while no key is in use yet: with the first one tokens can be presented only once the store has a mark for it.
+        let unbound = core.offer.binds() && keyring.requested(|key| core.backend.binding(key), now).is_none();
         let requested = if unbound { Err(Unknown::Unmarked) } else { Ok(()) };
         let (total, refused) = core.recorder.verdicts();
         let findings = Findings {
@@ -106,6 +107,7 @@ impl StoreMaintenance {
             blind,
             strays,
             torn,
+            away,
             keys,
             refused_keys,
             lost,

@@ -23,7 +23,7 @@ fn config(home: &Path, name: &str, issuer: &Daemon, router: &Router, bind: &str)
 }
 
 /// The status of a CONNECT with this token.
-async fn present(gateway: &Daemon, target: &str, value: &str) -> u16 {
+pub(super) async fn present(gateway: &Daemon, target: &str, value: &str) -> u16 {
     let mut stream = proxy::dial(gateway.address).await.unwrap();
     proxy::connect(&mut stream, target, Some(value)).await.unwrap().status
 }

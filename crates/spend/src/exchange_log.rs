@@ -78,6 +78,14 @@ impl ExchangeLog {
         Entry { log: self, began }
     }
 
+    /// Adds the exchanges of another log, which were under way meanwhile.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.pool += other.pool;
+        self.health += other.health;
+        self.exchanges.extend(other.exchanges.into_iter().take(MOST));
+        self.keep_most();
+    }
+
     fn keep_most(&mut self) {
         self.exchanges.truncate(MOST);
     }

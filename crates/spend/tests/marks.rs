@@ -1,69 +1,13 @@
 //! Tokens that a mark binds to the memory which records them: real memcacheds that come back empty, that are other ones,
 //! that are away.
 
-use crate::support::{eventually, fresh, options, transports};
-use postern_spend::memcached::{Binding, Client, Marks, Memcached, OnLoss, Options, Transport};
-use postern_spend::{Epoch, Spend, SpendStore, Unknown};
+use crate::support::marked::Gateway;
+use crate::support::{epoch, eventually, options, transports};
+use postern_spend::memcached::{Binding, OnLoss, Options, Transport};
+use postern_spend::{Epoch, Spend};
 use postern_testkit::memcached::Server;
-use postern_token::{ChallengeDigest, Mark, MarkId, SpentKey, TokenKeyId, UnixSeconds};
-use std::sync::Arc;
+use postern_token::{Mark, TokenKeyId};
 use std::time::{Duration, Instant};
-
-/// A gateway with marks, and the key that it requests tokens of.
-struct Gateway {
-    store: Memcached,
-    client: Client,
-    epoch: Epoch,
-}
-
-impl Gateway {
-    async fn start(options: Options, epoch: Epoch, plants: bool) -> Self {
-        let marks = Some(Marks { id: Arc::new(id), plants });
-        let store = Memcached::open(Options { marks, ..options }).unwrap();
-        store.offer(&[epoch]);
-        let client = crate::support::client(&store).await;
-        Self { store, client, epoch }
-    }
-
-    async fn mark(&self) -> Mark {
-        eventually("a mark on offer", async || match self.store.binding(self.epoch.key) {
-            Binding::Offered(mark) => Some(mark),
-            _ => None,
-        })
-        .await
-    }
-
-    /// The mark that follows this one.
-    async fn mark_after(&self, mark: Mark) -> Mark {
-        eventually("another mark on offer", async || match self.store.binding(self.epoch.key) {
-            Binding::Offered(other) if other != mark => Some(other),
-            _ => None,
-        })
-        .await
-    }
-
-    async fn spend(&self, token: &Token) -> Result<Spend, Unknown> {
-        let epoch = Epoch { mark: Some(id(self.epoch.key, token.mark)), ..self.epoch };
-        self.client.spend(&token.key, &epoch, UnixSeconds::now()).await
-    }
-
-    fn token(&self, mark: Mark) -> Token {
-        Token { key: fresh(&self.epoch), mark }
-    }
-}
-
-struct Token {
-    key: SpentKey,
-    mark: Mark,
-}
-
-fn id(key: TokenKeyId, mark: Mark) -> MarkId {
-    MarkId::derive("proxy.example", key, ChallengeDigest::of(mark.as_bytes()))
-}
-
-fn epoch() -> Epoch {
-    crate::support::epoch()
-}
 
 fn refusing(server: &Server, transport: Transport) -> Options {
     Options { on_loss: OnLoss::Refuse, ..options(vec![server.address()], transport) }

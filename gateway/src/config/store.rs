@@ -49,6 +49,10 @@ pub struct MemcachedConfig {
     /// same records, such as two mcrouters with one configuration; two plain memcached servers hold different records
     /// and are refused.
     pub addresses: Vec<String>,
+    /// In place of `addresses`, three lists of them, each to a set of records of its own on other machines: a quorum. A token
+    /// is spent on all three, and two decide, so each of them may be lost, one after another. Needs challenge.bind =
+    /// "offer" and transport = "pipelined".
+    pub replicas: Vec<Vec<String>>,
     /// How commands travel: "pipelined" (a connection carries those of all callers at once) or "pooled" (a connection
     /// a command).
     pub transport: TransportKind,
@@ -97,6 +101,7 @@ impl Default for MemcachedConfig {
     fn default() -> Self {
         Self {
             addresses: Vec::new(),
+            replicas: Vec::new(),
             transport: TransportKind::Pipelined,
             timeout: ConfigDuration::millis(100),
             connect_timeout: ConfigDuration::millis(250),

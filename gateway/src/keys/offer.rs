@@ -11,6 +11,10 @@ use postern_token::{
 use std::sync::Arc;
 use std::time::Duration;
 
+/// For how long a challenge with a mark may be kept at most. Where three replicas vote, another mark is offered while tokens
+/// of the old one are still good, so no refusal tells clients of it.
+const MARKED: Duration = Duration::from_secs(600);
+
 /// The challenge, which changes only by its mark while the gateway runs.
 #[derive(Clone)]
 pub(crate) struct Offer {
@@ -57,7 +61,7 @@ impl Offer {
             return Some(Answered::Unmarked);
         }
         let id = || MarkId::derive(&self.names, key, digest);
-        (self.bind != Bind::Off).then(|| Answered::Marked(id()))
+        self.binds().then(|| Answered::Marked(id()))
     }
 
     /// The id of a mark in tokens of a key.
@@ -65,11 +69,16 @@ impl Offer {
         MarkId::derive(&self.names, key, ChallengeDigest::of(&self.bytes(Some(mark))))
     }
 
+    /// Whether marks of the store bind tokens.
+    pub(crate) fn binds(&self) -> bool {
+        self.bind != Bind::Off
+    }
+
     /// How the store binds tokens, if it does.
     pub(crate) fn marks(&self) -> Option<Marks> {
         let offer = self.clone();
         let id = Arc::new(move |key, mark| offer.mark_id(key, mark));
-        (self.bind != Bind::Off).then(|| Marks { id, plants: self.bind == Bind::Offer })
+        self.binds().then(|| Marks { id, plants: self.bind == Bind::Offer })
     }
 
     /// The value of Proxy-Authenticate: a challenge for a token of `key`, to be kept until `until` at most.
@@ -80,7 +89,8 @@ impl Offer {
         now: UnixSeconds,
         until: UnixSeconds,
     ) -> Option<HeaderValue> {
-        let max_age = self.max_age.min(now.until(until));
+        let longest = if mark.is_some() { self.max_age.min(MARKED) } else { self.max_age };
+        let max_age = longest.min(now.until(until));
         let challenge = Challenge {
             bytes: self.bytes(mark),
             token_key: Some(key.key.spki().to_vec()),

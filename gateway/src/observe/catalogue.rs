@@ -81,6 +81,13 @@ postern_telemetry::catalogue! {
     /// Buckets of the shared store, of 1,024, that no longer know the mark on offer: that share of its tokens is void.
     STORE_BUCKETS_TORN: Gauge = "postern_store_buckets_torn";
 
+    /// Tokens that were spent for a mark other than the one on offer, whatever the verdict: those that clients still held
+    /// when it changed.
+    STORE_OLDER_MARKS: Counter = "postern_store_older_marks_total";
+
+    /// Of three replicas of the shared store, those that do not answer. Two decide; with two away nothing is admitted.
+    STORE_REPLICAS_AWAY: Gauge = "postern_store_replicas_away";
+
     /// Token keys that the gateway knows, by where in their life they are.
     KEYS: Gauge = "postern_keys" [KeyPhase::SPEC];
 

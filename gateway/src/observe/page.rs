@@ -81,13 +81,14 @@ fn shared(memcached: &Memcached, hits: &mut Rate) -> Section {
         ("failed connects", Show::Count),
     ];
     let mut endpoints = Table::new("Addresses of the shared store", "There is none.", &columns);
+    let replicas = health.endpoints.iter().map(|endpoint| endpoint.replica + 1).max().unwrap_or(1);
     for endpoint in &health.endpoints {
         let occupancy = match endpoint.capacity {
             0 => Value::Null,
             capacity => json!(endpoint.outstanding as f64 / capacity as f64),
         };
         endpoints.row(vec![
-            json!(endpoint.address.to_string()),
+            json!(name_of(endpoint, replicas)),
             json!(state(endpoint)),
             json!(endpoint.connections),
             json!(endpoint.outstanding),
@@ -103,6 +104,13 @@ fn shared(memcached: &Memcached, hits: &mut Rate) -> Section {
         .tile("Keys in the cache", Show::Count, health.remembered as f64);
     section.tables.push(endpoints);
     section
+}
+
+fn name_of(endpoint: &EndpointHealth, replicas: usize) -> String {
+    match replicas {
+        1 => endpoint.address.to_string(),
+        _ => format!("{} (replica {} of {replicas})", endpoint.address, endpoint.replica + 1),
+    }
 }
 
 fn state(endpoint: &EndpointHealth) -> String {

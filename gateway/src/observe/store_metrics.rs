@@ -21,6 +21,8 @@ struct Handles {
     watched: Gauge,
     marks_planted: Counter,
     buckets_torn: Gauge,
+    older_marks: Counter,
+    replicas_away: Gauge,
 }
 
 /// Of one address.
@@ -65,6 +67,8 @@ impl StoreMetrics {
             watched: gauge!(catalogue::STORE_WATCH_AGE),
             marks_planted: counter!(catalogue::STORE_MARKS_PLANTED),
             buckets_torn: gauge!(catalogue::STORE_BUCKETS_TORN),
+            older_marks: counter!(catalogue::STORE_OLDER_MARKS),
+            replicas_away: gauge!(catalogue::STORE_REPLICAS_AWAY),
         }))
     }
 
@@ -82,6 +86,8 @@ impl StoreMetrics {
         handles.keys_lost.set(health.lost.len() as f64);
         handles.marks_planted.absolute(totals.marks_planted);
         handles.buckets_torn.set(health.torn as f64);
+        handles.older_marks.absolute(totals.older_marks);
+        handles.replicas_away.set(health.away as f64);
         handles.watched.set(health.watched.as_secs_f64());
         let publish = |(handles, endpoint): (&mut EndpointHandles, &EndpointHealth)| {
             handles.connections.set(endpoint.connections as f64);

@@ -2,16 +2,17 @@
 
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::Echo;
-use crate::support::{ISSUER, PATIENCE, Running, home_with_keys};
+use crate::support::{ISSUER, PATIENCE, Running, directory, home_with_keys};
 use postern_config::ConfigDuration;
 use postern_daemon::exit;
 use postern_gateway::StartError;
 use postern_gateway::config::{
-    CheckTiming, Config, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
+    Bind, CheckTiming, Config, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
 };
 use postern_testkit::memcached::{Server, free_port};
 use postern_token::Token;
 use postern_token::header::format_authorization;
+use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) fn shared(config: &mut Config, server: &Server, change: impl FnOnce(&mut MemcachedConfig)) {
@@ -180,7 +181,7 @@ async fn lost_records_are_reported_and_their_key_can_be_retired() {
 #[tokio::test]
 async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
     type Change = fn(&mut MemcachedConfig);
-    let cases: [(Change, &str); 10] = [
+    let cases: [(Change, &str); 13] = [
         (
             |store| store.addresses.clear(),
             "store.memcached.addresses: kind = \"memcached\" needs at least one",
@@ -206,6 +207,25 @@ async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
             "follow from checks_per_second and latency, and at most 10000 are made",
         ),
         (
+            |store| store.replicas = vec![vec!["127.0.0.1:1".into()]; 3],
+            "store.memcached.replicas needs store.memcached.addresses to be empty",
+        ),
+        (
+            |store| {
+                store.addresses.clear();
+                store.replicas = vec![vec!["127.0.0.1:1".into()]; 2];
+            },
+            "store.memcached.replicas needs three lists of addresses, none of them empty",
+        ),
+        (
+            |store| {
+                store.addresses.clear();
+                store.replicas = vec![vec!["127.0.0.1:1".into()]; 3];
+                store.transport = TransportKind::Pooled;
+            },
+            "store.memcached.replicas needs transport = \"pipelined\"",
+        ),
+        (
             |store| store.tls = Some(StoreTls { key: Some("key.pem".into()), ..StoreTls::default() }),
             "certificate and key go together",
         ),
@@ -214,6 +234,7 @@ async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
         let started = Running::start_in(TempDir::new().unwrap(), |config| {
             config.store.kind = StoreKind::Memcached;
             config.store.memcached.addresses = vec!["127.0.0.1:1".into()];
+            config.challenge.bind = Bind::Offer;
             change(&mut config.store.memcached);
         });
         let Err(error) = started else { panic!("{sentence}") };
@@ -221,4 +242,35 @@ async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
         assert_eq!(error.exit_code(), exit::CONFIG);
         assert!(matches!(error, StartError::Store(_)));
     }
+}
+
+#[tokio::test]
+async fn replicas_without_marks_are_refused_with_a_sentence() {
+    let started = Running::start_in(TempDir::new().unwrap(), |config| {
+        config.store.kind = StoreKind::Memcached;
+        config.store.memcached.replicas = vec![vec!["127.0.0.1:1".into()]; 3];
+    });
+    let Err(error) = started else { panic!("it started") };
+    assert!(
+        error.to_string().starts_with("store.memcached.replicas needs challenge.bind = \"offer\""),
+        "{error}"
+    );
+    assert_eq!(error.exit_code(), exit::CONFIG);
+}
+
+/// Keys that come long after the store is up: until the store has a mark for them there is nothing to present.
+#[tokio::test]
+async fn a_gateway_that_binds_tokens_is_ready_when_there_is_a_mark_and_not_before() {
+    let server = Server::tcp(&[]);
+    let change = |config: &mut Config| {
+        shared(config, &server, |_| ());
+        config.challenge.bind = Bind::Offer;
+    };
+    let gateway = Running::start_in(TempDir::new().unwrap(), change).unwrap();
+    gateway.readiness_is(|reasons| reasons.iter().all(|reason| !reason.contains("connect"))).await;
+    tokio::time::sleep(Duration::from_secs(1)).await; // several looks at the store
+    std::fs::write(gateway.home().join("keys.json"), directory(vec![ISSUER.entry(None, None)])).unwrap();
+    gateway.ready().await;
+    let answer = Client::ask(gateway.address, connect("target.example:443")).await;
+    assert_eq!(answer.status, 407, "{}", String::from_utf8_lossy(&answer.body));
 }

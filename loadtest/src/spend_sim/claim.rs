@@ -37,10 +37,12 @@ impl Claim {
         let loses = faults.iter().any(|fault| fault.what.loses());
         let is_skewed = plan.deployment.servers.iter().any(|offset| *offset != 0)
             || faults.iter().any(|fault| matches!(fault.what, What::Clock { .. }));
-        let is_alike = matches!(shape, Shape::Direct | Shape::Pool | Shape::Quorum);
+        let is_alike = matches!(shape, Shape::Direct | Shape::Pool | Shape::Quorum | Shape::Voted);
         let may_lose = loses || is_skewed || !is_alike;
         let is_prompt = plan.deployment.routers.iter().all(|router| router.probe_longest <= 5_000);
         let recovers = !may_lose && is_prompt;
+        let recovers =
+            recovers || is_prompt && shape == Shape::Voted && !is_skewed && loses_one_replica(plan);
         Self { class: class(plan, loses), may_lose, is_skewed, recovers }
     }
 }
@@ -57,6 +59,7 @@ fn class(plan: &Plan, loses: bool) -> Class {
     let restarts_gateways = has(|what| matches!(what, What::GatewayRestart { .. }));
     match plan.deployment.shape {
         Shape::Failover => return Class::Beyond,
+        Shape::Voted if evicts => return Class::Notices { within: None },
         // Two gateways that reach different stores are not detected.
         Shape::Balancer if loses || plan.parts_gateways() => return Class::Beyond,
         // Nor is one that reaches another store than before it was started anew, but for its canaries.
@@ -100,6 +103,15 @@ fn after_a_loss(plan: &Plan, restarts_gateways: bool, noticed: Class) -> Class {
         }
         _ => noticed,
     }
+}
+
+/// One replica comes back empty, and nothing else happens to any.
+fn loses_one_replica(plan: &Plan) -> bool {
+    let servers = plan.faults.iter().filter_map(|fault| fault.what.server().map(|server| (fault, server)));
+    let mut servers = servers.peekable();
+    let Some(first) = servers.peek().map(|(_, server)| server % 3) else { return false };
+    servers.all(|(fault, server)| server % 3 == first && restarted(fault).is_some())
+        && !plan.faults.iter().any(|fault| matches!(fault.what, What::Servers { .. } | What::Hang { .. }))
 }
 
 /// A clock that is wrong from the start stops everything. One that goes wrong is noticed.

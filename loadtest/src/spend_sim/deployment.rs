@@ -3,7 +3,7 @@
 use super::chance::Chance;
 use super::fault::Millis;
 use super::network::Micros;
-use postern_spend::memcached::{OnLoss, Options, Pool, Transport};
+use postern_spend::memcached::{OnLoss, Options, Pool, Replicas, Transport};
 use std::time::Duration;
 
 /// The second at which every run begins.
@@ -36,6 +36,8 @@ pub(crate) enum Shape {
     Balancer,
     /// Two addresses of every gateway, of routers one of which has a server more.
     Contradiction,
+    /// Three replicas that vote: each is reached by itself, through a router of its own or directly.
+    Voted,
     /// Routers that give a record to another server when its own is away.
     Failover,
 }
@@ -90,8 +92,8 @@ pub(crate) struct RouterPlan {
 
 #[derive(Clone, Debug)]
 pub(crate) struct GatewayPlan {
-    /// The addresses, as ports from 1 on.
-    pub(crate) ports: Vec<u16>,
+    /// The addresses of each replica, as ports from 1 on.
+    pub(crate) ports: Vec<Vec<u16>>,
     pub(crate) is_pooled: bool,
     pub(crate) connections: usize,
     pub(crate) timeout: Millis,
@@ -113,9 +115,13 @@ pub(crate) struct Latency {
 impl GatewayPlan {
     pub(crate) fn options(&self) -> Options {
         let address = |port: &u16| format!("store:{port}").parse().ok();
+        let addresses = |ports: &Vec<u16>| ports.iter().filter_map(address).collect::<Vec<_>>();
         let connect_timeout = Duration::from_millis(250);
         Options {
-            addresses: self.ports.iter().filter_map(address).collect(),
+            replicas: match self.ports.as_slice() {
+                [a, b, c] => Replicas::Three([a, b, c].map(addresses)),
+                lists => Replicas::One(lists.iter().flat_map(addresses).collect()),
+            },
             tls: None,
             transport: if self.is_pooled {
                 Transport::Pooled(Pool {
@@ -146,7 +152,7 @@ impl Deployment {
         let servers = match shape {
             Shape::Direct => 1,
             Shape::Pool => chance.within(2, 4) as usize,
-            Shape::Quorum => chance.pick(&[3, 3, 6]),
+            Shape::Quorum | Shape::Voted => chance.pick(&[3, 3, 6]),
             Shape::Balancer | Shape::Contradiction => chance.within(3, 4) as usize,
             Shape::Failover => 2,
         };
@@ -162,7 +168,7 @@ impl Deployment {
         let canary_interval = chance.pick(&[300, 1_000, 1_000, 1_000, 1_000, 1_500]);
         let pooled = chance.one_in(4);
         let gateway = |index: usize, chance: &mut Chance| GatewayPlan {
-            ports: if together { all_ports() } else { vec![(index % addresses.len()) as u16 + 1] },
+            ports: vec![if together { all_ports() } else { vec![(index % addresses.len()) as u16 + 1] }],
             is_pooled: pooled,
             connections: chance.within(1, 3) as usize + usize::from(shape == Shape::Balancer),
             timeout,
@@ -178,6 +184,32 @@ impl Deployment {
             spike: chance.pick(&[20_000, 200_000, 400_000]),
         };
         Self { shape, servers: vec![0; servers], routers, addresses, gateways, latency }
+    }
+
+    /// Has the replicas of a quorum vote by themselves.
+    pub(crate) fn vote(&mut self, chance: &mut Chance) {
+        let Some(quorum) = self.routers.first().cloned() else { return };
+        let router = |list: &Vec<usize>| {
+            let kind = chance.pick(&[Kind::Twemproxy, Kind::Mcrouter]);
+            RouterPlan {
+                kind,
+                route: Route::Pool,
+                lists: vec![list.clone()],
+                misses: kind == Kind::Mcrouter && chance.one_in(3),
+                closes: kind == Kind::Twemproxy && chance.one_in(2),
+                ..quorum
+            }
+        };
+        self.routers = quorum.lists.iter().map(router).collect();
+        let address = |(replica, list): (usize, &Vec<usize>)| match list.as_slice() {
+            [server] if chance.one_in(2) => vec![Node::Server(*server)],
+            _ => vec![Node::Router(replica)],
+        };
+        self.addresses = quorum.lists.iter().enumerate().map(address).collect();
+        self.shape = Shape::Voted;
+        for gateway in &mut self.gateways {
+            (gateway.ports, gateway.is_pooled) = (vec![vec![1], vec![2], vec![3]], false);
+        }
     }
 
     /// Routers that wait longer for a server than connecting may take.

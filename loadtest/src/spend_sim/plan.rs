@@ -41,6 +41,8 @@ pub(crate) enum Theme {
     Servers,
     /// All of it.
     Everything,
+    /// Of three replicas that vote one after another is lost, misses writes, is given other servers.
+    Replicas,
 }
 
 const THEMES: [Theme; 12] = [
@@ -91,7 +93,31 @@ impl Plan {
 
     /// The same plan with tokens bound by marks.
     pub(crate) fn bound(seed: u64) -> Self {
-        Self { is_bound: true, ..Self::new(seed) }
+        let mut plan = Self { is_bound: true, ..Self::new(seed) };
+        if plan.deployment.shape == Shape::Quorum && seed.is_multiple_of(2) {
+            plan.vote(&mut Chance::new(seed, 4));
+        }
+        plan
+    }
+
+    fn vote(&mut self, chance: &mut Chance) {
+        self.deployment.vote(chance);
+        let more = chance.within(0, 6);
+        for _ in 0..more {
+            self.theme = Theme::Replicas;
+            let server = chance.index(self.deployment.servers.len());
+            let at = chance.within(1_000, self.length - CALM);
+            match chance.below(4) {
+                0 => self.away(server, at, chance),
+                1 => {
+                    let router = server % 3;
+                    let list = vec![chance.pick(&self.deployment.routers[router].lists[0])];
+                    self.faults.push(Fault { at, lasts: 0, what: What::Servers { router, list } });
+                }
+                _ => self.lose(server, chance),
+            }
+        }
+        self.faults.sort_by_key(|fault| fault.at);
     }
 
     fn go_wrong(&mut self, chance: &mut Chance) {
@@ -130,7 +156,7 @@ impl Plan {
             Theme::Clocks => self.skew(chance),
             Theme::Memory => self.add(chance, 1, 3, Self::memory),
             Theme::Servers => self.other_servers(chance),
-            Theme::Everything => {
+            Theme::Everything | Theme::Replicas => {
                 self.add(chance, 2, 6, Self::network);
                 self.add(chance, 0, 2, Self::restart);
                 self.add(chance, 0, 2, Self::memory);

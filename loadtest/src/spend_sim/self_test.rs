@@ -9,12 +9,13 @@ use postern_spend::memcached::{self, Undo};
 use std::time::Instant;
 
 /// A defect: how it is named on the command line, what it leads to, and the first seed that shows it.
-pub(crate) const DEFECTS: [(&str, Undo, Kind, u64); 5] = [
+pub(crate) const DEFECTS: [(&str, Undo, Kind, u64); 6] = [
     ("clock-canary", Undo::ClockCanary, Kind::Twice, 39),
     ("blind-watch", Undo::BlindWatch, Kind::Twice, 820),
     ("some-probes", Undo::SomeProbes, Kind::Twice, 195),
     ("planted-canaries", Undo::PlantedCanaries, Kind::FalseAlarm, 22),
     ("permits-after-stored", Undo::PermitsAfterStored, Kind::ThoughLost, 67),
+    ("witness-apart", Undo::WitnessApart, Kind::Twice, 184),
 ];
 
 /// The defect with this name.
@@ -51,7 +52,8 @@ pub(crate) fn first(defect: Undo, kind: Kind, mut from: u64, seeds: u64) -> Resu
         let calm = defect == Undo::SomeProbes;
         let undo = Some(defect);
         let seeds = end - from;
-        let campaign = Campaign { from, seeds, bound: false, undo, until, strict: calm, calm, threads: 1 };
+        let bound = defect == Undo::WitnessApart;
+        let campaign = Campaign { from, seeds, bound, undo, until, strict: calm, calm, threads: 1 };
         let tally = campaign.run()?;
         let has = |findings: &[Finding]| findings.iter().any(|finding| finding.kind == kind);
         let Some((seed, _)) = tally.findings.iter().find(|(_, findings)| has(findings)) else { break };

@@ -2,6 +2,7 @@
 
 use super::bucket::{self, Bound};
 use super::client::{ClientState, NOT_CONNECTED};
+use super::epochs::EpochState;
 use super::failure::Failure;
 use super::protocol::{BoundReply, Command, Reply, Value};
 use super::stats::{Ended, Verb};
@@ -10,30 +11,17 @@ use crate::{ExchangeLog, Spend, Unknown};
 use postern_token::UnixSeconds;
 
 impl ClientState {
-    /// Records a token that a mark binds. It is admitted only where the mark's witness stands: behind the record, on the
-    /// server that took it.
+    /// Records a token that a mark binds, where there is one replica. It is admitted only where the mark's witness stands:
+    /// behind the record, on the server that took it.
     pub(super) async fn add_bound(
         &self,
         bound: &Bound,
-        expires: UnixSeconds,
+        epoch: &EpochState,
         log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
-        let value = Value::of_bucket(random_bytes());
-        let commands = [&Command::Add { key: bound.record, value, expires }, &Command::Get(bound.witness)];
-        match self.send_bound(commands, log).await {
-            Ok(BoundReply { reply: Reply::Stored, witness: Some(Ok(Reply::Hit(witness))) }) => {
-                // A record that ends before its witness would admit the token again.
-                if bucket::ends(&witness).is_some_and(|end| end < expires) {
-                    Ok(Spend::Admitted)
-                } else {
-                    Err(Unknown::Garbled)
-                }
-            }
-            Ok(BoundReply { reply: Reply::Stored, witness: Some(Ok(Reply::Miss)) }) => Ok(Spend::Void),
-            Ok(BoundReply { reply: Reply::Stored, witness: Some(Err(reason)) }) => Err(reason),
-            Ok(BoundReply { reply: Reply::NotStored, .. }) => Ok(Spend::AlreadySpent),
-            Ok(BoundReply { reply: Reply::Stored | Reply::ServerError, .. }) => Err(Unknown::Rejected),
-            Ok(BoundReply { reply: Reply::Hit(_) | Reply::Miss, .. }) => Err(Unknown::Garbled),
+        let (expires, value) = (epoch.expires().ok_or(Unknown::TimedOut)?, Value::of_bucket(random_bytes()));
+        match self.send_bound(0, bound, value, expires, log).await {
+            Ok(reply) => self.read_bound(reply, epoch, expires),
             Err(Failure::NotSent(reason)) => Err(reason),
             Err(Failure::Sent(reason)) => match self.verdict_from_record(bound.record, value, log).await {
                 Some(Spend::AlreadySpent) => Ok(Spend::AlreadySpent),
@@ -42,14 +30,44 @@ impl ClientState {
         }
     }
 
-    /// Sends an `add` and a `get` behind it through one connection. Tries another endpoint only if no byte was sent.
-    async fn send_bound(
+    /// What a replica's reply says, to a record that ends at `expires`.
+    pub(super) fn read_bound(
         &self,
-        commands: [&Command; 2],
+        reply: BoundReply,
+        epoch: &EpochState,
+        expires: UnixSeconds,
+    ) -> Result<Spend, Unknown> {
+        match (reply.reply, reply.witness) {
+            (Reply::Stored, Some(Ok(Reply::Hit(witness)))) => match bucket::ends(&witness) {
+                Some(end) if end < expires => Ok(Spend::Admitted),
+                // A record that ends before its witness would admit the token again. Later ones last for longer.
+                Some(end) if self.store.options.replicas.are_three() => {
+                    epoch.prolong(end.saturating_add(self.store.options.clock_tolerance));
+                    Err(Unknown::Garbled)
+                }
+                _ => Err(Unknown::Garbled),
+            },
+            (Reply::Stored, Some(Ok(Reply::Miss))) => Ok(Spend::Void),
+            (Reply::Stored, Some(Err(reason))) => Err(reason),
+            (Reply::NotStored, _) => Ok(Spend::AlreadySpent),
+            (Reply::Stored | Reply::ServerError, _) => Err(Unknown::Rejected),
+            (Reply::Hit(_) | Reply::Miss, _) => Err(Unknown::Garbled),
+        }
+    }
+
+    /// Sends an `add` and a `get` of its witness behind it, through one connection to a replica. Tries another endpoint of
+    /// it only if no byte was sent.
+    pub(super) async fn send_bound(
+        &self,
+        replica: usize,
+        bound: &Bound,
+        value: Value,
+        expires: UnixSeconds,
         log: &mut ExchangeLog,
     ) -> Result<BoundReply, Failure> {
+        let commands = [&Command::Add { key: bound.record, value, expires }, &Command::Get(bound.witness)];
         let (mut failure, mut tried) = (Failure::NotSent(NOT_CONNECTED), 0_u64);
-        while let Some((index, link)) = self.next(tried) {
+        while let Some((index, link)) = self.next(Some(replica), tried) {
             tried |= 1 << index;
             let mut entry = log.begin(Verb::Add, u8::try_from(index).ok());
             let result = link.exchange_bound(commands, &mut entry).await;

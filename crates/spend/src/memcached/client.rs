@@ -83,6 +83,9 @@ impl Client {
         client.store.intact()?;
         if epoch.mark.is_none() {
             client.store.is_watched()?;
+            if client.store.options.replicas.are_three() {
+                return Err(Unknown::Unmarked); // a replica could not tell whether it has lost the record
+            }
         }
         let state = client.epoch(epoch).await?;
         let expires = state.expires().ok_or(Unknown::TimedOut)?;
@@ -95,8 +98,14 @@ impl Client {
             client.store.counters.cache_hit();
             return Ok(Spend::AlreadySpent);
         }
+        if epoch.mark.is_some_and(|mark| !client.store.marked.is_offered(epoch.key, mark)) {
+            client.store.counters.older_mark();
+        }
         let verdict = match &epoch.mark {
-            Some(mark) => client.add_bound(&Bound::new(key, mark), expires, log).await?,
+            Some(mark) if client.store.options.replicas.are_three() => {
+                client.vote(key, *mark, &state, log).await?
+            }
+            Some(mark) => client.add_bound(&Bound::new(key, mark), &state, log).await?,
             None => client.add(RecordKey::spent(key), expires, log).await?,
         };
         match (verdict, epoch.mark) {
@@ -132,12 +141,13 @@ impl ClientState {
     /// The epoch, once the store holds its expiry. Waits only the first time this process uses the epoch.
     async fn epoch(&self, epoch: &Epoch) -> Result<Arc<EpochState>, Unknown> {
         if let Some(known) = self.store.epochs.find(epoch.key)
-            && known.expires().is_some()
+            && let Some(expires) = known.expires()
+            && (expires >= epoch.expires || !self.store.options.replicas.are_three())
         {
             return Ok(known);
         }
         self.up().then_some(()).ok_or(NOT_CONNECTED)?;
-        let entered = self.store.epochs.enter(epoch.key, epoch.expires);
+        let entered = self.store.enter(epoch);
         self.store.wake_watch.notify_one();
         entered.adopted(self.store.options.timeout + self.store.options.connect_timeout).await?;
         Ok(entered)
@@ -182,7 +192,7 @@ impl ClientState {
     async fn send(&self, command: &Command, repeated: bool, log: &mut ExchangeLog) -> Result<Reply, Failure> {
         let mut failure = Failure::NotSent(NOT_CONNECTED);
         let mut tried = 0_u64;
-        while let Some((index, link)) = self.next(tried) {
+        while let Some((index, link)) = self.next(None, tried) {
             tried |= 1 << index;
             let mut entry = log.begin(Verb::of(command), u8::try_from(index).ok());
             let result = link.exchange(command, &mut entry).await;
@@ -201,20 +211,28 @@ impl ClientState {
         Err(failure)
     }
 
-    /// The endpoint with the fewest outstanding commands among those that are up and not tried yet; round robin among
-    /// equals.
-    pub(super) fn next(&self, tried: u64) -> Option<(usize, &EndpointClient)> {
+    /// The endpoint with the fewest outstanding commands among those that are up and not tried yet, and lead to this
+    /// replica if one is given; round robin among equals.
+    pub(super) fn next(&self, replica: Option<usize>, tried: u64) -> Option<(usize, &EndpointClient)> {
         let count = self.endpoints.len();
         let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
         (0..count)
             .map(|offset| (turn.wrapping_add(offset)) % count)
             .filter(|index| tried & (1 << index) == 0 && self.endpoints[*index].is_up())
+            .filter(|index| {
+                replica.is_none_or(|replica| self.endpoints[*index].endpoint.replica() == replica)
+            })
             .map(|index| (index, &self.endpoints[index]))
             .min_by_key(|(_, link)| link.outstanding())
     }
 
+    /// Whether as many replicas as decide have an endpoint that is up.
     pub(super) fn up(&self) -> bool {
-        self.endpoints.iter().any(EndpointClient::is_up)
+        let replicas = &self.store.options.replicas;
+        let is_up = |replica: &usize| {
+            self.endpoints.iter().any(|link| link.endpoint.replica() == *replica && link.is_up())
+        };
+        (0..replicas.count()).filter(is_up).count() >= replicas.majority()
     }
 }
 
@@ -314,6 +332,16 @@ impl SharedStore {
         self.watched.is_fit()
     }
 
+    /// The epoch, known from now on. Where there is one replica, the watch finds in the store when its records expire.
+    /// With three, a witness that would outlive a record shows it.
+    pub(super) fn enter(&self, epoch: &Epoch) -> Arc<EpochState> {
+        let entered = self.epochs.enter(epoch.key, epoch.expires);
+        if self.options.replicas.are_three() {
+            entered.prolong(epoch.expires);
+        }
+        entered
+    }
+
     /// Whether spends are safe as far as losses go: where the operator chose to refuse after one, not while none could
     /// be noticed.
     fn is_watched(&self) -> Result<(), Unknown> {
@@ -322,7 +350,7 @@ impl SharedStore {
     }
 
     /// A token of this mark was void: the watch looks why, if the mark is on offer.
-    fn void(&self, key: TokenKeyId, mark: MarkId) {
+    pub(super) fn void(&self, key: TokenKeyId, mark: MarkId) {
         if self.marked.suspect(key, mark) {
             self.wake_watch.notify_one();
         }
@@ -349,9 +377,10 @@ impl SharedStore {
         self.is_watched()
     }
 
-    /// Why there is no connection, by the first endpoint.
+    /// Why there is no connection, by the first endpoint without one.
     pub(super) fn failure(&self) -> Unknown {
-        self.endpoints.first().map_or(NOT_CONNECTED, |endpoint| endpoint.failure())
+        let lost = self.endpoints.iter().find(|endpoint| endpoint.connections() == 0);
+        lost.or(self.endpoints.first()).map_or(NOT_CONNECTED, |endpoint| endpoint.failure())
     }
 
     /// Whether tokens of an epoch may be admitted although records were lost. Tokens that a mark binds may be, unless

@@ -2,7 +2,7 @@
 
 use super::EndpointHealth;
 use super::address::{Address, Stream, Tls};
-use super::probe::Probes;
+use super::probe::{self, Probes};
 use super::published::Published;
 use super::serial::SerialConnection;
 use super::world::{World, instant, jittered, since};
@@ -22,9 +22,12 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 /// An address of the store.
 pub(crate) struct Endpoint {
     address: Address,
+    /// The number of the replica that it leads to.
+    replica: usize,
     network: Network,
-    /// The probes that prove a connection, from when the first were written.
-    probes: Arc<Published<Arc<Probes>>>,
+    /// The probes that prove a connection, from when the first were written. `None` where tokens are bound to the records
+    /// that they are spent in, so that no connection can lead astray.
+    probes: Option<Arc<Published<Arc<Probes>>>>,
     /// Wakes the watch, which finds out why a connection could not be proven.
     wake_watch: Arc<Notify>,
     connections: AtomicUsize,
@@ -62,9 +65,9 @@ pub(crate) trait Carrier: Send + Sync {
 
 impl Endpoint {
     pub(crate) fn new(
-        address: Address,
+        (replica, address): (usize, Address),
         network: Network,
-        probes: Arc<Published<Arc<Probes>>>,
+        probes: Option<Arc<Published<Arc<Probes>>>>,
         wake_watch: Arc<Notify>,
     ) -> Self {
         let connections = AtomicUsize::new(0);
@@ -72,6 +75,7 @@ impl Endpoint {
         let (lost, foreign) = (AtomicBool::new(false), AtomicBool::new(false));
         Self {
             address,
+            replica,
             network,
             probes,
             wake_watch,
@@ -90,6 +94,10 @@ impl Endpoint {
         &self.address
     }
 
+    pub(crate) fn replica(&self) -> usize {
+        self.replica
+    }
+
     pub(crate) fn is_simulated(&self) -> bool {
         self.network.world.is_some()
     }
@@ -106,25 +114,38 @@ impl Endpoint {
         }
     }
 
-    /// A connection that has just read all of this process's probes, but for those of servers that are down. So it
-    /// leads to the same records as the others, and the store answers. Neither an accepted connection nor `version`
+    /// A connection over which the store has just answered, and which leads to the same records as the others: it has read
+    /// all of this process's probes, but for those of servers that are down. Neither an accepted connection nor `version`
     /// shows that: a frozen server's kernel accepts connections, and mcrouter answers `version` itself.
     pub(crate) async fn connect_proven(&self) -> Result<Stream, Unknown> {
-        let probes = self.probes.wait().await;
+        let probes = match &self.probes {
+            Some(probes) => Some(probes.wait().await),
+            None => None,
+        };
         self.connects.fetch_add(1, Ordering::Relaxed);
-        let connected = self.connect_and_prove(&probes).await;
+        let connected = match &probes {
+            Some(probes) => self.connect_and_prove(probes).await,
+            None => self.connect_and_read().await,
+        };
         if connected.is_err() {
             self.connect_failures.fetch_add(1, Ordering::Relaxed);
         }
         connected
     }
 
+    async fn connect_and_read(&self) -> Result<Stream, Unknown> {
+        let mut connection = self.connect().await?;
+        let answers = connection.exchange(&probe::reads()).await?;
+        if probe::is_answer(&answers) { Ok(connection.into_stream()) } else { Err(Unknown::Rejected) }
+    }
+
     async fn connect_and_prove(&self, probes: &Arc<Probes>) -> Result<Stream, Unknown> {
         let mut connection = self.connect().await?;
         let proven = probes.prove(&connection.exchange(&probes.gets()).await?);
         // Probes that were replaced meanwhile may have been lost.
-        let are_current = || self.probes.get().is_some_and(|current| Arc::ptr_eq(&current, probes));
-        if proven == Err(Unknown::Unproven) && are_current() {
+        let current = self.probes.as_ref().and_then(|current| current.get());
+        let are_current = current.is_some_and(|current| Arc::ptr_eq(&current, probes));
+        if proven == Err(Unknown::Unproven) && are_current {
             *self.strayed.lock() = Some(instant());
             self.wake_watch.notify_one();
         }
@@ -167,6 +188,7 @@ impl Endpoint {
         let carriers: Vec<Arc<dyn Carrier>> = self.carriers.lock().iter().filter_map(Weak::upgrade).collect();
         EndpointHealth {
             address: self.address.clone(),
+            replica: self.replica,
             connections,
             outstanding: carriers.iter().map(|carrier| carrier.outstanding()).sum(),
             capacity: carriers.iter().map(|carrier| carrier.capacity()).sum(),

@@ -37,6 +37,13 @@ impl EpochState {
         self.expires.publish(expires);
     }
 
+    /// Lets records that are written from now on last at least this long.
+    pub(crate) fn prolong(&self, expires: UnixSeconds) {
+        if self.expires().is_none_or(|present| present < expires) {
+            self.expires.publish(expires);
+        }
+    }
+
     /// Waits until the epoch markers have been read.
     pub(crate) async fn adopted(&self, patience: Duration) -> Result<UnixSeconds, Unknown> {
         timeout(patience, self.expires.wait()).await.map_err(|_| Unknown::TimedOut)

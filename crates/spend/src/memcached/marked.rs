@@ -75,6 +75,11 @@ impl Marked {
         }
     }
 
+    /// Whether tokens are requested for this mark now.
+    pub(super) fn is_offered(&self, key: TokenKeyId, mark: MarkId) -> bool {
+        self.0.read().iter().any(|known| known.key == key && known.id == Some(mark))
+    }
+
     /// Sets the number of buckets that no longer know the mark on offer.
     pub(super) fn set_torn(&self, key: TokenKeyId, buckets: usize) {
         if let Some(known) = self.0.write().iter_mut().find(|known| known.key == key) {

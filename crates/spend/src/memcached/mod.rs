@@ -33,10 +33,12 @@ mod pooled;
 mod probe;
 mod protocol;
 mod published;
+mod quorum;
 mod serial;
 pub(crate) mod stats;
 mod undo;
 mod verdicts;
+mod votes;
 mod watch;
 mod watched;
 pub(crate) mod world;
@@ -45,7 +47,7 @@ pub use address::{Address, AddressError, Tls};
 pub use bucket::BUCKETS;
 pub use client::Client;
 pub use marked::{Binding, Marks};
-pub use options::{OnLoss, Options, Pool, Transport, pool_size};
+pub use options::{OnLoss, Options, Pool, Replicas, Transport, pool_size};
 pub use protocol::KEY_PREFIXES;
 pub use stats::{Ended, Totals, Verb};
 #[cfg(feature = "simulation")]
@@ -65,15 +67,13 @@ use published::Published;
 use stats::Counters;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 use verdicts::Verdicts;
 use watch::Watch;
 use watched::Watched;
-
-/// The most addresses: they are endpoints of one store, not its servers.
-const MOST_ADDRESSES: usize = 32;
 
 /// The shared store of one process.
 ///
@@ -96,6 +96,8 @@ struct SharedStore {
     marked: Marked,
     /// What the watch's last round could not read.
     round: Mutex<Round>,
+    /// Replicas that did not answer in it.
+    away: AtomicUsize,
     /// Wakes the watch.
     wake_watch: Arc<Notify>,
     /// Where a simulation runs it.
@@ -111,6 +113,8 @@ pub struct Health {
     pub lost: Vec<TokenKeyId>,
     /// Buckets, of [`BUCKETS`], that no longer know the mark on offer: that share of its tokens is void.
     pub torn: usize,
+    /// Of three replicas, those that do not answer the watch. The others decide, as long as they are two.
+    pub away: usize,
     /// Each address.
     pub endpoints: Vec<EndpointHealth>,
     /// Keys known to be spent, held in this process.
@@ -138,6 +142,8 @@ pub struct Round {
 pub struct EndpointHealth {
     /// The address.
     pub address: Address,
+    /// The number of the replica that it leads to; 0 where there is one.
+    pub replica: usize,
     /// Proven connections to it that can be used.
     pub connections: usize,
     /// Commands without a reply, of all clients: those that wait to be written too, but not those that wait for a
@@ -176,19 +182,24 @@ impl Memcached {
     }
 
     fn open_in(options: Options, world: Option<Arc<dyn World>>) -> io::Result<Self> {
-        if options.addresses.is_empty() || options.addresses.len() > MOST_ADDRESSES {
-            let message = format!("between 1 and {MOST_ADDRESSES} addresses are needed");
+        let needs_more = options.replicas.are_three()
+            && !(options.marks.as_ref().is_some_and(|marks| marks.plants)
+                && matches!(options.transport, Transport::Pipelined { .. }));
+        let without = "three replicas need marks that are planted, and the pipelined transport".to_owned();
+        if let Some(message) = options.replicas.refused().or(needs_more.then_some(without)) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let wake_watch = Arc::new(Notify::new());
         let probes = Arc::new(Published::default());
-        let endpoint = |address: &Address| {
+        let proven_by = (!options.replicas.are_three()).then(|| Arc::clone(&probes));
+        let endpoint = |(replica, address): (usize, &Address)| {
             let (tls, patience) = (options.tls.clone(), options.connect_timeout);
             let network = Network { tls, patience, world: world.clone() };
-            Arc::new(Endpoint::new(address.clone(), network, Arc::clone(&probes), Arc::clone(&wake_watch)))
+            let leads_to = (replica, address.clone());
+            Arc::new(Endpoint::new(leads_to, network, proven_by.clone(), Arc::clone(&wake_watch)))
         };
         let store = Arc::new(SharedStore {
-            endpoints: options.addresses.iter().map(endpoint).collect(),
+            endpoints: options.replicas.addresses().map(endpoint).collect(),
             epochs: Epochs::new(options.cache_bytes),
             counters: Arc::default(),
             clients: Mutex::default(),
@@ -196,6 +207,7 @@ impl Memcached {
             watched: Watched::new(options.canary_interval),
             marked: Marked::default(),
             round: Mutex::default(),
+            away: AtomicUsize::new(0),
             wake_watch,
             options,
             world,
@@ -221,6 +233,7 @@ impl Memcached {
             ready: self.store.serves(),
             lost: epochs.iter().filter(|epoch| epoch.may_admit_again()).map(|epoch| epoch.key).collect(),
             torn: self.store.marked.torn(),
+            away: self.store.away.load(Ordering::Relaxed),
             endpoints: endpoints.iter().map(|endpoint| endpoint.health()).collect(),
             remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),
             round: *self.store.round.lock(),
@@ -251,7 +264,7 @@ impl Memcached {
         if self.store.options.marks.is_none() {
             return;
         }
-        epochs.iter().for_each(|epoch| drop(self.store.epochs.enter(epoch.key, epoch.expires)));
+        epochs.iter().for_each(|epoch| drop(self.store.enter(epoch)));
         if self.store.marked.watch(&epochs.iter().map(|epoch| epoch.key).collect::<Vec<_>>()) {
             self.store.wake_watch.notify_one(); // no token of that key can be requested before
         }

@@ -2,14 +2,18 @@
 
 use super::address::{Address, Tls};
 use super::marked::Marks;
+use super::votes::{MAJORITY, REPLICAS};
 use std::time::Duration;
+
+/// The most addresses: they are endpoints of one store, not its servers.
+const MOST_ADDRESSES: usize = 32;
 
 /// How to reach and use the shared store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Addresses that lead to the same records: at least one.
-    pub addresses: Vec<Address>,
-    /// TLS to all of them.
+    /// Where the records lie.
+    pub replicas: Replicas,
+    /// TLS to all addresses.
     pub tls: Option<Tls>,
     /// How commands travel.
     pub transport: Transport,
@@ -33,6 +37,53 @@ pub struct Options {
     pub marks: Option<Marks>,
     /// RAM for the cache of spent keys, in bytes for each epoch.
     pub cache_bytes: usize,
+}
+
+/// Where the records lie.
+#[derive(Clone, Debug)]
+pub enum Replicas {
+    /// One set of records: addresses that lead to it, at least one.
+    One(Vec<Address>),
+    /// Three sets with the same records, for each the addresses that lead to it. Two of them decide, each by its own record
+    /// and witness. Needs marks, and the pipelined transport.
+    Three([Vec<Address>; 3]),
+}
+
+impl Replicas {
+    /// The addresses, with the number of the replica that each leads to.
+    pub fn addresses(&self) -> impl Iterator<Item = (usize, &Address)> {
+        let lists = match self {
+            Self::One(addresses) => std::slice::from_ref(addresses),
+            Self::Three(lists) => lists,
+        };
+        lists
+            .iter()
+            .enumerate()
+            .flat_map(|(replica, list)| list.iter().map(move |address| (replica, address)))
+    }
+
+    pub(crate) fn are_three(&self) -> bool {
+        matches!(self, Self::Three(_))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        if self.are_three() { REPLICAS } else { 1 }
+    }
+
+    /// How many decide.
+    pub(crate) fn majority(&self) -> usize {
+        if self.are_three() { MAJORITY } else { 1 }
+    }
+
+    /// Why these cannot be opened.
+    pub(crate) fn refused(&self) -> Option<String> {
+        let number = self.addresses().count();
+        if number > MOST_ADDRESSES {
+            return Some(format!("at most {MOST_ADDRESSES} addresses are used, and these are {number}"));
+        }
+        let reached = |replica| self.addresses().any(|(leads_to, _)| leads_to == replica);
+        (!(0..self.count()).all(reached)).then(|| "each replica needs an address".to_owned())
+    }
 }
 
 /// What the time of an exchange is held against.

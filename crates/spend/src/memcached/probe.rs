@@ -17,6 +17,16 @@ const LIFETIME: Duration = Duration::from_secs(2 * 86_400);
 const BRIEF: Duration = Duration::from_secs(3600);
 const IN_USE: Duration = Duration::from_secs(86_400);
 
+/// Reads of records that are not there, to see whether the store answers: they spread over the servers behind a router.
+pub(crate) fn reads() -> [Command; 8] {
+    std::array::from_fn(|_| Command::Get(RecordKey::new(Kind::Probe, &random_bytes())))
+}
+
+/// Whether one of the servers answered.
+pub(crate) fn is_answer(replies: &[Reply]) -> bool {
+    replies.iter().any(|reply| matches!(reply, Reply::Hit(_) | Reply::Miss))
+}
+
 /// Records with random keys and values: a connection that reads one leads to the store it was written to.
 #[derive(Clone, Debug)]
 pub(crate) struct Probes {

@@ -92,6 +92,7 @@ pub(crate) struct Counters {
     pool_waits: AtomicU64,
     canaries_lost: AtomicU64,
     marks_planted: AtomicU64,
+    older_marks: AtomicU64,
 }
 
 impl Counters {
@@ -115,6 +116,10 @@ impl Counters {
         self.marks_planted.fetch_add(1, Relaxed);
     }
 
+    pub(crate) fn older_mark(&self) {
+        self.older_marks.fetch_add(1, Relaxed);
+    }
+
     pub(crate) fn totals(&self) -> Totals {
         let mut commands = [[0; Ended::ALL.len()]; Verb::ALL.len()];
         for (counts, totals) in self.commands.iter().zip(&mut commands) {
@@ -126,6 +131,7 @@ impl Counters {
             pool_waits: self.pool_waits.load(Relaxed),
             canaries_lost: self.canaries_lost.load(Relaxed),
             marks_planted: self.marks_planted.load(Relaxed),
+            older_marks: self.older_marks.load(Relaxed),
         }
     }
 }
@@ -142,6 +148,8 @@ pub struct Totals {
     pub canaries_lost: u64,
     /// Marks that this process planted and that came on offer.
     pub marks_planted: u64,
+    /// Tokens that were spent for a mark other than the one on offer, whatever the verdict.
+    pub older_marks: u64,
 }
 
 impl Totals {

@@ -14,6 +14,8 @@ pub enum Undo {
     PlantedCanaries,
     /// What was found while the record was on its way does not matter once it is stored.
     PermitsAfterStored,
+    /// The witness of one replica speaks for the record of another, as behind a majority route.
+    WitnessApart,
 }
 
 #[cfg(not(feature = "simulation"))]

@@ -1,6 +1,6 @@
 //! The watch: a thread that proves the endpoints, begins epochs and reads canaries, away from the runtimes that spend.
 
-use super::probe::{Probes, Proof};
+use super::probe::{self, Probes};
 use super::protocol::{Command, Reply};
 use super::published::Published;
 use super::serial::SerialConnection;
@@ -11,6 +11,7 @@ use postern_token::{TokenKeyId, UnixSeconds};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
@@ -19,7 +20,9 @@ use tokio::time::sleep;
 
 mod clock;
 mod marks;
+mod prove;
 mod reconcile;
+mod witnesses;
 use marks::Marking;
 use reconcile::Progress;
 
@@ -108,19 +111,19 @@ impl Rounds {
         loop {
             (self.round, self.unanswered, self.failed) = (Round::default(), 0, Unknown::Rejected);
             let now = self.now();
-            let endpoint = self.prove_endpoints(now).await;
-            if let Some(endpoint) = endpoint {
-                let complete = self.reconcile_epochs(endpoint, now).await.complete;
-                let compared = self.watch_clocks(endpoint).await.is_ok();
-                if complete && compared && self.unanswered == 0 {
-                    self.store.watched.full_round();
-                }
-                self.watch_marks(endpoint, now).await;
-                if self.store.verdicts.refuses() && self.write(endpoint, Probes::brief(now)).await.is_some() {
+            let replicas = if self.store.options.replicas.are_three() {
+                self.answering().await
+            } else {
+                self.watch_one(now).await.into_iter().collect()
+            };
+            let is_found = replicas.len() >= self.store.options.replicas.majority();
+            if is_found {
+                self.watch_marks(&replicas, now).await;
+                if self.store.verdicts.refuses() && self.can_write(&replicas, now).await {
                     self.store.verdicts.written();
                 }
             }
-            self.store.verdicts.round(endpoint.map(|_| ()).ok_or(self.failed));
+            self.store.verdicts.round(if is_found { Ok(()) } else { Err(self.failed) });
             *self.store.round.lock() = self.round;
             sleep(BREATH).await;
             tokio::select! {
@@ -131,136 +134,67 @@ impl Rounds {
         }
     }
 
+    /// Looks after the one set of records. Returns an endpoint that leads to it.
+    async fn watch_one(&mut self, now: UnixSeconds) -> Option<usize> {
+        let endpoint = self.prove_endpoints(now).await?;
+        let complete = self.reconcile_epochs(endpoint, now).await.complete;
+        let compared = self.watch_clocks(endpoint).await.is_ok();
+        if complete && compared && self.unanswered == 0 {
+            self.store.watched.full_round();
+        }
+        Some(endpoint)
+    }
+
+    /// Of three replicas, those that answer, each by one of its endpoints. Connections are not compared and no canaries are
+    /// written: each vote carries its own proof.
+    async fn answering(&mut self) -> Vec<usize> {
+        let count = self.store.options.replicas.count();
+        let mut answering: Vec<Option<usize>> = vec![None; count];
+        for endpoint in 0..self.store.endpoints.len() {
+            let replica = self.store.endpoints[endpoint].replica();
+            if answering[replica].is_none()
+                && self
+                    .request(endpoint, &probe::reads())
+                    .await
+                    .is_ok_and(|replies| probe::is_answer(&replies))
+            {
+                answering[replica] = Some(endpoint);
+            }
+        }
+        let answering: Vec<_> = answering.into_iter().flatten().collect();
+        self.store.away.store(count - answering.len(), Relaxed);
+        if answering.len() >= self.store.options.replicas.majority() {
+            self.store.watched.full_round();
+        }
+        answering
+    }
+
+    /// Whether as many of the replicas as decide take a record.
+    async fn can_write(&mut self, replicas: &[usize], now: UnixSeconds) -> bool {
+        let mut written = 0;
+        for endpoint in replicas {
+            written += usize::from(self.write(*endpoint, Probes::brief(now)).await.is_some());
+        }
+        written >= self.store.options.replicas.majority()
+    }
+
     fn now(&self) -> UnixSeconds {
         self.store.world.as_ref().map_or_else(UnixSeconds::now, |world| world.now())
     }
 
     fn pause(&self) -> Duration {
         let interval = self.store.options.canary_interval;
-        let unpublished = self.publish.get().is_none() && self.store.intact().is_ok();
+        let proves = !self.store.options.replicas.are_three();
+        let unpublished = proves && self.publish.get().is_none() && self.store.intact().is_ok();
         let blind = self.store.watched.is_blind();
         let searching = unpublished || blind || self.store.verdicts.expected().is_err();
         if searching { interval.min(SEARCH) } else { interval }
-    }
-
-    /// Reads the probes through every endpoint. Returns an endpoint that leads to the store, if there is one.
-    async fn prove_endpoints(&mut self, now: UnixSeconds) -> Option<usize> {
-        let published = self.publish.get();
-        let Some(probes) = published.filter(|probes| !probes.are_old(now)) else {
-            return self.renew(now).await;
-        };
-        let (mut proofs, mut missing) = (Vec::new(), false);
-        for endpoint in 0..self.connections.len() {
-            let replies = self.read(endpoint, &probes).await;
-            missing |= replies.as_ref().is_some_and(|replies| probes.are_missing(replies));
-            proofs.push(replies.map_or(Proof::Unclear, |replies| probes.judge(&replies)));
-        }
-        let whole = proofs.iter().position(|proof| *proof == Proof::Same);
-        let Some(same) = whole.or_else(|| proofs.iter().position(|proof| proof.is_some())) else {
-            // A server authoritatively reported a miss, so the probes were lost, and other records may be lost too.
-            return if proofs.contains(&Proof::Other) { self.renew(now).await } else { None };
-        };
-        self.judge(same, &proofs, now).await;
-        // Some are gone everywhere: a server came back empty, and no new connection would find all of them.
-        if whole.is_none() && missing && self.store.intact().is_ok() {
-            return self.renew(now).await.or(Some(same));
-        }
-        Some(same)
-    }
-
-    /// Writes new probes through the first endpoint that takes them, and publishes them when no other endpoint
-    /// contradicts.
-    async fn renew(&mut self, now: UnixSeconds) -> Option<usize> {
-        for writer in 0..self.connections.len() {
-            let Some(probes) = self.write(writer, Probes::new(now)).await else { continue };
-            let mut proofs = Vec::new();
-            for endpoint in 0..self.connections.len() {
-                proofs.push(self.prove(endpoint, &probes).await);
-            }
-            if !proofs[writer].is_some() {
-                continue;
-            }
-            self.judge(writer, &proofs, now).await;
-            if self.store.endpoints.iter().any(|endpoint| endpoint.is_foreign()) {
-                return None;
-            }
-            // Look for losses before publishing the new probes: once published they prove connections, which could then
-            // admit tokens of an epoch whose loss is not detected yet.
-            if !self.reconcile_epochs(writer, now).await.usable
-                || self.compare_clocks(writer, clock::AT_START).await.is_err()
-            {
-                return None;
-            }
-            self.publish.publish(Arc::new(probes));
-            self.store.endpoints.iter().for_each(|endpoint| endpoint.forgive());
-            return Some(writer);
-        }
-        None
-    }
-
-    /// Marks endpoints that lead to other records than `same`. A second read has to confirm it, because probes may have
-    /// been lost between the write and the first read.
-    async fn judge(&mut self, same: usize, proofs: &[Proof], now: UnixSeconds) {
-        for (index, proof) in proofs.iter().enumerate() {
-            let foreign = match proof {
-                Proof::Same => false,
-                Proof::Partly if index == same => false,
-                // Once foreign, until all probes are read: new ones might all lie in the part that is shared.
-                Proof::Partly => {
-                    self.store.endpoints[index].is_foreign() || self.lacks(index, same, now).await == Ok(true)
-                }
-                Proof::Unclear => continue,
-                Proof::Other => match self.write(same, Probes::brief(now)).await {
-                    Some(again) => {
-                        self.prove(index, &again).await == Proof::Other
-                            && self.prove(same, &again).await.is_some()
-                    }
-                    None => continue,
-                },
-            };
-            let endpoint = &self.store.endpoints[index];
-            if foreign && !endpoint.is_foreign() {
-                tracing::error!(
-                    address = %endpoint.address(), other = %self.store.endpoints[same].address(),
-                    "two addresses of the double-spend store lead to different records, so each would admit a token once: \
-                     every token is refused until they lead to the same records, or one of them is removed"
-                );
-            }
-            endpoint.set_foreign(foreign);
-        }
-    }
-
-    /// Whether an endpoint leads elsewhere for a part of the keys: it stores probes that `same` already holds. A miss
-    /// alone proves nothing, because a router may report one for a server that is down.
-    async fn lacks(&mut self, endpoint: usize, same: usize, now: UnixSeconds) -> Result<bool, Unknown> {
-        let Some(probes) = self.write(same, Probes::brief(now)).await else { return Ok(false) };
-        let there = self.request(same, &probes.gets()).await?;
-        let here = self.request(endpoint, &probes.gets()).await?;
-        let missed = probes.missed(&there, &here);
-        if missed.is_empty() {
-            return Ok(false);
-        }
-        let taken = self.request(endpoint, &missed.others()).await?;
-        let Some(twice) = missed.stored(&taken) else { return Ok(false) };
-        // Unless they were lost in between.
-        Ok(twice.judge(&self.request(same, &twice.gets()).await?).is_some())
     }
 
     /// New probes, as far as they could be written through an endpoint.
     async fn write(&mut self, endpoint: usize, probes: Probes) -> Option<Probes> {
         let replies = self.request(endpoint, &probes.adds()).await.ok()?;
         probes.stored(&replies)
-    }
-
-    async fn prove(&mut self, endpoint: usize, probes: &Probes) -> Proof {
-        self.read(endpoint, probes).await.map_or(Proof::Unclear, |replies| probes.judge(&replies))
-    }
-
-    async fn read(&mut self, endpoint: usize, probes: &Probes) -> Option<Vec<Reply>> {
-        let replies = self.request(endpoint, &probes.gets()).await.ok()?;
-        let unclear = replies.iter().filter(|reply| **reply == Reply::ServerError).count();
-        self.read_in_round(replies.len(), unclear);
-        Some(replies)
     }
 
     /// Counts records read in this round, and those for which the store gave neither a hit nor a miss.
@@ -328,12 +262,12 @@ impl Rounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memcached::{Memcached, OnLoss, Options, Transport};
+    use crate::memcached::{Memcached, OnLoss, Options, Replicas, Transport};
 
     #[test]
     fn a_watch_that_panics_admits_nothing_more() {
         let options = Options {
-            addresses: vec!["127.0.0.1:9".parse().unwrap()],
+            replicas: Replicas::One(vec!["127.0.0.1:9".parse().unwrap()]),
             tls: None,
             transport: Transport::Pipelined { connections: 1, queue: 1 },
             timeout: Duration::from_secs(1),

@@ -1,10 +1,11 @@
 //! A real memcached for the tests, on a port of its own.
 
 pub mod fake;
+pub mod marked;
 
 pub use postern_testkit::memcached::{Server, free_port};
 
-use postern_spend::memcached::{Address, Client, Memcached, OnLoss, Options, Pool, Transport};
+use postern_spend::memcached::{Address, Client, Memcached, OnLoss, Options, Pool, Replicas, Transport};
 use postern_spend::{Epoch, SpendStore};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use std::future::Future;
@@ -188,7 +189,7 @@ pub fn pooled(size: usize) -> Transport {
 /// Options with deadlines that a busy machine keeps.
 pub fn options(addresses: Vec<Address>, transport: Transport) -> Options {
     Options {
-        addresses,
+        replicas: Replicas::One(addresses),
         tls: None,
         transport,
         timeout: Duration::from_secs(5),

@@ -1,27 +1,23 @@
 //! Plants marks, offers them, and finds out where they are no longer known.
 //!
-//! A mark has a witness in each bucket. The witnesses are written once, before the mark is offered, and never again: where
-//! one is missing later, other records of its bucket may be missing too, and tokens of the mark are void there. Then the
-//! next mark is planted. Spends are safe whatever happens here, because each reads the witness itself.
+//! A mark has a witness in each bucket of each replica. The witnesses are written once, before the mark is offered, and
+//! never again: where one is missing later, other records of its bucket may be missing too, and tokens of the mark are void
+//! there. Then the next mark is planted. Spends are safe whatever happens here, because each reads the witness itself.
 
 use super::Rounds;
+use super::witnesses::{Survey, void};
 use crate::Unknown;
-use crate::memcached::bucket::{Bucket, sentinel, witness, witness_value};
+use crate::memcached::bucket::Bucket;
 use crate::memcached::marked::Binding;
 use crate::memcached::options::OnLoss;
-use crate::memcached::protocol::{Command, Kind, RecordKey, Reply, Value};
+use crate::memcached::protocol::{Command, Value};
 use crate::memcached::world::{instant, jittered, random_bytes, since};
-use postern_token::{Mark, MarkId, Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
-use std::ops::Range;
+use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 /// The most marks of one key. More losses than this are not repaired: the key has to be rotated.
 const MOST_MARKS: u32 = 64;
-/// Copies of an offer, so that not all lie on one server.
-const COPIES: u32 = 4;
-/// Commands in one exchange.
-const A_WRITE: usize = 128;
 /// Witnesses read in each round: all of them in two minutes.
 const A_ROUND: usize = 8;
 /// For how long the process that began a key may take to offer its first mark, also if a server is away. One that was killed
@@ -37,8 +33,6 @@ const PERIOD: Duration = Duration::from_secs(3600);
 const A_PERIOD: usize = 4;
 /// The longest a gateway waits for another to plant the next mark.
 const OTHERS_FIRST: Duration = Duration::from_secs(2);
-/// How long a record lasts that shows that a server answers.
-const BRIEF: Duration = Duration::from_secs(60);
 
 /// What the watch remembers of a key's marks.
 #[derive(Default)]
@@ -55,30 +49,27 @@ pub(super) struct Marking {
     reported: bool,
 }
 
-/// Offers that were read.
-struct Offers {
-    /// The latest, with its number.
-    latest: Option<(u32, Mark)>,
-    /// Some could not be read.
-    unclear: bool,
-}
-
-/// What the store knows of a mark.
-#[derive(Default)]
-struct Survey {
-    known: usize,
-    missing: Vec<Bucket>,
-    unclear: usize,
+/// Whether a key without any offer begins with a mark.
+enum Begin {
+    /// This process plants it.
+    Here,
+    /// Another process began the key just now, and may plant.
+    Elsewhere,
+    /// This process began the key, and plants none.
+    HereWithout,
+    /// The key stays without marks.
+    Unmarked,
 }
 
 impl Rounds {
-    /// Looks after the marks of all keys on offer. What fails is tried again in the next round.
-    pub(super) async fn watch_marks(&mut self, endpoint: usize, now: UnixSeconds) {
+    /// Looks after the marks of all keys on offer, through one endpoint of each replica that answers. What fails is tried
+    /// again in the next round.
+    pub(super) async fn watch_marks(&mut self, replicas: &[usize], now: UnixSeconds) {
         let keys = self.store.marked.keys();
         self.markings.retain(|key, _| keys.contains(key));
         for key in keys {
             let mut marking = self.markings.remove(&key).unwrap_or_default();
-            if let Err(reason) = self.watch_mark(endpoint, key, &mut marking, now).await {
+            if let Err(reason) = self.watch_mark(replicas, key, &mut marking, now).await {
                 tracing::debug!(%reason, "the marks of a key could not be read");
             }
             self.markings.insert(key, marking);
@@ -87,44 +78,69 @@ impl Rounds {
 
     async fn watch_mark(
         &mut self,
-        endpoint: usize,
+        replicas: &[usize],
         key: TokenKeyId,
         marking: &mut Marking,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
         // Its records' end is known once the epoch has been begun.
-        let Some(epoch) = self.progress.get(&key).map(|progress| progress.epoch()) else { return Ok(()) };
+        let Some(expires) = self.end_of(key) else { return Ok(()) };
         let Some((number, id)) = marking.offered else {
             let is_unmarked = self.store.marked.binding(key) == Some(Binding::Unmarked);
-            let offers = self.read_offers(endpoint, key, 0..if is_unmarked { 1 } else { MOST_MARKS }).await?;
-            let young = now.0.saturating_sub(epoch.created.0) < YOUNG;
-            let plants = self.store.options.marks.as_ref().is_some_and(|marks| marks.plants);
-            match offers {
-                Offers { latest: Some((number, mark)), .. } => self.adopt_offer(key, marking, number, mark),
-                Offers { unclear: true, .. } => {}
-                _ if is_unmarked => {}
-                _ if epoch.begun_here && plants => {
-                    self.plant(endpoint, key, marking, 0, epoch.expires).await?
-                }
-                _ if epoch.begun_here => {
-                    self.offer(endpoint, key, marking, (0, Mark::new(NONE)), epoch.expires).await?;
-                }
-                _ if !young => self.store.marked.set(key, Binding::Unmarked, None),
-                _ => {} // another process began it just now, and may plant
+            let offers = self.read_offers(replicas, key, 0..if is_unmarked { 1 } else { MOST_MARKS }).await?;
+            match offers.latest {
+                Some((number, mark)) => self.adopt_offer(key, marking, number, mark),
+                None if offers.unclear || is_unmarked => {}
+                None => match self.begin(key, now) {
+                    Begin::Here => self.plant(replicas, key, marking, 0, expires).await?,
+                    Begin::HereWithout => {
+                        self.offer(replicas, key, marking, (0, Mark::new(NONE)), expires).await?;
+                    }
+                    Begin::Elsewhere => {}
+                    Begin::Unmarked => self.store.marked.set(key, Binding::Unmarked, None),
+                },
             }
             return Ok(());
         };
-        let newer = self.read_offers(endpoint, key, number + 1..number + 2).await?;
+        let newer = self.read_offers(replicas, key, number + 1..number + 2).await?;
         if let Some((number, mark)) = newer.latest {
             self.adopt_offer(key, marking, number, mark);
             return Ok(());
         }
         let buckets = self.due(key, marking);
-        let missing = self.survey(endpoint, &id, &buckets).await?.missing;
-        if !missing.is_empty() && !self.torn(endpoint, &id, &missing, now).await?.is_empty() {
-            self.renew_mark(endpoint, key, marking, (number, id), now).await?;
+        for endpoint in replicas {
+            let missing = self.survey(*endpoint, &id, &buckets).await?.missing;
+            if !missing.is_empty() && !self.torn(*endpoint, &id, &missing, now).await?.is_empty() {
+                return self.renew_mark(replicas, key, marking, (number, id), now).await;
+            }
         }
         Ok(())
+    }
+
+    /// When a key's records end.
+    fn end_of(&self, key: TokenKeyId) -> Option<UnixSeconds> {
+        if self.store.options.replicas.are_three() {
+            self.store.epochs.find(key)?.expires()
+        } else {
+            self.progress.get(&key).map(|progress| progress.epoch().expires)
+        }
+    }
+
+    fn begin(&self, key: TokenKeyId, now: UnixSeconds) -> Begin {
+        if self.store.options.replicas.are_three() {
+            return Begin::Here; // there are no other keys
+        }
+        let Some(epoch) = self.progress.get(&key).map(|progress| progress.epoch()) else {
+            return Begin::Elsewhere;
+        };
+        let plants = self.store.options.marks.as_ref().is_some_and(|marks| marks.plants);
+        let is_young = now.0.saturating_sub(epoch.created.0) < YOUNG;
+        match epoch.begun_here {
+            true if plants => Begin::Here,
+            true => Begin::HereWithout,
+            false if is_young => Begin::Elsewhere,
+            false => Begin::Unmarked,
+        }
     }
 
     /// The buckets to be read in this round: all after a token was void.
@@ -140,23 +156,14 @@ impl Rounds {
     /// Some buckets have lost the mark: reports it, and plants the next one.
     async fn renew_mark(
         &mut self,
-        endpoint: usize,
+        replicas: &[usize],
         key: TokenKeyId,
         marking: &mut Marking,
         (number, id): (u32, MarkId),
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
         if !std::mem::replace(&mut marking.reported, true) {
-            let all: Vec<_> = Bucket::all().collect();
-            let missing = self.survey(endpoint, &id, &all).await?.missing;
-            let torn = self.torn(endpoint, &id, &missing, now).await?.len();
-            self.find_parted(endpoint, key, &id).await?;
-            self.store.marked.set_torn(key, torn);
-            tracing::error!(
-                token_key = %&key.to_hex()[..8], torn, of = all.len(),
-                "the double-spend store has lost records: a server came back empty, evicts, or is another one. That share of \
-                 the tokens of this mark is void, so that none is admitted twice; tokens of a new mark take their place"
-            );
+            self.report_torn(replicas, key, &id, now).await?;
         }
         marking.changes.retain(|change| since(*change) < PERIOD);
         let lately = marking.changes.last().is_some_and(|change| since(*change) < BETWEEN);
@@ -165,13 +172,51 @@ impl Rounds {
             return Ok(());
         }
         sleep(jittered(OTHERS_FIRST)).await;
-        let offers = self.read_offers(endpoint, key, number + 1..MOST_MARKS).await?;
-        match (offers.latest, self.progress.get(&key).map(|progress| progress.epoch().expires)) {
+        let offers = self.read_offers(replicas, key, number + 1..MOST_MARKS).await?;
+        match (offers.latest, self.end_of(key)) {
             (Some((number, mark)), _) => self.adopt_offer(key, marking, number, mark),
             (None, Some(expires)) if !offers.unclear => {
-                self.plant(endpoint, key, marking, number + 1, expires).await?;
+                self.plant(replicas, key, marking, number + 1, expires).await?;
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    async fn report_torn(
+        &mut self,
+        replicas: &[usize],
+        key: TokenKeyId,
+        id: &MarkId,
+        now: UnixSeconds,
+    ) -> Result<(), Unknown> {
+        let all: Vec<_> = Bucket::all().collect();
+        let mut torn = Vec::new();
+        for endpoint in replicas {
+            let missing = self.survey(*endpoint, id, &all).await?.missing;
+            torn.extend(self.torn(*endpoint, id, &missing, now).await?);
+            self.find_parted(*endpoint, key, id).await?;
+        }
+        let void = void(&torn, &self.store.options.replicas);
+        self.store.marked.set_torn(key, void);
+        let token_key = &key.to_hex()[..8];
+        if void > 0 {
+            tracing::error!(
+                token_key,
+                torn = void,
+                of = all.len(),
+                "the double-spend store has lost records: a server came back empty, evicts, or is another one. That share of \
+                 the tokens of this mark is void, so that none is admitted twice; tokens of a new mark take their place"
+            );
+        } else {
+            tracing::warn!(
+                token_key,
+                torn = torn.len(),
+                of = all.len(),
+                "one replica of the double-spend store has lost records, or never had them: a server came back empty, evicts, \
+                 or was away. The others decide, so no token is void; a new mark, which all replicas know, takes the place \
+                 of this one"
+            );
         }
         Ok(())
     }
@@ -198,39 +243,33 @@ impl Rounds {
     /// Draws a mark, writes its witnesses, reads all of them back, and offers it unless another gateway was faster.
     async fn plant(
         &mut self,
-        endpoint: usize,
+        replicas: &[usize],
         key: TokenKeyId,
         marking: &mut Marking,
         number: u32,
         expires: UnixSeconds,
     ) -> Result<(), Unknown> {
         let Some(marks) = self.store.options.marks.clone() else { return Ok(()) };
+        let waited = since(*marking.incomplete.get_or_insert_with(instant));
+        let (count, majority) = (self.store.options.replicas.count(), self.store.options.replicas.majority());
+        if replicas.len() < count && waited < COMPLETE_WITHIN {
+            return Ok(());
+        }
         let mark = Mark::new(random_bytes());
         let id = (marks.id)(key, mark);
-        // A server whose clock is ahead removes the witnesses first, and only then records.
-        let end = UnixSeconds(expires.0.saturating_sub(self.store.options.clock_tolerance.as_secs()));
-        let value = witness_value(end);
-        let all: Vec<_> = Bucket::all().collect();
-        let adds = |bucket: &Bucket| {
-            let unread = Value::of_bucket(random_bytes());
-            [
-                Command::Add { key: sentinel(*bucket, &id), value: unread, expires },
-                Command::Add { key: witness(*bucket, &id), value, expires: end },
-            ]
-        };
-        let commands: Vec<_> = all.iter().flat_map(adds).collect();
-        // Each is sent once, over a connection of its own: one that arrived after a loss would hide it.
-        let mut connection = self.connect(endpoint).await?;
-        for write in commands.chunks(A_WRITE) {
-            connection.exchange(write).await?;
+        let mut surveys = Vec::new();
+        for endpoint in replicas {
+            surveys.push(self.write_witnesses(*endpoint, &id, expires).await.unwrap_or_default());
         }
-        let survey = self.survey(endpoint, &id, &all).await?;
-        let waited = *marking.incomplete.get_or_insert_with(instant);
-        let is_whole = survey.known == all.len();
-        if survey.known == 0 || !is_whole && since(waited) < COMPLETE_WITHIN {
+        let is_known = |bucket: &Bucket| {
+            surveys.iter().filter(|survey| survey.known.contains(bucket)).count() >= majority
+        };
+        let known = Bucket::all().filter(is_known).count();
+        let is_whole = surveys.iter().filter(|survey| survey.is_whole()).count() == count;
+        if known == 0 || !is_whole && waited < COMPLETE_WITHIN {
             return Err(Unknown::Rejected);
         }
-        if self.offer(endpoint, key, marking, (number, mark), expires).await? {
+        if self.offer(replicas, key, marking, (number, mark), expires).await? {
             self.store.counters.planted();
         }
         Ok(())
@@ -239,7 +278,7 @@ impl Rounds {
     /// Offers a mark, and adopts whichever was the first with its number. True if it is this one.
     async fn offer(
         &mut self,
-        endpoint: usize,
+        replicas: &[usize],
         key: TokenKeyId,
         marking: &mut Marking,
         (number, mark): (u32, Mark),
@@ -247,134 +286,24 @@ impl Rounds {
     ) -> Result<bool, Unknown> {
         let value = Value::of_bytes(mark.as_bytes());
         let adds = self.offers(key, number).map(|key| Command::Add { key, value, expires });
-        self.request(endpoint, &adds).await?;
-        let winner = self.read_offers(endpoint, key, number..number + 1).await?.latest;
+        for endpoint in replicas {
+            self.request(*endpoint, &adds).await?;
+        }
+        let winner = self.read_offers(replicas, key, number..number + 1).await?.latest;
         if let Some((number, mark)) = winner {
             self.adopt_offer(key, marking, number, mark);
         }
         Ok(winner.is_some_and(|(_, winner)| winner == mark))
     }
 
-    /// Reads the witnesses of a mark. A miss proves nothing yet: see [`Rounds::torn`].
-    async fn survey(&mut self, endpoint: usize, id: &MarkId, buckets: &[Bucket]) -> Result<Survey, Unknown> {
-        let mut survey = Survey::default();
-        for some in buckets.chunks(A_WRITE) {
-            let gets: Vec<_> = some.iter().map(|bucket| Command::Get(witness(*bucket, id))).collect();
-            for (bucket, reply) in some.iter().zip(self.request(endpoint, &gets).await?) {
-                match reply {
-                    Reply::Hit(_) => survey.known += 1,
-                    Reply::Miss => survey.missing.push(*bucket),
-                    _ => survey.unclear += 1,
-                }
-            }
-        }
-        self.read_in_round(buckets.len(), survey.unclear);
-        Ok(survey)
-    }
-
-    /// Of these buckets, those that do not know the mark although their server answers: a router may report a miss for one
-    /// that is down, but it cannot store a record there.
-    async fn torn(
+    /// Writes a mark's witnesses to a replica, and reads back which are there.
+    async fn write_witnesses(
         &mut self,
         endpoint: usize,
         id: &MarkId,
-        buckets: &[Bucket],
-        now: UnixSeconds,
-    ) -> Result<Vec<Bucket>, Unknown> {
-        let (value, expires) = (Value::of_bucket(random_bytes()), now.saturating_add(BRIEF));
-        let mut torn = Vec::new();
-        for some in buckets.chunks(A_WRITE / 2) {
-            let pair = |bucket: &Bucket| {
-                let key = RecordKey::in_bucket(*bucket, &random_bytes());
-                [Command::Add { key, value, expires }, Command::Get(witness(*bucket, id))]
-            };
-            let commands: Vec<_> = some.iter().flat_map(pair).collect();
-            let replies = self.request(endpoint, &commands).await?;
-            let pairs = some.iter().zip(replies.chunks(2));
-            torn.extend(
-                pairs.filter(|(_, pair)| **pair == [Reply::Stored, Reply::Miss]).map(|(bucket, _)| *bucket),
-            );
-        }
-        Ok(torn)
-    }
-
-    /// Finds buckets that know the mark and have lost other records: there witnesses prove nothing.
-    async fn find_parted(&mut self, endpoint: usize, key: TokenKeyId, id: &MarkId) -> Result<(), Unknown> {
-        let mut parted: Vec<_> = Bucket::all().collect();
-        // Twice, because a server may come back between the two replies of one bucket.
-        for _ in 0..2 {
-            parted = self.without_sentinels(endpoint, id, &parted).await?;
-        }
-        let epoch = self.store.epochs.find(key);
-        if !parted.is_empty() && epoch.is_some_and(|epoch| epoch.set_parted()) {
-            tracing::error!(
-                token_key = %&key.to_hex()[..8], buckets = parted.len(),
-                "the double-spend store has lost records and kept the witnesses beside them, so spent tokens may be admitted \
-                 again: a router keeps records of one bucket on several servers (twemproxy needs hash_tag: \"||\"), or a \
-                 server evicts. Mend that, and rotate the issuer's key"
-            );
-        }
-        Ok(())
-    }
-
-    /// Of these buckets, those with a witness and without the record beside it.
-    async fn without_sentinels(
-        &mut self,
-        endpoint: usize,
-        id: &MarkId,
-        buckets: &[Bucket],
-    ) -> Result<Vec<Bucket>, Unknown> {
-        let mut found = Vec::new();
-        for some in buckets.chunks(A_WRITE / 2) {
-            let gets = |bucket: &Bucket| [sentinel(*bucket, id), witness(*bucket, id)].map(Command::Get);
-            let replies = self.request(endpoint, &some.iter().flat_map(gets).collect::<Vec<_>>()).await?;
-            let pairs = some.iter().zip(replies.chunks(2));
-            found.extend(
-                pairs
-                    .filter(|(_, pair)| matches!(pair, [Reply::Miss, Reply::Hit(_)]))
-                    .map(|(bucket, _)| *bucket),
-            );
-        }
-        Ok(found)
-    }
-
-    /// Reads the offers with these numbers. Of several copies the first counts, so that gateways agree.
-    async fn read_offers(
-        &mut self,
-        endpoint: usize,
-        key: TokenKeyId,
-        numbers: Range<u32>,
-    ) -> Result<Offers, Unknown> {
-        let mut found = Offers { latest: None, unclear: false };
-        let keys: Vec<_> =
-            numbers.flat_map(|number| self.offers(key, number).map(|key| (number, key))).collect();
-        for some in keys.chunks(A_WRITE) {
-            let gets: Vec<_> = some.iter().map(|(_, key)| Command::Get(*key)).collect();
-            for ((number, _), reply) in some.iter().zip(self.request(endpoint, &gets).await?) {
-                match reply {
-                    Reply::Hit(value) if found.latest.is_none_or(|(latest, _)| latest < *number) => {
-                        found.latest =
-                            value.decode().map(|bytes| (*number, Mark::new(bytes))).or(found.latest);
-                    }
-                    Reply::Hit(_) | Reply::Miss => {}
-                    _ => found.unclear = true,
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    /// The records of an offer. Other names than these, as for canaries, would lie on one server.
-    fn offers(&self, key: TokenKeyId, number: u32) -> [RecordKey; COPIES as usize] {
-        // The names of the gateway, by what becomes of a constant mark: gateways of other names have marks of their own.
-        let names = self.store.options.marks.as_ref().map(|marks| (marks.id)(key, Mark::new([0; 16])));
-        let names = TokenKeyId(names.map_or([0; 32], |names| *names.as_bytes()));
-        std::array::from_fn(|copy| {
-            let mut nonce = [0; 32];
-            nonce[..4].copy_from_slice(&number.to_be_bytes());
-            nonce[4] = copy as u8;
-            let name = SpentKey::derive(TokenType::BlindRsa2048, names, Nonce(nonce));
-            RecordKey::new(Kind::Offer, name.as_bytes())
-        })
+        expires: UnixSeconds,
+    ) -> Result<Survey, Unknown> {
+        self.write_once(endpoint, id, expires).await?;
+        self.survey(endpoint, id, &Bucket::all().collect::<Vec<_>>()).await
     }
 }

@@ -1,0 +1,72 @@
+//! Spending a token that a mark binds, on three replicas: each votes for itself.
+
+use super::bucket::Bound;
+use super::client::ClientState;
+use super::epochs::EpochState;
+use super::failure::Failure;
+use super::protocol::Value;
+use super::votes::{Vote, Votes};
+use super::world::random_bytes;
+use crate::{ExchangeLog, Spend, Unknown};
+use postern_token::{MarkId, SpentKey};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+impl ClientState {
+    /// Asks all replicas at once. The answer does not wait for a slow one when the others have decided: its record is
+    /// written all the same, and its reply read and dropped.
+    pub(super) async fn vote(
+        &self,
+        key: &SpentKey,
+        mark: MarkId,
+        epoch: &EpochState,
+        log: &mut ExchangeLog,
+    ) -> Result<Spend, Unknown> {
+        let [mut a, mut b, mut c] = [(); 3].map(|()| ExchangeLog::default());
+        let bound = Bound::new(key, &mark);
+        let verdict = {
+            let mut first = pin!(self.vote_of(0, &bound, epoch, &mut a));
+            let mut second = pin!(self.vote_of(1, &bound, epoch, &mut b));
+            let mut third = pin!(self.vote_of(2, &bound, epoch, &mut c));
+            let mut votes = Votes::default();
+            poll_fn(|cx| {
+                let mut poll = |replica, vote_of: Pin<&mut dyn Future<Output = Vote>>| {
+                    if votes.is_awaited(replica)
+                        && let Poll::Ready(vote) = vote_of.poll(cx)
+                    {
+                        self.suspect(epoch, mark, vote);
+                        votes.count(replica, vote);
+                    }
+                };
+                poll(0, first.as_mut());
+                poll(1, second.as_mut());
+                poll(2, third.as_mut());
+                // Not before all were polled: what is sent in the first poll must reach every replica.
+                votes.decided().map_or(Poll::Pending, Poll::Ready)
+            })
+            .await
+        };
+        [a, b, c].into_iter().for_each(|replica| log.append(replica));
+        verdict
+    }
+
+    /// A replica without the token's mark is one for the watch to look at, whatever the others say.
+    fn suspect(&self, epoch: &EpochState, mark: MarkId, vote: Vote) {
+        if vote == Ok(Spend::Void) {
+            self.store.void(epoch.key, mark);
+        }
+    }
+
+    async fn vote_of(
+        &self,
+        replica: usize,
+        bound: &Bound,
+        epoch: &EpochState,
+        log: &mut ExchangeLog,
+    ) -> Vote {
+        let (expires, value) = (epoch.expires().ok_or(Unknown::TimedOut)?, Value::of_bucket(random_bytes()));
+        let reply = self.send_bound(replica, bound, value, expires, log).await.map_err(Failure::unknown)?;
+        self.read_bound(reply, epoch, expires)
+    }
+}

@@ -1,0 +1,127 @@
+//! What three replicas' answers to one spend decide together. Without I/O.
+//!
+//! A replica's vote is an admission only if it took the record *and* knows the token's mark, which it shows in the same
+//! write. Two such votes admit. So an admitted token stands on two replicas beside the mark's witnesses, and any two
+//! replicas include one of these: to admit it again, that one would have to lose the record and keep the witness.
+//! Replicas may therefore be lost one after another, without a repair in between.
+
+use super::undo::{Undo, is_undone};
+use crate::{Spend, Unknown};
+
+/// The replicas of a quorum.
+pub(crate) const REPLICAS: usize = 3;
+/// The votes that decide.
+pub(crate) const MAJORITY: usize = 2;
+
+/// The answer of one replica.
+pub(super) type Vote = Result<Spend, Unknown>;
+
+/// The votes that have come so far.
+#[derive(Debug, Default)]
+pub(super) struct Votes([Option<Vote>; REPLICAS]);
+
+impl Votes {
+    pub(super) fn is_awaited(&self, replica: usize) -> bool {
+        self.0[replica].is_none()
+    }
+
+    pub(super) fn count(&mut self, replica: usize, vote: Vote) {
+        self.0[replica] = Some(vote);
+    }
+
+    /// The verdict, as soon as no vote that is still to come can change it.
+    pub(super) fn decided(&self) -> Option<Result<Spend, Unknown>> {
+        let of = |wanted| self.0.iter().flatten().filter(|vote| **vote == Ok(wanted)).count();
+        let awaited = self.0.iter().filter(|vote| vote.is_none()).count();
+        let apart =
+            if is_undone(Undo::WitnessApart) && of(Spend::Admitted) > 0 { of(Spend::Void) } else { 0 };
+        if of(Spend::Admitted) + apart >= MAJORITY {
+            return Some(Ok(Spend::Admitted));
+        }
+        if of(Spend::Admitted) + awaited >= MAJORITY {
+            return None;
+        }
+        if of(Spend::AlreadySpent) > 0 {
+            return Some(Ok(Spend::AlreadySpent));
+        }
+        if of(Spend::Void) >= MAJORITY {
+            return Some(Ok(Spend::Void));
+        }
+        if awaited > 0 {
+            return None; // it may report that the token is spent
+        }
+        let unknown = self.0.iter().flatten().find_map(|vote| vote.err());
+        Some(Err(unknown.unwrap_or(Unknown::Rejected)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOTES: [Option<Vote>; 5] = [
+        None,
+        Some(Ok(Spend::Admitted)),
+        Some(Ok(Spend::AlreadySpent)),
+        Some(Ok(Spend::Void)),
+        Some(Err(Unknown::TimedOut)),
+    ];
+
+    fn all() -> impl Iterator<Item = Votes> {
+        let with = |first| VOTES.into_iter().map(move |second| (first, second));
+        let pairs = VOTES.into_iter().flat_map(with);
+        pairs.flat_map(|(first, second)| VOTES.into_iter().map(move |third| Votes([first, second, third])))
+    }
+
+    fn admissions(votes: &Votes) -> usize {
+        votes.0.iter().flatten().filter(|vote| **vote == Ok(Spend::Admitted)).count()
+    }
+
+    #[test]
+    fn two_votes_admit_and_nothing_else_does() {
+        for votes in all() {
+            let is_admitted = votes.decided() == Some(Ok(Spend::Admitted));
+            assert_eq!(is_admitted, admissions(&votes) >= 2, "{votes:?}");
+        }
+    }
+
+    #[test]
+    fn a_verdict_stands_whatever_comes_later_but_for_its_reason() {
+        for votes in all() {
+            let Some(verdict) = votes.decided() else { continue };
+            for replica in (0..REPLICAS).filter(|replica| votes.is_awaited(*replica)) {
+                for late in VOTES.into_iter().flatten() {
+                    let mut later = Votes(votes.0);
+                    later.count(replica, late);
+                    let is_admitted = |verdict| verdict == Ok(Spend::Admitted);
+                    let decided = later.decided().expect("it was decided before");
+                    assert_eq!(is_admitted(decided), is_admitted(verdict), "{votes:?} and {late:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_three_votes_decide() {
+        for votes in all().filter(|votes| votes.0.iter().all(Option::is_some)) {
+            assert!(votes.decided().is_some(), "{votes:?}");
+        }
+    }
+
+    #[test]
+    fn the_reasons_of_refusals() {
+        let [_, admitted, spent, void, unknown] = VOTES;
+        for (votes, verdict) in [
+            ([admitted, spent, None], None),
+            ([admitted, spent, void], Some(Ok(Spend::AlreadySpent))),
+            ([unknown, spent, None], Some(Ok(Spend::AlreadySpent))),
+            ([void, None, void], Some(Ok(Spend::Void))),
+            ([void, unknown, None], None),
+            ([void, unknown, spent], Some(Ok(Spend::AlreadySpent))),
+            ([void, unknown, void], Some(Ok(Spend::Void))),
+            ([admitted, unknown, void], Some(Err(Unknown::TimedOut))),
+        ] {
+            assert_eq!(Votes(votes).decided(), verdict, "{votes:?}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The records of marks: reads and writes them through one endpoint, and compares what the replicas hold.
+
+use super::Rounds;
+use crate::Unknown;
+use crate::memcached::bucket::{Bucket, sentinel, witness, witness_value};
+use crate::memcached::options::Replicas;
+use crate::memcached::protocol::{Command, Kind, RecordKey, Reply, Value};
+use crate::memcached::world::random_bytes;
+use postern_token::{Mark, MarkId, Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Commands in one exchange.
+const A_WRITE: usize = 128;
+/// Copies of an offer in each replica, so that not all lie on one server.
+const COPIES: u32 = 4;
+/// How long a record lasts that shows that a server answers.
+const BRIEF: Duration = Duration::from_secs(60);
+
+/// Offers that were read.
+pub(super) struct Offers {
+    /// The latest, with its number.
+    pub(super) latest: Option<(u32, Mark)>,
+    /// There may be others: no copy of some could be read.
+    pub(super) unclear: bool,
+}
+
+/// What a replica knows of a mark.
+#[derive(Default)]
+pub(super) struct Survey {
+    pub(super) known: HashSet<Bucket>,
+    pub(super) missing: Vec<Bucket>,
+    unclear: usize,
+}
+
+impl Survey {
+    pub(super) fn is_whole(&self) -> bool {
+        self.known.len() == Bucket::all().count()
+    }
+}
+
+/// How many buckets void their tokens, if these are torn, each once for each replica.
+pub(super) fn void(torn: &[Bucket], replicas: &Replicas) -> usize {
+    let mut times: BTreeMap<Bucket, usize> = BTreeMap::new();
+    torn.iter().for_each(|bucket| *times.entry(*bucket).or_default() += 1);
+    times.values().filter(|times| replicas.count() - **times < replicas.majority()).count()
+}
+
+impl Rounds {
+    /// Writes a mark's witnesses. Each is sent once, over a connection of its own: one that arrived after a loss would hide
+    /// it.
+    pub(super) async fn write_once(
+        &mut self,
+        endpoint: usize,
+        id: &MarkId,
+        expires: UnixSeconds,
+    ) -> Result<(), Unknown> {
+        // A server whose clock is ahead removes the witnesses first, and only then records.
+        let end = UnixSeconds(expires.0.saturating_sub(self.store.options.clock_tolerance.as_secs()));
+        let value = witness_value(end);
+        let adds = |bucket: Bucket| {
+            let unread = Value::of_bucket(random_bytes());
+            [
+                Command::Add { key: sentinel(bucket, id), value: unread, expires },
+                Command::Add { key: witness(bucket, id), value, expires: end },
+            ]
+        };
+        let commands: Vec<_> = Bucket::all().flat_map(adds).collect();
+        let mut connection = self.connect(endpoint).await?;
+        for write in commands.chunks(A_WRITE) {
+            connection.exchange(write).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the witnesses of a mark. A miss proves nothing yet: see [`Rounds::torn`].
+    pub(super) async fn survey(
+        &mut self,
+        endpoint: usize,
+        id: &MarkId,
+        buckets: &[Bucket],
+    ) -> Result<Survey, Unknown> {
+        let mut survey = Survey::default();
+        for some in buckets.chunks(A_WRITE) {
+            let gets: Vec<_> = some.iter().map(|bucket| Command::Get(witness(*bucket, id))).collect();
+            for (bucket, reply) in some.iter().zip(self.request(endpoint, &gets).await?) {
+                match reply {
+                    Reply::Hit(_) => drop(survey.known.insert(*bucket)),
+                    Reply::Miss => survey.missing.push(*bucket),
+                    _ => survey.unclear += 1,
+                }
+            }
+        }
+        self.read_in_round(buckets.len(), survey.unclear);
+        Ok(survey)
+    }
+
+    /// Of these buckets, those that do not know the mark although their server answers: a router may report a miss for one
+    /// that is down, but it cannot store a record there.
+    pub(super) async fn torn(
+        &mut self,
+        endpoint: usize,
+        id: &MarkId,
+        buckets: &[Bucket],
+        now: UnixSeconds,
+    ) -> Result<Vec<Bucket>, Unknown> {
+        let (value, expires) = (Value::of_bucket(random_bytes()), now.saturating_add(BRIEF));
+        let mut torn = Vec::new();
+        for some in buckets.chunks(A_WRITE / 2) {
+            let pair = |bucket: &Bucket| {
+                let key = RecordKey::in_bucket(*bucket, &random_bytes());
+                [Command::Add { key, value, expires }, Command::Get(witness(*bucket, id))]
+            };
+            let commands: Vec<_> = some.iter().flat_map(pair).collect();
+            let replies = self.request(endpoint, &commands).await?;
+            let pairs = some.iter().zip(replies.chunks(2));
+            torn.extend(
+                pairs.filter(|(_, pair)| **pair == [Reply::Stored, Reply::Miss]).map(|(bucket, _)| *bucket),
+            );
+        }
+        Ok(torn)
+    }
+
+    /// Finds buckets that know the mark and have lost other records: there witnesses prove nothing.
+    pub(super) async fn find_parted(
+        &mut self,
+        endpoint: usize,
+        key: TokenKeyId,
+        id: &MarkId,
+    ) -> Result<(), Unknown> {
+        let mut parted: Vec<_> = Bucket::all().collect();
+        // Twice, because a server may come back between the two replies of one bucket.
+        for _ in 0..2 {
+            parted = self.without_sentinels(endpoint, id, &parted).await?;
+        }
+        let epoch = self.store.epochs.find(key);
+        if !parted.is_empty() && epoch.is_some_and(|epoch| epoch.set_parted()) {
+            tracing::error!(
+                token_key = %&key.to_hex()[..8], buckets = parted.len(),
+                "the double-spend store has lost records and kept the witnesses beside them, so spent tokens may be admitted \
+                 again: a router keeps records of one bucket on several servers (twemproxy needs hash_tag: \"||\"), or a \
+                 server evicts. Mend that, and rotate the issuer's key"
+            );
+        }
+        Ok(())
+    }
+
+    /// Of these buckets, those with a witness and without the record beside it.
+    async fn without_sentinels(
+        &mut self,
+        endpoint: usize,
+        id: &MarkId,
+        buckets: &[Bucket],
+    ) -> Result<Vec<Bucket>, Unknown> {
+        let mut found = Vec::new();
+        for some in buckets.chunks(A_WRITE / 2) {
+            let gets = |bucket: &Bucket| [sentinel(*bucket, id), witness(*bucket, id)].map(Command::Get);
+            let replies = self.request(endpoint, &some.iter().flat_map(gets).collect::<Vec<_>>()).await?;
+            let pairs = some.iter().zip(replies.chunks(2));
+            found.extend(
+                pairs
+                    .filter(|(_, pair)| matches!(pair, [Reply::Miss, Reply::Hit(_)]))
+                    .map(|(bucket, _)| *bucket),
+            );
+        }
+        Ok(found)
+    }
+
+    /// Reads the offers with these numbers. Of several copies in a replica the first counts, and then what most replicas
+    /// hold, so that gateways agree.
+    pub(super) async fn read_offers(
+        &mut self,
+        replicas: &[usize],
+        key: TokenKeyId,
+        numbers: Range<u32>,
+    ) -> Result<Offers, Unknown> {
+        let (mut found, mut clear) = (BTreeMap::<u32, Vec<Mark>>::new(), HashSet::new());
+        let keys: Vec<_> =
+            numbers.clone().flat_map(|number| self.offers(key, number).map(|key| (number, key))).collect();
+        for endpoint in replicas {
+            let mut here = BTreeMap::new();
+            for some in keys.chunks(A_WRITE) {
+                let gets: Vec<_> = some.iter().map(|(_, key)| Command::Get(*key)).collect();
+                for ((number, _), reply) in some.iter().zip(self.request(*endpoint, &gets).await?) {
+                    match reply {
+                        Reply::Hit(value) => {
+                            clear.insert(*number);
+                            let mark = value.decode().map(Mark::new);
+                            mark.map(|mark| here.entry(*number).or_insert(mark));
+                        }
+                        Reply::Miss => drop(clear.insert(*number)),
+                        _ => {}
+                    }
+                }
+            }
+            here.into_iter().for_each(|(number, mark)| found.entry(number).or_default().push(mark));
+        }
+        let latest = found.pop_last().and_then(|(number, marks)| Some((number, most(&marks)?)));
+        Ok(Offers { latest, unclear: !numbers.into_iter().all(|number| clear.contains(&number)) })
+    }
+
+    /// The records of an offer. Other names than these, as for canaries, would lie on one server.
+    pub(super) fn offers(&self, key: TokenKeyId, number: u32) -> [RecordKey; COPIES as usize] {
+        // The names of the gateway, by what becomes of a constant mark: gateways of other names have marks of their own.
+        let names = self.store.options.marks.as_ref().map(|marks| (marks.id)(key, Mark::new([0; 16])));
+        let names = TokenKeyId(names.map_or([0; 32], |names| *names.as_bytes()));
+        std::array::from_fn(|copy| {
+            let mut nonce = [0; 32];
+            nonce[..4].copy_from_slice(&number.to_be_bytes());
+            nonce[4] = copy as u8;
+            let name = SpentKey::derive(TokenType::BlindRsa2048, names, Nonce(nonce));
+            RecordKey::new(Kind::Offer, name.as_bytes())
+        })
+    }
+}
+
+/// The mark that most replicas hold; of several the one of the first replica.
+fn most(marks: &[Mark]) -> Option<Mark> {
+    let times = |mark: &Mark| marks.iter().filter(|other| *other == mark).count();
+    marks.iter().rev().copied().max_by_key(times)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_most_replicas_hold_counts_and_else_the_first() {
+        let [a, b, c] = [1, 2, 3].map(|byte| Mark::new([byte; 16]));
+        for (marks, expected) in [
+            (vec![], None),
+            (vec![a], Some(a)),
+            (vec![a, b], Some(a)),
+            (vec![a, b, b], Some(b)),
+            (vec![c, b, a], Some(c)),
+        ] {
+            assert_eq!(most(&marks), expected);
+        }
+    }
+
+    #[test]
+    fn tokens_are_void_where_too_few_replicas_know_their_mark() {
+        let address = || vec!["127.0.0.1:1".parse().unwrap()];
+        let (one, three) = (Replicas::One(address()), Replicas::Three([address(), address(), address()]));
+        let buckets: Vec<_> = Bucket::all().take(3).collect();
+        let torn = [buckets[0], buckets[1], buckets[1], buckets[2], buckets[2], buckets[2]];
+        assert_eq!((void(&torn[..1], &one), void(&torn[..1], &three), void(&torn, &three)), (1, 0, 2));
+    }
+}

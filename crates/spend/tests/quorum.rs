@@ -1,0 +1,200 @@
+//! Three replicas that vote: real memcacheds that are away, slow, emptied, one after another.
+
+use crate::support::marked::{Gateway, Token};
+use crate::support::{epoch, eventually, options, pipelined};
+use postern_spend::memcached::{Options, Replicas};
+use postern_spend::{Spend, SpendStore, Unknown};
+use postern_testkit::memcached::Server;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+fn three() -> [Server; 3] {
+    std::array::from_fn(|_| Server::tcp(&[]))
+}
+
+fn quorum(servers: &[Server; 3]) -> Options {
+    let replicas = Replicas::Three(servers.each_ref().map(|server| vec![server.address()]));
+    Options { replicas, ..options(Vec::new(), pipelined()) }
+}
+
+/// One whose connections fail soon.
+fn impatient(servers: &[Server; 3]) -> Options {
+    let (timeout, connect_timeout) = (Duration::from_millis(300), Duration::from_millis(300));
+    Options { timeout, connect_timeout, ..quorum(servers) }
+}
+
+async fn spend_all(gateway: &Gateway, tokens: &[Token]) {
+    for token in tokens {
+        assert_eq!(gateway.spend(token).await, Ok(Spend::Admitted));
+    }
+}
+
+/// As replays.
+async fn admit_none(gateway: &Gateway, tokens: &[Token]) {
+    for token in tokens {
+        assert_ne!(gateway.spend(token).await, Ok(Spend::Admitted));
+    }
+}
+
+/// Waits until fresh tokens of this gateway's present mark are admitted, whatever happened.
+async fn serves(gateway: &Gateway) {
+    eventually("a fresh token is admitted", async || {
+        let token = gateway.token(gateway.mark().await);
+        (gateway.spend(&token).await == Ok(Spend::Admitted)).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_token_is_spent_once_whoever_of_the_replicas_is_away() {
+    let mut servers = three();
+    let gateway = Gateway::start(quorum(&servers), epoch(), true).await;
+    let mark = gateway.mark().await;
+    let [first, second, third, fourth] = [(); 4].map(|()| gateway.token(mark));
+    assert_eq!(gateway.spend(&first).await, Ok(Spend::Admitted));
+    assert_eq!(gateway.spend(&first).await, Ok(Spend::AlreadySpent));
+    servers[0].kill();
+    assert_eq!(gateway.spend(&second).await, Ok(Spend::Admitted), "by the other two");
+    assert_eq!(gateway.spend(&second).await, Ok(Spend::AlreadySpent));
+    assert_eq!(gateway.spend(&first).await, Ok(Spend::AlreadySpent));
+    servers[1].kill();
+    assert!(gateway.spend(&third).await.is_err(), "one is no majority");
+    assert_eq!(gateway.spend(&first).await, Ok(Spend::AlreadySpent), "that one knows it");
+    eventually("the store is not ready", async || gateway.store.health().ready.err()).await;
+    servers[2].kill();
+    assert!(gateway.spend(&fourth).await.is_err());
+}
+
+/// The case that a majority route lets through: a replica misses writes, comes back with all of its records, and another
+/// one is emptied.
+#[tokio::test]
+async fn a_replica_that_missed_writes_and_one_that_was_emptied_admit_nothing_again() {
+    let mut servers = three();
+    let gateway = Gateway::start(impatient(&servers), epoch(), true).await;
+    let mark = gateway.mark().await;
+    let before = gateway.tokens(50, mark);
+    spend_all(&gateway, &before).await;
+    servers[0].signal("STOP");
+    eventually("nothing is sent to it any more", async || {
+        assert_eq!(gateway.spend(&gateway.token(mark)).await, Ok(Spend::Admitted));
+        (gateway.store.health().endpoints[0].connections == 0).then_some(())
+    })
+    .await;
+    let meanwhile = gateway.tokens(100, mark);
+    spend_all(&gateway, &meanwhile).await;
+    servers[0].signal("CONT");
+    eventually("all replicas answer", async || (gateway.store.health().away == 0).then_some(())).await;
+    servers[1].restart();
+    admit_none(&gateway, &meanwhile).await;
+    admit_none(&gateway, &before).await;
+    let next = gateway.mark_after(mark).await;
+    spend_all(&gateway, &gateway.tokens(20, next)).await;
+    admit_none(&gateway, &meanwhile).await;
+}
+
+#[tokio::test]
+async fn replicas_may_be_lost_one_after_another() {
+    let mut servers = three();
+    let gateways = [
+        Gateway::start(quorum(&servers), epoch(), true).await,
+        Gateway::start(Options { cache_bytes: 1 << 20, ..quorum(&servers) }, epoch(), true).await,
+    ];
+    let epoch = gateways[0].epoch;
+    let other = Gateway::start(quorum(&servers), epoch, true).await;
+    let first = gateways[0].mark().await;
+    assert_eq!(other.mark().await, first, "gateways agree on the mark of a key");
+    assert_ne!(gateways[1].mark().await, first, "keys do not share one");
+    let early = gateways[0].tokens(90, first);
+    spend_all(&gateways[0], &early).await;
+    // A presentation writes the record again, so each third is presented for the first time after another loss.
+    for (lost, third) in early.chunks(30).enumerate() {
+        servers[lost].restart();
+        admit_none(&other, third).await;
+        if lost == 0 {
+            let next = other.mark_after(first).await;
+            assert_eq!(gateways[0].mark_after(first).await, next);
+        }
+        if lost < 2 {
+            serves(&gateways[0]).await;
+            serves(&other).await;
+        }
+    }
+    admit_none(&other, &early).await;
+}
+
+/// Two replicas emptied at once: too few know the mark, so its tokens are void, spent or not.
+#[tokio::test]
+async fn two_losses_at_once_void_what_is_out_and_bring_a_new_mark() {
+    let mut servers = three();
+    let gateway = Gateway::start(quorum(&servers), epoch(), true).await;
+    let mark = gateway.mark().await;
+    let (spent, held) = (gateway.tokens(50, mark), gateway.tokens(20, mark));
+    spend_all(&gateway, &spent).await;
+    servers[0].restart();
+    servers[2].restart();
+    admit_none(&gateway, &spent).await;
+    let next = gateway.mark_after(mark).await;
+    for token in &held {
+        assert_eq!(gateway.spend(token).await, Ok(Spend::Void));
+    }
+    spend_all(&gateway, &gateway.tokens(20, next)).await;
+    admit_none(&gateway, &spent).await;
+}
+
+/// The verdict does not wait for a replica that hangs, and that replica still gets the record.
+#[tokio::test]
+async fn a_slow_replica_delays_nobody() {
+    let servers = three();
+    let long = Duration::from_secs(600); // longer than the test may take: waiting for it once would end it
+    let gateway = Gateway::start(Options { timeout: long, ..quorum(&servers) }, epoch(), true).await;
+    let tokens = gateway.tokens(50, gateway.mark().await);
+    servers[1].signal("STOP");
+    spend_all(&gateway, &tokens).await;
+    servers[1].signal("CONT");
+    let alone =
+        Options { replicas: Replicas::One(vec![servers[1].address()]), ..options(Vec::new(), pipelined()) };
+    let alone = Gateway::start(alone, gateway.epoch, false).await;
+    for token in &tokens {
+        let verdict = eventually("it has the record", async || {
+            alone.spend(token).await.ok().filter(|verdict| *verdict == Spend::AlreadySpent)
+        });
+        assert_eq!(verdict.await, Spend::AlreadySpent);
+    }
+}
+
+/// Of racers over several gateways one is admitted at most: each may get one replica, and then none is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn races_have_one_winner_at_most() {
+    let servers = three();
+    let epoch = epoch();
+    let mut gateways = Vec::new();
+    for _ in 0..3 {
+        gateways.push(Arc::new(Gateway::start(quorum(&servers), epoch, true).await));
+    }
+    let mark = gateways[0].mark().await;
+    let mut won = 0;
+    for _ in 0..200 {
+        let token = Arc::new(gateways[0].token(mark));
+        let mut racers = JoinSet::new();
+        for racer in 0..9 {
+            let (gateway, token) = (Arc::clone(&gateways[racer % 3]), Arc::clone(&token));
+            racers.spawn(async move { gateway.spend(&token).await });
+        }
+        let verdicts = racers.join_all().await;
+        let admitted = verdicts.iter().filter(|verdict| **verdict == Ok(Spend::Admitted)).count();
+        assert!(admitted <= 1, "{verdicts:?}");
+        won += admitted;
+    }
+    println!("{won} of 200 races had a winner");
+    assert!(won > 100, "{won} of 200 races had a winner");
+}
+
+#[tokio::test]
+async fn a_token_without_a_mark_is_refused() {
+    let servers = three();
+    let gateway = Gateway::start(quorum(&servers), epoch(), true).await;
+    let token = gateway.token(gateway.mark().await);
+    let now = postern_token::UnixSeconds::now();
+    assert_eq!(gateway.client.spend(&token.key, &gateway.epoch, now).await, Err(Unknown::Unmarked));
+}

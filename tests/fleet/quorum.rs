@@ -1,0 +1,188 @@
+//! Three replicas that vote, across processes: two gateways, a twemproxy with two memcacheds as one replica and bare
+//! memcacheds as the others, which are lost one after another.
+
+use super::marks::present;
+use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use crate::support::memcached::Memcached;
+use crate::support::router::Router;
+use crate::support::{admin, eventually, proxy, target, tokens};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::sync::Notify;
+
+fn config(home: &Path, name: &str, issuer: &Daemon, replicas: &[String; 3], hint: &str) -> PathBuf {
+    let text = std::fs::read_to_string(gateway_config(home, &issuer.http(), "", "1s", "")).unwrap();
+    let [a, b, c] = replicas;
+    let store = format!(
+        "[store]\nkind = \"memcached\"\nmemcached.replicas = [[\"{a}\"], [\"{b}\"], [\"{c}\"]]\n\
+         memcached.timeout = \"1s\"\nmemcached.hint = \"{hint}\"\n"
+    );
+    let text = text
+        .replace("[store]\n", &store)
+        .replace("[challenge]\n", "[challenge]\nbind = \"offer\"\nmax_age = \"5s\"\n")
+        .replace("workers = 8\n", "workers = 2\n");
+    let path = home.join(format!("{name}.toml"));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// What a gateway offers now.
+async fn challenge(gateway: &Daemon) -> String {
+    let mut stream = proxy::dial(gateway.address).await.unwrap();
+    let head = proxy::connect(&mut stream, "target.example:443", None).await.unwrap();
+    head.value("proxy-authenticate").unwrap_or_default().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let mut pool: Vec<_> = (0..2).map(|_| Memcached::start()).collect();
+    let mut bare: Vec<_> = (0..2).map(|_| Memcached::start()).collect();
+    let router = Router::twemproxy(home.path(), &pool);
+    let replicas = [format!("127.0.0.1:{}", router.port()), bare[0].address(), bare[1].address()];
+    let gateways = [
+        Daemon::ready("gateway", &config(home.path(), "one", &issuer, &replicas, "beside")).await,
+        Daemon::ready("gateway", &config(home.path(), "two", &issuer, &replicas, "off")).await,
+    ];
+    let agent_file = client_config(home.path(), &gateways[0].http(), &issuer.http(), None);
+    let agent = Daemon::ready("client", &agent_file).await;
+    let target = target::echo().await.to_string();
+    let spent = tokens::mint(&issuer.http(), &gateways[0].http(), 120);
+    for (index, value) in spent.iter().enumerate() {
+        assert_eq!(present(&gateways[index % 2], &target, value).await, 200, "{index}");
+    }
+    let serves = async || {
+        eventually("both gateways admit fresh tokens", async || {
+            for gateway in &gateways {
+                for value in tokens::mint(&issuer.http(), &gateway.http(), 5) {
+                    if present(gateway, &target, &value).await != 200 {
+                        return None;
+                    }
+                }
+            }
+            Some(())
+        })
+        .await;
+        // Its first tokens may be of the mark before, which not all replicas know any more.
+        eventually("the agent opens a tunnel", async || {
+            let mut stream = proxy::dial(agent.address).await.unwrap();
+            (proxy::connect(&mut stream, &target, None).await.unwrap().status == 200).then_some(())
+        })
+        .await;
+    };
+    // At the other gateway: the one that spent a token remembers it, whatever the store has lost. A presentation records
+    // the token again, so each third is presented for the first time after another loss.
+    let replay = async |from: usize, to: usize| {
+        for (index, value) in spent.iter().enumerate().take(to).skip(from) {
+            let status = present(&gateways[(index + 1) % 2], &target, value).await;
+            assert_ne!(status, 200, "token {index}");
+        }
+    };
+    serves().await;
+
+    let first = challenge(&gateways[0]).await;
+    bare[0].kill();
+    bare[0].launch();
+    replay(0, 40).await;
+    serves().await;
+    eventually("both gateways offer the next mark", async || {
+        let [one, two] = [challenge(&gateways[0]).await, challenge(&gateways[1]).await];
+        (one != first && one == two).then_some(())
+    })
+    .await;
+
+    pool[1].kill();
+    serves().await;
+    pool[1].launch();
+    replay(40, 80).await;
+    serves().await;
+
+    bare[1].kill();
+    eventually("readiness reports that one replica does not answer", async || {
+        let (status, page) = admin::get(gateways[0].admin, "/readyz").await?;
+        (status == 200 && page.contains("one of the three replicas")).then_some(())
+    })
+    .await;
+    // Half of the first replica has not had the mark for less than a minute, so it is not planted anew yet: with the third
+    // one away, only a part of the tokens is served.
+    bare[1].launch();
+    replay(80, 120).await;
+    replay(0, 120).await;
+}
+
+/// docs/operate/change.md, "Three replicas that vote", while an agent's user opens tunnels: none of them is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_procedure_restarts_replicas_cold_and_refuses_no_user() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let mut servers: Vec<_> = (0..3).map(|_| vec![Memcached::start(), Memcached::start()]).collect();
+    let routers: Vec<_> = servers.iter().map(|pool| Router::twemproxy(home.path(), pool)).collect();
+    let replicas = [0, 1, 2].map(|replica: usize| format!("127.0.0.1:{}", routers[replica].port()));
+    let gateways = [
+        Daemon::ready("gateway", &config(home.path(), "one", &issuer, &replicas, "beside")).await,
+        Daemon::ready("gateway", &config(home.path(), "two", &issuer, &replicas, "off")).await,
+    ];
+    let agent_file = client_config(home.path(), &gateways[0].http(), &issuer.http(), None);
+    let agent = Daemon::ready("client", &agent_file).await;
+    let target = target::echo().await.to_string();
+    let spent = tokens::mint(&issuer.http(), &gateways[0].http(), 60);
+    for (index, value) in spent.iter().enumerate() {
+        assert_eq!(present(&gateways[index % 2], &target, value).await, 200, "{index}");
+    }
+    let (address, to) = (agent.address, target.clone());
+    let user = tokio::spawn(async move {
+        let mut refused = Vec::new();
+        for opened in 0.. {
+            let mut stream = proxy::dial(address).await.unwrap();
+            let head = proxy::connect(&mut stream, &to, None).await.unwrap();
+            if head.status != 200 {
+                refused.push(format!("tunnel {opened}: {}\n{}", head.status, head.fields));
+            }
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+                () = ENDS.notified() => break,
+            }
+        }
+        refused
+    });
+    for (replica, pool) in servers.iter_mut().enumerate() {
+        eventually("no replica is away, and no token of an older mark is presented", async || {
+            let older = sum(&gateways, "postern_store_older_marks_total").await;
+            let away = sum(&gateways, "postern_store_replicas_away").await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            (away == 0 && sum(&gateways, "postern_store_older_marks_total").await == older).then_some(())
+        })
+        .await;
+        let planted = sum(&gateways, "postern_store_marks_planted_total").await;
+        pool.iter_mut().for_each(Memcached::kill);
+        pool.iter_mut().for_each(Memcached::launch);
+        let third = &spent[20 * replica..20 * (replica + 1)];
+        for (index, value) in third.iter().enumerate() {
+            assert_ne!(present(&gateways[(index + 1) % 2], &target, value).await, 200, "replica {replica}");
+        }
+        // The next mark follows within a minute, for which the third time does not have to be waited for.
+        let patience = Duration::from_secs(if replica < 2 { 90 } else { 0 });
+        let mark = async {
+            while sum(&gateways, "postern_store_marks_planted_total").await == planted {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        };
+        let _ = tokio::time::timeout(patience, mark).await.map_err(|_| assert_eq!(replica, 2, "no new mark"));
+    }
+    ENDS.notify_one();
+    let refused = user.await.unwrap();
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+static ENDS: Notify = Notify::const_new();
+
+/// A metric, summed over gateways.
+async fn sum(gateways: &[Daemon], series: &str) -> u64 {
+    let mut sum = 0;
+    for gateway in gateways {
+        sum += admin::Metrics::of(gateway.admin).await.value(series);
+    }
+    sum
+}
