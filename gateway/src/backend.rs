@@ -181,6 +181,12 @@ fn replicas(config: &MemcachedConfig) -> Result<Replicas, BackendError> {
                     "transport = \"pipelined\": a pool cannot leave a slow replica behind",
                 ));
             }
+            if [(a, b), (a, c), (b, c)].iter().any(|(one, other)| one.iter().any(|text| other.contains(text)))
+            {
+                return Err(BackendError::Replicas(
+                    "servers of its own in each list: these would vote twice",
+                ));
+            }
             Ok(Replicas::Three([parsed(a)?, parsed(b)?, parsed(c)?]))
         }
         ([], _) => Err(BackendError::Replicas("three lists of addresses, none of them empty")),

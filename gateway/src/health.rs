@@ -70,6 +70,10 @@ pub(crate) struct Findings {
     pub(crate) torn: usize,
     /// Of three replicas, those that do not answer.
     pub(crate) away: usize,
+    /// Buckets in which some replica does not know the mark on offer.
+    pub(crate) lacking: usize,
+    /// Two replicas lead to the same servers.
+    pub(crate) overlaps: bool,
     /// Keys in use, and those of them whose tokens the store refuses all, because it lost records of them.
     pub(crate) keys: usize,
     pub(crate) refused_keys: usize,
@@ -82,10 +86,9 @@ impl Findings {
     /// The worst condition, in a sentence.
     pub(crate) fn condition(&self) -> Condition {
         if let Err(reason) = self.ready {
-            let text = format!(
-                "{reason}: every request is refused with 503, and no token is read. {}",
-                way_out(reason)
-            );
+            let way_out = if self.overlaps { OVERLAPS } else { way_out(reason) };
+            let text =
+                format!("{reason}: every request is refused with 503, and no token is read. {way_out}");
             return Condition::NotReady(text);
         }
         if self.keys > 0 && self.refused_keys == self.keys {
@@ -135,10 +138,21 @@ impl Findings {
                  several stores, by turns. Give every router behind it the same list of servers"
             ));
         }
+        if self.overlaps {
+            found.push(OVERLAPS.to_owned());
+        }
+        if self.lacking > self.torn {
+            let share = percent(self.lacking as u64, u64::from(BUCKETS));
+            found.push(format!(
+                "one of the three replicas of the store does not know the present mark for {share} of the tokens: the others \
+                 decide about these, and none of them may fail until the next mark, which follows within a minute, or \
+                 within a day after three"
+            ));
+        }
         if self.away > 0 {
             found.push(
-                "one of the three replicas of the store does not answer: the other two decide, and every token is served, but \
-                 none of them may fail now. Start its servers, or mend the way to them"
+                "one of the three replicas of the store does not answer: the other two decide, and none of them may fail now. \
+                 Start its servers, or mend the way to them"
                     .to_owned(),
             );
         }
@@ -174,6 +188,9 @@ impl Findings {
         }
     }
 }
+
+const OVERLAPS: &str = "Two replicas of the store lead to the same servers, so their votes are one, and no mark is offered: \
+                        give each of the three lists in store.memcached.replicas servers of its own";
 
 /// The address of which a connection led to other records lately.
 pub(crate) fn strays(endpoints: &[EndpointHealth]) -> Option<String> {
@@ -294,6 +311,8 @@ mod tests {
         strays: None,
         torn: 0,
         away: 0,
+        lacking: 0,
+        overlaps: false,
         keys: 2,
         refused_keys: 0,
         lost: 0,
@@ -356,6 +375,10 @@ mod tests {
     fn a_replica_that_is_away_is_degraded() {
         let text = degraded(&Findings { away: 1, ..WELL });
         assert!(text.starts_with("one of the three replicas of the store does not answer"), "{text}");
+        let text = degraded(&Findings { lacking: 512, ..WELL });
+        assert!(text.contains("does not know the present mark for 50% of the tokens"), "{text}");
+        let text = not_ready(&Findings { ready: Err(Unknown::Unmarked), overlaps: true, ..WELL });
+        assert!(text.contains("no mark yet") && text.contains("lead to the same servers"), "{text}");
     }
 
     #[test]

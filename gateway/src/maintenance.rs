@@ -77,11 +77,13 @@ impl StoreMaintenance {
     /// Updates the store's gate, and publishes its counters.
     async fn look_after_store(&mut self) {
         let (core, now) = (Arc::clone(&self.core), UnixSeconds::now());
-        let (mut round, mut lost, mut torn, mut away) = (Round::default(), 0, 0, 0);
+        let (mut round, mut lost, mut torn) = (Round::default(), 0, 0);
+        let (mut away, mut lacking, mut overlaps) = (0, 0, false);
         let (mut blind, mut strays) = (None, None);
         if let Backend::Memcached(memcached) = &core.backend {
             let health = self.publish(memcached);
-            (round, lost, torn, away) = (health.round, health.lost.len(), health.torn, health.away);
+            (round, lost, torn) = (health.round, health.lost.len(), health.torn);
+            (away, lacking, overlaps) = (health.away, health.lacking, health.overlaps);
             // Where a mark binds every token, a loss admits none again, noticed or not.
             let unmarked = |epoch: Epoch| core.backend.binding(epoch.key) == Binding::Unmarked;
             let is_blind = health.blind && core.keyring.load().epochs(now).any(unmarked);
@@ -108,6 +110,8 @@ impl StoreMaintenance {
             strays,
             torn,
             away,
+            lacking,
+            overlaps,
             keys,
             refused_keys,
             lost,

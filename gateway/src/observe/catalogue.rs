@@ -85,6 +85,9 @@ postern_telemetry::catalogue! {
     /// when it changed.
     STORE_OLDER_MARKS: Counter = "postern_store_older_marks_total";
 
+    /// Buckets of the shared store, of 1,024, in which some replica does not know the mark on offer.
+    STORE_BUCKETS_LACKING: Gauge = "postern_store_buckets_lacking";
+
     /// Of three replicas of the shared store, those that do not answer. Two decide; with two away nothing is admitted.
     STORE_REPLICAS_AWAY: Gauge = "postern_store_replicas_away";
 

@@ -23,6 +23,7 @@ struct Handles {
     buckets_torn: Gauge,
     older_marks: Counter,
     replicas_away: Gauge,
+    buckets_lacking: Gauge,
 }
 
 /// Of one address.
@@ -69,6 +70,7 @@ impl StoreMetrics {
             buckets_torn: gauge!(catalogue::STORE_BUCKETS_TORN),
             older_marks: counter!(catalogue::STORE_OLDER_MARKS),
             replicas_away: gauge!(catalogue::STORE_REPLICAS_AWAY),
+            buckets_lacking: gauge!(catalogue::STORE_BUCKETS_LACKING),
         }))
     }
 
@@ -88,6 +90,7 @@ impl StoreMetrics {
         handles.buckets_torn.set(health.torn as f64);
         handles.older_marks.absolute(totals.older_marks);
         handles.replicas_away.set(health.away as f64);
+        handles.buckets_lacking.set(health.lacking as f64);
         handles.watched.set(health.watched.as_secs_f64());
         let publish = |(handles, endpoint): (&mut EndpointHandles, &EndpointHealth)| {
             handles.connections.set(endpoint.connections as f64);

@@ -11,6 +11,7 @@ use super::pooled::Pooled;
 use super::protocol::{BoundReply, Command, RecordKey, Reply, Value};
 use super::stats::{Ended, Verb};
 use super::undo::{Undo, is_undone};
+use super::votes::REPLICAS;
 use crate::exchange_log::Entry;
 use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_token::{MarkId, SpentKey, TokenKeyId, UnixSeconds};
@@ -30,8 +31,8 @@ pub struct Client(Arc<ClientState>);
 pub(super) struct ClientState {
     pub(super) store: Arc<SharedStore>,
     endpoints: Vec<EndpointClient>,
-    /// The endpoint that the next command considers first.
-    turn: AtomicUsize,
+    /// The endpoint that the next command to each replica considers first.
+    turns: [AtomicUsize; REPLICAS],
 }
 
 /// The connections to one endpoint.
@@ -63,7 +64,7 @@ impl Client {
         let client = Arc::new(ClientState {
             store: Arc::clone(store),
             endpoints: endpoints.collect(),
-            turn: AtomicUsize::new(0),
+            turns: Default::default(),
         });
         store.used_by(Arc::downgrade(&client));
         Self(client)
@@ -215,7 +216,8 @@ impl ClientState {
     /// replica if one is given; round robin among equals.
     pub(super) fn next(&self, replica: Option<usize>, tried: u64) -> Option<(usize, &EndpointClient)> {
         let count = self.endpoints.len();
-        let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let turn = &self.turns[replica.unwrap_or_default()];
+        let turn = if count > 1 { turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
         (0..count)
             .map(|offset| (turn.wrapping_add(offset)) % count)
             .filter(|index| tried & (1 << index) == 0 && self.endpoints[*index].is_up())
@@ -343,9 +345,9 @@ impl SharedStore {
     }
 
     /// Whether spends are safe as far as losses go: where the operator chose to refuse after one, not while none could
-    /// be noticed.
+    /// be noticed. Replicas that vote show it with each spend.
     fn is_watched(&self) -> Result<(), Unknown> {
-        let refuses = self.options.on_loss != OnLoss::Warn;
+        let refuses = self.options.on_loss != OnLoss::Warn && !self.options.replicas.are_three();
         if refuses && self.watched.is_blind() { Err(Unknown::Unwatched) } else { Ok(()) }
     }
 

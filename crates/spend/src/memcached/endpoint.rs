@@ -63,6 +63,8 @@ pub(crate) trait Carrier: Send + Sync {
     fn outstanding(&self) -> usize;
     /// The most of them.
     fn capacity(&self) -> usize;
+    /// Looks whether its connections still count as proven.
+    fn look(&self);
 }
 
 impl Endpoint {
@@ -224,6 +226,8 @@ impl Endpoint {
     /// The new probes may lie elsewhere than those that proved the present connections: none of these is used again.
     pub(crate) fn distrust(&self) {
         self.generation.fetch_add(1, Ordering::Release);
+        let carriers: Vec<Arc<dyn Carrier>> = self.carriers.lock().iter().filter_map(Weak::upgrade).collect();
+        carriers.iter().for_each(|carrier| carrier.look());
     }
 
     pub(crate) fn backoff(&self) -> Backoff {

@@ -44,6 +44,8 @@ struct MarkedKey {
     suspect: bool,
     /// Buckets that no longer know it.
     torn: usize,
+    /// Buckets in which some replica does not know it.
+    lacking: usize,
 }
 
 impl Marked {
@@ -54,7 +56,14 @@ impl Marked {
         let before = list.len();
         for &key in keys {
             if !list.iter().any(|known| known.key == key) {
-                list.push(MarkedKey { key, binding: Binding::Unknown, id: None, suspect: false, torn: 0 });
+                list.push(MarkedKey {
+                    key,
+                    binding: Binding::Unknown,
+                    id: None,
+                    suspect: false,
+                    torn: 0,
+                    lacking: 0,
+                });
             }
         }
         list.len() > before
@@ -71,7 +80,8 @@ impl Marked {
 
     pub(super) fn set(&self, key: TokenKeyId, binding: Binding, id: Option<MarkId>) {
         if let Some(known) = self.0.write().iter_mut().find(|known| known.key == key) {
-            (known.binding, known.id, known.suspect, known.torn) = (binding, id, false, 0);
+            (known.binding, known.id, known.suspect) = (binding, id, false);
+            (known.torn, known.lacking) = (0, 0);
         }
     }
 
@@ -80,16 +90,21 @@ impl Marked {
         self.0.read().iter().any(|known| known.key == key && known.id == Some(mark))
     }
 
-    /// Sets the number of buckets that no longer know the mark on offer.
-    pub(super) fn set_torn(&self, key: TokenKeyId, buckets: usize) {
+    /// Sets in how many buckets tokens of the mark on offer are void, and how many some replica no longer knows it.
+    pub(super) fn set_torn(&self, key: TokenKeyId, void: usize, lacking: usize) {
         if let Some(known) = self.0.write().iter_mut().find(|known| known.key == key) {
-            known.torn = buckets;
+            (known.torn, known.lacking) = (void, lacking);
         }
     }
 
     /// Of the mark that has lost most, how many buckets no longer know it.
     pub(super) fn torn(&self) -> usize {
         self.0.read().iter().map(|known| known.torn).max().unwrap_or(0)
+    }
+
+    /// Of the mark that fewest replicas know, how many buckets some replica lacks.
+    pub(super) fn lacking(&self) -> usize {
+        self.0.read().iter().map(|known| known.lacking).max().unwrap_or(0)
     }
 
     /// A token of this mark was void. True if that is the mark on offer, so that the watch should look.

@@ -67,7 +67,7 @@ use published::Published;
 use stats::Counters;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -98,6 +98,8 @@ struct SharedStore {
     round: Mutex<Round>,
     /// Replicas that did not answer in it.
     away: AtomicUsize,
+    /// Two replicas lead to the same servers.
+    overlaps: AtomicBool,
     /// Wakes the watch.
     wake_watch: Arc<Notify>,
     /// Where a simulation runs it.
@@ -113,6 +115,10 @@ pub struct Health {
     pub lost: Vec<TokenKeyId>,
     /// Buckets, of [`BUCKETS`], that no longer know the mark on offer: that share of its tokens is void.
     pub torn: usize,
+    /// Buckets in which some replica does not know the mark on offer. Their tokens are good as long as the others answer.
+    pub lacking: usize,
+    /// Two replicas lead to the same servers, so no mark is offered.
+    pub overlaps: bool,
     /// Of three replicas, those that do not answer the watch. The others decide, as long as they are two.
     pub away: usize,
     /// Each address.
@@ -208,6 +214,7 @@ impl Memcached {
             marked: Marked::default(),
             round: Mutex::default(),
             away: AtomicUsize::new(0),
+            overlaps: AtomicBool::new(false),
             wake_watch,
             options,
             world,
@@ -233,6 +240,8 @@ impl Memcached {
             ready: self.store.serves(),
             lost: epochs.iter().filter(|epoch| epoch.may_admit_again()).map(|epoch| epoch.key).collect(),
             torn: self.store.marked.torn(),
+            lacking: self.store.marked.lacking(),
+            overlaps: self.store.overlaps.load(Ordering::Relaxed),
             away: self.store.away.load(Ordering::Relaxed),
             endpoints: endpoints.iter().map(|endpoint| endpoint.health()).collect(),
             remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),

@@ -81,6 +81,11 @@ impl Replicas {
         if number > MOST_ADDRESSES {
             return Some(format!("at most {MOST_ADDRESSES} addresses are used, and these are {number}"));
         }
+        let mut all: Vec<String> = self.addresses().map(|(_, address)| address.to_string()).collect();
+        all.sort_unstable();
+        if self.are_three() && all.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Some("an address is in two replicas, whose votes would be one".to_owned());
+        }
         let reached = |replica| self.addresses().any(|(leads_to, _)| leads_to == replica);
         (!(0..self.count()).all(reached)).then(|| "each replica needs an address".to_owned())
     }

@@ -131,6 +131,9 @@ impl Carrier for Core {
     fn capacity(&self) -> usize {
         self.size
     }
+
+    /// Each connection is looked at before its next use.
+    fn look(&self) {}
 }
 
 impl Core {

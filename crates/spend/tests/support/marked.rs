@@ -46,8 +46,12 @@ impl Gateway {
     }
 
     pub async fn spend(&self, token: &Token) -> Result<Spend, Unknown> {
-        let epoch = Epoch { mark: Some(id(self.epoch.key, token.mark)), ..self.epoch };
-        self.client.spend(&token.key, &epoch, UnixSeconds::now()).await
+        self.client.spend(&token.key, &self.epoch_of(token), UnixSeconds::now()).await
+    }
+
+    /// The epoch of a token, with its mark.
+    pub fn epoch_of(&self, token: &Token) -> Epoch {
+        Epoch { mark: Some(id(self.epoch.key, token.mark)), ..self.epoch }
     }
 
     pub fn token(&self, mark: Mark) -> Token {

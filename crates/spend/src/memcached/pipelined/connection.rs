@@ -105,6 +105,10 @@ struct Serving<'a> {
 impl Serving<'_> {
     /// Ready when the connection must be closed.
     fn poll(&mut self, cx: &mut Context<'_>, deadline: Pin<&mut Sleep>) -> Poll<Unknown> {
+        // Before anything more is sent on it, and before a late reply admits a token.
+        if !self.connected.is_current() {
+            return Poll::Ready(Unknown::Unproven);
+        }
         if let Poll::Ready(reason) = self.poll_read(cx) {
             return Poll::Ready(reason);
         }
@@ -148,9 +152,6 @@ impl Serving<'_> {
                 }
                 self.taken.clear();
                 self.written = 0;
-                if !self.connected.is_current() {
-                    return Poll::Ready(Unknown::Unproven); // before anything more is sent on it
-                }
                 if !self.pipeline.take(&mut self.taken, done, cx.waker()) {
                     return Poll::Pending;
                 }

@@ -111,6 +111,10 @@ impl Carrier for Pipeline {
     fn capacity(&self) -> usize {
         self.limit()
     }
+
+    fn look(&self) {
+        self.wake_task();
+    }
 }
 
 impl Drop for Pipelined {

@@ -13,6 +13,7 @@ use crate::memcached::options::OnLoss;
 use crate::memcached::protocol::{Command, Value};
 use crate::memcached::world::{instant, jittered, random_bytes, since};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
@@ -35,6 +36,8 @@ const A_PERIOD: usize = 4;
 /// agents mint for four new marks in a day.
 const PRECAUTIONS: usize = 3;
 const DAY: Duration = Duration::from_secs(86_400);
+/// The shortest time between two looks at all buckets because tokens were void.
+const SUSPICIONS: Duration = Duration::from_secs(5);
 /// The longest a gateway waits for another to plant the next mark.
 const OTHERS_FIRST: Duration = Duration::from_secs(2);
 
@@ -47,10 +50,22 @@ pub(super) struct Marking {
     next: usize,
     /// When marks followed others, in the last day.
     changes: Vec<Instant>,
-    /// Since when a mark could not be planted completely.
+    /// Since when a mark could not be planted completely, and when that was last tried.
     incomplete: Option<Instant>,
-    /// How many buckets void tokens of the mark on offer, once a loss has been reported.
-    void: Option<usize>,
+    tried: Option<Instant>,
+    /// The loss of the mark on offer, once it was found.
+    loss: Option<Loss>,
+    /// When all buckets were read because a token was void.
+    suspected: Option<Instant>,
+}
+
+/// Where a mark is no longer known.
+#[derive(Clone, Copy)]
+struct Loss {
+    /// Buckets whose tokens are void.
+    void: usize,
+    /// Replicas that answered when they were counted.
+    answering: usize,
 }
 
 impl Marking {
@@ -61,11 +76,28 @@ impl Marking {
         Bucket::all().cycle().skip(begin % Bucket::all().count()).take(A_ROUND).collect()
     }
 
+    /// Whether the next read begins all buckets anew.
+    fn begins_anew(&self) -> bool {
+        self.next.is_multiple_of(Bucket::all().count())
+    }
+
+    /// Whether a void token is a reason to look now.
+    fn may_suspect(&self) -> bool {
+        self.suspected.is_none_or(|suspected| since(suspected) >= SUSPICIONS)
+    }
+
+    /// Whether to try to plant now: less and less often while that fails, because what was written stays.
+    fn may_try(&self) -> bool {
+        let waited = self.incomplete.map_or(Duration::ZERO, since);
+        let pause = (waited / 2).clamp(Duration::from_secs(1), BETWEEN);
+        self.tried.is_none_or(|tried| since(tried) >= pause)
+    }
+
     /// Whether another mark may follow now.
     fn may_change(&mut self) -> bool {
         self.changes.retain(|change| since(*change) < DAY);
         let within = |time| self.changes.iter().filter(|change| since(**change) < time).count();
-        let is_precaution = self.void == Some(0);
+        let is_precaution = self.loss.is_some_and(|loss| loss.void == 0);
         within(BETWEEN) == 0 && within(PERIOD) < A_PERIOD && !(is_precaution && within(DAY) >= PRECAUTIONS)
     }
 }
@@ -123,23 +155,43 @@ impl Rounds {
             }
             return Ok(());
         };
-        let newer = self.read_offers(replicas, key, number + 1..number + 2).await?;
+        let most = if marking.begins_anew() { MOST_MARKS } else { (number + 2).min(MOST_MARKS) };
+        let newer = self.read_offers(replicas, key, number + 1..most).await?;
         if let Some((number, mark)) = newer.latest {
             self.adopt_offer(key, marking, number, mark);
             return Ok(());
         }
-        let is_suspect = self.store.marked.take_suspicion(key);
+        let is_suspect = marking.may_suspect() && self.store.marked.take_suspicion(key);
+        if is_suspect {
+            marking.suspected = Some(instant());
+        }
         let buckets = if is_suspect { Bucket::all().collect() } else { marking.due() };
+        let is_counted = marking.loss.is_some_and(|loss| loss.answering == replicas.len()) && !is_suspect;
+        if is_counted && !marking.may_change() || !self.is_torn(replicas, &id, &buckets, now).await {
+            return Ok(());
+        }
+        if !is_counted {
+            self.count_loss(replicas, key, marking, &id, now).await?;
+        }
+        self.renew_mark(replicas, key, marking, number).await
+    }
+
+    /// Whether some replica has lost the mark in one of these buckets.
+    async fn is_torn(
+        &mut self,
+        replicas: &[usize],
+        id: &MarkId,
+        buckets: &[Bucket],
+        now: UnixSeconds,
+    ) -> bool {
         for endpoint in replicas {
-            let missing = self.survey(*endpoint, &id, &buckets).await?.missing;
-            if !missing.is_empty() && !self.torn(*endpoint, &id, &missing, now).await?.is_empty() {
-                if is_suspect || marking.void.is_none() {
-                    self.report_torn(replicas, key, marking, &id, now).await?;
-                }
-                return self.renew_mark(replicas, key, marking, number).await;
+            let Ok(survey) = self.survey(*endpoint, id, buckets).await else { continue };
+            let torn = self.torn(*endpoint, id, &survey.missing, now).await;
+            if torn.is_ok_and(|torn| !torn.is_empty()) {
+                return true;
             }
         }
-        Ok(())
+        false
     }
 
     /// When a key's records end.
@@ -176,7 +228,9 @@ impl Rounds {
         marking: &mut Marking,
         number: u32,
     ) -> Result<(), Unknown> {
-        let refuses = self.store.options.on_loss == OnLoss::Refuse;
+        // A precaution voids nothing, so there is nothing to refuse.
+        let is_void = marking.loss.is_none_or(|loss| loss.void > 0);
+        let refuses = self.store.options.on_loss == OnLoss::Refuse && is_void;
         if refuses || number + 1 >= MOST_MARKS || !marking.may_change() {
             return Ok(());
         }
@@ -192,7 +246,8 @@ impl Rounds {
         Ok(())
     }
 
-    async fn report_torn(
+    /// Counts where the mark is no longer known, and reports it.
+    async fn count_loss(
         &mut self,
         replicas: &[usize],
         key: TokenKeyId,
@@ -201,15 +256,22 @@ impl Rounds {
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
         let all: Vec<_> = Bucket::all().collect();
-        let mut torn = Vec::new();
+        let (mut torn, mut answering) = (Vec::new(), 0);
         for endpoint in replicas {
-            let missing = self.survey(*endpoint, id, &all).await?.missing;
-            torn.extend(self.torn(*endpoint, id, &missing, now).await?);
-            self.find_parted(*endpoint, key, id).await?;
+            // One that fails hides no loss of the others.
+            let Ok(survey) = self.survey(*endpoint, id, &all).await else { continue };
+            let Ok(here) = self.torn(*endpoint, id, &survey.missing, now).await else { continue };
+            torn.extend(here);
+            answering += 1;
+            let _ = self.find_parted(*endpoint, key, id).await; // again with the next loss
         }
-        let void = void(&torn, &self.store.options.replicas);
-        self.store.marked.set_torn(key, void);
-        if marking.void.replace(void).is_some_and(|before| before >= void) {
+        if answering < self.store.options.replicas.majority() {
+            return Err(Unknown::Rejected);
+        }
+        let void = void(&torn, answering, self.store.options.replicas.majority());
+        self.store.marked.set_torn(key, void, torn.iter().collect::<HashSet<_>>().len());
+        let loss = Loss { void, answering: replicas.len() };
+        if marking.loss.replace(loss).is_some_and(|before| before.void >= void) {
             return Ok(());
         }
         let token_key = &key.to_hex()[..8];
@@ -245,7 +307,7 @@ impl Rounds {
         if number > 0 {
             marking.changes.push(instant());
         }
-        (marking.void, marking.incomplete) = (None, None);
+        (marking.loss, marking.incomplete, marking.tried) = (None, None, None);
         tracing::info!(token_key = %&key.to_hex()[..8], number, "tokens are requested for this mark of the store");
         if let Some(epoch) = self.store.epochs.find(key) {
             epoch.set_bound();
@@ -265,9 +327,10 @@ impl Rounds {
         let Some(marks) = self.store.options.marks.clone() else { return Ok(()) };
         let waited = since(*marking.incomplete.get_or_insert_with(instant));
         let (count, majority) = (self.store.options.replicas.count(), self.store.options.replicas.majority());
-        if replicas.len() < count && waited < COMPLETE_WITHIN {
+        if replicas.len() < count && waited < COMPLETE_WITHIN || !marking.may_try() {
             return Ok(());
         }
+        marking.tried = Some(instant());
         let mark = Mark::new(random_bytes());
         let id = (marks.id)(key, mark);
         let mut surveys = Vec::new();
@@ -300,7 +363,7 @@ impl Rounds {
         let value = Value::of_bytes(mark.as_bytes());
         let adds = self.offers(key, number).map(|key| Command::Add { key, value, expires });
         for endpoint in replicas {
-            self.request(*endpoint, &adds).await?;
+            let _ = self.request(*endpoint, &adds).await; // what was written is read back
         }
         let winner = self.read_offers(replicas, key, number..number + 1).await?.latest;
         if let Some((number, mark)) = winner {
@@ -325,9 +388,13 @@ impl Rounds {
 mod tests {
     use super::*;
 
+    fn torn(void: usize) -> Marking {
+        Marking { loss: Some(Loss { void, answering: 3 }), ..Marking::default() }
+    }
+
     /// How many marks follow in a day in which each is found torn at once.
     async fn changes_in_a_day(void: usize) -> usize {
-        let mut marking = Marking { void: Some(void), ..Marking::default() };
+        let mut marking = torn(void);
         for _ in 0..24 * 60 {
             if marking.may_change() {
                 marking.changes.push(instant());
@@ -343,9 +410,23 @@ mod tests {
         assert_eq!(changes_in_a_day(300).await, 24 * A_PERIOD);
     }
 
+    /// What a failed attempt has written stays until the key ends.
+    #[tokio::test(start_paused = true)]
+    async fn planting_that_fails_is_tried_less_and_less_often() {
+        let mut marking = Marking { incomplete: Some(instant()), ..Marking::default() };
+        let mut tries = 0;
+        for _ in 0..3_600 {
+            if marking.may_try() {
+                (marking.tried, tries) = (Some(instant()), tries + 1);
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert!((60..=80).contains(&tries), "{tries} in an hour");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn marks_do_not_follow_one_another_within_a_minute() {
-        let mut marking = Marking { void: Some(300), ..Marking::default() };
+        let mut marking = torn(300);
         assert!(marking.may_change());
         marking.changes.push(instant());
         tokio::time::advance(BETWEEN - Duration::from_secs(1)).await;
