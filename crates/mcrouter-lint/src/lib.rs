@@ -124,7 +124,8 @@ impl<'a> Judge<'a> {
         self.findings.add(Note, handle.place(), &reason, "");
         if servers == 1 {
             let reason = "all records are on one server: when it is lost, spent tokens can be spent again.";
-            self.findings.add(Warn, handle.place(), reason, "Use more servers, or a quorum.");
+            let instead = "Use more servers, or three stores like this one as `store.memcached.replicas`.";
+            self.findings.add(Warn, handle.place(), reason, instead);
         }
         self.report_unwatched(handle, storage);
         Some(())
