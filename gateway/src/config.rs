@@ -141,7 +141,7 @@ pub struct ChallengeConfig {
     /// fleet, so that tokens are good at any of them. Several are joined by commas: another list is another challenge,
     /// for which old tokens are no good.
     pub origin: String,
-    /// For how long a client may keep the challenge.
+    /// For how long a client may keep the challenge; one with a mark for ten minutes at most.
     #[serde(default = "default_max_age")]
     pub max_age: ConfigDuration,
     /// Whether tokens are bound to the memory that records them, by a mark in the challenge: a memory that lost records

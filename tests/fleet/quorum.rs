@@ -7,7 +7,9 @@ use crate::support::memcached::Memcached;
 use crate::support::router::Router;
 use crate::support::{admin, eventually, proxy, target, tokens};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
+use tokio::sync::Notify;
 
 fn config(home: &Path, name: &str, issuer: &Daemon, replicas: &[String; 3], hint: &str) -> PathBuf {
     let text = std::fs::read_to_string(gateway_config(home, &issuer.http(), "", "1s", "")).unwrap();
@@ -18,7 +20,7 @@ fn config(home: &Path, name: &str, issuer: &Daemon, replicas: &[String; 3], hint
     );
     let text = text
         .replace("[store]\n", &store)
-        .replace("[challenge]\n", "[challenge]\nbind = \"offer\"\n")
+        .replace("[challenge]\n", "[challenge]\nbind = \"offer\"\nmax_age = \"5s\"\n")
         .replace("workers = 8\n", "workers = 2\n");
     let path = home.join(format!("{name}.toml"));
     std::fs::write(&path, text).unwrap();
@@ -108,4 +110,79 @@ async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
     bare[1].launch();
     replay(80, 120).await;
     replay(0, 120).await;
+}
+
+/// docs/operate/change.md, "Three replicas that vote", while an agent's user opens tunnels: none of them is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_procedure_restarts_replicas_cold_and_refuses_no_user() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let mut servers: Vec<_> = (0..3).map(|_| vec![Memcached::start(), Memcached::start()]).collect();
+    let routers: Vec<_> = servers.iter().map(|pool| Router::twemproxy(home.path(), pool)).collect();
+    let replicas = [0, 1, 2].map(|replica: usize| format!("127.0.0.1:{}", routers[replica].port()));
+    let gateways = [
+        Daemon::ready("gateway", &config(home.path(), "one", &issuer, &replicas, "beside")).await,
+        Daemon::ready("gateway", &config(home.path(), "two", &issuer, &replicas, "off")).await,
+    ];
+    let agent_file = client_config(home.path(), &gateways[0].http(), &issuer.http(), None);
+    let agent = Daemon::ready("client", &agent_file).await;
+    let target = target::echo().await.to_string();
+    let spent = tokens::mint(&issuer.http(), &gateways[0].http(), 60);
+    for (index, value) in spent.iter().enumerate() {
+        assert_eq!(present(&gateways[index % 2], &target, value).await, 200, "{index}");
+    }
+    let (address, to) = (agent.address, target.clone());
+    let user = tokio::spawn(async move {
+        let mut refused = Vec::new();
+        for opened in 0.. {
+            let mut stream = proxy::dial(address).await.unwrap();
+            let head = proxy::connect(&mut stream, &to, None).await.unwrap();
+            if head.status != 200 {
+                refused.push(format!("tunnel {opened}: {}\n{}", head.status, head.fields));
+            }
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+                () = ENDS.notified() => break,
+            }
+        }
+        refused
+    });
+    for (replica, pool) in servers.iter_mut().enumerate() {
+        eventually("no replica is away, and no token of an older mark is presented", async || {
+            let older = sum(&gateways, "postern_store_older_marks_total").await;
+            let away = sum(&gateways, "postern_store_replicas_away").await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            (away == 0 && sum(&gateways, "postern_store_older_marks_total").await == older).then_some(())
+        })
+        .await;
+        let planted = sum(&gateways, "postern_store_marks_planted_total").await;
+        pool.iter_mut().for_each(Memcached::kill);
+        pool.iter_mut().for_each(Memcached::launch);
+        let third = &spent[20 * replica..20 * (replica + 1)];
+        for (index, value) in third.iter().enumerate() {
+            assert_ne!(present(&gateways[(index + 1) % 2], &target, value).await, 200, "replica {replica}");
+        }
+        // The next mark follows within a minute, for which the third time does not have to be waited for.
+        let patience = Duration::from_secs(if replica < 2 { 90 } else { 0 });
+        let mark = async {
+            while sum(&gateways, "postern_store_marks_planted_total").await == planted {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        };
+        let _ = tokio::time::timeout(patience, mark).await.map_err(|_| assert_eq!(replica, 2, "no new mark"));
+    }
+    ENDS.notify_one();
+    let refused = user.await.unwrap();
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+static ENDS: Notify = Notify::const_new();
+
+/// A metric, summed over gateways.
+async fn sum(gateways: &[Daemon], series: &str) -> u64 {
+    let mut sum = 0;
+    for gateway in gateways {
+        sum += admin::Metrics::of(gateway.admin).await.value(series);
+    }
+    sum
 }

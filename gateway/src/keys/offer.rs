@@ -11,6 +11,10 @@ use postern_token::{
 use std::sync::Arc;
 use std::time::Duration;
 
+/// For how long a challenge with a mark may be kept at most. Where three replicas vote, another mark is offered while tokens
+/// of the old one are still good, so no refusal tells clients of it.
+const MARKED: Duration = Duration::from_secs(600);
+
 /// The challenge, which changes only by its mark while the gateway runs.
 #[derive(Clone)]
 pub(crate) struct Offer {
@@ -85,7 +89,8 @@ impl Offer {
         now: UnixSeconds,
         until: UnixSeconds,
     ) -> Option<HeaderValue> {
-        let max_age = self.max_age.min(now.until(until));
+        let longest = if mark.is_some() { self.max_age.min(MARKED) } else { self.max_age };
+        let max_age = longest.min(now.until(until));
         let challenge = Challenge {
             bytes: self.bytes(mark),
             token_key: Some(key.key.spki().to_vec()),

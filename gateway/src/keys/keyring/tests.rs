@@ -87,7 +87,7 @@ fn one_bad_entry_does_not_take_the_good_ones_with_it() {
 
 #[test]
 fn the_challenge_asks_for_the_newest_key_in_use_and_not_beyond_its_end() {
-    let ((_, old), (read_id, new)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(200)));
+    let ((_, old), (new_id, new)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(200)));
     let ring =
         Keyring::default().updated(&directory(vec![old, new.clone()]), LIFETIMES, UnixSeconds(1)).unwrap();
     let offer = offer();
@@ -95,7 +95,7 @@ fn the_challenge_asks_for_the_newest_key_in_use_and_not_beyond_its_end() {
     let read = Challenge::parse_all(value.as_bytes()).unwrap();
     assert_eq!(read[0].token_key, Some(new.key_bytes().unwrap()));
     assert_eq!(read[0].max_age, Some(50));
-    assert_eq!(offer.answered(read_id, ChallengeDigest::of(&read[0].bytes)), Some(Answered::Unmarked));
+    assert_eq!(offer.answered(new_id, ChallengeDigest::of(&read[0].bytes)), Some(Answered::Unmarked));
 }
 
 #[test]
@@ -111,6 +111,16 @@ fn the_challenge_is_not_kept_beyond_the_moment_at_which_a_known_key_takes_over()
     assert_eq!(ring.next_change(UnixSeconds(100)), Some(UnixSeconds(300)));
     assert_eq!(ring.next_change(UnixSeconds(300)), Some(UnixSeconds(5000)));
     assert_eq!(ring.next_change(UnixSeconds(9000)), None);
+}
+
+/// Another mark may be offered at any time, and nothing else tells a client whose tokens are still good.
+#[test]
+fn a_challenge_with_a_mark_is_not_kept_for_long() {
+    let (_, key) = entry(Some(0), Some(5000));
+    let ring = Keyring::default().updated(&directory(vec![key]), LIFETIMES, UnixSeconds(1)).unwrap();
+    let marked = |_| Binding::Offered(Mark::new([2; 16]));
+    let value = ring.challenge(&offer(), marked, UnixSeconds(100)).unwrap();
+    assert_eq!(Challenge::parse_all(value.as_bytes()).unwrap()[0].max_age, Some(600));
 }
 
 #[test]
