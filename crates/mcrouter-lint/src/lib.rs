@@ -123,8 +123,8 @@ impl<'a> Judge<'a> {
         let reason = format!("an `add` comes to {} ({servers} servers in all).", storage.shape);
         self.findings.add(Note, handle.place(), &reason, "");
         if servers == 1 {
-            let reason = "all records are on one server: when it is lost, spent tokens can be spent again.";
-            let instead = "Use more servers, or three stores like this one as `store.memcached.replicas`.";
+            let reason = "all records are on one server: its loss is the loss of all.";
+            let instead = "Use more servers, unless this is one of three `store.memcached.replicas`.";
             self.findings.add(Warn, handle.place(), reason, instead);
         }
         self.report_unwatched(handle, storage);
