@@ -47,15 +47,19 @@ enum Tokens {
 enum Bound {
     No,
     ByMark,
+    /// The same on three replicas, of which two decide.
+    ByThree,
 }
 
-const CASES: [(&str, Order, Tokens, Bound); 8] = [
+const CASES: [(&str, Order, Tokens, Bound); 10] = [
     ("get, verify, add", Order::First, Tokens::Fresh, Bound::No),
     ("get beside verify, add", Order::Beside, Tokens::Fresh, Bound::No),
     ("verify, add", Order::Without, Tokens::Fresh, Bound::No),
     ("get, verify, add and witness", Order::First, Tokens::Fresh, Bound::ByMark),
     ("get beside verify, add and witness", Order::Beside, Tokens::Fresh, Bound::ByMark),
     ("verify, add and witness", Order::Without, Tokens::Fresh, Bound::ByMark),
+    ("get beside verify, add and witness, three replicas", Order::Beside, Tokens::Fresh, Bound::ByThree),
+    ("verify, add and witness, three replicas", Order::Without, Tokens::Fresh, Bound::ByThree),
     ("replay: get finds it", Order::First, Tokens::Replayed, Bound::No),
     ("replay: verify, add finds it", Order::Without, Tokens::Replayed, Bound::No),
 ];
@@ -92,9 +96,9 @@ fn main() {
     let cells = || CALLERS.into_iter().flat_map(|callers| CASES.into_iter().map(move |case| (callers, case)));
     let mut turns: Vec<Vec<Turn>> = cells().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
-        let server = Server::start();
+        let servers = [(); 3].map(|()| Server::start());
         for ((callers, (_, order, tokens, bound)), turns) in cells().zip(&mut turns) {
-            turns.push(turn(&server, callers, (order, tokens, bound), length));
+            turns.push(turn(&servers, callers, (order, tokens, bound), length));
         }
     }
     println!("\n{rounds} rounds of {} ms: medians", length.as_millis());
@@ -119,25 +123,29 @@ thread_local! {
 }
 
 fn turn(
-    server: &Server,
+    servers: &[Server; 3],
     callers: usize,
     (order, tokens, bound): (Order, Tokens, Bound),
     length: Duration,
 ) -> Turn {
-    let store = server.store(rig::pipelined());
+    let store = match bound {
+        Bound::ByThree => rig::quorum(servers),
+        _ => servers[0].store(rig::pipelined()),
+    };
+    let servers_cpu = || -> Duration { servers.iter().map(Server::cpu).sum() };
     rig::runtime().block_on(async {
         let (token, key) = token();
         let (client, mut epoch, now) = (rig::client(&store).await, rig::epoch(), UnixSeconds::now());
-        if bound == Bound::ByMark {
+        if bound != Bound::No {
             epoch.mark = Some(rig::mark(&store, &epoch).await);
         }
         let gateway = Arc::new(Gateway { client, epoch, now, token, key });
         looping(&gateway, callers, order, tokens, WARM_UP).await;
         LATENCIES.with_borrow_mut(Histogram::reset);
-        let (wall, cpu, server_cpu) = (Instant::now(), rig::cpu_here(), server.cpu());
+        let (wall, cpu, server_cpu) = (Instant::now(), rig::cpu_here(), servers_cpu());
         looping(&gateway, callers, order, tokens, length).await;
         let (wall, cpu) = (wall.elapsed(), rig::cpu_here().saturating_sub(cpu));
-        let server = server.cpu().saturating_sub(server_cpu);
+        let server = servers_cpu().saturating_sub(server_cpu);
         Turn { latencies: LATENCIES.with_borrow(Histogram::clone), wall, cpu, server }
     })
 }

@@ -7,9 +7,9 @@ use super::plan::Plan;
 /// A finding that stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Open {
-    /// One address leads to two lists of servers. When the watch's own connection moves from one router to the other, it
-    /// writes new probes through it; connections that were proven by the old probes stay in use, and lead elsewhere.
-    OldConnectionsAfterNewProbes,
+    /// One address leads to two lists of servers. When all connections move from one router to the other while a key begins,
+    /// canaries that are missing behind the other router cannot be told from canaries that were never written.
+    KeyBeginsBetweenRouters,
     /// The clock of one replica is ahead: it answers STORED each time, so that two racers are admitted, each with one of
     /// the other replicas. A majority's `get` does not show it.
     OneReplicaAhead,
@@ -25,7 +25,7 @@ impl Open {
         let misses = deployment.routers.iter().any(|router| router.misses);
         let ahead = deployment.servers.iter().any(|offset| *offset > CLOCK_TOLERANCE as i64);
         match deployment.shape {
-            Shape::Balancer => Some(Self::OldConnectionsAfterNewProbes),
+            Shape::Balancer => Some(Self::KeyBeginsBetweenRouters),
             Shape::Quorum if ahead => Some(Self::OneReplicaAhead),
             Shape::Quorum if misses => Some(Self::LostMarkOnOneReplica),
             _ => None,

@@ -9,7 +9,7 @@ pub use support::{epoch, pipelined};
 
 use hdrhistogram::Histogram;
 use postern_spend::Epoch;
-use postern_spend::memcached::{Binding, Client, Marks, Memcached, Options, Pool, Transport};
+use postern_spend::memcached::{self, Binding, Client, Marks, Memcached, Options, Pool, Replicas, Transport};
 use postern_token::{ChallengeDigest, Mark, MarkId, SpentKey, TokenKeyId};
 use std::cell::Cell;
 use std::fs;
@@ -87,12 +87,24 @@ impl Server {
 
     /// The store in this memcached, with nothing remembered in the process.
     pub fn store(&self, transport: Transport) -> Memcached {
-        let address = self.address().to_string().parse().unwrap();
-        let options = support::options(vec![address], transport);
-        let marks = Marks { id: Arc::new(mark_id), plants: true };
-        Memcached::open(Options { canary_interval: Duration::from_secs(5), marks: Some(marks), ..options })
-            .unwrap()
+        open(Replicas::One(vec![self.store_address()]), transport)
     }
+
+    fn store_address(&self) -> memcached::Address {
+        self.address().to_string().parse().unwrap()
+    }
+}
+
+/// The store in three of them, of which two decide.
+pub fn quorum(servers: &[Server; 3]) -> Memcached {
+    open(Replicas::Three(servers.each_ref().map(|server| vec![server.store_address()])), pipelined())
+}
+
+fn open(replicas: Replicas, transport: Transport) -> Memcached {
+    let options = support::options(Vec::new(), transport);
+    let marks = Some(Marks { id: Arc::new(mark_id), plants: true });
+    let canary_interval = Duration::from_secs(5);
+    Memcached::open(Options { replicas, canary_interval, marks, ..options }).unwrap()
 }
 
 impl Drop for Server {

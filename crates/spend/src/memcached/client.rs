@@ -103,7 +103,7 @@ impl Client {
         }
         let verdict = match &epoch.mark {
             Some(mark) if client.store.options.replicas.are_three() => {
-                client.vote(key, *mark, &state, log).await?
+                client.vote(&Bound::new(key, mark), &state, log).await?
             }
             Some(mark) => client.add_bound(&Bound::new(key, mark), &state, log).await?,
             None => client.add(RecordKey::spent(key), expires, log).await?,
@@ -350,7 +350,7 @@ impl SharedStore {
     }
 
     /// A token of this mark was void: the watch looks why, if the mark is on offer.
-    pub(super) fn void(&self, key: TokenKeyId, mark: MarkId) {
+    fn void(&self, key: TokenKeyId, mark: MarkId) {
         if self.marked.suspect(key, mark) {
             self.wake_watch.notify_one();
         }

@@ -30,6 +30,8 @@ pub(crate) struct Endpoint {
     probes: Option<Arc<Published<Arc<Probes>>>>,
     /// Wakes the watch, which finds out why a connection could not be proven.
     wake_watch: Arc<Notify>,
+    /// Counts the times from which on new probes prove connections, and none that older ones have proven.
+    generation: AtomicU64,
     connections: AtomicUsize,
     /// What carries clients' commands. `health` reads the load from here, so that a command updates no counter.
     carriers: Mutex<Vec<Weak<dyn Carrier>>>,
@@ -79,6 +81,7 @@ impl Endpoint {
             network,
             probes,
             wake_watch,
+            generation: AtomicU64::new(0),
             connections,
             carriers: Mutex::default(),
             connects: AtomicU64::new(0),
@@ -117,7 +120,8 @@ impl Endpoint {
     /// A connection over which the store has just answered, and which leads to the same records as the others: it has read
     /// all of this process's probes, but for those of servers that are down. Neither an accepted connection nor `version`
     /// shows that: a frozen server's kernel accepts connections, and mcrouter answers `version` itself.
-    pub(crate) async fn connect_proven(&self) -> Result<Stream, Unknown> {
+    pub(crate) async fn connect_proven(self: &Arc<Self>) -> Result<(Stream, Connected), Unknown> {
+        let generation = self.generation.load(Ordering::Acquire); // before the probes, so that it is never too new
         let probes = match &self.probes {
             Some(probes) => Some(probes.wait().await),
             None => None,
@@ -130,7 +134,7 @@ impl Endpoint {
         if connected.is_err() {
             self.connect_failures.fetch_add(1, Ordering::Relaxed);
         }
-        connected
+        Ok((connected?, self.connected(generation)))
     }
 
     async fn connect_and_read(&self) -> Result<Stream, Unknown> {
@@ -150,12 +154,12 @@ impl Endpoint {
     }
 
     /// Counts a connection until the result is dropped.
-    pub(crate) fn connected(self: &Arc<Self>) -> Connected {
+    fn connected(self: &Arc<Self>, generation: u64) -> Connected {
         self.connections.fetch_add(1, Ordering::Relaxed);
         if self.lost.swap(false, Ordering::Relaxed) {
             tracing::info!(address = %self.address, "the double-spend store is back");
         }
-        Connected(Arc::clone(self))
+        Connected { endpoint: Arc::clone(self), generation }
     }
 
     /// A connection failed or could not be made. Logs it once per outage.
@@ -214,17 +218,32 @@ impl Endpoint {
         *self.strayed.lock() = None;
     }
 
+    /// The new probes may lie elsewhere than those that proved the present connections: none of these is used again.
+    pub(crate) fn distrust(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
     pub(crate) fn backoff(&self) -> Backoff {
         Backoff(FIRST_PAUSE)
     }
 }
 
 /// A connection in use.
-pub(crate) struct Connected(Arc<Endpoint>);
+pub(crate) struct Connected {
+    endpoint: Arc<Endpoint>,
+    generation: u64,
+}
+
+impl Connected {
+    /// Whether what proved it still counts.
+    pub(crate) fn is_current(&self) -> bool {
+        self.endpoint.generation.load(Ordering::Acquire) == self.generation
+    }
+}
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.endpoint.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -321,14 +321,14 @@ impl ManageConnection for Connector {
     type Error = io::Error;
 
     async fn connect(&self) -> Result<Connection, io::Error> {
-        let stream = self.endpoint.connect_proven().await.map_err(io::Error::other)?;
+        let (stream, connected) = self.endpoint.connect_proven().await.map_err(io::Error::other)?;
         Ok(Connection {
             checked: Checked::new(stream),
             in_flight: AtomicBool::new(false),
             checked_for: Duration::ZERO,
             // Shortened at random by up to a half: connections that were made together are not replaced together.
             ends: instant() + jittered(self.max_lifetime),
-            _up: self.endpoint.connected(),
+            connected,
         })
     }
 
@@ -353,7 +353,7 @@ struct Connection {
     checked_for: Duration,
     /// When it is replaced.
     ends: Instant,
-    _up: Connected,
+    connected: Connected,
 }
 
 impl Connection {
@@ -364,9 +364,9 @@ impl Connection {
         Ok(reply)
     }
 
-    /// Whether nothing came while it was idle; broken if something did.
+    /// Whether nothing came while it was idle, and what proved it still counts; broken otherwise.
     async fn is_quiet(&mut self) -> bool {
-        let quiet = self.checked.is_quiet().await;
+        let quiet = self.checked.is_quiet().await && self.connected.is_current();
         self.in_flight.store(!quiet, Ordering::Relaxed);
         quiet
     }

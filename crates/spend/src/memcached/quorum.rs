@@ -8,7 +8,6 @@ use super::protocol::Value;
 use super::votes::{Vote, Votes};
 use super::world::random_bytes;
 use crate::{ExchangeLog, Spend, Unknown};
-use postern_token::{MarkId, SpentKey};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
@@ -18,24 +17,21 @@ impl ClientState {
     /// written all the same, and its reply read and dropped.
     pub(super) async fn vote(
         &self,
-        key: &SpentKey,
-        mark: MarkId,
+        bound: &Bound,
         epoch: &EpochState,
         log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
         let [mut a, mut b, mut c] = [(); 3].map(|()| ExchangeLog::default());
-        let bound = Bound::new(key, &mark);
         let verdict = {
-            let mut first = pin!(self.vote_of(0, &bound, epoch, &mut a));
-            let mut second = pin!(self.vote_of(1, &bound, epoch, &mut b));
-            let mut third = pin!(self.vote_of(2, &bound, epoch, &mut c));
+            let mut first = pin!(self.vote_of(0, bound, epoch, &mut a));
+            let mut second = pin!(self.vote_of(1, bound, epoch, &mut b));
+            let mut third = pin!(self.vote_of(2, bound, epoch, &mut c));
             let mut votes = Votes::default();
             poll_fn(|cx| {
                 let mut poll = |replica, vote_of: Pin<&mut dyn Future<Output = Vote>>| {
                     if votes.is_awaited(replica)
                         && let Poll::Ready(vote) = vote_of.poll(cx)
                     {
-                        self.suspect(epoch, mark, vote);
                         votes.count(replica, vote);
                     }
                 };
@@ -49,13 +45,6 @@ impl ClientState {
         };
         [a, b, c].into_iter().for_each(|replica| log.append(replica));
         verdict
-    }
-
-    /// A replica without the token's mark is one for the watch to look at, whatever the others say.
-    fn suspect(&self, epoch: &EpochState, mark: MarkId, vote: Vote) {
-        if vote == Ok(Spend::Void) {
-            self.store.void(epoch.key, mark);
-        }
     }
 
     async fn vote_of(

@@ -3,7 +3,7 @@
 use super::pipeline::{Pipeline, Read};
 use crate::Unknown;
 use crate::memcached::address::Stream;
-use crate::memcached::endpoint::Endpoint;
+use crate::memcached::endpoint::{Connected, Endpoint};
 use crate::memcached::failure::broken;
 use crate::memcached::options::Limits;
 use crate::memcached::world::{instant, since};
@@ -30,11 +30,10 @@ pub(crate) async fn run(pipeline: Arc<Pipeline>, endpoint: Arc<Endpoint>, limits
     let mut backoff = endpoint.backoff();
     loop {
         let (reason, facts) = match endpoint.connect_proven().await {
-            Ok(stream) => {
+            Ok((stream, connected)) => {
                 pipeline.0.open();
-                let _up = endpoint.connected();
                 let opened = Instant::now();
-                let (reason, facts) = serve(stream, &pipeline.0, limits).await;
+                let (reason, facts) = serve(stream, &connected, &pipeline.0, limits).await;
                 if opened.elapsed() > STEADY {
                     backoff.reset();
                 }
@@ -59,10 +58,16 @@ impl Drop for CloseOnDrop {
 
 /// Serves the pipeline until the connection fails. Returns the cause, and the kernel's facts if a caller had waited
 /// long.
-async fn serve(stream: Stream, pipeline: &Pipeline, limits: Limits) -> (Unknown, Option<TcpFacts>) {
+async fn serve(
+    stream: Stream,
+    connected: &Connected,
+    pipeline: &Pipeline,
+    limits: Limits,
+) -> (Unknown, Option<TcpFacts>) {
     let mut deadline = pin!(sleep(NEVER));
     let mut serving = Serving {
         stream,
+        connected,
         pipeline,
         limits,
         watched: false,
@@ -81,6 +86,7 @@ async fn serve(stream: Stream, pipeline: &Pipeline, limits: Limits) -> (Unknown,
 
 struct Serving<'a> {
     stream: Stream,
+    connected: &'a Connected,
     pipeline: &'a Pipeline,
     limits: Limits,
     /// Whether the timer is set, and whether commands were taken since it was last looked at.
@@ -142,6 +148,9 @@ impl Serving<'_> {
                 }
                 self.taken.clear();
                 self.written = 0;
+                if !self.connected.is_current() {
+                    return Poll::Ready(Unknown::Unproven); // before anything more is sent on it
+                }
                 if !self.pipeline.take(&mut self.taken, done, cx.waker()) {
                     return Poll::Pending;
                 }

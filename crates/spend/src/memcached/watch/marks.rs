@@ -28,6 +28,10 @@ const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
 const BETWEEN: Duration = Duration::from_secs(60);
 const PERIOD: Duration = Duration::from_secs(3600);
 const A_PERIOD: usize = 4;
+/// The most marks in a day that follow others which most replicas still know: without them every token is served, too, and
+/// agents mint for four new marks in a day.
+const PRECAUTIONS: usize = 3;
+const DAY: Duration = Duration::from_secs(86_400);
 /// The longest a gateway waits for another to plant the next mark.
 const OTHERS_FIRST: Duration = Duration::from_secs(2);
 
@@ -38,12 +42,29 @@ pub(super) struct Marking {
     offered: Option<(u32, MarkId)>,
     /// The next bucket to be read.
     next: usize,
-    /// When marks followed others, in the last hour.
+    /// When marks followed others, in the last day.
     changes: Vec<Instant>,
     /// Since when a mark could not be planted completely.
     incomplete: Option<Instant>,
-    /// The loss of the mark on offer has been reported.
-    reported: bool,
+    /// How many buckets void tokens of the mark on offer, once a loss has been reported.
+    void: Option<usize>,
+}
+
+impl Marking {
+    /// The buckets to be read in this round.
+    fn due(&mut self) -> Vec<Bucket> {
+        let begin = self.next;
+        self.next += A_ROUND;
+        Bucket::all().cycle().skip(begin % Bucket::all().count()).take(A_ROUND).collect()
+    }
+
+    /// Whether another mark may follow now.
+    fn may_change(&mut self) -> bool {
+        self.changes.retain(|change| since(*change) < DAY);
+        let within = |time| self.changes.iter().filter(|change| since(**change) < time).count();
+        let is_precaution = self.void == Some(0);
+        within(BETWEEN) == 0 && within(PERIOD) < A_PERIOD && !(is_precaution && within(DAY) >= PRECAUTIONS)
+    }
 }
 
 /// Whether a key without any offer begins with a mark.
@@ -99,11 +120,15 @@ impl Rounds {
             self.adopt_mark(key, marking, number, mark);
             return Ok(());
         }
-        let buckets = self.due(key, marking);
+        let is_suspect = self.store.marked.take_suspicion(key);
+        let buckets = if is_suspect { Bucket::all().collect() } else { marking.due() };
         for endpoint in replicas {
             let missing = self.survey(*endpoint, &id, &buckets).await?.missing;
             if !missing.is_empty() && !self.torn(*endpoint, &id, &missing, now).await?.is_empty() {
-                return self.renew_mark(replicas, key, marking, (number, id), now).await;
+                if is_suspect || marking.void.is_none() {
+                    self.report_torn(replicas, key, marking, &id, now).await?;
+                }
+                return self.renew_mark(replicas, key, marking, number).await;
             }
         }
         Ok(())
@@ -134,32 +159,16 @@ impl Rounds {
         }
     }
 
-    /// The buckets to be read in this round: all after a token was void.
-    fn due(&self, key: TokenKeyId, marking: &mut Marking) -> Vec<Bucket> {
-        if self.store.marked.take_suspicion(key) {
-            return Bucket::all().collect();
-        }
-        let begin = marking.next;
-        marking.next += A_ROUND;
-        Bucket::all().cycle().skip(begin % Bucket::all().count()).take(A_ROUND).collect()
-    }
-
-    /// Some buckets have lost the mark: reports it, and plants the next one.
+    /// Some buckets have lost the mark: plants the next one.
     async fn renew_mark(
         &mut self,
         replicas: &[usize],
         key: TokenKeyId,
         marking: &mut Marking,
-        (number, id): (u32, MarkId),
-        now: UnixSeconds,
+        number: u32,
     ) -> Result<(), Unknown> {
-        if !std::mem::replace(&mut marking.reported, true) {
-            self.report_torn(replicas, key, &id, now).await?;
-        }
-        marking.changes.retain(|change| since(*change) < PERIOD);
-        let lately = marking.changes.last().is_some_and(|change| since(*change) < BETWEEN);
         let refuses = self.store.options.on_loss == OnLoss::Refuse;
-        if refuses || lately || marking.changes.len() >= A_PERIOD || number + 1 >= MOST_MARKS {
+        if refuses || number + 1 >= MOST_MARKS || !marking.may_change() {
             return Ok(());
         }
         sleep(jittered(OTHERS_FIRST)).await;
@@ -178,6 +187,7 @@ impl Rounds {
         &mut self,
         replicas: &[usize],
         key: TokenKeyId,
+        marking: &mut Marking,
         id: &MarkId,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
@@ -190,6 +200,9 @@ impl Rounds {
         }
         let void = void(&torn, &self.store.options.replicas);
         self.store.marked.set_torn(key, void);
+        if marking.void.replace(void).is_some_and(|before| before >= void) {
+            return Ok(());
+        }
         let token_key = &key.to_hex()[..8];
         if void > 0 {
             tracing::error!(
@@ -219,7 +232,7 @@ impl Rounds {
         if number > 0 {
             marking.changes.push(instant());
         }
-        (marking.reported, marking.incomplete) = (false, None);
+        (marking.void, marking.incomplete) = (None, None);
         tracing::info!(token_key = %&key.to_hex()[..8], number, "tokens are requested for this mark of the store");
         self.store.marked.set(key, Binding::Offered(mark), Some(id));
     }
@@ -277,5 +290,39 @@ impl Rounds {
     ) -> Result<Survey, Unknown> {
         self.write_once(endpoint, id, expires).await?;
         self.survey(endpoint, id, &Bucket::all().collect::<Vec<_>>()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many marks follow in a day in which each is found torn at once.
+    async fn changes_in_a_day(void: usize) -> usize {
+        let mut marking = Marking { void: Some(void), ..Marking::default() };
+        for _ in 0..24 * 60 {
+            if marking.may_change() {
+                marking.changes.push(instant());
+            }
+            tokio::time::advance(Duration::from_secs(60)).await;
+        }
+        marking.changes.len()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_keeps_losing_records_does_not_use_up_what_agents_accept() {
+        assert_eq!(changes_in_a_day(0).await, PRECAUTIONS);
+        assert_eq!(changes_in_a_day(300).await, 24 * A_PERIOD);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn marks_do_not_follow_one_another_within_a_minute() {
+        let mut marking = Marking { void: Some(300), ..Marking::default() };
+        assert!(marking.may_change());
+        marking.changes.push(instant());
+        tokio::time::advance(BETWEEN - Duration::from_secs(1)).await;
+        assert!(!marking.may_change());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(marking.may_change());
     }
 }

@@ -56,8 +56,18 @@ impl Rounds {
             {
                 return None;
             }
-            self.store.endpoints.iter().for_each(|endpoint| endpoint.forgive());
+            let before = self.publish.get();
+            let continues = match &before {
+                Some(before) => self.prove(writer, before).await == Proof::Same,
+                None => true,
+            };
             self.publish.publish(Arc::new(probes));
+            for endpoint in &self.store.endpoints {
+                endpoint.forgive();
+                if !continues {
+                    endpoint.distrust();
+                }
+            }
             return Some(writer);
         }
         None
