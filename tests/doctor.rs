@@ -20,7 +20,12 @@ fn mcrouter(path: &Path) -> Ended {
 
 #[test]
 fn the_configurations_that_we_deploy_are_fit() {
-    for (file, part) in [("quorum.json", "a quorum: 3 replicas"), ("single.json", "one pool of 3 servers")] {
+    let cases = [
+        ("quorum.json", "a quorum: 3 replicas"),
+        ("quorum.json", "note: route.operation_policies.add (AllMajorityRoute): it survives one loss"),
+        ("single.json", "one pool of 3 servers"),
+    ];
+    for (file, part) in cases {
         let ended = mcrouter(&root().join("deploy/mcrouter").join(file));
         ended.assert_stopped();
         assert!(ended.stdout.contains(part) && ended.stdout.contains("fit to remember"), "{ended:#?}");

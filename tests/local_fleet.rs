@@ -111,13 +111,57 @@ async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind
     let facts = Facts::read(home.path());
     let (gateways, admins) = (facts.all("GATEWAYS"), facts.all("ADMINS"));
     assert_eq!((gateways.len(), admins.len()), (2, 2));
-    assert_eq!((facts.all("MEMCACHED").len(), facts.all("ROUTERS").len()), (3, 2));
+    assert_eq!((facts.all("MEMCACHED").len(), facts.all("ROUTERS").len()), (3, 3));
     for url in admins.iter().copied().chain([facts.one("ISSUER_ADMIN"), facts.one("AGENT_ADMIN")]) {
         let said = admin::page(address(url), "/readyz").await;
         assert!(said.starts_with("ready\n"), "{url}: {said}");
     }
 
-    // One token, good at one gateway, is spent at the other.
+    spends_once(&facts).await;
+    let web = target::web(Ipv4Addr::LOCALHOST).await;
+    let loads = async || {
+        let mut stream = proxy::dial(address(facts.one("AGENT"))).await.unwrap();
+        let page = proxy::get(&mut stream, &web.to_string(), None).await.unwrap();
+        assert_eq!((page.status, page.body.as_str()), (200, target::PAGE), "{page:?}");
+    };
+    loads().await;
+
+    // One that is killed is named, and the others continue: two replicas decide.
+    let processes = facts.processes();
+    assert!(processes.len() >= 10, "{:?}", facts.0);
+    let victim = facts.all("MEMCACHED_PIDS")[0];
+    assert!(Command::new("kill").args(["-s", "KILL", victim]).status().unwrap().success());
+    fleet.wait_for("which one ended", |_, stderr| {
+        stderr.contains("memcached-1 was ended by signal 9").then_some(())
+    });
+    let running = processes.iter().filter(|(_, process)| process.runs()).count();
+    assert_eq!(running, processes.len() - 1);
+    spends_once(&facts).await;
+    loads().await;
+
+    fleet.terminate().assert_stopped();
+    let left: Vec<_> = processes.iter().filter(|(_, process)| process.runs()).map(|(name, _)| name).collect();
+    assert!(left.is_empty(), "still run: {left:?}");
+    assert!(!home.path().join("fleet.env").exists(), "fleet.env names processes that ended");
+}
+
+/// Two memcacheds are no three replicas: they share one pool, which both transports reach.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_of_two_memcacheds_has_one_pool() {
+    let home = TempDir::new().unwrap();
+    let mut command = script(home.path(), Some(env!("CARGO_BIN_EXE_postern")));
+    command.args(["--memcached", "2", "--without", "agent,jaeger,prometheus,grafana"]);
+    let fleet = Postern::start(command);
+    fleet.wait_for("that it is ready", |stdout, _| stdout.contains("\nReady.").then_some(()));
+    let facts = Facts::read(home.path());
+    assert_eq!((facts.all("MEMCACHED").len(), facts.all("ROUTERS").len()), (2, 2));
+    spends_once(&facts).await;
+    fleet.terminate().assert_stopped();
+}
+
+/// One token, good at one gateway, is spent at the other.
+async fn spends_once(facts: &Facts) {
+    let gateways = facts.all("GATEWAYS");
     let token = tokens::mint(facts.one("ISSUER"), gateways[0], 1).remove(0);
     let echo = target::echo().await.to_string();
     let mut stream = proxy::dial(address(gateways[0])).await.unwrap();
@@ -126,29 +170,7 @@ async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind
     proxy::echoes(&mut stream, b"through gateway A").await.unwrap();
     let mut other = proxy::dial(address(gateways[1])).await.unwrap();
     let replay = proxy::connect(&mut other, &echo, Some(&token)).await.unwrap();
-    assert!(replay.says_spent(), "{replay:?}");
-    drop((stream, other)); // the drain waits for open tunnels
-
-    let web = target::web(Ipv4Addr::LOCALHOST).await;
-    let mut stream = proxy::dial(address(facts.one("AGENT"))).await.unwrap();
-    let page = proxy::get(&mut stream, &web.to_string(), None).await.unwrap();
-    assert_eq!((page.status, page.body.as_str()), (200, target::PAGE), "{page:?}");
-
-    // One that is killed is named, and the others continue.
-    let processes = facts.processes();
-    assert!(processes.len() >= 9, "{:?}", facts.0);
-    let victim = facts.all("MEMCACHED_PIDS")[0];
-    assert!(Command::new("kill").args(["-s", "KILL", victim]).status().unwrap().success());
-    fleet.wait_for("which one ended", |_, stderr| {
-        stderr.contains("memcached-1 was ended by signal 9").then_some(())
-    });
-    let running = processes.iter().filter(|(_, process)| process.runs()).count();
-    assert_eq!(running, processes.len() - 1);
-
-    fleet.terminate().assert_stopped();
-    let left: Vec<_> = processes.iter().filter(|(_, process)| process.runs()).map(|(name, _)| name).collect();
-    assert!(left.is_empty(), "still run: {left:?}");
-    assert!(!home.path().join("fleet.env").exists(), "fleet.env names processes that ended");
+    assert!(replay.says_spent(), "{replay:?}"); // and the drain waits for open tunnels, which end here
 }
 
 #[test]

@@ -12,9 +12,9 @@ DEPLOY = Path(__file__).resolve().parents[1]
 EXAMPLES = DEPLOY / "examples" / "fleet"
 
 
-def list_of(words):
-    """A list that is valid TOML, YAML and JSON."""
-    return "[" + ", ".join(f'"{word}"' for word in words) + "]"
+def list_of(items):
+    """A list of words, or of such lists, that is valid TOML, YAML and JSON."""
+    return "[" + ", ".join(list_of(item) if isinstance(item, list) else f'"{item}"' for item in items) + "]"
 
 
 def issuer_without_accounts():
@@ -34,7 +34,7 @@ def prometheus(targets):
 
 
 def router(servers):
-    """mcrouter if it is installed, because it supports a quorum; twemproxy otherwise."""
+    """mcrouter if it is installed, twemproxy otherwise. None without both, where one server needs no router."""
     named = os.environ.get("POSTERN_MCROUTER")
     if named and not os.access(named, os.X_OK):
         raise Failed(f"POSTERN_MCROUTER is {named}, which is no program")
@@ -42,21 +42,20 @@ def router(servers):
         return Mcrouter(binary, servers)
     if binary := program("nutcracker"):
         return Twemproxy(binary, servers)
+    if len(servers) == 1:
+        return None
     raise Failed("there is no router: neither mcrouter (POSTERN_MCROUTER) nor twemproxy (apt-get install nutcracker)")
 
 
 class Mcrouter:
+    kind = "mcrouter"
+
     def __init__(self, binary, servers):
-        self.binary = binary
-        # A quorum where there are servers for it; each of its three pools gets every third one.
-        name, pools = ("quorum.json", 3) if len(servers) >= 3 else ("single.json", 1)
-        self.kind = "mcrouter: three replicas, two decide" if pools == 3 else "mcrouter: one pool"
-        lists = iter([list_of(servers[pool::pools]) for pool in range(pools)])
-        text = (DEPLOY / "mcrouter" / name).read_text()
-        self.text = re.sub(r'("servers": )\[[^]]*\]', lambda found: found[1] + next(lists), text)
+        self.binary, self.servers = binary, servers
 
     def config(self, _port):
-        return self.text
+        text = (DEPLOY / "mcrouter" / "single.json").read_text()
+        return re.sub(r'("servers": )\[[^]]*\]', lambda found: found[1] + list_of(self.servers), text)
 
     def command(self, port, path, _ports):
         # Newer versions refuse options that older ones need: deploy/mcrouter/README.md.
@@ -75,7 +74,7 @@ class Mcrouter:
 
 
 class Twemproxy:
-    kind = "twemproxy: each server owns its share of the keys"
+    kind = "twemproxy"
 
     def __init__(self, binary, servers):
         self.binary, self.servers = binary, servers

@@ -96,11 +96,12 @@ def start_up(home):
     return found
 
 
-def start_fleet(home, memcached=3, routers=2, gateways=2, env=None):
+def start_fleet(home, memcached=3, routers=None, gateways=2, env=None):
     """deploy/local/fleet, without monitoring."""
     data = home / "fleet"
     command = [FLEET, "--binary", postern(), "--data", data, "--open-egress", "--memcached", memcached,
-               "--routers", routers, "--gateways", gateways, "--without", "jaeger,prometheus,grafana"]
+               "--gateways", gateways, "--without", "jaeger,prometheus,grafana"]
+    command += ["--routers", routers] if routers else []
     with open(home / "fleet.out", "wb") as out:
         process = subprocess.Popen(
             [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
@@ -112,8 +113,10 @@ def start_fleet(home, memcached=3, routers=2, gateways=2, env=None):
             raise Failed(f"deploy/local/fleet did not start:\n{(home / 'fleet.out').read_text()}")
         time.sleep(0.05)
     plural = lambda count, word: f"{count} {word}" + ("s" if count > 1 else "")
-    described = f"{plural(gateways, 'gateway')}, {plural(routers, 'router')} and {memcached} memcached"
-    found = of_env(data / "fleet.env", f"{described} by deploy/local/fleet")
+    found = of_env(data / "fleet.env")
+    routers = sum(name.startswith("router") for name in found.pids)
+    found.described = (f"{plural(gateways, 'gateway')}, {plural(routers, 'router')} and {memcached} memcached by "
+                       "deploy/local/fleet")
     found.alone = True
     found._stop.callback(programs.end, process, patience=PATIENCE)
     return found

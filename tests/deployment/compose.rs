@@ -1,4 +1,4 @@
-//! deploy/compose.yaml.
+//! deploy/compose.yaml, alone and with deploy/compose.mcrouter.yaml over it.
 
 use super::examples::{Example, example};
 use super::{assert_variable_is_known, components, deploy, items, port, read, seconds, text, yaml};
@@ -14,7 +14,30 @@ fn compose() -> Compose {
     Compose(yaml(&deploy("compose.yaml")).remove(0))
 }
 
+/// What runs without routers, and what runs with an mcrouter before each replica.
+fn both() -> [Compose; 2] {
+    let mut routed = compose();
+    lay_over(&mut routed.0, &yaml(&deploy("compose.mcrouter.yaml")).remove(0));
+    [compose(), routed]
+}
+
+/// As compose does it: tables are joined key by key.
+fn lay_over(under: &mut Value, over: &Value) {
+    match (under.as_object_mut(), over.as_object()) {
+        (Some(under), Some(over)) => {
+            for (key, value) in over {
+                lay_over(under.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        _ => *under = over.clone(),
+    }
+}
+
 impl Compose {
+    fn names(&self) -> BTreeSet<String> {
+        self.services().map(|(name, _)| name.clone()).collect()
+    }
+
     fn services(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.0["services"].as_object().unwrap().iter()
     }
@@ -70,13 +93,15 @@ impl Facts {
 
 #[test]
 fn it_has_the_components_that_the_script_starts() {
-    let services: BTreeSet<String> = compose().services().map(|(name, _)| name.clone()).collect();
-    assert_eq!(services, components());
+    let [direct, routed] = both();
+    assert_eq!(routed.names(), components());
+    let routers = ["router-1", "router-2", "router-3"].map(str::to_owned);
+    assert_eq!(&routed.names() - &direct.names(), routers.into());
 }
 
 #[test]
 fn every_file_that_is_mounted_or_built_is_there() {
-    let (compose, mut mounted) = (compose(), 0);
+    let ([_, compose], mut mounted) = (both(), 0);
     for (name, service) in compose.services() {
         for mount in items(&service["volumes"]).map(text) {
             // The variable's default has a colon, too.
@@ -98,12 +123,13 @@ fn every_file_that_is_mounted_or_built_is_there() {
             }
         }
     }
-    assert!(mounted >= 9, "{mounted}");
+    assert!(mounted >= 12, "{mounted}");
 }
 
 #[test]
 fn no_service_has_more_rights_than_needed() {
-    for (name, service) in compose().services() {
+    let [_, compose] = both();
+    for (name, service) in compose.services() {
         assert_eq!(service["read_only"], true, "{name}");
         assert_eq!(service["cap_drop"], serde_json::json!(["ALL"]), "{name}");
         assert_eq!(service["security_opt"], serde_json::json!(["no-new-privileges:true"]), "{name}");
@@ -155,8 +181,8 @@ fn ports_limits_and_deadlines_are_those_of_the_configurations() {
 
 #[test]
 fn every_variable_and_address_leads_somewhere() {
-    let compose = compose();
-    for (name, service) in compose.services() {
+    let [direct, routed] = both();
+    for (name, service) in direct.services().chain(routed.services()) {
         for (variable, value) in service["environment"].as_object().into_iter().flatten() {
             if variable.starts_with("POSTERN_") {
                 assert_variable_is_known(variable);
@@ -165,45 +191,70 @@ fn every_variable_and_address_leads_somewhere() {
             for (_, rest) in value.match_indices("://").map(|(at, _)| value.split_at(at + 3)) {
                 let (host, rest) = rest.split_once(':').unwrap();
                 let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-                let known = host == "gateway" || compose.0["services"].get(host).is_some();
+                let known = host == "gateway" || direct.0["services"].get(host).is_some();
                 assert!(known && rest[..end].parse::<u16>().is_ok(), "{name}: {variable} is {value}");
             }
         }
     }
     // The agent reaches a gateway by the name of its service, which no challenge has.
     assert!(example("fleet").client.gateway.origin.is_some());
-    let listen = yaml(&deploy("examples/fleet/nutcracker.yml")).remove(0);
-    let endpoint = port(text(&listen["spent"]["listen"]));
-    for (name, service, _) in compose.daemons().into_iter().filter(|(name, ..)| name.starts_with("gateway")) {
-        let endpoints = format!("[\"router-1:{endpoint}\", \"router-2:{endpoint}\"]");
-        assert_eq!(text(&service["environment"]["POSTERN_STORE_MEMCACHED_ADDRESSES"]), endpoints, "{name}");
-        // One of each, as in the script.
-        let transport = if name.ends_with('1') { "pipelined" } else { "pooled" };
-        assert_eq!(text(&service["environment"]["POSTERN_STORE_MEMCACHED_TRANSPORT"]), transport);
+}
+
+/// The `-p` of a service's command.
+fn listens_on(service: &Value) -> u16 {
+    let command: Vec<&str> = items(&service["command"]).map(text).collect();
+    let at = command.iter().position(|word| *word == "-p").expect("a port");
+    command[at + 1].parse().unwrap()
+}
+
+#[test]
+fn the_gateways_reach_three_replicas_each_in_one_way() {
+    let [direct, routed] = both();
+    for (compose, kind) in [(&direct, "memcached"), (&routed, "router")] {
+        let mut gateways = 0;
+        for (name, service, _) in
+            compose.daemons().into_iter().filter(|(name, ..)| name.starts_with("gateway"))
+        {
+            gateways += 1;
+            let replicas = text(&service["environment"]["POSTERN_STORE_MEMCACHED_REPLICAS"]);
+            let replicas: Vec<Vec<String>> = serde_json::from_str(replicas).unwrap();
+            let wanted = (1..=3).map(|number| {
+                let host = format!("{kind}-{number}");
+                let port = listens_on(&compose.0["services"][&host]);
+                assert!(service["depends_on"].get(&host).is_some(), "{name} does not wait for {host}");
+                vec![format!("{host}:{port}")]
+            });
+            assert_eq!(replicas, wanted.collect::<Vec<_>>(), "{name}");
+            assert!(service["networks"].get("store").is_some(), "{name} does not reach {kind}");
+        }
+        assert_eq!(gateways, 2);
+        for number in 1..=3 {
+            let service = &compose.0["services"][format!("{kind}-{number}")];
+            assert_eq!(service["networks"], serde_json::json!(["store"]));
+        }
     }
+    assert_eq!(direct.0["networks"]["store"]["internal"], true);
 }
 
 #[test]
 fn every_service_that_others_wait_for_has_a_health_check() {
-    let compose = compose();
-    let router = read(&deploy("container/twemproxy.Containerfile"));
-    assert!(router.contains("HEALTHCHECK"), "routers have their check from their image");
+    let [_, compose] = both();
     for (name, service) in compose.services() {
         for (other, condition) in service["depends_on"].as_object().into_iter().flatten() {
             assert_eq!(condition["condition"], "service_healthy", "{name}: {other}");
-            let other = &compose.0["services"][other];
-            assert!(
-                other.get("healthcheck").is_some() || other["image"] == "postern-twemproxy",
-                "{name}: {other}"
-            );
+            assert!(compose.0["services"][other].get("healthcheck").is_some(), "{name}: {other}");
         }
     }
 }
 
 #[test]
-fn mcrouter_takes_the_place_of_both_routers() {
-    let over = yaml(&deploy("compose.mcrouter.yaml")).remove(0);
-    let replaced: Vec<&String> = over["services"].as_object().unwrap().keys().collect();
-    assert_eq!(replaced, ["router-1", "router-2"]);
-    assert!(read(&deploy("compose.mcrouter.yaml")).contains(&format!("{FILES}/mcrouter.json:")));
+fn each_mcrouter_has_the_file_and_the_memcached_of_its_own_replica() {
+    let [_, routed] = both();
+    for number in 1..=3 {
+        let service = &routed.0["services"][format!("router-{number}")];
+        let mount = format!("{FILES}/mcrouter-{number}.json:/etc/mcrouter/mcrouter.json:ro");
+        assert_eq!(service["volumes"], serde_json::json!([mount]));
+        let waits: Vec<&String> = service["depends_on"].as_object().unwrap().keys().collect();
+        assert_eq!(waits, [&format!("memcached-{number}")]);
+    }
 }

@@ -106,38 +106,46 @@ fn the_examples_commented_out_can_be_switched_on() {
 }
 
 #[test]
-fn the_fleet_has_one_store_whichever_router_it_uses() {
-    let findings = judge(&read(&deploy("examples/fleet/mcrouter.json")));
-    assert!(findings.iter().all(|finding| finding.severity != Severity::Refuse), "{findings:?}");
-    assert!(
-        findings.iter().any(|finding| finding.to_string().contains("a quorum: 3 replicas")),
-        "{findings:?}"
-    );
-
-    let twemproxy = &yaml(&deploy("examples/fleet/nutcracker.yml"))[0]["spent"];
-    let shipped = &yaml(&deploy("twemproxy/nutcracker.yml"))[0]["spent"];
-    for (key, value) in shipped.as_object().unwrap() {
-        if !["listen", "servers"].contains(&key.as_str()) {
-            assert_eq!(&twemproxy[key], value, "{key} differs from deploy/twemproxy/nutcracker.yml");
-        }
-    }
-    assert_eq!(twemproxy["auto_eject_hosts"], false);
-    for (number, server) in items(&twemproxy["servers"]).enumerate() {
-        let host = format!("memcached-{}:11211", number + 1);
-        assert!(text(server).starts_with(&format!("{host}:1 ")), "{server}");
-        assert!(read(&deploy("examples/fleet/mcrouter.json")).contains(&format!("\"{host}\"")));
-    }
+fn the_fleet_has_three_replicas_and_binds_its_tokens_to_them() {
+    let gateway = serde_json::to_value(example("fleet").gateway).unwrap();
+    let store = &gateway["store"]["memcached"];
+    let mut replicas: Vec<&str> = items(&store["replicas"]).flat_map(items).map(text).collect();
+    replicas.dedup();
+    assert_eq!(replicas.len(), 3, "{store}");
+    assert_eq!(store["addresses"], serde_json::json!([]));
+    assert_eq!((&gateway["challenge"]["bind"], &store["transport"]), (&"offer".into(), &"pipelined".into()));
+    // "refuse" would plant no mark in the place of a lost one.
+    assert_eq!(store["on_loss"], "warn");
 }
 
 #[test]
-fn twemproxy_reads_its_configurations() {
-    for file in ["examples/fleet/nutcracker.yml", "twemproxy/nutcracker.yml"] {
-        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/usr/local/sbin";
-        let tested =
-            Command::new("nutcracker").env("PATH", path).arg("-t").arg("-c").arg(deploy(file)).output();
-        let tested = tested.expect("twemproxy is installed (apt-get install nutcracker)");
-        assert!(tested.status.success(), "{file}: {}", String::from_utf8_lossy(&tested.stderr));
+fn each_replica_may_be_behind_an_mcrouter_of_its_own() {
+    let shipped = without_comments(&read(&deploy("mcrouter/single.json")));
+    let (before, rest) = shipped.split_once("[\"10.0.0.1:11211\"").unwrap();
+    let (_, after) = rest.split_once(']').unwrap();
+    for number in 1..=3 {
+        let file = read(&deploy(&format!("examples/fleet/mcrouter-{number}.json")));
+        let findings = judge(&file);
+        assert!(findings.iter().all(|finding| finding.severity != Severity::Refuse), "{findings:?}");
+        let wanted = format!("{before}[\"memcached-{number}:11211\"]{after}");
+        assert_eq!(without_comments(&file), wanted, "it differs from deploy/mcrouter/single.json");
     }
+}
+
+/// The lines of mcrouter's JSON without what follows `//`, and without those that are empty then.
+fn without_comments(json: &str) -> String {
+    let lines = json.lines().map(|line| line.split("//").next().unwrap().trim_end());
+    lines.filter(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn twemproxy_reads_its_configuration() {
+    let file = deploy("twemproxy/nutcracker.yml");
+    assert_eq!(yaml(&file)[0]["spent"]["auto_eject_hosts"], false);
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/usr/local/sbin";
+    let tested = Command::new("nutcracker").env("PATH", path).arg("-t").arg("-c").arg(file).output();
+    let tested = tested.expect("twemproxy is installed (apt-get install nutcracker)");
+    assert!(tested.status.success(), "{}", String::from_utf8_lossy(&tested.stderr));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::examples::example;
 use super::{assert_variable_is_known, deploy, items, port, text, yaml};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Every object that is applied, ConfigMaps aside.
@@ -29,7 +29,7 @@ fn of_kind<'a>(objects: &'a [Value], kinds: &'a [&str]) -> impl Iterator<Item = 
 
 fn workloads(objects: &[Value]) -> Vec<&Value> {
     let found: Vec<&Value> = of_kind(objects, &["Deployment", "StatefulSet"]).collect();
-    assert_eq!(found.len(), 4);
+    assert_eq!(found.len(), 3);
     found
 }
 
@@ -155,7 +155,7 @@ fn network_policies_name_the_ports_that_pods_have() {
     assert_eq!(opened, [ports["gateway"][1], ports["issuer"][1]]);
     let memcached = of_kind(&objects, &["NetworkPolicy"]).find(|policy| name(policy) == "memcached").unwrap();
     let from = &memcached["spec"]["ingress"][0]["from"];
-    assert_eq!(from, &json!([{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "router"}}}]));
+    assert_eq!(from, &json!([{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "gateway"}}}]));
 }
 
 #[test]
@@ -164,21 +164,23 @@ fn the_addresses_in_the_configurations_are_services() {
     let services: BTreeMap<String, u64> = of_kind(&objects, &["Service"])
         .map(|service| (name(service).to_owned(), service["spec"]["ports"][0]["port"].as_u64().unwrap()))
         .collect();
-    let twemproxy = yaml(&deploy("examples/fleet/nutcracker.yml")).remove(0);
-    for server in items(&twemproxy["spent"]["servers"]) {
-        let (host, rest) = text(server).split_once(':').unwrap();
-        assert!(rest.starts_with(&format!("{}:", services[host])), "{server}");
-    }
     let gateway = workloads(&objects).into_iter().find(|workload| name(workload) == "gateway").unwrap();
     let env = |variable: &str| {
         let found = items(&container(gateway)["env"]).find(|env| env["name"] == variable);
         text(&found.unwrap()["value"]).to_owned()
     };
-    let endpoints: Vec<String> = serde_json::from_str(&env("POSTERN_STORE_MEMCACHED_ADDRESSES")).unwrap();
-    assert_eq!(endpoints.len(), 2);
-    for endpoint in endpoints {
-        assert_eq!(services[endpoint.split(':').next().unwrap()], u64::from(port(&endpoint)), "{endpoint}");
+    let replicas: Vec<Vec<String>> = serde_json::from_str(&env("POSTERN_STORE_MEMCACHED_REPLICAS")).unwrap();
+    assert_eq!(replicas.len(), 3);
+    let mut pods_reached = BTreeSet::new();
+    for address in replicas.iter().flatten() {
+        let host = address.split(':').next().unwrap();
+        assert_eq!(services[host], u64::from(port(address)), "{address}");
+        let service = of_kind(&objects, &["Service"]).find(|service| name(service) == host).unwrap();
+        let all = workloads(&objects).into_iter().flat_map(pods);
+        pods_reached
+            .insert(all.filter(|labels| selects(&service["spec"]["selector"], labels)).collect::<Vec<_>>());
     }
+    assert!(pods_reached.len() == 3 && pods_reached.iter().all(|pods| pods.len() == 1), "{pods_reached:?}");
     assert!(env("POSTERN_ISSUER_DIRECTORY").starts_with(&format!("http://issuer:{}/", services["issuer"])));
 }
 

@@ -71,6 +71,7 @@ enum StoreKind {
 #[serde(default)]
 struct Memcached {
     addresses: Vec<String>,
+    replicas: Vec<Vec<String>>,
     connect_timeout: Option<ConfigDuration>,
 }
 
@@ -164,6 +165,7 @@ fn a_variable_overrides_what_the_file_says() {
         ("POSTERN_STORE_PASSWORD", "123"),
         ("POSTERN_STORE_KIND", "memcached"),
         ("POSTERN_STORE_MEMCACHED_ADDRESSES", "[\"a:1\", \"b:2\"]"),
+        ("POSTERN_STORE_MEMCACHED_REPLICAS", "[[\"a:1\"],[\"b:1\", \"c:1\"]]"),
         ("POSTERN_STORE_MEMCACHED_CONNECT_TIMEOUT", "1s"),
         ("POSTERN_EGRESS_PRIVATE", "true"),
         ("POSTERN_EGRESS_PORTS", "any"),
@@ -180,6 +182,7 @@ fn a_variable_overrides_what_the_file_says() {
     assert_eq!(whole.store.password.unwrap().expose(), "123", "a number is text where text is wanted");
     assert_eq!(whole.store.kind, StoreKind::Memcached);
     assert_eq!(whole.store.memcached.addresses, ["a:1", "b:2"]);
+    assert_eq!(whole.store.memcached.replicas, [vec!["a:1"], vec!["b:1", "c:1"]]);
     assert_eq!(whole.store.memcached.connect_timeout, Some(ConfigDuration::secs(1)));
     assert!(whole.egress.private);
     assert_eq!(whole.egress.ports, Ports::Word(Any::Any));

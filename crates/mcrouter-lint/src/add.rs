@@ -1,6 +1,6 @@
 //! Where an `add` of a spent record is stored, and whether a token can be admitted twice there.
 
-use crate::Severity::{Refuse, Warn};
+use crate::Severity::{Note, Refuse, Warn};
 use crate::finding::shown;
 use crate::handle::{Body, Handle, Judge};
 use crate::json::Json;
@@ -185,6 +185,9 @@ impl<'a> Judge<'a> {
     /// `McResUtil.h`). Over three, STORED therefore needs two of three. Over four and more, two STORED win against
     /// errors that differ among themselves (a timeout, a refused connection), so that two parts of a torn network can
     /// both admit.
+    ///
+    /// It counts STORED and the witness of a mark apart, each over all replicas: one that missed writes and another that
+    /// came back empty together admit a spent token.
     fn majority(&mut self, handle: &Handle<'a>, children: &[Handle<'a>]) -> Option<Storage> {
         if children.len() > 3 {
             let reason = format!(
@@ -201,6 +204,13 @@ impl<'a> Judge<'a> {
             self.findings.add(Warn, handle.place(), reason, "Use three.");
         }
         let places = self.replicas(handle, children)?;
+        if children.len() == 3 {
+            let reason =
+                "it survives one loss in the life of a token key, and only if no replica ever missed writes.";
+            let instead = "`store.memcached.replicas`, with a router for each of the three, survives any number, one after \
+                 another.";
+            self.findings.add(Note, handle.place(), reason, instead);
+        }
         let shape = format!("a quorum: {} replicas, of which two must agree", children.len());
         Some(Storage { places, shape })
     }

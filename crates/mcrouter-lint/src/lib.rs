@@ -123,8 +123,9 @@ impl<'a> Judge<'a> {
         let reason = format!("an `add` comes to {} ({servers} servers in all).", storage.shape);
         self.findings.add(Note, handle.place(), &reason, "");
         if servers == 1 {
-            let reason = "all records are on one server: when it is lost, spent tokens can be spent again.";
-            self.findings.add(Warn, handle.place(), reason, "Use more servers, or a quorum.");
+            let reason = "all records are on one server: its loss is the loss of all.";
+            let instead = "Use more servers, unless this is one of three `store.memcached.replicas`.";
+            self.findings.add(Warn, handle.place(), reason, instead);
         }
         self.report_unwatched(handle, storage);
         Some(())
