@@ -15,6 +15,7 @@ mod marks;
 mod minted;
 mod outage;
 mod quorum;
+mod rollout;
 mod seed;
 
 use crate::support::memcached::Memcached;

@@ -1,12 +1,13 @@
 //! A month in minutes: keys that live for seconds, and everything that happens to an installation in a month:
-//! rotations, restarts and kills of each daemon, outages of the store and of the issuer, full disks, reloads with good
-//! and with bad files, a forced rotation. Users see only the refusals that had to be; readiness agrees with what they
+//! rotations, restarts and kills of each daemon, outages of the store and of the issuer, a store that forgets all records,
+//! full disks, reloads with good and with bad files, a forced rotation. Tokens are bound to the memory that records them,
+//! and agents follow its marks. Users see only the refusals that had to be; readiness agrees with what they
 //! get; and every token is accounted for: issued = spent + held + lost.
 //!
 //! What happens, and in which order, follows from one number, which is printed. The default is fixed.
 //!
 //! POSTERN_MONTH_SEED      another number, for another month
-//! POSTERN_MONTH_SECONDS   how long it goes on (100); every kind of event comes once in about 100 s
+//! POSTERN_MONTH_SECONDS   how long it goes on (102); every kind of event comes once in about 100 s
 //!
 //! Full disks are small file systems that the test mounts, so they need root; otherwise they are left out with a
 //! message.

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// New marks in a day for which tokens are signed, beside the first one of each token key.
 pub(crate) const NEW_IN_A_DAY: usize = 4;
 const DAY: Duration = Duration::from_secs(86_400);
-/// For how long a mark has to be offered before tokens are minted ahead for it.
+/// For how long a mark has to be offered before tokens are minted ahead for it, if it is not the first of its token key.
 const TRIAL: Duration = Duration::from_secs(600);
 /// Changes from one known mark to another in an hour after which nothing is signed: the gateways of a fleet agree within
 /// seconds.
@@ -54,8 +54,6 @@ struct Known {
     seen: UnixSeconds,
     /// When it was counted as a new one, if it was.
     counted: Option<UnixSeconds>,
-    /// The gateway's first mark: there is nothing to compare it with, and no older token.
-    is_first: bool,
     /// Its tokens are not sent any more.
     is_given_up: bool,
     refused_in_a_row: u32,
@@ -178,7 +176,7 @@ impl Marks {
         let pending = self.pending.take_if(|pending| pending.digest == digest);
         let mut new = pending.unwrap_or_else(|| Known::new(digest, Some(key), now));
         new.counted = (!self.is_first_of(Some(key))).then_some(now);
-        (new.is_first, new.key) = (self.known.is_empty(), Some(key));
+        new.key = Some(key);
         self.known.push(new);
         self.known.drain(..self.known.len().saturating_sub(KEPT));
         Ok(true)
@@ -188,14 +186,14 @@ impl Marks {
     pub(crate) fn trial(&self, digest: ChallengeDigest, now: UnixSeconds) -> Option<Trial> {
         let offered = self.find(digest)?;
         let left = TRIAL.checked_sub(offered.since.until(now)).filter(|left| !left.is_zero())?;
-        (!offered.has_lasted() && !self.is_first_offer(offered))
+        (self.is_tried(offered) && !offered.has_lasted())
             .then_some(Trial { left, is_proven: offered.is_proven })
     }
 
     /// Whether `digest` may have lasted, which one more look at the gateway's challenge tells.
     pub(crate) fn is_to_be_confirmed(&self, digest: ChallengeDigest, now: UnixSeconds) -> bool {
         self.find(digest).is_some_and(|offered| {
-            !offered.has_lasted() && !self.is_first_offer(offered) && offered.since.until(now) >= TRIAL
+            self.is_tried(offered) && !offered.has_lasted() && offered.since.until(now) >= TRIAL
         })
     }
 
@@ -236,8 +234,13 @@ impl Marks {
         key.is_some() && self.known.iter().all(|known| known.key != key)
     }
 
-    fn is_first_offer(&self, offered: &Known) -> bool {
-        offered.is_first || self.known.is_empty()
+    /// Whether a mark has to last. The first one of a token key does not: there is nothing of that key to compare it with,
+    /// and tokens of the key before end with that key.
+    fn is_tried(&self, offered: &Known) -> bool {
+        match self.is_new(offered.digest) {
+            true => !self.is_first_of(offered.key),
+            false => offered.counted.is_some(),
+        }
     }
 
     fn find(&self, digest: ChallengeDigest) -> Option<&Known> {
@@ -253,7 +256,6 @@ impl Known {
             since: now,
             seen: now,
             counted: None,
-            is_first: false,
             is_given_up: false,
             refused_in_a_row: 0,
             is_proven: false,

@@ -277,6 +277,11 @@ impl Refill {
         if !self.gateways.sign(current, key.id())? {
             return Ok(());
         }
+        // By the key that it claims, a mark may be the first one, and by this key it is not.
+        let count = count.min(self.count(&self.supply.demand(), shutdown.is_draining()));
+        if count == 0 {
+            return Ok(());
+        }
         self.saved_marks.save(&self.gateways.marks()).await;
         self.supply.reserve(count)?;
         let mut unwritten = None;

@@ -13,6 +13,9 @@ use tokio::time::sleep;
 /// How soon users are served again when the cause is gone: the longest pause of an agent after so short an outage.
 const GATEWAY_BACK: Duration = Duration::from_secs(2);
 const STORE_BACK: Duration = Duration::from_secs(2);
+/// A gateway reads connection, witnesses and other gateways' offers before it plants the next mark, and the agent has to
+/// learn of it and to have a token signed.
+const NEXT_MARK: Duration = Duration::from_secs(5);
 const ISSUER_BACK: Duration = Duration::from_secs(5);
 const AGENT_BACK: Duration = Duration::from_secs(1);
 /// An issuer that could not write a key tries again after 10 s.
@@ -33,6 +36,7 @@ impl Month {
             Event::RotateNow => self.rotate_now().await,
             Event::StoreFrozen(span) => self.store_frozen(span).await,
             Event::StoreUnreachable(span) => self.store_unreachable(span).await,
+            Event::StoreEmptied => self.store_emptied(),
             Event::IssuerAway(span) => self.issuer_away(span, End::Asked).await,
             Event::RestartWithoutIssuer(index) => self.restart_without_issuer(index).await,
             Event::WalletDiskFull(index, span) => self.wallet_disk_full(index, span).await,
@@ -129,6 +133,16 @@ impl Month {
         self.relay.close();
         sleep(span).await;
         self.relay.open();
+        self.windows.close(opened, self.users.now());
+    }
+
+    /// All tokens in wallets are void, spent or not. Users wait for tokens of the next mark, and agents have a stock again
+    /// with the next token key.
+    fn store_emptied(&mut self) {
+        let what = "the store has lost all records";
+        let opened = self.windows.open(what, all_users(), self.users.now(), NEXT_MARK);
+        self.store.kill();
+        self.store.launch();
         self.windows.close(opened, self.users.now());
     }
 

@@ -31,6 +31,8 @@ const PAUSES: [&[u64]; 3] = [&[60, 60], &[150], &[1_500]];
 /// How long everything may take to recover: longer where a daemon does not use a disk that was full.
 const RECOVERY: Duration = Duration::from_secs(10);
 const RECOVERY_OF_A_DISK: Duration = Duration::from_secs(25);
+/// A gateway reports lost records until their key retires.
+const RECOVERY_OF_A_LOSS: Duration = Duration::from_secs(45);
 const TICK: Duration = Duration::from_millis(50);
 
 /// An installation over a month.
@@ -67,6 +69,7 @@ impl Month {
             removed_grace: "10s",
             quota: Some("1000000/3650d"),
             store: vec![relay.address()],
+            bind: "offer",
             gateways: GATEWAYS,
             agents: AGENTS.to_vec(),
             ..Plan::default()
@@ -112,6 +115,7 @@ impl Month {
         self.happen(*event).await;
         let limit = match event {
             Event::WalletDiskFull(..) | Event::IssuerDiskFull(_) => RECOVERY_OF_A_DISK,
+            Event::StoreEmptied => RECOVERY_OF_A_LOSS,
             _ => RECOVERY,
         };
         self.recovered(&format!("{event:?}"), limit).await;
@@ -174,6 +178,15 @@ impl Month {
         self.site.terminate();
         self.books.issuer_stopped(&self.site);
 
+        for agent in AGENTS {
+            let marks = self.site.wallet(agent.name).with_file_name("wallet.marks");
+            let known =
+                std::fs::read_to_string(&marks).map_or(0, |text| text.matches("\"challenge\"").count());
+            println!("agent {} has minted for {known} marks", agent.name);
+            if known < 4 {
+                self.complaints.push(format!("agent {} has minted for {known} marks only", agent.name));
+            }
+        }
         let attempts = self.users.attempts();
         for (plan, agent) in AGENTS.iter().zip(&self.site.agents) {
             let gateways = plan.gateways.iter().map(|index| self.site.gateways[*index].name.as_str());

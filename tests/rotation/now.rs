@@ -77,6 +77,7 @@ impl Rotation {
             removed_grace,
             poll: "1h", // the document promises that the signal is enough
             store: vec![store.address()],
+            bind: "offer",
             gateways: 2,
             agents: vec![FULL, LOW, EMPTY],
             ..Plan::default()
@@ -166,6 +167,8 @@ impl Rotation {
             match head.status {
                 200 => self.spent.push(token),
                 407 => return at,
+                // Without a grace no other key is in use while the new one is given its first mark.
+                503 if head.fields.contains("offers no mark yet") => return at,
                 _ => panic!("an old token got {head:?}"),
             }
             assert!(began.elapsed() < Duration::from_secs(30), "old tokens count for ever");

@@ -33,6 +33,7 @@ async fn twenty_rotations_refuse_no_user() {
         publish_ahead: PUBLISH_AHEAD,
         redeem_for: REDEEM_FOR,
         store: vec![store.address()],
+        bind: "offer",
         gateways: 2,
         agents: AGENTS.to_vec(),
         ..Plan::default()

@@ -22,6 +22,8 @@ pub struct Plan {
     pub quota: Option<&'static str>,
     /// Where the gateways' store is.
     pub store: Vec<String>,
+    /// Whether tokens are bound to the memory that records them: "off", "accept" or "offer".
+    pub bind: &'static str,
     pub gateways: usize,
     pub agents: Vec<AgentPlan>,
 }
@@ -47,6 +49,7 @@ impl Default for Plan {
             removed_grace: "1h",
             quota: None,
             store: Vec::new(),
+            bind: "off",
             gateways: 1,
             agents: Vec::new(),
         }
@@ -200,7 +203,7 @@ impl Site {
 
     /// A gateway's configuration with this `removed_grace`. Two workers; deadlines that a busy machine keeps.
     pub fn gateway_config(&self, gateway: &Unit, removed_grace: &str) -> String {
-        let Plan { poll, store, .. } = &self.plan;
+        let Plan { poll, store, bind, .. } = &self.plan;
         let kind = if store.is_empty() { "embedded" } else { "memcached" };
         let spent = gateway.config.with_file_name("spent");
         let saved = gateway.config.with_file_name("issuer-keys.json");
@@ -214,6 +217,7 @@ removed_grace = \"{removed_grace}\"
 [challenge]
 issuer_name = \"issuer.example\"
 origin = \"proxy.example\"
+bind = \"{bind}\"
 [store]
 kind = \"{kind}\"
 path = {spent:?}

@@ -45,7 +45,6 @@ struct Line {
     since: UnixSeconds,
     seen: UnixSeconds,
     counted: Option<UnixSeconds>,
-    first: bool,
     given_up: bool,
 }
 
@@ -127,7 +126,6 @@ impl Line {
             since: known.since,
             seen: known.seen,
             counted: known.counted,
-            first: known.is_first,
             given_up: known.is_given_up,
         }
     }
@@ -140,7 +138,6 @@ impl Line {
         Some(Known {
             seen: self.seen,
             counted: self.counted,
-            is_first: self.first,
             is_given_up: self.given_up,
             ..Known::new(ChallengeDigest(bytes(&self.challenge)?), key, self.since)
         })

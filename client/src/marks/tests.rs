@@ -92,10 +92,26 @@ fn a_mark_is_on_trial_until_it_was_offered_for_ten_minutes() {
     assert!(marks.is_to_be_confirmed(second.digest, at(700)), "seen once, ten minutes ago");
     marks.offered(&second, at(700)).unwrap();
     assert!(!marks.is_to_be_confirmed(second.digest, at(700)));
-    // Another token key is no other case.
-    let third = marked(2, 2);
+    let third = marked(2, KEY);
     marks.offered(&third, at(800)).unwrap();
     assert!(marks.trial(third.digest, at(800)).is_some());
+}
+
+#[test]
+fn the_first_mark_of_a_token_key_is_not_on_trial() {
+    let mut marks = Marks::default();
+    minted(&mut marks, 0, KEY, 0).unwrap();
+    let first = marked(1, 2);
+    marks.offered(&first, at(800)).unwrap();
+    assert_eq!(marks.trial(first.digest, at(800)), None);
+    assert_eq!(marks.sign(GATEWAY, first.digest, first.key.unwrap(), at(800)), Ok(true));
+    assert_eq!(marks.trial(first.digest, at(800)), None);
+    assert!(!marks.is_to_be_confirmed(first.digest, at(1400)));
+    // Of two marks of one key, the second is, whatever key it claims.
+    let claimed = marked(2, 3);
+    marks.offered(&claimed, at(900)).unwrap();
+    assert!(marks.sign(GATEWAY, claimed.digest, first.key.unwrap(), at(900)).is_ok());
+    assert!(marks.trial(claimed.digest, at(900)).is_some());
 }
 
 #[test]

@@ -3,11 +3,11 @@
 
 use crate::support::marked::Gateway;
 use crate::support::{epoch, eventually, options, transports};
-use postern_spend::Spend;
-use postern_spend::memcached::{OnLoss, Options, Transport};
+use postern_spend::memcached::{Binding, OnLoss, Options, Transport};
+use postern_spend::{Epoch, Spend};
 use postern_testkit::memcached::Server;
-use postern_token::Mark;
-use std::time::Duration;
+use postern_token::{Mark, TokenKeyId};
+use std::time::{Duration, Instant};
 
 fn refusing(server: &Server, transport: Transport) -> Options {
     Options { on_loss: OnLoss::Refuse, ..options(vec![server.address()], transport) }
@@ -70,5 +70,60 @@ async fn a_loss_brings_a_new_mark_and_service() {
     for gateway in &gateways {
         assert_eq!(gateway.spend(&gateway.token(second)).await, Ok(Spend::Admitted));
         assert_ne!(gateway.spend(&spent).await, Ok(Spend::Admitted));
+    }
+}
+
+/// The store keeps the records of a key for a while after the gateway has dropped it.
+#[tokio::test]
+async fn a_loss_is_no_alarm_once_the_key_has_retired() {
+    let mut server = Server::tcp(&[]);
+    let mut options = options(vec![server.address()], crate::support::pipelined());
+    options.canary_interval = Duration::from_millis(100);
+    let gateway = Gateway::start(options, epoch(), true).await;
+    let first = gateway.mark().await;
+    server.restart();
+    gateway.mark_after(first).await;
+    eventually("the loss was noticed", async || (gateway.store.totals().canaries_lost > 0).then_some(()))
+        .await;
+    assert_eq!(gateway.store.health().lost, []);
+    gateway.store.offer(&[]);
+    assert_eq!(gateway.store.health().lost, []);
+}
+
+/// No token of a new key can be requested before it has a mark.
+#[tokio::test]
+async fn a_new_key_has_a_mark_before_the_next_round_is_due() {
+    let server = Server::tcp(&[]);
+    let mut options = options(vec![server.address()], crate::support::pipelined());
+    options.canary_interval = Duration::from_secs(3600);
+    let mut gateway = Gateway::start(options, epoch(), true).await;
+    gateway.mark().await;
+    let next = Epoch { key: TokenKeyId([9; 32]), ..epoch() };
+    gateway.store.offer(&[gateway.epoch, next]);
+    gateway.epoch = next;
+    gateway.mark().await;
+}
+
+/// A gateway that begins a key without a mark says so, and another one that would have planted does not wait for it.
+#[tokio::test]
+async fn a_key_that_began_without_a_mark_has_none_at_once_and_everywhere() {
+    let server = Server::tcp(&[]);
+    let mut options = options(vec![server.address()], crate::support::pipelined());
+    options.canary_interval = Duration::from_millis(100);
+    let epoch = epoch();
+    let accepts = Gateway::start(options.clone(), epoch, false).await;
+    let unmarked = async |gateway: &Gateway| {
+        eventually("a key without a mark", async || {
+            (gateway.store.binding(gateway.epoch.key) == Binding::Unmarked).then_some(())
+        })
+        .await;
+    };
+    unmarked(&accepts).await;
+    let began = Instant::now();
+    let offers = Gateway::start(options, epoch, true).await;
+    unmarked(&offers).await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    for gateway in [&accepts, &offers] {
+        assert_eq!(gateway.store.binding(gateway.epoch.key), Binding::Unmarked);
     }
 }

@@ -152,7 +152,8 @@ impl Keyring {
     }
 
     /// The key that clients are to get tokens of, and the mark that binds them: the newest in use that the issuer still
-    /// lists, for it signs with no other, and whose binding is known. A key that was taken back may be the newer one.
+    /// lists, for it signs with no other, and whose binding is known. A key that was taken back may be the newer one. While
+    /// none of those is bound, one that is no longer listed: its tokens are still good.
     pub(crate) fn requested(
         &self,
         binding: impl Fn(TokenKeyId) -> Binding,
@@ -165,7 +166,7 @@ impl Keyring {
         };
         let bound = |known| Some((known, mark(known)?));
         let newest = self.listed().filter(|known| known.window.contains(now)).find_map(bound);
-        newest.or_else(|| bound(self.keys.newest(now)?))
+        newest.or_else(|| self.keys.iter().filter(|known| known.window.contains(now)).find_map(bound))
     }
 
     fn listed(&self) -> impl Iterator<Item = &TrustedKey> {

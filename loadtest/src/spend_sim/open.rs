@@ -16,6 +16,9 @@ pub(crate) enum Open {
     /// Errors are told as misses: a canary seems to be missing, and is written again as one that was lost. Where a replica
     /// lacks it, that is the copy that is read later, and every gateway takes the key's records for lost.
     LostMarkOnOneReplica,
+    /// A FailoverRoute repeats an `add` whose reply is late on the next server, and both store it. Witnesses that are
+    /// planted meanwhile stand on both, so each of them admits a token.
+    FailoverRepeatsWitnesses,
 }
 
 impl Open {
@@ -28,6 +31,7 @@ impl Open {
             Shape::Balancer => Some(Self::KeyBeginsBetweenRouters),
             Shape::Quorum if ahead => Some(Self::OneReplicaAhead),
             Shape::Quorum if misses => Some(Self::LostMarkOnOneReplica),
+            Shape::Failover if plan.is_bound => Some(Self::FailoverRepeatsWitnesses),
             _ => None,
         }
     }

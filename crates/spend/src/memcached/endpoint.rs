@@ -143,10 +143,13 @@ impl Endpoint {
         if probe::is_answer(&answers) { Ok(connection.into_stream()) } else { Err(Unknown::Rejected) }
     }
 
-    async fn connect_and_prove(&self, probes: &Probes) -> Result<Stream, Unknown> {
+    async fn connect_and_prove(&self, probes: &Arc<Probes>) -> Result<Stream, Unknown> {
         let mut connection = self.connect().await?;
         let proven = probes.prove(&connection.exchange(&probes.gets()).await?);
-        if proven == Err(Unknown::Unproven) {
+        // Probes that were replaced meanwhile may have been lost.
+        let current = self.probes.as_ref().and_then(|current| current.get());
+        let are_current = current.is_some_and(|current| Arc::ptr_eq(&current, probes));
+        if proven == Err(Unknown::Unproven) && are_current {
             *self.strayed.lock() = Some(instant());
             self.wake_watch.notify_one();
         }

@@ -19,6 +19,8 @@ pub(crate) struct EpochState {
     /// The expiry of its records, once the epoch markers have been read.
     expires: Published<UnixSeconds>,
     lost: AtomicBool,
+    /// A mark binds its tokens, also after its key has retired.
+    bound: AtomicBool,
     /// Of tokens that a mark binds: records were lost, and the witnesses beside them were not.
     parted: AtomicBool,
     spent: SpentCache,
@@ -56,6 +58,14 @@ impl EpochState {
         self.lost.load(Ordering::Acquire)
     }
 
+    pub(crate) fn set_bound(&self) {
+        self.bound.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bound.load(Ordering::Acquire)
+    }
+
     /// Marks some of its records as lost without their witnesses. Returns true the first time.
     pub(crate) fn set_parted(&self) -> bool {
         !self.parted.swap(true, Ordering::AcqRel)
@@ -63,6 +73,11 @@ impl EpochState {
 
     pub(crate) fn is_parted(&self) -> bool {
         self.parted.load(Ordering::Acquire)
+    }
+
+    /// Whether spent tokens may be spent again.
+    pub(crate) fn may_admit_again(&self) -> bool {
+        if self.is_bound() { self.is_parted() } else { self.is_lost() }
     }
 
     pub(crate) fn is_known_spent(&self, key: &SpentKey) -> bool {
@@ -105,6 +120,7 @@ impl Epochs {
             wanted,
             expires: Published::default(),
             lost: AtomicBool::new(false),
+            bound: AtomicBool::new(false),
             parted: AtomicBool::new(false),
             spent: SpentCache::new(self.cache_bytes),
         });

@@ -47,15 +47,17 @@ struct MarkedKey {
 }
 
 impl Marked {
-    /// Watches these keys, and no others.
-    pub(super) fn watch(&self, keys: &[TokenKeyId]) {
+    /// Watches these keys, and no others. True if one of them is new.
+    pub(super) fn watch(&self, keys: &[TokenKeyId]) -> bool {
         let mut list = self.0.write();
         list.retain(|known| keys.contains(&known.key));
+        let before = list.len();
         for &key in keys {
             if !list.iter().any(|known| known.key == key) {
                 list.push(MarkedKey { key, binding: Binding::Unknown, id: None, suspect: false, torn: 0 });
             }
         }
+        list.len() > before
     }
 
     pub(super) fn keys(&self) -> Vec<TokenKeyId> {

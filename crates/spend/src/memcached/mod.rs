@@ -59,7 +59,7 @@ pub use world::{Connecting, Connection, World};
 use crate::{Epoch, Unknown};
 use client::ClientState;
 use endpoint::{Endpoint, Network};
-use epochs::{EpochState, Epochs};
+use epochs::Epochs;
 use marked::Marked;
 use parking_lot::Mutex;
 use postern_token::{TokenKeyId, UnixSeconds};
@@ -231,7 +231,7 @@ impl Memcached {
         let epochs = self.store.epochs.all();
         Health {
             ready: self.store.serves(),
-            lost: epochs.iter().filter(|epoch| self.has_lost(epoch)).map(|epoch| epoch.key).collect(),
+            lost: epochs.iter().filter(|epoch| epoch.may_admit_again()).map(|epoch| epoch.key).collect(),
             torn: self.store.marked.torn(),
             away: self.store.away.load(Ordering::Relaxed),
             endpoints: endpoints.iter().map(|endpoint| endpoint.health()).collect(),
@@ -249,17 +249,7 @@ impl Memcached {
         if epoch.expires().is_some_and(|expires| now >= expires) {
             return Some(Unknown::EpochRetired);
         }
-        self.store.permits(&epoch, self.is_bound(key)).err()
-    }
-
-    /// Whether tokens are requested for a mark of this key.
-    fn is_bound(&self, key: TokenKeyId) -> bool {
-        matches!(self.store.marked.binding(key), Some(Binding::Offered(_)))
-    }
-
-    /// Whether spent tokens of an epoch may be spent again.
-    fn has_lost(&self, epoch: &EpochState) -> bool {
-        if self.is_bound(epoch.key) { epoch.is_parted() } else { epoch.is_lost() }
+        self.store.permits(&epoch, epoch.is_bound()).err()
     }
 
     /// What was counted since the store was opened.
@@ -275,7 +265,9 @@ impl Memcached {
             return;
         }
         epochs.iter().for_each(|epoch| drop(self.store.enter(epoch)));
-        self.store.marked.watch(&epochs.iter().map(|epoch| epoch.key).collect::<Vec<_>>());
+        if self.store.marked.watch(&epochs.iter().map(|epoch| epoch.key).collect::<Vec<_>>()) {
+            self.store.wake_watch.notify_one(); // no token of that key can be requested before
+        }
     }
 
     /// What binds the tokens of a key.

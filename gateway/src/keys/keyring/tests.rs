@@ -188,3 +188,17 @@ fn the_newest_key_whose_binding_is_known_is_requested() {
     assert_eq!(requested(&[old]), Some((old, Some(mark))));
     assert_eq!(requested(&[]), None);
 }
+
+/// After a forced rotation the old key's tokens are good for a while, and the new key's first mark is being planted.
+#[test]
+fn a_key_that_is_no_longer_listed_is_requested_while_no_other_is_bound() {
+    let ((old, first), (new, second)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(5000)));
+    let ring = Keyring::default().updated(&directory(vec![first]), LIFETIMES, UnixSeconds(1)).unwrap();
+    let ring = ring.updated(&directory(vec![second]), LIFETIMES, UnixSeconds(150)).unwrap();
+    let requested = |known: &[TokenKeyId]| {
+        let binding = |key| if known.contains(&key) { Binding::Unmarked } else { Binding::Unknown };
+        ring.requested(binding, UnixSeconds(150)).map(|(key, _)| key.key.id())
+    };
+    assert_eq!(requested(&[old]), Some(old));
+    assert_eq!(requested(&[old, new]), Some(new));
+}

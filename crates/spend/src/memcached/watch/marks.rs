@@ -20,8 +20,11 @@ use tokio::time::sleep;
 const MOST_MARKS: u32 = 64;
 /// Witnesses read in each round: all of them in two minutes.
 const A_ROUND: usize = 8;
-/// For how long the process that began a key may take to offer its first mark.
-const YOUNG: u64 = 60;
+/// For how long the process that began a key may take to offer its first mark, also if a server is away. One that was killed
+/// meanwhile offers none, nor does one of a version without marks.
+const YOUNG: u64 = 15;
+/// Offered in place of a mark by a process that accepts marks and plants none: the key has none, and others need not wait.
+const NONE: [u8; 16] = [0; 16];
 /// For how long a server that is away is waited for before a mark is offered without its buckets.
 const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
 /// The shortest time between two marks, and the time in which there are [`A_PERIOD`] at most.
@@ -73,6 +76,8 @@ enum Begin {
     Here,
     /// Another process began the key just now, and may plant.
     Elsewhere,
+    /// This process began the key, and plants none.
+    HereWithout,
     /// The key stays without marks.
     Unmarked,
 }
@@ -105,10 +110,13 @@ impl Rounds {
             let is_unmarked = self.store.marked.binding(key) == Some(Binding::Unmarked);
             let offers = self.read_offers(replicas, key, 0..if is_unmarked { 1 } else { MOST_MARKS }).await?;
             match offers.latest {
-                Some((number, mark)) => self.adopt_mark(key, marking, number, mark),
+                Some((number, mark)) => self.adopt_offer(key, marking, number, mark),
                 None if offers.unclear || is_unmarked => {}
                 None => match self.begin(key, now) {
                     Begin::Here => self.plant(replicas, key, marking, 0, expires).await?,
+                    Begin::HereWithout => {
+                        self.offer(replicas, key, marking, (0, Mark::new(NONE)), expires).await?;
+                    }
                     Begin::Elsewhere => {}
                     Begin::Unmarked => self.store.marked.set(key, Binding::Unmarked, None),
                 },
@@ -117,7 +125,7 @@ impl Rounds {
         };
         let newer = self.read_offers(replicas, key, number + 1..number + 2).await?;
         if let Some((number, mark)) = newer.latest {
-            self.adopt_mark(key, marking, number, mark);
+            self.adopt_offer(key, marking, number, mark);
             return Ok(());
         }
         let is_suspect = self.store.marked.take_suspicion(key);
@@ -154,8 +162,9 @@ impl Rounds {
         let is_young = now.0.saturating_sub(epoch.created.0) < YOUNG;
         match epoch.begun_here {
             true if plants => Begin::Here,
+            true => Begin::HereWithout,
             false if is_young => Begin::Elsewhere,
-            _ => Begin::Unmarked,
+            false => Begin::Unmarked,
         }
     }
 
@@ -174,7 +183,7 @@ impl Rounds {
         sleep(jittered(OTHERS_FIRST)).await;
         let offers = self.read_offers(replicas, key, number + 1..MOST_MARKS).await?;
         match (offers.latest, self.end_of(key)) {
-            (Some((number, mark)), _) => self.adopt_mark(key, marking, number, mark),
+            (Some((number, mark)), _) => self.adopt_offer(key, marking, number, mark),
             (None, Some(expires)) if !offers.unclear => {
                 self.plant(replicas, key, marking, number + 1, expires).await?;
             }
@@ -225,7 +234,11 @@ impl Rounds {
         Ok(())
     }
 
-    fn adopt_mark(&self, key: TokenKeyId, marking: &mut Marking, number: u32, mark: Mark) {
+    fn adopt_offer(&self, key: TokenKeyId, marking: &mut Marking, number: u32, mark: Mark) {
+        if *mark.as_bytes() == NONE {
+            self.store.marked.set(key, Binding::Unmarked, None);
+            return;
+        }
         let Some(marks) = &self.store.options.marks else { return };
         let id = (marks.id)(key, mark);
         marking.offered = Some((number, id));
@@ -234,6 +247,9 @@ impl Rounds {
         }
         (marking.void, marking.incomplete) = (None, None);
         tracing::info!(token_key = %&key.to_hex()[..8], number, "tokens are requested for this mark of the store");
+        if let Some(epoch) = self.store.epochs.find(key) {
+            epoch.set_bound();
+        }
         self.store.marked.set(key, Binding::Offered(mark), Some(id));
     }
 
@@ -266,19 +282,31 @@ impl Rounds {
         if known == 0 || !is_whole && waited < COMPLETE_WITHIN {
             return Err(Unknown::Rejected);
         }
+        if self.offer(replicas, key, marking, (number, mark), expires).await? {
+            self.store.counters.planted();
+        }
+        Ok(())
+    }
+
+    /// Offers a mark, and adopts whichever was the first with its number. True if it is this one.
+    async fn offer(
+        &mut self,
+        replicas: &[usize],
+        key: TokenKeyId,
+        marking: &mut Marking,
+        (number, mark): (u32, Mark),
+        expires: UnixSeconds,
+    ) -> Result<bool, Unknown> {
         let value = Value::of_bytes(mark.as_bytes());
         let adds = self.offers(key, number).map(|key| Command::Add { key, value, expires });
         for endpoint in replicas {
             self.request(*endpoint, &adds).await?;
         }
         let winner = self.read_offers(replicas, key, number..number + 1).await?.latest;
-        if winner.is_some_and(|(_, winner)| winner == mark) {
-            self.store.counters.planted();
-        }
         if let Some((number, mark)) = winner {
-            self.adopt_mark(key, marking, number, mark);
+            self.adopt_offer(key, marking, number, mark);
         }
-        Ok(())
+        Ok(winner.is_some_and(|(_, winner)| winner == mark))
     }
 
     /// Writes a mark's witnesses to a replica, and reads back which are there.

@@ -4,7 +4,6 @@ use super::Rounds;
 use crate::Unknown;
 use crate::memcached::canary::{Canaries, GROUP, GROUPS, Mark, NEVER, adds, due, gets};
 use crate::memcached::epochs::EpochState;
-use crate::memcached::marked::Binding;
 use crate::memcached::protocol::{RecordKey, Reply};
 use crate::memcached::undo::{Undo, is_undone};
 use postern_token::{TokenKeyId, UnixSeconds};
@@ -360,7 +359,7 @@ impl Rounds {
         if !(gone > 0 || rewritten > 0) || !epoch.set_lost() {
             return;
         }
-        if matches!(self.store.marked.binding(epoch.key), Some(Binding::Offered(_))) {
+        if epoch.is_bound() {
             tracing::warn!(
                 token_key = %short(epoch.key), kind, gone, found_by_others = rewritten,
                 "the double-spend store has lost records: a server came back empty or evicts. Tokens that a mark binds are \
