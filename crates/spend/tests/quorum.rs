@@ -2,9 +2,10 @@
 
 use crate::support::marked::{Gateway, Token};
 use crate::support::{Relay, epoch, eventually, options, pipelined};
-use postern_spend::memcached::{Binding, Options, Replicas};
-use postern_spend::{Hint, Spend, SpendStore, Unknown};
+use postern_spend::memcached::{Binding, Ended, Options, Replicas, Verb};
+use postern_spend::{ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_testkit::memcached::Server;
+use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -196,7 +197,7 @@ async fn a_token_without_a_mark_is_refused() {
     let servers = three();
     let gateway = Gateway::start(quorum(&servers), epoch(), true).await;
     let token = gateway.token(gateway.mark().await);
-    let now = postern_token::UnixSeconds::now();
+    let now = UnixSeconds::now();
     assert_eq!(gateway.client.spend(&token.key, &gateway.epoch, now).await, Err(Unknown::Unmarked));
 }
 
@@ -210,4 +211,24 @@ async fn replicas_that_share_servers_are_found_before_a_mark_is_offered() {
     let gateway = Gateway::start(shared, epoch(), true).await;
     eventually("it is found", async || gateway.store.health().overlaps.then_some(())).await;
     assert_eq!(gateway.store.binding(gateway.epoch.key), Binding::Unknown);
+}
+
+/// A reply that was not waited for is no failure: it is counted, and stands in no exchange log.
+#[tokio::test]
+async fn what_was_overtaken_is_counted_and_is_no_failure() {
+    let servers = three();
+    let gateway = Gateway::start(quorum(&servers), epoch(), true).await;
+    let tokens = gateway.tokens(30, gateway.mark().await);
+    let mut logged = 0;
+    for token in &tokens {
+        let (mut log, now) = (ExchangeLog::default(), UnixSeconds::now());
+        let verdict = gateway.client.spend_with(&token.key, &gateway.epoch_of(token), now, &mut log).await;
+        assert_eq!(verdict, Ok(Spend::Admitted));
+        assert!(log.exchanges().iter().all(|exchange| exchange.ended == Ended::Stored), "{log:?}");
+        logged += log.exchanges().len() as u64;
+    }
+    let totals = gateway.store.totals();
+    let [stored, overtaken] =
+        [Ended::Stored, Ended::Overtaken].map(|ended| totals.commands(Verb::Add, ended));
+    assert_eq!((stored, stored + overtaken), (logged, 90));
 }

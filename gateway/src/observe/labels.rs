@@ -63,6 +63,8 @@ postern_telemetry::label! {
         Broken = "broken",
         /// Not sent: no connection, a full queue, no free connection in time.
         Refused = "refused",
+        /// Sent, and decided by other replicas before its reply came.
+        Overtaken = "overtaken",
     }
 }
 

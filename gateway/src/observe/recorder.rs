@@ -250,7 +250,7 @@ impl Recorder {
         match exchange.ended {
             Ended::TimedOut | Ended::Broken => link.lost(1),
             // Nothing was sent: a full queue or a small pool, which is not the link's fault.
-            Ended::Refused => {}
+            Ended::Refused | Ended::Overtaken => {}
             _ => link.answered(on_the_way(exchange)),
         }
     }
@@ -262,6 +262,7 @@ impl Recorder {
         let had = [
             O::Opened,
             O::AlreadySpent,
+            O::Void,
             O::DialUnresolved,
             O::DialRefused,
             O::DialTimeout,

@@ -123,5 +123,6 @@ pub(crate) fn result_of(ended: Ended) -> StoreEnded {
         Ended::TimedOut => StoreEnded::TimedOut,
         Ended::Broken => StoreEnded::Broken,
         Ended::Refused => StoreEnded::Refused,
+        Ended::Overtaken => StoreEnded::Overtaken,
     }
 }

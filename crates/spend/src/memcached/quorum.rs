@@ -5,7 +5,7 @@ use super::client::ClientState;
 use super::epochs::EpochState;
 use super::failure::Failure;
 use super::protocol::Value;
-use super::votes::{Vote, Votes};
+use super::votes::{REPLICAS, Vote, Votes};
 use super::world::random_bytes;
 use crate::{ExchangeLog, Spend, Unknown};
 use std::future::{Future, poll_fn};
@@ -21,12 +21,13 @@ impl ClientState {
         epoch: &EpochState,
         log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
-        let [mut a, mut b, mut c] = [(); 3].map(|()| ExchangeLog::default());
+        let mut logs = [(); REPLICAS].map(|()| ExchangeLog::default());
+        let mut votes = Votes::default();
         let verdict = {
-            let mut first = pin!(self.vote_of(0, bound, epoch, &mut a));
-            let mut second = pin!(self.vote_of(1, bound, epoch, &mut b));
-            let mut third = pin!(self.vote_of(2, bound, epoch, &mut c));
-            let mut votes = Votes::default();
+            let [a, b, c] = &mut logs;
+            let mut first = pin!(self.vote_of(0, bound, epoch, a));
+            let mut second = pin!(self.vote_of(1, bound, epoch, b));
+            let mut third = pin!(self.vote_of(2, bound, epoch, c));
             poll_fn(|cx| {
                 let mut poll = |replica, vote_of: Pin<&mut dyn Future<Output = Vote>>| {
                     if votes.is_awaited(replica)
@@ -43,7 +44,13 @@ impl ClientState {
             })
             .await
         };
-        [a, b, c].into_iter().for_each(|replica| log.append(replica));
+        for (replica, of_replica) in logs.into_iter().enumerate() {
+            if votes.is_awaited(replica) {
+                self.store.counters.overtaken(); // it failed in no way
+            } else {
+                log.append(of_replica);
+            }
+        }
         verdict
     }
 

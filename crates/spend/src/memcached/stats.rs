@@ -33,6 +33,8 @@ pub enum Ended {
     Broken,
     /// Not sent: no connection, a full queue, no free connection in time.
     Refused,
+    /// Sent, and decided by other replicas before its reply came.
+    Overtaken,
 }
 
 impl Verb {
@@ -49,7 +51,7 @@ impl Verb {
 
 impl Ended {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Stored,
         Self::NotStored,
         Self::Hit,
@@ -58,13 +60,14 @@ impl Ended {
         Self::TimedOut,
         Self::Broken,
         Self::Refused,
+        Self::Overtaken,
     ];
 
     /// Whether a command of this kind can end so.
     #[must_use]
     pub const fn can_follow(self, verb: Verb) -> bool {
         match self {
-            Self::Stored | Self::NotStored => matches!(verb, Verb::Add),
+            Self::Stored | Self::NotStored | Self::Overtaken => matches!(verb, Verb::Add),
             Self::Hit | Self::Miss => matches!(verb, Verb::Get),
             Self::ServerError | Self::TimedOut | Self::Broken | Self::Refused => true,
         }
@@ -98,6 +101,11 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) fn command(&self, command: &Command, result: &Result<Reply, Failure>) {
         self.commands[Verb::of(command) as usize][Ended::of(result) as usize].fetch_add(1, Relaxed);
+    }
+
+    /// An `add` whose reply was not waited for.
+    pub(crate) fn overtaken(&self) {
+        self.commands[Verb::Add as usize][Ended::Overtaken as usize].fetch_add(1, Relaxed);
     }
 
     pub(crate) fn cache_hit(&self) {
