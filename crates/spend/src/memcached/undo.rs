@@ -14,6 +14,8 @@ pub enum Undo {
     PlantedCanaries,
     /// What was found while the record was on its way does not matter once it is stored.
     PermitsAfterStored,
+    /// Connections that older probes have proven stay in use, wherever the new ones were written.
+    OlderProbes,
     /// The witness of one replica speaks for the record of another, as behind a majority route.
     WitnessApart,
 }

@@ -4,6 +4,7 @@ use super::{Rounds, clock};
 use crate::Unknown;
 use crate::memcached::probe::{Probes, Proof};
 use crate::memcached::protocol::Reply;
+use crate::memcached::undo::{Undo, is_undone};
 use postern_token::UnixSeconds;
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ impl Rounds {
             self.publish.publish(Arc::new(probes));
             for endpoint in &self.store.endpoints {
                 endpoint.forgive();
-                if !continues {
+                if !continues && !is_undone(Undo::OlderProbes) {
                     endpoint.distrust();
                 }
             }
