@@ -12,6 +12,8 @@
 //! * A connection is used only after it has read all of this process's probes, but for those of servers that are down:
 //!   it leads to the same records as the others (`endpoint`, `probe`).
 //! * Canaries reveal when the store has lost records, and hold when an epoch's records expire (`canary`, `watch`).
+//! * Of tokens that a mark binds, the record's own server shows with the record that it has lost nothing (`bound`, `bucket`,
+//!   `watch::marks`). Three replicas vote so, each for itself (`quorum`, `votes`), and need neither probes nor canaries.
 //!
 //! docs/how-it-works/spend-contract.md has what this keeps and what it cannot; docs/decisions/store-transport.md why
 //! pipelined is the default.
