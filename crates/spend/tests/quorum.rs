@@ -210,7 +210,12 @@ async fn replicas_that_share_servers_are_found_before_a_mark_is_offered() {
     let shared = Options { replicas: Replicas::Three(lists), ..quorum(&servers) };
     let gateway = Gateway::start(shared, epoch(), true).await;
     eventually("it is found", async || gateway.store.health().overlaps.then_some(())).await;
-    assert_eq!(gateway.store.binding(gateway.epoch.key), Binding::Unknown);
+    // Longer than a replica is waited for that is away.
+    for _ in 0..120 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(gateway.store.health().overlaps);
+        assert_eq!(gateway.store.binding(gateway.epoch.key), Binding::Unknown);
+    }
 }
 
 /// A reply that was not waited for is no failure: it is counted, and stands in no exchange log.

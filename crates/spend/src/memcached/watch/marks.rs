@@ -333,9 +333,19 @@ impl Rounds {
         marking.tried = Some(instant());
         let mark = Mark::new(random_bytes());
         let id = (marks.id)(key, mark);
-        let mut surveys = Vec::new();
+        let (mut surveys, mut overlaps) = (Vec::new(), false);
         for endpoint in replicas {
-            surveys.push(self.write_witnesses(*endpoint, &id, expires).await.unwrap_or_default());
+            let written = self.write_once(*endpoint, &id, expires).await;
+            overlaps |= count > 1 && written == Ok(true);
+            let all: Vec<_> = Bucket::all().collect();
+            surveys.push(match written {
+                Ok(_) => self.survey(*endpoint, &id, &all).await.unwrap_or_default(),
+                Err(_) => Survey::default(),
+            });
+        }
+        self.set_overlaps(overlaps);
+        if overlaps {
+            return Err(Unknown::Unproven);
         }
         let is_known = |bucket: &Bucket| {
             surveys.iter().filter(|survey| survey.known.contains(bucket)).count() >= majority
@@ -370,17 +380,6 @@ impl Rounds {
             self.adopt_offer(key, marking, number, mark);
         }
         Ok(winner.is_some_and(|(_, winner)| winner == mark))
-    }
-
-    /// Writes a mark's witnesses to a replica, and reads back which are there.
-    async fn write_witnesses(
-        &mut self,
-        endpoint: usize,
-        id: &MarkId,
-        expires: UnixSeconds,
-    ) -> Result<Survey, Unknown> {
-        self.write_once(endpoint, id, expires).await?;
-        self.survey(endpoint, id, &Bucket::all().collect::<Vec<_>>()).await
     }
 }
 

@@ -50,13 +50,13 @@ pub(super) fn void(torn: &[Bucket], answering: usize, majority: usize) -> usize 
 
 impl Rounds {
     /// Writes a mark's witnesses. Each is sent once, over a connection of its own: one that arrived after a loss would hide
-    /// it.
+    /// it. True if some were there already, by a write to another replica.
     pub(super) async fn write_once(
         &mut self,
         endpoint: usize,
         id: &MarkId,
         expires: UnixSeconds,
-    ) -> Result<(), Unknown> {
+    ) -> Result<bool, Unknown> {
         // A server whose clock is ahead removes the witnesses first, and only then records.
         let end = UnixSeconds(expires.0.saturating_sub(self.store.options.clock_tolerance.as_secs()));
         let value = witness_value(end);
@@ -73,20 +73,18 @@ impl Rounds {
         for write in commands.chunks(A_WRITE) {
             overlaps |= connection.exchange(write).await?.contains(&Reply::NotStored);
         }
-        if !self.store.options.replicas.are_three() {
-            return Ok(());
+        Ok(overlaps)
+    }
+
+    /// Whether two replicas share servers, as found by writing to all of them.
+    pub(super) fn set_overlaps(&self, overlaps: bool) {
+        if self.store.overlaps.swap(overlaps, Relaxed) || !overlaps {
+            return;
         }
-        // Nothing has these names but what was written just now, to another replica.
-        if overlaps && !self.store.overlaps.swap(true, Relaxed) {
-            tracing::error!(
-                address = %self.store.endpoints[endpoint].address(),
-                "two replicas of the double-spend store lead to the same servers, so their votes are one: no mark is offered \
-                 until each of the three lists in store.memcached.replicas leads to servers of its own"
-            );
-        } else if !overlaps {
-            self.store.overlaps.store(false, Relaxed);
-        }
-        if overlaps { Err(Unknown::Unproven) } else { Ok(()) }
+        tracing::error!(
+            "two replicas of the double-spend store lead to the same servers, so their votes are one: no mark is offered until \
+             each of the three lists in store.memcached.replicas leads to servers of its own"
+        );
     }
 
     /// Reads the witnesses of a mark. A miss proves nothing yet: see [`Rounds::torn`].
