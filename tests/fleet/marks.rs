@@ -10,12 +10,16 @@ use tempfile::TempDir;
 
 /// A gateway of a fleet behind `router`.
 fn config(home: &Path, name: &str, issuer: &Daemon, router: &Router, bind: &str) -> PathBuf {
+    let store = format!("memcached.addresses = [\"127.0.0.1:{}\"]\n", router.port());
+    config_with(home, name, issuer, &store, &format!("bind = \"{bind}\"\n"))
+}
+
+/// A gateway of a fleet with these lines about the shared store and the challenge.
+pub(super) fn config_with(home: &Path, name: &str, issuer: &Daemon, store: &str, challenge: &str) -> PathBuf {
     let text = std::fs::read_to_string(gateway_config(home, &issuer.http(), "", "1s", "")).unwrap();
-    let store =
-        format!("[store]\nkind = \"memcached\"\nmemcached.addresses = [\"127.0.0.1:{}\"]\n", router.port());
     let text = text
-        .replace("[store]\n", &store)
-        .replace("[challenge]\n", &format!("[challenge]\nbind = \"{bind}\"\n"))
+        .replace("[store]\n", &format!("[store]\nkind = \"memcached\"\n{store}"))
+        .replace("[challenge]\n", &format!("[challenge]\n{challenge}"))
         .replace("workers = 8\n", "workers = 2\n");
     let path = home.join(format!("{name}.toml"));
     std::fs::write(&path, text).unwrap();

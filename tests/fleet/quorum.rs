@@ -1,30 +1,60 @@
 //! Three replicas that vote, across processes: two gateways, a twemproxy with two memcacheds as one replica and bare
 //! memcacheds as the others, which are lost one after another.
 
-use super::marks::present;
-use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use super::marks::{config_with, present};
+use crate::support::daemon::{Daemon, client_config, issuer_config};
 use crate::support::memcached::Memcached;
 use crate::support::router::Router;
 use crate::support::{admin, eventually, proxy, target, tokens};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::Notify;
 
+/// Two gateways over three replicas, an agent, and tokens that were spent at the gateways in turn.
+struct Fleet {
+    _home: TempDir,
+    issuer: Daemon,
+    gateways: [Daemon; 2],
+    agent: Daemon,
+    target: String,
+    spent: Vec<String>,
+}
+
+impl Fleet {
+    async fn start(home: TempDir, replicas: &[String; 3], tokens: usize) -> Self {
+        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+        let gateways = [
+            Daemon::ready("gateway", &config(home.path(), "one", &issuer, replicas, "beside")).await,
+            Daemon::ready("gateway", &config(home.path(), "two", &issuer, replicas, "off")).await,
+        ];
+        let agent_file = client_config(home.path(), &gateways[0].http(), &issuer.http(), None);
+        let agent = Daemon::ready("client", &agent_file).await;
+        let target = target::echo().await.to_string();
+        let spent = tokens::mint(&issuer.http(), &gateways[0].http(), tokens);
+        for (index, value) in spent.iter().enumerate() {
+            assert_eq!(present(&gateways[index % 2], &target, value).await, 200, "{index}");
+        }
+        Self { _home: home, issuer, gateways, agent, target, spent }
+    }
+
+    /// Presents spent tokens at the other gateway: the one that spent a token remembers it, whatever the store has lost.
+    async fn replay(&self, tokens: Range<usize>) {
+        for index in tokens {
+            let status = present(&self.gateways[(index + 1) % 2], &self.target, &self.spent[index]).await;
+            assert_ne!(status, 200, "token {index}");
+        }
+    }
+}
+
 fn config(home: &Path, name: &str, issuer: &Daemon, replicas: &[String; 3], hint: &str) -> PathBuf {
-    let text = std::fs::read_to_string(gateway_config(home, &issuer.http(), "", "1s", "")).unwrap();
     let [a, b, c] = replicas;
     let store = format!(
-        "[store]\nkind = \"memcached\"\nmemcached.replicas = [[\"{a}\"], [\"{b}\"], [\"{c}\"]]\n\
-         memcached.timeout = \"1s\"\nmemcached.hint = \"{hint}\"\n"
+        "memcached.replicas = [[\"{a}\"], [\"{b}\"], [\"{c}\"]]\nmemcached.timeout = \"1s\"\n\
+         memcached.hint = \"{hint}\"\n"
     );
-    let text = text
-        .replace("[store]\n", &store)
-        .replace("[challenge]\n", "[challenge]\nbind = \"offer\"\nmax_age = \"5s\"\n")
-        .replace("workers = 8\n", "workers = 2\n");
-    let path = home.join(format!("{name}.toml"));
-    std::fs::write(&path, text).unwrap();
-    path
+    config_with(home, name, issuer, &store, "bind = \"offer\"\nmax_age = \"5s\"\n")
 }
 
 /// What a gateway offers now.
@@ -37,27 +67,17 @@ async fn challenge(gateway: &Daemon) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
     let home = TempDir::new().unwrap();
-    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
     let mut pool: Vec<_> = (0..2).map(|_| Memcached::start()).collect();
     let mut bare: Vec<_> = (0..2).map(|_| Memcached::start()).collect();
     let router = Router::twemproxy(home.path(), &pool);
     let replicas = [format!("127.0.0.1:{}", router.port()), bare[0].address(), bare[1].address()];
-    let gateways = [
-        Daemon::ready("gateway", &config(home.path(), "one", &issuer, &replicas, "beside")).await,
-        Daemon::ready("gateway", &config(home.path(), "two", &issuer, &replicas, "off")).await,
-    ];
-    let agent_file = client_config(home.path(), &gateways[0].http(), &issuer.http(), None);
-    let agent = Daemon::ready("client", &agent_file).await;
-    let target = target::echo().await.to_string();
-    let spent = tokens::mint(&issuer.http(), &gateways[0].http(), 120);
-    for (index, value) in spent.iter().enumerate() {
-        assert_eq!(present(&gateways[index % 2], &target, value).await, 200, "{index}");
-    }
+    let fleet = Fleet::start(home, &replicas, 120).await;
+    let gateways = &fleet.gateways;
     let serves = async || {
         eventually("both gateways admit fresh tokens", async || {
-            for gateway in &gateways {
-                for value in tokens::mint(&issuer.http(), &gateway.http(), 5) {
-                    if present(gateway, &target, &value).await != 200 {
+            for gateway in gateways {
+                for value in tokens::mint(&fleet.issuer.http(), &gateway.http(), 5) {
+                    if present(gateway, &fleet.target, &value).await != 200 {
                         return None;
                     }
                 }
@@ -67,25 +87,18 @@ async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
         .await;
         // Its first tokens may be of the mark before, which not all replicas know any more.
         eventually("the agent opens a tunnel", async || {
-            let mut stream = proxy::dial(agent.address).await.unwrap();
-            (proxy::connect(&mut stream, &target, None).await.unwrap().status == 200).then_some(())
+            let mut stream = proxy::dial(fleet.agent.address).await.unwrap();
+            (proxy::connect(&mut stream, &fleet.target, None).await.unwrap().status == 200).then_some(())
         })
         .await;
     };
-    // At the other gateway: the one that spent a token remembers it, whatever the store has lost. A presentation records
-    // the token again, so each third is presented for the first time after another loss.
-    let replay = async |from: usize, to: usize| {
-        for (index, value) in spent.iter().enumerate().take(to).skip(from) {
-            let status = present(&gateways[(index + 1) % 2], &target, value).await;
-            assert_ne!(status, 200, "token {index}");
-        }
-    };
+    // A presentation records the token again, so each third is presented for the first time after another loss.
     serves().await;
 
     let first = challenge(&gateways[0]).await;
     bare[0].kill();
     bare[0].launch();
-    replay(0, 40).await;
+    fleet.replay(0..40).await;
     serves().await;
     eventually("both gateways offer the next mark", async || {
         let [one, two] = [challenge(&gateways[0]).await, challenge(&gateways[1]).await];
@@ -96,7 +109,7 @@ async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
     pool[1].kill();
     serves().await;
     pool[1].launch();
-    replay(40, 80).await;
+    fleet.replay(40..80).await;
     serves().await;
 
     bare[1].kill();
@@ -108,30 +121,20 @@ async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
     // Half of the first replica has not had the mark for less than a minute, so it is not planted anew yet: with the third
     // one away, only a part of the tokens is served.
     bare[1].launch();
-    replay(80, 120).await;
-    replay(0, 120).await;
+    fleet.replay(80..120).await;
+    fleet.replay(0..120).await;
 }
 
 /// docs/operate/change.md, "Three replicas that vote", while an agent's user opens tunnels: none of them is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_procedure_restarts_replicas_cold_and_refuses_no_user() {
     let home = TempDir::new().unwrap();
-    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
     let mut servers: Vec<_> = (0..3).map(|_| vec![Memcached::start(), Memcached::start()]).collect();
     let routers: Vec<_> = servers.iter().map(|pool| Router::twemproxy(home.path(), pool)).collect();
     let replicas = [0, 1, 2].map(|replica: usize| format!("127.0.0.1:{}", routers[replica].port()));
-    let gateways = [
-        Daemon::ready("gateway", &config(home.path(), "one", &issuer, &replicas, "beside")).await,
-        Daemon::ready("gateway", &config(home.path(), "two", &issuer, &replicas, "off")).await,
-    ];
-    let agent_file = client_config(home.path(), &gateways[0].http(), &issuer.http(), None);
-    let agent = Daemon::ready("client", &agent_file).await;
-    let target = target::echo().await.to_string();
-    let spent = tokens::mint(&issuer.http(), &gateways[0].http(), 60);
-    for (index, value) in spent.iter().enumerate() {
-        assert_eq!(present(&gateways[index % 2], &target, value).await, 200, "{index}");
-    }
-    let (address, to) = (agent.address, target.clone());
+    let fleet = Fleet::start(home, &replicas, 60).await;
+    let gateways = &fleet.gateways;
+    let (address, to) = (fleet.agent.address, fleet.target.clone());
     let user = tokio::spawn(async move {
         let mut refused = Vec::new();
         for opened in 0.. {
@@ -149,28 +152,25 @@ async fn the_documented_procedure_restarts_replicas_cold_and_refuses_no_user() {
     });
     for (replica, pool) in servers.iter_mut().enumerate() {
         eventually("no replica is away, and no token of an older mark is presented", async || {
-            let older = sum(&gateways, "postern_store_older_marks_total").await;
-            let away = sum(&gateways, "postern_store_replicas_away").await
-                + sum(&gateways, "postern_store_buckets_lacking").await;
+            let older = sum(gateways, "postern_store_older_marks_total").await;
+            let away = sum(gateways, "postern_store_replicas_away").await
+                + sum(gateways, "postern_store_buckets_lacking").await;
             tokio::time::sleep(Duration::from_secs(1)).await;
-            (away == 0 && sum(&gateways, "postern_store_older_marks_total").await == older).then_some(())
+            (away == 0 && sum(gateways, "postern_store_older_marks_total").await == older).then_some(())
         })
         .await;
         pool.iter_mut().for_each(Memcached::kill);
         pool.iter_mut().for_each(Memcached::launch);
-        let third = &spent[20 * replica..20 * (replica + 1)];
-        for (index, value) in third.iter().enumerate() {
-            assert_ne!(present(&gateways[(index + 1) % 2], &target, value).await, 200, "replica {replica}");
-        }
+        fleet.replay(20 * replica..20 * (replica + 1)).await;
         eventually("the gateways have found out", async || {
-            (sum(&gateways, "postern_store_buckets_lacking").await > 0).then_some(())
+            (sum(gateways, "postern_store_buckets_lacking").await > 0).then_some(())
         })
         .await;
         if replica == 2 {
             break; // the next mark follows within a minute, which nothing waits for any more
         }
         let whole = async {
-            while sum(&gateways, "postern_store_buckets_lacking").await > 0 {
+            while sum(gateways, "postern_store_buckets_lacking").await > 0 {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         };
