@@ -100,6 +100,16 @@ impl Server {
         assert_eq!(&reply, b"OK\r\n");
     }
 
+    /// A number of its `stats`.
+    pub fn stat(&self, name: &str) -> u64 {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
+        stream.write_all(b"stats\r\nquit\r\n").unwrap();
+        let mut stats = String::new();
+        stream.read_to_string(&mut stats).unwrap();
+        let value = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+        value.unwrap_or_else(|| panic!("no {name} in {stats}")).parse().unwrap()
+    }
+
     /// Fills it with records of others until it takes no more, which one started with `-M` does.
     pub fn fill(&self) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();

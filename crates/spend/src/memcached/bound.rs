@@ -39,13 +39,16 @@ impl ClientState {
     ) -> Result<Spend, Unknown> {
         match (reply.reply, reply.witness) {
             (Reply::Stored, Some(Ok(Reply::Hit(witness)))) => match bucket::ends(&witness) {
-                Some(end) if end < expires => Ok(Spend::Admitted),
+                Some(end) if end < expires => {
+                    epoch.set_bound();
+                    Ok(Spend::Admitted)
+                }
                 // A record that ends before its witness would admit the token again. Later ones last for longer.
-                Some(end) if self.store.options.replicas.are_three() => {
+                Some(end) => {
                     epoch.prolong(end.saturating_add(self.store.options.clock_tolerance));
                     Err(Unknown::Garbled)
                 }
-                _ => Err(Unknown::Garbled),
+                None => Err(Unknown::Garbled),
             },
             (Reply::Stored, Some(Ok(Reply::Miss))) => Ok(Spend::Void),
             (Reply::Stored, Some(Err(reason))) => Err(reason),

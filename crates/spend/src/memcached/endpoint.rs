@@ -218,6 +218,11 @@ impl Endpoint {
         self.foreign.store(foreign, Ordering::Release);
     }
 
+    /// Whether a connection led to other records than the present probes.
+    pub(crate) fn has_strayed(&self) -> bool {
+        self.strayed.lock().is_some()
+    }
+
     /// New probes were written: what connections lacked before may have been lost.
     pub(crate) fn forgive(&self) {
         *self.strayed.lock() = None;

@@ -59,7 +59,9 @@ impl EpochState {
     }
 
     pub(crate) fn set_bound(&self) {
-        self.bound.store(true, Ordering::Release);
+        if !self.is_bound() {
+            self.bound.store(true, Ordering::Release);
+        }
     }
 
     pub(crate) fn is_bound(&self) -> bool {

@@ -114,6 +114,11 @@ impl Marked {
         offered.is_some_and(|known| !std::mem::replace(&mut known.suspect, true))
     }
 
+    /// Whether that is so of any key.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.0.read().iter().any(|known| known.suspect)
+    }
+
     /// Whether that was so since the last call.
     pub(super) fn take_suspicion(&self, key: TokenKeyId) -> bool {
         let mut list = self.0.write();

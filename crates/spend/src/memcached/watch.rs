@@ -5,6 +5,7 @@ use super::protocol::{Command, Reply};
 use super::published::Published;
 use super::serial::SerialConnection;
 use super::undo::{Undo, is_undone};
+use super::world::{instant, since};
 use super::{Round, SharedStore};
 use crate::Unknown;
 use postern_token::{TokenKeyId, UnixSeconds};
@@ -19,17 +20,21 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 mod clock;
+mod marking;
 mod marks;
 mod prove;
 mod reconcile;
 mod witnesses;
-use marks::Marking;
+use marking::Marking;
 use reconcile::Progress;
 
 /// The shortest time between two rounds, even if the watch is woken more often.
 const BREATH: Duration = Duration::from_millis(5);
 /// The pause between attempts while no store has been found; until then every request is refused.
 const SEARCH: Duration = Duration::from_millis(200);
+/// How often the probes are read while marks bind every token: each spend then proves its own connection, and the probes
+/// only show an operator that two addresses lead to different records.
+const PROVE: Duration = Duration::from_secs(30);
 
 /// The thread. It ends when this is dropped.
 pub(super) struct Watch(#[expect(dead_code, reason = "dropping it is the signal")] oneshot::Sender<()>);
@@ -77,6 +82,8 @@ struct Rounds {
     publish: Arc<Published<Arc<Probes>>>,
     /// A connection through each endpoint, kept from round to round.
     connections: Vec<Option<SerialConnection>>,
+    /// The endpoint that led to the store when the probes were last read, and when that was.
+    proven: Option<(usize, Instant)>,
     progress: HashMap<TokenKeyId, Progress>,
     markings: HashMap<TokenKeyId, Marking>,
     /// The epochs of which this process found no marker, and wrote the first ones.
@@ -97,6 +104,7 @@ impl Rounds {
             connections: store.endpoints.iter().map(|_| None).collect(),
             store,
             publish,
+            proven: None,
             progress: HashMap::new(),
             markings: HashMap::new(),
             begun: HashSet::new(),
@@ -136,13 +144,37 @@ impl Rounds {
 
     /// Looks after the one set of records. Returns an endpoint that leads to it.
     async fn watch_one(&mut self, now: UnixSeconds) -> Option<usize> {
-        let endpoint = self.prove_endpoints(now).await?;
+        let endpoint = match self.proven.filter(|(_, proven)| self.may_rely_on_marks(*proven, now)) {
+            Some((endpoint, _)) => endpoint,
+            None => {
+                self.proven = None;
+                let endpoint = self.prove_endpoints(now).await?;
+                self.proven = Some((endpoint, instant()));
+                endpoint
+            }
+        };
         let complete = self.reconcile_epochs(endpoint, now).await.complete;
         let compared = self.watch_clocks(endpoint).await.is_ok();
         if complete && compared && self.unanswered == 0 {
             self.store.watched.full_round();
         }
         Some(endpoint)
+    }
+
+    /// Whether this round need not read the probes: a mark binds every token, every connection found the probes, and the
+    /// last round had an answer to each read. Otherwise it looks at everything, for as long as that is so.
+    fn may_rely_on_marks(&self, proven: Instant, now: UnixSeconds) -> bool {
+        let epochs = self.store.epochs.all();
+        let are_bound = !epochs.is_empty() && epochs.iter().all(|epoch| epoch.is_bound());
+        let before = *self.store.round.lock();
+        let stray = self.store.endpoints.iter().any(|endpoint| endpoint.has_strayed() || endpoint.is_foreign());
+        are_bound
+            && !stray
+            && before.unclear == 0
+            && before.requested > 0
+            && since(proven) < PROVE
+            && !self.store.marked.is_suspect()
+            && self.publish.get().is_some_and(|probes| !probes.are_old(now))
     }
 
     /// Of three replicas, those that answer, each by one of its endpoints. Connections are not compared and no canaries are

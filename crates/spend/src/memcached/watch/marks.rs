@@ -5,6 +5,7 @@
 //! there. Then the next mark is planted. Spends are safe whatever happens here, because each reads the witness itself.
 
 use super::Rounds;
+use super::marking::{Loss, Marking};
 use super::witnesses::{Survey, void};
 use crate::Unknown;
 use crate::memcached::bucket::Bucket;
@@ -14,13 +15,11 @@ use crate::memcached::protocol::{Command, Value};
 use crate::memcached::world::{instant, jittered, random_bytes, since};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// The most marks of one key. More losses than this are not repaired: the key has to be rotated.
 const MOST_MARKS: u32 = 64;
-/// Witnesses read in each round: all of them in two minutes.
-const A_ROUND: usize = 8;
 /// For how long the process that began a key may take to offer its first mark, also if a server is away. One that was killed
 /// meanwhile offers none, nor does one of a version without marks.
 const YOUNG: u64 = 15;
@@ -28,79 +27,8 @@ const YOUNG: u64 = 15;
 const NONE: [u8; 16] = [0; 16];
 /// For how long a server that is away is waited for before a mark is offered without its buckets.
 const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
-/// The shortest time between two marks, and the time in which there are [`A_PERIOD`] at most.
-const BETWEEN: Duration = Duration::from_secs(60);
-const PERIOD: Duration = Duration::from_secs(3600);
-const A_PERIOD: usize = 4;
-/// The most marks in a day that follow others which most replicas still know: without them every token is served, too, and
-/// agents mint for four new marks in a day.
-const PRECAUTIONS: usize = 3;
-const DAY: Duration = Duration::from_secs(86_400);
-/// The shortest time between two looks at all buckets because tokens were void.
-const SUSPICIONS: Duration = Duration::from_secs(5);
 /// The longest a gateway waits for another to plant the next mark.
 const OTHERS_FIRST: Duration = Duration::from_secs(2);
-
-/// What the watch remembers of a key's marks.
-#[derive(Default)]
-pub(super) struct Marking {
-    /// The number and the id of the mark on offer.
-    offered: Option<(u32, MarkId)>,
-    /// The next bucket to be read.
-    next: usize,
-    /// When marks followed others, in the last day.
-    changes: Vec<Instant>,
-    /// Since when a mark could not be planted completely, and when that was last tried.
-    incomplete: Option<Instant>,
-    tried: Option<Instant>,
-    /// The loss of the mark on offer, once it was found.
-    loss: Option<Loss>,
-    /// When all buckets were read because a token was void.
-    suspected: Option<Instant>,
-}
-
-/// Where a mark is no longer known.
-#[derive(Clone, Copy)]
-struct Loss {
-    /// Buckets whose tokens are void.
-    void: usize,
-    /// Replicas that answered when they were counted.
-    answering: usize,
-}
-
-impl Marking {
-    /// The buckets to be read in this round.
-    fn due(&mut self) -> Vec<Bucket> {
-        let begin = self.next;
-        self.next += A_ROUND;
-        Bucket::all().cycle().skip(begin % Bucket::all().count()).take(A_ROUND).collect()
-    }
-
-    /// Whether the next read begins all buckets anew.
-    fn begins_anew(&self) -> bool {
-        self.next.is_multiple_of(Bucket::all().count())
-    }
-
-    /// Whether a void token is a reason to look now.
-    fn may_suspect(&self) -> bool {
-        self.suspected.is_none_or(|suspected| since(suspected) >= SUSPICIONS)
-    }
-
-    /// Whether to try to plant now: less and less often while that fails, because what was written stays.
-    fn may_try(&self) -> bool {
-        let waited = self.incomplete.map_or(Duration::ZERO, since);
-        let pause = (waited / 2).clamp(Duration::from_secs(1), BETWEEN);
-        self.tried.is_none_or(|tried| since(tried) >= pause)
-    }
-
-    /// Whether another mark may follow now.
-    fn may_change(&mut self) -> bool {
-        self.changes.retain(|change| since(*change) < DAY);
-        let within = |time| self.changes.iter().filter(|change| since(**change) < time).count();
-        let is_precaution = self.loss.is_some_and(|loss| loss.void == 0);
-        within(BETWEEN) == 0 && within(PERIOD) < A_PERIOD && !(is_precaution && within(DAY) >= PRECAUTIONS)
-    }
-}
 
 /// Whether a key without any offer begins with a mark.
 enum Begin {
@@ -150,7 +78,15 @@ impl Rounds {
                         self.offer(replicas, key, marking, (0, Mark::new(NONE)), expires).await?;
                     }
                     Begin::Elsewhere => {}
-                    Begin::Unmarked => self.store.marked.set(key, Binding::Unmarked, None),
+                    Begin::Unmarked => {
+                        if self.store.options.marks.as_ref().is_some_and(|marks| marks.plants) {
+                            tracing::warn!(
+                                token_key = %&key.to_hex()[..8],
+                                "the double-spend store knows this key and no mark of it: a gateway that plants none began it,                                  or one that was killed before it could. Its tokens stay without marks until the key is rotated"
+                            );
+                        }
+                        self.store.marked.set(key, Binding::Unmarked, None);
+                    }
                 },
             }
             return Ok(());
@@ -160,6 +96,12 @@ impl Rounds {
         if let Some((number, mark)) = newer.latest {
             self.adopt_offer(key, marking, number, mark);
             return Ok(());
+        }
+        let sentinels = marking.due_sentinels();
+        for endpoint in replicas {
+            if !sentinels.is_empty() {
+                let _ = self.find_parted(*endpoint, key, &id, &sentinels).await; // the next group will show it, too
+            }
         }
         let is_suspect = marking.may_suspect() && self.store.marked.take_suspicion(key);
         if is_suspect {
@@ -263,7 +205,7 @@ impl Rounds {
             let Ok(here) = self.torn(*endpoint, id, &survey.missing, now).await else { continue };
             torn.extend(here);
             answering += 1;
-            let _ = self.find_parted(*endpoint, key, id).await; // again with the next loss
+            let _ = self.find_parted(*endpoint, key, id, &all).await; // again with the next loss
         }
         if answering < self.store.options.replicas.majority() {
             return Err(Unknown::Rejected);
@@ -303,11 +245,7 @@ impl Rounds {
         }
         let Some(marks) = &self.store.options.marks else { return };
         let id = (marks.id)(key, mark);
-        marking.offered = Some((number, id));
-        if number > 0 {
-            marking.changes.push(instant());
-        }
-        (marking.loss, marking.incomplete, marking.tried) = (None, None, None);
+        marking.adopt(number, id);
         tracing::info!(token_key = %&key.to_hex()[..8], number, "tokens are requested for this mark of the store");
         if let Some(epoch) = self.store.epochs.find(key) {
             epoch.set_bound();
@@ -380,57 +318,5 @@ impl Rounds {
             self.adopt_offer(key, marking, number, mark);
         }
         Ok(winner.is_some_and(|(_, winner)| winner == mark))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn torn(void: usize) -> Marking {
-        Marking { loss: Some(Loss { void, answering: 3 }), ..Marking::default() }
-    }
-
-    /// How many marks follow in a day in which each is found torn at once.
-    async fn changes_in_a_day(void: usize) -> usize {
-        let mut marking = torn(void);
-        for _ in 0..24 * 60 {
-            if marking.may_change() {
-                marking.changes.push(instant());
-            }
-            tokio::time::advance(Duration::from_secs(60)).await;
-        }
-        marking.changes.len()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_replica_that_keeps_losing_records_does_not_use_up_what_agents_accept() {
-        assert_eq!(changes_in_a_day(0).await, PRECAUTIONS);
-        assert_eq!(changes_in_a_day(300).await, 24 * A_PERIOD);
-    }
-
-    /// What a failed attempt has written stays until the key ends.
-    #[tokio::test(start_paused = true)]
-    async fn planting_that_fails_is_tried_less_and_less_often() {
-        let mut marking = Marking { incomplete: Some(instant()), ..Marking::default() };
-        let mut tries = 0;
-        for _ in 0..3_600 {
-            if marking.may_try() {
-                (marking.tried, tries) = (Some(instant()), tries + 1);
-            }
-            tokio::time::advance(Duration::from_secs(1)).await;
-        }
-        assert!((60..=80).contains(&tries), "{tries} in an hour");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn marks_do_not_follow_one_another_within_a_minute() {
-        let mut marking = torn(300);
-        assert!(marking.may_change());
-        marking.changes.push(instant());
-        tokio::time::advance(BETWEEN - Duration::from_secs(1)).await;
-        assert!(!marking.may_change());
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(marking.may_change());
     }
 }

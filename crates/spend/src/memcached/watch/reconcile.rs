@@ -4,6 +4,7 @@ use super::Rounds;
 use crate::Unknown;
 use crate::memcached::canary::{Canaries, GROUP, GROUPS, Mark, NEVER, adds, due, gets};
 use crate::memcached::epochs::EpochState;
+use crate::memcached::marked::Binding;
 use crate::memcached::protocol::{RecordKey, Reply};
 use crate::memcached::undo::{Undo, is_undone};
 use postern_token::{TokenKeyId, UnixSeconds};
@@ -118,8 +119,14 @@ impl Rounds {
         endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
+        if epoch.is_bound() && self.progress.contains_key(&epoch.key) {
+            return Ok(()); // its witnesses and their sentinels are watched in place of canaries
+        }
         self.reconcile_epoch_markers(epoch, endpoint, now).await?;
         self.share_loss(epoch, endpoint).await?;
+        if self.store.marked.binding(epoch.key) == Some(Binding::Unknown) {
+            return Ok(()); // no token of it can be requested before it is known whether a mark binds them
+        }
         self.reconcile_sentinels(epoch, endpoint, now).await
     }
 
@@ -231,7 +238,7 @@ impl Rounds {
             return Err(Unknown::Rejected);
         };
         let mark = Mark { rewritten: false, expires, created };
-        let read = due(created, now);
+        let read = due(created.until(now));
         let planted = found.there.iter().copied().collect();
         let begun_here = self.begun.contains(&epoch.key);
         self.progress
@@ -293,7 +300,7 @@ impl Rounds {
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
         let Some(progress) = self.progress.get_mut(&epoch.key) else { return Ok(()) };
-        let (mark, group) = (progress.mark, due(progress.mark.created, now));
+        let (mark, group) = (progress.mark, due(progress.mark.created.until(now)));
         if group.is_none() || group <= progress.read {
             return Ok(());
         }

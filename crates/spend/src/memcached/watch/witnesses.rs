@@ -71,7 +71,12 @@ impl Rounds {
         let mut connection = self.connect(endpoint).await?;
         let mut overlaps = false;
         for write in commands.chunks(A_WRITE) {
-            overlaps |= connection.exchange(write).await?.contains(&Reply::NotStored);
+            let replies = connection.exchange(write).await?;
+            overlaps |= replies.contains(&Reply::NotStored);
+            // A server that came back between the two, or has no room for one: the bucket would look parted for ever.
+            if replies.chunks(2).any(|pair| matches!(pair, [Reply::ServerError, Reply::Stored])) {
+                return Err(Unknown::Rejected);
+            }
         }
         Ok(overlaps)
     }
@@ -141,8 +146,9 @@ impl Rounds {
         endpoint: usize,
         key: TokenKeyId,
         id: &MarkId,
+        buckets: &[Bucket],
     ) -> Result<(), Unknown> {
-        let mut parted: Vec<_> = Bucket::all().collect();
+        let mut parted = buckets.to_vec();
         // Twice, because a server may come back between the two replies of one bucket.
         for _ in 0..2 {
             parted = self.without_sentinels(endpoint, id, &parted).await?;
