@@ -5,8 +5,10 @@ use crate::support::admin::Metrics;
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::ledger::{Answer, Outage, Record, Summary, judge};
 use crate::support::{PATIENCE, proxy, target, tokens};
+use std::fs::DirBuilder;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -37,6 +39,57 @@ async fn no_token_opens_two_tunnels_across_kills_when_each_spend_is_synced() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_token_opens_two_tunnels_across_kills_with_a_sync_every_second() {
     assert_at_most_once_across_kills("1s").await;
+}
+
+/// Where a mark binds tokens, what was spent since a backup, or before the directory was emptied, is not good again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_spent_token_is_admitted_by_a_store_that_was_restored_or_emptied() {
+    let home = TempDir::new().unwrap();
+    let (store, backup) = (home.path().join("spent"), home.path().join("backup"));
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("[challenge]\n", "[challenge]\nbind = \"offer\"\n")).unwrap();
+    let target = target::echo().await.to_string();
+    let (mut spent, mut gateway) = (Vec::<String>::new(), Daemon::ready("gateway", &config).await);
+    for life in ["first", "backed up", "restored", "emptied"] {
+        for value in &spent {
+            assert_ne!(present(&gateway, &target, value).await, 200, "{life}");
+        }
+        for value in tokens::mint(&issuer.http(), &gateway.http(), 10) {
+            assert_eq!(present(&gateway, &target, &value).await, 200, "{life}");
+            assert_ne!(present(&gateway, &target, &value).await, 200, "{life}");
+            spent.push(value);
+        }
+        gateway.process.terminate().assert_stopped();
+        match life {
+            "first" => copy(&store, &backup),
+            "backed up" => {
+                std::fs::remove_dir_all(&store).unwrap();
+                copy(&backup, &store);
+            }
+            _ => std::fs::remove_dir_all(&store).unwrap(),
+        }
+        gateway = Daemon::ready("gateway", &config).await;
+    }
+    for value in &spent {
+        assert_ne!(present(&gateway, &target, value).await, 200);
+    }
+}
+
+/// The status of a CONNECT with this token.
+async fn present(gateway: &Daemon, target: &str, value: &str) -> u16 {
+    let mut stream = proxy::dial(gateway.address).await.unwrap();
+    proxy::connect(&mut stream, target, Some(value)).await.unwrap().status
+}
+
+/// A directory's files, in a new one.
+fn copy(from: &Path, to: &Path) {
+    DirBuilder::new().mode(0o700).create(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
 }
 
 async fn assert_exactly_once(fsync: &str) {

@@ -7,9 +7,9 @@ use crate::keys::keyring::CLOCK_TOLERANCE;
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsError};
 use postern_spend::memcached::{
-    AddressError, Marks, Memcached, OnLoss, Options, Pool, Replicas, Tls, Transport, pool_size,
+    AddressError, Memcached, OnLoss, Options, Pool, Replicas, Tls, Transport, pool_size,
 };
-use postern_spend::{Backend, Embedded, StoreError};
+use postern_spend::{Backend, Embedded, Marks, StoreError};
 use postern_token::UnixSeconds;
 use std::io;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ pub(crate) fn open(
                 Fsync::Interval(span) => postern_spend::Fsync::Interval(span.get()),
             };
             let store = Embedded::open(&config.path, fsync, UnixSeconds::now())?;
-            Ok(Backend::Embedded(Arc::new(store)))
+            Ok(Backend::Embedded(Arc::new(store.bound_by(marks))))
         }
         StoreKind::Memcached => {
             let options = Options { marks, ..options(&config.memcached, workers, slow)? };

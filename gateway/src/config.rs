@@ -145,10 +145,10 @@ pub struct ChallengeConfig {
     #[serde(default = "default_max_age")]
     pub max_age: ConfigDuration,
     /// Whether tokens are bound to the memory that records them, by a mark in the challenge: a memory that lost records
-    /// then admits none of the tokens that may have been among them. "offer" in a new fleet, as in `deploy/examples/fleet`:
-    /// only for the shared store, and for one `origin`. A fleet that runs already goes from "off" through "accept" to
-    /// "offer", because a gateway with "off", or of a version without marks, refuses tokens with a mark. Clients with a
-    /// fixed challenge need "off".
+    /// then admits none of the tokens that may have been among them. "offer" in a new fleet, as in `deploy/examples/fleet`, and
+    /// for an embedded store whose directory may be restored from a backup; for one `origin`. A fleet that runs already goes
+    /// from "off" through "accept" to "offer", because a gateway with "off", or of a version without marks, refuses tokens
+    /// with a mark. Clients with a fixed challenge need "off".
     #[serde(default)]
     pub bind: Bind,
     /// Write the challenge without quotation marks, for clients of 2023 that refuse them.

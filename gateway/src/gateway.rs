@@ -58,8 +58,8 @@ pub enum StartError {
     #[error("challenge: {0}")]
     Challenge(#[from] ChallengeError),
     /// Marks where they cannot be.
-    #[error("challenge.bind needs {0}; or set it to \"off\"")]
-    Marks(&'static str),
+    #[error("challenge.bind needs one challenge.origin: a mark stands below it; or set it to \"off\"")]
+    Marks,
     /// Replicas without marks.
     #[error(
         "store.memcached.replicas needs challenge.bind = \"offer\": only a token that a mark binds lets each replica show \
@@ -95,7 +95,7 @@ impl StartError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Challenge(_)
-            | Self::Marks(_)
+            | Self::Marks
             | Self::Replicas
             | Self::Source(_)
             | Self::Tls(_)
@@ -125,20 +125,17 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Marks need a store that can lose records, and one name to stand below.
+/// Marks need one name to stand below.
 fn check_bind(config: &Config) -> Result<(), StartError> {
     let ChallengeConfig { bind, origin, .. } = &config.challenge;
     let votes = config.store.kind == StoreKind::Memcached && !config.store.memcached.replicas.is_empty();
     if votes && *bind != Bind::Offer {
         return Err(StartError::Replicas);
     }
-    let reason = match (bind, config.store.kind) {
-        (Bind::Off, _) => return Ok(()),
-        (_, StoreKind::Embedded) => "store.kind = \"memcached\": only the shared store has marks",
-        (_, StoreKind::Memcached) if origin.contains(',') => "one challenge.origin: a mark stands below it",
-        (_, StoreKind::Memcached) => return Ok(()),
-    };
-    Err(StartError::Marks(reason))
+    if *bind != Bind::Off && origin.contains(',') {
+        return Err(StartError::Marks);
+    }
+    Ok(())
 }
 
 /// How many threads serve connections.

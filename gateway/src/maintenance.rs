@@ -7,8 +7,8 @@ use crate::observe::catalogue;
 use crate::observe::store_metrics::StoreMetrics;
 use crate::state::Core;
 use metrics::gauge;
-use postern_spend::memcached::{Binding, Health, Memcached, Round};
-use postern_spend::{Backend, Epoch, Unknown};
+use postern_spend::memcached::{Health, Memcached, Round};
+use postern_spend::{Backend, Binding, Epoch, Unknown};
 use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -92,7 +92,9 @@ impl StoreMaintenance {
         }
         core.withdraw_retired(now);
         let keyring = core.keyring.load();
-        core.backend.offer(&keyring.unretired(now).collect::<Vec<_>>());
+        let offered: Vec<_> = keyring.unretired(now).collect();
+        let offering = Arc::clone(&core);
+        _ = tokio::task::spawn_blocking(move || offering.backend.offer(&offered)).await; // the disk may be slow
         let refuses = |epoch: &Epoch| core.backend.refuses(epoch, now) == Some(Unknown::RecordsLost);
         let keys = keyring.epochs(now).count();
         let refused_keys = keyring.epochs(now).filter(refuses).count();

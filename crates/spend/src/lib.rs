@@ -9,6 +9,7 @@
 //! and an [`ExchangeLog`] records what a call waited for. It writes digests ([`SpentKey`](postern_token::SpentKey)) and
 //! never a byte of a token.
 
+mod binding;
 pub mod conformance;
 mod contract;
 mod embedded;
@@ -16,6 +17,7 @@ mod exchange_log;
 pub mod memcached;
 mod store;
 
+pub use binding::{Binding, Marks};
 pub use contract::{Epoch, Hint, Spend, SpendStore, Unknown};
 pub use embedded::{Embedded, Fsync, Stats, StoreError};
 pub use exchange_log::{Exchange, ExchangeLog, Stall, TcpFacts};

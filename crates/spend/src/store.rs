@@ -1,7 +1,7 @@
 //! The choice of a store at run time.
 
-use crate::memcached::{Binding, Client, Memcached};
-use crate::{Embedded, Epoch, ExchangeLog, Hint, Spend, SpendStore, StoreError, Unknown};
+use crate::memcached::{Client, Memcached};
+use crate::{Binding, Embedded, Epoch, ExchangeLog, Hint, Spend, SpendStore, StoreError, Unknown};
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,10 +49,11 @@ impl Backend {
         }
     }
 
-    /// Requests tokens of these epochs' keys, so that the shared store can bind them.
+    /// Requests tokens of these epochs' keys, so that the store can bind them. Blocks on the disk where the store is embedded.
     pub fn offer(&self, epochs: &[Epoch]) {
-        if let Self::Memcached(memcached) = self {
-            memcached.offer(epochs);
+        match self {
+            Self::Embedded(store) => store.offer(epochs),
+            Self::Memcached(memcached) => memcached.offer(epochs),
         }
     }
 
@@ -60,7 +61,7 @@ impl Backend {
     #[must_use]
     pub fn binding(&self, key: TokenKeyId) -> Binding {
         match self {
-            Self::Embedded(_) => Binding::Unmarked,
+            Self::Embedded(store) => store.binding(key),
             Self::Memcached(memcached) => memcached.binding(key),
         }
     }

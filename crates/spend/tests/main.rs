@@ -11,6 +11,7 @@ mod exchange_log;
 mod hostile;
 mod marks;
 mod model;
+mod moved;
 mod one_send;
 mod overlap;
 mod quorum;

@@ -3,8 +3,8 @@
 
 use crate::support::marked::Gateway;
 use crate::support::{epoch, eventually, options, transports};
-use postern_spend::memcached::{Binding, OnLoss, Options, Transport};
-use postern_spend::{Epoch, Spend, Unknown};
+use postern_spend::memcached::{OnLoss, Options, Transport};
+use postern_spend::{Binding, Epoch, Spend, Unknown};
 use postern_testkit::memcached::Server;
 use postern_token::{Mark, TokenKeyId};
 use std::time::{Duration, Instant};
@@ -142,7 +142,10 @@ async fn a_mark_takes_the_place_of_the_canaries() {
         (server.stat("cmd_get") - before, server.stat("curr_items"))
     };
     let ((canaries, _), (witnesses, records)) = tokio::join!(reads(false), reads(true));
-    assert!(witnesses > 0 && witnesses * 10 <= canaries, "{canaries} gets without a mark, {witnesses} with one");
+    assert!(
+        witnesses > 0 && witnesses * 10 <= canaries,
+        "{canaries} gets without a mark, {witnesses} with one"
+    );
     assert!(records < 2_560, "sentinels of the key were written beside those of the mark: {records} records");
 }
 

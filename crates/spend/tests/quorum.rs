@@ -2,8 +2,8 @@
 
 use crate::support::marked::{Gateway, Token};
 use crate::support::{Relay, epoch, eventually, options, pipelined};
-use postern_spend::memcached::{Binding, Ended, Options, Replicas, Verb};
-use postern_spend::{ExchangeLog, Hint, Spend, SpendStore, Unknown};
+use postern_spend::memcached::{Ended, Options, Replicas, Verb};
+use postern_spend::{Binding, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_testkit::memcached::Server;
 use postern_token::UnixSeconds;
 use std::sync::Arc;

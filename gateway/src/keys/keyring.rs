@@ -4,8 +4,8 @@
 use crate::keys::offer::Offer;
 use crate::observe::labels::KeyPhase;
 use http::HeaderValue;
+use postern_spend::Binding;
 use postern_spend::Epoch;
-use postern_spend::memcached::Binding;
 use postern_token::{
     Directory, KeyRefusal, KeySet, Mark, TokenKeyId, TokenType, TrustedKey, UnixSeconds, VerifyingKey, Window,
 };

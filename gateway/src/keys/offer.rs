@@ -2,7 +2,7 @@
 
 use crate::config::{Bind, ChallengeConfig};
 use http::HeaderValue;
-use postern_spend::memcached::Marks;
+use postern_spend::Marks;
 use postern_token::header::{Challenge, Quoting};
 use postern_token::{
     ChallengeDigest, ChallengeError, Mark, MarkId, TokenChallenge, TokenKeyId, TokenType, TrustedKey,

@@ -10,8 +10,7 @@ use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, TRANSFER_ENCODING}
 use http::uri::Scheme;
 use http::{HeaderMap, Method, request};
 use postern_proxy::target::{Target, TargetError};
-use postern_spend::memcached::Binding;
-use postern_spend::{Epoch, Unknown};
+use postern_spend::{Binding, Epoch, Unknown};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, TokenType, UnixSeconds, VerifyingKey};
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::token::Token;
 use super::world::Fabric;
 use parking_lot::Mutex;
-use postern_spend::memcached::Binding;
+use postern_spend::Binding;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;

@@ -3,8 +3,8 @@
 use super::chance::Chance;
 use super::deployment::{EPOCH, RECORD_MARGIN};
 use super::fault::Millis;
+use postern_spend::Binding;
 use postern_spend::Epoch;
-use postern_spend::memcached::Binding;
 use postern_token::{ChallengeDigest, Mark, MarkId, Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 
 /// A key of the issuer.

@@ -8,8 +8,8 @@ mod support;
 pub use support::{epoch, pipelined};
 
 use hdrhistogram::Histogram;
-use postern_spend::Epoch;
-use postern_spend::memcached::{self, Binding, Client, Marks, Memcached, Options, Pool, Replicas, Transport};
+use postern_spend::memcached::{self, Client, Memcached, Options, Pool, Replicas, Transport};
+use postern_spend::{Binding, Epoch, Marks};
 use postern_token::{ChallengeDigest, Mark, MarkId, SpentKey, TokenKeyId};
 use std::cell::Cell;
 use std::fs;

@@ -9,7 +9,7 @@
 
 use super::error::{On, StoreError};
 use postern_token::TokenKeyId;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -61,15 +61,19 @@ impl Directory {
         self.path.join(format!("{}.spent", key.to_hex()))
     }
 
-    /// Puts a file of `bytes` in place under its final name: it is whole on disk before that name exists.
-    pub(crate) fn create(&self, key: TokenKeyId, bytes: &[u8]) -> Result<File, StoreError> {
+    /// Puts a file in place under its final name: the bytes that `content` makes are on disk before that name exists.
+    pub(crate) fn create(
+        &self,
+        key: TokenKeyId,
+        content: impl FnOnce(&Metadata) -> Vec<u8>,
+    ) -> Result<File, StoreError> {
         let place = self.records(key);
         // Never overwrites a file that appears meanwhile: it may be a backup that was just restored.
         if fs::exists(&place).on("look for", &place)? {
             return Err(StoreError::Foreign(place));
         }
         let new = self.path.join(format!("{}.new", key.to_hex()));
-        let result = write_new(&new, bytes).and_then(|file| {
+        let result = write_new(&new, content).and_then(|file| {
             fs::rename(&new, &place).on("rename", &new)?;
             // Removes the name if it may not be durable: no record has been written to the file yet.
             self.sync().inspect_err(|_| _ = fs::remove_file(&place))?;
@@ -83,7 +87,7 @@ impl Directory {
     pub(crate) fn try_to_write(&self) -> Result<(), StoreError> {
         let trial = self.path.join(format!("{}.new", TokenKeyId([0; 32]).to_hex()));
         let bytes: Vec<u8> = (0..TRIAL / 32).flat_map(|_| rand::random::<[u8; 32]>()).collect();
-        let written = write_new(&trial, &bytes);
+        let written = write_new(&trial, |_| bytes);
         _ = fs::remove_file(&trial); // it may never have been made
         written.map(drop)
     }
@@ -169,11 +173,12 @@ fn lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-fn write_new(path: &Path, bytes: &[u8]) -> Result<File, StoreError> {
+fn write_new(path: &Path, content: impl FnOnce(&Metadata) -> Vec<u8>) -> Result<File, StoreError> {
     use std::os::unix::fs::FileExt;
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path);
     let file = file.on("create", path)?;
-    file.write_all_at(bytes, 0).on("write", path)?;
+    let bytes = content(&file.metadata().on("read", path)?);
+    file.write_all_at(&bytes, 0).on("write", path)?;
     file.sync_all().on("sync", path)?;
     Ok(file)
 }

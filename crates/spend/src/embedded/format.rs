@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 0     header   magic[8] | version u32 | record length u32 | token key id[32] | expires u64 | 0 u32 | CRC-32 u32
+//! 64    origin   the file's mark, if it has one (`origin`)
 //! 4096  header   the same again
 //! 8192  records  key[16] | CRC-32 of the key u32
 //! ```

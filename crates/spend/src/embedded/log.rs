@@ -3,13 +3,15 @@
 use super::error::{On, StoreError};
 use super::format::{HEADER_LEN, HEADERS, Header, HeaderFault, RECORD_LEN, RECORDS, Record, ShortKey};
 use super::index::Index;
-use crate::Epoch;
+use super::origin::{ORIGIN, ORIGIN_LEN, Origin, Read};
+use crate::{Epoch, Marks};
 use parking_lot::Mutex;
-use postern_token::{TokenKeyId, UnixSeconds};
-use std::fs::{File, OpenOptions};
+use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes read at a time while loading: 512 Ki records, 10 MiB.
@@ -39,6 +41,9 @@ pub(crate) struct EpochLog {
     /// The expiry in each of the two headers; `None` where it is broken.
     headers: Mutex<[Option<UnixSeconds>; 2]>,
     found: Found,
+    /// What binds its tokens, and the id of that.
+    mark: Option<Mark>,
+    id: OnceLock<MarkId>,
 }
 
 /// What was found while loading.
@@ -50,18 +55,21 @@ pub(crate) struct Found {
 }
 
 impl EpochLog {
-    /// The first bytes of a new file: both headers.
-    pub(crate) fn first_bytes(epoch: &Epoch) -> Vec<u8> {
+    /// The first bytes of a new file: both headers, and its mark.
+    pub(crate) fn first_bytes(epoch: &Epoch, origin: Option<&Origin>) -> Vec<u8> {
         let mut bytes = vec![0; RECORDS as usize];
         for at in HEADERS {
             let header = Header { key: epoch.key, expires: epoch.expires }.encode();
             bytes[at as usize..at as usize + HEADER_LEN].copy_from_slice(&header);
         }
+        if let Some(origin) = origin {
+            bytes[ORIGIN as usize..ORIGIN as usize + ORIGIN_LEN].copy_from_slice(&origin.encode());
+        }
         bytes
     }
 
     /// An epoch without records, over a file with [`EpochLog::first_bytes`] in it.
-    pub(crate) fn new(epoch: &Epoch, file: File) -> Self {
+    pub(crate) fn new(epoch: &Epoch, file: File, mark: Option<Mark>) -> Self {
         Self {
             key: epoch.key,
             file,
@@ -73,13 +81,17 @@ impl EpochLog {
             dirty: AtomicBool::new(false),
             headers: Mutex::new([Some(epoch.expires); 2]),
             found: Found::default(),
+            mark,
+            id: OnceLock::new(),
         }
     }
 
-    /// Opens the file at `path` and reads its headers, but no record yet.
+    /// Opens the file at `path` and reads its headers, but no record yet. Where it is not the file that its mark was given
+    /// to, it gets another one.
     pub(crate) fn open(key: TokenKeyId, path: &Path) -> Result<Self, StoreError> {
         let file = OpenOptions::new().read(true).write(true).open(path).on("open", path)?;
-        let len = file.metadata().on("read", path)?.len();
+        let meta = file.metadata().on("read", path)?;
+        let len = meta.len();
         if len < RECORDS {
             let why = format!("it ends after {len} bytes, within its header");
             return Err(StoreError::Damaged { path: path.to_owned(), why });
@@ -104,7 +116,14 @@ impl EpochLog {
             let why = "both its headers are broken".to_owned();
             return Err(StoreError::Damaged { path: path.to_owned(), why });
         };
-        let mut log = Self::new(&Epoch { key, expires, mark: None }, file);
+        let mut origin = [0; ORIGIN_LEN];
+        file.read_exact_at(&mut origin, ORIGIN).on("read", path)?;
+        let mark = match Origin::read(&origin, &meta) {
+            Read::Unmarked => None,
+            Read::Marked(mark) => Some(mark),
+            Read::Moved => Some(renew(&file, &meta, key).on("write", path)?),
+        };
+        let mut log = Self::new(&Epoch { key, expires, mark: None }, file, mark);
         log.headers = Mutex::new(headers);
         Ok(log)
     }
@@ -157,6 +176,16 @@ impl EpochLog {
 
     pub(crate) fn key(&self) -> TokenKeyId {
         self.key
+    }
+
+    /// The mark that binds its tokens, if one does.
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        self.mark
+    }
+
+    /// Whether its tokens carry the mark with this id.
+    pub(crate) fn knows(&self, id: MarkId, marks: &Marks) -> bool {
+        self.mark.is_some_and(|mark| *self.id.get_or_init(|| (marks.id)(self.key, mark)) == id)
     }
 
     pub(crate) fn expires(&self) -> UnixSeconds {
@@ -246,6 +275,19 @@ impl EpochLog {
     pub(crate) fn file_bytes(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
+}
+
+/// Gives a file another mark, durably.
+fn renew(file: &File, meta: &Metadata, key: TokenKeyId) -> io::Result<Mark> {
+    let origin = Origin::draw(meta);
+    file.write_all_at(&origin.encode(), ORIGIN)?;
+    file.sync_data()?;
+    tracing::warn!(
+        token_key = %&key.to_hex()[..8],
+        "the spent records of a token key were copied, restored or moved since they were last used, so some may be missing: \
+         tokens that were requested before are void, and tokens of a new mark take their place"
+    );
+    Ok(origin.mark())
 }
 
 /// The bytes of records in a file of `len` bytes, and room for one more, so that its end is noticed in one reading.

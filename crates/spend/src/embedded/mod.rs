@@ -6,18 +6,20 @@ mod error;
 mod format;
 mod index;
 mod log;
+mod origin;
 mod room;
 mod sync;
 #[cfg(test)]
 mod tests;
 
-use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
+use crate::{Binding, Epoch, ExchangeLog, Hint, Marks, Spend, SpendStore, Unknown};
 use directory::Directory;
 use endings::{Endings, Reading};
 use error::On;
 pub use error::StoreError;
 pub(crate) use format::ShortKey;
 use log::EpochLog;
+use origin::Origin;
 use parking_lot::{Mutex, RwLock};
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
@@ -48,6 +50,7 @@ pub struct Embedded {
     /// Held while epochs are created, extended or dropped, and never while one is spent from.
     changes: Mutex<Changes>,
     directory: Arc<Directory>,
+    marks: Option<Marks>,
 }
 
 /// What the syncing thread works on.
@@ -139,7 +142,46 @@ impl Embedded {
         let (epochs, directory) = (Arc::new(RwLock::new(epochs)), Arc::new(directory));
         let disk = Disk { epochs: Arc::clone(&epochs), directory: Arc::clone(&directory) };
         let syncer = Syncer::start(fsync, disk)?;
-        Ok(Self { syncer, epochs, changes: Mutex::new(changes), directory })
+        Ok(Self { syncer, epochs, changes: Mutex::new(changes), directory, marks: None })
+    }
+
+    /// Binds tokens to the files that record them: a key that begins here gets a mark, if `marks` says so, and its tokens are
+    /// void once another file takes the place of the one that knew it.
+    #[must_use]
+    pub fn bound_by(mut self, marks: Option<Marks>) -> Self {
+        self.marks = marks;
+        self
+    }
+
+    /// Begins these epochs with a mark where they have no records yet, if marks are planted. Blocks on the disk, once for each.
+    /// What fails is tried again with the next call, and is not ready until then.
+    pub fn offer(&self, epochs: &[Epoch]) {
+        if !self.plants() {
+            return;
+        }
+        for epoch in epochs {
+            let is_new = matches!(self.epochs.read().find(epoch.key), Ok(None)); // the lock must not last into `change`
+            if is_new {
+                _ = self.change(epoch); // reported where it failed
+            }
+        }
+    }
+
+    /// What binds the tokens of a key.
+    #[must_use]
+    pub fn binding(&self, key: TokenKeyId) -> Binding {
+        if self.marks.is_none() {
+            return Binding::Unmarked;
+        }
+        match self.epochs.read().find(key) {
+            Ok(Some(log)) => log.mark().map_or(Binding::Unmarked, Binding::Offered),
+            Ok(None) if self.plants() => Binding::Unknown,
+            _ => Binding::Unmarked,
+        }
+    }
+
+    fn plants(&self) -> bool {
+        self.marks.as_ref().is_some_and(|marks| marks.plants)
     }
 
     /// Drops every epoch that has been over for an hour by both clocks, as far as calls to this show: its file becomes a
@@ -239,9 +281,13 @@ impl Embedded {
             extended.map_err(|error| self.unwritten(&error))?;
             return Ok(log);
         }
-        let created = self.directory.create(epoch.key, &EpochLog::first_bytes(epoch));
+        let mut origin = None;
+        let created = self.directory.create(epoch.key, |file| {
+            origin = self.plants().then(|| Origin::draw(file));
+            EpochLog::first_bytes(epoch, origin.as_ref())
+        });
         let file = created.map_err(|error| self.syncer.no_room(error.unknown(), &error))?;
-        let log = Arc::new(EpochLog::new(epoch, file));
+        let log = Arc::new(EpochLog::new(epoch, file, origin.map(|origin| origin.mark())));
         self.epochs.write().live.push(Arc::clone(&log));
         Ok(log)
     }
@@ -299,6 +345,11 @@ impl SpendStore for Embedded {
         }
         self.syncer.intact()?;
         let log = self.log_for(epoch)?;
+        if let (Some(id), Some(marks)) = (epoch.mark, &self.marks)
+            && !log.knows(id, marks)
+        {
+            return Ok(Spend::Void);
+        }
         if !log.spend(ShortKey::of(key)).map_err(|error| self.unwritten(&error))? {
             return Ok(Spend::AlreadySpent);
         }

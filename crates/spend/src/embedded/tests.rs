@@ -17,7 +17,7 @@ fn on_a_bad_disk(fsync: Fsync) -> (tempfile::TempDir, Embedded) {
     let directory = tempfile::tempdir().unwrap();
     let store = Embedded::open(directory.path(), fsync, NOW).unwrap();
     let file = OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
-    store.epochs.write().live.push(Arc::new(EpochLog::new(&EPOCH, file)));
+    store.epochs.write().live.push(Arc::new(EpochLog::new(&EPOCH, file, None)));
     (directory, store)
 }
 

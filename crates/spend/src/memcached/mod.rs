@@ -48,7 +48,6 @@ pub(crate) mod world;
 pub use address::{Address, AddressError, Tls};
 pub use bucket::BUCKETS;
 pub use client::Client;
-pub use marked::{Binding, Marks};
 pub use options::{OnLoss, Options, Pool, Replicas, Transport, pool_size};
 pub use protocol::KEY_PREFIXES;
 pub use stats::{Ended, Totals, Verb};
@@ -58,7 +57,7 @@ pub use undo::{Undo, undo};
 pub use world::seed;
 pub use world::{Connecting, Connection, World};
 
-use crate::{Epoch, Unknown};
+use crate::{Binding, Epoch, Unknown};
 use client::ClientState;
 use endpoint::{Endpoint, Network};
 use epochs::Epochs;

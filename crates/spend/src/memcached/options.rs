@@ -1,8 +1,8 @@
 //! What an operator chooses about the shared store.
 
 use super::address::{Address, Tls};
-use super::marked::Marks;
 use super::votes::{MAJORITY, REPLICAS};
+use crate::Marks;
 use std::time::Duration;
 
 /// The most addresses: they are endpoints of one store, not its servers.

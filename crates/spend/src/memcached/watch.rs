@@ -167,7 +167,8 @@ impl Rounds {
         let epochs = self.store.epochs.all();
         let are_bound = !epochs.is_empty() && epochs.iter().all(|epoch| epoch.is_bound());
         let before = *self.store.round.lock();
-        let stray = self.store.endpoints.iter().any(|endpoint| endpoint.has_strayed() || endpoint.is_foreign());
+        let stray =
+            self.store.endpoints.iter().any(|endpoint| endpoint.has_strayed() || endpoint.is_foreign());
         are_bound
             && !stray
             && before.unclear == 0

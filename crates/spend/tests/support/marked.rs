@@ -1,8 +1,8 @@
 //! A gateway whose tokens a mark binds.
 
 use super::{eventually, fresh};
-use postern_spend::memcached::{Binding, Client, Marks, Memcached, Options};
-use postern_spend::{Epoch, Spend, SpendStore, Unknown};
+use postern_spend::memcached::{Client, Memcached, Options};
+use postern_spend::{Binding, Epoch, Marks, Spend, SpendStore, Unknown};
 use postern_token::{ChallengeDigest, Mark, MarkId, SpentKey, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 
@@ -63,6 +63,7 @@ impl Gateway {
     }
 }
 
-fn id(key: TokenKeyId, mark: Mark) -> MarkId {
+/// The id of a mark, as a gateway derives it.
+pub fn id(key: TokenKeyId, mark: Mark) -> MarkId {
     MarkId::derive("proxy.example", key, ChallengeDigest::of(mark.as_bytes()))
 }

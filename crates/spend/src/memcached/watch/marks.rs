@@ -7,12 +7,11 @@
 use super::Rounds;
 use super::marking::{Loss, Marking};
 use super::witnesses::{Survey, void};
-use crate::Unknown;
 use crate::memcached::bucket::Bucket;
-use crate::memcached::marked::Binding;
 use crate::memcached::options::OnLoss;
 use crate::memcached::protocol::{Command, Value};
 use crate::memcached::world::{instant, jittered, random_bytes, since};
+use crate::{Binding, Unknown};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
 use std::time::Duration;

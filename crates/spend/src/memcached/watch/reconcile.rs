@@ -1,12 +1,11 @@
 //! Reconciles the canaries of each epoch: reads them, writes those that are missing, and reports losses.
 
 use super::Rounds;
-use crate::Unknown;
 use crate::memcached::canary::{Canaries, GROUP, GROUPS, Mark, NEVER, adds, due, gets};
 use crate::memcached::epochs::EpochState;
-use crate::memcached::marked::Binding;
 use crate::memcached::protocol::{RecordKey, Reply};
 use crate::memcached::undo::{Undo, is_undone};
+use crate::{Binding, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
 use std::sync::Arc;

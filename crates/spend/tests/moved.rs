@@ -1,0 +1,118 @@
+//! Tokens that a mark binds to an embedded store: its directory is emptied, restored from a backup, or copied.
+
+use crate::support::marked::id;
+use postern_spend::{Binding, Embedded, Epoch, Fsync, Marks, Spend, SpendStore, Unknown};
+use postern_token::{Mark, Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+const EPOCH: Epoch = Epoch { key: TokenKeyId([0xab; 32]), expires: UnixSeconds(2_000), mark: None };
+const NOW: UnixSeconds = UnixSeconds(1_000);
+
+fn open(directory: &Path, plants: bool) -> Embedded {
+    let store = Embedded::open(directory, Fsync::default(), NOW).unwrap();
+    let store = store.bound_by(Some(Marks { id: Arc::new(id), plants }));
+    store.offer(&[EPOCH]);
+    store
+}
+
+fn mark(store: &Embedded) -> Mark {
+    match store.binding(EPOCH.key) {
+        Binding::Offered(mark) => mark,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn spend(store: &Embedded, number: u8, mark: Option<Mark>) -> Result<Spend, Unknown> {
+    let epoch = Epoch { mark: mark.map(|mark| id(EPOCH.key, mark)), ..EPOCH };
+    let key = SpentKey::derive(TokenType::BlindRsa2048, EPOCH.key, Nonce([number; 32]));
+    store.spend(&key, &epoch, NOW).await
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let place = to.join(entry.file_name());
+        _ = fs::remove_file(&place);
+        fs::copy(entry.path(), place).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_mark_lasts_as_long_as_its_records() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path(), true);
+    let first = mark(&store);
+    assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Admitted));
+    assert_eq!(spend(&store, 2, Some(Mark::new([9; 16]))).await, Ok(Spend::Void), "a mark of others");
+    drop(store);
+    let store = open(directory.path(), false); // "accept" keeps what stands
+    assert_eq!(mark(&store), first);
+    assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::AlreadySpent));
+    assert_eq!(spend(&store, 3, Some(first)).await, Ok(Spend::Admitted));
+}
+
+#[tokio::test]
+async fn an_emptied_directory_admits_none_of_the_tokens_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path(), true);
+    let first = mark(&store);
+    assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Admitted));
+    drop(store);
+    fs::remove_dir_all(directory.path()).unwrap();
+    let store = open(directory.path(), true);
+    assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Void));
+    assert_eq!(spend(&store, 2, Some(mark(&store))).await, Ok(Spend::Admitted));
+}
+
+#[tokio::test]
+async fn a_backup_that_is_restored_admits_none_of_the_tokens_before() {
+    let (directory, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(directory.path(), true);
+    let first = mark(&store);
+    copy(directory.path(), backup.path());
+    assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Admitted));
+    drop(store);
+    let mut marks = vec![first];
+    for number in 2..5 {
+        copy(backup.path(), directory.path());
+        let store = open(directory.path(), true);
+        assert!(!marks.contains(&mark(&store)), "each restored file has a mark of its own");
+        for before in &marks {
+            assert_eq!(spend(&store, 1, Some(*before)).await, Ok(Spend::Void));
+        }
+        marks.push(mark(&store));
+        assert_eq!(spend(&store, number, marks.last().copied()).await, Ok(Spend::Admitted));
+    }
+}
+
+/// Two gateways, each with a copy, would each admit a token.
+#[tokio::test]
+async fn a_copy_beside_the_original_has_a_mark_of_its_own() {
+    let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let original = open(directory.path(), true);
+    copy(directory.path(), other.path());
+    let copied = open(other.path(), true);
+    let (here, there) = (mark(&original), mark(&copied));
+    assert_eq!(spend(&original, 1, Some(here)).await, Ok(Spend::Admitted));
+    assert_eq!(spend(&copied, 1, Some(here)).await, Ok(Spend::Void));
+    assert_eq!(spend(&copied, 2, Some(there)).await, Ok(Spend::Admitted));
+    assert_eq!(spend(&original, 2, Some(there)).await, Ok(Spend::Void));
+}
+
+#[tokio::test]
+async fn a_key_that_began_without_a_mark_has_none_until_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path(), false);
+    assert_eq!(store.binding(EPOCH.key), Binding::Unmarked);
+    assert_eq!(spend(&store, 1, None).await, Ok(Spend::Admitted));
+    drop(store);
+    let store = open(directory.path(), true);
+    assert_eq!(store.binding(EPOCH.key), Binding::Unmarked);
+    assert_eq!(spend(&store, 1, None).await, Ok(Spend::AlreadySpent));
+    let next = Epoch { key: TokenKeyId([0xcd; 32]), ..EPOCH };
+    assert_eq!(store.binding(next.key), Binding::Unknown, "no token can be requested before it has a mark");
+    store.offer(&[EPOCH, next]);
+    assert!(matches!(store.binding(next.key), Binding::Offered(_)));
+}
