@@ -8,7 +8,7 @@ use postern_config::ConfigDuration;
 use postern_daemon::files::DataDir;
 use postern_daemon::readiness::Readiness;
 use postern_gateway::Gateway;
-use postern_gateway::config::{ChallengeConfig, Egress, Lever, Listen, Ports, StoreConfig};
+use postern_gateway::config::{Bind, ChallengeConfig, Egress, Lever, Listen, Ports, StoreConfig};
 use postern_issuer::Issuer;
 use postern_telemetry::log::{self, LogFormat};
 use postern_telemetry::traces::TracingConfig;
@@ -96,7 +96,7 @@ fn gateway_config(args: &Up, directory: String, data: &DataDir) -> postern_gatew
             origin: ORIGIN.into(),
             max_age: ConfigDuration::hours(24),
             bare: false,
-            bind: postern_gateway::config::Bind::Off,
+            bind: Bind::Offer,
         },
         store: StoreConfig { path: data.join("spent"), ..StoreConfig::default() },
         egress,

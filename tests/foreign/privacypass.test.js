@@ -42,6 +42,11 @@ test('its client gets a token from our issuer, and the token opens one tunnel', 
     assert.equal(directory['token-keys'][0]['token-type'], TOKEN_TYPES.BLIND_RSA.value);
     assert.deepEqual(Buffer.from(directory['token-keys'][0]['token-key'], 'base64url'), Buffer.from(challenge.tokenKey));
 
+    // Our own name, and the mark of the gateway's store.
+    const [origin, mark, ...others] = challenge.challenge.originInfo;
+    assert.match(mark, new RegExp(`^m-[a-z2-7]{26}[.]${origin}$`));
+    assert.deepEqual(others, []);
+
     const client = new Client(BlindRSAMode.PSS);
     const request = await client.createTokenRequest(challenge.challenge, challenge.tokenKey);
     const url = new URL(directory['issuer-request-uri'], `http://${system.issuer}`);
