@@ -62,7 +62,8 @@ impl CurrentChallenge {
     }
 
     /// Whether tokens may still be minted for it without fetching it again (`max-age`, RFC 9577, section 2.1).
-    pub(crate) fn is_fresh(&self) -> bool {
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
         let max_age = self.challenge.max_age.map_or(DEFAULT_MAX_AGE, Duration::from_secs);
         self.learned.is_some_and(|learned| {
             let slept = learned.wall.elapsed().unwrap_or_default();
