@@ -165,3 +165,110 @@ impl Ledger {
         (all, self.findings)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::claim::Class;
+    use super::*;
+
+    const CLAIM: Claim = Claim {
+        class: Class::Survives,
+        may_lose: false,
+        may_void: false,
+        serves: false,
+        is_skewed: false,
+        recovers: false,
+    };
+    const ADMITTED: Verdict = Verdict::Admitted { though_lost: false };
+    const AGENT: usize = 1;
+
+    fn asked(cannot: Option<&'static str>) -> Happening {
+        Happening::Asked { holder: AGENT, gateway: 0, key: 0, cannot }
+    }
+
+    fn issued(token: usize) -> Happening {
+        Happening::Issued { token, holder: AGENT, ends: 1_000_000 }
+    }
+
+    fn presented(attempt: usize, token: usize, holder: Option<usize>) -> Happening {
+        Happening::Presented { attempt, token, gateway: 0, holder }
+    }
+
+    fn ended(attempt: usize, token: usize, verdict: Verdict) -> Happening {
+        Happening::Ended { attempt, token, gateway: 0, verdict }
+    }
+
+    fn counted(issued: u64, spent: u64, held: u64, lost: &[&'static str]) -> Happening {
+        let mut sums = Sums { issued, spent, held, ..Sums::default() };
+        lost.iter().for_each(|reason| sums.lose(reason));
+        Happening::Counted { holder: AGENT, sums }
+    }
+
+    fn books(happenings: Vec<Happening>, claim: Claim) -> (Sums, Vec<Kind>) {
+        let mut ledger = Ledger::new(claim);
+        let events = happenings.into_iter().enumerate();
+        let last = events.map(|(at, happening)| ledger.read(&Event { at: at as u64, happening })).count();
+        let (sums, findings) = ledger.end(last as u64);
+        (sums, findings.into_iter().map(|finding| finding.kind).collect())
+    }
+
+    fn kinds(happenings: Vec<Happening>) -> Vec<Kind> {
+        books(happenings, CLAIM).1
+    }
+
+    /// The agent presents token 7, with this answer, and counts it so.
+    fn one(verdict: Verdict, counts: Happening) -> Vec<Happening> {
+        vec![asked(None), issued(7), presented(1, 7, Some(AGENT)), ended(1, 7, verdict), counts]
+    }
+
+    #[test]
+    fn what_is_issued_is_spent_held_or_lost() {
+        let mut history = one(ADMITTED, issued(8));
+        history.extend([presented(2, 8, Some(AGENT)), ended(2, 8, Verdict::Refused("timed_out")), issued(9)]);
+        history.extend([Happening::Kept { token: 9 }, counted(3, 1, 1, &["timed_out"])]);
+        let (sums, kinds) = books(history, CLAIM);
+        assert_eq!((sums.issued, sums.spent, sums.held, sums.all_lost(), kinds), (3, 1, 1, 1, vec![]));
+        assert_eq!(kinds_of_sums(vec![asked(None), issued(7), counted(1, 0, 0, &[])]), 2, "it is nowhere");
+        assert_eq!(kinds_of_sums(one(ADMITTED, counted(1, 0, 1, &[]))), 1, "the agent counts otherwise");
+        assert_eq!(kinds_of_sums(one(ADMITTED, Happening::Kept { token: 7 })), 2, "it was sent");
+        let again = [presented(2, 7, Some(AGENT)), ended(2, 7, ADMITTED), counted(1, 1, 0, &[])];
+        assert_eq!(kinds_of_sums(one(ADMITTED, asked(None)).into_iter().chain(again).collect()), 1);
+        assert_eq!(kinds_of_sums(vec![presented(1, 7, None)]), 1, "nobody was given it");
+    }
+
+    fn kinds_of_sums(history: Vec<Happening>) -> usize {
+        let kinds = kinds(history);
+        assert!(kinds.iter().all(|kind| *kind == Kind::Sums), "{kinds:?}");
+        kinds.len()
+    }
+
+    #[test]
+    fn a_loss_needs_a_reason() {
+        let void = |claim| books(one(Verdict::Refused("void"), counted(1, 0, 0, &["void"])), claim).1;
+        assert_eq!(void(CLAIM), [Kind::Unexplained]);
+        assert_eq!(void(Claim { may_void: true, ..CLAIM }), []);
+        assert_eq!(
+            void(Claim { may_void: true, serves: true, ..CLAIM }),
+            [Kind::Unserved],
+            "every token is admitted there"
+        );
+        let spent = one(Verdict::Spent, counted(1, 0, 0, &["spent"]));
+        assert_eq!(kinds(spent.clone()), [Kind::Unexplained], "by no other caller");
+        let mut seen = spent;
+        seen.insert(3, presented(2, 7, None));
+        assert_eq!(kinds(seen), []);
+        let retired = one(Verdict::Refused("key_retired"), counted(1, 0, 0, &["key_retired"]));
+        assert_eq!(kinds(retired), [Kind::Unexplained], "before its end");
+    }
+
+    #[test]
+    fn nothing_is_asked_for_or_sent_in_vain() {
+        assert_eq!(kinds(vec![asked(Some("timed_out"))]), [Kind::AskedInVain]);
+        let another = [issued(8), presented(2, 8, Some(AGENT)), ended(2, 8, ADMITTED)];
+        let refused = one(Verdict::Refused("timed_out"), counted(2, 1, 0, &["timed_out"]));
+        let history: Vec<_> = refused.iter().cloned().chain(another.clone()).collect();
+        assert_eq!(kinds(history), [Kind::SentInVain], "not asked for since the 503");
+        let history = refused.into_iter().chain([asked(None)]).chain(another).collect();
+        assert_eq!(kinds(history), []);
+    }
+}

@@ -55,17 +55,21 @@ fn replicas_are_lost_for_hours_and_fresh_tokens_are_admitted_meanwhile() {
 /// Nothing is void after a false alarm; after a loss everyone tunnels again.
 #[test]
 fn what_a_loss_costs_is_bounded() {
-    for scenario in scenarios() {
-        let cost = scenario.run(50).unwrap();
+    for scenario in scenarios().into_iter().filter(|scenario| !scenario.faults.is_empty()) {
+        let cost = scenario.run(20).unwrap();
         let name = scenario.name;
         assert_eq!(cost.judgement.findings, [], "{name}");
         assert_eq!(cost.without, 0, "{name}: agents had no tunnel again");
         let void = cost.lost(&["void", "superseded"]);
-        assert_eq!(void > 0, name.contains("servers emptied") || name.contains("a minute later"), "{name}: {void} void");
+        let is_void = match scenario.votes {
+            true => name.contains("a minute later"),
+            false => name.contains("emptied"),
+        };
+        assert!(if is_void { void > 100 } else { void < 5 }, "{name}: {void} void");
+        assert!(void == 0 || !scenario.is_false_alarm(), "{name}: {void} void");
         assert!(cost.until_all_tunnel < Duration::from_secs(80), "{name}: {:?}", cost.until_all_tunnel);
-        if scenario.is_false_alarm() && scenario.votes {
-            assert_eq!(cost.judgement.sums.all_lost(), 0, "{name}");
-        }
+        let all = cost.judgement.sums.all_lost();
+        assert!(all == 0 || !(scenario.is_false_alarm() && scenario.votes), "{name}: {all} lost");
     }
 }
 
