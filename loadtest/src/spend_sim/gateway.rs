@@ -103,12 +103,12 @@ impl Gateway {
         client.serving().map_err(Unknown::reason)
     }
 
-    /// The newest key in use that the store has not retired, and what binds its tokens.
+    /// The newest key in use whose tokens the store can spend, and what binds them.
     fn requested(&self) -> Option<Offer> {
         self.in_use().rev().find_map(|(key, epoch)| {
-            let is_retired = self.refuses(epoch.key) == Some(Unknown::EpochRetired.reason());
+            let is_refused = self.refuses(epoch.key).is_some() && !is_put_back(Defect::AsksForLostKeys);
             match self.binding(epoch.key) {
-                _ if is_retired && !is_put_back(Defect::AsksInVain) => None,
+                _ if is_refused && !is_put_back(Defect::AsksInVain) => None,
                 Binding::Unknown => None,
                 Binding::Unmarked => Some(Offer { key, mark: None }),
                 Binding::Offered(mark) => Some(Offer { key, mark: Some(mark) }),

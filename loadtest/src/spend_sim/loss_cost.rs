@@ -91,12 +91,11 @@ pub(crate) fn print(agents: usize) -> Result<()> {
         for (scenario, cost) in some.iter().zip(costs) {
             let cost = cost.map_err(|_| anyhow::anyhow!("{}: the run panicked", scenario.name))??;
             print_line(scenario, &cost);
-            ensure!(
-                cost.judgement.findings.is_empty(),
-                "{}: {:?}",
-                scenario.name,
-                cost.judgement.findings.first()
-            );
+            let (name, findings) = (scenario.name, &cost.judgement.findings);
+            ensure!(findings.is_empty(), "{name}: {:?}", findings.first());
+            ensure!(cost.without == 0, "{name}: {} agents had no tunnel again", cost.without);
+            let void = cost.lost(&["void", "superseded"]);
+            ensure!(void == 0 || !scenario.is_false_alarm(), "{name}: {void} tokens were void");
         }
     }
     Ok(())

@@ -12,7 +12,7 @@ use postern_spend::memcached::Undo;
 use std::time::Instant;
 
 /// A defect: how it is named on the command line, what it leads to, and the first seed that shows it.
-pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 10] = [
+pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 11] = [
     ("clock-canary", Store(Undo::ClockCanary), Kind::Twice, 39),
     ("blind-watch", Store(Undo::BlindWatch), Kind::Twice, 1353),
     ("some-probes", Store(Undo::SomeProbes), Kind::Twice, 195),
@@ -21,7 +21,8 @@ pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 10] = [
     ("witness-apart", Store(Undo::WitnessApart), Kind::Twice, 8),
     ("older-probes", Store(Undo::OlderProbes), Kind::Twice, 461),
     ("asks-in-vain", Defect::AsksInVain, Kind::AskedInVain, 1),
-    ("sends-in-vain", Defect::SendsInVain, Kind::SentInVain, 1),
+    ("asks-for-lost-keys", Defect::AsksForLostKeys, Kind::AskedInVain, 203),
+    ("sends-in-vain", Defect::SendsInVain, Kind::SentInVain, 2),
     ("forgets-tokens", Defect::ForgetsTokens, Kind::Sums, 1),
 ];
 
