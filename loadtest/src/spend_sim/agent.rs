@@ -84,12 +84,7 @@ enum Attempt {
 
 impl Agent {
     /// Numbers count from 1 on.
-    pub(crate) fn new(
-        number: usize,
-        habits: Habits,
-        around: &Surroundings,
-        chance: Chance,
-    ) -> Self {
+    pub(crate) fn new(number: usize, habits: Habits, around: &Surroundings, chance: Chance) -> Self {
         let count = around.gateways.len();
         let known = |index: usize| Known {
             gateway: Arc::clone(&around.gateways[(number + index) % count]),

@@ -87,7 +87,15 @@ struct Reading {
 impl Default for Reading {
     fn default() -> Self {
         Self {
-            claim: Claim { class: Class::Beyond, may_lose: true, may_void: true, serves: false, is_skewed: true, recovers: false },
+            claim: Claim {
+                class: Class::Beyond,
+                may_lose: true,
+                may_void: true,
+                may_part: false,
+                serves: false,
+                is_skewed: true,
+                recovers: false,
+            },
             judgement: Judgement::default(),
             admitted: BTreeMap::new(),
             changed: 0,
@@ -187,12 +195,20 @@ impl Reading {
 mod tests {
     use super::*;
 
-    const SURVIVES: Claim =
-        Claim { class: Class::Survives, may_lose: false, may_void: false, serves: false, is_skewed: false, recovers: true };
+    const SURVIVES: Claim = Claim {
+        class: Class::Survives,
+        may_lose: false,
+        may_void: false,
+        may_part: false,
+        serves: false,
+        is_skewed: false,
+        recovers: true,
+    };
     const NOTICES: Claim = Claim {
         class: Class::Notices { within: Some(5_000) },
         may_lose: true,
         may_void: true,
+        may_part: false,
         serves: false,
         is_skewed: false,
         recovers: false,

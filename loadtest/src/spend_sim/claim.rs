@@ -1,6 +1,6 @@
 //! What the deployment claims for a plan, by docs/how-it-works/spend-contract.md.
 
-use super::deployment::{CLOCK_TOLERANCE, Shape};
+use super::deployment::{CLOCK_TOLERANCE, RouterPlan, Shape};
 use super::fault::{Fault, Millis, What};
 use super::plan::{Plan, Theme};
 
@@ -11,6 +11,9 @@ pub(crate) struct Claim {
     pub(crate) may_lose: bool,
     /// Tokens may be void: the records beside theirs may be gone, or were never written.
     pub(crate) may_void: bool,
+    /// Gateways may disagree on whether marks bind a key's tokens: one that starts after all offers were lost takes the key for
+    /// one without marks (seed 485). Each of them refuses tokens of the other kind.
+    pub(crate) may_part: bool,
     /// Every fresh token is admitted at any time, unless its caller goes away.
     pub(crate) serves: bool,
     /// Clocks differ.
@@ -56,7 +59,9 @@ impl Claim {
         let serves = plan.theme == Theme::Long && loses_one_after_another(plan);
         let recovers = recovers || plan.theme == Theme::Long;
         let may_void = !serves && (may_lose || is_away_at_first(plan));
-        Self { class: class(plan, loses), may_lose, may_void, serves, is_skewed, recovers }
+        let restarts = faults.iter().any(|fault| matches!(fault.what, What::GatewayRestart { .. }));
+        let may_part = plan.is_bound && loses && restarts;
+        Self { class: class(plan, loses), may_lose, may_void, may_part, serves, is_skewed, recovers }
     }
 }
 
@@ -142,8 +147,11 @@ fn clocks(plan: &Plan, noticed: Class) -> Class {
 /// A mark is offered without the witnesses of a server that is away for ten seconds. Marks of all keys are planted when the
 /// run begins.
 fn is_away_at_first(plan: &Plan) -> bool {
+    let latency = plan.deployment.latency;
+    // Routers that take a server for down after every late answer.
+    let flaps = |router: &RouterPlan| latency.spikes > 0 && latency.spike >= router.timeout * 1_000;
     let first = plan.faults.iter().filter(|fault| away(fault).is_some() && fault.at < 10_000);
-    first.map(|fault| fault.lasts).sum::<Millis>() > 6_000
+    first.map(|fault| fault.lasts).sum::<Millis>() > 6_000 || plan.deployment.routers.iter().any(flaps)
 }
 
 /// Of three replicas that vote never more than one is away or lost before the next mark was planted and agents have used up

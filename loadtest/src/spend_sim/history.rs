@@ -173,7 +173,9 @@ impl fmt::Display for Event {
                 write!(f, "gateway {gateway} asks holder {holder} for a token of key {key}")?;
                 cannot.map_or(Ok(()), |reason| write!(f, ", which cannot be spent: {reason}"))
             }
-            Happening::Issued { token, holder, .. } => write!(f, "token {token} is issued to holder {holder}"),
+            Happening::Issued { token, holder, .. } => {
+                write!(f, "token {token} is issued to holder {holder}")
+            }
             Happening::Presented { attempt, token, gateway, holder } => {
                 write!(f, "attempt {attempt}: token {token} at gateway {gateway}")?;
                 holder.map_or(Ok(()), |holder| write!(f, " by its holder {holder}"))

@@ -74,7 +74,13 @@ impl Ledger {
         }
     }
 
-    fn presented(&mut self, event: &Event, attempt: usize, (token, gateway): (usize, usize), by: Option<usize>) {
+    fn presented(
+        &mut self,
+        event: &Event,
+        attempt: usize,
+        (token, gateway): (usize, usize),
+        by: Option<usize>,
+    ) {
         let Some(account) = self.tokens.get_mut(&token) else {
             return self.find(Kind::Sums, format!("{event}, which was not issued"));
         };
@@ -89,7 +95,10 @@ impl Ledger {
             self.find(Kind::Sums, format!("{event}, and not for the first time"));
         }
         if holder != STRANGERS && !self.ready.contains(&(holder, gateway)) {
-            self.find(Kind::SentInVain, format!("{event}, which has not asked for tokens since it served nothing"));
+            self.find(
+                Kind::SentInVain,
+                format!("{event}, which has not asked for tokens since it served nothing"),
+            );
         }
     }
 
@@ -101,7 +110,7 @@ impl Ledger {
             Verdict::Spent => (Fate::Lost("spent"), account.is_seen),
             Verdict::Dropped | Verdict::Refused("stopped") => (Fate::Lost("connection lost"), true),
             Verdict::Refused("void") => (Fate::Lost("void"), claim.may_void),
-            Verdict::Refused("wrong_challenge") => (Fate::Lost("wrong_challenge"), false),
+            Verdict::Refused("wrong_challenge") => (Fate::Lost("wrong_challenge"), claim.may_part),
             Verdict::Refused(reason @ ("key_retired" | "epoch_retired")) => {
                 (Fate::Lost(reason), claim.is_skewed || event.at >= account.ends)
             }
@@ -149,7 +158,10 @@ impl Ledger {
             }
         }
         for (token, holder) in missing {
-            self.find(Kind::Sums, format!("token {token} of holder {holder} is neither spent nor held nor lost"));
+            self.find(
+                Kind::Sums,
+                format!("token {token} of holder {holder} is neither spent nor held nor lost"),
+            );
         }
         let mut all = Sums::default();
         for (holder, sums) in holders {
@@ -175,6 +187,7 @@ mod tests {
         class: Class::Survives,
         may_lose: false,
         may_void: false,
+        may_part: false,
         serves: false,
         is_skewed: false,
         recovers: false,

@@ -43,7 +43,8 @@ impl Plan {
             pace: PACE,
         };
         let is_spaced = chance.one_in(2);
-        let last = if is_spaced { plan.one_after_another(&mut chance) } else { plan.at_any_time(&mut chance) };
+        let last =
+            if is_spaced { plan.one_after_another(&mut chance) } else { plan.at_any_time(&mut chance) };
         plan.length = last + if is_spaced { TURNOVER } else { CALM };
         if chance.one_in(3) {
             keys.push(KeyPlan { from: plan.length / 2, ends: 86_400 });

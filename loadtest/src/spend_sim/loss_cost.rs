@@ -104,7 +104,11 @@ pub(crate) fn print(agents: usize) -> Result<()> {
 fn print_line(scenario: &Scenario, cost: &Cost) {
     let (void, dropped) = (cost.lost(&["void"]), cost.lost(&["superseded"]));
     let verdicts = cost.judgement.sums.all_lost() - void - dropped;
-    let last = if cost.refused > 0 { format!("{:.1} s", cost.until_all_tunnel.as_secs_f64()) } else { String::new() };
+    let last = if cost.refused > 0 {
+        format!("{:.1} s", cost.until_all_tunnel.as_secs_f64())
+    } else {
+        String::new()
+    };
     println!(
         "| {} | {} | {} | {last} | {void} | {dropped} | {verdicts} | {} | {} |",
         scenario.name, cost.requests, cost.refused, cost.signatures, cost.most_signatures

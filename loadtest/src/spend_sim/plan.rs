@@ -117,7 +117,10 @@ impl Plan {
         if chance.one_in(2) {
             keys.push(KeyPlan { from: chance.within(3_000, length / 2), ends: 86_400 });
         }
-        let mut plan = Self { seed, theme, is_bound: false,
+        let mut plan = Self {
+            seed,
+            theme,
+            is_bound: false,
             length,
             deployment,
             keys,

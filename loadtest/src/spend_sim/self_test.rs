@@ -17,13 +17,13 @@ pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 11] = [
     ("blind-watch", Store(Undo::BlindWatch), Kind::Twice, 1353),
     ("some-probes", Store(Undo::SomeProbes), Kind::Twice, 195),
     ("planted-canaries", Store(Undo::PlantedCanaries), Kind::FalseAlarm, 22),
-    ("permits-after-stored", Store(Undo::PermitsAfterStored), Kind::ThoughLost, 113),
+    ("permits-after-stored", Store(Undo::PermitsAfterStored), Kind::ThoughLost, 25),
     ("witness-apart", Store(Undo::WitnessApart), Kind::Twice, 8),
     ("older-probes", Store(Undo::OlderProbes), Kind::Twice, 461),
     ("asks-in-vain", Defect::AsksInVain, Kind::AskedInVain, 1),
     ("asks-for-lost-keys", Defect::AsksForLostKeys, Kind::AskedInVain, 203),
-    ("sends-in-vain", Defect::SendsInVain, Kind::SentInVain, 2),
-    ("forgets-tokens", Defect::ForgetsTokens, Kind::Sums, 1),
+    ("sends-in-vain", Defect::SendsInVain, Kind::SentInVain, 3),
+    ("forgets-tokens", Defect::ForgetsTokens, Kind::Sums, 2),
 ];
 
 /// The defect with this name.

@@ -3,8 +3,8 @@
 use super::chance::Chance;
 use super::deployment::{EPOCH, RECORD_MARGIN};
 use super::fault::Millis;
-use postern_spend::Epoch;
 use postern_client::rules::CurrentChallenge;
+use postern_spend::Epoch;
 use postern_token::header::Challenge;
 use postern_token::{
     ChallengeDigest, Mark, MarkId, Nonce, SpentKey, TokenChallenge, TokenKeyId, TokenType, UnixSeconds,

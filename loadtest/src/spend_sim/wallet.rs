@@ -44,7 +44,8 @@ impl Wallet {
     }
 
     fn drop_if(&mut self, drops: impl Fn(ChallengeDigest, &Token) -> bool) -> Vec<Arc<Token>> {
-        let (dropped, kept) = std::mem::take(&mut self.0).into_iter().partition(|(digest, token)| drops(*digest, token));
+        let (dropped, kept) =
+            std::mem::take(&mut self.0).into_iter().partition(|(digest, token)| drops(*digest, token));
         self.0 = kept;
         let dropped: VecDeque<(ChallengeDigest, Arc<Token>)> = dropped;
         dropped.into_iter().map(|(_, token)| token).collect()
