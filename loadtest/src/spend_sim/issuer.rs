@@ -20,6 +20,15 @@ pub(crate) struct Issuer {
     signed: Mutex<BTreeMap<u64, u64>>,
 }
 
+/// What it has signed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Signatures {
+    pub(crate) all: u64,
+    /// In the busiest second, and after how many seconds it came.
+    pub(crate) most: u64,
+    pub(crate) at: u64,
+}
+
 impl Issuer {
     pub(crate) fn new(keys: Vec<KeyPlan>, fabric: Fabric) -> Self {
         Self { keys, fabric, count: AtomicUsize::new(0), signed: Mutex::default() }
@@ -36,10 +45,11 @@ impl Issuer {
         token
     }
 
-    /// Signatures from a second of the run on, and most of them in one second.
-    pub(crate) fn since(&self, second: u64) -> (u64, u64) {
+    /// From a second of the run on.
+    pub(crate) fn since(&self, second: u64) -> Signatures {
         let signed = self.signed.lock();
-        let since = || signed.range(second..).map(|(_, count)| *count);
-        (since().sum(), since().max().unwrap_or(0))
+        let busiest = signed.range(second..).max_by_key(|(_, count)| **count);
+        let (at, most) = busiest.map_or((second, 0), |(at, count)| (*at, *count));
+        Signatures { all: signed.range(second..).map(|(_, count)| *count).sum(), most, at: at - second }
     }
 }

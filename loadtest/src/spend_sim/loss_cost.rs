@@ -5,6 +5,7 @@ use super::chance::Chance;
 use super::checker::Judgement;
 use super::deployment::{Deployment, GatewayPlan, Kind, Latency, Node, Route, RouterPlan, Shape};
 use super::fault::{Fault, Millis, What};
+use super::issuer::Signatures;
 use super::plan::{Plan, Theme};
 use super::run::run_with;
 use super::token::KeyPlan;
@@ -43,9 +44,7 @@ pub(crate) struct Cost {
     pub(crate) until_all_tunnel: Duration,
     /// Agents without any tunnel since.
     pub(crate) without: usize,
-    pub(crate) signatures: u64,
-    /// In one second.
-    pub(crate) most_signatures: u64,
+    pub(crate) signatures: Signatures,
     pub(crate) judgement: Judgement,
 }
 
@@ -102,6 +101,7 @@ pub(crate) fn print(agents: usize) -> Result<()> {
 }
 
 fn print_line(scenario: &Scenario, cost: &Cost) {
+    let Signatures { all, most, at } = cost.signatures;
     let (void, dropped) = (cost.lost(&["void"]), cost.lost(&["superseded"]));
     let verdicts = cost.judgement.sums.all_lost() - void - dropped;
     let last = if cost.refused > 0 {
@@ -110,8 +110,8 @@ fn print_line(scenario: &Scenario, cost: &Cost) {
         String::new()
     };
     println!(
-        "| {} | {} | {} | {last} | {void} | {dropped} | {verdicts} | {} | {} |",
-        scenario.name, cost.requests, cost.refused, cost.signatures, cost.most_signatures
+        "| {} | {} | {} | {last} | {void} | {dropped} | {verdicts} | {} | {}, after {} s |",
+        scenario.name, cost.requests, cost.refused, all, most, at
     );
 }
 
@@ -124,7 +124,7 @@ impl Scenario {
     pub(crate) fn run(&self, agents: usize) -> std::io::Result<Cost> {
         let plan = self.plan(agents);
         let (seen, until) = (Arc::new(Mutex::new(Seen::new(agents))), Duration::from_millis(plan.length));
-        let mut signed = (0, 0);
+        let mut signed = Signatures::default();
         let outcome = run_with(&plan, |around| {
             let (seen, signed) = (Arc::clone(&seen), &mut signed);
             async move {
@@ -139,8 +139,7 @@ impl Scenario {
             refused: seen.refused,
             until_all_tunnel: seen.last_refused.saturating_sub(first),
             without: seen.has_tunnelled.iter().filter(|has| !**has).count(),
-            signatures: signed.0,
-            most_signatures: signed.1,
+            signatures: signed,
             judgement: outcome.judgement,
         })
     }

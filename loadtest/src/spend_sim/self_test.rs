@@ -14,7 +14,7 @@ use std::time::Instant;
 /// A defect: how it is named on the command line, what it leads to, and the first seed that shows it.
 pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 11] = [
     ("clock-canary", Store(Undo::ClockCanary), Kind::Twice, 39),
-    ("blind-watch", Store(Undo::BlindWatch), Kind::Twice, 1353),
+    ("blind-watch", Store(Undo::BlindWatch), Kind::Twice, 1158),
     ("some-probes", Store(Undo::SomeProbes), Kind::Twice, 195),
     ("planted-canaries", Store(Undo::PlantedCanaries), Kind::FalseAlarm, 22),
     ("permits-after-stored", Store(Undo::PermitsAfterStored), Kind::ThoughLost, 25),
