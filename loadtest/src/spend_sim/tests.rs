@@ -46,9 +46,9 @@ fn what_marks_bind_is_admitted_once_whatever_is_lost() {
 
 #[test]
 fn replicas_are_lost_for_hours_and_fresh_tokens_are_admitted_meanwhile() {
-    let tally = runs(PlanKind::Long, 4);
-    let spaced = (1..=4).filter(|seed| Claim::of(&Plan::long(*seed)).serves).count();
-    assert!(spaced > 0 && spaced < 4 && tally.simulated_seconds > 4 * 3_600, "{spaced}, {tally:?}");
+    let tally = runs(PlanKind::Long, 2);
+    let spaced = (1..=2).filter(|seed| Claim::of(&Plan::long(*seed)).serves).count();
+    assert!(spaced == 1 && tally.simulated_seconds > 4 * 3_600, "{spaced}, {tally:?}");
     assert!(tally.findings.is_empty(), "{:?}", tally.findings);
 }
 
