@@ -63,9 +63,7 @@ impl Ledger {
                 self.presented(event, *attempt, (*token, *gateway), *holder);
             }
             Happening::Ended { attempt, token, gateway, verdict } => {
-                if self.under_way.remove(attempt).is_some() {
-                    self.ended(event, (*token, *gateway), *verdict);
-                }
+                self.ended(event, *attempt, (*token, *gateway), *verdict);
             }
             Happening::Kept { token } => self.unused(event, *token, Fate::Held),
             Happening::GivenUp { token, reason } => self.unused(event, *token, Fate::Lost(reason)),
@@ -102,9 +100,12 @@ impl Ledger {
         }
     }
 
-    /// The answer to a token's holder.
-    fn ended(&mut self, event: &Event, (token, gateway): (usize, usize), verdict: Verdict) {
-        let (Some(account), Some(claim)) = (self.tokens.get_mut(&token), self.claim) else { return };
+    /// An answer. What others are answered is not in the books.
+    fn ended(&mut self, event: &Event, attempt: usize, (token, gateway): (usize, usize), verdict: Verdict) {
+        let is_holders = self.under_way.remove(&attempt).is_some();
+        let (Some(account), Some(claim), true) = (self.tokens.get_mut(&token), self.claim, is_holders) else {
+            return;
+        };
         let (fate, is_explained) = match verdict {
             Verdict::Admitted { .. } => (Fate::Spent, true),
             Verdict::Spent => (Fate::Lost("spent"), account.is_seen),
