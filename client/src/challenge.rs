@@ -10,9 +10,10 @@ const DEFAULT_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// A gateway's challenge.
 #[derive(Clone, Debug)]
-pub(crate) struct CurrentChallenge {
+pub struct CurrentChallenge {
     pub(crate) challenge: Challenge,
-    pub(crate) digest: ChallengeDigest,
+    /// What its tokens carry.
+    pub digest: ChallengeDigest,
     pub(crate) issuer_name: String,
     /// A challenge with a context (RFC 9577, section 2.1.1.2) may be another one each time: nothing is minted ahead.
     pub(crate) has_context: bool,
@@ -21,7 +22,7 @@ pub(crate) struct CurrentChallenge {
     /// Its last name is a mark below the first.
     pub(crate) is_marked: bool,
     /// The key that it names.
-    pub(crate) key: Option<TokenKeyId>,
+    pub key: Option<TokenKeyId>,
     /// `None` for a challenge saved by an earlier run: the gateway may have another by now.
     learned: Option<Learned>,
 }
@@ -35,13 +36,15 @@ struct Learned {
 
 impl CurrentChallenge {
     /// A challenge that the gateway has just given. `None` when the bytes are not a `TokenChallenge`.
-    pub(crate) fn new(challenge: Challenge) -> Option<Self> {
+    #[must_use]
+    pub fn new(challenge: Challenge) -> Option<Self> {
         let learned = Learned { monotonic: Instant::now(), wall: SystemTime::now() };
         Some(Self { learned: Some(learned), ..Self::from_saved(challenge)? })
     }
 
     /// A challenge of an earlier run. `None` when the bytes are not a `TokenChallenge`.
-    pub(crate) fn from_saved(challenge: Challenge) -> Option<Self> {
+    #[must_use]
+    pub fn from_saved(challenge: Challenge) -> Option<Self> {
         let parsed = challenge.token_challenge().ok()?;
         let (origins, has_context) = (parsed.origin_info(), parsed.redemption_context().is_some());
         let is_marked = mark_of(&parsed).is_some();
@@ -59,7 +62,8 @@ impl CurrentChallenge {
     }
 
     /// Whether tokens may still be minted for it without fetching it again (`max-age`, RFC 9577, section 2.1).
-    pub(crate) fn is_fresh(&self) -> bool {
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
         let max_age = self.challenge.max_age.map_or(DEFAULT_MAX_AGE, Duration::from_secs);
         self.learned.is_some_and(|learned| {
             let slept = learned.wall.elapsed().unwrap_or_default();

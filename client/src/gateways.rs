@@ -7,7 +7,7 @@
 mod health;
 mod marked;
 
-pub(crate) use health::{Outage, OutageKind};
+pub use health::{Health, Outage, OutageKind};
 
 use crate::challenge::CurrentChallenge;
 use crate::gateway::{Gateway, Refused};
@@ -15,7 +15,6 @@ use crate::marks::saved::Ledger;
 use crate::mint;
 use crate::saved_challenges::SavedChallenges;
 use crate::supply::Supply;
-use health::Health;
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::{Gate, Readiness};
@@ -28,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 /// How long a request waits for a gateway that serves.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+pub const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a probe may take: no target is dialled for it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// A request without an answer for this long makes us doubt its gateway.

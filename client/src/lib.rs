@@ -35,11 +35,22 @@ mod sentence;
 mod socks;
 mod start;
 mod state;
+mod stock;
 mod supply;
 mod token_guard;
 mod token_source;
 mod tunnel;
 mod wallet;
+
+/// The agent's rules without I/O: what is known of a gateway's marks and health, and how many tokens are minted. A simulation
+/// of agents runs them, too.
+pub mod rules {
+    pub use crate::challenge::CurrentChallenge;
+    pub use crate::gateways::{Health, Outage, OutageKind, PATIENCE};
+    pub use crate::marks::{Marks, MarksRefused, Trial};
+    pub use crate::stock::Stock;
+    pub use crate::tunnel::OLDER_TOKENS;
+}
 
 pub use agent::Agent;
 pub use clock::Skew;

@@ -30,7 +30,7 @@ const KEPT: usize = 64;
 
 /// What one gateway has offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Marks {
+pub struct Marks {
     /// Its name, or names, in marked challenges.
     names: Option<String>,
     /// The challenges for which tokens were signed, oldest first.
@@ -63,30 +63,42 @@ struct Known {
 
 /// A mark that has not lasted yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Trial {
+pub struct Trial {
     /// For how long it has to last.
-    pub(crate) left: Duration,
+    pub left: Duration,
     /// One of its tokens was accepted.
-    pub(crate) is_proven: bool,
+    pub is_proven: bool,
 }
 
 /// Why no token is signed for a mark.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum MarksRefused {
+pub enum MarksRefused {
     #[error(
         "the gateway {gateway} names another mark, after {NEW_IN_A_DAY} new ones within a day. Either it tries to tell \
          clients apart by them, or its store of spent tokens keeps losing records. No token is signed for further marks \
          for {} h; a mark that is known already is taken again at once. Ask the gateway's operator, or use another \
          gateway (gateway.url)", left.as_secs().div_ceil(3600)
     )]
-    TooMany { gateway: String, left: Duration },
+    /// More new marks in a day than tokens are signed for.
+    TooMany {
+        /// Its URL.
+        gateway: String,
+        /// Until tokens are signed for another mark.
+        left: Duration,
+    },
     #[error(
         "the gateway {gateway} changes from one mark to another and back, {changes} times within an hour. Either the \
          gateways behind that address do not share one store of spent tokens, or it tries to tell clients apart. No \
          token is signed until it has stayed with one mark for up to an hour. Ask the gateway's operator, or use another \
          gateway (gateway.url)"
     )]
-    Alternating { gateway: String, changes: usize },
+    /// More changes from one mark to another than gateways of one fleet make.
+    Alternating {
+        /// Its URL.
+        gateway: String,
+        /// Changes in the last hour.
+        changes: usize,
+    },
 }
 
 impl Marks {
@@ -94,7 +106,7 @@ impl Marks {
     ///
     /// # Errors
     /// A sentence about what it holds beside our name and one mark, from a gateway that uses marks.
-    pub(crate) fn offered(&mut self, challenge: &CurrentChallenge, now: UnixSeconds) -> Result<(), String> {
+    pub fn offered(&mut self, challenge: &CurrentChallenge, now: UnixSeconds) -> Result<(), String> {
         if !self.is_used() && !challenge.is_marked {
             self.plain = (!challenge.has_context).then_some(challenge.digest);
             return Ok(());
@@ -136,7 +148,10 @@ impl Marks {
     }
 
     /// Whether a token may be signed for a challenge under a key.
-    pub(crate) fn may_sign(
+    ///
+    /// # Errors
+    /// The mark is one too many.
+    pub fn may_sign(
         &self,
         gateway: &str,
         digest: ChallengeDigest,
@@ -161,7 +176,10 @@ impl Marks {
 
     /// A token is about to be signed for a challenge, under `key`, which the issuer publishes. True when this is news, to
     /// be saved before.
-    pub(crate) fn sign(
+    ///
+    /// # Errors
+    /// The mark is one too many.
+    pub fn sign(
         &mut self,
         gateway: &str,
         digest: ChallengeDigest,
@@ -183,7 +201,8 @@ impl Marks {
     }
 
     /// Whether `digest` is offered and has not lasted yet.
-    pub(crate) fn trial(&self, digest: ChallengeDigest, now: UnixSeconds) -> Option<Trial> {
+    #[must_use]
+    pub fn trial(&self, digest: ChallengeDigest, now: UnixSeconds) -> Option<Trial> {
         let offered = self.find(digest)?;
         let left = TRIAL.checked_sub(offered.since.until(now)).filter(|left| !left.is_zero())?;
         (self.is_tried(offered) && !offered.has_lasted())
@@ -191,27 +210,29 @@ impl Marks {
     }
 
     /// Whether `digest` may have lasted, which one more look at the gateway's challenge tells.
-    pub(crate) fn is_to_be_confirmed(&self, digest: ChallengeDigest, now: UnixSeconds) -> bool {
+    #[must_use]
+    pub fn is_to_be_confirmed(&self, digest: ChallengeDigest, now: UnixSeconds) -> bool {
         self.find(digest).is_some_and(|offered| {
             self.is_tried(offered) && !offered.has_lasted() && offered.since.until(now) >= TRIAL
         })
     }
 
     /// The challenges before the present one whose tokens are still sent, oldest first.
-    pub(crate) fn older(&self) -> Vec<ChallengeDigest> {
+    #[must_use]
+    pub fn older(&self) -> Vec<ChallengeDigest> {
         let sent = self.known.iter().filter(|known| !known.is_given_up && Some(known.digest) != self.current);
         sent.map(|known| known.digest).collect()
     }
 
     /// A token for `digest` was accepted.
-    pub(crate) fn accepted(&mut self, digest: ChallengeDigest) {
+    pub fn accepted(&mut self, digest: ChallengeDigest) {
         if let Some(known) = self.known.iter_mut().find(|known| known.digest == digest) {
             (known.refused_in_a_row, known.is_proven) = (0, true);
         }
     }
 
     /// A token for `digest` was refused. True when its other tokens are given up by that.
-    pub(crate) fn refused(&mut self, digest: ChallengeDigest) -> bool {
+    pub fn refused(&mut self, digest: ChallengeDigest) -> bool {
         let is_current = self.current == Some(digest);
         let Some(known) = self.known.iter_mut().find(|known| known.digest == digest && !is_current) else {
             return false;

@@ -9,6 +9,7 @@ use crate::mint::{IssuerClient, MintError, Published};
 use crate::minting_status::MintingStatus;
 use crate::reload::Settings;
 use crate::saved_challenges::SavedChallenges;
+use crate::stock::Stock;
 use crate::supply::{Demand, Failure, Supply};
 use crate::token_source::TokenSource;
 use crate::wallet::Unspent;
@@ -193,16 +194,9 @@ impl Refill {
     /// How many tokens to mint; none while no challenge is known.
     fn count(&self, demand: &Demand, is_draining: bool) -> usize {
         let Some(current) = &demand.current else { return 0 };
-        let trial = self.gateways.trial(current);
-        let held = demand.level + demand.older;
-        let ahead = match held {
-            _ if current.has_context || is_draining || trial.is_some() => 0,
-            held if held < self.low || demand.waiting > 0 => self.high,
-            _ => 0,
-        };
-        // One token shows whether a new mark is good for anything.
-        let now = if trial.is_some_and(|trial| !trial.is_proven) { 1 } else { usize::MAX };
-        demand.waiting.min(now).saturating_sub(demand.level).max(ahead.saturating_sub(held))
+        let (level, older, waiting) = (demand.level, demand.older, demand.waiting);
+        let stock = Stock { level, older, waiting, low: self.low, high: self.high };
+        stock.to_mint(self.gateways.trial(current), !current.has_context && !is_draining)
     }
 
     async fn attempt(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// How many tokens of older marks one request may lose before it takes one for the present challenge.
-const OLDER_TOKENS: usize = 2;
+pub const OLDER_TOKENS: usize = 2;
 /// How often one request may choose a gateway anew for one token.
 const CHOICES: usize = 4;
 

@@ -11,7 +11,7 @@ use http::HeaderValue;
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::tls::ServerConfig;
-use postern_spend::{Backend, Epoch, Store, Unknown};
+use postern_spend::{Backend, Binding, Epoch, Store, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -39,7 +39,16 @@ pub(crate) struct Core {
 impl Core {
     /// The value of Proxy-Authenticate for a client without a good token.
     pub(crate) fn challenge(&self, now: UnixSeconds) -> Option<HeaderValue> {
-        self.keyring.load().challenge(&self.offer, |key| self.backend.binding(key), now)
+        self.keyring.load().challenge(&self.offer, |key| self.requested_binding(key, now), now)
+    }
+
+    /// What binds tokens of a key, as far as any are requested: of a key whose records are lost the store spends none.
+    pub(crate) fn requested_binding(&self, key: TokenKeyId, now: UnixSeconds) -> Binding {
+        let epoch = Epoch { key, expires: UnixSeconds::default(), mark: None }; // found by its key
+        match self.backend.refuses(&epoch, now) {
+            Some(Unknown::RecordsLost) => Binding::Unknown,
+            _ => self.backend.binding(key),
+        }
     }
 
     /// Whether the store has retired this epoch: its records expired or were lost, so no token of the key can be spent.

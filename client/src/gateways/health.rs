@@ -17,18 +17,19 @@ const HURRIED_PAUSE: Duration = Duration::from_secs(1);
 /// Why a gateway serves nothing now.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{sentence}")]
-pub(crate) struct Outage {
+pub struct Outage {
     pub(crate) sentence: String,
     /// The same in our own words alone, without URLs and the gateway's text.
     pub(crate) cause: &'static str,
-    pub(crate) kind: OutageKind,
+    /// What the user's program is answered with.
+    pub kind: OutageKind,
     /// The gateway's `Retry-After`.
-    pub(crate) retry_after: Option<Duration>,
+    pub retry_after: Option<Duration>,
 }
 
 /// What the user's program is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OutageKind {
+pub enum OutageKind {
     /// No connection, or no answer that can be read.
     Unreachable,
     /// It answers, and serves nothing: its store or the issuer's keys are missing.
@@ -38,7 +39,8 @@ pub(crate) enum OutageKind {
 }
 
 impl Outage {
-    pub(crate) fn no_answer(sentence: impl ToString) -> Self {
+    /// It does not answer, or not as a gateway does.
+    pub fn no_answer(sentence: impl ToString) -> Self {
         let cause = "the gateway does not answer";
         Self { sentence: sentence.to_string(), cause, kind: OutageKind::Unreachable, retry_after: None }
     }
@@ -78,7 +80,7 @@ impl From<ChallengeFetchError> for Outage {
 
 /// One gateway's health.
 #[derive(Clone, Debug)]
-pub(super) struct Health {
+pub struct Health {
     state: State,
     /// Failed probes in a row.
     failures: u32,
@@ -102,16 +104,18 @@ enum State {
 
 impl Health {
     /// `is_trusted`: an earlier run learned its challenge, so it may be sent tokens before a probe.
-    pub(super) fn new(is_trusted: bool) -> Self {
+    pub fn new(is_trusted: bool) -> Self {
         let state = if is_trusted { State::Serving } else { State::Unasked };
         Self { state, failures: 0, probed: None, is_probing: false, heard: None }
     }
 
-    pub(super) const fn is_serving(&self) -> bool {
+    /// Whether it is sent tokens.
+    pub const fn is_serving(&self) -> bool {
         matches!(self.state, State::Serving)
     }
 
-    pub(super) const fn outage(&self) -> Option<&Outage> {
+    /// Why it serves nothing, while that is so.
+    pub const fn outage(&self) -> Option<&Outage> {
         match &self.state {
             State::Away { outage, .. } => Some(outage),
             State::Unasked | State::Serving => None,
@@ -119,7 +123,7 @@ impl Health {
     }
 
     /// When it is to be probed; never while it serves, and now while it is being probed.
-    pub(super) fn next_probe(&self, now: Instant) -> Option<Instant> {
+    pub fn next_probe(&self, now: Instant) -> Option<Instant> {
         match self.state {
             State::Unasked => Some(now),
             _ if self.is_probing => Some(now),
@@ -129,7 +133,7 @@ impl Health {
     }
 
     /// Someone waits for it: the next probe comes sooner, and no more than one a second.
-    pub(super) fn hurry(&mut self, now: Instant) {
+    pub fn hurry(&mut self, now: Instant) {
         let soonest = self.probed.map_or(now, |probed| probed + HURRIED_PAUSE).max(now);
         // The gateway's `Retry-After` takes precedence.
         if let State::Away { outage, next_probe } = &mut self.state
@@ -140,7 +144,7 @@ impl Health {
     }
 
     /// A probe begins, unless one is under way.
-    pub(super) fn begin_probe(&mut self, now: Instant) -> bool {
+    pub fn begin_probe(&mut self, now: Instant) -> bool {
         let begins = !self.is_probing;
         if begins {
             (self.is_probing, self.probed) = (true, Some(now));
@@ -148,33 +152,35 @@ impl Health {
         begins
     }
 
-    pub(super) fn end_probe(&mut self) {
+    /// The probe that was under way has ended.
+    pub fn end_probe(&mut self) {
         self.is_probing = false;
     }
 
-    pub(super) const fn is_probing(&self) -> bool {
+    /// Whether a probe is under way.
+    pub const fn is_probing(&self) -> bool {
         self.is_probing
     }
 
     /// When the probe that is under way will have lasted for `limit`.
-    pub(super) fn slow_at(&self, limit: Duration) -> Option<Instant> {
+    pub fn slow_at(&self, limit: Duration) -> Option<Instant> {
         self.probed.filter(|_| self.is_probing).map(|began| began + limit)
     }
 
     /// It answered as it should; whether it was away before.
-    pub(super) fn served(&mut self, now: Instant) -> bool {
+    pub fn served(&mut self, now: Instant) -> bool {
         let was_away = self.outage().is_some();
         (self.state, self.failures, self.heard) = (State::Serving, 0, Some(now));
         was_away
     }
 
     /// It answered something.
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub fn heard(&mut self, now: Instant) {
         self.heard = Some(now);
     }
 
     /// A probe or a request failed; whether that is news. `jitter` as in [`jittered`].
-    pub(super) fn failed(&mut self, outage: Outage, was_probe: bool, now: Instant, jitter: f64) -> bool {
+    pub fn failed(&mut self, outage: Outage, was_probe: bool, now: Instant, jitter: f64) -> bool {
         if !was_probe && self.outage().is_some() {
             return false; // one of several requests that were under way: the probes have the word now
         }
@@ -187,7 +193,7 @@ impl Health {
     }
 
     /// A request broke off: it is probed before it is sent another token.
-    pub(super) fn doubt(&mut self) {
+    pub fn doubt(&mut self) {
         if self.is_serving() {
             self.state = State::Unasked;
         }
@@ -195,7 +201,7 @@ impl Health {
 
     /// A request has had no answer for `silence`: unless others had one meanwhile, it is probed before it is sent
     /// another token. Whether it is doubted now.
-    pub(super) fn suspect(&mut self, silence: Duration, now: Instant) -> bool {
+    pub fn suspect(&mut self, silence: Duration, now: Instant) -> bool {
         let others_heard = self.heard.is_some_and(|heard| now.saturating_duration_since(heard) < silence);
         let is_doubted = self.is_serving() && !others_heard;
         if is_doubted {
@@ -205,7 +211,7 @@ impl Health {
     }
 
     /// When it last answered anything.
-    pub(super) const fn last_heard(&self) -> Option<Instant> {
+    pub const fn last_heard(&self) -> Option<Instant> {
         self.heard
     }
 }

@@ -4,8 +4,7 @@
 use crate::keys::offer::Offer;
 use crate::observe::labels::KeyPhase;
 use http::HeaderValue;
-use postern_spend::Binding;
-use postern_spend::Epoch;
+use postern_spend::{Binding, Epoch};
 use postern_token::{
     Directory, KeyRefusal, KeySet, Mark, TokenKeyId, TokenType, TrustedKey, UnixSeconds, VerifyingKey, Window,
 };

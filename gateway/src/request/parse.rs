@@ -41,8 +41,11 @@ impl Presented {
         }
         worker.serving().map_err(Refusal::StoreDown)?;
         let binding = |key| core.backend.binding(key);
-        if keyring.requested(binding, now).is_none() {
-            return Err(Refusal::StoreDown(Unknown::Unmarked)); // with no challenge to answer, no token helps
+        if keyring.requested(|key| core.requested_binding(key, now), now).is_none() {
+            // With no challenge to answer, no token helps.
+            let is_lost = |epoch: &Epoch| core.backend.refuses(epoch, now) == Some(Unknown::RecordsLost);
+            let is_lost = keyring.epochs(now).any(|epoch| is_lost(&epoch));
+            return Err(Refusal::StoreDown(if is_lost { Unknown::RecordsLost } else { Unknown::Unmarked }));
         }
         let token = token(&head.headers)?;
         if token.token_type() != TokenType::BlindRsa2048 {

@@ -1,18 +1,17 @@
-//! Agents and attackers: they present fresh tokens, and every token again, at random and when it hurts most.
+//! Strangers and attackers: they present fresh tokens, and every token again, at random and when it hurts most. Agents with
+//! wallets live beside them.
 
+use super::agent::{Agent, Habits, Surroundings};
 use super::chance::Chance;
 use super::fault::Millis;
 use super::gateway::Gateway;
-use super::history::{Happening, Verdict};
+use super::history::{Happening, STRANGERS, Verdict};
 use super::plan::Plan;
 use super::token::Token;
-use super::world::Fabric;
-use parking_lot::Mutex;
-use postern_spend::Binding;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// The longest that the last presentations are waited for.
 const LAST: Duration = Duration::from_secs(3);
@@ -22,38 +21,32 @@ const SWEEP: usize = 32;
 const FRESH: usize = 6;
 const BETWEEN: Duration = Duration::from_millis(500);
 
+/// The longest that agents are waited for.
+const AGENTS: Duration = Duration::from_secs(60);
+/// From how many tokens on an agent mints, and up to how many.
+const WATERS: (usize, usize) = (2, 5);
+
 pub(crate) struct Agents {
     plan: Plan,
     chance: Chance,
-    fabric: Fabric,
-    gateways: Vec<Arc<Gateway>>,
-    /// Every token that was presented.
-    tokens: Vec<Arc<Token>>,
-    /// Those that were admitted.
-    admitted: Arc<Mutex<Vec<usize>>>,
+    around: Surroundings,
     /// Presentations under way. They go on by themselves.
     presentations: JoinSet<()>,
 }
 
 impl Agents {
-    pub(crate) fn new(plan: &Plan, fabric: Fabric, gateways: Vec<Arc<Gateway>>) -> Self {
-        Self {
-            plan: plan.clone(),
-            chance: Chance::new(plan.seed, 3),
-            fabric,
-            gateways,
-            tokens: Vec::new(),
-            admitted: Arc::default(),
-            presentations: JoinSet::new(),
-        }
+    pub(crate) fn new(plan: &Plan, around: Surroundings) -> Self {
+        let chance = Chance::new(plan.seed, 3);
+        Self { plan: plan.clone(), chance, around, presentations: JoinSet::new() }
     }
 
     /// Lives through the run.
     pub(crate) async fn run(mut self) {
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
+        let mut agents = self.start_agents(began);
         let mut moments = self.moments();
         loop {
-            let pause = self.chance.millis(10, 130);
+            let pause = self.chance.millis(10, self.plan.pace);
             let now = began.elapsed().as_millis() as Millis;
             if now >= self.plan.length {
                 break;
@@ -73,8 +66,22 @@ impl Agents {
         }
         self.sweep().await;
         self.settle().await;
-        let _ = tokio::time::timeout(LAST, async { while self.presentations.join_next().await.is_some() {} })
-            .await;
+        let _ = timeout(LAST, async { while self.presentations.join_next().await.is_some() {} }).await;
+        let _ = timeout(AGENTS, async { while agents.join_next().await.is_some() {} }).await;
+    }
+
+    /// They end with the run's faults, when attackers begin to present everything again.
+    fn start_agents(&self, began: Instant) -> JoinSet<()> {
+        let until = began + Duration::from_millis(self.plan.length);
+        let pause = Duration::from_millis(self.plan.pause);
+        let habits = Habits { low: WATERS.0, high: WATERS.1, first: WATERS.1, pause, leaves: 12 };
+        let mut agents = JoinSet::new();
+        for number in 1..=self.plan.agents {
+            let chance = Chance::new(self.plan.seed, 100 + number as u64);
+            let agent = Agent::new(number, habits, &self.around, chance);
+            agents.spawn(async move { drop(agent.live(until, |_| ()).await) });
+        }
+        agents
     }
 
     /// When tokens are presented again by all means: around each fault's beginning and end, the last moment first.
@@ -89,69 +96,70 @@ impl Agents {
     }
 
     fn act(&mut self) {
-        if self.tokens.is_empty() || self.chance.percent(45) {
-            let Some(token) = self.mint() else { return };
+        if self.around.tap.is_idle() || self.chance.percent(45) {
+            let gateway = self.chance.index(self.around.gateways.len());
+            let Some(token) = self.mint(gateway) else { return };
             let times = self.chance.pick(&[1, 1, 1, 2, 3]);
-            (0..times).for_each(|_| self.present(&token));
+            self.present(&token, Some(STRANGERS));
+            (1..times).for_each(|_| self.present(&token, None));
         } else {
             let count = self.chance.pick(&[1, 1, 2, 4]);
             self.replay(count);
         }
     }
 
-    /// A fresh token, for the challenge of any gateway.
-    fn mint(&mut self) -> Option<Arc<Token>> {
-        let now = self.fabric.now() / 1_000;
-        let mut keys = self.plan.keys.iter().enumerate().filter(|(_, key)| key.from <= now);
-        let (number, key) = keys.next_back().unwrap_or((0, &self.plan.keys[0]));
-        let binding = if self.plan.is_bound {
-            self.gateways[self.chance.index(self.gateways.len())].binding(key.epoch(number).key)
-        } else {
-            Binding::Unmarked
-        };
-        let token = Arc::new(key.mint(number, self.tokens.len(), binding, &mut self.chance)?);
-        self.tokens.push(Arc::clone(&token));
-        Some(token)
+    /// A fresh token, for the challenge of a gateway.
+    fn mint(&mut self, gateway: usize) -> Option<Arc<Token>> {
+        let offer = self.around.gateways[gateway].challenge(STRANGERS).ok()?;
+        Some(self.around.issuer.sign(STRANGERS, offer, &mut self.chance))
     }
 
     /// Presents tokens again: mostly those that were admitted, for those must never be admitted any more.
     fn replay(&mut self, count: usize) {
         for _ in 0..count {
-            let admitted = self.admitted.lock().clone();
-            let number = if admitted.is_empty() || self.chance.one_in(4) {
-                self.chance.index(self.tokens.len().max(1))
-            } else {
-                admitted[self.chance.index(admitted.len())]
-            };
-            if let Some(token) = self.tokens.get(number).cloned() {
-                self.present(&token);
+            let is_any = self.around.tap.count_admitted() == 0 || self.chance.one_in(4);
+            let chance = &mut self.chance;
+            let tap = &self.around.tap;
+            let index = |length| chance.index(length);
+            let token = if is_any { tap.any(index) } else { tap.any_admitted(index) };
+            if let Some(token) = token {
+                self.present(&token, None);
             }
         }
     }
 
     /// Starts a presentation at any gateway. Some callers go away half-way.
-    fn present(&mut self, token: &Arc<Token>) {
-        let gateway = Arc::clone(&self.gateways[self.chance.index(self.gateways.len())]);
+    fn present(&mut self, token: &Arc<Token>, holder: Option<usize>) {
+        let gateway = Arc::clone(&self.around.gateways[self.chance.index(self.around.gateways.len())]);
         let patience = self.chance.one_in(12).then(|| self.chance.millis(0, 60));
-        self.present_at(gateway, token, patience);
+        self.present_at(gateway, token, patience, holder);
     }
 
-    fn present_at(&mut self, gateway: Arc<Gateway>, token: &Arc<Token>, patience: Option<Duration>) {
-        let (token, admitted) = (Arc::clone(token), Arc::clone(&self.admitted));
+    fn present_at(
+        &mut self,
+        gateway: Arc<Gateway>,
+        token: &Arc<Token>,
+        patience: Option<Duration>,
+        holder: Option<usize>,
+    ) {
+        let (token, tap) = (Arc::clone(token), Arc::clone(&self.around.tap));
+        if holder.is_some() {
+            tap.sent(&token);
+        }
         self.presentations.spawn(async move {
-            if let Verdict::Admitted { .. } = gateway.present(&token, patience).await {
-                admitted.lock().push(token.number);
+            if let Verdict::Admitted { .. } = gateway.present(&token, patience, holder).await {
+                tap.admitted(&token);
             }
         });
     }
 
     /// Presents admitted tokens at every gateway.
     async fn sweep(&mut self) {
-        let admitted = self.admitted.lock().clone();
-        for _ in 0..SWEEP.min(admitted.len()) {
-            let token = Arc::clone(&self.tokens[admitted[self.chance.index(admitted.len())]]);
-            for gateway in self.gateways.clone() {
-                self.present_at(gateway, &token, None);
+        for _ in 0..SWEEP.min(self.around.tap.count_admitted()) {
+            let chance = &mut self.chance;
+            let Some(token) = self.around.tap.any_admitted(|length| chance.index(length)) else { return };
+            for gateway in self.around.gateways.clone() {
+                self.present_at(gateway, &token, None, None);
             }
             sleep(Duration::from_millis(2)).await;
         }
@@ -160,11 +168,12 @@ impl Agents {
     /// Every fault is over: fresh tokens should be admitted at every gateway.
     async fn settle(&mut self) {
         sleep(BETWEEN).await;
-        self.fabric.change(|network| network.note(Happening::Settled));
+        self.around.fabric.change(|network| network.note(Happening::Settled));
         for _ in 0..FRESH {
-            for gateway in self.gateways.clone() {
-                let Some(token) = self.mint() else { continue };
-                self.present_at(gateway, &token, None);
+            for index in 0..self.around.gateways.len() {
+                let Some(token) = self.mint(index) else { continue };
+                let gateway = Arc::clone(&self.around.gateways[index]);
+                self.present_at(gateway, &token, None, Some(STRANGERS));
             }
             sleep(BETWEEN).await;
         }

@@ -2,10 +2,11 @@
 
 use super::checker::{Finding, Kind};
 use super::claim::Class;
+use super::defect::{Defect, put_back};
+use super::history::Sums;
 use super::open::Open;
-use super::plan::{Plan, Theme};
+use super::plan::{Plan, PlanKind, Theme};
 use super::run::run;
-use postern_spend::memcached::{Undo, undo};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,10 +17,9 @@ use std::thread;
 pub(crate) struct Campaign {
     pub(crate) from: u64,
     pub(crate) seeds: u64,
-    /// Tokens are bound by marks.
-    pub(crate) bound: bool,
+    pub(crate) kind: PlanKind,
     /// The defect that is put back.
-    pub(crate) undo: Option<Undo>,
+    pub(crate) undo: Option<Defect>,
     /// Ends it: the first finding of this kind, or of any.
     pub(crate) until: Option<Until>,
     /// Findings that stand count like others.
@@ -42,6 +42,7 @@ pub(crate) struct Tally {
     pub(crate) presentations: u64,
     pub(crate) admissions: u64,
     pub(crate) simulated_seconds: u64,
+    pub(crate) sums: Sums,
     pub(crate) by_class: BTreeMap<(ClassName, Theme), Row>,
     /// By seed.
     pub(crate) findings: BTreeMap<u64, Vec<Finding>>,
@@ -95,7 +96,7 @@ impl Campaign {
 
     /// The plan of a seed.
     pub(crate) fn plan(&self, seed: u64) -> Plan {
-        let mut plan = if self.bound { Plan::bound(seed) } else { Plan::new(seed) };
+        let mut plan = self.kind.plan(seed);
         if self.calm {
             plan.faults.clear();
         }
@@ -103,7 +104,7 @@ impl Campaign {
     }
 
     fn work(&self, next: &AtomicU64, over: &AtomicBool) -> io::Result<Tally> {
-        undo(self.undo);
+        put_back(self.undo);
         let mut tally = Tally::default();
         while !over.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -132,6 +133,7 @@ impl Tally {
         self.runs += 1;
         self.presentations += judgement.presentations;
         self.admissions += judgement.admissions;
+        self.sums.add(&judgement.sums);
         self.simulated_seconds += outcome.history.last().map_or(0, |event| event.at / 1_000_000);
         let row = self.by_class.entry((outcome.claim.class.into(), plan.theme)).or_default();
         row.runs += 1;
@@ -157,6 +159,7 @@ impl Tally {
         self.runs += other.runs;
         self.presentations += other.presentations;
         self.admissions += other.admissions;
+        self.sums.add(&other.sums);
         self.simulated_seconds += other.simulated_seconds;
         self.findings.extend(other.findings);
         for (open, (runs, found)) in other.open {

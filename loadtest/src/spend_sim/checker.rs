@@ -1,7 +1,8 @@
 //! Judges a history against what the deployment claims. It shares no code with what makes histories.
 
 use super::claim::{Claim, Class};
-use super::history::{Event, Happening, Verdict};
+use super::history::{Event, Happening, Sums, Verdict};
+use super::ledger::Ledger;
 use super::network::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +19,8 @@ pub(crate) struct Judgement {
     pub(crate) lost: bool,
     /// How long after that the first gateway said so.
     pub(crate) noticed_after: Option<Micros>,
+    /// What became of the tokens.
+    pub(crate) sums: Sums,
     /// What contradicts the claim.
     pub(crate) findings: Vec<Finding>,
 }
@@ -38,15 +41,31 @@ pub(crate) enum Kind {
     FalseAlarm,
     /// All faults were over, and a gateway admitted nothing.
     Stuck,
+    /// What was issued is not what was spent, held and lost.
+    Sums,
+    /// A token was lost for a reason that nothing in the run explains.
+    Unexplained,
+    /// A fresh token was not admitted where each is.
+    Unserved,
+    /// A gateway asked for tokens that could not be spent.
+    AskedInVain,
+    /// An agent sent a token to a gateway that had refused one before and had not asked for more.
+    SentInVain,
 }
 
 /// Reads the history from the first line to the last.
 pub(crate) fn judge(history: &[Event], claim: &Claim, gateways: usize) -> Judgement {
     let mut reading = Reading { claim: *claim, judgement: Judgement::default(), ..Reading::default() };
+    let mut ledger = Ledger::new(*claim);
     for event in history {
         reading.read(event);
+        ledger.read(event);
     }
-    reading.end(gateways)
+    let (sums, findings) = ledger.end(history.last().map_or(0, |event| event.at));
+    let mut judgement = reading.end(gateways);
+    judgement.sums = sums;
+    judgement.findings.extend(findings);
+    judgement
 }
 
 struct Reading {
@@ -68,7 +87,15 @@ struct Reading {
 impl Default for Reading {
     fn default() -> Self {
         Self {
-            claim: Claim { class: Class::Beyond, may_lose: true, is_skewed: true, recovers: false },
+            claim: Claim {
+                class: Class::Beyond,
+                may_lose: true,
+                may_void: true,
+                may_part: false,
+                serves: false,
+                is_skewed: true,
+                recovers: false,
+            },
             judgement: Judgement::default(),
             admitted: BTreeMap::new(),
             changed: 0,
@@ -119,7 +146,7 @@ impl Reading {
                 self.find(Kind::FalseAlarm, event.to_string());
             }
             Happening::Settled => self.settled = true,
-            Happening::Ended { .. } | Happening::Says { .. } | Happening::Serves { .. } => {}
+            _ => {} // the ledger reads the rest
         }
     }
 
@@ -168,11 +195,21 @@ impl Reading {
 mod tests {
     use super::*;
 
-    const SURVIVES: Claim =
-        Claim { class: Class::Survives, may_lose: false, is_skewed: false, recovers: true };
+    const SURVIVES: Claim = Claim {
+        class: Class::Survives,
+        may_lose: false,
+        may_void: false,
+        may_part: false,
+        serves: false,
+        is_skewed: false,
+        recovers: true,
+    };
     const NOTICES: Claim = Claim {
         class: Class::Notices { within: Some(5_000) },
         may_lose: true,
+        may_void: true,
+        may_part: false,
+        serves: false,
         is_skewed: false,
         recovers: false,
     };

@@ -1,14 +1,21 @@
 //! What the deployment claims for a plan, by docs/how-it-works/spend-contract.md.
 
-use super::deployment::{CLOCK_TOLERANCE, Shape};
+use super::deployment::{CLOCK_TOLERANCE, RouterPlan, Shape};
 use super::fault::{Fault, Millis, What};
-use super::plan::Plan;
+use super::plan::{Plan, Theme};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) class: Class,
     /// Records may be lost, so that a gateway may say that they are.
     pub(crate) may_lose: bool,
+    /// Tokens may be void: the records beside theirs may be gone, or were never written.
+    pub(crate) may_void: bool,
+    /// Gateways may disagree on whether marks bind a key's tokens: one that starts after all offers were lost takes the key for
+    /// one without marks (seed 485). Each of them refuses tokens of the other kind.
+    pub(crate) may_part: bool,
+    /// Every fresh token is admitted at any time, unless its caller goes away.
+    pub(crate) serves: bool,
     /// Clocks differ.
     pub(crate) is_skewed: bool,
     /// Fresh tokens are admitted when all faults are over.
@@ -31,6 +38,12 @@ pub(crate) enum Class {
 const OVERDUE: Millis = 3_000;
 const ROUND: Millis = 3_000;
 
+/// Until a loss on one replica was found and the next mark planted, two minutes and some; until agents have asked for the
+/// challenge anew, ten; and until they have used up what they hold.
+pub(crate) const TURNOVER: Millis = 25 * 60_000;
+/// Marks that follow others which two replicas still know.
+const MARKS_IN_A_DAY: usize = 3;
+
 impl Claim {
     pub(crate) fn of(plan: &Plan) -> Self {
         let (shape, faults) = (plan.deployment.shape, &plan.faults);
@@ -43,7 +56,12 @@ impl Claim {
         let recovers = !may_lose && is_prompt;
         let recovers =
             recovers || is_prompt && shape == Shape::Voted && !is_skewed && loses_one_replica(plan);
-        Self { class: class(plan, loses), may_lose, is_skewed, recovers }
+        let serves = plan.theme == Theme::Long && loses_one_after_another(plan);
+        let recovers = recovers || plan.theme == Theme::Long;
+        let may_void = !serves && (may_lose || is_away_at_first(plan));
+        let restarts = faults.iter().any(|fault| matches!(fault.what, What::GatewayRestart { .. }));
+        let may_part = plan.is_bound && loses && restarts;
+        Self { class: class(plan, loses), may_lose, may_void, may_part, serves, is_skewed, recovers }
     }
 }
 
@@ -123,6 +141,39 @@ fn clocks(plan: &Plan, noticed: Class) -> Class {
         noticed
     } else {
         Class::Survives
+    }
+}
+
+/// A mark is offered without the witnesses of a server that is away for ten seconds. Marks of all keys are planted when the
+/// run begins.
+fn is_away_at_first(plan: &Plan) -> bool {
+    let latency = plan.deployment.latency;
+    // Routers that take a server for down after every late answer.
+    let flaps = |router: &RouterPlan| latency.spikes > 0 && latency.spike >= router.timeout * 1_000;
+    let first = plan.faults.iter().filter(|fault| away(fault).is_some() && fault.at < 10_000);
+    first.map(|fault| fault.lasts).sum::<Millis>() > 6_000 || plan.deployment.routers.iter().any(flaps)
+}
+
+/// Of three replicas that vote never more than one is away or lost before the next mark was planted and agents have used up
+/// the tokens of the one before. There are three such marks in a day, so a fourth loss is the last.
+fn loses_one_after_another(plan: &Plan) -> bool {
+    let faults = &plan.faults;
+    let turns_over = faults.windows(2).all(|pair| pair[0].at + pair[0].lasts + TURNOVER <= pair[1].at);
+    let is_of_a_replica = |fault: &Fault| replica_lost(&fault.what).is_some() || away(fault).is_some();
+    let losses = faults.iter().filter(|fault| fault.what.loses()).count();
+    plan.deployment.shape == Shape::Voted
+        && faults.iter().all(is_of_a_replica)
+        && turns_over
+        && losses <= MARKS_IN_A_DAY + 1
+        && faults.first().is_none_or(|fault| fault.at >= TURNOVER)
+}
+
+/// The replica of which records are gone, or out of reach for good.
+fn replica_lost(what: &What) -> Option<usize> {
+    match what {
+        What::Restart { server } => Some(server % 3),
+        What::Servers { router, .. } => Some(*router),
+        _ => None,
     }
 }
 

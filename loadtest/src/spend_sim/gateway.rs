@@ -1,8 +1,10 @@
 //! A gateway: the store that ships, and the caller as gateway/src/request/spend.rs is one.
 
+use super::defect::{Defect, is_put_back};
 use super::deployment::{CLOCK_TOLERANCE, GatewayPlan};
 use super::history::{Happening, Verdict};
-use super::token::{Token, mark_id};
+use super::plan::Plan;
+use super::token::{KeyPlan, Offer, Token, mark_id};
 use super::world::{Fabric, Machine};
 use parking_lot::Mutex;
 use postern_spend::memcached::{Client, Memcached, OnLoss, Options, World};
@@ -16,8 +18,9 @@ use tokio::sync::Notify;
 pub(crate) struct Gateway {
     number: usize,
     plan: GatewayPlan,
-    /// The keys that tokens are requested of, where marks bind them.
-    bound: Vec<Epoch>,
+    keys: Vec<KeyPlan>,
+    /// Marks bind tokens.
+    is_bound: bool,
     machine: Arc<Machine>,
     process: Mutex<Option<Process>>,
     /// The process ends, and what waits in it.
@@ -33,37 +36,100 @@ struct Process {
 
 impl Gateway {
     /// Starts it. `attempts` numbers the presentations of all gateways.
-    pub(crate) fn start(
-        number: usize,
-        plan: &GatewayPlan,
-        bound: Vec<Epoch>,
-        fabric: Fabric,
-        attempts: Arc<AtomicUsize>,
-    ) -> Self {
+    pub(crate) fn start(number: usize, plan: &Plan, fabric: Fabric, attempts: Arc<AtomicUsize>) -> Self {
         let machine = Arc::new(Machine { fabric, gateway: number, offset: AtomicI64::new(0) });
         let (ends, process) = (Notify::new(), Mutex::new(None));
-        let gateway = Self { number, plan: plan.clone(), bound, machine, process, ends, attempts };
+        let (keys, is_bound) = (plan.keys.clone(), plan.is_bound);
+        let plan = plan.deployment.gateways[number].clone();
+        let gateway = Self { number, plan, keys, is_bound, machine, process, ends, attempts };
         gateway.start_process();
         gateway
     }
 
     pub(crate) fn start_process(&self) {
         let world: Arc<dyn World> = Arc::clone(&self.machine) as Arc<dyn World>;
-        let marks = (!self.bound.is_empty()).then(|| Marks { id: Arc::new(mark_id), plants: true });
+        let marks = self.is_bound.then(|| Marks { id: Arc::new(mark_id), plants: true });
         let options = Options { marks, on_loss: self.on_loss(), ..self.plan.options() };
         let Ok(store) = Memcached::simulate(options, world) else { return };
-        store.offer(&self.bound);
+        let keys = self.keys.iter().enumerate().filter(|_| self.is_bound);
+        store.offer(&keys.map(|(number, key)| key.epoch(number)).collect::<Vec<_>>());
         let client = store.client();
         *self.process.lock() = Some(Process { store, client });
     }
 
     /// Where marks bind tokens, a loss brings the next one.
     fn on_loss(&self) -> OnLoss {
-        if self.bound.is_empty() { OnLoss::Refuse } else { OnLoss::Warn }
+        if self.is_bound { OnLoss::Warn } else { OnLoss::Refuse }
+    }
+
+    /// Whether its process runs, so that a connection can be made.
+    pub(crate) fn is_running(&self) -> bool {
+        self.process.lock().is_some()
+    }
+
+    /// The answer to a request without a token: what tokens are to be bound to, or why none is asked for.
+    pub(crate) fn challenge(&self, holder: usize) -> Result<Offer, &'static str> {
+        self.serving()?;
+        self.ask(holder, true).ok_or(Unknown::Unmarked.reason())
+    }
+
+    /// The challenge that goes with a 407.
+    pub(crate) fn challenge_again(&self, holder: usize) -> Option<Offer> {
+        self.ask(holder, false)
+    }
+
+    fn ask(&self, holder: usize, is_first: bool) -> Option<Offer> {
+        let offer = self.requested()?;
+        let epoch = self.keys[offer.key].epoch(offer.key);
+        // What the store itself says, whatever the gateway made of it.
+        let unknown = (self.binding(epoch.key) == Binding::Unknown).then_some(Unknown::Unmarked.reason());
+        let down = || self.client().and_then(|client| client.serving().err()).map(|reason| reason.reason());
+        let cannot = self.refuses(epoch.key).or(unknown).or_else(|| down().filter(|_| is_first));
+        self.note(Happening::Asked { holder, gateway: self.number, key: offer.key, cannot });
+        Some(offer)
+    }
+
+    /// Whether tokens are looked at, as `Worker::serving` of the gateway has it.
+    fn serving(&self) -> Result<(), &'static str> {
+        let client = self.client().ok_or("stopped")?;
+        if is_put_back(Defect::AsksInVain) {
+            return Ok(());
+        }
+        let mut keys = self.in_use().peekable();
+        let lost = Unknown::RecordsLost.reason();
+        if keys.peek().is_some() && keys.all(|(_, epoch)| self.refuses(epoch.key) == Some(lost)) {
+            return Err(lost);
+        }
+        client.serving().map_err(Unknown::reason)
+    }
+
+    /// The newest key in use whose tokens the store can spend, and what binds them.
+    fn requested(&self) -> Option<Offer> {
+        self.in_use().rev().find_map(|(key, epoch)| {
+            let is_refused = self.refuses(epoch.key).is_some() && !is_put_back(Defect::AsksForLostKeys);
+            match self.binding(epoch.key) {
+                _ if is_refused && !is_put_back(Defect::AsksInVain) => None,
+                Binding::Unknown => None,
+                Binding::Unmarked => Some(Offer { key, mark: None }),
+                Binding::Offered(mark) => Some(Offer { key, mark: Some(mark) }),
+            }
+        })
+    }
+
+    /// The keys that sign or have signed, oldest first.
+    fn in_use(&self) -> impl DoubleEndedIterator<Item = (usize, Epoch)> {
+        let now = self.machine.now();
+        let keys = self.keys.iter().enumerate();
+        let in_use = keys.filter(move |(_, key)| key.begins() <= now && now < key.ends());
+        in_use.map(|(number, key)| (number, key.epoch(number)))
+    }
+
+    fn client(&self) -> Option<Client> {
+        self.process.lock().as_ref().map(|process| process.client.clone())
     }
 
     /// What binds tokens of a key.
-    pub(crate) fn binding(&self, key: TokenKeyId) -> Binding {
+    fn binding(&self, key: TokenKeyId) -> Binding {
         self.process.lock().as_ref().map_or(Binding::Unknown, |process| process.store.binding(key))
     }
 
@@ -77,11 +143,16 @@ impl Gateway {
         self.machine.offset.store(offset, Ordering::Relaxed);
     }
 
-    /// Presents a token. The presentation is given up after `patience`.
-    pub(crate) async fn present(&self, token: &Token, patience: Option<Duration>) -> Verdict {
+    /// Presents a token, on behalf of its holder or of another caller. The presentation is given up after `patience`.
+    pub(crate) async fn present(
+        &self,
+        token: &Token,
+        patience: Option<Duration>,
+        holder: Option<usize>,
+    ) -> Verdict {
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         let (token_number, gateway) = (token.number, self.number);
-        self.note(Happening::Presented { attempt, token: token_number, gateway });
+        self.note(Happening::Presented { attempt, token: token_number, gateway, holder });
         let ends = self.ends.notified();
         let given_up = async {
             match patience {
@@ -100,10 +171,12 @@ impl Gateway {
     }
 
     async fn answer(&self, token: &Token) -> Verdict {
-        let client = self.process.lock().as_ref().map(|process| process.client.clone());
-        let Some(client) = client else { return Verdict::Refused("stopped") };
-        if let Err(reason) = client.serving() {
-            return Verdict::Refused(reason.reason());
+        let Some(client) = self.client() else { return Verdict::Refused("stopped") };
+        if let Err(reason) = self.serving() {
+            return Verdict::Refused(reason);
+        }
+        if self.requested().is_none() {
+            return Verdict::Refused(Unknown::Unmarked.reason());
         }
         let now = self.machine.now();
         if now >= token.not_after {

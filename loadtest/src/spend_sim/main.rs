@@ -8,18 +8,24 @@
 //!        └─ history ── checker ── findings
 //! ```
 
+mod agent;
 mod agents;
 mod campaign;
 mod chance;
 mod checker;
 mod claim;
+mod defect;
 mod deployment;
 mod digest;
 mod fault;
 mod gateway;
 mod history;
 mod injection;
+mod issuer;
 mod job;
+mod ledger;
+mod long;
+mod loss_cost;
 mod memory;
 mod network;
 mod open;
@@ -33,13 +39,16 @@ mod shrink;
 #[cfg(test)]
 mod tests;
 mod token;
+mod wallet;
 mod wire;
+mod wire_tap;
 mod world;
 
 use anyhow::{Result, ensure};
 use campaign::{Campaign, Until};
 use clap::Parser;
-use postern_spend::memcached::{Undo, undo};
+use defect::{Defect, put_back};
+use plan::PlanKind;
 use std::time::Instant;
 
 /// Findings that are shrunk and printed.
@@ -60,9 +69,15 @@ struct Arguments {
     /// Binds tokens by marks
     #[arg(long)]
     marks: bool,
+    /// Hours of three replicas that vote, of which one after another is lost
+    #[arg(long, conflicts_with = "marks")]
+    long: bool,
+    /// Prints what a loss of records costs agents and the issuer, with this many agents
+    #[arg(long, value_name = "AGENTS", num_args = 0..=1, default_missing_value = "1000")]
+    loss_cost: Option<usize>,
     /// Puts a mended defect back, to see that it is found
     #[arg(long, value_name = "NAME", value_parser = self_test::defect)]
-    undo: Option<Undo>,
+    undo: Option<Defect>,
     /// Counts findings that stand, too
     #[arg(long)]
     strict: bool,
@@ -82,10 +97,17 @@ fn main() -> Result<()> {
     if arguments.self_test {
         return self_test::self_test(arguments.from, arguments.seeds);
     }
-    let plan = if arguments.marks { plan::Plan::bound } else { plan::Plan::new };
+    if let Some(agents) = arguments.loss_cost {
+        return loss_cost::print(agents);
+    }
+    let kind = match arguments {
+        Arguments { long: true, .. } => PlanKind::Long,
+        Arguments { marks: true, .. } => PlanKind::Bound,
+        _ => PlanKind::Unbound,
+    };
     if let Some(seed) = arguments.seed {
-        undo(arguments.undo);
-        let plan = plan(seed);
+        put_back(arguments.undo);
+        let plan = kind.plan(seed);
         let outcome = run::run(&plan)?;
         report::print_run(&plan, &outcome, true);
         ensure!(outcome.judgement.findings.is_empty(), "the run contradicts what the deployment claims");
@@ -94,7 +116,7 @@ fn main() -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let campaign = Campaign {
         from: arguments.from,
-        bound: arguments.marks,
+        kind,
         seeds: arguments.seeds,
         undo: arguments.undo,
         until: arguments.first.then_some(Until::AnyFinding),
@@ -105,9 +127,9 @@ fn main() -> Result<()> {
     let began = Instant::now();
     let tally = campaign.run()?;
     report::print_tally(&tally, began.elapsed().as_secs_f64());
-    undo(arguments.undo);
+    put_back(arguments.undo);
     for (seed, findings) in tally.findings.iter().take(PRINTED) {
-        let (plan, outcome) = shrink::shrink(&plan(*seed), findings[0].kind)?;
+        let (plan, outcome) = shrink::shrink(&kind.plan(*seed), findings[0].kind)?;
         report::print_run(&plan, &outcome, false);
         println!();
     }

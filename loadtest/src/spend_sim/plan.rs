@@ -7,6 +7,10 @@ use super::token::KeyPlan;
 
 /// No fault lasts into the last part of a run, in which everything has to come right again.
 const CALM: Millis = 8_000;
+/// The agents of a short run.
+const AGENTS: usize = 3;
+const PAUSE: Millis = 900;
+const PACE: Millis = 130;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -18,6 +22,11 @@ pub(crate) struct Plan {
     pub(crate) deployment: Deployment,
     pub(crate) keys: Vec<KeyPlan>,
     pub(crate) faults: Vec<Fault>,
+    /// Agents with wallets, and the longest pause between two tunnels of one.
+    pub(crate) agents: usize,
+    pub(crate) pause: Millis,
+    /// The longest pause between what strangers and attackers do.
+    pub(crate) pace: Millis,
 }
 
 /// What a run is about.
@@ -41,6 +50,8 @@ pub(crate) enum Theme {
     Servers,
     /// All of it.
     Everything,
+    /// Of three replicas that vote many are lost in some hours, one after another or together.
+    Long,
     /// Of three replicas that vote one after another is lost, misses writes, is given other servers.
     Replicas,
 }
@@ -59,6 +70,27 @@ const THEMES: [Theme; 12] = [
     Theme::Servers,
     Theme::Everything,
 ];
+
+/// Which plan a seed has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlanKind {
+    /// Tokens are not bound.
+    Unbound,
+    /// Tokens are bound by marks.
+    Bound,
+    /// Hours of three replicas that vote.
+    Long,
+}
+
+impl PlanKind {
+    pub(crate) fn plan(self, seed: u64) -> Plan {
+        match self {
+            Self::Unbound => Plan::new(seed),
+            Self::Bound => Plan::bound(seed),
+            Self::Long => Plan::long(seed),
+        }
+    }
+}
 
 impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
@@ -85,7 +117,18 @@ impl Plan {
         if chance.one_in(2) {
             keys.push(KeyPlan { from: chance.within(3_000, length / 2), ends: 86_400 });
         }
-        let mut plan = Self { seed, theme, is_bound: false, length, deployment, keys, faults: Vec::new() };
+        let mut plan = Self {
+            seed,
+            theme,
+            is_bound: false,
+            length,
+            deployment,
+            keys,
+            faults: Vec::new(),
+            agents: AGENTS,
+            pause: PAUSE,
+            pace: PACE,
+        };
         plan.go_wrong(&mut chance);
         plan.faults.sort_by_key(|fault| fault.at);
         plan
@@ -156,7 +199,7 @@ impl Plan {
             Theme::Clocks => self.skew(chance),
             Theme::Memory => self.add(chance, 1, 3, Self::memory),
             Theme::Servers => self.other_servers(chance),
-            Theme::Everything | Theme::Replicas => {
+            Theme::Everything | Theme::Replicas | Theme::Long => {
                 self.add(chance, 2, 6, Self::network);
                 self.add(chance, 0, 2, Self::restart);
                 self.add(chance, 0, 2, Self::memory);

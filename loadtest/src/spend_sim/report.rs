@@ -2,7 +2,7 @@
 
 use super::campaign::{ClassName, Tally};
 use super::checker::Finding;
-use super::history::Happening;
+use super::history::{Happening, Sums};
 use super::plan::Plan;
 use super::run::Outcome;
 
@@ -15,6 +15,9 @@ pub(crate) fn print_tally(tally: &Tally, seconds: f64) {
         tally.admissions,
         tally.simulated_seconds as f64 / 3_600.0
     );
+    let Sums { issued, spent, held, lost } = &tally.sums;
+    let lost_in_all = tally.sums.all_lost();
+    println!("{issued} tokens issued = {spent} spent + {held} held + {lost_in_all} lost: {lost:?}\n");
     println!(
         "| class | theme | runs | presentations | admitted twice, as is allowed | in runs | the last, after the last \
          change | runs with a loss | noticed in | after: median, longest |"
@@ -71,7 +74,12 @@ pub(crate) fn print_run(plan: &Plan, outcome: &Outcome, all: bool) {
     let tokens = tokens(&outcome.judgement.findings);
     for event in &outcome.history {
         let concerns = match &event.happening {
-            Happening::Presented { token, .. } | Happening::Ended { token, .. } => tokens.contains(token),
+            Happening::Presented { token, .. }
+            | Happening::Ended { token, .. }
+            | Happening::Issued { token, .. }
+            | Happening::Kept { token }
+            | Happening::GivenUp { token, .. } => tokens.contains(token),
+            Happening::Asked { cannot, .. } => cannot.is_some(),
             _ => true,
         };
         if all || concerns {

@@ -1,5 +1,6 @@
 //! One run: a plan carried out in simulated time.
 
+use super::agent::Surroundings;
 use super::agents::Agents;
 use super::chance::Chance;
 use super::checker::{Judgement, judge};
@@ -7,10 +8,11 @@ use super::claim::Claim;
 use super::fault::{Millis, What};
 use super::gateway::Gateway;
 use super::history::{Event, Happening, History};
+use super::issuer::Issuer;
 use super::network::Network;
 use super::plan::Plan;
 use super::world::Fabric;
-use postern_spend::{Epoch, memcached};
+use postern_spend::memcached;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -30,30 +32,34 @@ pub(crate) struct Outcome {
 
 /// Carries out a plan.
 pub(crate) fn run(plan: &Plan) -> std::io::Result<Outcome> {
+    run_with(plan, |around| Agents::new(plan, around).run())
+}
+
+/// Carries out a plan with these callers.
+pub(crate) fn run_with<F: Future<Output = ()>>(
+    plan: &Plan,
+    callers: impl FnOnce(Surroundings) -> F,
+) -> std::io::Result<Outcome> {
     memcached::seed(plan.seed);
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let history = History::default();
-    runtime.block_on(live(plan, history.clone()));
+    runtime.block_on(async { callers(start(plan, history.clone())).await });
     drop(runtime);
     let (claim, history) = (Claim::of(plan), history.take());
     let judgement = judge(&history, &claim, plan.deployment.gateways.len());
     Ok(Outcome { claim, judgement, history })
 }
 
-async fn live(plan: &Plan, history: History) {
+/// Starts everything of a plan but its callers.
+pub(crate) fn start(plan: &Plan, history: History) -> Surroundings {
     let network = Network::new(&plan.deployment, Chance::new(plan.seed, 2), history);
     let (fabric, attempts) = (Fabric::start(network), Arc::new(AtomicUsize::new(0)));
-    let plans = plan.deployment.gateways.iter().enumerate();
-    let keys = plan.keys.iter().enumerate().map(|(number, key)| key.epoch(number));
-    let bound: Vec<Epoch> = keys.filter(|_| plan.is_bound).collect();
-    let start = |(number, plan)| {
-        let (bound, fabric, attempts) = (bound.clone(), fabric.clone(), Arc::clone(&attempts));
-        Arc::new(Gateway::start(number, plan, bound, fabric, attempts))
-    };
-    let gateways: Vec<Arc<Gateway>> = plans.map(start).collect();
+    let start = |number| Arc::new(Gateway::start(number, plan, fabric.clone(), Arc::clone(&attempts)));
+    let gateways: Vec<Arc<Gateway>> = (0..plan.deployment.gateways.len()).map(start).collect();
     tokio::spawn(go_wrong(plan.clone(), fabric.clone(), gateways.clone()));
     tokio::spawn(look(plan.clone(), fabric.clone(), gateways.clone()));
-    Agents::new(plan, fabric, gateways).run().await;
+    let issuer = Arc::new(Issuer::new(plan.keys.clone(), fabric.clone()));
+    Surroundings { fabric, gateways, issuer, tap: Arc::default() }
 }
 
 /// Writes down what gateways say of themselves, when it changes.

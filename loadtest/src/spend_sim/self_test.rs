@@ -3,24 +3,31 @@
 
 use super::campaign::{Campaign, Until};
 use super::checker::{Finding, Kind};
+use super::defect::Defect::{self, Store};
+use super::defect::put_back;
+use super::plan::PlanKind;
 use super::run::run;
 use anyhow::{Result, ensure};
-use postern_spend::memcached::{self, Undo};
+use postern_spend::memcached::Undo;
 use std::time::Instant;
 
 /// A defect: how it is named on the command line, what it leads to, and the first seed that shows it.
-pub(crate) const DEFECTS: [(&str, Undo, Kind, u64); 7] = [
-    ("clock-canary", Undo::ClockCanary, Kind::Twice, 39),
-    ("blind-watch", Undo::BlindWatch, Kind::Twice, 1353),
-    ("some-probes", Undo::SomeProbes, Kind::Twice, 195),
-    ("planted-canaries", Undo::PlantedCanaries, Kind::FalseAlarm, 22),
-    ("permits-after-stored", Undo::PermitsAfterStored, Kind::ThoughLost, 113),
-    ("witness-apart", Undo::WitnessApart, Kind::Twice, 8),
-    ("older-probes", Undo::OlderProbes, Kind::Twice, 461),
+pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 11] = [
+    ("clock-canary", Store(Undo::ClockCanary), Kind::Twice, 39),
+    ("blind-watch", Store(Undo::BlindWatch), Kind::Twice, 1158),
+    ("some-probes", Store(Undo::SomeProbes), Kind::Twice, 195),
+    ("planted-canaries", Store(Undo::PlantedCanaries), Kind::FalseAlarm, 22),
+    ("permits-after-stored", Store(Undo::PermitsAfterStored), Kind::ThoughLost, 25),
+    ("witness-apart", Store(Undo::WitnessApart), Kind::Twice, 8),
+    ("older-probes", Store(Undo::OlderProbes), Kind::Twice, 461),
+    ("asks-in-vain", Defect::AsksInVain, Kind::AskedInVain, 1),
+    ("asks-for-lost-keys", Defect::AsksForLostKeys, Kind::AskedInVain, 203),
+    ("sends-in-vain", Defect::SendsInVain, Kind::SentInVain, 3),
+    ("forgets-tokens", Defect::ForgetsTokens, Kind::Sums, 2),
 ];
 
 /// The defect with this name.
-pub(crate) fn defect(name: &str) -> Result<Undo, String> {
+pub(crate) fn defect(name: &str) -> Result<Defect, String> {
     let names: Vec<&str> = DEFECTS.iter().map(|defect| defect.0).collect();
     let found = DEFECTS.iter().find(|defect| defect.0 == name);
     found.map(|defect| defect.1).ok_or_else(|| format!("one of: {}", names.join(", ")))
@@ -44,23 +51,24 @@ pub(crate) fn self_test(from: u64, seeds: u64) -> Result<()> {
 }
 
 /// The first seed with a finding that is not there without the defect.
-pub(crate) fn first(defect: Undo, kind: Kind, mut from: u64, seeds: u64) -> Result<Option<u64>> {
+pub(crate) fn first(defect: Defect, kind: Kind, mut from: u64, seeds: u64) -> Result<Option<u64>> {
     let end = from + seeds;
     while from < end {
         // One after the other, so that the number means something.
         let until = Some(Until::Found(kind));
         // Where one address leads to two stores there is a finding that stands. It takes a fault, and seeds that show it
         // without the defect do not count.
-        let calm = defect == Undo::SomeProbes;
+        let calm = defect == Store(Undo::SomeProbes);
         let undo = Some(defect);
         let seeds = end - from;
-        let strict = calm || defect == Undo::OlderProbes;
-        let bound = defect == Undo::WitnessApart;
-        let campaign = Campaign { from, seeds, bound, undo, until, strict, calm, threads: 1 };
+        let strict = calm || defect == Store(Undo::OlderProbes);
+        let is_bound = defect == Store(Undo::WitnessApart);
+        let kind_of_plan = if is_bound { PlanKind::Bound } else { PlanKind::Unbound };
+        let campaign = Campaign { from, seeds, kind: kind_of_plan, undo, until, strict, calm, threads: 1 };
         let tally = campaign.run()?;
         let has = |findings: &[Finding]| findings.iter().any(|finding| finding.kind == kind);
         let Some((seed, _)) = tally.findings.iter().find(|(_, findings)| has(findings)) else { break };
-        memcached::undo(None);
+        put_back(None);
         if !has(&run(&campaign.plan(*seed))?.judgement.findings) {
             return Ok(Some(*seed));
         }

@@ -2,11 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use super::campaign::{Campaign, Tally};
-use super::plan::Plan;
+use super::claim::Claim;
+use super::defect::put_back;
+use super::loss_cost::scenarios;
+use super::plan::{Plan, PlanKind};
 use super::run::run;
 use super::self_test::{DEFECTS, first};
 use super::shrink::shrink;
-use postern_spend::memcached::undo;
+use std::time::Duration;
 
 #[test]
 fn one_seed_is_one_run() {
@@ -20,14 +23,14 @@ fn one_seed_is_one_run() {
     }
 }
 
-fn sixty_runs(bound: bool) -> Tally {
+fn runs(kind: PlanKind, seeds: u64) -> Tally {
     let (undo, until, strict, calm) = (None, None, false, false);
-    Campaign { from: 1, seeds: 60, bound, undo, until, strict, calm, threads: 2 }.run().unwrap()
+    Campaign { from: 1, seeds, kind, undo, until, strict, calm, threads: 2 }.run().unwrap()
 }
 
 #[test]
 fn what_the_deployment_claims_holds() {
-    let tally = sixty_runs(false);
+    let tally = runs(PlanKind::Unbound, 60);
     assert_eq!(tally.runs, 60);
     assert!(tally.presentations > 20_000 && tally.admissions > 2_000, "{tally:?}");
     assert!(tally.findings.is_empty(), "{:?}", tally.findings);
@@ -35,10 +38,39 @@ fn what_the_deployment_claims_holds() {
 
 #[test]
 fn what_marks_bind_is_admitted_once_whatever_is_lost() {
-    let tally = sixty_runs(true);
+    let tally = runs(PlanKind::Bound, 60);
     let lost: u64 = tally.by_class.values().map(|row| row.lost).sum();
     assert!(tally.admissions > 2_000 && lost > 10, "{tally:?}");
     assert!(tally.findings.is_empty(), "{:?}", tally.findings);
+}
+
+#[test]
+fn replicas_are_lost_for_hours_and_fresh_tokens_are_admitted_meanwhile() {
+    let tally = runs(PlanKind::Long, 2);
+    let spaced = (1..=2).filter(|seed| Claim::of(&Plan::long(*seed)).serves).count();
+    assert!(spaced == 1 && tally.simulated_seconds > 4 * 3_600, "{spaced}, {tally:?}");
+    assert!(tally.findings.is_empty(), "{:?}", tally.findings);
+}
+
+/// Nothing is void after a false alarm; after a loss everyone tunnels again.
+#[test]
+fn what_a_loss_costs_is_bounded() {
+    for scenario in scenarios().into_iter().filter(|scenario| !scenario.faults.is_empty()) {
+        let cost = scenario.run(20).unwrap();
+        let name = scenario.name;
+        assert_eq!(cost.judgement.findings, [], "{name}");
+        assert_eq!(cost.without, 0, "{name}: agents had no tunnel again");
+        let void = cost.lost(&["void", "superseded"]);
+        let is_void = match scenario.votes {
+            true => name.contains("a minute later"),
+            false => name.contains("emptied"),
+        };
+        assert!(if is_void { void > 100 } else { void < 5 }, "{name}: {void} void");
+        assert!(void == 0 || !scenario.is_false_alarm(), "{name}: {void} void");
+        assert!(cost.until_all_tunnel < Duration::from_secs(80), "{name}: {:?}", cost.until_all_tunnel);
+        let all = cost.judgement.sums.all_lost();
+        assert!(all == 0 || !(scenario.is_false_alarm() && scenario.votes), "{name}: {all} lost");
+    }
 }
 
 /// The seeds of those that take long to be found are given, so that a test costs one run. `--self-test` looks for them.
@@ -56,7 +88,7 @@ fn each_mended_defect_is_found_when_it_is_put_back() {
 #[test]
 fn a_failing_plan_is_made_smaller() {
     let (_, defect, kind, seed) = DEFECTS[3];
-    undo(Some(defect));
+    put_back(Some(defect));
     let plan = Plan::new(seed);
     let (smaller, outcome) = shrink(&plan, kind).unwrap();
     assert!(smaller.faults.len() <= plan.faults.len());
@@ -67,5 +99,5 @@ fn a_failing_plan_is_made_smaller() {
         run(&without).unwrap().judgement.findings.iter().any(|finding| finding.kind == kind)
     });
     assert_eq!(needless.count(), 0);
-    undo(None);
+    put_back(None);
 }

@@ -3,9 +3,18 @@
 use super::chance::Chance;
 use super::deployment::{EPOCH, RECORD_MARGIN};
 use super::fault::Millis;
-use postern_spend::Binding;
+use postern_client::rules::CurrentChallenge;
 use postern_spend::Epoch;
-use postern_token::{ChallengeDigest, Mark, MarkId, Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
+use postern_token::header::Challenge;
+use postern_token::{
+    ChallengeDigest, Mark, MarkId, Nonce, SpentKey, TokenChallenge, TokenKeyId, TokenType, UnixSeconds,
+};
+
+/// The name of the gateways.
+pub(crate) const ORIGIN: &str = "proxy.example";
+
+/// For how many seconds a challenge with a mark is good, by `gateway/src/keys/offer.rs`.
+const MARKED: u64 = 600;
 
 /// A key of the issuer.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +37,27 @@ pub(crate) struct Token {
 
 /// The id of a mark in tokens of a key: a digest of the challenge, as far as it differs here.
 pub(crate) fn mark_id(key: TokenKeyId, mark: Mark) -> MarkId {
-    MarkId::derive("proxy.example", key, ChallengeDigest::of(mark.as_bytes()))
+    MarkId::derive(ORIGIN, key, ChallengeDigest::of(mark.as_bytes()))
+}
+
+/// What a gateway asks for: tokens of a key, and what binds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// The key's number.
+    pub(crate) key: usize,
+    pub(crate) mark: Option<Mark>,
+}
+
+impl Offer {
+    /// The challenge as an agent reads it.
+    pub(crate) fn challenge(&self) -> Option<CurrentChallenge> {
+        let marked = self.mark.map(|mark| mark.second_name(ORIGIN));
+        let names: Vec<&str> = std::iter::once(ORIGIN).chain(marked.as_deref()).collect();
+        let challenge = TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &names).ok()?;
+        let max_age = self.mark.map(|_| MARKED);
+        let token_key = Some(vec![self.key as u8 + 1; 342]);
+        CurrentChallenge::new(Challenge { bytes: challenge.serialize(), token_key, max_age })
+    }
 }
 
 impl KeyPlan {
@@ -38,21 +67,21 @@ impl KeyPlan {
         Epoch { key, expires: UnixSeconds(EPOCH + self.ends + RECORD_MARGIN), mark: None }
     }
 
-    /// A token for the challenge of a gateway that offers this binding; `None` if it offers none.
-    pub(crate) fn mint(
-        &self,
-        key_number: usize,
-        number: usize,
-        binding: Binding,
-        chance: &mut Chance,
-    ) -> Option<Token> {
-        let mut epoch = self.epoch(key_number);
-        epoch.mark = match binding {
-            Binding::Unknown => return None,
-            Binding::Unmarked => None,
-            Binding::Offered(mark) => Some(mark_id(epoch.key, mark)),
-        };
+    /// A token for the challenge of a gateway.
+    pub(crate) fn mint(&self, offer: Offer, number: usize, chance: &mut Chance) -> Token {
+        let mut epoch = self.epoch(offer.key);
+        epoch.mark = offer.mark.map(|mark| mark_id(epoch.key, mark));
         let key = SpentKey::derive(TokenType::BlindRsa2048, epoch.key, Nonce(chance.bytes()));
-        Some(Token { number, key, epoch, not_after: UnixSeconds(EPOCH + self.ends) })
+        Token { number, key, epoch, not_after: self.ends() }
+    }
+
+    /// When its first tokens are signed.
+    pub(crate) fn begins(&self) -> UnixSeconds {
+        UnixSeconds(EPOCH + self.from.div_ceil(1_000))
+    }
+
+    /// When its tokens end.
+    pub(crate) fn ends(&self) -> UnixSeconds {
+        UnixSeconds(EPOCH + self.ends)
     }
 }

@@ -1,0 +1,358 @@
+//! One agent with a wallet, by the rules of the agent that ships (`client/src/tunnel.rs`, `gateways.rs`, `refill.rs`): its
+//! gateways' health, their marks and the number of tokens to mint are that agent's own code.
+
+use super::chance::Chance;
+use super::defect::{Defect, is_put_back};
+use super::deployment::EPOCH;
+use super::gateway::Gateway;
+use super::history::{Happening, Sums, Verdict};
+use super::issuer::Issuer;
+use super::token::{Offer, Token};
+use super::wallet::Wallet;
+use super::wire_tap::WireTap;
+use super::world::Fabric;
+use postern_client::rules::{CurrentChallenge, Health, Marks, OLDER_TOKENS, Outage, PATIENCE, Stock};
+use postern_token::{ChallengeDigest, UnixSeconds};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// A gateway's 503 says so.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Tokens that the issuer signs at once for one agent, and how long that takes.
+const AT_ONCE: usize = 16;
+const SIGNING: (u64, u64) = (8, 20);
+
+pub(crate) struct Agent {
+    number: usize,
+    /// In the order of preference.
+    gateways: Vec<Known>,
+    wallet: Wallet,
+    marks: Marks,
+    habits: Habits,
+    chance: Chance,
+    fabric: Fabric,
+    issuer: Arc<Issuer>,
+    tap: Arc<WireTap>,
+    counted: Sums,
+}
+
+struct Known {
+    gateway: Arc<Gateway>,
+    health: Health,
+    current: Option<(CurrentChallenge, Offer)>,
+}
+
+/// How an agent is set up and used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    /// From how many tokens on it mints, and up to how many.
+    pub(crate) low: usize,
+    pub(crate) high: usize,
+    /// How many it begins with.
+    pub(crate) first: usize,
+    /// The longest pause between two tunnels.
+    pub(crate) pause: Duration,
+    /// One request in this number is given up by its user; none at 0.
+    pub(crate) leaves: u64,
+}
+
+/// What agents share.
+#[derive(Clone)]
+pub(crate) struct Surroundings {
+    pub(crate) fabric: Fabric,
+    pub(crate) gateways: Vec<Arc<Gateway>>,
+    pub(crate) issuer: Arc<Issuer>,
+    pub(crate) tap: Arc<WireTap>,
+}
+
+/// What became of one request for a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opened {
+    Tunnel,
+    Refused,
+}
+
+/// What became of one token.
+enum Attempt {
+    Opened,
+    /// Another token may do.
+    Failed,
+    /// It was of an older mark.
+    Outdated,
+}
+
+impl Agent {
+    /// Numbers count from 1 on.
+    pub(crate) fn new(number: usize, habits: Habits, around: &Surroundings, chance: Chance) -> Self {
+        let count = around.gateways.len();
+        let known = |index: usize| Known {
+            gateway: Arc::clone(&around.gateways[(number + index) % count]),
+            health: Health::new(false),
+            current: None,
+        };
+        Self {
+            number,
+            gateways: (0..count).map(known).collect(),
+            wallet: Wallet::default(),
+            marks: Marks::default(),
+            habits,
+            chance,
+            fabric: around.fabric.clone(),
+            issuer: Arc::clone(&around.issuer),
+            tap: Arc::clone(&around.tap),
+            counted: Sums::default(),
+        }
+    }
+
+    /// Opens tunnels until a moment. What is left in the wallet is written down.
+    pub(crate) async fn live(mut self, until: Instant, mut seen: impl FnMut(Opened)) -> Sums {
+        let longest = self.habits.pause.as_millis() as u64;
+        loop {
+            let pause = self.chance.millis(0, longest);
+            if Instant::now() + pause >= until {
+                break;
+            }
+            sleep(pause).await;
+            seen(self.open().await);
+            self.refill(0).await;
+        }
+        for token in self.wallet.drain() {
+            self.counted.held += 1;
+            self.fabric.change(|network| network.note(Happening::Kept { token: token.number }));
+        }
+        let (holder, sums) = (self.number, self.counted);
+        let counted = Happening::Counted { holder, sums: sums.clone() };
+        self.fabric.change(|network| network.note(counted));
+        sums
+    }
+
+    /// One tunnel: a token, or two when the first one was no good, and before them a few of older marks.
+    async fn open(&mut self) -> Opened {
+        let (mut has_failed, mut outdated) = (false, 0);
+        loop {
+            let any = outdated < OLDER_TOKENS;
+            match self.attempt(any).await {
+                Some(Attempt::Opened) => return Opened::Tunnel,
+                Some(Attempt::Outdated) => outdated += 1,
+                Some(Attempt::Failed) if !has_failed => has_failed = true,
+                Some(Attempt::Failed) | None => return Opened::Refused,
+            }
+        }
+    }
+
+    /// One token, sent once.
+    async fn attempt(&mut self, any: bool) -> Option<Attempt> {
+        let (index, digest, token) = self.fund(any).await?;
+        let gateway = Arc::clone(&self.gateways[index].gateway);
+        self.tap.sent(&token);
+        let Habits { leaves, .. } = self.habits;
+        let leaves = (leaves > 0 && self.chance.one_in(leaves)).then(|| self.chance.millis(0, 60));
+        let verdict = gateway.present(&token, leaves, Some(self.number)).await;
+        if leaves.is_some() && verdict == Verdict::Dropped {
+            self.lose_connection();
+            return None;
+        }
+        if let Verdict::Admitted { .. } = verdict {
+            self.tap.admitted(&token);
+        }
+        Some(self.after(index, digest, verdict))
+    }
+
+    fn after(&mut self, index: usize, digest: ChallengeDigest, verdict: Verdict) -> Attempt {
+        let now = Instant::now();
+        match verdict {
+            Verdict::Admitted { .. } => {
+                self.counted.spent += 1;
+                self.gateways[index].health.heard(now);
+                self.marks.accepted(digest);
+                Attempt::Opened
+            }
+            Verdict::Dropped | Verdict::Refused("stopped") => {
+                self.lose_connection();
+                self.gateways[index].health.doubt();
+                Attempt::Failed
+            }
+            Verdict::Refused(reason) if is_503(reason) => {
+                self.counted.lose(reason);
+                self.gateways[index].health.heard(now);
+                self.fail(index, false);
+                Attempt::Failed
+            }
+            Verdict::Spent | Verdict::Refused(_) => {
+                let is_spent = verdict == Verdict::Spent;
+                self.counted.lose(if let Verdict::Refused(reason) = verdict { reason } else { "spent" });
+                self.gateways[index].health.heard(now);
+                let was_current = self.is_current(index, digest);
+                if let Some(offer) = self.gateways[index].gateway.challenge_again(self.number) {
+                    self.take_in(index, offer);
+                }
+                if was_current {
+                    return Attempt::Failed;
+                }
+                if !is_spent && self.marks.refused(digest) {
+                    let dropped = self.wallet.drop_challenge(digest);
+                    self.give_up(&dropped, "superseded");
+                }
+                Attempt::Outdated
+            }
+        }
+    }
+
+    /// A gateway that serves, and a token for it.
+    async fn fund(&mut self, any: bool) -> Option<(usize, ChallengeDigest, Arc<Token>)> {
+        for _ in 0..4 {
+            let index = self.choose().await?;
+            if !self.gateways[index].gateway.is_running() {
+                self.fail(index, false); // no connection: no token is sent
+                continue;
+            }
+            let dropped = self.wallet.drop_retired(self.now());
+            self.give_up(&dropped, "retired");
+            match self.take(index, any) {
+                Some((digest, token)) => return Some((index, digest, token)),
+                None => self.refill(1).await,
+            }
+        }
+        None
+    }
+
+    /// Tokens of older marks first.
+    fn take(&mut self, index: usize, any: bool) -> Option<(ChallengeDigest, Arc<Token>)> {
+        let current = self.gateways[index].current.as_ref()?.0.digest;
+        let older = self.marks.older().into_iter().filter(|digest| any && *digest != current);
+        let digests: Vec<_> = older.chain([current]).collect();
+        digests.into_iter().find_map(|digest| Some((digest, self.wallet.take(digest)?)))
+    }
+
+    /// Mints what is wanted, for the gateway in use.
+    async fn refill(&mut self, waiting: usize) {
+        let index = self.serving().unwrap_or(0);
+        let Some((current, _)) = &self.gateways[index].current else { return };
+        let is_old = !current.is_fresh() || self.marks.is_to_be_confirmed(current.digest, self.now());
+        if is_old && self.stock(current.digest, waiting) > 0 {
+            self.probe(index).await;
+        }
+        let Some((current, offer)) = self.gateways[index].current.clone() else { return };
+        let count = self.stock(current.digest, waiting);
+        let (Some(key), true) = (current.key, count > 0) else { return };
+        if self.marks.sign("", current.digest, key, self.now()).is_err() {
+            return;
+        }
+        // By the key that it claims a mark may be the first one, and is not.
+        let mut left = self.stock(current.digest, waiting);
+        while left > 0 {
+            let some = left.min(AT_ONCE);
+            sleep(self.chance.millis(SIGNING.0, SIGNING.1)).await;
+            for _ in 0..some {
+                let token = self.issuer.sign(self.number, offer, &mut self.chance);
+                self.wallet.add(current.digest, token);
+            }
+            self.counted.issued += some as u64;
+            left -= some;
+        }
+    }
+
+    fn stock(&self, current: ChallengeDigest, waiting: usize) -> usize {
+        let older = self.marks.older().into_iter().filter(|digest| *digest != current);
+        let stock = Stock {
+            level: self.wallet.level(current),
+            older: older.map(|digest| self.wallet.level(digest)).sum(),
+            waiting,
+            low: self.habits.low,
+            high: if self.counted.issued == 0 { self.habits.first } else { self.habits.high },
+        };
+        stock.to_mint(self.marks.trial(current, self.now()), true)
+    }
+
+    // ---- Gateways ----
+
+    /// The first gateway that serves; those before it are probed when that is due.
+    async fn choose(&mut self) -> Option<usize> {
+        let deadline = Instant::now() + PATIENCE;
+        for index in 0..self.serving().unwrap_or(0) {
+            let next = self.gateways[index].health.next_probe(Instant::now());
+            if next.is_some_and(|next| next <= Instant::now()) {
+                self.probe(index).await;
+            }
+        }
+        loop {
+            if let Some(index) = self.serving() {
+                return Some(index);
+            }
+            let now = Instant::now();
+            let next = self.gateways.iter_mut().enumerate().filter_map(|(index, known)| {
+                known.health.hurry(now);
+                Some((known.health.next_probe(now)?, index))
+            });
+            let (next, index) = next.min().filter(|(next, _)| *next < deadline)?;
+            sleep_until(next).await;
+            self.probe(index).await;
+        }
+    }
+
+    /// Asks for a gateway's challenge, without a token.
+    async fn probe(&mut self, index: usize) {
+        let known = &mut self.gateways[index];
+        known.health.begin_probe(Instant::now());
+        let travel = self.chance.millis(0, 3);
+        sleep(travel).await;
+        let asked = known.gateway.challenge(self.number);
+        known.health.end_probe();
+        match asked {
+            Ok(offer) => {
+                self.take_in(index, offer);
+                self.gateways[index].health.served(Instant::now());
+            }
+            Err(_) => self.fail(index, true),
+        }
+    }
+
+    fn fail(&mut self, index: usize, was_probe: bool) {
+        if is_put_back(Defect::SendsInVain) && !was_probe {
+            return;
+        }
+        let mut outage = Outage::no_answer("503");
+        outage.retry_after = Some(RETRY_AFTER);
+        let jitter = self.chance.below(1_001) as f64 / 1_000.0;
+        self.gateways[index].health.failed(outage, was_probe, Instant::now(), jitter);
+    }
+
+    fn take_in(&mut self, index: usize, offer: Offer) {
+        let Some(current) = offer.challenge() else { return };
+        if self.marks.offered(&current, self.now()).is_ok() {
+            self.gateways[index].current = Some((current, offer));
+        }
+    }
+
+    fn serving(&self) -> Option<usize> {
+        self.gateways.iter().position(|known| known.health.is_serving())
+    }
+
+    fn is_current(&self, index: usize, digest: ChallengeDigest) -> bool {
+        self.gateways[index].current.as_ref().is_some_and(|(current, _)| current.digest == digest)
+    }
+
+    fn lose_connection(&mut self) {
+        if !is_put_back(Defect::ForgetsTokens) {
+            self.counted.lose("connection lost");
+        }
+    }
+
+    fn give_up(&mut self, tokens: &[Arc<Token>], reason: &'static str) {
+        for token in tokens {
+            self.counted.lose(reason);
+            let given_up = Happening::GivenUp { token: token.number, reason };
+            self.fabric.change(|network| network.note(given_up));
+        }
+    }
+
+    fn now(&self) -> UnixSeconds {
+        UnixSeconds(EPOCH + self.fabric.now() / 1_000_000)
+    }
+}
+
+/// Which of the gateway's refusals are 503, by its table in `gateway/src/request/deny.rs`; the others are 407.
+fn is_503(reason: &str) -> bool {
+    !matches!(reason, "void" | "wrong_challenge" | "key_retired" | "epoch_retired")
+}

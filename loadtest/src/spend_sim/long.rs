@@ -1,0 +1,99 @@
+//! Hours in which three replicas that vote lose records, are away and are given other servers, with new marks in between.
+
+use super::chance::Chance;
+use super::claim::TURNOVER;
+use super::deployment::{Deployment, Shape};
+use super::fault::{Fault, Millis, What};
+use super::plan::{Plan, Theme};
+use super::token::KeyPlan;
+
+const MINUTE: Millis = 60_000;
+/// After the last fault: a fleet plants four marks an hour, and the last one has to follow.
+const CALM: Millis = 75 * MINUTE;
+/// Between two tunnels of an agent, and between what strangers and attackers do, at most.
+const PAUSE: Millis = 40_000;
+const PACE: Millis = 20_000;
+
+impl Plan {
+    pub(crate) fn long(seed: u64) -> Self {
+        let mut chance = Chance::new(seed, 6);
+        let mut deployment = Deployment::new(Shape::Quorum, &mut chance);
+        deployment.vote(&mut chance);
+        // A reply that is late beside a replica that is away would be a token without a verdict.
+        deployment.latency.spikes = 0;
+        deployment.latency.most = deployment.latency.most.min(1_000);
+        for (number, gateway) in deployment.gateways.iter_mut().enumerate() {
+            gateway.ports.rotate_left(number % 3); // each has its replicas in another order
+            if number % 2 == 1 {
+                gateway.ports.swap(0, 1);
+            }
+            gateway.canary_interval = 1_000;
+        }
+        let mut keys = vec![KeyPlan { from: 0, ends: 86_400 }];
+        let mut plan = Self {
+            seed,
+            theme: Theme::Long,
+            is_bound: true,
+            length: 0,
+            deployment,
+            keys: Vec::new(),
+            faults: Vec::new(),
+            agents: 3,
+            pause: PAUSE,
+            pace: PACE,
+        };
+        let is_spaced = chance.one_in(2);
+        let last =
+            if is_spaced { plan.one_after_another(&mut chance) } else { plan.at_any_time(&mut chance) };
+        plan.length = last + if is_spaced { TURNOVER } else { CALM };
+        if chance.one_in(3) {
+            keys.push(KeyPlan { from: plan.length / 2, ends: 86_400 });
+        }
+        plan.keys = keys;
+        plan
+    }
+
+    /// Each fault after the tokens of the mark before are used up. Returns when the last one is over.
+    fn one_after_another(&mut self, chance: &mut Chance) -> Millis {
+        let (mut at, mut losses) = (0, 0);
+        for _ in 0..chance.within(2, 6) {
+            at += TURNOVER + chance.within(0, 10 * MINUTE);
+            let fault = self.fault_of_a_replica(at, losses < 4, chance);
+            losses += usize::from(fault.what.loses());
+            at += fault.lasts;
+            self.faults.push(fault);
+        }
+        at
+    }
+
+    /// Faults of any replica, also of one after another within seconds.
+    fn at_any_time(&mut self, chance: &mut Chance) -> Millis {
+        let mut at = 2 * MINUTE;
+        let mut last = at;
+        for _ in 0..chance.within(3, 9) {
+            let longest = chance.pick(&[10_000, 2 * MINUTE, 30 * MINUTE]);
+            at += chance.within(0, longest);
+            let fault = self.fault_of_a_replica(at, true, chance);
+            last = last.max(at + fault.lasts);
+            self.faults.push(fault);
+        }
+        last
+    }
+
+    fn fault_of_a_replica(&self, at: Millis, may_lose: bool, chance: &mut Chance) -> Fault {
+        let server = chance.index(self.deployment.servers.len());
+        let lasts = chance.pick(&[400, 12_000, 75_000, 10 * MINUTE]);
+        let what = match chance.below(if may_lose { 8 } else { 3 }) {
+            0 => What::Refuse { server },
+            1 => What::Freeze { server },
+            2 => What::Cut { server, router: None },
+            3 if self.deployment.servers.len() > 3 => {
+                let router = server % 3;
+                let list = vec![chance.pick(&self.deployment.routers[router].lists[0])];
+                return Fault { at, lasts: 0, what: What::Servers { router, list } };
+            }
+            _ => What::Restart { server },
+        };
+        Fault { at, lasts, what }
+    }
+}
