@@ -2,13 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use super::campaign::{Campaign, Tally};
+use super::checker::Kind;
 use super::claim::Claim;
-use super::defect::put_back;
+use super::defect::{Defect, put_back};
 use super::loss_cost::scenarios;
 use super::plan::{Plan, PlanKind};
 use super::run::run;
 use super::self_test::{DEFECTS, first};
 use super::shrink::shrink;
+use postern_spend::memcached::Undo;
 use std::time::Duration;
 
 #[test]
@@ -50,6 +52,20 @@ fn replicas_are_lost_for_hours_and_fresh_tokens_are_admitted_meanwhile() {
     let spaced = (1..=2).filter(|seed| Claim::of(&Plan::long(*seed)).serves).count();
     assert!(spaced == 1 && tally.simulated_seconds > 4 * 3_600, "{spaced}, {tally:?}");
     assert!(tally.findings.is_empty(), "{:?}", tally.findings);
+}
+
+/// Each of these defects blinds the watch, and lets tokens be admitted twice where no mark binds them.
+#[test]
+fn where_marks_bind_no_watch_stands_before_a_second_admission() {
+    for defect in [Undo::ClockCanary, Undo::BlindWatch, Undo::SomeProbes, Undo::OlderProbes] {
+        let undo = Some(Defect::Store(defect));
+        let (kind, until, strict, calm) = (PlanKind::Bound, None, false, false);
+        let tally =
+            Campaign { from: 1, seeds: 20, kind, undo, until, strict, calm, threads: 2 }.run().unwrap();
+        let twice = tally.findings.values().flatten().filter(|finding| finding.kind == Kind::Twice);
+        assert_eq!(twice.count(), 0, "{defect:?}: {:?}", tally.findings);
+        assert!(tally.admissions > 1_000, "{tally:?}");
+    }
 }
 
 /// Nothing is void after a false alarm; after a loss everyone tunnels again.
