@@ -335,4 +335,6 @@ fn check_header(file: &File, path: &Path, length: u64) -> Result<(), WalletError
 }
 
 #[cfg(test)]
+mod power_loss;
+#[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ mod marks;
 mod model;
 mod one_send;
 mod overlap;
+mod power_loss;
 mod quorum;
 mod recovery;
 mod shared_conformance;
