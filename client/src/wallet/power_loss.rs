@@ -81,6 +81,19 @@ fn without_fsync_or_on_a_disk_that_ignores_it_tokens_come_back() {
     }
 }
 
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn a_wallet_that_was_being_made_opens() {
+    for (steps, seed) in (1..4).flat_map(|steps| (0..60).map(move |seed| (steps, seed))) {
+        let disk = ForgetfulDisk::mount();
+        let path = disk.path().join("wallet");
+        disk.cut_after(steps);
+        _ = Wallet::open(&path, true);
+        disk.restart(Survivors::Some(seed));
+        Wallet::open(&path, true).unwrap_or_else(|error| panic!("{steps} steps, seed {seed}: {error}"));
+    }
+}
+
 /// Tokens have been paid for: a wallet that was made is there after a power cut.
 #[test]
 #[ignore = "needs root and /dev/fuse"]
