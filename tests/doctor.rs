@@ -110,6 +110,42 @@ fn a_router_that_gives_up_no_sooner_than_the_gateway_is_warned_of() {
     }
 }
 
+#[test]
+fn a_twemproxy_is_checked_beside_its_gateway() {
+    let home = TempDir::new().unwrap();
+    let (gateway, router) = (home.path().join("gateway.toml"), home.path().join("nutcracker.yml"));
+    let shipped = std::fs::read_to_string(root().join("deploy/twemproxy/nutcracker.yml")).unwrap();
+    let text = |bind: &str| {
+        format!(
+            "[issuer]\ndirectory = \"http://127.0.0.1:1/\"\n[challenge]\nissuer_name = \"i.example\"\norigin = \"o.example\"\n\
+             bind = \"{bind}\"\n[store]\nkind = \"memcached\"\nmemcached.addresses = [\"127.0.0.1:5000\"]\n"
+        )
+    };
+    let both = ["--config", gateway.to_str().unwrap(), "--twemproxy-config", router.to_str().unwrap()];
+
+    std::fs::write(&gateway, text("offer")).unwrap();
+    std::fs::write(&router, &shipped).unwrap();
+    let fit = doctor(&both);
+    fit.assert_stopped();
+    assert!(fit.stdout.contains("nutcracker.yml: fit to remember"), "{fit:#?}");
+    assert!(!fit.stdout.contains("warn") && !fit.stdout.contains("challenge.bind"), "{fit:#?}");
+
+    std::fs::write(&router, shipped.replace("hash_tag", "# hash_tag").replace("timeout: 50", "timeout: 100"))
+        .unwrap();
+    let parting = doctor(&both);
+    parting.assert_failed(64, &["nutcracker.yml: not fit to remember spent tokens"]);
+    assert!(parting.stdout.contains("refuse: spent (pool): it has no `hash_tag`"), "{parting:#?}");
+    assert!(parting.stdout.contains("the gateway gives up first"), "{parting:#?}");
+
+    std::fs::write(&gateway, text("off")).unwrap();
+    let unbound = doctor(&both);
+    unbound.assert_stopped();
+    assert!(unbound.stdout.contains("warn: spent (pool): it has no `hash_tag`"), "{unbound:#?}");
+    assert!(unbound.stdout.contains("note: challenge.bind is \"off\""), "{unbound:#?}");
+    doctor(&["--twemproxy-config", home.path().join("nowhere").to_str().unwrap()])
+        .assert_failed(64, &["nowhere", "cannot read the twemproxy configuration"]);
+}
+
 /// Bare `doctor` in `folder`.
 fn bare(folder: &Path) -> Ended {
     let mut command = command(["doctor"]);

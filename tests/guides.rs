@@ -95,6 +95,9 @@ fn scripts_test_knows_every_test_that_needs_a_program() {
         "crates/daemon/tests",
         "crates/spend/tests",
         "crates/token/tests",
+        "client/src/wallet",
+        "crates/daemon/src/files",
+        "crates/testkit/src/forgetful",
     ];
     let mut needing = BTreeSet::new();
     for folder in folders {

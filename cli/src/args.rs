@@ -112,6 +112,9 @@ pub(crate) struct Doctor {
     /// An mcrouter configuration file: can an `add` of a spent token be admitted twice under its routes?
     #[arg(long, value_name = "FILE")]
     pub(crate) mcrouter_config: Option<PathBuf>,
+    /// A twemproxy configuration file (nutcracker.yml), beside the gateway's: can a token be admitted twice behind it?
+    #[arg(long, value_name = "FILE")]
+    pub(crate) twemproxy_config: Option<PathBuf>,
     /// The admin address of a running gateway, issuer or agent, such as http://127.0.0.1:9090: attempts, losses and
     /// times of each of its links
     #[arg(long, value_name = "URL")]
@@ -129,8 +132,8 @@ pub(crate) struct Doctor {
 impl Doctor {
     /// Whether no option selects one examination.
     pub(crate) fn names_nothing(&self) -> bool {
-        let Self { config, mcrouter_config, links, ready, plan, planned: _ } = self;
-        let files = config.is_some() || mcrouter_config.is_some();
+        let Self { config, mcrouter_config, twemproxy_config, links, ready, plan, planned: _ } = self;
+        let files = config.is_some() || mcrouter_config.is_some() || twemproxy_config.is_some();
         !files && links.is_none() && ready.is_none() && !plan
     }
 }

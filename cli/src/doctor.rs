@@ -10,9 +10,8 @@ mod ready;
 
 use crate::args::Doctor;
 use crate::failure::Failure;
-use postern_mcrouter_lint::{Severity, judge, judge_beside};
+use postern_mcrouter_lint::{Finding, Gateway, Severity, judge, judge_beside, judge_twemproxy};
 use std::path::Path;
-use std::time::Duration;
 
 /// Checks everything that is named; the findings go to standard output, what was refused is the failure.
 pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
@@ -20,8 +19,13 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
         return machine::check().await;
     }
     let config = doctor.config.as_deref().map_or(Ok(()), config::check);
-    let timeout = doctor.config.as_deref().and_then(config::store_timeout);
-    let mcrouter = doctor.mcrouter_config.as_deref().map_or(Ok(()), |path| mcrouter_config(path, timeout));
+    let gateway = doctor.config.as_deref().and_then(config::gateway_of_a_fleet);
+    let mcrouter = doctor.mcrouter_config.as_deref();
+    let mcrouter =
+        mcrouter.map_or(Ok(()), |path| router_config(path, "mcrouter", gateway, mcrouter_findings));
+    let twemproxy = doctor.twemproxy_config.as_deref();
+    let twemproxy =
+        twemproxy.map_or(Ok(()), |path| router_config(path, "twemproxy", gateway, judge_twemproxy));
     let links = match &doctor.links {
         Some(admin) => links::check(admin).await,
         None => Ok(()),
@@ -32,19 +36,28 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
     };
     let plan = if doctor.plan { plan::print(&doctor.planned) } else { Ok(()) };
     let failures: Vec<Failure> =
-        [config, mcrouter, links, ready, plan].into_iter().filter_map(Result::err).collect();
+        [config, mcrouter, twemproxy, links, ready, plan].into_iter().filter_map(Result::err).collect();
     let Some(code) = failures.first().map(|failure| failure.code) else { return Ok(()) };
     let sentences: Vec<String> = failures.into_iter().map(|failure| failure.sentence).collect();
     Err(Failure::new(code, sentences.join("\npostern: ")))
 }
 
-/// `timeout` is how long a gateway waits for its store, where its configuration is named beside.
-fn mcrouter_config(path: &Path, timeout: Option<Duration>) -> Result<(), Failure> {
+fn mcrouter_findings(text: &str, gateway: Option<Gateway>) -> Vec<Finding> {
+    gateway.map_or_else(|| judge(text), |gateway| judge_beside(text, gateway))
+}
+
+/// `gateway` is the one whose configuration is named beside, if its store is shared.
+fn router_config(
+    path: &Path,
+    router: &str,
+    gateway: Option<Gateway>,
+    judge: fn(&str, Option<Gateway>) -> Vec<Finding>,
+) -> Result<(), Failure> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::configuration(format_args!("{name}: cannot read the mcrouter configuration: {error}"))
+        Failure::configuration(format_args!("{name}: cannot read the {router} configuration: {error}"))
     })?;
-    let findings = timeout.map_or_else(|| judge(&text), |timeout| judge_beside(&text, timeout));
+    let findings = judge(&text, gateway);
     for finding in &findings {
         println!("{finding}");
     }

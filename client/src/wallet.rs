@@ -11,6 +11,7 @@ use crate::catalogue;
 use format::{FREE, HeaderError, SECTOR, Sector, Slot};
 use metrics::gauge;
 use parking_lot::Mutex;
+use postern_daemon::files::sync_directory;
 use postern_telemetry::metrics::ReadableGauge;
 use postern_token::{ChallengeDigest, Nonce, TokenKeyId, UnixSeconds};
 use std::collections::{BTreeSet, HashSet};
@@ -104,9 +105,10 @@ impl Wallet {
             Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
         }
         let length = file.metadata().map_err(failed("read"))?.len();
-        if length == 0 {
+        if length == 0 || is_unwritten(&file, length).map_err(failed("read"))? {
             file.write_all_at(&format::header(), 0)
                 .and_then(|()| file.sync_all())
+                .and_then(|()| sync_directory(directory_of(path)))
                 .map_err(failed("write"))?;
         } else {
             check_header(&file, path, length)?;
@@ -318,6 +320,21 @@ impl Contents {
     }
 }
 
+/// Whether a power loss came while the wallet was made: its length reached the disk, and its header did not.
+fn is_unwritten(file: &File, length: u64) -> io::Result<bool> {
+    let mut sector = FREE;
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    if length > SECTOR {
+        return Ok(false);
+    }
+    file.read_exact_at(&mut sector[..length], 0)?;
+    Ok(sector == FREE)
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 fn offset(slot: u64) -> u64 {
     (slot + 1) * SECTOR as u64
 }
@@ -334,5 +351,7 @@ fn check_header(file: &File, path: &Path, length: u64) -> Result<(), WalletError
     checked.map_err(|error| WalletError::NotAWallet { path: path.to_owned(), reason: error.to_string() })
 }
 
+#[cfg(test)]
+mod power_loss;
 #[cfg(test)]
 mod tests;

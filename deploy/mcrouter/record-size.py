@@ -1,39 +1,118 @@
 #!/usr/bin/env python3
-"""Measures the size of a spent record in memcached: adds records as Postern does, then prints memcached's statistics.
+"""Measures what a spent record takes in memcached, by adding records as Postern does.
 
-    memcached -s ./s -U 0 -t 1 -m 256 -M &
-    python3 record-size.py ./s 1000000
+    record-size.py                            starts memcacheds, and prints a table of both kinds of records
+    record-size.py SOCKET COUNT [plain|bound] adds records to a running one, and prints its statistics
+
+"bound" are the records of tokens that a mark binds (challenge.bind is "offer" or "accept"), "plain" the others.
 """
 import base64
 import hashlib
+import os
+import pathlib
 import socket
+import subprocess
 import sys
+import tempfile
 import time
 
 PRINTED = ("curr_items", "total_malloced", " evictions", ":chunk_size", ":used_chunks", ":mem_requested")
-BATCH = 1000
-
-stream = socket.socket(socket.AF_UNIX)
-stream.connect(sys.argv[1])
-replies = stream.makefile("rb")
-expires = int(time.time()) + 40 * 86400
-stored = 0
+BATCH = 1_000
+EXPIRES = int(time.time()) + 40 * 86400
 
 
-def add(number):
-    key = b"ps1." + base64.urlsafe_b64encode(hashlib.sha256(b"%d" % number).digest()).rstrip(b"=")
-    return b"add %s 0 %d 22\r\n%s\r\n" % (key, expires, b"v" * 22)
+def text(digest):
+    return base64.urlsafe_b64encode(digest).rstrip(b"=")
 
 
-reply = b""
-for start in range(0, int(sys.argv[2]), BATCH):
-    stream.sendall(b"".join(map(add, range(start, start + BATCH))))
-    for _ in range(BATCH):
-        reply = replies.readline()
-        stored += reply == b"STORED\r\n"
-print("stored", stored, "and the last reply was", reply.decode().strip())
-for command in (b"stats\r\n", b"stats slabs\r\n", b"stats items\r\n"):
-    stream.sendall(command)
-    while (line := replies.readline().decode().strip()) != "END":
-        if any(name in line for name in PRINTED):
-            print(line)
+def plain(number):
+    """The key of a record, and the length of its value."""
+    return b"ps1." + text(hashlib.sha256(b"%d" % number).digest()), 22
+
+
+def bound(number):
+    """A bucket of four characters, and 16 bytes that name the record in it."""
+    digest = hashlib.sha256(b"%d" % number).digest()
+    return b"|" + text(digest[16:19]) + b"|#|" + text(digest[:16]), 7
+
+
+class Connection:
+    def __init__(self, path):
+        self.stream = socket.socket(socket.AF_UNIX)
+        self.stream.connect(path)
+        self.replies = self.stream.makefile("rb")
+
+    def add(self, kind, count):
+        """Adds so many records, or fewer when they do not fit; returns how many, and the last reply."""
+        for start in range(0, count, BATCH):
+            wire = b""
+            for number in range(start, start + BATCH):
+                key, length = kind(number)
+                wire += b"add %s 0 %d %d\r\n%s\r\n" % (key, EXPIRES, length, b"v" * length)
+            self.stream.sendall(wire)
+            replies = [self.replies.readline() for _ in range(BATCH)]
+            if (stored := replies.count(b"STORED\r\n")) < BATCH:
+                return start + stored, replies[-1].decode().strip()
+        return count, "STORED"
+
+    def stats(self, command=b"stats"):
+        self.stream.sendall(command + b"\r\n")
+        while (line := self.replies.readline().decode().strip()) != "END":
+            yield line
+
+
+def memcached(options, work):
+    """What `work` returns for a connection to a new memcached, and the process's megabytes afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "socket")
+        user = ["-u", "root"] if os.getuid() == 0 else []
+        with subprocess.Popen(["memcached", "-s", path, "-U", "0", "-t", "1", *user, *options]) as process:
+            try:
+                while not os.path.exists(path) and process.poll() is None:
+                    time.sleep(0.05)
+                result = work(Connection(path))
+                status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+            finally:
+                process.kill()
+    return result, int(status.split("VmRSS:")[1].split()[0]) * 1024 / 1e6
+
+
+def million(kind):
+    def work(connection):
+        stored, reply = connection.add(kind, 1_000_000)
+        assert reply == "STORED", f"{reply} after {stored} records"
+        numbers = {}
+        for command in (b"stats slabs", b"stats items"):
+            for line in connection.stats(command):
+                _, name, value = line.split()
+                numbers[name.removeprefix("items:")] = int(value)
+        # The class of these records is the one that holds nearly all.
+        used = {name: value for name, value in numbers.items() if name.endswith(":used_chunks")}
+        number = max(used, key=used.get).split(":")[0]
+        requested = numbers[f"{number}:mem_requested"] / used[f"{number}:used_chunks"]
+        return requested, numbers[f"{number}:chunk_size"], numbers["total_malloced"] / 1e6
+
+    return work
+
+
+def compare():
+    print(subprocess.run(["memcached", "-V"], capture_output=True, text=True, check=True).stdout.strip())
+    print("kind   options  requested  chunk_size  a million, MB  process, MB  fit into -m 64, then")
+    for kind in (plain, bound):
+        for options in (["-M"], ["-M", "-C"]):
+            (requested, chunk, malloced), process = memcached(["-m", "256", *options], million(kind))
+            (fit, reply), _ = memcached(["-m", "64", *options], lambda connection: connection.add(kind, 1_000_000))
+            row = f"{kind.__name__:6} {' '.join(options):7} {requested:10.1f} {chunk:11} {malloced:14.1f}"
+            print(f"{row} {process:12.1f}  {fit:,}, {reply}", flush=True)
+
+
+if len(sys.argv) == 1:
+    compare()
+else:
+    connection = Connection(sys.argv[1])
+    stored, reply = connection.add({"plain": plain, "bound": bound}[(sys.argv[3:] or ["plain"])[0]], int(sys.argv[2]))
+    print("stored", stored, "and the last reply was", reply)
+    for command in (b"stats", b"stats slabs", b"stats items"):
+        for line in connection.stats(command):
+            if any(name in line for name in PRINTED):
+                print(line)

@@ -4,13 +4,13 @@
 use crate::daemon::environment;
 use crate::failure::Failure;
 use postern_config::Fit;
-use postern_gateway::config::StoreKind;
+use postern_gateway::config::{Bind, StoreKind};
+use postern_mcrouter_lint::Gateway;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cmp::Reverse;
 use std::path::Path;
-use std::time::Duration;
 
 /// A daemon that reads a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,11 @@ enum Kind {
     Issuer,
     Client,
 }
+
+const UNBOUND: &str = "challenge.bind is \"off\": when a memcached loses its records, their tokens can be spent again until \
+     the loss is noticed, and with on_loss = \"warn\" after it, too. With \"offer\" they are void instead: docs/operate/change.md, \
+     \"Bind tokens in a fleet that runs\". Clients whose challenge is part of their configuration, and those that refuse a \
+     second name in the origin, cannot follow it and need \"off\".";
 
 /// A file that a start would not refuse.
 pub(super) struct Examined {
@@ -72,6 +77,9 @@ pub(super) fn check(path: &Path) -> Result<(), Failure> {
     for warning in warnings {
         println!("warning: {warning}");
     }
+    if gateway_of_a_fleet(path).is_some_and(|gateway| !gateway.bound) {
+        println!("note: {UNBOUND}");
+    }
     println!(
         "{}: {name} can be started with it: keys, addresses, certificates and files are in order. Whether its ports are \
          free, and what it needs over the network, was not tried.",
@@ -80,11 +88,11 @@ pub(super) fn check(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How long the gateway of this file waits for an answer of its shared store; `None` where it has none.
-pub(super) fn store_timeout(path: &Path) -> Option<Duration> {
+/// What a router has to fit in the gateway of this file; `None` where that has no shared store.
+pub(super) fn gateway_of_a_fleet(path: &Path) -> Option<Gateway> {
     let (config, _) = postern_config::open::<postern_gateway::Config>(path, environment()).ok()?;
-    let store = config.store;
-    (store.kind == StoreKind::Memcached).then(|| store.memcached.timeout.get())
+    let (store, bound) = (config.store, config.challenge.bind != Bind::Off);
+    (store.kind == StoreKind::Memcached).then(|| Gateway { timeout: store.memcached.timeout.get(), bound })
 }
 
 /// Loads the file as its daemon does, and checks what the daemon checks before it listens.

@@ -84,7 +84,7 @@ impl DataDir {
     /// [`DataDirError::InUse`] when another process, or another value in this one, has it open.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
+        create_directory(path).map_err(unusable)?;
         let lock = OpenOptions::new()
             .read(true)
             .write(true)
@@ -113,6 +113,22 @@ impl DataDir {
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
+}
+
+/// Creates a directory if it is missing, and those above it, and makes its whole path durable: a file in it is as lost
+/// without the directory's name as without its own. Whatever made a part of the path before need not have synced it.
+fn create_directory(path: &Path) -> io::Result<()> {
+    let named = path.ancestors().take_while(|directory| !directory.as_os_str().is_empty());
+    let missing = named.take_while(|directory| !directory.exists()).count();
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    for (generation, above) in path.canonicalize()?.ancestors().skip(1).enumerate() {
+        let synced = sync_directory(above);
+        // What was here before is as durable as this user can make it: some directories refuse to be opened.
+        if generation < missing {
+            synced?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes what [`write_private`] left when a process died in it. Only the owner of the lock may: any other
@@ -155,6 +171,8 @@ pub enum DataDirError {
     },
 }
 
+#[cfg(test)]
+mod power_loss;
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,5 @@
-//! Whether an mcrouter configuration is safe for recording spent tokens.
+//! Whether the configuration of a router is safe for recording spent tokens: mcrouter's, and twemproxy's
+//! ([`judge_twemproxy`]).
 //!
 //! mcrouter (facebook/mcrouter) can spread, repeat and redirect commands in many ways. A configuration is unsafe if two
 //! `add`s of one key can both be answered STORED. [`judge`] reads a configuration, follows the routes that Postern's
@@ -31,12 +32,14 @@ mod pool;
 mod pool_lookup;
 mod route;
 mod selector;
+mod twemproxy;
 mod verdict;
 
 #[cfg(test)]
 mod tests;
 
 pub use finding::{Finding, Severity};
+pub use twemproxy::judge_twemproxy;
 
 use Severity::{Note, Warn};
 use add::Storage;
@@ -50,6 +53,15 @@ const EPOCH_MARKERS: f64 = 64.0;
 /// With as many servers in a pool, one has no epoch marker at most once in twenty token keys.
 const MOST_WATCHED: usize = 12;
 
+/// What of a gateway's configuration a router has to fit.
+#[derive(Clone, Copy, Debug)]
+pub struct Gateway {
+    /// How long it waits for an answer of the store.
+    pub timeout: Duration,
+    /// Whether marks bind its tokens (`challenge.bind` is "accept" or "offer").
+    pub bound: bool,
+}
+
 /// Judges the text of an mcrouter configuration for Postern; the weightiest findings come first.
 ///
 /// Without a finding of [`Severity::Refuse`], and as far as the file shows, no token can be admitted twice while its
@@ -60,10 +72,10 @@ pub fn judge(text: &str) -> Vec<Finding> {
     judge_all(text, None)
 }
 
-/// The same, and whether every pool gives up on a server that hangs before the gateways do, which wait for `timeout`.
+/// The same, and whether every pool gives up on a server that hangs before the gateway does.
 #[must_use]
-pub fn judge_beside(text: &str, timeout: Duration) -> Vec<Finding> {
-    judge_all(text, Some(timeout))
+pub fn judge_beside(text: &str, gateway: Gateway) -> Vec<Finding> {
+    judge_all(text, Some(gateway.timeout))
 }
 
 fn judge_all(text: &str, timeout: Option<Duration>) -> Vec<Finding> {
@@ -134,17 +146,22 @@ impl<'a> Judge<'a> {
     /// A gateway notices a server that came back empty by the epoch markers that it had, which chance spreads.
     fn report_unwatched(&mut self, handle: &Handle<'a>, storage: &Storage) {
         let most = storage.places.iter().map(|place| place.servers.len()).max().unwrap_or(0);
-        if most <= MOST_WATCHED {
-            return;
+        if let Some((reason, instead)) = unwatched(most) {
+            self.findings.add(Warn, handle.place(), &reason, &instead);
         }
-        let servers = most as f64;
-        let missed = servers * (1.0 - 1.0 / servers).powf(EPOCH_MARKERS);
-        let reason = format!(
-            "its {most} servers share the {EPOCH_MARKERS} epoch markers of a token key by chance: on average \
-             {missed:.1} of them have none, and when such a server comes back empty, spent tokens are good again until \
-             sentinels are read, which may be hours."
-        );
-        let instead = format!("Use at most {MOST_WATCHED} servers in a pool, with more memory each.");
-        self.findings.add(Warn, handle.place(), &reason, &instead);
     }
+}
+
+/// What is to be said of a pool of so many servers, if they are too many: reason and remedy.
+fn unwatched(servers: usize) -> Option<(String, String)> {
+    if servers <= MOST_WATCHED {
+        return None;
+    }
+    let missed = servers as f64 * (1.0 - 1.0 / servers as f64).powf(EPOCH_MARKERS);
+    let reason = format!(
+        "its {servers} servers share the {EPOCH_MARKERS} epoch markers of a token key by chance: on average \
+         {missed:.1} of them have none, and when such a server comes back empty, spent tokens are good again until \
+         sentinels are read, which may be hours."
+    );
+    Some((reason, format!("Use at most {MOST_WATCHED} servers in a pool, with more memory each.")))
 }

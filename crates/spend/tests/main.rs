@@ -14,6 +14,7 @@ mod model;
 mod moved;
 mod one_send;
 mod overlap;
+mod power_loss;
 mod quorum;
 mod recovery;
 mod shared_conformance;

@@ -7,11 +7,12 @@
 //! <key id>.retired a tombstone: the epoch was dropped, and its key is refused for ever
 //! ```
 
+use super::ancestors;
 use super::error::{On, StoreError};
 use postern_token::TokenKeyId;
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a trial file: the headers of a new epoch, and some blocks of records.
@@ -41,7 +42,7 @@ pub(crate) struct Contents {
 impl Directory {
     /// Creates the directory if need be (mode 0700), locks it and lists it.
     pub(crate) fn take(path: &Path) -> Result<(Self, Contents), StoreError> {
-        create(path)?;
+        ancestors::create(path)?;
         let handle = File::open(path).on("open", path)?;
         let meta = handle.metadata().on("read", path)?;
         if !meta.is_dir() {
@@ -150,16 +151,6 @@ impl Directory {
         }
         Ok(contents)
     }
-}
-
-fn create(path: &Path) -> Result<(), StoreError> {
-    if fs::exists(path).on("look for", path)? {
-        return Ok(());
-    }
-    DirBuilder::new().recursive(true).mode(0o700).create(path).on("create", path)?;
-    // The directory's own name has to be durable too, or power loss could remove the whole store.
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent).and_then(|parent| parent.sync_all()).on("sync", parent)
 }
 
 fn lock(path: &Path) -> Result<File, StoreError> {

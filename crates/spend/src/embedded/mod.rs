@@ -1,5 +1,6 @@
 //! The store for one process: a set in memory, and a file of records for each token key.
 
+mod ancestors;
 mod directory;
 mod endings;
 mod error;

@@ -1,0 +1,106 @@
+//! What a power cut costs a wallet: it runs on a disk that forgets what was not synced.
+
+use super::*;
+use postern_testkit::forgetful::{ForgetfulDisk, Survivors, Syncs};
+use postern_token::{Token, TokenInput, TokenType};
+
+const NOW: UnixSeconds = UnixSeconds(1_000);
+const OURS: ChallengeDigest = ChallengeDigest([0xA1; 32]);
+const KEYS: [TokenKeyId; 2] = [TokenKeyId([0xB1; 32]), TokenKeyId([0xB2; 32])];
+
+/// The lives of one wallet, until one finds a token again that was given out or dropped before. `cuts` are after so many
+/// steps of the disk each; `seed` says what survives of what was not synced.
+fn lives(fsync: bool, syncs: Syncs, seed: u64) -> Result<(), String> {
+    let disk = ForgetfulDisk::mount();
+    disk.set_syncs(syncs);
+    let path = disk.path().join("wallet");
+    let (mut number, mut gone) = (0, HashSet::new());
+    for steps in 0..40 {
+        disk.cut_after(steps);
+        _ = use_until_the_power_fails(&path, fsync, &mut number, &mut gone);
+        let survivors = if seed == 0 { Survivors::None } else { Survivors::Some(seed * 1_000 + steps) };
+        disk.restart(survivors);
+        let wallet = Wallet::open(&path, fsync).map_err(|error| format!("after {steps} steps: {error}"))?;
+        let held: Vec<_> =
+            wallet.contents.lock().held.iter().map(|held| held.unspent.token.nonce()).collect();
+        if held.iter().any(|nonce| gone.contains(nonce)) {
+            return Err(format!("after {steps} steps, {survivors:?}: a token that was gone is back"));
+        }
+    }
+    assert!(gone.len() > 100, "only {} tokens were given out: the test shows too little", gone.len());
+    Ok(())
+}
+
+/// Adds tokens and takes them out in all the ways there are; `gone` are the nonces of those that may be on their way.
+fn use_until_the_power_fails(
+    path: &Path,
+    fsync: bool,
+    number: &mut u32,
+    gone: &mut HashSet<Nonce>,
+) -> Result<(), WalletError> {
+    let wallet = Wallet::open(path, fsync)?;
+    loop {
+        wallet.reserve(3)?;
+        for key in [KEYS[0], KEYS[0], KEYS[1], KEYS[1]] {
+            *number += 1;
+            let mut nonce = [0; 32];
+            nonce[..4].copy_from_slice(&number.to_be_bytes());
+            let input = TokenInput::new(TokenType::BlindRsa2048, Nonce(nonce), OURS, key);
+            let token = Token::assemble(&input, &[7; 256]).unwrap();
+            wallet.add(Unspent { token, not_after: None })?;
+        }
+        let of = |key| {
+            let contents = wallet.contents.lock();
+            let of_key = contents.held.iter().filter(|held| held.unspent.token.token_key_id() == key);
+            of_key.map(|held| held.unspent.token.nonce()).collect::<Vec<_>>()
+        };
+        let dropped = of(KEYS[1]);
+        wallet.drop_key(OURS, KEYS[1])?;
+        gone.extend(dropped);
+        while let Some(taken) = wallet.take(OURS, NOW, &BTreeSet::new())? {
+            gone.insert(taken.token.nonce());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn with_fsync_no_token_that_was_given_out_comes_back() {
+    for seed in 0..10 {
+        lives(true, Syncs::Kept, seed).unwrap_or_else(|reason| panic!("{reason}"));
+    }
+}
+
+/// What the setting is for, and a disk that lies is found out.
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn without_fsync_or_on_a_disk_that_ignores_it_tokens_come_back() {
+    for (fsync, syncs) in [(false, Syncs::Kept), (true, Syncs::Ignored)] {
+        let found = (0..10).find_map(|seed| lives(fsync, syncs, seed).err());
+        assert!(found.is_some_and(|reason| reason.contains("is back")), "{fsync} {syncs:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn a_wallet_that_was_being_made_opens() {
+    for (steps, seed) in (1..4).flat_map(|steps| (0..60).map(move |seed| (steps, seed))) {
+        let disk = ForgetfulDisk::mount();
+        let path = disk.path().join("wallet");
+        disk.cut_after(steps);
+        _ = Wallet::open(&path, true);
+        disk.restart(Survivors::Some(seed));
+        Wallet::open(&path, true).unwrap_or_else(|error| panic!("{steps} steps, seed {seed}: {error}"));
+    }
+}
+
+/// Tokens have been paid for: a wallet that was made is there after a power cut.
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn a_wallet_that_was_made_stays() {
+    let disk = ForgetfulDisk::mount();
+    let path = disk.path().join("wallet");
+    drop(Wallet::open(&path, true).unwrap());
+    disk.restart(Survivors::None);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), SECTOR as u64);
+}
