@@ -64,7 +64,8 @@ impl Fake {
         format!("127.0.0.1:{}", self.port).parse().unwrap()
     }
 
-    /// Misbehaves at the next command of this kind for a spent record.
+    /// Misbehaves at the next command of this kind for a spent record, or in a bucket: an `add`, or the
+    /// `get` behind one.
     pub fn plan(&self, verb: Verb, writes: bool, steps: Vec<Step>) -> Arc<Acted> {
         self.plan_after(0, verb, writes, steps)
     }
