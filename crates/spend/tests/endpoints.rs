@@ -3,7 +3,7 @@
 use crate::support::fake::{Fake, Step, Verb, send};
 use crate::support::marked::Gateway;
 use crate::support::{client, epoch, eventually, fresh, options, pipelined, pooled};
-use postern_spend::memcached::{Ended, Memcached, Options, Pool, Transport};
+use postern_spend::memcached::{Client, Ended, Memcached, OnLoss, Options, Pool, Transport};
 use postern_spend::{ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_token::UnixSeconds;
 use std::time::Duration;
@@ -50,6 +50,70 @@ async fn idle_endpoints_take_turns() {
     }
     let by_the_first = taken.iter().filter(|(endpoint, _)| *endpoint == Some(0)).count();
     assert_eq!((taken.len(), by_the_first), (10, 5), "{taken:?}");
+}
+
+#[tokio::test]
+async fn the_endpoint_with_less_under_way_comes_first() {
+    for transport in [pipelined(), pooled(4)] {
+        let (fakes, options) = two(transport);
+        let store = Memcached::open(options).unwrap();
+        let (client, epoch) = (client(&store).await, epoch());
+        let spend = async |log: &mut ExchangeLog| {
+            let verdict = client.spend_with(&fresh(&epoch), &epoch, UnixSeconds::now(), log).await;
+            assert_eq!(verdict, Ok(Spend::Admitted));
+        };
+        spend(&mut ExchangeLog::default()).await;
+        eventually("both are up", async || {
+            store.health().endpoints.iter().all(|endpoint| endpoint.connections > 0).then_some(())
+        })
+        .await;
+        let held = fakes[0].plan(Verb::Add, true, vec![Step::Wait, Step::Honest]);
+        let (mut one, mut other) = (ExchangeLog::default(), ExchangeLog::default());
+        tokio::join!(spend(&mut one), spend(&mut other), async {
+            eventually("one is busy", async || held.begun().then_some(())).await;
+            eventually("the other is idle", async || {
+                (store.health().endpoints[1].outstanding == 0).then_some(())
+            })
+            .await;
+            for _ in 0..6 {
+                let mut log = ExchangeLog::default();
+                spend(&mut log).await;
+                assert_eq!(tried(&log), [(Some(1), Ended::Stored)]);
+            }
+            fakes[0].go_on();
+        });
+    }
+}
+
+/// Each runtime has a client of its own.
+#[tokio::test]
+async fn a_client_that_is_gone_leaves_the_others_ready() {
+    let (_fakes, options) = two(pipelined());
+    let store = Memcached::open(options).unwrap();
+    let first = client(&store).await;
+    let second = client(&store).await;
+    eventually("both are ready", async || store.health().ready.ok()).await;
+    drop(second);
+    assert_eq!(store.health().ready, Ok(()));
+    drop(first);
+    assert!(store.health().ready.is_err(), "none is left");
+}
+
+/// Canaries that are not answered: what is lost beside them would not be noticed.
+#[tokio::test]
+async fn without_a_full_round_a_store_that_refuses_after_losses_refuses() {
+    let fake = Fake::start();
+    let open =
+        |on_loss| Memcached::open(Options { on_loss, ..options(vec![fake.address()], pipelined()) }).unwrap();
+    let (refuses, warns) = (open(OnLoss::Refuse), open(OnLoss::Warn));
+    let (refusing, warning, epoch) = (client(&refuses).await, client(&warns).await, epoch());
+    let spend = async |client: &Client| client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await;
+    assert_eq!((spend(&refusing).await, spend(&warning).await), (Ok(Spend::Admitted), Ok(Spend::Admitted)));
+    fake.withhold("pc1.");
+    eventually("it refuses", async || (spend(&refusing).await == Err(Unknown::Unwatched)).then_some(()))
+        .await;
+    eventually("the other one is blind", async || warns.health().blind.then_some(())).await;
+    assert_eq!(spend(&warning).await, Ok(Spend::Admitted));
 }
 
 /// Reading twice does no harm, so a lookup goes on where an `add` would have to end.

@@ -85,6 +85,7 @@ async fn an_epoch_that_expired_while_the_store_was_closed_is_refused_and_then_dr
     assert_eq!(spend(&store, 0, EPOCH, 100).await, Err(Unknown::EpochRetired));
     assert_eq!(drop_after(&store, 100).unwrap(), 1);
     assert_eq!(spend(&store, 0, LATER, 100).await, Err(Unknown::EpochRetired));
+    assert_eq!(drop_after(&store, 1000).unwrap(), 0, "once");
 }
 
 /// A month.

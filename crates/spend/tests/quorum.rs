@@ -6,6 +6,7 @@ use postern_spend::memcached::{Binding, Ended, Options, Replicas, Verb};
 use postern_spend::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_testkit::memcached::Server;
 use postern_token::UnixSeconds;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -62,7 +63,9 @@ async fn a_token_is_spent_once_whoever_of_the_replicas_is_away() {
     servers[1].kill();
     assert!(gateway.spend(&third).await.is_err(), "one is no majority");
     assert_eq!(gateway.spend(&first).await, Ok(Spend::AlreadySpent), "that one knows it");
-    eventually("the store is not ready", async || gateway.store.health().ready.err()).await;
+    let refused = Err(Unknown::Unavailable(ErrorKind::ConnectionRefused));
+    let is_refused = async || (gateway.store.health().ready == refused).then_some(());
+    eventually("the store is not ready, for a reason that one of those has that are away", is_refused).await;
     servers[2].kill();
     assert!(gateway.spend(&fourth).await.is_err());
 }
@@ -140,7 +143,7 @@ async fn two_losses_at_once_void_what_is_out_and_bring_a_new_mark() {
     for token in &held {
         assert_eq!(gateway.spend(token).await, Ok(Spend::Void));
     }
-    spend_all(&gateway, &gateway.tokens(20, next)).await;
+    spend_all(&gateway, &gateway.tokens(25, next)).await;
     assert_eq!(gateway.store.totals().older_marks, older + 20, "those that were held");
     admit_none(&gateway, &spent).await;
 }

@@ -155,8 +155,8 @@ fn create(path: &Path) -> Result<(), StoreError> {
     }
     DirBuilder::new().recursive(true).mode(0o700).create(path).on("create", path)?;
     // The directory's own name has to be durable too, or power loss could remove the whole store.
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent).and_then(|parent| parent.sync_all()).on("sync", parent)
+    let parent = path.join("..");
+    File::open(&parent).and_then(|parent| parent.sync_all()).on("sync", &parent)
 }
 
 fn lock(path: &Path) -> Result<File, StoreError> {

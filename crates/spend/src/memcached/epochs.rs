@@ -145,6 +145,7 @@ impl Epochs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use postern_token::{Nonce, TokenType};
 
     const KEY: TokenKeyId = TokenKeyId([1; 32]);
 
@@ -182,6 +183,18 @@ mod tests {
         assert!(epoch.is_bound() && !epoch.may_admit_again());
         assert!(epoch.set_parted() && !epoch.set_parted());
         assert!(epoch.is_parted() && epoch.may_admit_again());
+    }
+
+    #[test]
+    fn spent_keys_are_remembered_as_far_as_there_is_memory() {
+        let key = |byte| SpentKey::derive(TokenType::BlindRsa2048, KEY, Nonce([byte; 32]));
+        let (epoch, forgetful) = (Epochs::new(1 << 20).enter(KEY, UnixSeconds(100)), epoch());
+        for epoch in [&epoch, &forgetful] {
+            [1, 2, 2].map(key).iter().for_each(|key| epoch.remember_spent(key));
+        }
+        assert_eq!([1, 2, 3].map(|byte| epoch.is_known_spent(&key(byte))), [true, true, false]);
+        assert_eq!((epoch.remembered(), forgetful.remembered()), (2, 0));
+        assert!(!forgetful.is_known_spent(&key(1)));
     }
 
     #[test]

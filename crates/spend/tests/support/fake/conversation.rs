@@ -61,6 +61,9 @@ impl Conversation {
                 if let Some(acted) = &self.acted {
                     acted.reused.store(true, SeqCst);
                 }
+                if asked.verb == Verb::Get && self.is_withheld(&asked.keys) {
+                    std::future::pending::<()>().await;
+                }
                 let ours = asked.keys.first().is_some_and(|key| self.is_callers(asked.verb, key));
                 if let Some(plan) = ours.then(|| self.planned(asked.verb)).flatten() {
                     self.stream.write_all(&std::mem::take(&mut replies)).await?;
@@ -106,6 +109,11 @@ impl Conversation {
         };
         self.held.drain(..length);
         Ok(Some(asked))
+    }
+
+    fn is_withheld(&self, keys: &[String]) -> bool {
+        let withheld = *self.state.withheld.lock().unwrap();
+        withheld.is_some_and(|prefix| keys.iter().any(|key| key.starts_with(prefix)))
     }
 
     /// Whether a caller sent it: for a spent record, or for one of a bucket and its witness behind it.
