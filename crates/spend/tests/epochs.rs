@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
-use postern_spend::{Embedded, Epoch, Fsync, Spend, SpendStore, StoreError, Unknown};
+use postern_spend::{Backend, Embedded, Epoch, Fsync, Spend, SpendStore, StoreError, Unknown};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const EPOCH: Epoch = Epoch { key: TokenKeyId([0xab; 32]), expires: UnixSeconds(100), mark: None };
@@ -51,6 +52,7 @@ async fn an_expired_epoch_is_dropped_whole_and_leaves_a_tombstone() {
     assert_eq!(drop_after(&store, 99).unwrap(), 0);
     let full = store.stats();
     assert_eq!((full.records, full.epochs, full.retired), (200, 1, 0));
+    assert!(full.memory_bytes >= 200 * 17 && full.file_bytes >= 200 * 20, "{full:?}");
 
     assert_eq!(drop_after(&store, 100).unwrap(), 1);
     let empty = store.stats();
@@ -83,6 +85,7 @@ async fn an_epoch_that_expired_while_the_store_was_closed_is_refused_and_then_dr
     assert_eq!(spend(&store, 0, EPOCH, 100).await, Err(Unknown::EpochRetired));
     assert_eq!(drop_after(&store, 100).unwrap(), 1);
     assert_eq!(spend(&store, 0, LATER, 100).await, Err(Unknown::EpochRetired));
+    assert_eq!(drop_after(&store, 1000).unwrap(), 0, "once");
 }
 
 /// A month.
@@ -266,4 +269,34 @@ async fn an_epoch_whose_file_is_gone_gets_its_tombstone() {
     assert_eq!(drop_after(&store, 100).unwrap(), 1);
     drop(store);
     assert_eq!(spend(&open(path, 1), 0, LATER, 1).await, Err(Unknown::EpochRetired));
+}
+
+/// Only a records file that is missing was turned into its tombstone before.
+#[tokio::test]
+async fn a_tombstone_beside_something_that_cannot_be_renamed_is_not_enough() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let store = open(path, 1);
+    assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
+    fs::remove_file(file(path, "spent")).unwrap();
+    fs::create_dir(file(path, "spent")).unwrap();
+    fs::write(file(path, "retired"), "").unwrap();
+    assert!(drop_after(&store, 100).is_err());
+    assert_eq!(spend(&store, 0, LATER, 1).await, Err(Unknown::EpochRetired));
+}
+
+/// The gateway takes a key that the store has retired off its offer, and asks by way of the store that was chosen.
+#[tokio::test]
+async fn a_retired_key_is_reported_whatever_the_directory_lists() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(directory.path(), 1));
+    let (backend, clock) = (Backend::Embedded(Arc::clone(&store)), Instant::now());
+    let other = Epoch { key: TokenKeyId([0xcd; 32]), ..LATER };
+    assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
+    assert_eq!(backend.refuses(&EPOCH, UnixSeconds(1)), None);
+    assert_eq!(backend.drop_expired(UnixSeconds(100), clock).unwrap(), 0);
+    let confirmed = (UnixSeconds(100 + HOUR), clock + Duration::from_secs(HOUR));
+    assert_eq!(backend.drop_expired(confirmed.0, confirmed.1).unwrap(), 1);
+    assert_eq!(backend.refuses(&LATER, UnixSeconds(1)), Some(Unknown::EpochRetired));
+    assert_eq!(backend.refuses(&other, UnixSeconds(1)), None);
 }

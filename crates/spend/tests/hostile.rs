@@ -3,7 +3,7 @@
 
 use crate::support::fake::{Acted, Fake, Step, Verb, send};
 use crate::support::{client, epoch, eventually, fresh, options, pipelined, pooled};
-use postern_spend::memcached::{Client, Memcached, Options, Transport};
+use postern_spend::memcached::{Client, Memcached, OnLoss, Options, Transport};
 use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::time::Duration;
@@ -348,6 +348,27 @@ async fn nonsense_among_many_callers_admits_nobody_else() {
             assert!(admitted + again <= CALLERS, "{name}, {what}: a token was admitted twice");
             scene.assert_well().await;
         }
+    }
+}
+
+/// The record may be the token's second one.
+#[tokio::test]
+async fn what_is_stored_while_a_loss_is_noticed_is_not_admitted() {
+    for (name, transport) in transports() {
+        let scene = Scene::set(transport, |options| {
+            (options.canary_interval, options.on_loss) = (Duration::from_millis(100), OnLoss::Refuse);
+        })
+        .await;
+        scene.fake.plan(Verb::Add, true, vec![Step::Wait, Step::Honest]);
+        let key = fresh(&scene.epoch);
+        let (verdict, ()) = tokio::join!(scene.spend(&key), async {
+            // A letter that says: lost, and written again.
+            scene.fake.alter(|(key, value)| value[0] = if key.starts_with("pc1.") { b'l' } else { value[0] });
+            let noticed = || async { (scene.store.health().lost == [scene.epoch.key]).then_some(()) };
+            eventually("the loss is noticed", noticed).await;
+            scene.fake.go_on();
+        });
+        assert_eq!(verdict, Err(Unknown::RecordsLost), "{name}");
     }
 }
 

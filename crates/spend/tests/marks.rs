@@ -1,12 +1,15 @@
 //! Tokens that a mark binds to the memory which records them: real memcacheds that come back empty, that are other ones,
 //! that are away.
 
-use crate::support::marked::Gateway;
+use crate::support::marked::{Gateway, open};
 use crate::support::{epoch, eventually, options, transports};
 use postern_spend::memcached::{OnLoss, Options, Transport};
-use postern_spend::{Binding, Epoch, Spend, Unknown};
+use postern_spend::{Backend, Binding, Epoch, Spend, Unknown};
 use postern_testkit::memcached::Server;
 use postern_token::{Mark, TokenKeyId};
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 fn refusing(server: &Server, transport: Transport) -> Options {
@@ -170,4 +173,81 @@ async fn eviction_is_noticed_although_it_spares_the_witnesses() {
     assert_eq!(refused, Err(Unknown::RecordsLost));
     assert!(server.stat("evictions") > 0);
     assert_eq!(gateway.store.health().lost, [gateway.epoch.key]);
+}
+
+/// As the gateway does it.
+#[tokio::test]
+async fn a_key_that_the_chosen_store_is_offered_gets_a_mark() {
+    let server = Server::tcp(&[]);
+    let backend = Backend::Memcached(open(refusing(&server, crate::support::pipelined()), true));
+    let epoch = epoch();
+    backend.offer(&[epoch]);
+    eventually("a mark on offer", async || {
+        matches!(backend.binding(epoch.key), Binding::Offered(_)).then_some(())
+    })
+    .await;
+    assert!(backend.ready().await.is_err(), "no runtime is connected");
+    let _connected = backend.store();
+    eventually("it is ready", async || backend.ready().await.ok()).await;
+}
+
+/// No round is due for an hour, and no connection breaks.
+#[tokio::test]
+async fn a_void_token_brings_the_next_mark_at_once() {
+    let server = Server::tcp(&[]);
+    let mut options = options(vec![server.address()], crate::support::pipelined());
+    options.canary_interval = Duration::from_secs(3600);
+    let gateway = Gateway::start(options, epoch(), true).await;
+    let first = gateway.mark().await;
+    eventually("a void token", async || {
+        server.flush(); // which spares what was written in the same second
+        (gateway.spend(&gateway.token(first)).await == Ok(Spend::Void)).then_some(())
+    })
+    .await;
+    let next = gateway.mark_after(first).await;
+    assert_eq!(gateway.spend(&gateway.token(next)).await, Ok(Spend::Admitted));
+}
+
+/// Says this to memcached, and returns the lines of its answer up to `END`.
+fn ask(server: &Server, command: &str) -> Vec<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+    let lines = BufReader::new(stream).lines().map(Result::unwrap);
+    lines.take_while(|line| line != "END" && line != "DELETED").collect()
+}
+
+/// A router that parts buckets, or a server that evicts: spent records are lost, and the witnesses beside them are not.
+#[tokio::test]
+async fn a_loss_that_spares_witnesses_is_found_with_the_next_one_and_refused() {
+    for (on_loss, refusal) in
+        [(OnLoss::Refuse, Unknown::RecordsLost), (OnLoss::Retire, Unknown::EpochRetired)]
+    {
+        let server = Server::tcp(&[]);
+        let mut options = options(vec![server.address()], crate::support::pipelined());
+        (options.canary_interval, options.on_loss) = (Duration::from_millis(100), on_loss);
+        let gateway = Gateway::start(options, epoch(), true).await;
+        let mark = gateway.mark().await;
+        let dump = ask(&server, "lru_crawler metadump all");
+        let names = dump.iter().filter_map(|line| line.strip_prefix("key=%7C")?.split(' ').next());
+        let keys: Vec<String> =
+            names.map(|name| format!("|{}", name.replace("%7C", "|").replace("%23", "#"))).collect();
+        // The witnesses are alike.
+        let records = keys.iter().map(|key| (key, ask(&server, &format!("get {key}")).remove(1)));
+        let mut alike = HashMap::<String, Vec<&String>>::new();
+        records.for_each(|(key, value)| alike.entry(value).or_default().push(key));
+        let witnesses = alike.into_values().max_by_key(Vec::len).unwrap();
+        assert_eq!((keys.len(), witnesses.len()), (2 * 1024, 1024), "beside each another record");
+        assert_eq!(gateway.store.health().lost, []);
+        let (torn, parted) = (&witnesses[..100], witnesses[100]);
+        let beside = keys.iter().find(|key| key[..5] == parted[..5] && *key != parted).unwrap();
+        for key in torn.iter().copied().chain([beside]) {
+            ask(&server, &format!("delete {key}"));
+        }
+        eventually("it is noticed", async || {
+            let verdict = gateway.spend(&gateway.token(mark)).await;
+            (verdict == Err(refusal)).then_some(())
+        })
+        .await;
+        assert_eq!(gateway.store.health().lost, [gateway.epoch.key]);
+    }
 }

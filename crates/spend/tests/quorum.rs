@@ -3,9 +3,10 @@
 use crate::support::marked::{Gateway, Token};
 use crate::support::{Relay, epoch, eventually, options, pipelined};
 use postern_spend::memcached::{Ended, Options, Replicas, Verb};
-use postern_spend::{Binding, ExchangeLog, Hint, Spend, SpendStore, Unknown};
+use postern_spend::{Binding, Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_testkit::memcached::Server;
 use postern_token::UnixSeconds;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -62,7 +63,9 @@ async fn a_token_is_spent_once_whoever_of_the_replicas_is_away() {
     servers[1].kill();
     assert!(gateway.spend(&third).await.is_err(), "one is no majority");
     assert_eq!(gateway.spend(&first).await, Ok(Spend::AlreadySpent), "that one knows it");
-    eventually("the store is not ready", async || gateway.store.health().ready.err()).await;
+    let refused = Err(Unknown::Unavailable(ErrorKind::ConnectionRefused));
+    let is_refused = async || (gateway.store.health().ready == refused).then_some(());
+    eventually("the store is not ready, for a reason that one of those has that are away", is_refused).await;
     servers[2].kill();
     assert!(gateway.spend(&fourth).await.is_err());
 }
@@ -136,10 +139,12 @@ async fn two_losses_at_once_void_what_is_out_and_bring_a_new_mark() {
     servers[2].restart();
     admit_none(&gateway, &spent).await;
     let next = gateway.mark_after(mark).await;
+    let older = gateway.store.totals().older_marks;
     for token in &held {
         assert_eq!(gateway.spend(token).await, Ok(Spend::Void));
     }
-    spend_all(&gateway, &gateway.tokens(20, next)).await;
+    spend_all(&gateway, &gateway.tokens(25, next)).await;
+    assert_eq!(gateway.store.totals().older_marks, older + 20, "those that were held");
     admit_none(&gateway, &spent).await;
 }
 
@@ -199,6 +204,39 @@ async fn a_token_without_a_mark_is_refused() {
     let token = gateway.token(gateway.mark().await);
     let now = UnixSeconds::now();
     assert_eq!(gateway.client.spend(&token.key, &gateway.epoch, now).await, Err(Unknown::Unmarked));
+}
+
+/// A record that ended before its witnesses would admit the token again. So a gateway that has learnt an earlier end of the
+/// key refuses the first token, and writes records that last as long as those of the others from then on.
+#[tokio::test]
+async fn a_gateway_with_an_earlier_end_of_the_key_writes_records_that_outlive_their_witnesses() {
+    let servers = three();
+    let gateway = Gateway::start(quorum(&servers), epoch(), true).await;
+    let mark = gateway.mark().await;
+    let early = UnixSeconds::now().saturating_add(Duration::from_secs(900));
+    let other = Gateway::start(quorum(&servers), Epoch { expires: early, ..gateway.epoch }, true).await;
+    assert_eq!(other.mark().await, mark);
+    let [first, second] = [(); 2].map(|()| other.token(mark));
+    assert_eq!(other.spend(&first).await, Err(Unknown::Garbled));
+    assert_eq!(other.spend(&second).await, Ok(Spend::Admitted));
+    for token in [&first, &second] {
+        assert_eq!(gateway.spend(token).await, Ok(Spend::AlreadySpent));
+    }
+}
+
+/// Records that were begun with an earlier end last until the later one from then on.
+#[tokio::test]
+async fn a_key_whose_end_moves_keeps_its_later_records_for_longer() {
+    let servers = three();
+    let mut gateway = Gateway::start(quorum(&servers), epoch(), true).await;
+    let (mark, now) = (gateway.mark().await, UnixSeconds::now());
+    assert_eq!(gateway.spend(&gateway.token(mark)).await, Ok(Spend::Admitted));
+    let after = gateway.epoch.expires;
+    gateway.epoch.expires = now.saturating_add(Duration::from_secs(7200));
+    let token = gateway.token(mark);
+    let spend = async |now| gateway.client.spend(&token.key, &gateway.epoch_of(&token), now).await;
+    assert_eq!(spend(after).await, Ok(Spend::Admitted));
+    assert_eq!(spend(after).await, Ok(Spend::AlreadySpent));
 }
 
 /// Two lists of addresses that lead to one server: its vote would count twice, or refuse every token as spent.

@@ -87,8 +87,9 @@ impl Directory {
     /// name that [`Directory::take`] removes.
     pub(crate) fn try_to_write(&self) -> Result<(), StoreError> {
         let trial = self.path.join(format!("{}.new", TokenKeyId([0; 32]).to_hex()));
-        let bytes: Vec<u8> = (0..TRIAL / 32).flat_map(|_| rand::random::<[u8; 32]>()).collect();
-        let written = write_new(&trial, |_| bytes);
+        let mut bytes = [0; TRIAL];
+        rand::fill(&mut bytes);
+        let written = write_new(&trial, |_| bytes.to_vec());
         _ = fs::remove_file(&trial); // it may never have been made
         written.map(drop)
     }

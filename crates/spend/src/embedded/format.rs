@@ -11,6 +11,7 @@
 //! other stays whole; the valid one with the later expiry counts.
 
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
+use std::cmp::Ordering;
 
 /// Where the two headers stand.
 pub(crate) const HEADERS: [u64; 2] = [0, 4096];
@@ -75,10 +76,11 @@ impl Header {
             return Err(HeaderFault::Broken);
         }
         // The version comes before the checksum: a later layout may keep its checksum elsewhere.
-        match u32_at(bytes, 8) {
-            VERSION => {}
-            newer if newer > VERSION => return Err(HeaderFault::Newer(newer)),
-            _ => return Err(HeaderFault::Broken),
+        let version = u32_at(bytes, 8);
+        match version.cmp(&VERSION) {
+            Ordering::Equal => {}
+            Ordering::Greater => return Err(HeaderFault::Newer(version)),
+            Ordering::Less => return Err(HeaderFault::Broken),
         }
         if u32_at(bytes, 60) != crc32fast::hash(&bytes[..60]) || u32_at(bytes, 12) != RECORD_LEN as u32 {
             return Err(HeaderFault::Broken);

@@ -1,8 +1,9 @@
-//! What only an insider can stage: a disk whose syncs fail.
+//! What only an insider can stage: a disk whose syncs or writes fail.
 
 use super::*;
+use crate::{Backend, Store};
 use postern_token::{Nonce, TokenType};
-use std::fs::OpenOptions;
+use std::fs::{self, File, OpenOptions};
 use std::time::{Duration, Instant};
 
 const EPOCH: Epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(1000), mark: None };
@@ -72,4 +73,64 @@ async fn a_spend_dropped_while_it_waits_stays_spent() {
         assert_eq!(again, Ok(Spend::AlreadySpent), "{number}: {first:?}");
     }
     assert_eq!(store.spend(&key(101), &EPOCH, NOW).await, Ok(Spend::Admitted));
+}
+
+/// The log of [`EPOCH`] on this file takes the place of the one before.
+fn put_on(store: &Embedded, file: File) {
+    store.epochs.write().live = vec![Arc::new(EpochLog::new(&EPOCH, file, None))];
+}
+
+/// A file whose writes fail, as on a full disk.
+fn full() -> File {
+    OpenOptions::new().read(true).write(true).open("/dev/full").unwrap()
+}
+
+/// The first failure wakes the thread that tries again: no sync is due for an hour, or until a spend asks for one.
+#[tokio::test]
+async fn a_store_that_cannot_write_refuses_and_serves_again_when_it_can() {
+    for fsync in [Fsync::Interval(Duration::from_secs(3600)), Fsync::Always] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Arc::new(Embedded::open(directory.path(), fsync, NOW).unwrap());
+        let (backend, chosen) = (Backend::Embedded(Arc::clone(&store)), Store::Embedded(Arc::clone(&store)));
+        assert_eq!((backend.ready().await, chosen.ready().await, chosen.serving()), (Ok(()), Ok(()), Ok(())));
+        put_on(&store, full());
+        assert_eq!(store.spend(&key(1), &EPOCH, NOW).await, Err(Unknown::DiskFull));
+        assert_eq!(store.check(&key(1), &EPOCH).await, Ok(Hint::Spent), "the key stays spent");
+        let no_room = Err(Unknown::DiskFull);
+        assert_eq!(
+            (backend.ready().await, chosen.ready().await, chosen.serving()),
+            (no_room, no_room, no_room)
+        );
+        put_on(&store, tempfile::tempfile().unwrap());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while store.ready().await.is_err() {
+            assert!(Instant::now() < deadline, "no trial write was made");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert_eq!(store.spend(&key(2), &EPOCH, NOW).await, Ok(Spend::Admitted));
+    }
+}
+
+/// A trial write succeeds only where a record could be written, to the files and to the directory.
+#[tokio::test]
+async fn a_trial_write_tests_the_directory_and_each_file_that_failed() {
+    let (directory, away) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = directory.path().join("store");
+    let store = Embedded::open(&path, Fsync::Interval(Duration::from_secs(3600)), NOW).unwrap();
+    let disk = Disk { epochs: Arc::clone(&store.epochs), directory: Arc::clone(&store.directory) };
+    put_on(&store, full());
+    disk.try_to_write().unwrap(); // no write to that file has failed yet
+    assert_eq!(store.spend(&key(1), &EPOCH, NOW).await, Err(Unknown::DiskFull));
+    let before = store.stats().file_bytes;
+    let reserved = [(); 2].map(|()| {
+        assert_eq!(disk.try_to_write().unwrap_err().unknown(), Unknown::DiskFull);
+        store.stats().file_bytes - before
+    });
+    assert!(reserved[0] >= 2 * 4096 && reserved[0].is_multiple_of(20), "{reserved:?}");
+    assert_eq!(reserved[1], reserved[0], "one place, however often it is tried");
+    put_on(&store, tempfile::tempfile().unwrap());
+    disk.try_to_write().unwrap();
+    assert!(!path.join(format!("{}.new", "0".repeat(64))).exists(), "the trial file is removed");
+    fs::rename(&path, away.path().join("store")).unwrap();
+    disk.try_to_write().unwrap_err();
 }

@@ -103,6 +103,24 @@ mod tests {
         assert_ne!(record, witness);
     }
 
+    /// Gateways of all versions must look for a record under one name.
+    #[test]
+    fn names_stay_what_they_are() {
+        let mut key = [7; 32];
+        (key[16], key[17]) = (0xab, 0xcd);
+        assert_eq!(Bucket::of(&key), Bucket(0x3cd));
+        let label = |bucket| String::from_utf8(Bucket(bucket).label().to_vec()).unwrap();
+        assert_eq!([0, 1, 0x3cd, 1023].map(label), ["o9J-", "Nkin", "4CE9", "H6-k"]);
+    }
+
+    #[test]
+    fn a_witness_says_when_it_ends() {
+        for (end, read) in [(0, 0), (1_900_000_000, 1_900_000_000), (u64::MAX, 0xff_ffff_ffff)] {
+            assert_eq!(ends(&witness_value(UnixSeconds(end))), Some(UnixSeconds(read)));
+        }
+        assert_eq!(ends(&Value::unique()), None);
+    }
+
     /// twemproxy: the lower half of FNV-1a of the label, on a ring.
     #[test]
     fn buckets_spread_over_the_servers_by_a_plain_hash_too() {

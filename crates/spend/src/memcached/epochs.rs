@@ -143,3 +143,75 @@ impl Epochs {
         list.extract_if(.., |epoch| over(epoch)).count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postern_token::{Nonce, TokenType};
+
+    const KEY: TokenKeyId = TokenKeyId([1; 32]);
+
+    fn epoch() -> Arc<EpochState> {
+        Epochs::new(0).enter(KEY, UnixSeconds(100))
+    }
+
+    #[test]
+    fn records_are_prolonged_and_never_shortened() {
+        let epoch = epoch();
+        assert_eq!(epoch.expires(), None);
+        for (expires, expected) in [(100, 100), (90, 100), (100, 100), (120, 120), (110, 120)] {
+            epoch.prolong(UnixSeconds(expires));
+            assert_eq!(epoch.expires(), Some(UnixSeconds(expected)));
+        }
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_the_expiry_gets_what_was_adopted() {
+        let epoch = epoch();
+        assert_eq!(epoch.adopted(Duration::from_millis(1)).await, Err(Unknown::TimedOut));
+        epoch.adopt(UnixSeconds(200));
+        assert_eq!(epoch.adopted(Duration::from_millis(1)).await, Ok(UnixSeconds(200)));
+    }
+
+    /// Of tokens that a mark binds, only a loss that spared the witnesses may admit one again.
+    #[test]
+    fn a_loss_is_new_once_and_matters_by_what_binds_the_tokens() {
+        let epoch = epoch();
+        assert!(!epoch.is_lost() && !epoch.is_parted() && !epoch.may_admit_again());
+        assert!(epoch.set_lost() && !epoch.set_lost());
+        assert!(epoch.is_lost() && !epoch.is_parted() && epoch.may_admit_again());
+        assert!(!epoch.is_bound());
+        epoch.set_bound();
+        assert!(epoch.is_bound() && !epoch.may_admit_again());
+        assert!(epoch.set_parted() && !epoch.set_parted());
+        assert!(epoch.is_parted() && epoch.may_admit_again());
+    }
+
+    #[test]
+    fn spent_keys_are_remembered_as_far_as_there_is_memory() {
+        let key = |byte| SpentKey::derive(TokenType::BlindRsa2048, KEY, Nonce([byte; 32]));
+        let (epoch, forgetful) = (Epochs::new(1 << 20).enter(KEY, UnixSeconds(100)), epoch());
+        for epoch in [&epoch, &forgetful] {
+            [1, 2, 2].map(key).iter().for_each(|key| epoch.remember_spent(key));
+        }
+        assert_eq!([1, 2, 3].map(|byte| epoch.is_known_spent(&key(byte))), [true, true, false]);
+        assert_eq!((epoch.remembered(), forgetful.remembered()), (2, 0));
+        assert!(!forgetful.is_known_spent(&key(1)));
+    }
+
+    #[test]
+    fn an_epoch_is_one_until_it_has_expired() {
+        let (epochs, other) = (Epochs::new(0), TokenKeyId([2; 32]));
+        let first = epochs.enter(KEY, UnixSeconds(100));
+        assert!(
+            Arc::ptr_eq(&first, &epochs.enter(KEY, UnixSeconds(300))),
+            "the first caller's expiry counts"
+        );
+        assert!(epochs.find(other).is_none());
+        epochs.enter(other, UnixSeconds(100)).adopt(UnixSeconds(200));
+        assert_eq!(epochs.drop_expired(UnixSeconds(99)), 0);
+        assert_eq!(epochs.drop_expired(UnixSeconds(100)), 1, "what the store holds counts, once it is known");
+        assert!(epochs.find(KEY).is_none() && epochs.find(other).is_some());
+        assert_eq!((epochs.drop_expired(UnixSeconds(200)), epochs.all().len()), (1, 0));
+    }
+}

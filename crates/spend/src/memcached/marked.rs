@@ -99,3 +99,76 @@ impl Marked {
         known.is_some_and(|known| std::mem::take(&mut known.suspect))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postern_token::ChallengeDigest;
+    use postern_token::Mark;
+
+    const FIRST: TokenKeyId = TokenKeyId([1; 32]);
+    const SECOND: TokenKeyId = TokenKeyId([2; 32]);
+
+    fn id(byte: u8) -> MarkId {
+        MarkId::derive("a", FIRST, ChallengeDigest([byte; 32]))
+    }
+
+    /// Both keys are watched, and each offers a mark of its own.
+    fn offering() -> Marked {
+        let marked = Marked::default();
+        assert!(marked.watch(&[FIRST, SECOND]));
+        for (key, byte) in [(FIRST, 1), (SECOND, 2)] {
+            marked.set(key, Binding::Offered(Mark::new([byte; 16])), Some(id(byte)));
+        }
+        marked
+    }
+
+    #[test]
+    fn keys_that_go_on_keep_their_marks_and_only_new_ones_are_news() {
+        let marked = offering();
+        assert!(!marked.watch(&[FIRST, SECOND]));
+        assert!(!marked.watch(&[FIRST]), "one that goes is no news");
+        assert_eq!((marked.keys(), marked.binding(SECOND)), (vec![FIRST], None));
+        assert!(marked.watch(&[FIRST, SECOND]));
+        assert_eq!(marked.binding(FIRST), Some(Binding::Offered(Mark::new([1; 16]))));
+        assert_eq!(marked.binding(SECOND), Some(Binding::Unknown));
+    }
+
+    #[test]
+    fn a_mark_is_offered_for_its_own_key_only() {
+        let marked = offering();
+        assert!(marked.is_offered(FIRST, id(1)) && marked.is_offered(SECOND, id(2)));
+        assert!(!marked.is_offered(FIRST, id(2)) && !marked.is_offered(SECOND, id(1)));
+        assert!(!marked.is_offered(FIRST, id(3)));
+    }
+
+    #[test]
+    fn the_key_that_has_lost_most_is_counted_until_its_next_mark() {
+        let marked = offering();
+        marked.set_torn(FIRST, 5, 7);
+        marked.set_torn(SECOND, 2, 9);
+        assert_eq!((marked.torn(), marked.lacking()), (5, 9));
+        marked.set(FIRST, Binding::Offered(Mark::new([3; 16])), Some(id(3)));
+        assert_eq!((marked.torn(), marked.lacking()), (2, 9));
+        marked.watch(&[FIRST]);
+        assert_eq!((marked.torn(), marked.lacking()), (0, 0));
+    }
+
+    /// The watch is woken once, however many tokens are void before it looks, and never by tokens of older marks.
+    #[test]
+    fn a_void_token_of_the_mark_on_offer_is_a_suspicion_once() {
+        let marked = offering();
+        assert!(
+            !marked.suspect(FIRST, id(2)) && !marked.suspect(FIRST, id(3)) && !marked.suspect(SECOND, id(1))
+        );
+        assert!(!marked.take_suspicion(FIRST));
+        assert!(marked.suspect(FIRST, id(1)));
+        assert!(!marked.suspect(FIRST, id(1)), "it is known");
+        assert!(!marked.take_suspicion(SECOND));
+        assert!(marked.take_suspicion(FIRST));
+        assert!(!marked.take_suspicion(FIRST), "it was taken");
+        assert!(marked.suspect(FIRST, id(1)), "another one");
+        marked.set(FIRST, Binding::Offered(Mark::new([3; 16])), Some(id(3)));
+        assert!(!marked.take_suspicion(FIRST), "the next mark is under none");
+    }
+}

@@ -193,6 +193,21 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_answers_with_errors_alone_is_none() {
+        let mut replies = [Reply::ServerError; 8];
+        assert!(!is_answer(&replies));
+        replies[7] = Reply::Miss;
+        assert!(is_answer(&replies));
+    }
+
+    #[test]
+    fn probes_that_are_used_once_end_soon() {
+        let lasts = |probes: Probes| Duration::from_secs(probes.expires.0 - 1_000);
+        assert_eq!(lasts(Probes::brief(UnixSeconds(1_000))), BRIEF);
+        assert!(lasts(Probes::new(UnixSeconds(1_000))) > IN_USE);
+    }
+
+    #[test]
     fn only_stored_probes_count() {
         let probes = Probes::new(UnixSeconds(0));
         let mut replies = vec![Reply::ServerError; COUNT];

@@ -236,11 +236,9 @@ pub(crate) struct Garbled;
 pub(crate) fn parse(reply_kind: &ReplyKind, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
     const ERROR: &[u8] = b"SERVER_ERROR";
     let shorter = bytes.len().min(ERROR.len());
-    if shorter > 0 && bytes[..shorter] == ERROR[..shorter] {
-        // One byte in common with STORED.
-        if shorter > 1 {
-            return error_line(bytes);
-        }
+    // It has one byte in common with STORED.
+    if shorter > 1 && bytes[..shorter] == ERROR[..shorter] {
+        return error_line(bytes);
     }
     match reply_kind {
         ReplyKind::Add => {

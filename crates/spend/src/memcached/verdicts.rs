@@ -129,15 +129,17 @@ mod tests {
     #[test]
     fn spends_that_all_fail_for_long_end_the_service_until_the_watch_has_written() {
         let verdicts = Verdicts::default();
-        (0..FEW).for_each(|_| assert!(!verdicts.spent(&FAILED)));
+        (1..FEW).for_each(|_| assert!(!verdicts.spent(&FAILED)));
         sleep(LONG);
+        assert!(!verdicts.refuses());
         assert!(verdicts.spent(&FAILED), "the watch is woken");
+        assert!(verdicts.refuses());
         assert!(!verdicts.spent(&FAILED), "once");
         assert_eq!(verdicts.expected(), FAILED);
         verdicts.round(Ok(()));
         assert_eq!(verdicts.expected(), FAILED, "that it can be read says nothing about writing");
         verdicts.written();
-        assert_eq!(verdicts.expected(), Ok(()));
+        assert_eq!((verdicts.expected(), verdicts.refuses()), (Ok(()), false));
     }
 
     #[test]

@@ -45,6 +45,7 @@ impl Fake {
             accepted: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             limit: AtomicUsize::new(usize::MAX),
+            withheld: Mutex::default(),
             go_on: tokio::sync::Semaphore::new(0),
             confused: AtomicBool::new(false),
         });
@@ -64,7 +65,8 @@ impl Fake {
         format!("127.0.0.1:{}", self.port).parse().unwrap()
     }
 
-    /// Misbehaves at the next command of this kind for a spent record.
+    /// Misbehaves at the next command of this kind for a spent record, or in a bucket: an `add`, or the
+    /// `get` behind one.
     pub fn plan(&self, verb: Verb, writes: bool, steps: Vec<Step>) -> Arc<Acted> {
         self.plan_after(0, verb, writes, steps)
     }
@@ -99,6 +101,11 @@ impl Fake {
     /// Records of spent tokens.
     pub fn spent(&self) -> usize {
         self.state.records.lock().unwrap().keys().filter(|key| key.starts_with("ps1.")).count()
+    }
+
+    /// Answers no `get` of a key that begins so.
+    pub fn withhold(&self, prefix: &'static str) {
+        *self.state.withheld.lock().unwrap() = Some(prefix);
     }
 
     /// Changes records behind the store's back.

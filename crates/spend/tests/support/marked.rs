@@ -21,8 +21,7 @@ pub struct Token {
 
 impl Gateway {
     pub async fn start(options: Options, epoch: Epoch, plants: bool) -> Self {
-        let marks = Some(Marks { id: Arc::new(id), plants });
-        let store = Memcached::open(Options { marks, ..options }).unwrap();
+        let store = open(options, plants);
         store.offer(&[epoch]);
         let client = super::client(&store).await;
         Self { store, client, epoch }
@@ -61,6 +60,12 @@ impl Gateway {
     pub fn tokens(&self, number: usize, mark: Mark) -> Vec<Token> {
         (0..number).map(|_| self.token(mark)).collect()
     }
+}
+
+/// A store with marks.
+pub fn open(options: Options, plants: bool) -> Memcached {
+    let marks = Some(Marks { id: Arc::new(id), plants });
+    Memcached::open(Options { marks, ..options }).unwrap()
 }
 
 /// The id of a mark, as a gateway derives it.

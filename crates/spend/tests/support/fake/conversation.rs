@@ -23,7 +23,8 @@ pub(super) async fn accept(listener: TcpListener, state: Arc<State>) {
         state.accepted.fetch_add(1, SeqCst);
         let state = Arc::clone(&state);
         tokio::spawn(async move {
-            let mut conversation = Conversation { stream, state, held: Vec::new(), acted: None };
+            let mut conversation =
+                Conversation { stream, state, held: Vec::with_capacity(65_536), acted: None, added: None };
             let _ = conversation.hold().await; // either side may close it
             conversation.state.open.fetch_sub(1, SeqCst);
             if let Some(acted) = &conversation.acted {
@@ -36,9 +37,12 @@ pub(super) async fn accept(listener: TcpListener, state: Arc<State>) {
 struct Conversation {
     stream: TcpStream,
     state: Arc<State>,
+    /// Has room for whole writes, so that commands of one are read at once.
     held: Vec<u8>,
     /// What was done on this connection.
     acted: Option<Arc<Acted>>,
+    /// The bucket of the last command, if that was an `add` in one.
+    added: Option<String>,
 }
 
 /// A command as it came.
@@ -57,7 +61,10 @@ impl Conversation {
                 if let Some(acted) = &self.acted {
                     acted.reused.store(true, SeqCst);
                 }
-                let ours = asked.keys.first().is_some_and(|key| key.starts_with("ps1."));
+                if asked.verb == Verb::Get && self.is_withheld(&asked.keys) {
+                    std::future::pending::<()>().await;
+                }
+                let ours = asked.keys.first().is_some_and(|key| self.is_callers(asked.verb, key));
                 if let Some(plan) = ours.then(|| self.planned(asked.verb)).flatten() {
                     self.stream.write_all(&std::mem::take(&mut replies)).await?;
                     self.act(&asked, plan).await?;
@@ -82,17 +89,18 @@ impl Conversation {
         let line = String::from_utf8_lossy(&self.held[..end]).into_owned();
         let words: Vec<&str> = line.split(' ').collect();
         let (asked, length) = match words[..] {
-            ["get", ref keys @ ..] if !keys.is_empty() && keys.iter().all(|key| key.len() == 47) => {
+            ["get", ref keys @ ..] if !keys.is_empty() && keys.iter().all(|key| value_of(key).is_some()) => {
                 let keys = keys.iter().map(|&key| key.to_owned()).collect();
                 (Asked { verb: Verb::Get, keys, value: Vec::new() }, end + 2)
             }
             ["version"] => (Asked { verb: Verb::Version, keys: Vec::new(), value: Vec::new() }, end + 2),
-            ["add", key, "0", _, "22"] if key.len() == 47 => {
-                if self.held.len() < end + 26 {
+            ["add", key, "0", _, length] if value_of(key).is_some_and(|of| of.to_string() == length) => {
+                let behind = end + 2 + value_of(key).unwrap();
+                if self.held.len() < behind + 2 {
                     return Ok(None);
                 }
-                let value = self.held[end + 2..end + 24].to_vec();
-                (Asked { verb: Verb::Add, keys: vec![key.to_owned()], value }, end + 26)
+                let value = self.held[end + 2..behind].to_vec();
+                (Asked { verb: Verb::Add, keys: vec![key.to_owned()], value }, behind + 2)
             }
             _ => {
                 self.state.confused.store(true, SeqCst);
@@ -101,6 +109,18 @@ impl Conversation {
         };
         self.held.drain(..length);
         Ok(Some(asked))
+    }
+
+    fn is_withheld(&self, keys: &[String]) -> bool {
+        let withheld = *self.state.withheld.lock().unwrap();
+        withheld.is_some_and(|prefix| keys.iter().any(|key| key.starts_with(prefix)))
+    }
+
+    /// Whether a caller sent it: for a spent record, or for one of a bucket and its witness behind it.
+    fn is_callers(&mut self, verb: Verb, key: &str) -> bool {
+        let bucket = key.strip_prefix('|').map(|rest| rest[..4].to_owned());
+        let before = std::mem::replace(&mut self.added, bucket.clone().filter(|_| verb == Verb::Add));
+        key.starts_with("ps1.") || bucket.is_some() && (verb == Verb::Add || bucket == before)
     }
 
     fn planned(&self, verb: Verb) -> Option<Plan> {
@@ -208,6 +228,15 @@ async fn pause() {
     }
     for _ in 0..rand::random_range(0..16) {
         yield_now().await;
+    }
+}
+
+/// The length of the value under a key, if it is one that the store writes: in a bucket, or not.
+fn value_of(key: &str) -> Option<usize> {
+    match (key.len(), key.starts_with('|')) {
+        (47, false) => Some(22),
+        (30, true) => Some(7),
+        _ => None,
     }
 }
 

@@ -99,6 +99,8 @@ pub(super) struct State {
     pub(super) open: AtomicUsize,
     /// The most connections at once.
     pub(super) limit: AtomicUsize,
+    /// The beginning of keys of which no `get` is answered.
+    pub(super) withheld: Mutex<Option<&'static str>>,
     pub(super) go_on: tokio::sync::Semaphore,
     /// Something came that is neither of the commands the store speaks.
     pub(super) confused: AtomicBool,

@@ -1,0 +1,142 @@
+//! A server that answers wrongly to the `add` of a token that a mark binds, or to the `get` of the witness behind it:
+//! nothing is admitted unless both answers say so.
+
+use crate::support::fake::{Fake, Step, Verb, send};
+use crate::support::marked::{Gateway, Token};
+use crate::support::{epoch, eventually, options, pooled};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use postern_spend::memcached::{Options, Transport};
+use postern_spend::{Spend, Unknown};
+use postern_token::Mark;
+use std::time::Duration;
+
+/// Two connections each: what one failed to say is read over the other.
+fn transports() -> [(&'static str, Transport); 2] {
+    [("pipelined", Transport::Pipelined { connections: 2, queue: 64 }), ("pooled", pooled(2))]
+}
+
+struct Scene {
+    fake: Fake,
+    gateway: Gateway,
+    mark: Mark,
+}
+
+impl Scene {
+    /// The mark is planted, and the watch is silent from then on: what is planned meets callers alone.
+    async fn set(transport: Transport, change: impl FnOnce(&mut Options)) -> Self {
+        let fake = Fake::start();
+        let mut options = Options {
+            canary_interval: Duration::from_secs(3600),
+            ..options(vec![fake.address()], transport)
+        };
+        change(&mut options);
+        let gateway = Gateway::start(options, epoch(), true).await;
+        let mark = gateway.mark().await;
+        Self { fake, gateway, mark }
+    }
+
+    async fn connected(&self) {
+        eventually("both connections are there", async || {
+            (self.gateway.store.health().endpoints[0].connections == 2).then_some(())
+        })
+        .await;
+    }
+
+    /// A spend, of which the next command of this kind is answered so.
+    async fn spend(
+        &self,
+        token: &Token,
+        verb: Verb,
+        writes: bool,
+        steps: Vec<Step>,
+    ) -> Result<Spend, Unknown> {
+        self.connected().await;
+        let acted = self.fake.plan(verb, writes, steps);
+        let verdict = self.gateway.spend(token).await;
+        assert!(acted.begun(), "the fake received no command");
+        verdict
+    }
+}
+
+/// The record's value says whose it is, and nothing about its witness: also where the operator lets an own record admit.
+#[tokio::test]
+async fn a_lost_answer_to_the_add_admits_nothing_and_refuses_a_replay() {
+    for (name, transport) in transports() {
+        for ask_whose in [false, true] {
+            let scene = Scene::set(transport.clone(), |options| options.ask_whose = ask_whose).await;
+            let [own, spent, lost] = [(); 3].map(|()| scene.gateway.token(scene.mark));
+            let verdict = scene.spend(&own, Verb::Add, true, vec![Step::Close]).await;
+            assert!(verdict.is_err(), "{name}: {verdict:?}");
+            assert_eq!(scene.gateway.spend(&spent).await, Ok(Spend::Admitted), "{name}");
+            let verdict = scene.spend(&spent, Verb::Add, false, vec![Step::Close]).await;
+            assert_eq!(verdict, Ok(Spend::AlreadySpent), "{name}: another attempt wrote the record");
+            let verdict = scene.spend(&lost, Verb::Add, false, vec![Step::Close]).await;
+            assert!(verdict.is_err(), "{name}: it may be on its way: {verdict:?}");
+            scene.fake.assert_understood();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stored_record_whose_witness_was_not_read_admits_nothing() {
+    let cases: [(&str, Option<Unknown>, Vec<Step>); 5] = [
+        ("an error", Some(Unknown::Rejected), vec![send(b"SERVER_ERROR\r\n")]),
+        ("another reply", None, vec![send(b"STORED\r\n")]),
+        ("a value that says no time", None, vec![send(b"VALUE {key} 0 7\r\n!!!!!!!\r\nEND\r\n")]),
+        ("cut", None, vec![send(b"VALUE {key} 0 7\r\nAAA"), Step::Close]),
+        ("closed", None, vec![Step::Close]),
+    ];
+    for (name, transport) in transports() {
+        let scene = Scene::set(transport, |_| ()).await;
+        for (what, reason, steps) in &cases {
+            let token = scene.gateway.token(scene.mark);
+            let verdict = scene.spend(&token, Verb::Get, false, steps.clone()).await;
+            assert!(verdict.is_err(), "{name}, {what}: {verdict:?}");
+            assert!(reason.is_none_or(|reason| verdict == Err(reason)), "{name}, {what}: {verdict:?}");
+            scene.connected().await;
+            assert_eq!(scene.gateway.spend(&token).await, Ok(Spend::AlreadySpent), "{name}, {what}");
+        }
+        let token = scene.gateway.token(scene.mark);
+        let verdict = scene.spend(&token, Verb::Get, false, vec![send(b"END\r\n")]).await;
+        assert_eq!(verdict, Ok(Spend::Void), "{name}: the server does not know the mark");
+    }
+}
+
+#[tokio::test]
+async fn a_witness_that_is_not_read_in_time_admits_nothing() {
+    for (name, transport) in transports() {
+        let scene = Scene::set(transport, |options| options.timeout = Duration::from_secs(1)).await;
+        let verdict = scene.spend(&scene.gateway.token(scene.mark), Verb::Get, false, vec![]).await;
+        assert_eq!(verdict, Err(Unknown::TimedOut), "{name}");
+    }
+}
+
+/// A record that ends before its witness would admit the token again.
+#[tokio::test]
+async fn a_witness_that_does_not_end_before_the_record_admits_nothing() {
+    for (name, transport) in transports() {
+        let scene = Scene::set(transport, |_| ()).await;
+        assert_eq!(
+            scene.gateway.spend(&scene.gateway.token(scene.mark)).await,
+            Ok(Spend::Admitted),
+            "{name}"
+        );
+        let with_it = scene.gateway.epoch.expires.0;
+        for (end, expected) in [
+            (with_it - 1, Ok(Spend::Admitted)),
+            (with_it, Err(Unknown::Garbled)),
+            (with_it + 1, Err(Unknown::Garbled)),
+            (with_it + 1, Err(Unknown::Garbled)), // nor from then on
+        ] {
+            let value = URL_SAFE_NO_PAD.encode(&end.to_be_bytes()[3..]);
+            scene.fake.alter(|(key, record)| {
+                if key.starts_with('|') {
+                    *record = value.clone().into_bytes();
+                }
+            });
+            let verdict = scene.gateway.spend(&scene.gateway.token(scene.mark)).await;
+            assert_eq!(verdict, expected, "{name}: {end}, records end at {with_it}");
+        }
+    }
+}
