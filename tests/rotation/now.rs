@@ -67,6 +67,8 @@ struct Rotation {
     /// When the gateways got SIGHUP to fetch the directory.
     told: Option<Duration>,
     issuer_away: Option<Opened>,
+    /// Without a grace no token can be requested until the new key has its first mark.
+    markless: Option<Opened>,
     _store: Memcached,
 }
 
@@ -94,9 +96,21 @@ impl Rotation {
             .map(|(agent, pause)| users.program(site.agent(agent.name), Duration::from_millis(pause)))
             .into();
         let windows = Windows::default();
-        let (told, issuer_away, _store) = (None, None, store);
-        let rotation =
-            Self { site, users, windows, programs, target, old, spent, old_keys, told, issuer_away, _store };
+        let (told, issuer_away, markless, _store) = (None, None, None, store);
+        let rotation = Self {
+            site,
+            users,
+            windows,
+            programs,
+            target,
+            old,
+            spent,
+            old_keys,
+            told,
+            issuer_away,
+            markless,
+            _store,
+        };
         for token in &rotation.spent {
             assert_eq!(rotation.present(0, token).await.status, 200);
         }
@@ -129,6 +143,10 @@ impl Rotation {
             assert_ne!(keys, self.old_keys);
         } else if step.begins("`kill -HUP` every gateway") {
             self.told = Some(users.now());
+            if at_once {
+                let all = [FULL, LOW, EMPTY].map(|agent| agent.unit());
+                self.markless = Some(windows.open("no key in use has a mark yet", all, users.now(), GRACE));
+            }
             for gateway in &site.gateways {
                 gateway.signal(step.command("kill -").trim_start_matches("kill -"));
             }
@@ -137,6 +155,13 @@ impl Rotation {
         } else if step.begins("Check:") {
             for gateway in &site.gateways {
                 gauge(gateway, step.command("postern_keys{phase=\"newest\"}"), 1).await;
+                if at_once {
+                    gauge(gateway, "postern_keys{phase=\"older\"}", 0).await;
+                    gateway.ready().await;
+                }
+            }
+            if let Some(markless) = self.markless.take() {
+                windows.close(markless, users.now());
             }
         } else {
             panic!("this test does not know the step {step:?}: it follows the document to the letter");
