@@ -11,8 +11,8 @@ pub(crate) struct Claim {
     pub(crate) may_lose: bool,
     /// Tokens may be void: the records beside theirs may be gone, or were never written.
     pub(crate) may_void: bool,
-    /// Gateways may disagree on whether marks bind a key's tokens: one that starts after all offers were lost takes the key for
-    /// one without marks (seed 485). Each of them refuses tokens of the other kind.
+    /// Gateways may disagree on whether marks bind a key's tokens, for half a minute: one that starts after all offers were lost
+    /// takes the key for one without marks until it reads the next one (seed 485). Each refuses tokens of the other kind.
     pub(crate) may_part: bool,
     /// Every fresh token is admitted at any time, unless its caller goes away.
     pub(crate) serves: bool,

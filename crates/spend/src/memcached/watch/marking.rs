@@ -4,10 +4,13 @@ use crate::memcached::bucket::Bucket;
 use crate::memcached::canary::{GROUPS, due};
 use crate::memcached::world::{instant, since};
 use postern_token::MarkId;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Witnesses read in each round: all of them in four minutes, and at once when a token was void.
 const A_ROUND: usize = 4;
+/// Offers read in each round while a key seems to have none.
+const OFFERS: u32 = 2;
 /// The shortest time between two marks, and the time in which there are [`A_PERIOD`] at most.
 const BETWEEN: Duration = Duration::from_secs(60);
 const PERIOD: Duration = Duration::from_secs(3600);
@@ -28,6 +31,8 @@ pub(super) struct Marking {
     since: Option<Instant>,
     /// The next bucket to be read.
     next: usize,
+    /// The number of the next offer to be read while there seems to be none.
+    number: u32,
     /// The last group of sentinels that was read.
     group: Option<u32>,
     /// When marks followed others, in the last day.
@@ -65,6 +70,14 @@ impl Marking {
         let begin = self.next;
         self.next += A_ROUND;
         Bucket::all().cycle().skip(begin % Bucket::all().count()).take(A_ROUND).collect()
+    }
+
+    /// The offers to be read in this round of a key that seems to have none: others may know one that the store has lost, and
+    /// offer the next. All of them in half a minute.
+    pub(super) fn next_offers(&mut self, most: u32) -> Range<u32> {
+        let begin = self.number % most;
+        self.number = begin + OFFERS;
+        begin..(begin + OFFERS).min(most)
     }
 
     /// The buckets whose sentinels are to be read now, each of them once. What a server evicts first is what was not read for

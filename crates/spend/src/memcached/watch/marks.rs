@@ -67,7 +67,8 @@ impl Rounds {
         let Some(expires) = self.end_of(key) else { return Ok(()) };
         let Some((number, id)) = marking.offered else {
             let is_unmarked = self.store.marked.binding(key) == Some(Binding::Unmarked);
-            let offers = self.read_offers(replicas, key, 0..if is_unmarked { 1 } else { MOST_MARKS }).await?;
+            let numbers = if is_unmarked { marking.next_offers(MOST_MARKS) } else { 0..MOST_MARKS };
+            let offers = self.read_offers(replicas, key, numbers).await?;
             match offers.latest {
                 Some((number, mark)) => self.adopt_offer(key, marking, number, mark),
                 None if offers.unclear || is_unmarked => {}
