@@ -72,10 +72,10 @@ impl Marking {
         Bucket::all().cycle().skip(begin % Bucket::all().count()).take(A_ROUND).collect()
     }
 
-    /// The offers to be read in this round of a key that seems to have none: others may know one that the store has lost, and
-    /// offer the next. All of them in half a minute.
+    /// The offers to be read in this round, beside the first, of a key that seems to have none: others may know one that the store
+    /// has lost, and offer the next. All of them in half a minute.
     pub(super) fn next_offers(&mut self, most: u32) -> Range<u32> {
-        let begin = self.number % most;
+        let begin = self.number.max(1) % most;
         self.number = begin + OFFERS;
         begin..(begin + OFFERS).min(most)
     }

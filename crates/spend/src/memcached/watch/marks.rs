@@ -22,7 +22,8 @@ const MOST_MARKS: u32 = 64;
 /// For how long the process that began a key may take to offer its first mark, also if a server is away. One that was killed
 /// meanwhile offers none, nor does one of a version without marks.
 const YOUNG: u64 = 15;
-/// Offered in place of a mark by a process that accepts marks and plants none: the key has none, and others need not wait.
+/// Offered in place of a mark by a process that plants none, or that has waited long enough for another to plant: the key has
+/// none, and others need not wait.
 const NONE: [u8; 16] = [0; 16];
 /// For how long a server that is away is waited for before a mark is offered without its buckets.
 const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
@@ -67,25 +68,30 @@ impl Rounds {
         let Some(expires) = self.end_of(key) else { return Ok(()) };
         let Some((number, id)) = marking.offered else {
             let is_unmarked = self.store.marked.binding(key) == Some(Binding::Unmarked);
-            let numbers = if is_unmarked { marking.next_offers(MOST_MARKS) } else { 0..MOST_MARKS };
-            let offers = self.read_offers(replicas, key, numbers).await?;
+            let mut offers =
+                self.read_offers(replicas, key, 0..if is_unmarked { 1 } else { MOST_MARKS }).await?;
+            if is_unmarked {
+                let later = self.read_offers(replicas, key, marking.next_offers(MOST_MARKS)).await?;
+                offers.latest = later.latest.or(offers.latest);
+            }
             match offers.latest {
                 Some((number, mark)) => self.adopt_offer(key, marking, number, mark),
                 None if offers.unclear || is_unmarked => {}
                 None => match self.begin(key, now) {
                     Begin::Here => self.plant(replicas, key, marking, 0, expires).await?,
-                    Begin::HereWithout => {
-                        self.offer(replicas, key, marking, (0, Mark::new(NONE)), expires).await?;
-                    }
                     Begin::Elsewhere => {}
-                    Begin::Unmarked => {
-                        if self.store.options.marks.as_ref().is_some_and(|marks| marks.plants) {
+                    Begin::HereWithout | Begin::Unmarked => {
+                        // Whoever comes first decides for all: a planter may be slow, and offer its mark now.
+                        self.offer(replicas, key, marking, (0, Mark::new(NONE)), expires).await?;
+                        let is_unmarked = self.store.marked.binding(key) == Some(Binding::Unmarked);
+                        if is_unmarked && self.store.options.marks.as_ref().is_some_and(|marks| marks.plants)
+                        {
                             tracing::warn!(
                                 token_key = %&key.to_hex()[..8],
-                                "the double-spend store knows this key and no mark of it: a gateway that plants none began it,                                  or one that was killed before it could. Its tokens stay without marks until the key is rotated"
+                                "the double-spend store knows this key and no mark of it: a gateway that plants none began it, \
+                                 or one that was killed before it could. Its tokens stay without marks until the key is rotated"
                             );
                         }
-                        self.store.marked.set(key, Binding::Unmarked, None);
                     }
                 },
             }
