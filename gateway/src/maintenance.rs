@@ -100,7 +100,8 @@ impl StoreMaintenance {
         let refused_keys = keyring.epochs(now).filter(refuses).count();
         core.all_lost.store(keys > 0 && refused_keys == keys, Ordering::Relaxed);
         // Also while no key is in use yet: with the first one tokens can be presented only once the store has a mark for it.
-        let unbound = core.offer.binds() && keyring.requested(|key| core.backend.binding(key), now).is_none();
+        let unbound =
+            core.offer.binds() && keyring.requested(|key| core.requested_binding(key, now), now).is_none();
         let requested = if unbound { Err(Unknown::Unmarked) } else { Ok(()) };
         let (total, refused) = core.recorder.verdicts();
         let findings = Findings {

@@ -255,8 +255,9 @@ async fn cut_connections_admit_nothing_twice() {
         let (relay, also) = (Relay::to(server.port()), Relay::to(server.port()));
         let store = Memcached::open(options(vec![relay.address(), also.address()], transport)).unwrap();
         let (client, epoch) = (client(&store).await, epoch());
-        let (mut admitted, mut unknown) = (0, 0);
-        for round in 0..ROUNDS {
+        let (mut admitted, mut unknown, mut round) = (0, 0, 0);
+        // On some machines most cuts come when everything has been answered.
+        while round < ROUNDS || unknown == 0 && round < 20 * ROUNDS {
             let connected = || store.health().endpoints.iter().all(|endpoint| endpoint.connections > 0);
             eventually(name, || async { connected().then_some(()) }).await;
             let keys: Vec<_> = (0..KEYS).map(|_| fresh(&epoch)).collect();
@@ -282,8 +283,9 @@ async fn cut_connections_admit_nothing_twice() {
                 }
             }
             unknown += answers.iter().filter(|(_, answer)| answer.is_err()).count();
+            round += 1;
         }
-        println!("{name}: {admitted} of {} admitted, {unknown} answers unknown", ROUNDS * KEYS);
-        assert!(admitted > ROUNDS * KEYS / 2 && unknown > 0, "{name}");
+        println!("{name}: {admitted} of {} admitted, {unknown} answers unknown", round * KEYS);
+        assert!(admitted > round * KEYS / 2 && unknown > 0, "{name}");
     }
 }

@@ -118,10 +118,11 @@ impl EpochLog {
         };
         let mut origin = [0; ORIGIN_LEN];
         file.read_exact_at(&mut origin, ORIGIN).on("read", path)?;
+        let is_wiped = headers[0].is_none(); // zeros there may have been a mark
         let mark = match Origin::read(&origin, &meta) {
-            Read::Unmarked => None,
+            Read::Unmarked if !is_wiped => None,
             Read::Marked(mark) => Some(mark),
-            Read::Moved => Some(renew(&file, &meta, key).on("write", path)?),
+            Read::Unmarked | Read::Moved => Some(renew(&file, &meta, key).on("write", path)?),
         };
         let mut log = Self::new(&Epoch { key, expires, mark: None }, file, mark);
         log.headers = Mutex::new(headers);
@@ -284,8 +285,8 @@ fn renew(file: &File, meta: &Metadata, key: TokenKeyId) -> io::Result<Mark> {
     file.sync_data()?;
     tracing::warn!(
         token_key = %&key.to_hex()[..8],
-        "the spent records of a token key were copied, restored or moved since they were last used, so some may be missing: \
-         tokens that were requested before are void, and tokens of a new mark take their place"
+        "the spent records of a token key were copied, restored, moved or damaged since they were last used, so some may be \
+         missing: tokens that a mark bound to them before are void, and tokens without marks may be spent again"
     );
     Ok(origin.mark())
 }

@@ -13,7 +13,7 @@ use super::stats::{Ended, Verb};
 use super::undo::{Undo, is_undone};
 use super::votes::REPLICAS;
 use crate::exchange_log::Entry;
-use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
+use crate::{Binding, Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_token::{MarkId, SpentKey, TokenKeyId, UnixSeconds};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -349,6 +349,12 @@ impl SharedStore {
     fn is_watched(&self) -> Result<(), Unknown> {
         let refuses = self.options.on_loss != OnLoss::Warn && !self.options.replicas.are_three();
         if refuses && self.watched.is_blind() { Err(Unknown::Unwatched) } else { Ok(()) }
+    }
+
+    /// Whether a mark binds all tokens of an epoch. Where this gateway requests unmarked ones, those that others bound do not
+    /// show that.
+    pub(super) fn is_bound(&self, epoch: &EpochState) -> bool {
+        epoch.is_bound() && self.marked.binding(epoch.key) != Some(Binding::Unmarked)
     }
 
     /// A token of this mark was void: the watch looks why, if the mark is on offer.

@@ -165,7 +165,7 @@ impl Rounds {
     /// last round had an answer to each read. Otherwise it looks at everything, for as long as that is so.
     fn may_rely_on_marks(&self, proven: Instant, now: UnixSeconds) -> bool {
         let epochs = self.store.epochs.all();
-        let are_bound = !epochs.is_empty() && epochs.iter().all(|epoch| epoch.is_bound());
+        let are_bound = !epochs.is_empty() && epochs.iter().all(|epoch| self.store.is_bound(epoch));
         let before = *self.store.round.lock();
         let stray =
             self.store.endpoints.iter().any(|endpoint| endpoint.has_strayed() || endpoint.is_foreign());

@@ -33,6 +33,8 @@ pub(super) struct Marking {
     next: usize,
     /// The number of the next offer to be read while there seems to be none.
     number: u32,
+    /// Since when no offer was found.
+    without: Option<Instant>,
     /// The last group of sentinels that was read.
     group: Option<u32>,
     /// When marks followed others, in the last day.
@@ -72,6 +74,11 @@ impl Marking {
         Bucket::all().cycle().skip(begin % Bucket::all().count()).take(A_ROUND).collect()
     }
 
+    /// For how long no offer was found.
+    pub(super) fn waited(&mut self) -> Duration {
+        since(*self.without.get_or_insert_with(instant))
+    }
+
     /// The offers to be read in this round, beside the first, of a key that seems to have none: others may know one that the store
     /// has lost, and offer the next. All of them in half a minute.
     pub(super) fn next_offers(&mut self, most: u32) -> Range<u32> {
@@ -82,8 +89,9 @@ impl Marking {
 
     /// The buckets whose sentinels are to be read now, each of them once. What a server evicts first is what was not read for
     /// longest, as spent records are not: so the sentinels of each group are read at another age.
-    pub(super) fn due_sentinels(&mut self) -> Vec<Bucket> {
-        let age = self.since.map_or(Duration::ZERO, since);
+    /// `begun` is the age of the key as the store holds it, which a restart of this process does not shorten.
+    pub(super) fn due_sentinels(&mut self, begun: Option<Duration>) -> Vec<Bucket> {
+        let age = begun.or(self.since.map(since)).unwrap_or_default();
         let group = due(age);
         if group <= self.group {
             return Vec::new();
@@ -106,7 +114,7 @@ impl Marking {
     /// Whether to try to plant now: less and less often while that fails, because what was written stays.
     pub(super) fn may_try(&self) -> bool {
         let waited = self.incomplete.map_or(Duration::ZERO, since);
-        let pause = (waited / 2).clamp(Duration::from_secs(1), BETWEEN);
+        let pause = (waited / 4).clamp(Duration::from_secs(1), BETWEEN);
         self.tried.is_none_or(|tried| since(tried) >= pause)
     }
 

@@ -21,7 +21,7 @@ use tokio::time::sleep;
 const MOST_MARKS: u32 = 64;
 /// For how long the process that began a key may take to offer its first mark, also if a server is away. One that was killed
 /// meanwhile offers none, nor does one of a version without marks.
-const YOUNG: u64 = 15;
+const YOUNG: Duration = Duration::from_secs(30);
 /// Offered in place of a mark by a process that plants none, or that has waited long enough for another to plant: the key has
 /// none, and others need not wait.
 const NONE: [u8; 16] = [0; 16];
@@ -77,21 +77,12 @@ impl Rounds {
             match offers.latest {
                 Some((number, mark)) => self.adopt_offer(key, marking, number, mark),
                 None if offers.unclear || is_unmarked => {}
-                None => match self.begin(key, now) {
+                None => match self.begin(key, marking, now) {
                     Begin::Here => self.plant(replicas, key, marking, 0, expires).await?,
                     Begin::Elsewhere => {}
+                    // Whoever comes first decides for all: a planter may be slow, and offer its mark now.
                     Begin::HereWithout | Begin::Unmarked => {
-                        // Whoever comes first decides for all: a planter may be slow, and offer its mark now.
                         self.offer(replicas, key, marking, (0, Mark::new(NONE)), expires).await?;
-                        let is_unmarked = self.store.marked.binding(key) == Some(Binding::Unmarked);
-                        if is_unmarked && self.store.options.marks.as_ref().is_some_and(|marks| marks.plants)
-                        {
-                            tracing::warn!(
-                                token_key = %&key.to_hex()[..8],
-                                "the double-spend store knows this key and no mark of it: a gateway that plants none began it, \
-                                 or one that was killed before it could. Its tokens stay without marks until the key is rotated"
-                            );
-                        }
                     }
                 },
             }
@@ -103,7 +94,8 @@ impl Rounds {
             self.adopt_offer(key, marking, number, mark);
             return Ok(());
         }
-        let sentinels = marking.due_sentinels();
+        let begun = self.progress.get(&key).map(|progress| progress.epoch().created.until(now));
+        let sentinels = marking.due_sentinels(begun);
         for endpoint in replicas {
             if !sentinels.is_empty() {
                 let _ = self.find_parted(*endpoint, key, &id, &sentinels).await; // the next group will show it, too
@@ -151,21 +143,25 @@ impl Rounds {
         }
     }
 
-    fn begin(&self, key: TokenKeyId, now: UnixSeconds) -> Begin {
+    fn begin(&self, key: TokenKeyId, marking: &mut Marking, now: UnixSeconds) -> Begin {
         if self.store.options.replicas.are_three() {
             return Begin::Here; // there are no other keys
         }
         let Some(epoch) = self.progress.get(&key).map(|progress| progress.epoch()) else {
             return Begin::Elsewhere;
         };
-        let plants = self.store.options.marks.as_ref().is_some_and(|marks| marks.plants);
-        let is_young = now.0.saturating_sub(epoch.created.0) < YOUNG;
+        // Clocks of gateways differ, so that a key may look older than it is.
+        let is_old = epoch.created.until(now) >= self.store.options.clock_tolerance;
         match epoch.begun_here {
-            true if plants => Begin::Here,
+            true if self.plants() => Begin::Here,
             true => Begin::HereWithout,
-            false if is_young => Begin::Elsewhere,
-            false => Begin::Unmarked,
+            false if is_old || marking.waited() >= YOUNG => Begin::Unmarked,
+            false => Begin::Elsewhere,
         }
+    }
+
+    fn plants(&self) -> bool {
+        self.store.options.marks.as_ref().is_some_and(|marks| marks.plants)
     }
 
     /// Some buckets have lost the mark: plants the next one.
@@ -246,6 +242,13 @@ impl Rounds {
 
     fn adopt_offer(&self, key: TokenKeyId, marking: &mut Marking, number: u32, mark: Mark) {
         if *mark.as_bytes() == NONE {
+            if self.plants() && self.store.marked.binding(key) != Some(Binding::Unmarked) {
+                tracing::warn!(
+                    token_key = %&key.to_hex()[..8],
+                    "the tokens of this key have no mark: a gateway that plants none began it, or one that could plant none in \
+                     time. They stay without until the key is rotated, or until another gateway offers a mark"
+                );
+            }
             self.store.marked.set(key, Binding::Unmarked, None);
             return;
         }

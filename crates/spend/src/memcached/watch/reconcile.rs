@@ -118,7 +118,7 @@ impl Rounds {
         endpoint: usize,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
-        if epoch.is_bound() && self.progress.contains_key(&epoch.key) {
+        if self.store.is_bound(epoch) && self.progress.contains_key(&epoch.key) {
             return Ok(()); // its witnesses and their sentinels are watched in place of canaries
         }
         self.reconcile_epoch_markers(epoch, endpoint, now).await?;

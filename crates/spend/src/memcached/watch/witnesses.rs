@@ -60,25 +60,25 @@ impl Rounds {
         // A server whose clock is ahead removes the witnesses first, and only then records.
         let end = UnixSeconds(expires.0.saturating_sub(self.store.options.clock_tolerance.as_secs()));
         let value = witness_value(end);
-        let adds = |bucket: Bucket| {
-            let unread = Value::of_bucket(random_bytes());
-            [
-                Command::Add { key: sentinel(bucket, id), value: unread, expires },
-                Command::Add { key: witness(bucket, id), value, expires: end },
-            ]
-        };
-        let commands: Vec<_> = Bucket::all().flat_map(adds).collect();
+        let unread = Value::of_bucket(random_bytes());
         let mut connection = self.connect(endpoint).await?;
-        let mut overlaps = false;
-        for write in commands.chunks(A_WRITE) {
-            let replies = connection.exchange(write).await?;
+        let (mut overlaps, mut guarded) = (false, Vec::new());
+        let all: Vec<_> = Bucket::all().collect();
+        for some in all.chunks(A_WRITE) {
+            let add = |bucket: &Bucket| Command::Add { key: sentinel(*bucket, id), value: unread, expires };
+            let replies = connection.exchange(&some.iter().map(add).collect::<Vec<_>>()).await?;
             overlaps |= replies.contains(&Reply::NotStored);
-            // A server that came back between the two, or has no room for one: the bucket would look parted for ever.
-            if replies.chunks(2).any(|pair| matches!(pair, [Reply::ServerError, Reply::Stored])) {
-                return Err(Unknown::Rejected);
-            }
+            let pairs = some.iter().zip(replies);
+            guarded.extend(pairs.filter(|(_, reply)| *reply == Reply::Stored).map(|(bucket, _)| *bucket));
         }
-        Ok(overlaps)
+        // Where a sentinel could not be written, a witness alone would look like a loss for ever.
+        for some in guarded.chunks(A_WRITE) {
+            let add = |bucket: &Bucket| Command::Add { key: witness(*bucket, id), value, expires: end };
+            let replies = connection.exchange(&some.iter().map(add).collect::<Vec<_>>()).await?;
+            overlaps |= replies.contains(&Reply::NotStored);
+        }
+        let alone = self.without_sentinels(endpoint, id, &guarded).await?;
+        if alone.is_empty() { Ok(overlaps) } else { Err(Unknown::Rejected) }
     }
 
     /// Whether two replicas share servers, as found by writing to all of them.
