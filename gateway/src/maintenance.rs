@@ -98,10 +98,11 @@ impl StoreMaintenance {
         let refuses = |epoch: &Epoch| core.backend.refuses(epoch, now) == Some(Unknown::RecordsLost);
         let keys = keyring.epochs(now).count();
         let refused_keys = keyring.epochs(now).filter(refuses).count();
-        core.all_lost.store(keys > 0 && refused_keys == keys, Ordering::Relaxed);
+        let all_lost = keys > 0 && refused_keys == keys;
+        core.all_lost.store(all_lost, Ordering::Relaxed);
         // Also while no key is in use yet: with the first one tokens can be presented only once the store has a mark for it.
-        let unbound =
-            core.offer.binds() && keyring.requested(|key| core.requested_binding(key, now), now).is_none();
+        let requested = keyring.requested(|key| core.requested_binding(key, now), now);
+        let unbound = core.offer.binds() && !all_lost && requested.is_none();
         let requested = if unbound { Err(Unknown::Unmarked) } else { Ok(()) };
         let (total, refused) = core.recorder.verdicts();
         let findings = Findings {
