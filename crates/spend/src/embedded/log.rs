@@ -207,10 +207,10 @@ impl EpochLog {
         }
         let at = self.next.fetch_add(RECORD_LEN as u64, Ordering::Relaxed);
         let written = self.file.write_all_at(&Record::encode(key), at);
-        self.dirty.store(true, Ordering::Release); // even after an error: part of it may have been written
-        if written.is_err() {
-            self.full.store(true, Ordering::Release);
-        }
+        // What a failed write left is promised to no caller, so it asks for no sync, which might fail on such a disk and stop
+        // the store for good.
+        let outcome = if written.is_ok() { &self.dirty } else { &self.full };
+        outcome.store(true, Ordering::Release);
         written.map(|()| true)
     }
 
@@ -225,9 +225,8 @@ impl EpochLog {
         let padding = (2 * block).next_multiple_of(RECORD_LEN as u64);
         let mut trial = self.trial.lock();
         let at = *trial.get_or_insert_with(|| self.next.fetch_add(padding, Ordering::Relaxed));
-        let written = self.file.write_all_at(&vec![0; padding as usize], at);
+        self.file.write_all_at(&vec![0; padding as usize], at)?;
         self.dirty.store(true, Ordering::Release);
-        written?;
         *trial = None;
         self.full.store(false, Ordering::Release);
         Ok(())

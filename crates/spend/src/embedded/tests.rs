@@ -101,6 +101,8 @@ async fn a_store_that_cannot_write_refuses_and_serves_again_when_it_can() {
             (backend.ready().await, chosen.ready().await, chosen.serving()),
             (no_room, no_room, no_room)
         );
+        // The thread that the failure woke syncs what was written: nothing, and `/dev/full` refuses every sync.
+        store.epochs.read().live[0].sync().unwrap();
         put_on(&store, tempfile::tempfile().unwrap());
         let deadline = Instant::now() + Duration::from_secs(30);
         while store.ready().await.is_err() {
