@@ -4,7 +4,7 @@
 use crate::support::marked::{Gateway, open};
 use crate::support::{epoch, eventually, options, transports};
 use postern_spend::memcached::{OnLoss, Options, Transport};
-use postern_spend::{Backend, Binding, Epoch, Spend, Unknown};
+use postern_spend::{Backend, Binding, Epoch, Spend, SpendStore, Unknown};
 use postern_testkit::memcached::Server;
 use postern_token::{Mark, TokenKeyId};
 use std::collections::HashMap;
@@ -71,6 +71,7 @@ async fn a_loss_brings_a_new_mark_and_service() {
     let second = gateways[0].mark_after(first).await;
     assert_eq!(gateways[1].mark_after(first).await, second);
     for gateway in &gateways {
+        eventually("it is connected again", async || gateway.client.ready().await.ok()).await;
         assert_eq!(gateway.spend(&gateway.token(second)).await, Ok(Spend::Admitted));
         assert_ne!(gateway.spend(&spent).await, Ok(Spend::Admitted));
     }
@@ -227,16 +228,21 @@ async fn a_loss_that_spares_witnesses_is_found_with_the_next_one_and_refused() {
         (options.canary_interval, options.on_loss) = (Duration::from_millis(100), on_loss);
         let gateway = Gateway::start(options, epoch(), true).await;
         let mark = gateway.mark().await;
-        let dump = ask(&server, "lru_crawler metadump all");
-        let names = dump.iter().filter_map(|line| line.strip_prefix("key=%7C")?.split(' ').next());
-        let keys: Vec<String> =
-            names.map(|name| format!("|{}", name.replace("%7C", "|").replace("%23", "#"))).collect();
+        let keys = eventually("a whole list of records", async || {
+            // The crawler passes over what moves between the lists of a slab class meanwhile.
+            let dump = ask(&server, "lru_crawler metadump all");
+            let names = dump.iter().filter_map(|line| line.strip_prefix("key=%7C")?.split(' ').next());
+            let keys: Vec<_> =
+                names.map(|name| format!("|{}", name.replace("%7C", "|").replace("%23", "#"))).collect();
+            (keys.len() == 2 * 1024).then_some(keys)
+        })
+        .await;
         // The witnesses are alike.
         let records = keys.iter().map(|key| (key, ask(&server, &format!("get {key}")).remove(1)));
         let mut alike = HashMap::<String, Vec<&String>>::new();
         records.for_each(|(key, value)| alike.entry(value).or_default().push(key));
         let witnesses = alike.into_values().max_by_key(Vec::len).unwrap();
-        assert_eq!((keys.len(), witnesses.len()), (2 * 1024, 1024), "beside each another record");
+        assert_eq!(witnesses.len(), 1024, "beside each another record");
         assert_eq!(gateway.store.health().lost, []);
         let (torn, parted) = (&witnesses[..100], witnesses[100]);
         let beside = keys.iter().find(|key| key[..5] == parted[..5] && *key != parted).unwrap();
