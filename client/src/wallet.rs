@@ -11,7 +11,7 @@ use crate::catalogue;
 use format::{FREE, HeaderError, SECTOR, Sector, Slot};
 use metrics::gauge;
 use parking_lot::Mutex;
-use postern_daemon::files::sync_directory;
+use postern_daemon::files::sync_name;
 use postern_telemetry::metrics::ReadableGauge;
 use postern_token::{ChallengeDigest, Nonce, TokenKeyId, UnixSeconds};
 use std::collections::{BTreeSet, HashSet};
@@ -108,7 +108,7 @@ impl Wallet {
         if length == 0 || is_unwritten(&file, length).map_err(failed("read"))? {
             file.write_all_at(&format::header(), 0)
                 .and_then(|()| file.sync_all())
-                .and_then(|()| sync_directory(directory_of(path)))
+                .and_then(|()| sync_name(path))
                 .map_err(failed("write"))?;
         } else {
             check_header(&file, path, length)?;
@@ -329,10 +329,6 @@ fn is_unwritten(file: &File, length: u64) -> io::Result<bool> {
     }
     file.read_exact_at(&mut sector[..length], 0)?;
     Ok(sector == FREE)
-}
-
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn offset(slot: u64) -> u64 {

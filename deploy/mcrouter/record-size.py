@@ -43,7 +43,7 @@ class Connection:
         self.replies = self.stream.makefile("rb")
 
     def add(self, kind, count):
-        """Adds so many records, or fewer when they do not fit; returns how many, and the last reply."""
+        """Adds this number of records, or fewer when they do not fit; returns how many, and the last reply."""
         for start in range(0, count, BATCH):
             wire = b""
             for number in range(start, start + BATCH):

@@ -95,9 +95,8 @@ impl StoreMaintenance {
         let offered: Vec<_> = keyring.unretired(now).collect();
         let offering = Arc::clone(&core);
         _ = tokio::task::spawn_blocking(move || offering.backend.offer(&offered)).await; // the disk may be slow
-        let refuses = |epoch: &Epoch| core.backend.refuses(epoch, now) == Some(Unknown::RecordsLost);
         let keys = keyring.epochs(now).count();
-        let refused_keys = keyring.epochs(now).filter(refuses).count();
+        let refused_keys = keyring.epochs(now).filter(|epoch| core.has_lost(epoch.key, now)).count();
         let all_lost = keys > 0 && refused_keys == keys;
         core.all_lost.store(all_lost, Ordering::Relaxed);
         // Also while no key is in use yet: with the first one tokens can be presented only once the store has a mark for it.

@@ -44,16 +44,17 @@ impl Core {
 
     /// What binds tokens of a key, as far as any are requested: of a key whose records are lost the store spends none.
     pub(crate) fn requested_binding(&self, key: TokenKeyId, now: UnixSeconds) -> Binding {
-        let epoch = Epoch { key, expires: UnixSeconds::default(), mark: None }; // found by its key
-        match self.backend.refuses(&epoch, now) {
-            Some(Unknown::RecordsLost) => Binding::Unknown,
-            _ => self.backend.binding(key),
-        }
+        if self.has_lost(key, now) { Binding::Unknown } else { self.backend.binding(key) }
+    }
+
+    /// Whether the store refuses all tokens of a key because records of it were lost.
+    pub(crate) fn has_lost(&self, key: TokenKeyId, now: UnixSeconds) -> bool {
+        self.backend.refuses(key, now) == Some(Unknown::RecordsLost)
     }
 
     /// Whether the store has retired this epoch: its records expired or were lost, so no token of the key can be spent.
     fn has_retired(&self, epoch: &Epoch, now: UnixSeconds) -> bool {
-        self.backend.refuses(epoch, now) == Some(Unknown::EpochRetired)
+        self.backend.refuses(epoch.key, now) == Some(Unknown::EpochRetired)
     }
 
     /// Withdraws the keys in use that the store has retired since.

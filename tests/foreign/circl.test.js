@@ -2,10 +2,9 @@
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { connect, echoed } from './connect.js';
+import { opensOneTunnel } from './connect.js';
 import { environment, folder, run, up } from './postern.js';
 import { echo } from './targets.js';
 
@@ -30,13 +29,5 @@ test('its token opens one tunnel', within, async () => {
     const cwd = join(import.meta.dirname, 'circl');
     const minted = await run(go, args, { env: environment, cwd, timeout: within.timeout });
     assert.equal(minted.code, 0, minted.stderr);
-    const authorization = minted.stdout.trim();
-
-    const opened = await connect(system.gateway, target.port, authorization);
-    assert.equal(opened.status, 200, opened.body);
-    const bytes = randomBytes(100_000);
-    assert.deepEqual(await echoed(opened.socket, bytes), bytes);
-    const replayed = await connect(system.gateway, target.port, authorization);
-    assert.equal(replayed.status, 407);
-    assert.match(replayed.headers['proxy-status'], /details="token already spent"/);
+    await opensOneTunnel(system.gateway, target.port, minted.stdout.trim());
 });

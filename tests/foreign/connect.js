@@ -1,5 +1,7 @@
-// CONNECT as Node's own HTTP client sends it.
+// CONNECT as Node's own HTTP client sends it, and what a token does there.
 
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import http from 'node:http';
 
@@ -33,4 +35,17 @@ export async function echoed(socket, bytes) {
     socket.end(bytes);
     await once(socket, 'end');
     return Buffer.concat(received);
+}
+
+/** The value opens a tunnel that carries bytes both ways; presented again, it is refused as spent. Returns the refusal. */
+export async function opensOneTunnel(proxy, port, authorization) {
+    const opened = await connect(proxy, port, authorization);
+    assert.equal(opened.status, 200, opened.body);
+    const bytes = randomBytes(100_000);
+    assert.deepEqual(await echoed(opened.socket, bytes), bytes);
+
+    const replayed = await connect(proxy, port, authorization);
+    assert.equal(replayed.status, 407);
+    assert.match(replayed.headers['proxy-status'], /details="token already spent"/);
+    return replayed;
 }

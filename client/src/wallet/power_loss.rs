@@ -8,8 +8,8 @@ const NOW: UnixSeconds = UnixSeconds(1_000);
 const OURS: ChallengeDigest = ChallengeDigest([0xA1; 32]);
 const KEYS: [TokenKeyId; 2] = [TokenKeyId([0xB1; 32]), TokenKeyId([0xB2; 32])];
 
-/// The lives of one wallet, until one finds a token again that was given out or dropped before. `cuts` are after so many
-/// steps of the disk each; `seed` says what survives of what was not synced.
+/// The lives of one wallet, until one finds a token again that was given out or dropped before. Its first cut comes after
+/// no step of the disk, the last after 39; `seed` says what survives of what was not synced.
 fn lives(fsync: bool, syncs: Syncs, seed: u64) -> Result<(), String> {
     let disk = ForgetfulDisk::mount();
     disk.set_syncs(syncs);

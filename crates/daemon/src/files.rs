@@ -20,7 +20,6 @@ const TEMPORARY_MARK: &str = ".new-";
 /// # Errors
 /// When the directory does not exist or cannot be written. The old file is then untouched.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let directory = parent(path);
     let temporary = temporary_name(path)?;
     let written = (|| {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
@@ -32,7 +31,15 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = std::fs::remove_file(&temporary); // it may not exist; report the first error
     }
     written?;
-    sync_directory(directory)
+    sync_name(path)
+}
+
+/// Flushes the directory that holds `path`, so that the name survives a power loss.
+///
+/// # Errors
+/// As [`sync_directory`].
+pub fn sync_name(path: &Path) -> io::Result<()> {
+    sync_directory(parent(path))
 }
 
 /// Flushes a directory, so that a name made or removed in it survives a power loss.

@@ -152,7 +152,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What is to be said of a pool of so many servers, if they are too many: reason and remedy.
+/// Why a pool of this number of servers is too large, and the remedy; `None` if it is not.
 fn unwatched(servers: usize) -> Option<(String, String)> {
     if servers <= MOST_WATCHED {
         return None;

@@ -13,6 +13,11 @@ pub struct Marks {
     pub plants: bool,
 }
 
+/// Whether keys that are new to a store with these marks begin with one.
+pub(crate) fn plants(marks: Option<&Marks>) -> bool {
+    marks.is_some_and(|marks| marks.plants)
+}
+
 impl fmt::Debug for Marks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Marks").field("plants", &self.plants).finish_non_exhaustive()

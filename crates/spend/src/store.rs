@@ -39,13 +39,13 @@ impl Backend {
         }
     }
 
-    /// Why every token of an epoch is refused now, if it is: its records were lost and the operator chose to refuse
+    /// Why every token of a key is refused now, if it is: its records were lost and the operator chose to refuse
     /// then, or the store has retired the epoch, whatever the key directory lists.
     #[must_use]
-    pub fn refuses(&self, epoch: &Epoch, now: UnixSeconds) -> Option<Unknown> {
+    pub fn refuses(&self, key: TokenKeyId, now: UnixSeconds) -> Option<Unknown> {
         match self {
-            Self::Embedded(store) => store.has_retired(epoch.key).then_some(Unknown::EpochRetired),
-            Self::Memcached(memcached) => memcached.refuses(epoch.key, now),
+            Self::Embedded(store) => store.has_retired(key).then_some(Unknown::EpochRetired),
+            Self::Memcached(memcached) => memcached.refuses(key, now),
         }
     }
 

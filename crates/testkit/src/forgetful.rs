@@ -92,7 +92,7 @@ impl ForgetfulDisk {
         self.state().syncs = syncs;
     }
 
-    /// Lets the power fail after so many more steps: a write, a sync, and whatever changes a name or a length is one.
+    /// Lets the power fail after this number of further steps: a write, a sync, and whatever changes a name or a length is one.
     pub fn cut_after(&self, steps: u64) {
         let mut state = self.state();
         state.last = state.steps + steps;

@@ -40,11 +40,9 @@ impl Presented {
             return Err(Refusal::NoKeys);
         }
         worker.serving().map_err(Refusal::StoreDown)?;
-        let binding = |key| core.backend.binding(key);
         if keyring.requested(|key| core.requested_binding(key, now), now).is_none() {
             // With no challenge to answer, no token helps.
-            let is_lost = |epoch: &Epoch| core.backend.refuses(epoch, now) == Some(Unknown::RecordsLost);
-            let is_lost = keyring.epochs(now).any(|epoch| is_lost(&epoch));
+            let is_lost = keyring.epochs(now).any(|epoch| core.has_lost(epoch.key, now));
             return Err(Refusal::StoreDown(if is_lost { Unknown::RecordsLost } else { Unknown::Unmarked }));
         }
         let token = token(&head.headers)?;
@@ -54,7 +52,7 @@ impl Presented {
         let answered = core.offer.answered(token.token_key_id(), token.challenge_digest());
         let answered = answered.ok_or(Refusal::WrongChallenge)?;
         let trusted = keyring.find(token.token_key_id(), now).map_err(Refusal::Key)?;
-        let mark = match (answered, binding(trusted.key.id())) {
+        let mark = match (answered, core.backend.binding(trusted.key.id())) {
             (Answered::Marked(mark), _) => Some(mark),
             (Answered::Unmarked, Binding::Unmarked) => None,
             (Answered::Unmarked, Binding::Offered(_)) => return Err(Refusal::WrongChallenge),

@@ -195,23 +195,12 @@ impl Reading {
 mod tests {
     use super::*;
 
-    const SURVIVES: Claim = Claim {
-        class: Class::Survives,
-        may_lose: false,
-        may_void: false,
-        may_part: false,
-        serves: false,
-        is_skewed: false,
-        recovers: true,
-    };
+    const SURVIVES: Claim = Claim { recovers: true, ..Claim::BARE };
     const NOTICES: Claim = Claim {
         class: Class::Notices { within: Some(5_000) },
         may_lose: true,
         may_void: true,
-        may_part: false,
-        serves: false,
-        is_skewed: false,
-        recovers: false,
+        ..Claim::BARE
     };
 
     fn at(millis: u64, happening: Happening) -> Event {

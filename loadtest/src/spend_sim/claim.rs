@@ -45,6 +45,18 @@ pub(crate) const TURNOVER: Millis = 25 * 60_000;
 const MARKS_IN_A_DAY: usize = 3;
 
 impl Claim {
+    /// Nothing is excused and nothing is served: what tests begin with.
+    #[cfg(test)]
+    pub(crate) const BARE: Self = Self {
+        class: Class::Survives,
+        may_lose: false,
+        may_void: false,
+        may_part: false,
+        serves: false,
+        is_skewed: false,
+        recovers: false,
+    };
+
     pub(crate) fn of(plan: &Plan) -> Self {
         let (shape, faults) = (plan.deployment.shape, &plan.faults);
         let loses = faults.iter().any(|fault| fault.what.loses());

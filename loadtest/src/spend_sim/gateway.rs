@@ -67,7 +67,7 @@ impl Gateway {
         self.process.lock().is_some()
     }
 
-    /// The answer to a request without a token: what tokens are to be bound to, or why none is asked for.
+    /// The answer to a request without a token: what tokens are to be bound to, or why it challenges for none.
     pub(crate) fn challenge(&self, holder: usize) -> Result<Offer, &'static str> {
         self.serving()?;
         self.ask(holder, true).ok_or(Unknown::Unmarked.reason())

@@ -181,18 +181,9 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::claim::Class;
     use super::*;
 
-    const CLAIM: Claim = Claim {
-        class: Class::Survives,
-        may_lose: false,
-        may_void: false,
-        may_part: false,
-        serves: false,
-        is_skewed: false,
-        recovers: false,
-    };
+    const CLAIM: Claim = Claim::BARE;
     const ADMITTED: Verdict = Verdict::Admitted { though_lost: false };
     const AGENT: usize = 1;
 
@@ -247,7 +238,7 @@ mod tests {
         assert_eq!(kinds_of_sums(one(ADMITTED, Happening::Kept { token: 7 })), 2, "it was sent");
         let again = [presented(2, 7, Some(AGENT)), ended(2, 7, ADMITTED), counted(1, 1, 0, &[])];
         assert_eq!(kinds_of_sums(one(ADMITTED, asked(None)).into_iter().chain(again).collect()), 1);
-        assert_eq!(kinds_of_sums(vec![presented(1, 7, None)]), 1, "nobody was given it");
+        assert_eq!(kinds_of_sums(vec![presented(1, 7, None)]), 1, "it was never issued");
     }
 
     fn kinds_of_sums(history: Vec<Happening>) -> usize {

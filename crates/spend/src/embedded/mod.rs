@@ -13,6 +13,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
+use crate::binding::plants;
 use crate::{Binding, Epoch, ExchangeLog, Hint, Marks, Spend, SpendStore, Unknown};
 use directory::Directory;
 use endings::{Endings, Reading};
@@ -182,7 +183,7 @@ impl Embedded {
     }
 
     fn plants(&self) -> bool {
-        self.marks.as_ref().is_some_and(|marks| marks.plants)
+        plants(self.marks.as_ref())
     }
 
     /// Drops every epoch that has been over for an hour by both clocks, as far as calls to this show: its file becomes a

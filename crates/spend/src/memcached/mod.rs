@@ -57,6 +57,7 @@ pub use undo::{Undo, undo};
 pub use world::seed;
 pub use world::{Connecting, Connection, World};
 
+use crate::binding::plants;
 use crate::{Binding, Epoch, Unknown};
 use client::ClientState;
 use endpoint::{Endpoint, Network};
@@ -190,8 +191,7 @@ impl Memcached {
 
     fn open_in(options: Options, world: Option<Arc<dyn World>>) -> io::Result<Self> {
         let needs_more = options.replicas.are_three()
-            && !(options.marks.as_ref().is_some_and(|marks| marks.plants)
-                && matches!(options.transport, Transport::Pipelined { .. }));
+            && !(plants(options.marks.as_ref()) && matches!(options.transport, Transport::Pipelined { .. }));
         let without = "three replicas need marks that are planted, and the pipelined transport".to_owned();
         if let Some(message) = options.replicas.refused().or(needs_more.then_some(without)) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));

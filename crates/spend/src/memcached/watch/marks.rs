@@ -7,6 +7,7 @@
 use super::Rounds;
 use super::marking::{Loss, Marking};
 use super::witnesses::{Survey, void};
+use crate::binding::plants;
 use crate::memcached::bucket::Bucket;
 use crate::memcached::options::OnLoss;
 use crate::memcached::protocol::{Command, Value};
@@ -97,9 +98,7 @@ impl Rounds {
         let begun = self.progress.get(&key).map(|progress| progress.epoch().created.until(now));
         let sentinels = marking.due_sentinels(begun);
         for endpoint in replicas {
-            if !sentinels.is_empty() {
-                let _ = self.find_parted(*endpoint, key, &id, &sentinels).await; // the next group will show it, too
-            }
+            let _ = self.find_parted(*endpoint, key, &id, &sentinels).await; // the next group will show it, too
         }
         let is_suspect = marking.may_suspect() && self.store.marked.take_suspicion(key);
         if is_suspect {
@@ -161,7 +160,7 @@ impl Rounds {
     }
 
     fn plants(&self) -> bool {
-        self.store.options.marks.as_ref().is_some_and(|marks| marks.plants)
+        plants(self.store.options.marks.as_ref())
     }
 
     /// Some buckets have lost the mark: plants the next one.

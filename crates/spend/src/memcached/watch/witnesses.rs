@@ -4,6 +4,7 @@ use super::Rounds;
 use crate::Unknown;
 use crate::memcached::bucket::{Bucket, sentinel, witness, witness_value};
 use crate::memcached::protocol::{Command, Kind, RecordKey, Reply, Value};
+use crate::memcached::serial::SerialConnection;
 use crate::memcached::world::random_bytes;
 use postern_token::{Mark, MarkId, Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use std::cmp::Reverse;
@@ -41,6 +42,21 @@ impl Survey {
     }
 }
 
+/// Sends one `add` for each bucket, once, and returns the replies.
+async fn add_to_each(
+    connection: &mut SerialConnection,
+    buckets: &[Bucket],
+    add: impl Fn(Bucket) -> Command,
+) -> Result<Vec<(Bucket, Reply)>, Unknown> {
+    let mut answered = Vec::with_capacity(buckets.len());
+    for some in buckets.chunks(A_WRITE) {
+        let replies =
+            connection.exchange(&some.iter().map(|bucket| add(*bucket)).collect::<Vec<_>>()).await?;
+        answered.extend(some.iter().copied().zip(replies));
+    }
+    Ok(answered)
+}
+
 /// How many buckets void their tokens, if these are torn, each once for each of the replicas that answer.
 pub(super) fn void(torn: &[Bucket], answering: usize, majority: usize) -> usize {
     let mut times: BTreeMap<Bucket, usize> = BTreeMap::new();
@@ -62,21 +78,15 @@ impl Rounds {
         let value = witness_value(end);
         let unread = Value::of_bucket(random_bytes());
         let mut connection = self.connect(endpoint).await?;
-        let (mut overlaps, mut guarded) = (false, Vec::new());
         let all: Vec<_> = Bucket::all().collect();
-        for some in all.chunks(A_WRITE) {
-            let add = |bucket: &Bucket| Command::Add { key: sentinel(*bucket, id), value: unread, expires };
-            let replies = connection.exchange(&some.iter().map(add).collect::<Vec<_>>()).await?;
-            overlaps |= replies.contains(&Reply::NotStored);
-            let pairs = some.iter().zip(replies);
-            guarded.extend(pairs.filter(|(_, reply)| *reply == Reply::Stored).map(|(bucket, _)| *bucket));
-        }
+        let unread = |bucket| Command::Add { key: sentinel(bucket, id), value: unread, expires };
+        let sentinels = add_to_each(&mut connection, &all, unread).await?;
         // Where a sentinel could not be written, a witness alone would look like a loss for ever.
-        for some in guarded.chunks(A_WRITE) {
-            let add = |bucket: &Bucket| Command::Add { key: witness(*bucket, id), value, expires: end };
-            let replies = connection.exchange(&some.iter().map(add).collect::<Vec<_>>()).await?;
-            overlaps |= replies.contains(&Reply::NotStored);
-        }
+        let is_stored = |(_, reply): &&(Bucket, Reply)| *reply == Reply::Stored;
+        let guarded: Vec<_> = sentinels.iter().filter(is_stored).map(|(bucket, _)| *bucket).collect();
+        let known = |bucket| Command::Add { key: witness(bucket, id), value, expires: end };
+        let witnesses = add_to_each(&mut connection, &guarded, known).await?;
+        let overlaps = sentinels.iter().chain(&witnesses).any(|(_, reply)| *reply == Reply::NotStored);
         let alone = self.without_sentinels(endpoint, id, &guarded).await?;
         if alone.is_empty() { Ok(overlaps) } else { Err(Unknown::Rejected) }
     }
