@@ -20,7 +20,7 @@ mod seed;
 
 use crate::support::memcached::Memcached;
 use crate::support::relay::Relay;
-use crate::support::router::{Router, mcrouter_binary, with_servers};
+use crate::support::router::{Router, with_servers};
 use checker::{Claim, Summary};
 use driver::{Fleet, four};
 use faults::{Deployment, Fault};
@@ -80,11 +80,10 @@ async fn three_memcacheds_behind_two_twemproxies_admit_each_token_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs mcrouter: POSTERN_MCROUTER names the binary"]
 async fn a_quorum_of_three_admits_each_token_once() {
-    let binary = mcrouter_binary();
     let turn = Turn::take().await;
     let home = TempDir::new().unwrap();
     let servers: Vec<_> = (0..3).map(|_| Memcached::start()).collect();
-    let routers: Vec<_> = (0..2).map(|_| Router::mcrouter(&binary, home.path(), &servers)).collect();
+    let routers: Vec<_> = (0..2).map(|_| Router::mcrouter_quorum(home.path(), &servers)).collect();
     let relays = routers.iter().map(|router| Relay::to(&[router.port()])).collect();
     // Only one and the same: a record that one replica missed is lost when another comes back empty.
     let mut deployment = Deployment { relays, servers, fallible: 2..3 };
@@ -97,12 +96,13 @@ async fn a_quorum_of_three_admits_each_token_once() {
 }
 
 #[test]
-fn each_pool_of_a_configuration_gets_a_server() {
+fn each_pool_of_a_configuration_gets_its_servers() {
     let servers = [Memcached::absent(), Memcached::absent()];
     let config = "{\"a\": {\"servers\": [\"10.0.0.1:1\", \"10.0.0.2:1\"], // two\n\"b\": {\"servers\": [\"10.0.1.1:1\"]}";
     let (a, b) = (servers[0].address(), servers[1].address());
-    let expected = format!("{{\"a\": {{\"servers\": [\"{a}\"], // two\n\"b\": {{\"servers\": [\"{b}\"]}}");
-    assert_eq!(with_servers(config, &servers), expected);
+    let expected =
+        format!("{{\"a\": {{\"servers\": [\"{a}\"], // two\n\"b\": {{\"servers\": [\"{a}\", \"{b}\"]}}");
+    assert_eq!(with_servers(config, &[&servers[..1], &servers]), expected);
 }
 
 /// Presents the race's tokens while the deployment suffers, and each once more when it has recovered.

@@ -83,6 +83,28 @@ async fn no_spent_token_is_admitted_by_a_server_that_came_back_empty() {
     }
 }
 
+/// Tokens of a key that begins while a server is away are good on the others, and on that one when it comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_begins_while_a_server_is_away_gets_a_mark() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let mut servers = vec![Memcached::start(), Memcached::start(), Memcached::absent()];
+    let router = Router::twemproxy(home.path(), &servers);
+    let gateway = Daemon::ready("gateway", &config(home.path(), "gateway", &issuer, &router, "offer")).await;
+    let target = target::echo().await.to_string();
+    let good = async || {
+        let mut good = 0;
+        for value in tokens::mint(&issuer.http(), &gateway.http(), 30) {
+            good += usize::from(present(&gateway, &target, &value).await == 200);
+        }
+        good
+    };
+    let share = good().await;
+    assert!((8..30).contains(&share), "{share} of 30 with two servers of three");
+    servers[2].launch();
+    eventually("all tokens are good", || async { (good().await == 30).then_some(()) }).await;
+}
+
 /// A loss costs the users of an agent a share of its tokens, and no service.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_goes_on_after_a_loss() {

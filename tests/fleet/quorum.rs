@@ -1,4 +1,4 @@
-//! Three replicas that vote, across processes: two gateways, a twemproxy with two memcacheds as one replica and bare
+//! Three replicas that vote, across processes: two gateways, a router with two memcacheds as one replica and bare
 //! memcacheds as the others, which are lost one after another.
 
 use super::marks::{config_with, present};
@@ -8,6 +8,7 @@ use crate::support::router::Router;
 use crate::support::{admin, eventually, proxy, target, tokens};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -64,12 +65,25 @@ async fn challenge(gateway: &Daemon) -> String {
     head.value("proxy-authenticate").unwrap_or_default().to_owned()
 }
 
+/// Starts a router over some servers.
+type Start = fn(&Path, &[Memcached]) -> Router;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
+    replicas_are_lost_one_after_another(Router::twemproxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs mcrouter: POSTERN_MCROUTER names the binary"]
+async fn replicas_behind_mcrouter_are_lost_one_after_another_and_no_token_is_admitted_twice() {
+    replicas_are_lost_one_after_another(Router::mcrouter_pool).await;
+}
+
+async fn replicas_are_lost_one_after_another(router: Start) {
     let home = TempDir::new().unwrap();
     let mut pool: Vec<_> = (0..2).map(|_| Memcached::start()).collect();
     let mut bare: Vec<_> = (0..2).map(|_| Memcached::start()).collect();
-    let router = Router::twemproxy(home.path(), &pool);
+    let router = router(home.path(), &pool);
     let replicas = [format!("127.0.0.1:{}", router.port()), bare[0].address(), bare[1].address()];
     let fleet = Fleet::start(home, &replicas, 120).await;
     let gateways = &fleet.gateways;
@@ -125,16 +139,27 @@ async fn replicas_are_lost_one_after_another_and_no_token_is_admitted_twice() {
     fleet.replay(0..120).await;
 }
 
-/// docs/operate/change.md, "Three replicas that vote", while an agent's user opens tunnels: none of them is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_procedure_restarts_replicas_cold_and_refuses_no_user() {
+    the_documented_procedure(Router::twemproxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs mcrouter: POSTERN_MCROUTER names the binary"]
+async fn the_documented_procedure_restarts_replicas_behind_mcrouter_and_refuses_no_user() {
+    the_documented_procedure(Router::mcrouter_pool).await;
+}
+
+/// docs/operate/change.md, "Three replicas that vote", while an agent's user opens tunnels: none of them is refused.
+async fn the_documented_procedure(router: Start) {
     let home = TempDir::new().unwrap();
     let mut servers: Vec<_> = (0..3).map(|_| vec![Memcached::start(), Memcached::start()]).collect();
-    let routers: Vec<_> = servers.iter().map(|pool| Router::twemproxy(home.path(), pool)).collect();
+    let routers: Vec<_> = servers.iter().map(|pool| router(home.path(), pool)).collect();
     let replicas = [0, 1, 2].map(|replica: usize| format!("127.0.0.1:{}", routers[replica].port()));
     let fleet = Fleet::start(home, &replicas, 60).await;
     let gateways = &fleet.gateways;
-    let (address, to) = (fleet.agent.address, fleet.target.clone());
+    let ends = Arc::new(Notify::new());
+    let (address, to, end) = (fleet.agent.address, fleet.target.clone(), Arc::clone(&ends));
     let user = tokio::spawn(async move {
         let mut refused = Vec::new();
         for opened in 0.. {
@@ -145,7 +170,7 @@ async fn the_documented_procedure_restarts_replicas_cold_and_refuses_no_user() {
             }
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(100)) => {}
-                () = ENDS.notified() => break,
+                () = end.notified() => break,
             }
         }
         refused
@@ -176,12 +201,10 @@ async fn the_documented_procedure_restarts_replicas_cold_and_refuses_no_user() {
         };
         tokio::time::timeout(Duration::from_secs(90), whole).await.expect("the next mark");
     }
-    ENDS.notify_one();
+    ends.notify_one();
     let refused = user.await.unwrap();
     assert!(refused.is_empty(), "{}", refused.join("\n"));
 }
-
-static ENDS: Notify = Notify::const_new();
 
 /// A metric, summed over gateways.
 async fn sum(gateways: &[Daemon], series: &str) -> u64 {

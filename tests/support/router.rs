@@ -40,11 +40,20 @@ impl Router {
     }
 
     /// mcrouter over three `servers`, each a replica of its own, by the configuration that the project ships.
-    pub fn mcrouter(binary: &Path, home: &Path, servers: &[Memcached]) -> Self {
+    pub fn mcrouter_quorum(home: &Path, servers: &[Memcached]) -> Self {
+        Self::mcrouter("quorum.json", home, &servers.chunks(1).collect::<Vec<_>>())
+    }
+
+    /// mcrouter over one pool of `servers`, by the configuration that the project ships.
+    pub fn mcrouter_pool(home: &Path, servers: &[Memcached]) -> Self {
+        Self::mcrouter("single.json", home, &[servers])
+    }
+
+    fn mcrouter(shipped: &str, home: &Path, pools: &[&[Memcached]]) -> Self {
         let port = free_port();
         let path = home.join(format!("mcrouter-{port}.json"));
-        std::fs::write(&path, with_servers(&quorum_json(), servers)).unwrap();
-        let mut command = Command::new(binary);
+        std::fs::write(&path, with_servers(&mcrouter_json(shipped), pools)).unwrap();
+        let mut command = Command::new(mcrouter_binary());
         command.args(["-p", &port.to_string(), "-f"]).arg(&path);
         command.args(["-n", "4096", "--asynclog-disable", "--disable-miss-on-get-errors"]);
         command.args(["-r", "100", "--probe-timeout-max", "500"]);
@@ -70,7 +79,7 @@ impl Drop for Router {
 }
 
 /// The mcrouter that the environment names.
-pub fn mcrouter_binary() -> PathBuf {
+fn mcrouter_binary() -> PathBuf {
     let binary = std::env::var_os("POSTERN_MCROUTER").map(PathBuf::from);
     binary.expect("POSTERN_MCROUTER names an mcrouter binary")
 }
@@ -83,22 +92,23 @@ fn twemproxy_binary() -> PathBuf {
     found.expect("twemproxy is installed (apt-get install nutcracker)")
 }
 
-fn quorum_json() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/mcrouter/quorum.json");
+fn mcrouter_json(shipped: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/mcrouter").join(shipped);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The configuration with one of `servers` in each of its pools. Done on the text, for it has comments.
-pub fn with_servers(config: &str, servers: &[Memcached]) -> String {
+/// The configuration with these servers in each of its pools. Done on the text, for it has comments.
+pub fn with_servers(config: &str, pools: &[&[Memcached]]) -> String {
     const LIST: &str = "\"servers\": [";
     let mut parts = config.split(LIST);
     let mut text = parts.next().unwrap().to_owned();
-    let mut servers = servers.iter();
+    let mut pools = pools.iter();
     for part in parts {
         let (_, rest) = part.split_once(']').expect("a list ends");
-        let server = servers.next().expect("a server for each pool").address();
-        text += &format!("{LIST}\"{server}\"]{rest}");
+        let pool = pools.next().expect("servers for each pool");
+        let servers: Vec<_> = pool.iter().map(|server| format!("\"{}\"", server.address())).collect();
+        text += &format!("{LIST}{}]{rest}", servers.join(", "));
     }
-    assert!(servers.next().is_none(), "fewer pools than servers: {config}");
+    assert!(pools.next().is_none(), "fewer pools than lists of servers: {config}");
     text
 }

@@ -10,16 +10,21 @@ use super::witnesses::{Survey, void};
 use crate::binding::plants;
 use crate::memcached::bucket::Bucket;
 use crate::memcached::options::OnLoss;
-use crate::memcached::protocol::{Command, Value};
 use crate::memcached::world::{instant, jittered, random_bytes, since};
 use crate::{Binding, Unknown};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
+use std::ops::Range;
 use std::time::Duration;
 use tokio::time::sleep;
 
 /// The most marks of one key. More losses than this are not repaired: the key has to be rotated.
 const MOST_MARKS: u32 = 64;
+/// The number of an offer of nothing: in its place stands that records of the key were lost without their witnesses, so that
+/// whoever comes later knows it, too.
+pub(super) const PARTED: u32 = MOST_MARKS;
+/// The offers that are read to know all, and that one.
+const ALL_OFFERS: Range<u32> = 0..PARTED + 1;
 /// For how long the process that began a key may take to offer its first mark, also if a server is away. One that was killed
 /// meanwhile offers none, nor does one of a version without marks.
 const YOUNG: Duration = Duration::from_secs(30);
@@ -35,7 +40,7 @@ const OTHERS_FIRST: Duration = Duration::from_secs(2);
 enum Begin {
     /// This process plants it.
     Here,
-    /// Another process began the key just now, and may plant.
+    /// Another process began the key just now, and may plant, or an offer of it cannot be read.
     Elsewhere,
     /// This process began the key, and plants none.
     HereWithout,
@@ -70,27 +75,28 @@ impl Rounds {
         let Some((number, id)) = marking.offered else {
             let is_unmarked = self.store.marked.binding(key) == Some(Binding::Unmarked);
             let mut offers =
-                self.read_offers(replicas, key, 0..if is_unmarked { 1 } else { MOST_MARKS }).await?;
+                self.read_offers(replicas, key, if is_unmarked { 0..1 } else { ALL_OFFERS }).await?;
             if is_unmarked {
                 let later = self.read_offers(replicas, key, marking.next_offers(MOST_MARKS)).await?;
                 offers.latest = later.latest.or(offers.latest);
             }
             match offers.latest {
                 Some((number, mark)) => self.adopt_offer(key, marking, number, mark),
-                None if offers.unclear || is_unmarked => {}
-                None => match self.begin(key, marking, now) {
+                None if is_unmarked => {}
+                None => match self.begin(key, marking, offers.unclear, now) {
                     Begin::Here => self.plant(replicas, key, marking, 0, expires).await?,
                     Begin::Elsewhere => {}
                     // Whoever comes first decides for all: a planter may be slow, and offer its mark now.
                     Begin::HereWithout | Begin::Unmarked => {
-                        self.offer(replicas, key, marking, (0, Mark::new(NONE)), expires).await?;
+                        self.offer(replicas, key, marking, (0, Mark::new(NONE))).await?;
                     }
                 },
             }
             return Ok(());
         };
-        let most = if marking.begins_anew() { MOST_MARKS } else { (number + 2).min(MOST_MARKS) };
-        let newer = self.read_offers(replicas, key, number + 1..most).await?;
+        let all = number + 1..ALL_OFFERS.end;
+        let next = number + 1..(number + 2).min(MOST_MARKS);
+        let newer = self.read_offers(replicas, key, if marking.begins_anew() { all } else { next }).await?;
         if let Some((number, mark)) = newer.latest {
             self.adopt_offer(key, marking, number, mark);
             return Ok(());
@@ -134,7 +140,7 @@ impl Rounds {
     }
 
     /// When a key's records end.
-    fn end_of(&self, key: TokenKeyId) -> Option<UnixSeconds> {
+    pub(super) fn end_of(&self, key: TokenKeyId) -> Option<UnixSeconds> {
         if self.store.options.replicas.are_three() {
             self.store.epochs.find(key)?.expires()
         } else {
@@ -142,9 +148,11 @@ impl Rounds {
         }
     }
 
-    fn begin(&self, key: TokenKeyId, marking: &mut Marking, now: UnixSeconds) -> Begin {
+    /// `unclear` is the first offer that may be there.
+    fn begin(&self, key: TokenKeyId, marking: &mut Marking, unclear: Option<u32>, now: UnixSeconds) -> Begin {
         if self.store.options.replicas.are_three() {
-            return Begin::Here; // there are no other keys
+            // There are no keys without marks.
+            return if unclear.is_none() { Begin::Here } else { Begin::Elsewhere };
         }
         let Some(epoch) = self.progress.get(&key).map(|progress| progress.epoch()) else {
             return Begin::Elsewhere;
@@ -152,8 +160,11 @@ impl Rounds {
         // Clocks of gateways differ, so that a key may look older than it is.
         let is_old = epoch.created.until(now) >= self.store.options.clock_tolerance;
         match epoch.begun_here {
+            // No process had this key before, so there are no later offers than the first.
+            true if unclear == Some(0) => Begin::Elsewhere,
             true if self.plants() => Begin::Here,
             true => Begin::HereWithout,
+            false if unclear.is_some() => Begin::Elsewhere,
             false if is_old || marking.waited() >= YOUNG => Begin::Unmarked,
             false => Begin::Elsewhere,
         }
@@ -181,7 +192,7 @@ impl Rounds {
         let offers = self.read_offers(replicas, key, number + 1..MOST_MARKS).await?;
         match (offers.latest, self.end_of(key)) {
             (Some((number, mark)), _) => self.adopt_offer(key, marking, number, mark),
-            (None, Some(expires)) if !offers.unclear => {
+            (None, Some(expires)) if offers.unclear != Some(number + 1) => {
                 self.plant(replicas, key, marking, number + 1, expires).await?;
             }
             _ => {}
@@ -301,7 +312,7 @@ impl Rounds {
         if known == 0 || !is_whole && waited < COMPLETE_WITHIN {
             return Err(Unknown::Rejected);
         }
-        if self.offer(replicas, key, marking, (number, mark), expires).await? {
+        if self.offer(replicas, key, marking, (number, mark)).await? {
             self.store.counters.planted();
         }
         Ok(())
@@ -314,13 +325,8 @@ impl Rounds {
         key: TokenKeyId,
         marking: &mut Marking,
         (number, mark): (u32, Mark),
-        expires: UnixSeconds,
     ) -> Result<bool, Unknown> {
-        let value = Value::of_bytes(mark.as_bytes());
-        let adds = self.offers(key, number).map(|key| Command::Add { key, value, expires });
-        for endpoint in replicas {
-            let _ = self.request(*endpoint, &adds).await; // what was written is read back
-        }
+        self.write_offer(replicas, key, (number, mark)).await;
         let winner = self.read_offers(replicas, key, number..number + 1).await?.latest;
         if let Some((number, mark)) = winner {
             self.adopt_offer(key, marking, number, mark);

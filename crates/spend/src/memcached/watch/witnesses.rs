@@ -1,6 +1,7 @@
 //! The records of marks: reads and writes them through one endpoint, and compares what the replicas hold.
 
 use super::Rounds;
+use super::marks::PARTED;
 use crate::Unknown;
 use crate::memcached::bucket::{Bucket, sentinel, witness, witness_value};
 use crate::memcached::protocol::{Command, Kind, RecordKey, Reply, Value};
@@ -24,8 +25,8 @@ const BRIEF: Duration = Duration::from_secs(60);
 pub(super) struct Offers {
     /// The latest, with its number.
     pub(super) latest: Option<(u32, Mark)>,
-    /// There may be others: no copy of some could be read.
-    pub(super) unclear: bool,
+    /// The first that may be there, too: none of its copies could be read.
+    pub(super) unclear: Option<u32>,
 }
 
 /// What a replica knows of a mark.
@@ -163,16 +164,37 @@ impl Rounds {
         for _ in 0..2 {
             parted = self.without_sentinels(endpoint, id, &parted).await?;
         }
-        let epoch = self.store.epochs.find(key);
-        if !parted.is_empty() && epoch.is_some_and(|epoch| epoch.set_parted()) {
+        if !parted.is_empty() {
+            self.set_parted(key);
+            self.write_offer(&[endpoint], key, (PARTED, Mark::new(random_bytes()))).await;
+        }
+        Ok(())
+    }
+
+    fn set_parted(&self, key: TokenKeyId) {
+        if self.store.epochs.find(key).is_some_and(|epoch| epoch.set_parted()) {
             tracing::error!(
-                token_key = %&key.to_hex()[..8], buckets = parted.len(),
+                token_key = %&key.to_hex()[..8],
                 "the double-spend store has lost records and kept the witnesses beside them, so spent tokens may be admitted \
                  again: a router keeps records of one bucket on several servers (twemproxy needs hash_tag: \"||\"), or a \
                  server evicts. Mend that, and rotate the issuer's key"
             );
         }
-        Ok(())
+    }
+
+    /// Writes an offer unless there is one with its number. What was written has to be read back.
+    pub(super) async fn write_offer(
+        &mut self,
+        replicas: &[usize],
+        key: TokenKeyId,
+        (number, mark): (u32, Mark),
+    ) {
+        let Some(expires) = self.end_of(key) else { return };
+        let value = Value::of_bytes(mark.as_bytes());
+        let adds = self.offers(key, number).map(|key| Command::Add { key, value, expires });
+        for endpoint in replicas {
+            let _ = self.request(*endpoint, &adds).await;
+        }
     }
 
     /// Of these buckets, those with a witness and without the record beside it.
@@ -237,8 +259,11 @@ impl Rounds {
         if read < self.store.options.replicas.majority() {
             return Err(failed);
         }
+        if found.remove(&PARTED).is_some() {
+            self.set_parted(key);
+        }
         let latest = found.pop_last().and_then(|(number, marks)| Some((number, most(&marks)?)));
-        Ok(Offers { latest, unclear: !numbers.into_iter().all(|number| clear.contains(&number)) })
+        Ok(Offers { latest, unclear: numbers.into_iter().find(|number| !clear.contains(number)) })
     }
 
     /// The records of an offer. Other names than these, as for canaries, would lie on one server.
