@@ -79,7 +79,8 @@ impl Gateways {
         };
         let (list, known): (Vec<_>, Vec<_>) = gateways.into_iter().map(endpoint).unzip();
         let (due, progress) = (Notify::new(), watch::Sender::new(0));
-        let gateways = Self { list, supply, marks: Mutex::new(marks), gate, due, progress };
+        let marks = marks.into_iter().map(|(name, marks)| (name, marks.with_longer_trials(rand::random())));
+        let gateways = Self { list, supply, marks: Mutex::new(marks.collect()), gate, due, progress };
         for (index, known) in known.into_iter().enumerate() {
             // One that is not taken any more is fetched anew.
             let _ = known.map_or(Ok(()), |known| gateways.take_in(index, known));

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// New marks in a day for which tokens are signed, beside the first one of each token key.
 pub(crate) const NEW_IN_A_DAY: usize = 4;
 const DAY: Duration = Duration::from_secs(86_400);
-/// For how long a mark has to be offered before tokens are minted ahead for it, if it is not the first of its token key.
+/// For how long at least a mark has to be offered before tokens are minted ahead for it, if it is not the first of its token key.
 const TRIAL: Duration = Duration::from_secs(600);
 /// Changes from one known mark to another in an hour after which nothing is signed: the gateways of a fleet agree within
 /// seconds.
@@ -42,6 +42,8 @@ pub struct Marks {
     current: Option<ChallengeDigest>,
     /// When it changed from one known mark to another.
     changes: Vec<UnixSeconds>,
+    /// By how much a trial lasts longer than [`TRIAL`].
+    longer: Duration,
 }
 
 /// A challenge, with or without a mark.
@@ -102,6 +104,14 @@ pub enum MarksRefused {
 }
 
 impl Marks {
+    /// Lets trials last longer, by a share of ten minutes (0 to 1) that each agent draws: all learn of a loss within seconds, and
+    /// would fill their wallets in one second.
+    #[must_use]
+    pub fn with_longer_trials(mut self, share: f64) -> Self {
+        self.longer = TRIAL.mul_f64(share.clamp(0.0, 1.0));
+        self
+    }
+
     /// Takes note of the gateway's present challenge.
     ///
     /// # Errors
@@ -204,8 +214,8 @@ impl Marks {
     #[must_use]
     pub fn trial(&self, digest: ChallengeDigest, now: UnixSeconds) -> Option<Trial> {
         let offered = self.find(digest)?;
-        let left = TRIAL.checked_sub(offered.since.until(now)).filter(|left| !left.is_zero())?;
-        (self.is_tried(offered) && !offered.has_lasted())
+        let left = self.trial_lasts().checked_sub(offered.since.until(now)).filter(|left| !left.is_zero())?;
+        (self.is_tried(offered) && !self.has_lasted(offered))
             .then_some(Trial { left, is_proven: offered.is_proven })
     }
 
@@ -213,7 +223,9 @@ impl Marks {
     #[must_use]
     pub fn is_to_be_confirmed(&self, digest: ChallengeDigest, now: UnixSeconds) -> bool {
         self.find(digest).is_some_and(|offered| {
-            self.is_tried(offered) && !offered.has_lasted() && offered.since.until(now) >= TRIAL
+            self.is_tried(offered)
+                && !self.has_lasted(offered)
+                && offered.since.until(now) >= self.trial_lasts()
         })
     }
 
@@ -264,6 +276,14 @@ impl Marks {
         }
     }
 
+    fn has_lasted(&self, offered: &Known) -> bool {
+        offered.since.until(offered.seen) >= self.trial_lasts()
+    }
+
+    fn trial_lasts(&self) -> Duration {
+        TRIAL + self.longer
+    }
+
     fn find(&self, digest: ChallengeDigest) -> Option<&Known> {
         self.known.iter().chain(&self.pending).find(|known| known.digest == digest)
     }
@@ -287,10 +307,6 @@ impl Known {
     fn offered(&mut self, now: UnixSeconds) {
         (self.seen, self.since) = (now, self.since.min(now));
         self.counted = self.counted.map(|counted| counted.min(now));
-    }
-
-    fn has_lasted(&self) -> bool {
-        self.since.until(self.seen) >= TRIAL
     }
 }
 

@@ -26,7 +26,8 @@ impl Gateways {
     pub(super) fn take_in(&self, index: usize, learned: CurrentChallenge) -> Result<(), String> {
         let endpoint = &self.list[index];
         let mut ledger = self.marks.lock();
-        let marks = ledger.entry(ledger_name(&endpoint.gateway).to_owned()).or_default();
+        let unknown = || Marks::default().with_longer_trials(rand::random());
+        let marks = ledger.entry(ledger_name(&endpoint.gateway).to_owned()).or_insert_with(unknown);
         marks.offered(&learned, UnixSeconds::now())?;
         *endpoint.current.lock() = Some(Arc::new(learned));
         Ok(())

@@ -97,6 +97,25 @@ fn a_mark_is_on_trial_until_it_was_offered_for_ten_minutes() {
     assert!(marks.trial(third.digest, at(800)).is_some());
 }
 
+/// All agents learn of a loss within seconds.
+#[test]
+fn trials_end_at_different_times() {
+    for (share, seconds) in [(0.0, 600), (0.5, 900), (1.0, 1200)] {
+        let mut marks = Marks::default().with_longer_trials(share);
+        minted(&mut marks, 0, KEY, 0).unwrap();
+        minted(&mut marks, 1, KEY, 100).unwrap();
+        let second = marked(1, KEY);
+        let left = marks.trial(second.digest, at(100)).unwrap().left;
+        assert_eq!(left, Duration::from_secs(seconds));
+        let end = 100 + seconds;
+        assert!(!marks.is_to_be_confirmed(second.digest, at(end - 1)));
+        assert!(marks.is_to_be_confirmed(second.digest, at(end)));
+        marks.offered(&second, at(end)).unwrap();
+        assert!(!marks.is_to_be_confirmed(second.digest, at(end)), "it has lasted");
+        assert_eq!(marks.trial(second.digest, at(end - 1)), None);
+    }
+}
+
 #[test]
 fn the_first_mark_of_a_token_key_is_not_on_trial() {
     let mut marks = Marks::default();

@@ -95,7 +95,8 @@ impl Agent {
             number,
             gateways: (0..count).map(known).collect(),
             wallet: Wallet::default(),
-            marks: Marks::default(),
+            // Evenly spread, and no draw: the rest of a seed's run stays what it is.
+            marks: Marks::default().with_longer_trials((number as f64 * 0.618_034).fract()),
             habits,
             chance,
             fabric: around.fabric.clone(),
