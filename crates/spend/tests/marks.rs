@@ -1,15 +1,12 @@
 //! Tokens that a mark binds to the memory which records them: real memcacheds that come back empty, that are other ones,
 //! that are away.
 
-use crate::support::marked::{Gateway, open};
+use crate::support::marked::{Gateway, MarkRecords, ask, open};
 use crate::support::{epoch, eventually, options, transports};
 use postern_spend::memcached::{OnLoss, Options, Transport};
 use postern_spend::{Backend, Binding, Epoch, Spend, SpendStore, Unknown};
 use postern_testkit::memcached::Server;
 use postern_token::{Mark, TokenKeyId};
-use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 fn refusing(server: &Server, transport: Transport) -> Options {
@@ -210,14 +207,6 @@ async fn a_void_token_brings_the_next_mark_at_once() {
     assert_eq!(gateway.spend(&gateway.token(next)).await, Ok(Spend::Admitted));
 }
 
-/// Says this to memcached, and returns the lines of its answer up to `END`.
-fn ask(server: &Server, command: &str) -> Vec<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-    stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
-    let lines = BufReader::new(stream).lines().map(Result::unwrap);
-    lines.take_while(|line| line != "END" && line != "DELETED").collect()
-}
-
 /// A router that parts buckets, or a server that evicts: spent records are lost, and the witnesses beside them are not.
 #[tokio::test]
 async fn a_loss_that_spares_witnesses_is_found_with_the_next_one_and_refused() {
@@ -229,25 +218,11 @@ async fn a_loss_that_spares_witnesses_is_found_with_the_next_one_and_refused() {
         (options.canary_interval, options.on_loss) = (Duration::from_millis(100), on_loss);
         let gateway = Gateway::start(options.clone(), epoch(), true).await;
         let mark = gateway.mark().await;
-        let keys = eventually("a whole list of records", async || {
-            // The crawler passes over what moves between the lists of a slab class meanwhile.
-            let dump = ask(&server, "lru_crawler metadump all");
-            let names = dump.iter().filter_map(|line| line.strip_prefix("key=%7C")?.split(' ').next());
-            let keys: Vec<_> =
-                names.map(|name| format!("|{}", name.replace("%7C", "|").replace("%23", "#"))).collect();
-            (keys.len() == 2 * 1024).then_some(keys)
-        })
-        .await;
-        // The witnesses are alike.
-        let records = keys.iter().map(|key| (key, ask(&server, &format!("get {key}")).remove(1)));
-        let mut alike = HashMap::<String, Vec<&String>>::new();
-        records.for_each(|(key, value)| alike.entry(value).or_default().push(key));
-        let witnesses = alike.into_values().max_by_key(Vec::len).unwrap();
-        assert_eq!(witnesses.len(), 1024, "beside each another record");
+        let MarkRecords { witnesses, sentinels } = MarkRecords::of(&server).await;
         assert_eq!(gateway.store.health().lost, []);
-        let (torn, parted) = (&witnesses[..100], witnesses[100]);
-        let beside = keys.iter().find(|key| key[..5] == parted[..5] && *key != parted).unwrap();
-        for key in torn.iter().copied().chain([beside]) {
+        let (torn, parted) = (&witnesses[..100], &witnesses[100]);
+        let beside = sentinels.iter().find(|key| key[..5] == parted[..5]).unwrap();
+        for key in torn.iter().chain([beside]) {
             ask(&server, &format!("delete {key}"));
         }
         eventually("it is noticed", async || {

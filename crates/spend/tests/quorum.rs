@@ -1,6 +1,6 @@
 //! Three replicas that vote: real memcacheds that are away, slow, emptied, one after another.
 
-use crate::support::marked::{Gateway, Token};
+use crate::support::marked::{Gateway, MarkRecords, Token, ask};
 use crate::support::{Relay, epoch, eventually, options, pipelined};
 use postern_spend::memcached::{Ended, Options, Replicas, Verb};
 use postern_spend::{Binding, Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
@@ -274,4 +274,28 @@ async fn what_was_overtaken_is_counted_and_is_no_failure() {
     let [stored, overtaken] =
         [Ended::Stored, Ended::Overtaken].map(|ended| totals.commands(Verb::Add, ended));
     assert_eq!((stored, stored + overtaken), (logged, 90));
+}
+
+/// What a store evicts first is what was not read for longest, and sentinels are read at the age of their mark.
+#[tokio::test]
+async fn a_restart_makes_no_mark_younger() {
+    let servers = three();
+    let gateway = Gateway::start(quorum(&servers), epoch(), true).await;
+    gateway.mark().await;
+    let epoch = gateway.epoch;
+    drop(gateway);
+    tokio::time::sleep(Duration::from_secs(4)).await; // the first group is read after two
+    for server in &servers {
+        let MarkRecords { sentinels, .. } = MarkRecords::of(server).await;
+        // The first one says how old the mark is.
+        for key in sentinels.iter().filter(|key| !key.starts_with("|o9J-")) {
+            ask(server, &format!("delete {key}"));
+        }
+    }
+    let once = Options { canary_interval: Duration::from_secs(3600), ..quorum(&servers) };
+    let restarted = Gateway::start(once, epoch, true).await;
+    eventually("what was evicted is noticed by the first look", async || {
+        (restarted.store.health().lost == [epoch.key]).then_some(())
+    })
+    .await;
 }

@@ -38,7 +38,7 @@ impl ClientState {
         expires: UnixSeconds,
     ) -> Result<Spend, Unknown> {
         match (reply.reply, reply.witness) {
-            (Reply::Stored, Some(Ok(Reply::Hit(witness)))) => match bucket::ends(&witness) {
+            (Reply::Stored, Some(Ok(Reply::Hit(witness)))) => match bucket::second(&witness) {
                 Some(end) if end < expires => {
                     epoch.set_bound();
                     Ok(Spend::Admitted)

@@ -59,15 +59,15 @@ pub(crate) fn sentinel(bucket: Bucket, mark: &MarkId) -> RecordKey {
     RecordKey::in_bucket(bucket, mark.as_bytes().last_chunk().unwrap_or(&[0; 16]))
 }
 
-/// The value of a witness: when it ends.
-pub(crate) fn witness_value(end: UnixSeconds) -> Value {
-    let seconds = end.0.min((1 << 40) - 1).to_be_bytes();
+/// A value that is a second: that of a witness is when it ends, that of a sentinel when it was written.
+pub(crate) fn second_value(second: UnixSeconds) -> Value {
+    let seconds = second.0.min((1 << 40) - 1).to_be_bytes();
     Value::of_bucket([seconds[3], seconds[4], seconds[5], seconds[6], seconds[7]])
 }
 
-/// When the witness with this value ends.
-pub(crate) fn ends(witness: &Value) -> Option<UnixSeconds> {
-    let [a, b, c, d, e] = witness.decode()?;
+/// The second that a value is.
+pub(crate) fn second(value: &Value) -> Option<UnixSeconds> {
+    let [a, b, c, d, e] = value.decode()?;
     Some(UnixSeconds(u64::from_be_bytes([0, 0, 0, a, b, c, d, e])))
 }
 
@@ -114,11 +114,11 @@ mod tests {
     }
 
     #[test]
-    fn a_witness_says_when_it_ends() {
+    fn a_value_may_be_a_second() {
         for (end, read) in [(0, 0), (1_900_000_000, 1_900_000_000), (u64::MAX, 0xff_ffff_ffff)] {
-            assert_eq!(ends(&witness_value(UnixSeconds(end))), Some(UnixSeconds(read)));
+            assert_eq!(second(&second_value(UnixSeconds(end))), Some(UnixSeconds(read)));
         }
-        assert_eq!(ends(&Value::unique()), None);
+        assert_eq!(second(&Value::unique()), None);
     }
 
     /// twemproxy: the lower half of FNV-1a of the label, on a ring.

@@ -3,7 +3,7 @@
 use crate::memcached::bucket::Bucket;
 use crate::memcached::canary::{GROUPS, due};
 use crate::memcached::world::{instant, since};
-use postern_token::MarkId;
+use postern_token::{MarkId, UnixSeconds};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,8 @@ const SUSPICIONS: Duration = Duration::from_secs(5);
 pub(super) struct Marking {
     /// The number and the id of the mark on offer.
     pub(super) offered: Option<(u32, MarkId)>,
-    /// Since when.
-    since: Option<Instant>,
+    /// When it was planted, as the store knows it: a restart of this process makes no mark younger.
+    pub(super) planted: Option<UnixSeconds>,
     /// The next bucket to be read.
     next: usize,
     /// The number of the next offer to be read while there seems to be none.
@@ -60,7 +60,7 @@ pub(super) struct Loss {
 impl Marking {
     /// A mark is on offer now.
     pub(super) fn adopt(&mut self, number: u32, id: MarkId) {
-        (self.offered, self.since, self.group) = (Some((number, id)), Some(instant()), None);
+        (self.offered, self.planted, self.group) = (Some((number, id)), None, None);
         if number > 0 {
             self.changes.push(instant());
         }
@@ -89,10 +89,8 @@ impl Marking {
 
     /// The buckets whose sentinels are to be read now, each of them once. What a server evicts first is what was not read for
     /// longest, as spent records are not: so the sentinels of each group are read at another age.
-    /// `begun` is the age of the key as the store holds it, which a restart of this process does not shorten.
-    pub(super) fn due_sentinels(&mut self, begun: Option<Duration>) -> Vec<Bucket> {
-        let age = begun.or(self.since.map(since)).unwrap_or_default();
-        let group = due(age);
+    pub(super) fn due_sentinels(&mut self, now: UnixSeconds) -> Vec<Bucket> {
+        let group = self.planted.and_then(|planted| due(planted.until(now)));
         if group <= self.group {
             return Vec::new();
         }

@@ -101,8 +101,10 @@ impl Rounds {
             self.adopt_offer(key, marking, number, mark);
             return Ok(());
         }
-        let begun = self.progress.get(&key).map(|progress| progress.epoch().created.until(now));
-        let sentinels = marking.due_sentinels(begun);
+        if marking.planted.is_none() {
+            marking.planted = self.planted(replicas, &id, now).await;
+        }
+        let sentinels = marking.due_sentinels(now);
         for endpoint in replicas {
             let _ = self.find_parted(*endpoint, key, &id, &sentinels).await; // the next group will show it, too
         }

@@ -3,7 +3,7 @@
 use super::Rounds;
 use super::marks::PARTED;
 use crate::Unknown;
-use crate::memcached::bucket::{Bucket, sentinel, witness, witness_value};
+use crate::memcached::bucket::{Bucket, second, second_value, sentinel, witness};
 use crate::memcached::protocol::{Command, Kind, RecordKey, Reply, Value};
 use crate::memcached::serial::SerialConnection;
 use crate::memcached::world::random_bytes;
@@ -76,11 +76,11 @@ impl Rounds {
     ) -> Result<bool, Unknown> {
         // A server whose clock is ahead removes the witnesses first, and only then records.
         let end = UnixSeconds(expires.0.saturating_sub(self.store.options.clock_tolerance.as_secs()));
-        let value = witness_value(end);
-        let unread = Value::of_bucket(random_bytes());
+        let value = second_value(end);
+        let written = second_value(self.now());
         let mut connection = self.connect(endpoint).await?;
         let all: Vec<_> = Bucket::all().collect();
-        let unread = |bucket| Command::Add { key: sentinel(bucket, id), value: unread, expires };
+        let unread = |bucket| Command::Add { key: sentinel(bucket, id), value: written, expires };
         let sentinels = add_to_each(&mut connection, &all, unread).await?;
         // Where a sentinel could not be written, a witness alone would look like a loss for ever.
         let is_stored = |(_, reply): &&(Bucket, Reply)| *reply == Reply::Stored;
@@ -216,6 +216,25 @@ impl Rounds {
             );
         }
         Ok(found)
+    }
+
+    /// When a mark was planted, by a sentinel of the first group, which hardly lives to be read at its age; now, if none tells.
+    pub(super) async fn planted(
+        &mut self,
+        replicas: &[usize],
+        id: &MarkId,
+        now: UnixSeconds,
+    ) -> Option<UnixSeconds> {
+        let first = Command::Get(sentinel(Bucket::all().next()?, id));
+        let mut found = None;
+        for endpoint in replicas {
+            match self.request(*endpoint, &[first]).await.as_deref() {
+                Ok([Reply::Hit(value)]) => found = found.max(second(value).filter(|planted| *planted <= now)),
+                Ok([Reply::Miss]) => {}
+                _ => return None, // again in the next round
+            }
+        }
+        found.or(Some(now))
     }
 
     /// Reads the offers with these numbers from as many replicas as decide, or more. Of several copies in a replica the first
