@@ -14,7 +14,7 @@ from rig.units import size, time
 from abuse import honest
 from abuse.stage import Stage
 
-NAMES = ("headers", "silent")
+NAMES = ("headers", "silent", "greedy", "descriptors", "accounts", "crash", "forwarding", "hostile")
 
 
 def main(names):

@@ -3,7 +3,6 @@
 import os, signal, socket, ssl, time
 from abuse import honest
 from abuse.measure import Held
-from abuse.stage import Stage, token_request
 from abuse.swarm import Swarm
 
 CHALLENGE = b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n"
@@ -25,9 +24,8 @@ def scenarios(stage):
     stage.issuer()
     gateway = stage.gateway(header_timeout="3s", connections=1000)
     values = stage.mint(gateway, honest.COUNT)
+    yield from silence(gateway, "admin listener", 64, get("/metrics"), get("/readyz"), begin=15, address=gateway.admin)
     yield from silence(gateway, "gateway, plain, header_timeout 3 s, 1,000 places", 1000, CHALLENGE, values, begin=15)
-    admin = gateway.admin
-    yield from silence(gateway, "admin listener", 64, get("/metrics"), get("/readyz"), begin=15, address=admin)
     stage.stop(gateway)
     secure = stage.gateway(tls=tls, header_timeout="3s", connections=1000)
     values = stage.mint(gateway := stage.gateway(), honest.COUNT)
@@ -41,6 +39,7 @@ def scenarios(stage):
 def silence(program, name, number, flood, asked, tls=None, begin=0, address=None):
     address, held, began = address or program.address, Held(program.pid), time.monotonic()
     with Swarm(address, number, flood, flood=230_000, again=False, tls=tls) as swarm:
+        held.wait(min(number, 1000), LATER // 2)
         time.sleep(begin)
         at_first, memory = held.count(), held.each()
         if isinstance(asked, list):
@@ -48,7 +47,7 @@ def silence(program, name, number, flood, asked, tls=None, begin=0, address=None
         else:
             outcome = honest.requests(address, asked, tls)
         time.sleep(max(0, began + LATER - time.monotonic()))
-        remark = f"held after {begin} s: {at_first:,}; after {LATER} s: {held.count():,}; each sent {swarm.sent // number:,} B"
+        remark = f"held at first: {at_first:,}; after {LATER} s: {held.count():,}; each sent {swarm.sent // number:,} B"
         yield f"{name}: {number:,} clients that never read", outcome, None, memory, remark
 
 

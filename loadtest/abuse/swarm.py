@@ -61,7 +61,11 @@ class Swarm:
         def open_one():
             nonlocal next_source
             stream = open_socket(address, sources[next_source % len(sources)], small=bool(flood))
-            stream = shaken(stream, tls) if tls else stream
+            try:
+                stream = shaken(stream, tls) if tls else stream
+            except OSError:
+                self.counts[1] += 1
+                return stream.close()
             sent = first(next_source) if callable(first) else first
             next_source += 1
             streams[stream.fileno()], left[stream.fileno()] = stream, sent * max(1, flood // max(1, len(sent)))
