@@ -14,7 +14,10 @@ from rig.units import size, time
 from abuse import honest
 from abuse.stage import Stage
 
-NAMES = ("headers", "silent", "greedy", "descriptors", "accounts", "crash", "forwarding", "hostile")
+NAMES = (
+    "headers", "silent", "garbage", "descriptors", "accounts", "greedy",
+    "states", "hostile", "crash", "forwarding", "names", "small",
+)
 
 
 def main(names):

@@ -13,8 +13,8 @@ def scenarios(stage):
     for name, origins in (("another name in each 407", lambda n: f"proxy.example,client-{n}.example"),
                           ("another mark in each 407", lambda n: f"proxy.example,{mark()}.proxy.example"),
                           ("another context in each 407", None)):
-        yield f"agent: {REQUESTS} requests, {name}", None, None, None, drained(stage, issuer, origins)
-    yield "agent: an endless row of 103 from the gateway, 10 s", None, None, None, interim(stage)
+        yield f"agent: {REQUESTS} requests {PAUSE} s apart, {name}", None, None, None, drained(stage, issuer, origins)
+    yield "agent: an endless row of 103 from the gateway", None, None, None, interim(stage)
     yield "token mint: an issuer-request-uri on another host", None, None, None, key_elsewhere(stage)
     yield "agent: no [issuer] url, a challenge that names loopback", None, None, None, named_issuer(stage)
     yield "agent: 8 tunnels over TLS", None, None, None, resumed(stage)
@@ -22,6 +22,8 @@ def scenarios(stage):
 
 KEY = "d" * 32 + "0123456789abcdef"
 REQUESTS = 20
+PAUSE = 2
+LONG = 40
 
 
 def mark():
@@ -101,8 +103,7 @@ def drained(stage, issuer, origins):
     server, before = Server(answer), signed(issuer)
     issuer_keys = {"url": stage.issuer_url, "api_key": KEY}
     agent = stage.agent(f"http://{server.address}", issuer_keys, origin="proxy.example")
-    statuses = through(agent, REQUESTS)
-    time.sleep(2)
+    statuses = [status for _ in range(REQUESTS) for status in through(agent, 1) if not time.sleep(PAUSE)]
     remark = f"{signed(issuer) - before:,} tokens signed; answers: "
     stage.stop(agent)
     return remark + ", ".join(f"{statuses.count(each)} × {each}" for each in sorted(set(statuses)))
@@ -115,16 +116,15 @@ def interim(stage):
         while True:
             stream.sendall(b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n" * 1000)
 
-    agent = stage.agent(f"http://{Server(answer).address}")
-    cpu = Cpu(agent.pid)
-    thread = threading.Thread(target=through, args=(agent, 1), daemon=True)
-    thread.start()
-    time.sleep(10)
-    spent = cpu.spent()
-    thread.join(1)
-    open_still = "the exchange goes on" if thread.is_alive() else "the exchange was ended"
+    server = Server(answer)
+    agent = stage.agent(f"http://{server.address}")
+    cpu, began = Cpu(agent.pid), time.monotonic()
+    statuses = through(agent, 1, patience=LONG)
+    answered = time.monotonic() - began
+    time.sleep(max(0, began + LONG - time.monotonic()))
+    spent, exchanges = cpu.spent(), len(server.seen)
     stage.stop(agent)
-    return f"{spent / 10:.0%} of a core; {open_still}"
+    return f"{spent / LONG:.0%} of a core over {LONG} s, {exchanges} exchanges; the request ended after {answered:.0f} s ({statuses[0]})"
 
 
 def key_elsewhere(stage):
