@@ -14,9 +14,23 @@ from rig.units import size, time
 from abuse import honest
 from abuse.stage import Stage
 
+HEADER = ("attack", "honest requests served", "CPU a refusal", "memory a connection", "remark")
+ABOUT = """Honest clients come at a fixed rate, whatever became of those before, and are patient for ten seconds. Memory
+is the growth of VmRSS for each further descriptor, so a connection that has one to a target, too, counts twice. CPU is
+that of all threads of the attacked process."""
 NAMES = (
-    "headers", "silent", "garbage", "descriptors", "accounts", "greedy",
-    "states", "hostile", "crash", "forwarding", "names", "small",
+    "headers",
+    "silent",
+    "garbage",
+    "descriptors",
+    "accounts",
+    "greedy",
+    "states",
+    "hostile",
+    "crash",
+    "forwarding",
+    "names",
+    "small",
 )
 
 
@@ -38,9 +52,8 @@ def main(names):
                 row = (attack, served, time(cpu) if cpu else "–", size(memory) if memory else "–", remark or "")
                 rows.append(row)
                 print("| " + " | ".join(row) + " |", flush=True)
-    header = ("attack", "honest requests served", "CPU a refusal", "memory a connection", "remark")
-    report.add(table(header, rows))
     if not names:
+        report.add(ABOUT, table(HEADER, rows))
         report.write()
 
 

@@ -1,4 +1,5 @@
-"""Descriptors at the limit: honest clients are connected, an attacker takes what is left, then they present their tokens."""
+"""Descriptors at the limit: honest clients are connected, an attacker takes what is left, then they present their
+tokens."""
 
 import collections, os, re, signal, time
 from abuse import honest

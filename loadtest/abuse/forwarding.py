@@ -1,22 +1,29 @@
-"""Plain `http://` requests through the gateway: slow uploads, targets and clients whose framing is broken, and a target that
-speaks in the gateway's name."""
+"""Plain `http://` requests through the gateway: slow uploads, targets and clients whose framing is broken, and a target
+that speaks in the gateway's name."""
 
 import socket, threading, time
+from abuse.measure import Cpu
 from rig.net import connect
 
-OURS = b'HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Status: postern; error=http_request_denied; ' \
+OURS = (
+    b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Status: postern; error=http_request_denied; "
     b'details="token already spent"\r\nContent-Length: 0\r\n\r\n'
+)
 
 
 def scenarios(stage):
     stage.issuer()
     gateway = stage.gateway(idle_timeout="2s")
     values = iter(stage.mint(gateway, 8))
-    for name, attempt in (("a slow upload, a byte each half second for 8 s, idle_timeout 2 s", slow_upload),
-                          ("a target's Content-Length beside chunked", two_lengths),
-                          ("a client's broken chunk", broken_chunk),
-                          ("a target's 407 with our Proxy-Status", in_our_name)):
+    for name, attempt in (
+        ("a slow upload, a byte each half second for 8 s, idle_timeout 2 s", slow_upload),
+        ("a target's Content-Length beside chunked", two_lengths),
+        ("a client's broken chunk", broken_chunk),
+        ("a target's 407 with our Proxy-Status", in_our_name),
+    ):
         yield f"gateway, forwarding: {name}", None, None, None, attempt(gateway, next(values))
+    patient = stage.gateway()
+    yield "gateway, forwarding: an endless row of 103 from the target", None, None, None, interim(patient, next(values))
 
 
 def target(answer):
@@ -78,7 +85,9 @@ def slow_upload(gateway, value):
 def two_lengths(gateway, value):
     def answer(stream):
         until(stream, b"\r\n\r\n")
-        stream.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+        stream.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        )
 
     stream = ask(gateway, value, target(answer))
     got = until(stream, b"hello").decode()
@@ -92,6 +101,22 @@ def broken_chunk(gateway, value):
 
     rest = b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nZZ\r\n\r\n"
     return answer_of(ask(gateway, value, target(answer), rest, "POST")).split("\r\n")[0]
+
+
+def interim(gateway, value, seconds=10):
+    def answer(stream):
+        until(stream, b"\r\n\r\n")
+        while True:
+            stream.sendall(b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n" * 1000)
+
+    cpu, stream = Cpu(gateway.pid), ask(gateway, value, target(answer))
+    time.sleep(seconds)
+    stream.setblocking(False)
+    try:
+        answered = stream.recv(4096)[:12].decode()
+    except BlockingIOError:
+        answered = "no answer yet"
+    return f"{cpu.spent() / seconds:.0%} of a core over {seconds} s; {answered}"
 
 
 def in_our_name(gateway, value):

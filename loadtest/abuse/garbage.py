@@ -18,7 +18,9 @@ def classes(good, spent):
     return {
         "no token": lambda: None,
         "another scheme": lambda: "Basic YTpi",
-        "garbage in place of a token": lambda: 'PrivateToken token="' + base64.urlsafe_b64encode(os.urandom(300)).decode() + '"',
+        "garbage in place of a token": lambda: 'PrivateToken token="'
+        + base64.urlsafe_b64encode(os.urandom(300)).decode()
+        + '"',
         "a token for another challenge": changed(34, 32),
         "a token of an unknown key": changed(66, 32),
         "a bad signature": changed(98, 256),
@@ -54,22 +56,23 @@ def with_token(value, to):
 
 
 def beside(stage):
-    """The dearest class without end, beside honest clients."""
+    """Half garbage and half the dearest class, beside honest clients."""
     gateway = stage.gateway()
     good, *values = stage.mint(gateway, 1 + honest.COUNT)
-    make, count, stop = classes(good, good)["a bad signature"], 0, threading.Event()
-    flood = [with_token(make(), NOWHERE) for _ in range(1000)]
+    kinds, count, is_over = classes(good, good), 0, threading.Event()
+    makers = kinds["garbage in place of a token"], kinds["a bad signature"]
+    flood = [with_token(makers[n % 2](), NOWHERE) for n in range(1000)]
     clients, cpu = Clients([gateway.address], 16), Cpu(gateway.pid)
 
     def attack():
         nonlocal count
-        while not stop.is_set():
+        while count < COUNT or not is_over.is_set():
             count += sum(clients.run([flood]).values())
 
     thread = threading.Thread(target=attack)
     thread.start()
     outcome = honest.tunnels(gateway.address, values)
-    stop.set()
+    is_over.set()
     thread.join()
-    spent = cpu.spent() / (count + len(values))
-    yield "gateway: bad signatures on 16 connections without end", outcome, spent, None, f"{count:,} refused"
+    spent = cpu.spent() / count
+    yield "gateway: garbage and bad signatures on 16 connections", outcome, spent, None, f"{count:,} refused"

@@ -1,4 +1,4 @@
-"""5,000 connections that send a byte of a header each second, and never end it."""
+"""5,000 connections that send a byte of a header each second, and never end it; opened again when they are closed."""
 
 from abuse import honest
 from abuse.measure import Held
@@ -19,3 +19,15 @@ def scenarios(stage, number=5000):
             outcome, memory = honest.tunnels(gateway.address, values), held.each()
             yield f"gateway: {number:,} slow headers, {name}", outcome, None, memory, f"{swarm.opened:,} opened in all"
         stage.stop(gateway)
+    ask = b"GET /.well-known/private-token-issuer-directory HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    for name, sources in (("many addresses", many_sources(number)), ("one address", (LOOPBACK,))):
+        issuer = stage.issuer()
+        held = Held(issuer.pid)
+        with Swarm(issuer.address, number, ask + b"X-A: ", b"a", sources=sources) as swarm:
+            held.wait(number)
+            outcome, memory = honest.requests(issuer.address, ask + b"\r\n"), held.each()
+            yield f"issuer: {number:,} slow headers, {name}", outcome, None, memory, f"{swarm.opened:,} opened in all"
+    gateway = stage.gateway()
+    with Swarm(gateway.admin, 200, b"GET / HTTP/1.1\r\nX-A: ", b"a"):
+        outcome = honest.requests(gateway.admin, b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        yield "admin listener: 200 slow headers, one address", outcome, None, None, None

@@ -1,11 +1,11 @@
-"""Honest clients beside an attack: each comes when its time has come, whatever became of the others, from one of a hundred
-addresses, and is patient for ten seconds."""
+"""Honest clients beside an attack: each comes when its time has come, whatever became of the others, from one of a
+hundred addresses, and is patient for ten seconds."""
 
 import asyncio, collections, os, signal, socket
 
 COUNT = 1000
 PATIENCE = 10
-A_SECOND = 50
+A_SECOND = 100
 
 
 def target():

@@ -10,9 +10,11 @@ from rig.net import connect
 
 def scenarios(stage):
     issuer = stage.issuer([("victim", KEY, "100000/1d")])
-    for name, origins in (("another name in each 407", lambda n: f"proxy.example,client-{n}.example"),
-                          ("another mark in each 407", lambda n: f"proxy.example,{mark()}.proxy.example"),
-                          ("another context in each 407", None)):
+    for name, origins in (
+        ("another name in each 407", lambda n: f"proxy.example,client-{n}.example"),
+        ("another mark in each 407", lambda n: f"proxy.example,{mark()}.proxy.example"),
+        ("another context in each 407", None),
+    ):
         yield f"agent: {REQUESTS} requests {PAUSE} s apart, {name}", None, None, None, drained(stage, issuer, origins)
     yield "agent: an endless row of 103 from the gateway", None, None, None, interim(stage)
     yield "token mint: an issuer-request-uri on another host", None, None, None, key_elsewhere(stage)
@@ -22,8 +24,8 @@ def scenarios(stage):
 
 KEY = "d" * 32 + "0123456789abcdef"
 REQUESTS = 20
-PAUSE = 2
-LONG = 40
+PAUSE = 1
+LONG = 20
 
 
 def mark():
@@ -86,7 +88,9 @@ def through(agent, count, target="example.com:443", patience=12):
 
 
 def signed(issuer):
-    found = re.findall(r'postern_issuer_requests_total\{[^}]*outcome="issued"[^}]*\} (\d+)', reading.metrics(issuer.admin))
+    found = re.findall(
+        r'postern_issuer_requests_total\{[^}]*outcome="issued"[^}]*\} (\d+)', reading.metrics(issuer.admin)
+    )
     return sum(map(int, found))
 
 
@@ -124,7 +128,8 @@ def interim(stage):
     time.sleep(max(0, began + LONG - time.monotonic()))
     spent, exchanges = cpu.spent(), len(server.seen)
     stage.stop(agent)
-    return f"{spent / LONG:.0%} of a core over {LONG} s, {exchanges} exchanges; the request ended after {answered:.0f} s ({statuses[0]})"
+    remark = f"{spent / LONG:.0%} of a core over {LONG} s, {exchanges} exchanges; "
+    return remark + f"the request ended after {answered:.0f} s ({statuses[0]})"
 
 
 def key_elsewhere(stage):
@@ -138,8 +143,10 @@ def key_elsewhere(stage):
 
     def answer(stream, server):
         head(stream)
-        body = f'{{"issuer-request-uri":"http://{elsewhere.address}/token-request",' \
+        body = (
+            f'{{"issuer-request-uri":"http://{elsewhere.address}/token-request",'
             f'"token-keys":[{{"token-type":2,"token-key":"{key}"}}]}}'
+        )
         fields = f"Content-Type: application/private-token-issuer-directory\r\nContent-Length: {len(body)}"
         stream.sendall(f"HTTP/1.1 200 OK\r\n{fields}\r\nConnection: close\r\n\r\n{body}".encode())
 

@@ -1,5 +1,6 @@
-"""Names that an attacker chooses: many addresses, many requests for one name, and addresses that carry others. Needs root:
-the gateway gets a resolver of its own (a mount namespace) and a public address on loopback (a network namespace)."""
+"""Names that an attacker chooses: many addresses, many requests for one name, and addresses that carry others. Needs
+root: the gateway gets a resolver of its own (a mount namespace) and a public address on loopback (a network namespace).
+"""
 
 import os, socket, struct, subprocess, threading
 from abuse.measure import Cpu
@@ -9,7 +10,14 @@ from rig.net import connect, free_port
 SERVER = "127.0.0.153"
 MANY = 4000
 WITHIN = ["unshare", "-m", "bash", "-c", 'mount --bind "$1" /etc/resolv.conf; shift; exec "$@"', "bash"]
-SPECIAL = ("::ffff:0:7f00:1", "2a00::5efe:7f00:1", "2a00::200:5efe:a00:1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::")
+SPECIAL = (
+    "::ffff:0:7f00:1",
+    "2a00::5efe:7f00:1",
+    "2a00::200:5efe:a00:1",
+    "::ffff:127.0.0.1",
+    "64:ff9b::7f00:1",
+    "2002:7f00:1::",
+)
 
 # The SOA of "example", by which what does not exist may be kept for a minute (RFC 2308).
 START = b"\7example\0\0\6\0\1\0\0\0\x3c\0\x16" + b"\0\0" + struct.pack("!IIIII", 1, 60, 60, 60, 60)
@@ -24,11 +32,16 @@ def scenarios(stage):
     gateway = stage.gateway(within=[*WITHIN, stage.config("resolv.conf", f"nameserver {SERVER}\n")])
     values = stage.mint(gateway, 400)
     yield f"gateway: one token, a name with {MANY:,} addresses, each refuses", None, *many(gateway, values.pop())
-    for kind, what in (("slow", "one name, answered after 0.3 s"), ("slow", "the same again, within its TTL of 60 s"),
-                       ("missing", "one name that does not exist"), ("broken", "one name that fails (SERVFAIL)")):
+    for kind, what in (
+        ("slow", "one name, answered after 0.3 s"),
+        ("slow", "the same again, within its TTL of 60 s"),
+        ("missing", "one name that does not exist"),
+        ("broken", "one name that fails (SERVFAIL)"),
+    ):
         before = server.count
         at_once(gateway, [values.pop() for _ in range(90)], f"{kind}.example:9")
-        yield f"gateway: 90 tokens at once, {what}", None, None, None, f"{server.count - before} queries to the resolver"
+        remark = f"{server.count - before} queries to the resolver"
+        yield f"gateway: 90 tokens at once, {what}", None, None, None, remark
     yield "gateway: addresses that carry another", None, None, None, carried(stage)
     yield "gateway: an address of its own, private = false", None, None, None, own_address(stage)
 
@@ -102,7 +115,11 @@ def many(gateway, value):
             while True:
                 packet = wire.recv(128)
                 at = (packet[0] & 15) * 4
-                if packet[9] == 6 and packet[at + 13] & 0x12 == 2 and packet[at + 2 : at + 4] == struct.pack("!H", port):
+                if (
+                    packet[9] == 6
+                    and packet[at + 13] & 0x12 == 2
+                    and packet[at + 2 : at + 4] == struct.pack("!H", port)
+                ):
                     attempts.add(packet[16:20])
         except TimeoutError:
             pass
@@ -126,7 +143,9 @@ def carried(stage):
     gateway = stage.gateway(egress="")
     answers = {address: status(gateway, None, f"[{address}]:443") for address in SPECIAL}
     stage.stop(gateway)
-    return "; ".join(f"{address}: {'refused' if answer == '403' else 'LET THROUGH'}" for address, answer in answers.items())
+    return "; ".join(
+        f"{address}: {'refused' if answer == '403' else 'LET THROUGH'}" for address, answer in answers.items()
+    )
 
 
 def own_address(stage, address="11.0.0.1"):

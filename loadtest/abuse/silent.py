@@ -6,7 +6,7 @@ from abuse.measure import Held
 from abuse.swarm import Swarm
 
 CHALLENGE = b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n"
-LATER = 60
+LATER = 40
 
 
 def get(path):
@@ -19,7 +19,7 @@ def scenarios(stage):
     for name, own, client in (("plain", None, None), ("TLS", tls, trusting)):
         issuer = stage.issuer(tls=own)
         request = get("/.well-known/private-token-issuer-directory")
-        yield from silence(issuer, f"issuer, {name}", 1030, request, request, client, begin=15)
+        yield from silence(issuer, f"issuer, {name}", 1100, request, request, client, begin=15)
         stage.stop(issuer)
     stage.issuer()
     gateway = stage.gateway(header_timeout="3s", connections=1000)
@@ -39,7 +39,7 @@ def scenarios(stage):
 def silence(program, name, number, flood, asked, tls=None, begin=0, address=None):
     address, held, began = address or program.address, Held(program.pid), time.monotonic()
     with Swarm(address, number, flood, flood=230_000, again=False, tls=tls) as swarm:
-        held.wait(min(number, 1000), LATER // 2)
+        held.wait(number, LATER // 3)
         time.sleep(begin)
         at_first, memory = held.count(), held.each()
         if isinstance(asked, list):

@@ -32,7 +32,9 @@ class Stage(Programs):
         """With an embedded store, and one worker for each core."""
         address, admin = addresses or (free_address(), free_address())
         text = configs.section("listen", {"address": address, "admin": admin})
-        text += configs.section("issuer", {"directory": self.issuer_url + configs.GATEWAY.split("{issuer}")[1].split('"')[0]})
+        text += configs.section(
+            "issuer", {"directory": self.issuer_url + configs.GATEWAY.split("{issuer}")[1].split('"')[0]}
+        )
         text += configs.section("challenge", GATEWAY) + egress + configs.embedded(self.path("spent"))
         text += (configs.section("limits", limits) if limits else "") + (configs.section("tls", tls) if tls else "")
         return self.start("gateway", self.command("gateway", text + more, files, within), address, admin)
@@ -56,15 +58,19 @@ class Stage(Programs):
             return file.read().split("\n")[:count]
 
     def certificate(self):
-        """An authority, and a server's certificate for 127.0.0.1 and localhost: the section `[tls]`, and the authority."""
+        """An authority, and a server's certificate for 127.0.0.1 and localhost: the section `[tls]`, and the former."""
         home = self.path("tls")
         os.mkdir(home)
         with open(f"{home}/ext", "w") as file:
             file.write("subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
         quiet = {"check": True, "cwd": home, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc", "-days", "30"]
-        subprocess.run(["openssl", "req", "-x509", *key, "-subj", "/CN=a", "-keyout", "ca.key", "-out", "ca.pem"], **quiet)
-        subprocess.run(["openssl", "req", *key[:-2], "-subj", "/CN=localhost", "-keyout", "key", "-out", "csr"], **quiet)
+        subprocess.run(
+            ["openssl", "req", "-x509", *key, "-subj", "/CN=a", "-keyout", "ca.key", "-out", "ca.pem"], **quiet
+        )
+        subprocess.run(
+            ["openssl", "req", *key[:-2], "-subj", "/CN=localhost", "-keyout", "key", "-out", "csr"], **quiet
+        )
         sign = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", "crt", "-extfile", "ext", "-days", "30"]
         subprocess.run(["openssl", "x509", "-req", "-in", "csr", *sign], **quiet)
         return {"certificate": f"{home}/crt", "key": f"{home}/key"}, f"{home}/ca.pem"

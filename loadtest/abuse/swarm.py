@@ -35,7 +35,9 @@ class Swarm:
     """`number` connections to `address` that send `first` and then `drip` each `period` seconds, and never read; those
     that the server closes are opened again. `flood` sends `first` without end, until `most` bytes are on the way."""
 
-    def __init__(self, address, number, first=b"", drip=b"", period=1, sources=(LOOPBACK,), flood=0, again=True, tls=None):
+    def __init__(
+        self, address, number, first=b"", drip=b"", period=1, sources=(LOOPBACK,), flood=0, again=True, tls=None
+    ):
         self.counts = multiprocessing.Array("q", 4)  # connections opened, closed by the server, open, bytes sent
         self.work = (address, number, first, drip, period, sources, flood, again, tls)
         self.child = os.fork()
@@ -161,3 +163,32 @@ class Cycle:
                     open_one()
 
     stop, __enter__, __exit__ = Swarm.stop, Swarm.__enter__, Swarm.__exit__
+
+
+class Handshakes:
+    """TLS handshakes one after the other in so many processes; each connection is closed after its handshake."""
+
+    def __init__(self, address, loops, tls):
+        self.counts = multiprocessing.Array("q", loops)
+        self.children = [os.fork() or self.run(n, address, tls) for n in range(loops)]
+
+    count = property(lambda self: sum(self.counts))
+
+    def run(self, number, address, tls):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        host, port = address.split(":")
+        while True:
+            try:
+                with socket.create_connection((host, int(port)), timeout=10) as stream:
+                    tls.wrap_socket(stream, server_hostname="localhost").close()
+                self.counts[number] += 1
+            except OSError:
+                time.sleep(0.01)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for child in self.children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
