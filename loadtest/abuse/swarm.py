@@ -27,6 +27,7 @@ def shaken(stream, tls):
     """The stream after its TLS handshake, which is waited for."""
     stream.settimeout(10)
     stream = tls.wrap_socket(stream, server_hostname="localhost")
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)  # not before: the handshake would crawl
     stream.setblocking(False)
     return stream
 
@@ -62,7 +63,7 @@ class Swarm:
 
         def open_one():
             nonlocal next_source
-            stream = open_socket(address, sources[next_source % len(sources)], small=bool(flood))
+            stream = open_socket(address, sources[next_source % len(sources)], small=bool(flood and not tls))
             try:
                 stream = shaken(stream, tls) if tls else stream
             except OSError:
