@@ -104,30 +104,27 @@ def status(gateway, value, to, patience=15):
 
 def many(gateway, value):
     """Connection attempts, as packets on loopback that begin a connection to this port."""
-    port, attempts = free_port(), set()
+    port, attempts, is_over = free_port(), set(), threading.Event()
     wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
     wire.bind(("lo", 0))
     wire.settimeout(1)
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
 
     def listen():
-        try:
-            while True:
+        while not is_over.is_set():
+            try:
                 packet = wire.recv(128)
-                at = (packet[0] & 15) * 4
-                if (
-                    packet[9] == 6
-                    and packet[at + 13] & 0x12 == 2
-                    and packet[at + 2 : at + 4] == struct.pack("!H", port)
-                ):
-                    attempts.add(packet[16:20])
-        except TimeoutError:
-            pass
+            except TimeoutError:
+                continue
+            at = (packet[0] & 15) * 4
+            if packet[9] == 6 and packet[at + 13] & 0x12 == 2 and packet[at + 2 : at + 4] == struct.pack("!H", port):
+                attempts.add(packet[16:20])
 
     listener, cpu = threading.Thread(target=listen), Cpu(gateway.pid)
     listener.start()
     answered = status(gateway, value, f"many.example:{port}")
     spent = cpu.spent()
+    is_over.set()
     listener.join()
     return spent, None, f"{len(attempts)} connection attempts; answer {answered}"
 

@@ -10,13 +10,13 @@ def many_sources(number):
     return [f"127.66.{n // 250}.{n % 250 + 1}" for n in range(number)]
 
 
-def open_socket(address, source=LOOPBACK, small=False):
-    """A connection under way, not waited for. `small` makes the receive buffer as small as the kernel allows."""
+def open_socket(address, source=LOOPBACK, room=None):
+    """A connection under way, not waited for, with `room` bytes for what is not read."""
     host, port = address.rsplit(":", 1)
     stream = socket.socket()
     stream.setblocking(False)
-    if small:
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    if room:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
     stream.setsockopt(socket.IPPROTO_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT: each source has all ports
     stream.bind((source, 0))
     stream.connect_ex((host, int(port)))
@@ -27,7 +27,6 @@ def shaken(stream, tls):
     """The stream after its TLS handshake, which is waited for."""
     stream.settimeout(10)
     stream = tls.wrap_socket(stream, server_hostname="localhost")
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)  # not before: the handshake would crawl
     stream.setblocking(False)
     return stream
 
@@ -63,7 +62,9 @@ class Swarm:
 
         def open_one():
             nonlocal next_source
-            stream = open_socket(address, sources[next_source % len(sources)], small=bool(flood and not tls))
+            # A TLS handshake would crawl through the smallest one.
+            room = (8192 if tls else 2048) if flood else None
+            stream = open_socket(address, sources[next_source % len(sources)], room)
             try:
                 stream = shaken(stream, tls) if tls else stream
             except OSError:
