@@ -6,7 +6,7 @@ from abuse.measure import Held
 from abuse.swarm import Swarm
 
 CHALLENGE = b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n"
-LATER = 40
+LATER = 60
 
 
 def get(path):
@@ -39,7 +39,7 @@ def scenarios(stage):
 def silence(program, name, number, flood, asked, tls=None, begin=0, address=None):
     address, held, began = address or program.address, Held(program.pid), time.monotonic()
     with Swarm(address, number, flood, flood=230_000, again=False, tls=tls) as swarm:
-        held.wait(number, LATER // 3)
+        held.wait(number, LATER // 2)
         time.sleep(begin)
         at_first, memory = held.count(), held.each()
         if isinstance(asked, list):

@@ -62,8 +62,8 @@ class Swarm:
 
         def open_one():
             nonlocal next_source
-            # A TLS handshake would crawl through the smallest one.
-            room = (8192 if tls else 2048) if flood else None
+            # A TLS handshake crawls through so little room, but with more the server answers for longer until it is held.
+            room = 2048 if flood else None
             stream = open_socket(address, sources[next_source % len(sources)], room)
             try:
                 stream = shaken(stream, tls) if tls else stream
