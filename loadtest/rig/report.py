@@ -93,7 +93,7 @@ class Report:
             "\n".join(
                 [
                     f"- Machine: {machine()}",
-                    f"- Postern: commit {commit()}, {version()}, release build",
+                    f"- Postern: commit {commit()}, {version()}, {os.environ.get('POSTERN_BUILD', 'release build')}",
                     f"- Beside it: {others()}",
                     f"- Load average (1, 5, 15 minutes) before {self.load}, after {load_average()}",
                     f"- Took {minutes:.1f} minutes{priority()}",

@@ -1,0 +1,1 @@
+"""Attacks on Postern's own daemons, beside honest clients."""

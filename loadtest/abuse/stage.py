@@ -1,0 +1,92 @@
+"""The daemons under attack, with the settings of the product's defaults unless a scenario names others."""
+
+import base64, hashlib, json, os, subprocess
+from rig import configs
+from rig.binaries import postern
+from rig.net import free_address, get
+from rig.programs import Programs
+
+ACCOUNT = '[[accounts]]\nname = "{name}"\nkey_sha256 = "{hash}"\nquota = "{quota}"\n'
+GATEWAY = {"issuer_name": "issuer.example", "origin": "proxy.example"}
+OPEN = '[egress]\nprivate = true\nports = "any"\n'
+
+
+class Stage(Programs):
+    """`files` limits the descriptors of a daemon: "256" (both limits) or "-S 256" (the soft one)."""
+
+    def command(self, name, config, files=None, within=()):
+        command = [*within, postern(), name, "--config", self.config(f"{name}.toml", config)]
+        return ["bash", "-c", f'ulimit -n {files}; exec "$@"', "bash", *command] if files else command
+
+    def issuer(self, accounts=(), tls=None, keys=None, address=None, admin=None, **limits):
+        """`accounts` are (name, API key, quota)."""
+        address, admin = address or free_address(), admin or free_address()
+        text = configs.issuer(address, admin, keys or self.path("keys"))
+        for name, key, quota in accounts:
+            text += ACCOUNT.format(name=name, hash=hashlib.sha256(key.encode()).hexdigest(), quota=quota)
+        text += (configs.section("limits", limits) if limits else "") + (configs.section("tls", tls) if tls else "")
+        self.issuer_url = f"http{'s' if tls else ''}://{address}"
+        return self.start("issuer", self.command("issuer", text), address, admin)
+
+    def gateway(self, tls=None, egress=OPEN, files=None, within=(), addresses=None, more="", **limits):
+        """With an embedded store, and one worker for each core."""
+        address, admin = addresses or (free_address(), free_address())
+        text = configs.section("listen", {"address": address, "admin": admin})
+        text += configs.section(
+            "issuer", {"directory": self.issuer_url + configs.GATEWAY.split("{issuer}")[1].split('"')[0]}
+        )
+        text += configs.section("challenge", GATEWAY) + egress + configs.embedded(self.path("spent"))
+        text += (configs.section("limits", limits) if limits else "") + (configs.section("tls", tls) if tls else "")
+        return self.start("gateway", self.command("gateway", text + more, files, within), address, admin)
+
+    def agent(self, gateway, issuer=None, wallet=None, **gateway_keys):
+        """`gateway` is a URL, `issuer` the section's keys. It starts without being ready."""
+        address, admin = free_address(), free_address()
+        text = configs.section("listen", {"address": address, "admin": admin})
+        text += configs.section("gateway", {"url": gateway} | gateway_keys)
+        text += configs.section("issuer", {"url": self.issuer_url} if issuer is None else issuer)
+        text += configs.section("wallet", {"path": self.path("wallet")} | (wallet or {}))
+        return self.start("agent", self.command("client", text), address)
+
+    def mint(self, gateway, count, api_key=None):
+        """`count` values of Proxy-Authorization."""
+        path = self.path("tokens")
+        command = [postern(), "token", "mint", "--issuer", self.issuer_url, "--gateway", f"http://{gateway.address}"]
+        command += ["--count", str(count), "--out", path] + (["--api-key", api_key] if api_key else [])
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        with open(path) as file:
+            return file.read().split("\n")[:count]
+
+    def certificate(self):
+        """An authority, and a server's certificate for 127.0.0.1 and localhost: the section `[tls]`, and the former."""
+        home = self.path("tls")
+        os.mkdir(home)
+        with open(f"{home}/ext", "w") as file:
+            file.write("subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+        quiet = {"check": True, "cwd": home, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc", "-days", "30"]
+        subprocess.run(
+            ["openssl", "req", "-x509", *key, "-subj", "/CN=a", "-keyout", "ca.key", "-out", "ca.pem"], **quiet
+        )
+        subprocess.run(
+            ["openssl", "req", *key[:-2], "-subj", "/CN=localhost", "-keyout", "key", "-out", "csr"], **quiet
+        )
+        sign = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", "crt", "-extfile", "ext", "-days", "30"]
+        subprocess.run(["openssl", "x509", "-req", "-in", "csr", *sign], **quiet)
+        return {"certificate": f"{home}/crt", "key": f"{home}/key"}, f"{home}/ca.pem"
+
+
+def published(issuer_url):
+    """The first public key of an issuer's directory, in its bytes and as the directory has it."""
+    directory = json.loads(get(f"{issuer_url}/.well-known/private-token-issuer-directory"))
+    text = directory["token-keys"][0]["token-key"]
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), text
+
+
+def token_request(issuer_url, api_key=None, blinded=None):
+    """A POST that an issuer signs: any number below the modulus is a blinded message."""
+    key, _ = published(issuer_url)
+    body = b"\0\2" + hashlib.sha256(key).digest()[-1:] + (blinded or b"\0" + os.urandom(255))
+    head = "POST /token-request HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/private-token-request\r\n"
+    head += f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
