@@ -7,8 +7,8 @@ pub use diagnosis::diagnose;
 pub use rustls::{ClientConfig, ServerConfig};
 pub use server::{ServerTls, TlsConfig};
 
-use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WantsClientCert};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
 use rustls::{ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::{self, PemObject};
@@ -19,7 +19,8 @@ use std::sync::Arc;
 /// The only protocol offered over TLS (ALPN).
 const ALPN: &[u8] = b"http/1.1";
 
-/// A client that trusts the certificates of one PEM file, or without it those of the platform.
+/// A client that trusts the certificates of one PEM file, or without it those of the platform. Each connection makes a whole
+/// handshake: a session that is resumed would link connections, and so an agent's tunnels (RFC 8446, appendix C.4).
 ///
 /// A platform without any is no error here, because a client that only uses `http://` needs none: connecting over
 /// each TLS handshake then fails with that reason.
@@ -29,6 +30,7 @@ const ALPN: &[u8] = b"http/1.1";
 pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
     let mut config = trusting(ca_file)?.with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
+    config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }
 

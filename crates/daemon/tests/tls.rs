@@ -7,7 +7,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::http::{BodyError, ClientOptions, chain, client, fetch_limited, read_limited, text};
-use postern_daemon::tls::ServerTls;
+use postern_daemon::tls::{ClientConfig, ServerConfig, ServerTls, client_config};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,6 +17,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::client::Resumption;
+use tokio_rustls::rustls::server::ServerSessionMemoryCache;
+use tokio_rustls::rustls::{ClientConnection, HandshakeKind, ServerConnection};
 
 struct Files {
     directory: TempDir,
@@ -74,6 +77,51 @@ async fn serve(tls: Option<TlsAcceptor>) -> SocketAddr {
 fn client_trusting(ca_file: Option<&Path>) -> reqwest::Client {
     let options = ClientOptions { ca_file: ca_file.map(Path::to_owned), timeout: Duration::from_secs(20) };
     client(&options).unwrap()
+}
+
+/// How the second of two connections begins.
+fn second_handshake(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> HandshakeKind {
+    let connect = || {
+        let name = "localhost".try_into().unwrap();
+        let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
+        let mut server = ServerConnection::new(Arc::clone(server)).unwrap();
+        let mut flight = Vec::new();
+        while client.wants_write() || server.wants_write() {
+            while client.wants_write() {
+                client.write_tls(&mut flight).unwrap();
+            }
+            server.read_tls(&mut flight.as_slice()).unwrap();
+            server.process_new_packets().unwrap();
+            flight.clear();
+            while server.wants_write() {
+                server.write_tls(&mut flight).unwrap();
+            }
+            client.read_tls(&mut flight.as_slice()).unwrap();
+            client.process_new_packets().unwrap();
+            flight.clear();
+        }
+        assert!(!client.is_handshaking() && !server.is_handshaking());
+        client.handshake_kind().unwrap()
+    };
+    assert_eq!(connect(), HandshakeKind::Full);
+    connect()
+}
+
+/// A ticket would show a gateway which tunnels are one client's.
+#[test]
+fn no_connection_resumes_another_ones_session() {
+    let files = files();
+    let ours = ServerTls::load(&files.certificate, &files.key).unwrap().config();
+    let mut tickets = ServerConfig::clone(&ours);
+    tickets.send_tls13_tickets = 2;
+    tickets.session_storage = ServerSessionMemoryCache::new(16);
+    let client = client_config(Some(&files.certificate)).unwrap();
+    let mut remembers = ClientConfig::clone(&client);
+    remembers.resumption = Resumption::in_memory_sessions(16);
+    let (tickets, remembers) = (Arc::new(tickets), Arc::new(remembers));
+    assert_eq!(second_handshake(&remembers, &tickets), HandshakeKind::Resumed, "two that would");
+    assert_eq!(second_handshake(&remembers, &ours), HandshakeKind::Full, "our server");
+    assert_eq!(second_handshake(&client, &tickets), HandshakeKind::Full, "our client");
 }
 
 #[tokio::test]

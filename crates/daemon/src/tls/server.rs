@@ -5,7 +5,7 @@ use super::{ALPN, TlsError, identity, provider};
 use crate::drain::Shutdown;
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -65,6 +65,9 @@ impl ServerTls {
             .with_no_client_auth()
             .with_cert_resolver(resolver);
         config.alpn_protocols = vec![ALPN.to_vec()];
+        // A ticket links the connections of a client that uses it.
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Self { config: Arc::new(config), identity })
     }
 
