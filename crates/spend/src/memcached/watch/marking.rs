@@ -130,6 +130,7 @@ impl Marking {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use postern_token::{ChallengeDigest, TokenKeyId};
 
     fn torn(void: usize) -> Marking {
         Marking { loss: Some(Loss { void, answering: 3 }), ..Marking::default() }
@@ -176,5 +177,75 @@ mod tests {
         assert!(!marking.may_change());
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(marking.may_change());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_mark_of_a_key_follows_no_other() {
+        let id = MarkId::derive("proxy.example", TokenKeyId([1; 32]), ChallengeDigest::of(b"mark"));
+        let mut marking = torn(300);
+        for (number, may_change) in [(0, true), (1, false)] {
+            (marking.incomplete, marking.tried) = (Some(instant()), Some(instant()));
+            marking.adopt(number, id);
+            assert_eq!((marking.offered, marking.may_change()), (Some((number, id)), may_change));
+            assert!(marking.loss.is_none() && marking.incomplete.is_none() && marking.tried.is_none());
+        }
+    }
+
+    #[test]
+    fn every_witness_is_read_in_its_turn() {
+        let mut marking = Marking::default();
+        let rounds = Bucket::all().count() / A_ROUND;
+        for round in 0..2 * rounds {
+            assert_eq!(marking.begins_anew(), round % rounds == 0);
+            let begin = round % rounds * A_ROUND;
+            assert!(marking.due().into_iter().eq(Bucket::all().skip(begin).take(A_ROUND)), "round {round}");
+        }
+    }
+
+    #[test]
+    fn every_offer_beside_the_first_is_looked_for_in_its_turn() {
+        let mut marking = Marking::default();
+        for _ in 0..2 {
+            let looked: Vec<_> = (0..32).flat_map(|_| marking.next_offers(64)).collect();
+            assert!(looked.into_iter().eq(1..64));
+        }
+    }
+
+    /// One that was read is young again for the server.
+    #[tokio::test(start_paused = true)]
+    async fn the_sentinels_of_a_group_are_read_once_at_its_age() {
+        let mut marking = Marking::default();
+        let mut read = Vec::new();
+        for (age, is_due) in [(1, false), (3, true), (3, false), (2, false), (10_000, true), (10_000, false)]
+        {
+            let buckets = marking.due_sentinels(Some(Duration::from_secs(age)));
+            let group = due(Duration::from_secs(age)).unwrap_or_default();
+            let expected = Bucket::all().enumerate().filter(|(at, _)| *at as u32 % GROUPS == group);
+            let expected: Vec<_> = expected.map(|(_, bucket)| bucket).filter(|_| is_due).collect();
+            assert_eq!(buckets, expected, "at an age of {age} seconds");
+            assert!(buckets.iter().all(|bucket| !read.contains(bucket)));
+            read.extend(buckets);
+        }
+        assert!(!read.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn void_tokens_bring_a_look_at_all_buckets_every_few_seconds_at_most() {
+        let mut marking = Marking::default();
+        assert!(marking.may_suspect());
+        marking.suspected = Some(instant());
+        tokio::time::advance(SUSPICIONS - Duration::from_millis(1)).await;
+        assert!(!marking.may_suspect());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(marking.may_suspect());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_without_an_offer_waits_since_it_was_first_missed() {
+        let mut marking = Marking::default();
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert_eq!(marking.waited(), Duration::ZERO);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert_eq!(marking.waited(), Duration::from_secs(3));
     }
 }
