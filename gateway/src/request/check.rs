@@ -34,26 +34,7 @@ impl<'a> Check<'a> {
         timeline: &mut Timeline,
         verify: impl FnOnce() -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
-        if timing == CheckTiming::Off {
-            return timeline.time(Stage::Verify, verify);
-        }
-        let mut lookup = pin!(self.look_up());
-        let found = if timing == CheckTiming::Beside {
-            poll_fn(|cx| Poll::Ready(lookup.as_mut().poll(cx))).await
-        } else {
-            Poll::Ready(lookup.as_mut().await)
-        };
-        if let Poll::Ready(found) = found {
-            found.judge(timeline)?;
-            return timeline.time(Stage::Verify, verify);
-        }
-        // Let the connection's task send the command before `verify` keeps this thread busy.
-        tokio::task::yield_now().await;
-        let from = Instant::now();
-        let verified = verify();
-        timeline.set(Stage::Verify, (from, Instant::now()));
-        lookup.await.judge(timeline)?;
-        verified
+        run(self.look_up(), timing, timeline, verify).await
     }
 
     async fn look_up(self) -> Found {
@@ -61,6 +42,34 @@ impl<'a> Check<'a> {
         let spent = matches!(self.store.check_with(&self.key, &self.epoch, &mut log).await, Ok(Hint::Spent));
         Found { spent, times: (began, Instant::now()), log }
     }
+}
+
+async fn run<T>(
+    lookup: impl Future<Output = Found>,
+    timing: CheckTiming,
+    timeline: &mut Timeline,
+    verify: impl FnOnce() -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    if timing == CheckTiming::Off {
+        return timeline.time(Stage::Verify, verify);
+    }
+    let mut lookup = pin!(lookup);
+    let found = if timing == CheckTiming::Beside {
+        poll_fn(|cx| Poll::Ready(lookup.as_mut().poll(cx))).await
+    } else {
+        Poll::Ready(lookup.as_mut().await)
+    };
+    if let Poll::Ready(found) = found {
+        found.judge(timeline)?;
+        return timeline.time(Stage::Verify, verify);
+    }
+    // Let the connection's task send the command before `verify` keeps this thread busy.
+    tokio::task::yield_now().await;
+    let from = Instant::now();
+    let verified = verify();
+    timeline.set(Stage::Verify, (from, Instant::now()));
+    lookup.await.judge(timeline)?;
+    verified
 }
 
 /// What a lookup found.
@@ -77,5 +86,41 @@ impl Found {
         timeline.set(Stage::Check, self.times);
         timeline.check_log = self.log;
         if self.spent { Err(Refusal::AlreadySpent) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// What is done in which order, and whether the token is let through. The store answers after two turns of the runtime.
+    async fn order(timing: CheckTiming, spent: bool) -> (Vec<&'static str>, bool) {
+        let done = RefCell::new(Vec::new());
+        let lookup = async {
+            for _ in 0..2 {
+                tokio::task::yield_now().await;
+            }
+            done.borrow_mut().push("looked up");
+            let now = Instant::now();
+            Found { spent, times: (now, now), log: ExchangeLog::default() }
+        };
+        let verify = || {
+            done.borrow_mut().push("verified");
+            Ok(())
+        };
+        let answer = run(lookup, timing, &mut Timeline::begin(), verify).await;
+        assert!(matches!(answer, Ok(()) | Err(Refusal::AlreadySpent)));
+        (done.take(), answer.is_ok())
+    }
+
+    #[tokio::test]
+    async fn the_lookup_is_made_before_the_signature_is_verified_or_meanwhile_or_not_at_all() {
+        for spent in [false, true] {
+            assert_eq!(order(CheckTiming::Beside, spent).await, (vec!["verified", "looked up"], !spent));
+            assert_eq!(order(CheckTiming::Off, spent).await, (vec!["verified"], true));
+        }
+        assert_eq!(order(CheckTiming::Before, false).await, (vec!["looked up", "verified"], true));
+        assert_eq!(order(CheckTiming::Before, true).await, (vec!["looked up"], false));
     }
 }

@@ -95,11 +95,6 @@ impl Refusal {
         Verdict { status, error, details: self.details(), advice }
     }
 
-    /// The status of the answer.
-    pub(crate) fn status(&self) -> StatusCode {
-        self.row().0
-    }
-
     /// How the refusal is counted.
     pub(crate) fn outcome(&self) -> Outcome {
         self.row().1

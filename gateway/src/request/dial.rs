@@ -82,4 +82,13 @@ mod tests {
         assert!(matches!(allowed(ips(&["10.0.0.1"]), &policy), Err(Refusal::Policy(_))));
         assert!(matches!(allowed(ips(&[]), &policy), Err(Refusal::Unresolved)));
     }
+
+    #[test]
+    fn each_way_in_which_connecting_fails_has_its_refusal() {
+        let refused = |kind: io::ErrorKind| refusal(&kind.into());
+        assert!(matches!(refused(io::ErrorKind::ConnectionRefused), Refusal::ConnectionRefused));
+        assert!(matches!(refused(io::ErrorKind::ConnectionReset), Refusal::ConnectionRefused));
+        assert!(matches!(refused(io::ErrorKind::TimedOut), Refusal::DialTimeout));
+        assert!(matches!(refused(io::ErrorKind::HostUnreachable), Refusal::Unreachable));
+    }
 }

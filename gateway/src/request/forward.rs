@@ -6,7 +6,7 @@ use crate::request::dial::Dialled;
 use bytes::Bytes;
 use http::header::{HeaderValue, VIA};
 use http::{Request, Response, Version};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -104,9 +104,5 @@ impl Body for ForwardedBody {
 
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -27,15 +27,8 @@ impl Spent {
         let log = &mut timeline.spend_log;
         let verdict = store.spend_with(presented.spent_key(), presented.epoch(), now, log).await;
         timeline.end(Stage::Spend);
-        match verdict {
-            Ok(Spend::Admitted) if is_over(presented.epoch(), UnixSeconds::now()) => {
-                Err(Refusal::StoreUnknown(Unknown::EpochRetired))
-            }
-            Ok(Spend::Admitted) => Ok(Self { target: verified.into_presented().into_target() }),
-            Ok(Spend::AlreadySpent) => Err(Refusal::AlreadySpent),
-            Ok(Spend::Void) => Err(Refusal::Void),
-            Err(unknown) => Err(Refusal::StoreUnknown(unknown)),
-        }
+        judge(verdict, presented.epoch(), UnixSeconds::now())?;
+        Ok(Self { target: verified.into_presented().into_target() })
     }
 
     /// Where the tunnel goes.
@@ -44,9 +37,19 @@ impl Spent {
     }
 }
 
-/// Whether the epoch's records may be gone by the store's clock. `now` is read after the verdict: a process that was
-/// suspended between the token's arrival and its spend, or whose clock was set, would trust a record that expired before
-/// it was written.
+/// What the store's verdict means. `now` is read after it: a process that was suspended between the token's arrival and
+/// its spend, or whose clock was set, would trust a record that expired before it was written.
+fn judge(verdict: Result<Spend, Unknown>, epoch: &Epoch, now: UnixSeconds) -> Result<(), Refusal> {
+    match verdict {
+        Ok(Spend::Admitted) if is_over(epoch, now) => Err(Refusal::StoreUnknown(Unknown::EpochRetired)),
+        Ok(Spend::Admitted) => Ok(()),
+        Ok(Spend::AlreadySpent) => Err(Refusal::AlreadySpent),
+        Ok(Spend::Void) => Err(Refusal::Void),
+        Err(unknown) => Err(Refusal::StoreUnknown(unknown)),
+    }
+}
+
+/// Whether the epoch's records may be gone by the store's clock.
 fn is_over(epoch: &Epoch, now: UnixSeconds) -> bool {
     now.saturating_add(CLOCK_TOLERANCE) >= epoch.expires
 }
@@ -60,8 +63,10 @@ mod tests {
     fn a_record_that_may_have_expired_when_it_was_written_admits_nothing() {
         let epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(10_000), mark: None };
         let tolerance = CLOCK_TOLERANCE.as_secs();
-        assert!(!is_over(&epoch, UnixSeconds(10_000 - tolerance - 1)));
-        assert!(is_over(&epoch, UnixSeconds(10_000 - tolerance)));
-        assert!(is_over(&epoch, UnixSeconds(20_000)));
+        let admitted = |now| judge(Ok(Spend::Admitted), &epoch, UnixSeconds(now));
+        assert!(admitted(10_000 - tolerance - 1).is_ok());
+        for now in [10_000 - tolerance, 20_000] {
+            assert!(matches!(admitted(now), Err(Refusal::StoreUnknown(Unknown::EpochRetired))), "at {now}");
+        }
     }
 }

@@ -188,3 +188,44 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    /// A disk without room for the first trial write, and how often it was looked at and tried.
+    #[derive(Clone, Default)]
+    struct Full(Arc<(AtomicUsize, AtomicUsize)>);
+
+    impl Work for Full {
+        fn live(&self) -> Vec<Arc<EpochLog>> {
+            self.0.0.fetch_add(1, Ordering::Relaxed);
+            Vec::new()
+        }
+
+        fn try_to_write(&self) -> Result<(), StoreError> {
+            match self.0.1.fetch_add(1, Ordering::Relaxed) {
+                0 => Err(StoreError::Thread(io::ErrorKind::StorageFull.into())),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    #[test]
+    fn writing_is_tried_again_once_a_second_while_it_fails_and_nothing_is_done_before() {
+        let (disk, began) = (Full::default(), Instant::now());
+        let looked = || disk.0.0.load(Ordering::Relaxed);
+        let syncer = Syncer::start(Fsync::Interval(Duration::from_secs(3600)), disk.clone()).unwrap();
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(looked(), 0, "no sync is due for an hour");
+        assert_eq!(syncer.no_room(Unknown::DiskFull, &"full"), Unknown::DiskFull);
+        while syncer.room().is_err() {
+            assert!(began.elapsed() < Duration::from_secs(60), "no trial write succeeded");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(began.elapsed() >= 2 * RETRY, "{:?}", began.elapsed());
+        assert_eq!(disk.0.1.load(Ordering::Relaxed), 2);
+        assert!(looked() <= 4, "{}", looked());
+    }
+}

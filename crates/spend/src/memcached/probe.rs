@@ -131,11 +131,10 @@ impl Probes {
     pub(crate) fn judge(&self, replies: &[Reply]) -> Proof {
         let pairs = || self.records.iter().zip(replies);
         let same = pairs().filter(|((_, value), reply)| **reply == Reply::Hit(*value)).count();
-        if same > 0 && same == replies.len() {
-            Proof::Same
-        } else if same > 0 {
-            Proof::Partly
-        } else if replies.iter().all(|reply| matches!(reply, Reply::Miss | Reply::Hit(_))) {
+        if same > 0 {
+            return if same == replies.len() { Proof::Same } else { Proof::Partly };
+        }
+        if replies.iter().all(|reply| matches!(reply, Reply::Miss | Reply::Hit(_))) {
             Proof::Other
         } else {
             Proof::Unclear
@@ -163,6 +162,8 @@ mod tests {
         assert_eq!(probes.judge(&replies), Proof::Partly);
         replies[3] = Reply::Hit(Value::unique());
         assert_eq!(probes.judge(&replies), Proof::Unclear);
+        assert!(Proof::Same.is_some() && Proof::Partly.is_some());
+        assert!(!Proof::Other.is_some() && !Proof::Unclear.is_some());
     }
 
     #[test]

@@ -36,9 +36,13 @@ fn a_key_no_longer_listed_is_good_for_the_grace_and_no_longer() {
     assert!(second.find(old, UnixSeconds(209)).is_ok());
     assert_eq!(second.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
     // Another poll must not prolong the grace.
-    let third = second.updated(&directory(vec![new_entry]), LIFETIMES, UnixSeconds(208)).unwrap();
+    let third = second.updated(&directory(vec![new_entry.clone()]), LIFETIMES, UnixSeconds(208)).unwrap();
     assert_eq!(third.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
     assert!(third.find(new, UnixSeconds(210)).is_ok());
+    // At its end it leaves the ring.
+    let listed = directory(vec![new_entry]);
+    let known = |now| second.updated(&listed, LIFETIMES, UnixSeconds(now)).unwrap().len();
+    assert_eq!((known(209), known(210)), (2, 1));
 }
 
 /// Gateways see the removal at different times, and one of them has the key from its file: all name one expiry.
@@ -156,6 +160,48 @@ fn a_key_that_was_taken_back_is_not_asked_for_however_new_it_is() {
     }
     let newest = after.view(UnixSeconds(206)).into_iter().filter(|key| key.phase == KeyPhase::Newest);
     assert_eq!(newest.count(), 1);
+}
+
+#[test]
+fn people_see_every_key_that_has_not_retired_with_its_phase_and_age() {
+    let ((timeless, first), (old, second), (new, third), (next, fourth)) = (
+        entry(None, Some(500)),
+        entry(Some(40), Some(400)),
+        entry(Some(100), Some(300)),
+        entry(Some(250), Some(600)),
+    );
+    let ring =
+        Keyring::default().updated(&directory(vec![first, second, third, fourth]), LIFETIMES, UnixSeconds(1));
+    let ring = ring.unwrap();
+    let view = |now| {
+        let keys = ring.view(UnixSeconds(now)).into_iter();
+        let age = |key: &KeyView| key.age.map(|age| age.as_secs());
+        let mut keys: Vec<_> =
+            keys.map(|key| (key.id, key.phase.as_str(), age(&key), key.retires.0)).collect();
+        keys.sort_by_key(|key| key.3);
+        keys
+    };
+    let (older, newest, upcoming) =
+        (KeyPhase::Older.as_str(), KeyPhase::Newest.as_str(), KeyPhase::Upcoming.as_str());
+    let rest = [(old, older, Some(209), 400), (timeless, older, None, 500), (next, upcoming, Some(0), 600)];
+    assert_eq!(view(249), [&[(new, newest, Some(149), 300)], &rest[..]].concat());
+    assert_eq!(view(250)[3], (next, newest, Some(0), 600));
+    assert_eq!(view(299).len(), 4);
+    assert_eq!(view(300).first(), Some(&(old, older, Some(260), 400)));
+}
+
+#[test]
+fn the_epochs_of_keys_to_come_are_there_and_those_of_retired_ones_are_not() {
+    let ((now, first), (next, second)) = (entry(Some(100), Some(300)), entry(Some(200), Some(400)));
+    let ring =
+        Keyring::default().updated(&directory(vec![first, second]), LIFETIMES, UnixSeconds(1)).unwrap();
+    let unretired = |at| ring.unretired(UnixSeconds(at)).map(|epoch| epoch.key).collect::<Vec<_>>();
+    let good = |at| ring.epochs(UnixSeconds(at)).map(|epoch| epoch.key).collect::<Vec<_>>();
+    assert_eq!((unretired(99), good(99)), (vec![next, now], vec![]));
+    assert_eq!((unretired(199), good(199)), (vec![next, now], vec![now]));
+    assert_eq!((unretired(299), good(299)), (vec![next, now], vec![next, now]));
+    assert_eq!((unretired(300), good(300)), (vec![next], vec![next]));
+    assert_eq!((unretired(400), good(400)), (vec![], vec![]));
 }
 
 fn offer() -> Offer {

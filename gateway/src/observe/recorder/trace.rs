@@ -36,7 +36,7 @@ pub(super) fn send(
         });
     }
     let outcome = refusal.map_or(Outcome::Opened, Refusal::outcome);
-    let status = refusal.map_or(http::StatusCode::OK, Refusal::status);
+    let status = refusal.map_or(http::StatusCode::OK, |refusal| refusal.verdict().status);
     let mut attributes: Vec<Attribute> = vec![
         (spans::OUTCOME, outcome.as_str().into()),
         (spans::KEPT, trace.reason().as_str().into()),

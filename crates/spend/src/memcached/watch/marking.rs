@@ -2,11 +2,24 @@
 
 use crate::memcached::bucket::Bucket;
 use crate::memcached::canary::{GROUPS, due};
+use crate::memcached::options::OnLoss;
 use crate::memcached::world::{instant, since};
 use postern_token::{MarkId, UnixSeconds};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+/// The most marks of one key. More losses than this are not repaired: the key has to be rotated.
+pub(super) const MOST_MARKS: u32 = 64;
+/// The number of an offer of nothing: in its place stands that records of the key were lost without their witnesses, so that
+/// whoever comes later knows it, too.
+pub(super) const PARTED: u32 = MOST_MARKS;
+/// The offers that are read to know all, and that one.
+pub(super) const ALL_OFFERS: Range<u32> = 0..PARTED + 1;
+/// For how long the process that began a key may take to offer its first mark, also if a server is away. One that was killed
+/// meanwhile offers none, nor does one of a version without marks.
+const YOUNG: Duration = Duration::from_secs(30);
+/// For how long a server that is away is waited for before a mark is offered without its buckets.
+const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
 /// Witnesses read in each round: all of them in four minutes, and at once when a token was void.
 const A_ROUND: usize = 4;
 /// Offers read in each round while a key seems to have none.
@@ -40,12 +53,12 @@ pub(super) struct Marking {
     /// When marks followed others, in the last day.
     changes: Vec<Instant>,
     /// Since when a mark could not be planted completely, and when that was last tried.
-    pub(super) incomplete: Option<Instant>,
-    pub(super) tried: Option<Instant>,
+    incomplete: Option<Instant>,
+    tried: Option<Instant>,
     /// The loss of the mark on offer, once it was found.
-    pub(super) loss: Option<Loss>,
+    loss: Option<Loss>,
     /// When all buckets were read because a token was void.
-    pub(super) suspected: Option<Instant>,
+    suspected: Option<Instant>,
 }
 
 /// Where a mark is no longer known.
@@ -57,7 +70,59 @@ pub(super) struct Loss {
     pub(super) answering: usize,
 }
 
+/// A key of which no offer was found.
+#[derive(Clone, Copy)]
+pub(super) struct Unoffered {
+    /// There may be one that could not be read.
+    pub(super) is_unclear: bool,
+    /// Its tokens are requested without a mark.
+    pub(super) is_unmarked: bool,
+    /// It cannot do without a mark.
+    pub(super) must_be_marked: bool,
+    /// This process plants marks.
+    pub(super) plants: bool,
+    /// This process began the key.
+    pub(super) is_begun_here: bool,
+    /// Whoever began it had its time.
+    pub(super) is_old: bool,
+}
+
+/// What becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begin {
+    /// This process plants its first mark.
+    Marked,
+    /// It stays without marks.
+    Unmarked,
+    /// Nothing yet: another process may plant.
+    Later,
+}
+
+/// Whether to look for a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// No: the loss is known, and no mark may follow yet.
+    Not,
+    /// Yes, to let a mark follow. How large the loss is, is known.
+    Only,
+    /// Yes, and a loss is to be counted.
+    AndCount,
+}
+
 impl Marking {
+    /// What becomes of a key without any offer.
+    pub(super) fn begin(&mut self, key: &Unoffered) -> Begin {
+        if key.is_unclear || key.is_unmarked {
+            Begin::Later
+        } else if key.must_be_marked || key.is_begun_here && key.plants {
+            Begin::Marked
+        } else if key.is_begun_here || key.is_old || self.waited() >= YOUNG {
+            Begin::Unmarked
+        } else {
+            Begin::Later
+        }
+    }
+
     /// A mark is on offer now.
     pub(super) fn adopt(&mut self, number: u32, id: MarkId) {
         (self.offered, self.planted, self.group) = (Some((number, id)), None, None);
@@ -75,7 +140,7 @@ impl Marking {
     }
 
     /// For how long no offer was found.
-    pub(super) fn waited(&mut self) -> Duration {
+    fn waited(&mut self) -> Duration {
         since(*self.without.get_or_insert_with(instant))
     }
 
@@ -99,25 +164,67 @@ impl Marking {
         Bucket::all().skip(first).step_by(GROUPS as usize).collect()
     }
 
-    /// Whether the next read begins all buckets anew.
-    pub(super) fn begins_anew(&self) -> bool {
-        self.next.is_multiple_of(Bucket::all().count())
+    /// The offers after the one with this number to be read in this round: the next, and all before the buckets are read
+    /// anew.
+    pub(super) fn newer_offers(&self, number: u32) -> Range<u32> {
+        let begins_anew = self.next.is_multiple_of(Bucket::all().count());
+        number + 1..if begins_anew { ALL_OFFERS.end } else { MOST_MARKS.min(number + 2) }
     }
 
-    /// Whether a void token is a reason to look now.
-    pub(super) fn may_suspect(&self) -> bool {
-        self.suspected.is_none_or(|suspected| since(suspected) >= SUSPICIONS)
+    /// Whether to look at all buckets now because a token was void, which `void` tells and forgets.
+    pub(super) fn suspects(&mut self, void: impl FnOnce() -> bool) -> bool {
+        let may_look = self.suspected.is_none_or(|suspected| since(suspected) >= SUSPICIONS);
+        let looks = may_look && void();
+        if looks {
+            self.suspected = Some(instant());
+        }
+        looks
     }
 
-    /// Whether to try to plant now: less and less often while that fails, because what was written stays.
-    pub(super) fn may_try(&self) -> bool {
-        let waited = self.incomplete.map_or(Duration::ZERO, since);
+    /// Whether to look for a loss while so many replicas answer.
+    pub(super) fn look(&mut self, answering: usize, is_suspect: bool) -> Look {
+        let is_counted = self.loss.is_some_and(|loss| loss.answering == answering);
+        if !is_counted || is_suspect {
+            Look::AndCount
+        } else if self.may_change() {
+            Look::Only
+        } else {
+            Look::Not
+        }
+    }
+
+    /// Remembers a loss. True if more tokens are void than before, or if it is the first.
+    pub(super) fn is_worse(&mut self, loss: Loss) -> bool {
+        self.loss.replace(loss).is_none_or(|before| loss.void > before.void)
+    }
+
+    /// Whether another mark may follow the one with this number now.
+    pub(super) fn may_follow(&mut self, number: u32, on_loss: OnLoss) -> bool {
+        // A precaution voids nothing, so there is nothing to refuse.
+        let is_void = self.loss.is_none_or(|loss| loss.void > 0);
+        let refuses = on_loss == OnLoss::Refuse && is_void;
+        !refuses && number + 1 < MOST_MARKS && self.may_change()
+    }
+
+    /// Whether to try to plant now: less and less often while that fails, because what was written stays, and at first only
+    /// while all replicas answer.
+    pub(super) fn tries(&mut self, all_answer: bool) -> bool {
+        let waited = since(*self.incomplete.get_or_insert_with(instant));
         let pause = (waited / 4).clamp(Duration::from_secs(1), BETWEEN);
-        self.tried.is_none_or(|tried| since(tried) >= pause)
+        let tries = self.may_offer(all_answer) && self.tried.is_none_or(|tried| since(tried) >= pause);
+        if tries {
+            self.tried = Some(instant());
+        }
+        tries
+    }
+
+    /// Whether a mark may be offered: when all buckets of all replicas know it, or after a while.
+    pub(super) fn may_offer(&self, is_whole: bool) -> bool {
+        is_whole || self.incomplete.is_some_and(|incomplete| since(incomplete) >= COMPLETE_WITHIN)
     }
 
     /// Whether another mark may follow now.
-    pub(super) fn may_change(&mut self) -> bool {
+    fn may_change(&mut self) -> bool {
         self.changes.retain(|change| since(*change) < DAY);
         let within = |time| self.changes.iter().filter(|change| since(**change) < time).count();
         let is_precaution = self.loss.is_some_and(|loss| loss.void == 0);
@@ -126,53 +233,4 @@ impl Marking {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn torn(void: usize) -> Marking {
-        Marking { loss: Some(Loss { void, answering: 3 }), ..Marking::default() }
-    }
-
-    /// How many marks follow in a day in which each is found torn at once.
-    async fn changes_in_a_day(void: usize) -> usize {
-        let mut marking = torn(void);
-        for _ in 0..24 * 60 {
-            if marking.may_change() {
-                marking.changes.push(instant());
-            }
-            tokio::time::advance(Duration::from_secs(60)).await;
-        }
-        marking.changes.len()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_replica_that_keeps_losing_records_does_not_use_up_what_agents_accept() {
-        assert_eq!(changes_in_a_day(0).await, PRECAUTIONS);
-        assert_eq!(changes_in_a_day(300).await, 24 * A_PERIOD);
-    }
-
-    /// What a failed attempt has written stays until the key ends.
-    #[tokio::test(start_paused = true)]
-    async fn planting_that_fails_is_tried_less_and_less_often() {
-        let mut marking = Marking { incomplete: Some(instant()), ..Marking::default() };
-        let mut tries = 0;
-        for _ in 0..3_600 {
-            if marking.may_try() {
-                (marking.tried, tries) = (Some(instant()), tries + 1);
-            }
-            tokio::time::advance(Duration::from_secs(1)).await;
-        }
-        assert!((60..=80).contains(&tries), "{tries} in an hour");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn marks_do_not_follow_one_another_within_a_minute() {
-        let mut marking = torn(300);
-        assert!(marking.may_change());
-        marking.changes.push(instant());
-        tokio::time::advance(BETWEEN - Duration::from_secs(1)).await;
-        assert!(!marking.may_change());
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(marking.may_change());
-    }
-}
+mod tests;

@@ -5,48 +5,22 @@
 //! there. Then the next mark is planted. Spends are safe whatever happens here, because each reads the witness itself.
 
 use super::Rounds;
-use super::marking::{Loss, Marking};
+use super::marking::{ALL_OFFERS, Begin, Look, Loss, MOST_MARKS, Marking, Unoffered};
 use super::witnesses::{Survey, void};
 use crate::binding::plants;
 use crate::memcached::bucket::Bucket;
-use crate::memcached::options::OnLoss;
-use crate::memcached::world::{instant, jittered, random_bytes, since};
+use crate::memcached::world::{jittered, random_bytes};
 use crate::{Binding, Unknown};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
-use std::ops::Range;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The most marks of one key. More losses than this are not repaired: the key has to be rotated.
-const MOST_MARKS: u32 = 64;
-/// The number of an offer of nothing: in its place stands that records of the key were lost without their witnesses, so that
-/// whoever comes later knows it, too.
-pub(super) const PARTED: u32 = MOST_MARKS;
-/// The offers that are read to know all, and that one.
-const ALL_OFFERS: Range<u32> = 0..PARTED + 1;
-/// For how long the process that began a key may take to offer its first mark, also if a server is away. One that was killed
-/// meanwhile offers none, nor does one of a version without marks.
-const YOUNG: Duration = Duration::from_secs(30);
 /// Offered in place of a mark by a process that plants none, or that has waited long enough for another to plant: the key has
 /// none, and others need not wait.
 const NONE: [u8; 16] = [0; 16];
-/// For how long a server that is away is waited for before a mark is offered without its buckets.
-const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
 /// The longest a gateway waits for another to plant the next mark.
 const OTHERS_FIRST: Duration = Duration::from_secs(2);
-
-/// Whether a key without any offer begins with a mark.
-enum Begin {
-    /// This process plants it.
-    Here,
-    /// Another process began the key just now, and may plant, or an offer of it cannot be read.
-    Elsewhere,
-    /// This process began the key, and plants none.
-    HereWithout,
-    /// The key stays without marks.
-    Unmarked,
-}
 
 impl Rounds {
     /// Looks after the marks of all keys on offer, through one endpoint of each replica that answers. What fails is tried
@@ -82,21 +56,18 @@ impl Rounds {
             }
             match offers.latest {
                 Some((number, mark)) => self.adopt_offer(key, marking, number, mark),
-                None if is_unmarked => {}
-                None => match self.begin(key, marking, offers.unclear, now) {
-                    Begin::Here => self.plant(replicas, key, marking, 0, expires).await?,
-                    Begin::Elsewhere => {}
+                None => match marking.begin(&self.unoffered(key, offers.unclear, is_unmarked, now)) {
+                    Begin::Marked => self.plant(replicas, key, marking, 0, expires).await?,
+                    Begin::Later => {}
                     // Whoever comes first decides for all: a planter may be slow, and offer its mark now.
-                    Begin::HereWithout | Begin::Unmarked => {
+                    Begin::Unmarked => {
                         self.offer(replicas, key, marking, (0, Mark::new(NONE))).await?;
                     }
                 },
             }
             return Ok(());
         };
-        let all = number + 1..ALL_OFFERS.end;
-        let next = number + 1..(number + 2).min(MOST_MARKS);
-        let newer = self.read_offers(replicas, key, if marking.begins_anew() { all } else { next }).await?;
+        let newer = self.read_offers(replicas, key, marking.newer_offers(number)).await?;
         if let Some((number, mark)) = newer.latest {
             self.adopt_offer(key, marking, number, mark);
             return Ok(());
@@ -108,16 +79,13 @@ impl Rounds {
         for endpoint in replicas {
             let _ = self.find_parted(*endpoint, key, &id, &sentinels).await; // the next group will show it, too
         }
-        let is_suspect = marking.may_suspect() && self.store.marked.take_suspicion(key);
-        if is_suspect {
-            marking.suspected = Some(instant());
-        }
+        let is_suspect = marking.suspects(|| self.store.marked.take_suspicion(key));
         let buckets = if is_suspect { Bucket::all().collect() } else { marking.due() };
-        let is_counted = marking.loss.is_some_and(|loss| loss.answering == replicas.len()) && !is_suspect;
-        if is_counted && !marking.may_change() || !self.is_torn(replicas, &id, &buckets, now).await {
+        let look = marking.look(replicas.len(), is_suspect);
+        if look == Look::Not || !self.is_torn(replicas, &id, &buckets, now).await {
             return Ok(());
         }
-        if !is_counted {
+        if look == Look::AndCount {
             self.count_loss(replicas, key, marking, &id, now).await?;
         }
         self.renew_mark(replicas, key, marking, number).await
@@ -151,24 +119,25 @@ impl Rounds {
     }
 
     /// `unclear` is the first offer that may be there.
-    fn begin(&self, key: TokenKeyId, marking: &mut Marking, unclear: Option<u32>, now: UnixSeconds) -> Begin {
-        if self.store.options.replicas.are_three() {
-            // There are no keys without marks.
-            return if unclear.is_none() { Begin::Here } else { Begin::Elsewhere };
-        }
-        let Some(epoch) = self.progress.get(&key).map(|progress| progress.epoch()) else {
-            return Begin::Elsewhere;
-        };
+    fn unoffered(
+        &self,
+        key: TokenKeyId,
+        unclear: Option<u32>,
+        is_unmarked: bool,
+        now: UnixSeconds,
+    ) -> Unoffered {
+        let epoch = self.progress.get(&key).map(|progress| progress.epoch());
+        let is_begun_here = epoch.as_ref().is_some_and(|epoch| epoch.begun_here);
         // Clocks of gateways differ, so that a key may look older than it is.
-        let is_old = epoch.created.until(now) >= self.store.options.clock_tolerance;
-        match epoch.begun_here {
-            // No process had this key before, so there are no later offers than the first.
-            true if unclear == Some(0) => Begin::Elsewhere,
-            true if self.plants() => Begin::Here,
-            true => Begin::HereWithout,
-            false if unclear.is_some() => Begin::Elsewhere,
-            false if is_old || marking.waited() >= YOUNG => Begin::Unmarked,
-            false => Begin::Elsewhere,
+        let tolerance = self.store.options.clock_tolerance;
+        Unoffered {
+            // No process had a key before the one that began it, so there are no later offers than the first.
+            is_unclear: if is_begun_here { unclear == Some(0) } else { unclear.is_some() },
+            is_unmarked,
+            must_be_marked: self.store.options.replicas.are_three(), // there are no other keys
+            plants: self.plants(),
+            is_begun_here,
+            is_old: epoch.is_some_and(|epoch| epoch.created.until(now) >= tolerance),
         }
     }
 
@@ -184,10 +153,7 @@ impl Rounds {
         marking: &mut Marking,
         number: u32,
     ) -> Result<(), Unknown> {
-        // A precaution voids nothing, so there is nothing to refuse.
-        let is_void = marking.loss.is_none_or(|loss| loss.void > 0);
-        let refuses = self.store.options.on_loss == OnLoss::Refuse && is_void;
-        if refuses || number + 1 >= MOST_MARKS || !marking.may_change() {
+        if !marking.may_follow(number, self.store.options.on_loss) {
             return Ok(());
         }
         sleep(jittered(OTHERS_FIRST)).await;
@@ -226,8 +192,7 @@ impl Rounds {
         }
         let void = void(&torn, answering, self.store.options.replicas.majority());
         self.store.marked.set_torn(key, void, torn.iter().collect::<HashSet<_>>().len());
-        let loss = Loss { void, answering: replicas.len() };
-        if marking.loss.replace(loss).is_some_and(|before| before.void >= void) {
+        if !marking.is_worse(Loss { void, answering: replicas.len() }) {
             return Ok(());
         }
         let token_key = &key.to_hex()[..8];
@@ -284,12 +249,10 @@ impl Rounds {
         expires: UnixSeconds,
     ) -> Result<(), Unknown> {
         let Some(marks) = self.store.options.marks.clone() else { return Ok(()) };
-        let waited = since(*marking.incomplete.get_or_insert_with(instant));
         let (count, majority) = (self.store.options.replicas.count(), self.store.options.replicas.majority());
-        if replicas.len() < count && waited < COMPLETE_WITHIN || !marking.may_try() {
+        if !marking.tries(replicas.len() == count) {
             return Ok(());
         }
-        marking.tried = Some(instant());
         let mark = Mark::new(random_bytes());
         let id = (marks.id)(key, mark);
         let (mut surveys, mut overlaps) = (Vec::new(), false);
@@ -311,7 +274,7 @@ impl Rounds {
         };
         let known = Bucket::all().filter(is_known).count();
         let is_whole = surveys.iter().filter(|survey| survey.is_whole()).count() == count;
-        if known == 0 || !is_whole && waited < COMPLETE_WITHIN {
+        if known == 0 || !marking.may_offer(is_whole) {
             return Err(Unknown::Rejected);
         }
         if self.offer(replicas, key, marking, (number, mark)).await? {

@@ -1,7 +1,7 @@
 //! The records of marks: reads and writes them through one endpoint, and compares what the replicas hold.
 
 use super::Rounds;
-use super::marks::PARTED;
+use super::marking::PARTED;
 use crate::Unknown;
 use crate::memcached::bucket::{Bucket, second, second_value, sentinel, witness};
 use crate::memcached::protocol::{Command, Kind, RecordKey, Reply, Value};
