@@ -164,6 +164,9 @@ impl IssuerClient {
     /// Hundreds of microseconds of CPU to blind, tens to finalize, both off the async workers.
     async fn mint_one(&self, challenge: ChallengeDigest, key: MintKey) -> Result<Token, MintError> {
         let url = key.request_url;
+        if self.api_key.is_some() && url.origin() != self.url.origin() {
+            return Err(MintError::Elsewhere { url: self.url.clone(), elsewhere: url });
+        }
         let blind = |source| MintError::Blind { url: url.clone(), source };
         let (request, pending) = spawn_blocking(move || key.key.request(challenge))
             .await

@@ -164,6 +164,28 @@ async fn requests_that_wait_share_one_refill() {
     gateway.expect_no_token_twice();
 }
 
+/// Whoever may write a directory could have it otherwise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_api_key_goes_to_the_issuer_and_nowhere_else() {
+    let (issuer, other) = (Issuer::start().await, Issuer::start().await);
+    *issuer.request_uri.lock() = format!("{}/token-request", other.url());
+    other.keys.lock().clone_from(&issuer.keys.lock());
+    let gateway = Gateway::start(&issuer).await;
+    let offered = fetch_challenge(&gateway.url(), None).await.unwrap();
+    for (api_key, expected) in [(Some(Secret::new("k-1")), Err(true)), (None, Ok(1))] {
+        let client = IssuerClient::new(&issuer.url(), api_key, None).unwrap();
+        let key = client.key_for(&offered).await.unwrap();
+        let minted = client.mint(&offered.bytes, &key, 1, |_| ControlFlow::Continue(())).await;
+        let said = |error: MintError| {
+            let said = error.to_string();
+            assert!(said.contains("and the API key is for the issuer alone"), "{said}");
+            error.is_lasting()
+        };
+        assert_eq!(minted.map_err(said), expected);
+    }
+    assert!(other.api_keys.lock().is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unwilling_issuer_is_quoted_to_the_user() {
     let issuer = Issuer::start().await;

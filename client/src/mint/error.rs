@@ -48,6 +48,17 @@ pub enum MintError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Requests would go to another host, with the API key in them.
+    #[error(
+        "the issuer {url} wants requests for tokens sent to {elsewhere}, another host, and the API key is for the issuer alone: set \
+         issuer.url (or --issuer) to that host if it is the issuer's, or leave the key out if it needs none"
+    )]
+    Elsewhere {
+        /// The issuer.
+        url: Url,
+        /// Where its directory sends requests.
+        elsewhere: Url,
+    },
     /// The challenge's key is not among the issuer's.
     #[error(
         "the gateway requires tokens of a key that the issuer's directory {url} does not list. Such a key could be one \

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 pub struct Issuer {
     pub address: SocketAddr,
     /// The first is preferred, and the one that a gateway's challenge names.
-    keys: Mutex<Vec<Arc<SigningKey>>>,
+    pub keys: Mutex<Vec<Arc<SigningKey>>>,
     not_after: Mutex<Option<UnixSeconds>>,
     /// When the first key takes over, if that is still to come: the second signs until then.
     takes_over: Mutex<Option<UnixSeconds>>,
@@ -26,6 +26,8 @@ pub struct Issuer {
     pub signed: AtomicUsize,
     pub directories: AtomicUsize,
     pub api_keys: Mutex<Vec<String>>,
+    /// Where the directory sends requests to sign.
+    pub request_uri: Mutex<String>,
     /// Requests to sign wait here while it is locked.
     pub pause: tokio::sync::Mutex<()>,
 }
@@ -56,6 +58,7 @@ impl Issuer {
             signed: AtomicUsize::new(0),
             directories: AtomicUsize::new(0),
             api_keys: Mutex::default(),
+            request_uri: Mutex::new("/token-request".to_owned()),
             pause: tokio::sync::Mutex::default(),
         });
         let serving = issuer.clone();
@@ -160,7 +163,7 @@ impl Issuer {
             DirectoryKey::type2(key.spki(), takes_over.filter(|_| index == 0), not_after)
         };
         let token_keys = keys.iter().enumerate().map(listed).collect();
-        Directory { issuer_request_uri: "/token-request".to_owned(), token_keys }
+        Directory { issuer_request_uri: self.request_uri.lock().clone(), token_keys }
     }
 
     fn refusal_of_the_day(&self) -> Option<Refusal> {
