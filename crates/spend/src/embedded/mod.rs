@@ -62,15 +62,15 @@ struct Disk {
 }
 
 impl Work for Disk {
-    fn live(&self) -> Vec<Arc<EpochLog>> {
-        self.epochs.read().live.clone()
+    fn written(&self) -> Vec<Arc<EpochLog>> {
+        let epochs = self.epochs.read();
+        epochs.live.iter().chain(&epochs.leaving).cloned().collect()
     }
 
     fn try_to_write(&self) -> Result<(), StoreError> {
         self.directory.try_to_write()?;
-        self.live()
-            .iter()
-            .try_for_each(|log| log.try_to_write().on("write", &self.directory.records(log.key())))
+        let live = self.epochs.read().live.clone(); // a statement: writing takes a while
+        live.iter().try_for_each(|log| log.try_to_write().on("write", &self.directory.records(log.key())))
     }
 }
 
@@ -78,6 +78,8 @@ impl Work for Disk {
 struct Epochs {
     /// Few (a key and its predecessor or two), so a list.
     live: Vec<Arc<EpochLog>>,
+    /// Dropped, but their tombstones may not be on disk yet: a spend that began before may still wait for its record's sync.
+    leaving: Vec<Arc<EpochLog>>,
     retired: HashSet<TokenKeyId>,
 }
 
@@ -204,8 +206,7 @@ impl Embedded {
             let mut epochs = self.epochs.write();
             epochs.retired.insert(key);
             let gone = epochs.live.extract_if(.., |log| log.key() == key).collect::<Vec<_>>();
-            drop(epochs); // before the memory is freed, which takes a while
-            drop(gone);
+            epochs.leaving.extend(gone);
         }
         let (mut dropped, mut refused) = (0, None);
         unfinished.retain(|key| match self.directory.retire(*key) {
@@ -218,6 +219,10 @@ impl Embedded {
                 true
             }
         });
+        let mut epochs = self.epochs.write();
+        let gone: Vec<_> = epochs.leaving.extract_if(.., |log| !unfinished.contains(&log.key())).collect();
+        drop(epochs); // before the memory is freed, which takes a while
+        drop(gone);
         // The clock has been set back since the store was opened: read here, they delay no spend.
         let ahead = unloaded.iter().filter(|(_, expires)| now < *expires).map(|(key, _)| *key);
         for key in ahead.collect::<Vec<_>>() {

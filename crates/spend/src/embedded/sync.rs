@@ -60,8 +60,8 @@ struct Order {
 
 /// What the thread works on.
 pub(crate) trait Work: Send + 'static {
-    /// The logs there are.
-    fn live(&self) -> Vec<Arc<EpochLog>>;
+    /// The logs with records that callers may wait for.
+    fn written(&self) -> Vec<Arc<EpochLog>>;
     /// Writes as much as a record needs, and more; none of it is a record.
     fn try_to_write(&self) -> Result<(), StoreError>;
 }
@@ -134,10 +134,10 @@ impl Shared {
         let mut tried = Instant::now();
         loop {
             let stop = self.next_order(interval);
-            // In this order: a ticket that is out by now has its record written and its log marked and listed. (A log
-            // dropped meanwhile is not listed; its tombstone is on disk, and keeps the key spent.)
+            // In this order: a ticket that is out by now has its record written and its log marked and listed. (One that is no
+            // longer listed has its tombstone on disk, which keeps the key spent.)
             let ticket = self.written.load(Ordering::Acquire);
-            for log in work.live() {
+            for log in work.written() {
                 if let Err(error) = log.sync() {
                     self.fail(&error);
                 }
@@ -199,7 +199,7 @@ mod tests {
     struct Full(Arc<(AtomicUsize, AtomicUsize)>);
 
     impl Work for Full {
-        fn live(&self) -> Vec<Arc<EpochLog>> {
+        fn written(&self) -> Vec<Arc<EpochLog>> {
             self.0.0.fetch_add(1, Ordering::Relaxed);
             Vec::new()
         }
