@@ -1,22 +1,16 @@
 """Honest clients beside an attack: each comes when its time has come, whatever became of the others, from one of a
 hundred addresses, and is patient for ten seconds."""
 
-import asyncio, collections, os, signal, socket
+import asyncio, collections, os, signal
+from rig.programs import served
 
 COUNT = 1000
 PATIENCE = 10
 A_SECOND = 100
 
 
-def target():
-    """A server that sends one byte on each connection and closes it, in a process of its own; its address."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    address, child = "127.0.0.1:%d" % listener.getsockname()[1], os.fork()
-    if child:
-        listener.close()
-        return address, child
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def target(listener):
+    """Sends one byte on each connection and closes it."""
     while True:
         try:
             with listener.accept()[0] as stream:
@@ -27,7 +21,7 @@ def target():
 
 def tunnels(address, values, tls=None):
     """Fresh tokens, each to be answered 200 and then the target's byte: how many of each outcome."""
-    to, child = target()
+    to, child = served(target)
     try:
         requests = [f"CONNECT {to} HTTP/1.1\r\nHost: {to}\r\nProxy-Authorization: {value}\r\n\r\n" for value in values]
         return run(address, [request.encode() for request in requests], b"x", tls)

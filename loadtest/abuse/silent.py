@@ -1,9 +1,10 @@
 """Clients that send requests, one behind the other, and never read the answers; on every listener."""
 
-import os, signal, socket, ssl, time
+import os, signal, ssl, time
 from abuse import honest
 from abuse.measure import Held
 from abuse.swarm import Swarm
+from rig.programs import served
 
 CHALLENGE = b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n"
 LATER = 60
@@ -51,14 +52,8 @@ def silence(program, name, number, flood, asked, tls=None, begin=0, address=None
         yield f"{name}: {number:,} clients that never read", outcome, None, memory, remark
 
 
-def endless():
+def endless(listener):
     """A web server whose answers never end."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    address, child = "127.0.0.1:%d" % listener.getsockname()[1], os.fork()
-    if child:
-        listener.close()
-        return address, child
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     while True:
         stream = listener.accept()[0]
         if not os.fork():
@@ -74,7 +69,7 @@ def endless():
 
 def forwarded(stage, number=20):
     gateway = stage.gateway(idle_timeout="2s", header_timeout="3s")
-    values, (to, child) = stage.mint(gateway, number + honest.COUNT), endless()
+    values, (to, child) = stage.mint(gateway, number + honest.COUNT), served(endless)
     held = Held(gateway.pid)
     ask = lambda n: f"GET http://{to}/ HTTP/1.1\r\nHost: {to}\r\nProxy-Authorization: {values[n]}\r\n\r\n".encode()
     with Swarm(gateway.address, number, ask, flood=1, again=False):

@@ -1,6 +1,6 @@
 """Many connections of an attacker, in a process of their own."""
 
-import multiprocessing, os, resource, select, signal, socket, ssl, time
+import multiprocessing, os, select, signal, socket, ssl, time
 
 LOOPBACK = "127.0.0.1"
 
@@ -55,8 +55,6 @@ class Swarm:
 
     def run(self):
         address, number, first, drip, period, sources, flood, again, tls = self.work
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         poll, streams, left, next_source = select.epoll(), {}, {}, 0
         gone = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 
@@ -168,7 +166,7 @@ class Cycle:
 
 
 class Handshakes:
-    """TLS handshakes one after the other in so many processes; each connection is closed after its handshake."""
+    """TLS handshakes one after the other in `loops` processes; each connection is closed after its handshake."""
 
     def __init__(self, address, loops, tls):
         self.counts = multiprocessing.Array("q", loops)

@@ -1,6 +1,6 @@
 """The programs that are measured, each on free ports of loopback, and stopped at the end."""
 
-import os, re, resource, shutil, signal, subprocess, sys, tempfile, threading
+import os, re, resource, shutil, signal, socket, subprocess, sys, tempfile, threading
 from . import Failed, configs
 from .binaries import needed, postern
 from .net import PATIENCE, free_address, is_ready, listens, wait_until
@@ -28,6 +28,21 @@ def many_files():
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most
+
+
+def served(serve, backlog=4096):
+    """Runs `serve` with a listener on loopback in a process of its own; its address and process id."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=backlog)
+    address, child = "127.0.0.1:%d" % listener.getsockname()[1], os.fork()
+    if child:
+        listener.close()
+        return address, child
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        serve(listener)
+    finally:
+        os._exit(1)
 
 
 class Program:

@@ -10,12 +10,12 @@ loadtest/results/DATE-limits.md and its plot. Runs the programs that POSTERN_BIN
 `memcached` name, on loopback.
 """
 
-import os, select, signal, socket, sys, time
+import os, select, signal, sys, time
 from rig import plot, reading, tokens
 from rig.clients import Clients
 from rig.configs import embedded, shared
 from rig.net import connect, wait_until
-from rig.programs import Programs, many_files
+from rig.programs import Programs, many_files, served
 from rig.report import Report, middle, rounds, table
 from rig.units import size
 
@@ -30,14 +30,8 @@ PATIENT = {"timeout": "5s"}
 NO_TOKEN = b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n"
 
 
-def echo():
-    """Starts an echo server in another process; returns its address and process id."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    address, child = "127.0.0.1:%d" % listener.getsockname()[1], os.fork()
-    if child:
-        listener.close()
-        return address, child
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def echo(listener):
+    """Sends back what comes, on any number of connections."""
     poll, streams = select.epoll(), {}
     poll.register(listener, select.EPOLLIN)
     while True:
@@ -229,7 +223,7 @@ def tell_rates(report, results):
 
 with Programs() as programs:
     report = Report("limits", "Where the limits are")
-    target, child = echo()
+    target, child = served(echo)
     try:
         programs.issuer()
         values, tunnels, after, kept = measure_idle(programs, target)

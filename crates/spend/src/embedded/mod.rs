@@ -62,7 +62,7 @@ struct Disk {
 }
 
 impl Work for Disk {
-    fn written(&self) -> Vec<Arc<EpochLog>> {
+    fn logs(&self) -> Vec<Arc<EpochLog>> {
         let epochs = self.epochs.read();
         epochs.live.iter().chain(&epochs.leaving).cloned().collect()
     }

@@ -61,7 +61,7 @@ struct Order {
 /// What the thread works on.
 pub(crate) trait Work: Send + 'static {
     /// The logs with records that callers may wait for.
-    fn written(&self) -> Vec<Arc<EpochLog>>;
+    fn logs(&self) -> Vec<Arc<EpochLog>>;
     /// Writes as much as a record needs, and more; none of it is a record.
     fn try_to_write(&self) -> Result<(), StoreError>;
 }
@@ -137,7 +137,7 @@ impl Shared {
             // In this order: a ticket that is out by now has its record written and its log marked and listed. (One that is no
             // longer listed has its tombstone on disk, which keeps the key spent.)
             let ticket = self.written.load(Ordering::Acquire);
-            for log in work.written() {
+            for log in work.logs() {
                 if let Err(error) = log.sync() {
                     self.fail(&error);
                 }
@@ -199,7 +199,7 @@ mod tests {
     struct Full(Arc<(AtomicUsize, AtomicUsize)>);
 
     impl Work for Full {
-        fn written(&self) -> Vec<Arc<EpochLog>> {
+        fn logs(&self) -> Vec<Arc<EpochLog>> {
             self.0.0.fetch_add(1, Ordering::Relaxed);
             Vec::new()
         }

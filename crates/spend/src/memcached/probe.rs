@@ -129,15 +129,14 @@ impl Probes {
 
     /// What the replies to [`Probes::gets`] show.
     pub(crate) fn judge(&self, replies: &[Reply]) -> Proof {
-        let pairs = || self.records.iter().zip(replies);
-        let same = pairs().filter(|((_, value), reply)| **reply == Reply::Hit(*value)).count();
-        if same > 0 {
-            return if same == replies.len() { Proof::Same } else { Proof::Partly };
-        }
-        if replies.iter().all(|reply| matches!(reply, Reply::Miss | Reply::Hit(_))) {
-            Proof::Other
-        } else {
-            Proof::Unclear
+        let pairs = self.records.iter().zip(replies);
+        let same = pairs.filter(|((_, value), reply)| **reply == Reply::Hit(*value)).count();
+        let is_answered = || replies.iter().all(|reply| matches!(reply, Reply::Miss | Reply::Hit(_)));
+        match same {
+            0 if is_answered() => Proof::Other,
+            0 => Proof::Unclear,
+            same if same == replies.len() => Proof::Same,
+            _ => Proof::Partly,
         }
     }
 

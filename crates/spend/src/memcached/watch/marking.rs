@@ -146,10 +146,10 @@ impl Marking {
 
     /// The offers to be read in this round, beside the first, of a key that seems to have none: others may know one that the store
     /// has lost, and offer the next. All of them in half a minute.
-    pub(super) fn next_offers(&mut self, most: u32) -> Range<u32> {
-        let begin = self.number.max(1) % most;
+    pub(super) fn next_offers(&mut self) -> Range<u32> {
+        let begin = self.number.max(1) % MOST_MARKS;
         self.number = begin + OFFERS;
-        begin..(begin + OFFERS).min(most)
+        begin..(begin + OFFERS).min(MOST_MARKS)
     }
 
     /// The buckets whose sentinels are to be read now, each of them once. What a server evicts first is what was not read for

@@ -51,7 +51,7 @@ impl Rounds {
             let mut offers =
                 self.read_offers(replicas, key, if is_unmarked { 0..1 } else { ALL_OFFERS }).await?;
             if is_unmarked {
-                let later = self.read_offers(replicas, key, marking.next_offers(MOST_MARKS)).await?;
+                let later = self.read_offers(replicas, key, marking.next_offers()).await?;
                 offers.latest = later.latest.or(offers.latest);
             }
             match offers.latest {

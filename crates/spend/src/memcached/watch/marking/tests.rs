@@ -74,7 +74,7 @@ fn every_witness_is_read_in_its_turn() {
 fn every_offer_beside_the_first_is_looked_for_in_its_turn() {
     let mut marking = Marking::default();
     for _ in 0..2 {
-        let looked: Vec<_> = (0..32).flat_map(|_| marking.next_offers(64)).collect();
+        let looked: Vec<_> = (0..32).flat_map(|_| marking.next_offers()).collect();
         assert!(looked.into_iter().eq(1..64));
     }
 }
