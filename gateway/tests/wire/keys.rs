@@ -1,10 +1,13 @@
 //! Where the keys come from: the issuer's directory over HTTP, fetched periodically, or a file.
 
+use crate::shared::shared;
 use crate::support::client::{Answer, Client, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Issuer, Running, directory};
 use parking_lot::Mutex;
 use postern_config::ConfigDuration;
+use postern_gateway::config::{Config, LossPolicy};
+use postern_testkit::memcached::Server;
 use postern_token::UnixSeconds;
 use postern_token::header::Challenge;
 use std::net::SocketAddr;
@@ -65,16 +68,21 @@ impl FakeDirectory {
 
     /// Starts a gateway that fetches this directory every 50 ms.
     fn gateway(&self) -> Running {
-        self.gateway_polling_every(ConfigDuration::millis(50))
+        self.gateway_with(|_| {})
     }
 
     fn gateway_polling_every(&self, poll: ConfigDuration) -> Running {
+        self.gateway_with(|config| config.issuer.poll = poll)
+    }
+
+    fn gateway_with(&self, change: impl FnOnce(&mut Config)) -> Running {
         let url = format!("http://{}/.well-known/private-token-issuer-directory", self.address);
         Running::start_in(TempDir::new().unwrap(), |config| {
             config.issuer.keys = None;
             config.issuer.directory = Some(url);
-            config.issuer.poll = poll;
+            config.issuer.poll = ConfigDuration::millis(50);
             config.listen.patience = ConfigDuration::millis(0);
+            change(config);
         })
         .unwrap()
     }
@@ -287,6 +295,34 @@ async fn a_key_that_the_store_has_retired_leaves_the_challenge_and_readiness_say
             reasons.iter().any(|text| text.contains("the store has retired 2 token keys"))
         })
         .await;
+}
+
+/// The issuer goes back to an older key after the store lost the records of the newest one. Of that one no token can be
+/// spent, so none is requested.
+#[tokio::test]
+async fn the_challenge_names_the_older_key_when_the_records_of_the_newest_one_are_lost() {
+    let (issuer, newest) = (FakeDirectory::start().await, Issuer::new());
+    let (server, echo) = (Server::tcp(&[]), Echo::start().await);
+    let now = UnixSeconds::now().0;
+    let entry = newest.entry(Some(now - 30), Some(now + 86_400));
+    issuer.answers(plain("200 OK", "ETag: \"one\"\r\n", &directory(vec![entry.clone()])));
+    let gateway = issuer.gateway_with(|config| {
+        shared(config, &server, |store| store.on_loss = LossPolicy::Refuse);
+    });
+    gateway.ready().await;
+    ask(&gateway, &echo, &newest).await.assert_opened();
+    server.flush();
+    gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.contains("lost"))).await;
+    ask(&gateway, &echo, &newest).await.assert_refused(503, "proxy_internal_error", "lost");
+
+    let older = ISSUER.entry(Some(now - 60), Some(now + 86_400));
+    issuer.answers(plain("200 OK", "ETag: \"two\"\r\n", &directory(vec![entry, older])));
+    gateway.ready().await;
+    let answer = Client::ask(gateway.address, connect_with(echo.address, &[])).await;
+    assert_eq!(answer.status, 407);
+    assert_eq!(asked_for(&answer), ISSUER.spki(), "a token of the newest key would be refused");
+    ask(&gateway, &echo, &ISSUER).await.assert_opened();
+    ask(&gateway, &echo, &newest).await.assert_refused(503, "proxy_internal_error", "lost");
 }
 
 /// The key in the challenge of an answer.
