@@ -68,6 +68,8 @@ pub struct Listen {
     /// How long a gateway that starts waits for its keys and its store before it takes clients. After it, it takes them
     /// all the same, answers 503, and logs what is missing. "0s" does not wait.
     pub patience: ConfigDuration,
+    /// Refuse HTTP/1.1 requests without a Host field, as RFC 9112, section 3.2, requires. False lets old clients in.
+    pub require_host: bool,
 }
 
 impl Default for Listen {
@@ -77,6 +79,7 @@ impl Default for Listen {
             admin: ([127, 0, 0, 1], 9090).into(),
             workers: 0,
             patience: ConfigDuration::secs(10),
+            require_host: true,
         }
     }
 }
@@ -167,6 +170,9 @@ pub struct Egress {
     /// Allow private, loopback, link-local and other special addresses. Anyone with a token then reaches what the
     /// gateway reaches.
     pub private: bool,
+    /// Allow the public addresses of the gateway's own machine, and so what listens there for others. `private` allows them,
+    /// too.
+    pub own: bool,
     /// The ports that may be reached: a list, or "any".
     pub ports: Ports,
     /// Networks that may not be reached whatever else is allowed, such as "203.0.113.0/24".

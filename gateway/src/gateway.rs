@@ -176,6 +176,7 @@ impl Gateway {
             recorder: Recorder::new(&process.live, &backend, tracer, config.log.access),
             backend,
             check_timing: config.store.memcached.hint,
+            require_host: config.listen.require_host,
             shutdown: process.shutdown.clone(),
             tls: tls.as_ref().map(ServerTls::config),
             connections: AtomicUsize::new(0),

@@ -24,6 +24,8 @@ pub(crate) struct Core {
     pub(crate) keyring: ArcSwap<Keyring>,
     pub(crate) backend: Backend,
     pub(crate) check_timing: CheckTiming,
+    /// Whether an HTTP/1.1 request needs a Host field.
+    pub(crate) require_host: bool,
     pub(crate) recorder: Recorder,
     pub(crate) shutdown: Shutdown,
     pub(crate) tls: Option<Arc<ServerConfig>>,

@@ -23,7 +23,8 @@ pub fn to_origin_form(head: &mut request::Parts) {
 }
 
 /// Removes the fields for one connection only, and those that `Connection` names (RFC 9110, section 7.6.1);
-/// Proxy-Authorization above all. Host and Content-Length stay even if `Connection` names them. Framing is hyper's.
+/// Proxy-Authorization above all. Host and Content-Length stay even if `Connection` names them; a Content-Length beside
+/// Transfer-Encoding goes (RFC 9112, section 6.3). Framing is hyper's.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     const ALWAYS: [HeaderName; 9] = [
         CONNECTION,
@@ -44,6 +45,9 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .filter_map(|name| name.trim().parse().ok())
         .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
         .collect();
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
     for name in named.iter().chain(&ALWAYS) {
         headers.remove(name);
     }

@@ -105,6 +105,8 @@ postern_telemetry::label! {
         DialTimeout = "dial_timeout",
         /// 502: the target's answer to a plain request broke.
         UpstreamBroken = "upstream_broken",
+        /// 400 or 408: the client broke off the body of a plain request, or stopped sending it.
+        BodyFailed = "body_failed",
         /// 400: the request is malformed.
         BadRequest = "bad_request",
         /// 431: the header is too large.

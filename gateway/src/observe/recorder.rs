@@ -267,6 +267,7 @@ impl Recorder {
             O::DialRefused,
             O::DialTimeout,
             O::UpstreamBroken,
+            O::BodyFailed,
         ];
         (had.into_iter().map(|outcome| self.total(outcome)).sum::<u64>() + refused, refused)
     }

@@ -55,10 +55,18 @@ pub(crate) enum Refusal {
     UpstreamBroken,
     /// The target's answer to a plain `http://` request did not begin in time.
     UpstreamTimeout,
+    /// The target asked for the credentials that only a proxy asks for.
+    UpstreamCredentials,
+    /// The body of a plain `http://` request is not valid, or the client broke it off.
+    BodyBroken,
+    /// The client did not send the body of a plain `http://` request in time.
+    BodyTimeout,
     /// The target cannot be read.
     Target(TargetError),
     /// More than one `Proxy-Authorization` field with our scheme.
     SeveralAuthorizations,
+    /// An HTTP/1.1 request without a `Host` field.
+    NoHost,
     /// More than one `Host` field.
     SeveralHosts,
     /// A CONNECT that announces a body.
@@ -113,6 +121,7 @@ impl Refusal {
         const RETRY: &str = "Try again later with a fresh token: this one may have been spent.";
         const UNREAD: &str = "Try again later. No token was read, so none is lost.";
         const TARGET: &str = "Check the target, or try again with a fresh token: this attempt has spent one.";
+        const BODY: &str = "Send the whole body, with a fresh token: this attempt has spent one.";
         const REQUEST: &str = "Send CONNECT host:port HTTP/1.1, or a request with an absolute http:// URL.";
         match self {
             Self::NoToken => (S::PROXY_AUTHENTICATION_REQUIRED, O::NoToken, DENIED, PRESENT),
@@ -144,10 +153,13 @@ impl Refusal {
             Self::DialTimeout => (S::GATEWAY_TIMEOUT, O::DialTimeout, "connection_timeout", TARGET),
             Self::UpstreamBroken => (S::BAD_GATEWAY, O::UpstreamBroken, "http_protocol_error", TARGET),
             Self::UpstreamTimeout => (S::GATEWAY_TIMEOUT, O::UpstreamBroken, "http_response_timeout", TARGET),
+            Self::UpstreamCredentials => (S::BAD_GATEWAY, O::UpstreamBroken, "http_protocol_error", TARGET),
+            Self::BodyBroken => (S::BAD_REQUEST, O::BodyFailed, MALFORMED, BODY),
+            Self::BodyTimeout => (S::REQUEST_TIMEOUT, O::BodyFailed, MALFORMED, BODY),
             Self::Target(_) | Self::SeveralAuthorizations | Self::SeveralHosts | Self::ConnectBody => {
                 (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST)
             }
-            Self::NotProxied | Self::Scheme | Self::Malformed => {
+            Self::NoHost | Self::NotProxied | Self::Scheme | Self::Malformed => {
                 (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST)
             }
             Self::HeaderTooLarge => (
@@ -189,8 +201,12 @@ impl Refusal {
             Self::DialTimeout => "the target did not answer in time".into(),
             Self::UpstreamBroken => "the target's answer was not valid HTTP or broke off".into(),
             Self::UpstreamTimeout => "the target did not answer the request in time".into(),
+            Self::UpstreamCredentials => "the target asked for proxy credentials, as only a proxy may".into(),
+            Self::BodyBroken => "the request's body is not valid or broke off".into(),
+            Self::BodyTimeout => "the request's body did not arrive in time".into(),
             Self::Target(error) => error.to_string(),
             Self::SeveralAuthorizations => "more than one Proxy-Authorization field presents a token".into(),
+            Self::NoHost => "an HTTP/1.1 request has a Host field (RFC 9112, section 3.2)".into(),
             Self::SeveralHosts => "more than one Host field".into(),
             Self::ConnectBody => "a CONNECT request has no body".into(),
             Self::NotProxied => "this is a forward proxy, not a web server".into(),

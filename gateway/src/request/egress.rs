@@ -4,13 +4,19 @@
 
 use crate::config::{Egress, Lever, Ports};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use own::OwnAddresses;
 use postern_proxy::target::{Host, Target};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+mod own;
 
 /// The egress policy of a gateway.
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     private: bool,
+    /// The machine's own addresses, unless they are allowed.
+    own: Option<Arc<OwnAddresses>>,
     ports: Ports,
     deny: Vec<IpNet>,
     lever: Lever,
@@ -29,6 +35,7 @@ impl Policy {
     pub(crate) fn new(egress: &Egress) -> Self {
         Self {
             private: egress.private,
+            own: (!egress.private && !egress.own).then(|| Arc::new(OwnAddresses::read())),
             ports: egress.ports.clone(),
             deny: egress.deny.clone(),
             lever: egress.lever,
@@ -46,27 +53,33 @@ impl Policy {
         }
     }
 
-    /// The address that is about to be dialled.
+    /// The address that is about to be dialled. One that carries an IPv4 address is judged by both.
     pub(crate) fn check_address(&self, address: IpAddr) -> Result<(), PolicyRefusal> {
         let address = address.to_canonical(); // ::ffff:127.0.0.1 is 127.0.0.1
-        let denied = self.deny.iter().any(|net| net.contains(&address));
-        if denied || (!self.private && is_special(address)) {
+        let carried = match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => carried_v4(address).map(IpAddr::V4),
+        };
+        if [Some(address), carried].into_iter().flatten().any(|address| self.refuses(address)) {
             Err(PolicyRefusal::Address(self.lever))
         } else {
             Ok(())
         }
     }
+
+    fn refuses(&self, address: IpAddr) -> bool {
+        self.deny.iter().any(|net| net.contains(&address))
+            || (!self.private && is_special(address))
+            || self.own.as_ref().is_some_and(|own| own.contains(address))
+    }
 }
 
 /// Whether an address is not one of the public Internet's unicast addresses (RFC 6890 and IANA's special-purpose
-/// registries), or is a cloud's metadata service. An IPv6 address that carries an IPv4 address is judged by it.
+/// registries), or is a cloud's metadata service.
 fn is_special(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => SPECIAL_V4.iter().any(|net| net.contains(&address)),
-        IpAddr::V6(address) => {
-            SPECIAL_V6.iter().any(|net| net.contains(&address))
-                || embedded_v4(address).is_some_and(|inner| is_special(inner.into()))
-        }
+        IpAddr::V6(address) => SPECIAL_V6.iter().any(|net| net.contains(&address)),
     }
 }
 
@@ -111,17 +124,23 @@ const SPECIAL_V6: &[Ipv6Net] = &[
     v6(0xff00, 0, 0, 0, 8),      // multicast
 ];
 
-/// The IPv4 address inside a NAT64 (RFC 6052) or 6to4 (RFC 3056) address.
-fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+/// The IPv4 address inside a NAT64 (RFC 6052), 6to4 (RFC 3056), IPv4-translated (RFC 2765, section 2.1) or ISATAP address
+/// (RFC 5214, section 6.1). A router of such a network sends what is for the one to the other.
+fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = address.octets();
     let at = |offset: usize| {
         Ipv4Addr::new(octets[offset], octets[offset + 1], octets[offset + 2], octets[offset + 3])
     };
-    if v6(0x64, 0xff9b, 0, 0, 96).contains(&address) {
-        return Some(at(12));
+    if v6(0x2002, 0, 0, 0, 16).contains(&address) {
+        return Some(at(2));
     }
-    v6(0x2002, 0, 0, 0, 16).contains(&address).then(|| at(2))
+    // The universal and the group bit of an ISATAP identifier may be either.
+    let is_isatap = octets[8] & !0b11 == 0 && octets[9..12] == [0, 0x5e, 0xfe];
+    (NAT64.contains(&address) || TRANSLATED.contains(&address) || is_isatap).then(|| at(12))
 }
+
+const NAT64: Ipv6Net = v6(0x64, 0xff9b, 0, 0, 96);
+const TRANSLATED: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, 0, 0), 96);
 
 #[cfg(test)]
 mod tests {
@@ -157,6 +176,10 @@ mod tests {
             "64:ff9b::cb00:7101",
             "64:ff9b::a83f:8110",
             "64:ff9b:1::1",
+            "::ffff:0:7f00:1",
+            "2a00::5efe:7f00:1",
+            "2a00::200:5efe:a00:1",
+            "2a00::300:5efe:a9fe:a9fe",
             "2002:a00:1::",
             "2002:cb00:7101::",
             "2002:a83f:8110::",
@@ -189,6 +212,9 @@ mod tests {
             "2a00::1",
             "64:ff9b::101:101",
             "2002:101:101::",
+            "::ffff:0:101:101",
+            "2a00::5efe:101:101",
+            "2a00::400:5efe:7f00:1",
         ] {
             assert_eq!(strict().check_address(address.parse().unwrap()), Ok(()), "{address}");
         }
@@ -209,6 +235,21 @@ mod tests {
         let deny = vec!["1.1.1.0/24".parse().unwrap()];
         let open = Policy::new(&Egress { private: true, ports: Ports::Any, deny, ..Egress::default() });
         assert_eq!(open.check_target(&target("127.0.0.1:22")), Ok(()));
-        assert_eq!(open.check_target(&target("1.1.1.1:443")), Err(PolicyRefusal::Address(Lever::Operator)));
+        for denied in ["1.1.1.1:443", "[64:ff9b::101:101]:443", "[2a00::5efe:101:101]:443"] {
+            assert_eq!(open.check_target(&target(denied)), Err(PolicyRefusal::Address(Lever::Operator)));
+        }
+    }
+
+    #[test]
+    fn the_machines_own_addresses_are_refused_unless_they_are_allowed() {
+        let own = "1.2.3.4".parse().unwrap();
+        let policy = Policy { own: Some(Arc::new(OwnAddresses::these(vec![own]))), ..strict() };
+        let refused = Err(PolicyRefusal::Address(Lever::Operator));
+        for address in ["1.2.3.4", "::ffff:1.2.3.4", "64:ff9b::102:304"] {
+            assert_eq!(policy.check_address(address.parse().unwrap()), refused, "{address}");
+        }
+        assert_eq!(policy.check_address("1.2.3.5".parse().unwrap()), Ok(()));
+        let allowing = Policy::new(&Egress { own: true, ..Egress::default() });
+        assert!(allowing.own.is_none() && strict().own.is_some());
     }
 }

@@ -1,11 +1,13 @@
 //! A plain `http://` request in absolute form (RFC 9112, section 3.2.2): the same token, then the request itself is
 //! sent on, without what concerns only this hop.
 
+use crate::request::answer::{OWN_NAME, PROXY_STATUS};
 use crate::request::deny::Refusal;
 use crate::request::dial::Dialled;
+use crate::request::upload::{Progress, Upload};
 use bytes::Bytes;
 use http::header::{HeaderValue, VIA};
-use http::{Request, Response, Version};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -13,15 +15,15 @@ use hyper_util::rt::TokioIo;
 use postern_proxy::headers::{remove_hop_by_hop, to_origin_form};
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep};
 
 /// This hop in the Via field (RFC 9110, section 7.6.3): its protocol and a pseudonym.
 const VIA_SELF: HeaderValue = HeaderValue::from_static("1.1 postern");
 
-/// Sends the request on and returns the answer, whose body is still coming. `idle` bounds the wait for the answer's
-/// head, and then for each piece of its body.
+/// Sends the request on and returns the answer, whose body is still coming. `idle` bounds the wait for each piece of the
+/// request's body, for the answer's head, and then for each piece of its body.
 pub(crate) async fn send(
     request: Request<Incoming>,
     dialled: Dialled,
@@ -30,7 +32,8 @@ pub(crate) async fn send(
     let (mut head, body) = request.into_parts();
     to_origin_form(&mut head);
     head.headers.append(VIA, VIA_SELF);
-    let request = Request::from_parts(head, body);
+    let (upload, progress) = Upload::new(body);
+    let request = Request::from_parts(head, upload);
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(dialled.stream)).await.map_err(|_| Refusal::UpstreamBroken)?;
     let connection = Box::pin(async move {
@@ -40,15 +43,34 @@ pub(crate) async fn send(
     // Driven here and then by the body, not by a task: when the client goes, so does the connection to the target.
     let mut connection: Driver = Some(connection);
     let answer = drive(&mut connection, sender.send_request(request));
-    let response = timeout(idle, answer)
-        .await
-        .map_err(|_| Refusal::UpstreamTimeout)?
-        .map_err(|_| Refusal::UpstreamBroken)?;
+    let response = match progress.while_moving(idle, answer).await {
+        Some(Ok(response)) if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+            return Err(Refusal::UpstreamCredentials);
+        }
+        Some(Ok(response)) => response,
+        Some(Err(_)) if progress.is_broken() => return Err(Refusal::BodyBroken),
+        Some(Err(_)) => return Err(Refusal::UpstreamBroken),
+        None if progress.waits_for_client() => return Err(Refusal::BodyTimeout),
+        None => return Err(Refusal::UpstreamTimeout),
+    };
     let (mut head, body) = response.into_parts();
     remove_hop_by_hop(&mut head.headers);
+    remove_own_status(&mut head.headers);
     head.headers.append(VIA, VIA_SELF);
     head.version = Version::HTTP_11;
-    Ok(Response::from_parts(head, ForwardedBody { body, connection, idle, alarm: Box::pin(sleep(idle)) }))
+    let alarm = Box::pin(sleep(idle));
+    Ok(Response::from_parts(head, ForwardedBody { body, connection, progress, idle, alarm }))
+}
+
+/// A target may say what proxies on its side did (RFC 9209), but not what this one did.
+fn remove_own_status(headers: &mut HeaderMap) {
+    let is_own = |value: &HeaderValue| {
+        value.as_bytes().to_ascii_lowercase().windows(OWN_NAME.len()).any(|part| part == OWN_NAME.as_bytes())
+    };
+    let kept: Vec<HeaderValue> =
+        headers.get_all(PROXY_STATUS).iter().filter(|value| !is_own(value)).cloned().collect();
+    headers.remove(PROXY_STATUS);
+    kept.into_iter().for_each(|value| _ = headers.append(PROXY_STATUS, value));
 }
 
 /// The connection to the target; gone once it has ended.
@@ -72,10 +94,12 @@ fn poll_driver(connection: &mut Driver, cx: &mut Context<'_>) {
     }
 }
 
-/// The body of a target's answer. It drives the connection it comes from, and fails when nothing comes for too long.
+/// The body of a target's answer. It drives the connection it comes from, and fails when nothing moves for too long.
 pub(crate) struct ForwardedBody {
     body: Incoming,
     connection: Driver,
+    /// The request's body may still be on its way.
+    progress: Progress,
     idle: Duration,
     alarm: Pin<Box<Sleep>>,
 }
@@ -92,13 +116,17 @@ impl Body for ForwardedBody {
         poll_driver(&mut this.connection, cx);
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(frame) => {
-                let deadline = tokio::time::Instant::now() + this.idle;
-                this.alarm.as_mut().reset(deadline);
+                this.alarm.as_mut().reset(Instant::now() + this.idle);
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            Poll::Pending => {
-                this.alarm.as_mut().poll(cx).map(|()| Some(Err("the target stopped sending".into())))
-            }
+            Poll::Pending => loop {
+                ready!(this.alarm.as_mut().poll(cx));
+                let end = this.progress.moved() + this.idle;
+                if end <= Instant::now() {
+                    return Poll::Ready(Some(Err("the target stopped sending".into())));
+                }
+                this.alarm.as_mut().reset(end);
+            },
         }
     }
 

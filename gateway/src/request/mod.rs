@@ -12,4 +12,5 @@ pub(crate) mod resolve;
 pub(crate) mod session;
 pub(crate) mod spend;
 pub(crate) mod tunnel;
+pub(crate) mod upload;
 pub(crate) mod verify;

@@ -8,7 +8,7 @@ use crate::request::egress::Policy;
 use crate::state::Worker;
 use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, TRANSFER_ENCODING};
 use http::uri::Scheme;
-use http::{HeaderMap, Method, request};
+use http::{HeaderMap, Method, Version, request};
 use postern_proxy::target::{Target, TargetError};
 use postern_spend::{Binding, Epoch, Unknown};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
@@ -34,7 +34,7 @@ impl Presented {
         now: UnixSeconds,
     ) -> Result<Self, Refusal> {
         let (core, keyring) = (&worker.core, worker.core.keyring.load());
-        let target = target(head)?;
+        let target = target(head, core.require_host)?;
         policy.check_target(&target).map_err(Refusal::Policy)?;
         if !keyring.is_usable(now) {
             return Err(Refusal::NoKeys);
@@ -85,9 +85,11 @@ impl Presented {
 
 /// Where the request wants to go: the authority form of CONNECT (RFC 9112, section 3.2.3) or the absolute form of any
 /// other method (section 3.2.2).
-fn target(head: &request::Parts) -> Result<Target, Refusal> {
-    if head.headers.get_all(HOST).iter().nth(1).is_some() {
-        return Err(Refusal::SeveralHosts);
+fn target(head: &request::Parts, require_host: bool) -> Result<Target, Refusal> {
+    match head.headers.get_all(HOST).iter().count() {
+        0 if require_host && head.version == Version::HTTP_11 => return Err(Refusal::NoHost),
+        0 | 1 => {}
+        _ => return Err(Refusal::SeveralHosts),
     }
     let authority = head.uri.authority().ok_or(Refusal::NotProxied)?.as_str();
     if head.method == Method::CONNECT {

@@ -6,6 +6,7 @@ use crate::support::{ISSUER, Running};
 use postern_config::ConfigDuration;
 use postern_testkit::closed;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -170,6 +171,89 @@ async fn a_client_that_still_uploads_can_read_its_refusal() {
         client.send(&body).await; // a reset would fail here
         client.answer().await.assert_refused(407, "http_request_denied", "no token");
     }
+}
+
+/// What moves is not idle, however long it takes: an upload, and the answer that waits for it.
+#[tokio::test]
+async fn a_slow_upload_that_moves_is_no_silence_of_the_target() {
+    let idle = Duration::from_millis(1500);
+    let gateway =
+        Running::start_with(|config| config.limits.idle_timeout = ConfigDuration::millis(1500)).await;
+    let mut target = Held::start().await;
+    let mut client = Client::connect(gateway.address).await;
+    client.send(request("POST", &url(target.address, "/up"), "Content-Length: 16\r\n")).await;
+    let mut far = target.next().await;
+    let began = Instant::now();
+    for _ in 0..16 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        client.send("x").await;
+    }
+    assert!(began.elapsed() > 2 * idle);
+    received(&mut far, &"x".repeat(16)).await;
+    far.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+    assert_eq!(client.answer().await.body, b"ok");
+}
+
+/// Whose fault it is stands in the answer: the client's body, not the target.
+#[tokio::test]
+async fn a_clients_broken_or_stalled_body_is_its_own_fault() {
+    let gateway =
+        Running::start_with(|config| config.limits.idle_timeout = ConfigDuration::millis(300)).await;
+    let mut target = Held::start().await;
+    let chunked = |url: String| request("POST", &url, "Transfer-Encoding: chunked\r\n");
+    for (body, status, details) in [
+        ("zz\r\nsome\r\n", 400, "the request's body is not valid or broke off"),
+        ("4\r\nsome", 408, "the request's body did not arrive in time"),
+    ] {
+        let mut client = Client::connect(gateway.address).await;
+        client.send(chunked(url(target.address, "/up")) + body).await;
+        let _far = target.next().await;
+        client.answer().await.assert_refused(status, "http_request_error", details);
+    }
+}
+
+/// RFC 9112, section 6.3: a length beside chunks would end the answer early for whoever believes it.
+#[tokio::test]
+async fn of_an_answers_length_and_chunks_only_the_chunks_go_on() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    client.send(request("GET", &url(target.address, "/"), "")).await;
+    let mut far = target.next().await;
+    received(&mut far, "\r\n\r\n").await;
+    let answer =
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    far.write_all(answer).await.unwrap();
+    let head = client.head().await;
+    assert_eq!((head.value("transfer-encoding"), head.all("content-length")), ("chunked", vec![]));
+    assert_eq!(client.take(15).await, b"5\r\nhello\r\n0\r\n\r\n");
+}
+
+/// Only the gateway speaks for the gateway: a target's words would make clients throw good tokens away.
+#[tokio::test]
+async fn a_target_cannot_speak_for_the_gateway() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    client.send(request("GET", &url(target.address, "/"), "")).await;
+    let mut far = target.next().await;
+    received(&mut far, "\r\n\r\n").await;
+    let forged = "Proxy-Status: Postern; error=http_request_denied; details=\"token already spent\"\r\n";
+    let fields = format!("{forged}Proxy-Authenticate: Basic realm=\"x\"\r\nContent-Length: 0\r\n\r\n");
+    far.write_all(format!("HTTP/1.1 407 Proxy Authentication Required\r\n{fields}").as_bytes())
+        .await
+        .unwrap();
+    client.answer().await.assert_refused(502, "http_protocol_error", "asked for proxy credentials");
+
+    let mut client = Client::connect(gateway.address).await;
+    client.send(request("GET", &url(target.address, "/"), "")).await;
+    let mut far = target.next().await;
+    received(&mut far, "\r\n\r\n").await;
+    let cached = "Proxy-Status: cache.example; error=connection_timeout\r\n";
+    far.write_all(format!("HTTP/1.1 503 No\r\n{cached}{fields}").as_bytes()).await.unwrap();
+    let answer = client.answer().await;
+    assert_eq!(
+        (answer.status, answer.all("proxy-status")),
+        (503, vec!["cache.example; error=connection_timeout"])
+    );
 }
 
 #[tokio::test]

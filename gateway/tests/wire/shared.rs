@@ -92,7 +92,7 @@ async fn while_the_store_is_down_no_token_is_read_and_none_is_lost() {
         server.kill();
         gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.starts_with("store: "))).await;
         let requests: Vec<String> = (0..20).map(|_| connect(echo.address)).collect();
-        for request in requests.iter().map(String::as_str).chain([probe, "CONNECT a:443 HTTP/1.1\r\n\r\n"]) {
+        for request in requests.iter().map(String::as_str).chain([probe, "CONNECT a:443 HTTP/1.0\r\n\r\n"]) {
             let answer = Client::ask(gateway.address, request).await;
             answer.assert_refused(503, "proxy_internal_error", "the double-spend store");
             assert_eq!(answer.value("retry-after"), "1");
