@@ -1,7 +1,8 @@
 //! Every metric of the gateway: its name, help and labels. Nothing else in the gateway spells one.
 
 use super::labels::{
-    CheckResult, CheckStage, Direction, KeyPhase, Outcome, StoreCommand, StoreEnded, UnknownReason,
+    CheckResult, CheckStage, Direction, KeyPhase, LookupEnded, Outcome, StoreCommand, StoreEnded,
+    UnknownReason,
 };
 use postern_proxy::relay::TunnelEnd;
 use postern_telemetry::catalogue::ADDRESS;
@@ -37,6 +38,10 @@ postern_telemetry::catalogue! {
 
     /// Client connections open now, tunnels included.
     CONNECTIONS_OPEN: Gauge = "postern_connections_open";
+
+    /// Look-ups of targets' names, by how they ended. Equal ones in flight are one question to the name server, and found
+    /// names are kept for their time to live.
+    LOOKUPS: Counter = "postern_lookups_total" [LookupEnded::SPEC];
 
     /// Records in the embedded double-spend store.
     SPENT_RECORDS: Gauge = "postern_spent_records";

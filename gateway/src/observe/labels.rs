@@ -69,6 +69,20 @@ postern_telemetry::label! {
 }
 
 postern_telemetry::label! {
+    /// How the look-up of a target's name ended.
+    pub LookupEnded = "result" {
+        /// It has addresses.
+        Found = "found",
+        /// It has none, or the name server failed.
+        Failed = "failed",
+        /// It failed within the last second: the name server got no question.
+        FailedBefore = "failed_before",
+        /// No answer within `limits.dial_timeout`.
+        TimedOut = "timed_out",
+    }
+}
+
+postern_telemetry::label! {
     /// How the gateway answered a request.
     pub Outcome = "outcome" {
         /// 200, a tunnel, or the answer of a plain `http://` request.

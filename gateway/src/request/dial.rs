@@ -31,10 +31,7 @@ impl Dialled {
         let target = spent.target();
         let addresses = match target.host() {
             Host::Address(address) => vec![*address],
-            Host::Name(name) => timeout_at(deadline, resolver.resolve(name))
-                .await
-                .map_err(|_| Refusal::ResolveTimeout)?
-                .map_err(|_| Refusal::Unresolved)?,
+            Host::Name(name) => resolver.resolve(name, deadline).await?,
         };
         let allowed = allowed(addresses, policy)?;
         let candidates: Vec<SocketAddr> =
