@@ -248,6 +248,11 @@ pub struct Limits {
     pub dial_timeout: ConfigDuration,
     /// A tunnel without traffic for this long is closed.
     pub idle_timeout: ConfigDuration,
+    /// A tunnel that is open for this long is reset, whatever it carries. Without it tunnels last while bytes move.
+    pub tunnel_lifetime: Option<ConfigDuration>,
+    /// The most bytes a second in each direction of a tunnel, after a second's worth at once; at least 1 KiB. Without it
+    /// tunnels are as fast as both sides.
+    pub tunnel_rate: Option<Size>,
 }
 
 impl Default for Limits {
@@ -258,6 +263,8 @@ impl Default for Limits {
             header_size: Size::kib(16),
             dial_timeout: ConfigDuration::secs(10),
             idle_timeout: ConfigDuration::minutes(10),
+            tunnel_lifetime: None,
+            tunnel_rate: None,
         }
     }
 }

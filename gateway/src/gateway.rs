@@ -39,6 +39,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 const SERVICE: &str = "postern-gateway";
 /// hyper's smallest read buffer.
 const LEAST_HEADER_SIZE: Size = Size::kib(8);
+/// A second of it carries a TLS record's worth of a page.
+const LEAST_TUNNEL_RATE: Size = Size::kib(1);
 
 /// A gateway whose sockets are bound and whose store is loaded, ready to [`run`](Gateway::run).
 pub struct Gateway {
@@ -72,6 +74,11 @@ pub enum StartError {
     /// The certificate files.
     #[error("tls: {0}")]
     Tls(#[from] TlsError),
+    /// A rate that is too slow to work.
+    #[error(
+        "limits.tunnel_rate = \"{0:?}\" a second is too slow for any use: write at least \"1KiB\", or leave it out"
+    )]
+    TunnelRate(Size),
     /// A bound that is too small to work.
     #[error("limits.header_size = \"{0:?}\" is too small for a token's header: write at least \"8KiB\"")]
     HeaderSize(Size),
@@ -99,6 +106,7 @@ impl StartError {
             | Self::Replicas
             | Self::Source(_)
             | Self::Tls(_)
+            | Self::TunnelRate(_)
             | Self::HeaderSize(_) => exit::CONFIG,
             Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
             Self::Store(error) if error.is_configuration() => exit::CONFIG,
@@ -115,6 +123,9 @@ impl StartError {
 pub fn check(config: &Config) -> Result<(), StartError> {
     if config.limits.header_size.0 < LEAST_HEADER_SIZE.0 {
         return Err(StartError::HeaderSize(config.limits.header_size));
+    }
+    if let Some(rate) = config.limits.tunnel_rate.filter(|rate| rate.0 < LEAST_TUNNEL_RATE.0) {
+        return Err(StartError::TunnelRate(rate));
     }
     check_bind(config)?;
     Offer::new(&config.challenge)?;

@@ -2,30 +2,59 @@
 //! it when the drain's deadline comes). It takes a [`Dialled`], which takes a spent token: there is no other way to
 //! open a tunnel.
 
+use crate::config::Limits;
 use crate::observe::recorder::{Account, Recorder};
 use crate::request::dial::Dialled;
 use bytes::Bytes;
-use postern_proxy::relay::{Relay, Relayed};
+use postern_config::ConfigDuration;
+use postern_proxy::relay::{Relay, Relayed, TunnelEnd};
 use postern_proxy::reset::Reset;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 
-/// Runs the tunnel to its end. `early` are the client's bytes that came with its request.
+/// Runs the tunnel to its end, or to that of its lifetime. `early` are the client's bytes that came with its request.
 pub(crate) async fn run<C>(
     client: C,
     (dialled, account): (Dialled, Account),
     early: Bytes,
-    idle: Duration,
+    limits: &TunnelLimits,
     recorder: &Recorder,
 ) where
     C: AsyncRead + AsyncWrite + Reset + Unpin,
 {
     let _open = recorder.tunnel_opened();
-    let relay = Relay::new(client, dialled.stream, &early, Some(idle)).metered(recorder.meter());
+    let relay = Relay::new(client, dialled.stream, &early, Some(limits.idle))
+        .metered(recorder.meter())
+        .paced(limits.bytes_a_second);
     drop(early); // copied; what it shares is HTTP's read buffer, which a tunnel has no use for
     let mut tunnel = Tunnel { relay, began: Instant::now(), account: Some(account), recorder };
-    let relayed = (&mut tunnel.relay).await;
+    let relayed = match limits.lifetime {
+        None => (&mut tunnel.relay).await,
+        Some(lifetime) => match timeout(lifetime, &mut tunnel.relay).await {
+            Ok(relayed) => relayed,
+            Err(_) => Relayed { ended: TunnelEnd::Expired, ..tunnel.relay.cut() },
+        },
+    };
     tunnel.record_end(&relayed);
+}
+
+/// What a tunnel may do, as the configuration was when its connection began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TunnelLimits {
+    idle: Duration,
+    lifetime: Option<Duration>,
+    bytes_a_second: Option<u64>,
+}
+
+impl TunnelLimits {
+    pub(crate) fn of(limits: &Limits) -> Self {
+        Self {
+            idle: limits.idle_timeout.get(),
+            lifetime: limits.tunnel_lifetime.map(ConfigDuration::get),
+            bytes_a_second: limits.tunnel_rate.map(|rate| rate.0),
+        }
+    }
 }
 
 /// An open tunnel. Its end is recorded once, also if it is dropped early, as the drain's deadline does.

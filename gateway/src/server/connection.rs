@@ -4,6 +4,7 @@
 //! on as the tunnel. So a tunnel costs one task, and nothing is handed between tasks.
 
 use crate::request::deny::Refusal;
+use crate::request::tunnel::TunnelLimits;
 use crate::request::{answer, tunnel};
 use crate::server::h1::{self, Finished};
 use crate::state::Worker;
@@ -27,9 +28,10 @@ where
     // is being given has to end in a reset.
     match Box::pin(h1::requests(stream, client, Arc::clone(&limits), Arc::clone(&worker))).await {
         Finished::Tunnel { stream, early, opened } => {
-            let idle = limits.idle_timeout.get();
+            let of_tunnel = TunnelLimits::of(&limits);
             drop(limits);
-            shutdown.until_stopped(tunnel::run(stream, opened, early, idle, &worker.core.recorder)).await;
+            let tunnel = tunnel::run(stream, opened, early, &of_tunnel, &worker.core.recorder);
+            shutdown.until_stopped(tunnel).await;
         }
         Finished::Owed { stream, refusal } => {
             worker.core.recorder.turned_away(&refusal);

@@ -40,6 +40,40 @@ async fn bytes_that_came_with_the_connect_arrive() {
     }
 }
 
+/// Both sides see a break, since neither is done.
+#[tokio::test]
+async fn a_tunnel_ends_with_its_lifetime_although_bytes_move() {
+    let mut target = Held::start().await;
+    let gateway =
+        Running::start_with(|config| config.limits.tunnel_lifetime = Some(ConfigDuration::millis(700))).await;
+    let (mut client, mut far) = open(&gateway, &mut target).await;
+    let ended = async {
+        while far.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, ended).await.unwrap();
+    let end = timeout(PATIENCE, client.stream.read_to_end(&mut Vec::new())).await.unwrap();
+    assert_eq!(end.map_err(|error| error.kind()), Err(std::io::ErrorKind::ConnectionReset));
+    gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn a_tunnel_goes_no_faster_than_its_rate() {
+    let echo = Echo::start().await;
+    let gateway =
+        Running::start_with(|config| config.limits.tunnel_rate = Some(postern_config::Size::kib(64))).await;
+    let mut client = Client::connect(gateway.address).await;
+    client.send(connect(echo.address)).await;
+    client.answer().await.assert_opened();
+    let (began, bytes) = (Instant::now(), pattern(192 << 10, 3));
+    let (mut reader, mut writer) = client.stream.split();
+    let mut got = vec![0; bytes.len()];
+    let (sent, received) = tokio::join!(writer.write_all(&bytes), reader.read_exact(&mut got));
+    assert!(sent.is_ok() && received.is_ok() && got == bytes);
+    assert!(began.elapsed() >= Duration::from_millis(1900), "{:?}", began.elapsed());
+}
+
 #[tokio::test]
 async fn after_the_clients_end_the_targets_bytes_still_arrive() {
     let (gateway, mut target) = (Running::start().await, Held::start().await);

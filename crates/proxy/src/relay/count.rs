@@ -11,6 +11,8 @@ postern_telemetry::label! {
         Broken = "broken",
         /// No byte moved for too long.
         Idle = "idle",
+        /// It had lasted for as long as a tunnel may.
+        Expired = "expired",
         /// The proxy stopped: it was still open at the drain's deadline.
         Cut = "cut",
     }

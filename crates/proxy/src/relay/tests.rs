@@ -2,7 +2,7 @@
 
 use super::*;
 use postern_telemetry::metrics::ReadableCounter;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 use tokio::net::TcpStream;
 
 const LONG: Duration = Duration::from_secs(600);
@@ -68,6 +68,31 @@ async fn a_silent_tunnel_is_closed_and_a_slow_one_is_not() {
     assert!(!relay.is_finished());
     let relayed = relay.await.unwrap();
     assert_eq!((relayed.ended, relayed.up), (TunnelEnd::Idle, 5));
+}
+
+/// The first second's worth goes at once, the rest at its pace, and each direction has its own.
+#[tokio::test(start_paused = true)]
+async fn a_paced_tunnel_lets_through_so_many_bytes_a_second_each_way() {
+    const RATE: usize = 10_000;
+    let ((mut client, front), (mut target, back)) = (duplex(1 << 20), duplex(1 << 20));
+    tokio::spawn(Relay::new(front, back, b"", Some(LONG)).paced(Some(RATE as u64)));
+    let began = Instant::now();
+    let bytes = vec![7; 4 * RATE];
+    client.write_all(&bytes).await.unwrap();
+    target.write_all(&bytes).await.unwrap();
+    let (mut up, mut down) = (vec![0; 4 * RATE], vec![0; 4 * RATE]);
+    client.read_exact(&mut down[..RATE]).await.unwrap();
+    assert_eq!(began.elapsed().as_secs(), 0);
+    let (read_up, read_down) = tokio::join!(target.read_exact(&mut up), client.read_exact(&mut down[RATE..]));
+    assert!(read_up.is_ok() && read_down.is_ok() && up == bytes && down == bytes);
+    let took = began.elapsed().as_millis();
+    assert!((3_000..3_400).contains(&took), "{took} ms");
+    // Half a minute of silence is worth no more than a second.
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let began = Instant::now();
+    client.write_all(&bytes[..2 * RATE]).await.unwrap();
+    target.read_exact(&mut up[..2 * RATE]).await.unwrap();
+    assert!((1_000..1_400).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

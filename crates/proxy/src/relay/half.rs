@@ -1,0 +1,177 @@
+//! One direction of a relay.
+
+use super::pace::Pace;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// One direction.
+pub(super) struct Half {
+    state: State,
+    /// What was read and not yet written, from `written` on.
+    pending: Vec<u8>,
+    written: usize,
+    needs_flush: bool,
+    /// The reader's connection is gone, both ways: nothing can be written to it either.
+    pub(super) reader_gone: bool,
+    /// All of it was passed on, the reader's end too.
+    pub(super) whole: bool,
+    pub(super) copied: u64,
+    /// How fast it may go. Boxed, because few tunnels have one.
+    pub(super) pace: Option<Box<Pace>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Copying,
+    /// The reader is done; the writer must be shut down.
+    Closing,
+    Done,
+}
+
+impl Half {
+    pub(super) fn new(early: &[u8]) -> Self {
+        Self {
+            state: State::Copying,
+            pending: early.to_vec(),
+            written: 0,
+            needs_flush: false,
+            reader_gone: false,
+            whole: false,
+            copied: 0,
+            pace: None,
+        }
+    }
+
+    /// Ready when this direction is over: the reader's end was passed on to the writer, or one of them broke. An error
+    /// is reported once.
+    pub(super) fn poll_copy<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        reader: &mut R,
+        writer: &mut W,
+        scratch: &mut [u8],
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let ended = ready!(self.poll_steps(cx, reader, writer, scratch));
+        self.state = State::Done;
+        self.pending = Vec::new();
+        self.written = 0;
+        Poll::Ready(ended)
+    }
+
+    fn poll_steps<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        reader: &mut R,
+        writer: &mut W,
+        scratch: &mut [u8],
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        loop {
+            match self.state {
+                State::Copying => {
+                    ready!(self.poll_write_pending(cx, writer))?;
+                    match self.poll_once(cx, reader, writer, scratch)? {
+                        Poll::Ready(()) => {}
+                        Poll::Pending => {
+                            // TLS keeps records back until it is flushed; a plain socket does nothing here.
+                            if self.needs_flush {
+                                ready!(Pin::new(&mut *writer).poll_flush(cx))?;
+                                self.needs_flush = false;
+                            }
+                            return Poll::Pending;
+                        }
+                    }
+                }
+                State::Closing => {
+                    match ready!(Pin::new(&mut *writer).poll_shutdown(cx)) {
+                        Err(error) if error.kind() != io::ErrorKind::NotConnected => {
+                            return Poll::Ready(Err(error));
+                        }
+                        // A writer that has gone away needs no shutdown.
+                        _ => (self.state, self.whole) = (State::Done, true),
+                    }
+                }
+                State::Done => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+
+    /// Reads once, and writes what was read as far as the writer takes it.
+    fn poll_once<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        reader: &mut R,
+        writer: &mut W,
+        scratch: &mut [u8],
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let most = match &mut self.pace {
+            Some(pace) => ready!(pace.poll_allowance(cx)).min(scratch.len()),
+            None => scratch.len(),
+        };
+        let mut buffer = ReadBuf::new(&mut scratch[..most]);
+        if let Err(error) = ready!(Pin::new(reader).poll_read(cx, &mut buffer)) {
+            self.reader_gone = is_of_a_connection_gone(&error);
+            return Poll::Ready(Err(error));
+        }
+        let read = buffer.filled();
+        if let Some(pace) = &mut self.pace {
+            pace.spend(read.len());
+        }
+        if read.is_empty() {
+            self.state = State::Closing;
+            return Poll::Ready(Ok(()));
+        }
+        let taken = match Pin::new(writer).poll_write(cx, read) {
+            Poll::Ready(result) => self.count(result?)?,
+            Poll::Pending => 0,
+        };
+        self.pending.extend_from_slice(&read[taken..]);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_write_pending<W: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        writer: &mut W,
+    ) -> Poll<io::Result<()>> {
+        while self.written < self.pending.len() {
+            let taken = ready!(Pin::new(&mut *writer).poll_write(cx, &self.pending[self.written..]))?;
+            self.written += self.count(taken)?;
+        }
+        if self.written > 0 {
+            // Given back, not kept for the next time: most tunnels are idle most of the time.
+            self.pending = Vec::new();
+            self.written = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn count(&mut self, taken: usize) -> io::Result<usize> {
+        if taken == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.needs_flush = true;
+        self.copied += taken as u64;
+        Ok(taken)
+    }
+}
+
+/// Whether a read failed because there is no connection any more. A TLS stream that ended without close_notify is not
+/// meant: its other direction may be open.
+fn is_of_a_connection_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | TimedOut)
+}
