@@ -71,8 +71,10 @@ postern_telemetry::label! {
 postern_telemetry::label! {
     /// How the look-up of a target's name ended.
     pub LookupEnded = "result" {
-        /// It has addresses.
+        /// The name server gave addresses.
         Found = "found",
+        /// They were known, and their time to live was not over.
+        Kept = "kept",
         /// It has none, or the name server failed.
         Failed = "failed",
         /// It failed within the last second: the name server got no question.

@@ -6,6 +6,7 @@ use crate::observe::labels::LookupEnded;
 use crate::request::deny::Refusal;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts};
+use hickory_resolver::lookup_ip::LookupIp;
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::system_conf::read_system_conf;
@@ -19,14 +20,16 @@ use tokio::time::{Instant, timeout_at};
 
 /// How long a failure is remembered. A name server that is down fails each question for it, and a token buys a question.
 const FAILED: Duration = Duration::from_secs(1);
-/// Failures remembered at once, of 253 bytes each at most.
-const MOST_FAILED: usize = 1024;
+/// Of an answer so many addresses are kept. A name can have thousands, and `connect` tries few.
+const MOST_ADDRESSES: usize = 16;
+/// Names of which the answer is remembered: 253 bytes each at most, and the addresses, so some 5 MiB.
+const MOST_NAMES: usize = 8192;
 
 /// A caching resolver: equal questions in flight are one, and answers are kept for their time to live. Each worker has its
 /// own, since its background tasks live on the worker's runtime.
 pub(crate) struct Resolver {
     resolver: TokioResolver,
-    failed: Mutex<Failed>,
+    answers: Mutex<Answers>,
     ended: Vec<Counter>,
 }
 
@@ -45,6 +48,7 @@ impl Resolver {
     fn of(servers: Vec<NameServerConfig>, mut options: ResolverOpts) -> Result<Self, NetError> {
         let config = ResolverConfig::from_parts(None, Vec::new(), servers);
         options.ip_strategy = LookupIpStrategy::Ipv6AndIpv4;
+        options.cache_size = 0; // it is bounded by answers, whatever their size
         let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
         *builder.options_mut() = options;
         let ended = |ended: &LookupEnded| {
@@ -52,46 +56,69 @@ impl Resolver {
         };
         Ok(Self {
             resolver: builder.build()?,
-            failed: Mutex::default(),
+            answers: Mutex::default(),
             ended: LookupEnded::ALL.iter().map(ended).collect(),
         })
     }
 
-    /// All addresses of a name, those of IPv6 first: `dial` begins with the first family.
+    /// Addresses of a name, those of IPv6 first: `dial` begins with the first family.
     pub(crate) async fn resolve(&self, name: &str, deadline: Instant) -> Result<Vec<IpAddr>, Refusal> {
-        let (ended, result) = if self.failed.lock().contains(name, Instant::now()) {
-            (LookupEnded::FailedBefore, Err(Refusal::Unresolved))
-        } else {
-            match timeout_at(deadline, self.resolver.lookup_ip(name)).await {
-                Ok(Ok(found)) => (LookupEnded::Found, Ok(found.iter().collect())),
-                Ok(Err(_)) => {
-                    self.failed.lock().remember(name, Instant::now());
-                    (LookupEnded::Failed, Err(Refusal::Unresolved))
+        let known = self.answers.lock().find(name, Instant::now());
+        let (ended, addresses) = match known {
+            Some(addresses) if addresses.is_empty() => (LookupEnded::FailedBefore, addresses),
+            Some(addresses) => (LookupEnded::Kept, addresses),
+            None => match timeout_at(deadline, self.resolver.lookup_ip(name)).await {
+                Ok(found) => self.remember(name, found.ok().as_ref()),
+                Err(_) => {
+                    self.ended[LookupEnded::TimedOut as usize].increment(1);
+                    return Err(Refusal::ResolveTimeout);
                 }
-                Err(_) => (LookupEnded::TimedOut, Err(Refusal::ResolveTimeout)),
-            }
+            },
         };
         self.ended[ended as usize].increment(1);
-        result
+        if addresses.is_empty() { Err(Refusal::Unresolved) } else { Ok(addresses) }
+    }
+
+    fn remember(&self, name: &str, found: Option<&LookupIp>) -> (LookupEnded, Vec<IpAddr>) {
+        let now = Instant::now();
+        let all: Vec<IpAddr> = found.into_iter().flat_map(LookupIp::iter).collect();
+        let addresses = of_both_families(&all);
+        let (ended, until) = match found {
+            Some(found) if !addresses.is_empty() => (LookupEnded::Found, found.valid_until().into()),
+            _ => (LookupEnded::Failed, now + FAILED),
+        };
+        self.answers.lock().remember(name, &addresses, until, now);
+        (ended, addresses)
     }
 }
 
-/// Names that could not be resolved, and until when that is believed.
-#[derive(Default)]
-struct Failed(HashMap<Box<str>, Instant>);
+/// The first addresses, half of them of IPv4 where there are that many, so that a name with many of one family does not
+/// lose the other one.
+fn of_both_families(all: &[IpAddr]) -> Vec<IpAddr> {
+    let (mut v6, mut v4): (Vec<IpAddr>, Vec<IpAddr>) = all.iter().partition(|address| address.is_ipv6());
+    v4.truncate(MOST_ADDRESSES - v6.len().min(MOST_ADDRESSES / 2));
+    v6.truncate(MOST_ADDRESSES - v4.len());
+    v6.append(&mut v4);
+    v6
+}
 
-impl Failed {
-    fn contains(&self, name: &str, now: Instant) -> bool {
-        self.0.get(name).is_some_and(|until| now < *until)
+/// What is known of names, and until when: their addresses, or none.
+#[derive(Default)]
+struct Answers(HashMap<Box<str>, (Box<[IpAddr]>, Instant)>);
+
+impl Answers {
+    fn find(&self, name: &str, now: Instant) -> Option<Vec<IpAddr>> {
+        self.0.get(name).filter(|(_, until)| now < *until).map(|(addresses, _)| addresses.to_vec())
     }
 
-    fn remember(&mut self, name: &str, now: Instant) {
-        if self.0.len() >= MOST_FAILED {
-            self.0.retain(|_, until| now < *until);
+    fn remember(&mut self, name: &str, addresses: &[IpAddr], until: Instant, now: Instant) {
+        if self.0.len() >= MOST_NAMES && !self.0.contains_key(name) {
+            self.0.retain(|_, (_, until)| now < *until);
+            if self.0.len() >= MOST_NAMES {
+                self.0.clear(); // names that live long must not keep all others out
+            }
         }
-        if self.0.len() < MOST_FAILED {
-            self.0.insert(name.into(), now + FAILED);
-        }
+        self.0.insert(name.into(), (addresses.into(), until));
     }
 }
 
@@ -134,22 +161,51 @@ mod tests {
             asked.load(Ordering::Relaxed) > before
         };
         assert!(fails("broken.example.").await);
-        resolver.failed.lock().0.insert("broken.example.".into(), deadline); // however slow the machine is
+        resolver.answers.lock().0.insert("broken.example.".into(), ([].into(), deadline)); // however slow the machine is
         assert!(!fails("broken.example.").await, "the same question again");
         assert!(fails("other.example.").await);
-        resolver.failed.lock().0.insert("broken.example.".into(), Instant::now());
+        resolver.answers.lock().0.insert("broken.example.".into(), ([].into(), Instant::now()));
         assert!(fails("broken.example.").await, "after its time");
+    }
+
+    #[tokio::test]
+    async fn what_was_found_is_kept_for_its_time_to_live() {
+        let (resolver, asked) = failing().await;
+        let (deadline, addresses) =
+            (Instant::now() + Duration::from_secs(60), ["192.0.2.1".parse().unwrap()]);
+        resolver.answers.lock().remember("known.example", &addresses, deadline, Instant::now());
+        assert_eq!(resolver.resolve("known.example", deadline).await.unwrap(), addresses);
+        assert_eq!(asked.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn what_is_remembered_is_bounded_and_makes_room_by_itself() {
-        let (mut failed, now) = (Failed::default(), Instant::now());
-        for n in 0..2 * MOST_FAILED {
-            failed.remember(&n.to_string(), now);
+        let (mut answers, now) = (Answers::default(), Instant::now());
+        let later = now + Duration::from_secs(60);
+        for n in 0..MOST_NAMES {
+            answers.remember(&n.to_string(), &[], if n < 9 { later } else { now + FAILED }, now);
         }
-        assert_eq!(failed.0.len(), MOST_FAILED);
-        assert!(failed.contains("0", now) && !failed.contains("0", now + FAILED));
-        failed.remember("new", now + FAILED);
-        assert_eq!(failed.0.len(), 1);
+        assert_eq!(answers.0.len(), MOST_NAMES);
+        answers.remember("new", &[], later, now + FAILED);
+        assert_eq!(answers.0.len(), 10, "what has expired goes first");
+        for n in 0..MOST_NAMES {
+            answers.remember(&n.to_string(), &[], later, now);
+        }
+        assert!(answers.0.len() < MOST_NAMES && answers.find(&(MOST_NAMES - 1).to_string(), now).is_some());
+    }
+
+    #[test]
+    fn of_many_addresses_some_of_each_family_are_kept() {
+        let v4 = |n: u8| IpAddr::from([192, 0, 2, n]);
+        let v6 = |n: u16| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, n]);
+        let kept = |six: u16, four: u8| {
+            let all: Vec<_> = (0..six).map(v6).chain((0..four).map(v4)).collect();
+            let kept = of_both_families(&all);
+            assert!(kept.is_sorted_by_key(IpAddr::is_ipv4), "IPv6 first: {kept:?}");
+            let of_v4 = kept.iter().filter(|address| address.is_ipv4()).count();
+            (kept.len() - of_v4, of_v4)
+        };
+        assert_eq!((kept(0, 0), kept(1, 2), kept(3, 200)), ((0, 0), (1, 2), (3, 13)));
+        assert_eq!((kept(200, 0), kept(200, 3), kept(200, 200)), ((16, 0), (13, 3), (8, 8)));
     }
 }
