@@ -4,9 +4,12 @@ use crate::support::daemon::{Daemon, issuer_config};
 use crate::support::disk::Disk;
 use crate::support::process::{Ended, run};
 use crate::support::{admin, eventually};
-use postern_token::ChallengeDigest;
+use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
+use reqwest::RequestBuilder;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -35,25 +38,99 @@ fn mint(issuer: &Daemon) -> Ended {
 }
 
 fn account() -> String {
+    account_with("1000/365d")
+}
+
+fn account_with(quota: &str) -> String {
     let hash = hex::encode(ChallengeDigest::of(KEY.as_bytes()).0); // SHA-256, by the name at hand
-    format!("[[accounts]]\nname = \"one\"\nkey_sha256 = \"{hash}\"\nquota = \"1000/365d\"\n")
+    format!("[[accounts]]\nname = \"one\"\nkey_sha256 = \"{hash}\"\nquota = \"{quota}\"\n")
+}
+
+/// A request for a token that the account may send any number of times.
+async fn token_request(issuer: &Daemon) -> RequestBuilder {
+    let (client, url) = (reqwest::Client::new(), issuer.http());
+    let directory = client.get(format!("{url}{DIRECTORY_PATH}")).send().await.unwrap().bytes().await.unwrap();
+    let directory = Directory::parse(&directory).unwrap();
+    let key = directory.preferred(TokenType::BlindRsa2048, UnixSeconds::now()).unwrap();
+    let key = IssuerKey::from_spki(&key.key_bytes().unwrap()).unwrap();
+    let body = key.request(ChallengeDigest::of(b"any challenge")).unwrap().0.serialize().to_vec();
+    let request = client.post(format!("{url}/token-request"));
+    request.header("content-type", "application/private-token-request").bearer_auth(KEY).body(body)
+}
+
+/// Asks for `count` tokens over eight connections at once. Returns how many were signed; the others were answered
+/// `refused`.
+async fn burst(issuer: &Daemon, count: usize, refused: u16) -> usize {
+    let request = token_request(issuer).await;
+    let left = Arc::new(AtomicUsize::new(count));
+    let lanes = (0..8).map(|_| {
+        let (request, left) = (request.try_clone().unwrap(), left.clone());
+        tokio::spawn(async move {
+            let mut signed = 0;
+            while left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+                match request.try_clone().unwrap().send().await.unwrap().status().as_u16() {
+                    200 => signed += 1,
+                    other => assert_eq!(other, refused),
+                }
+            }
+            signed
+        })
+    });
+    let mut signed = 0;
+    for lane in lanes.collect::<Vec<_>>() {
+        signed += lane.await.unwrap();
+    }
+    signed
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_is_reported_at_readyz_and_once_in_the_log() {
+async fn a_quota_is_given_once_whenever_the_issuer_is_killed() {
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), &account_with("300/36500d"));
+    let mut signed = Vec::new();
+    for _ in 0..4 {
+        let issuer = Daemon::ready("issuer", &config).await;
+        signed.push(burst(&issuer, 350, 429).await);
+        issuer.kill();
+    }
+    assert_eq!(signed, [300, 0, 0, 0]);
+}
+
+/// Six tokens are 2 % of the quota, which is what is reserved; eight more requests may have been waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_costs_an_account_a_reservation_at_most_and_a_stop_nothing() {
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), &account_with("300/36500d"));
+    let first = Daemon::ready("issuer", &config).await;
+    assert_eq!(burst(&first, 100, 429).await, 100);
+    first.kill();
+    let second = Daemon::ready("issuer", &config).await;
+    assert_eq!(burst(&second, 100, 429).await, 100);
+    second.process.terminate().assert_stopped();
+    let third = Daemon::ready("issuer", &config).await;
+    let rest = burst(&third, 150, 429).await;
+    assert!((100 - 6 - 8..=100).contains(&rest), "{rest}");
+    third.process.terminate().assert_stopped();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_ends_issuance_at_the_reservation_and_is_reported() {
     let home = TempDir::new().unwrap();
     let Some(disk) = disk(home.path()) else { return };
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), &account())).await;
     mint(&issuer).assert_stopped();
     disk.fill();
-    mint(&issuer).assert_stopped();
+    // Twenty tokens are reserved at most, a fiftieth of the quota, and the one that is minted.
+    let beyond = burst(&issuer, 100, 503).await;
+    assert!(beyond <= 20, "{beyond} tokens were signed that no file tells of");
+    let answer = token_request(&issuer).await.send().await.unwrap();
+    assert_eq!(answer.headers()["retry-after"], "5");
+    let told = answer.text().await.unwrap();
+    assert!(told.contains("cannot record on its disk") && told.contains("report it"), "{told}");
     let said = readyz_says(&issuer, 200, "degraded: issuer: the quota counts cannot be written").await;
-    assert!(said.contains("free some space"), "{said}");
-    // Two more attempts to write, each with a count that has changed.
-    for _ in 0..2 {
-        mint(&issuer).assert_stopped();
-        tokio::time::sleep(Duration::from_millis(2_100)).await;
-    }
+    assert!(said.contains("Free some space") && said.contains("beyond what was reserved"), "{said}");
+    // Two more attempts to write.
+    tokio::time::sleep(Duration::from_millis(4_200)).await;
     let lines = issuer.process.written().1.matches("the quota counts cannot be written").count();
     assert_eq!(lines, 1, "{}", issuer.process.written().1);
     disk.clear();
@@ -62,9 +139,10 @@ async fn a_full_disk_is_reported_at_readyz_and_once_in_the_log() {
         (status == 200 && body == "ready\n").then_some(())
     })
     .await;
-    let usage = std::fs::read_to_string(home.path().join("issuer/usage.json")).unwrap();
-    assert!(usage.contains("\"used\": 4"), "{usage}");
+    mint(&issuer).assert_stopped();
     issuer.process.terminate().assert_stopped();
+    let usage = std::fs::read_to_string(home.path().join("issuer/usage.json")).unwrap();
+    assert!(usage.contains(&format!("\"used\": {}", beyond + 2)), "{usage}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

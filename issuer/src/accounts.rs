@@ -1,39 +1,30 @@
-//! Accounts: who may request tokens, and how many each has received. API keys are kept as hashes, counts in a file.
-//!
-//! The file is written every [`WRITE_EVERY`] while it changes, and when the issuer drains. A crash therefore forgets
-//! the tokens of the last two seconds at most, which an account may then have once more; a clean stop forgets
-//! nothing.
+//! Accounts: who may request tokens, and how many each has received. API keys are kept as hashes; the counts are in a
+//! file, which `ledger` keeps ahead of the tokens that are signed.
+
+mod ledger;
 
 use crate::StartError;
 use crate::config::{Account, KeyHash, invalid};
-use crate::health::{Fault, Health};
-use crate::quota::{Charge, Meter, Spent, Usage};
+use crate::health::Health;
+use crate::quota::{Charge, Meter, Spent, Usage, Writing};
 use arc_swap::ArcSwap;
 use aws_lc_rs::digest::{SHA256, digest};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use parking_lot::Mutex;
-use postern_daemon::files::write_private;
+use ledger::{Ledger, WRITE_EVERY};
 use postern_token::UnixSeconds;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use tokio::time::{MissedTickBehavior, interval};
 
-/// How often the counts are written while they change.
-pub(crate) const WRITE_EVERY: Duration = Duration::from_secs(2);
-/// The name of the file, beside the keys.
-pub(crate) const FILE_NAME: &str = "usage.json";
-
-type Usages = BTreeMap<String, Usage>;
+pub(crate) use ledger::{FILE_NAME, inspect};
 
 /// The accounts of an issuer.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     known: ArcSwap<Known>,
-    path: PathBuf,
-    written: Mutex<Usages>,
+    ledger: Ledger,
 }
 
 /// The accounts of one reading of the configuration.
@@ -59,6 +50,15 @@ pub(crate) enum Caller {
     Account(Arc<Meter>),
 }
 
+/// Why an account gets no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoToken {
+    /// Its quota is used up.
+    Spent(Spent),
+    /// It cannot be written down that the quota is used.
+    Unrecorded,
+}
+
 /// Why an API key was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoAccount {
@@ -72,10 +72,9 @@ impl Accounts {
     /// The accounts of the configuration, with their earlier usage from the file at `path`.
     pub(crate) fn open(accounts: &[Account], path: PathBuf) -> Result<Self, StartError> {
         check(accounts)?;
-        let usages = read(&path)?;
-        let known =
-            Known::of(accounts, usages.iter().map(|(name, usage)| (name.clone(), Named::away(*usage))));
-        Ok(Self { known: ArcSwap::from_pointee(known), path, written: Mutex::new(usages) })
+        let (ledger, usages) = Ledger::open(path)?;
+        let before = usages.into_iter().map(|(name, usage)| (name, Named::away(usage)));
+        Ok(Self { known: ArcSwap::from_pointee(Known::of(accounts, before)), ledger })
     }
 
     /// Takes the accounts of another reading of the configuration, which [`check`] has let pass. An account of the same
@@ -103,45 +102,41 @@ impl Accounts {
         known.meters.get(&hash).cloned().map(Caller::Account).ok_or(NoAccount::Unknown)
     }
 
-    /// Writes the counts, if they changed since the last time. Blocks on the disk.
-    pub(crate) fn write(&self) -> io::Result<()> {
-        let mut written = self.written.lock();
-        let known = self.known.load_full();
-        let lasting = known.lasting(UnixSeconds::now());
-        let present: Usages = lasting.into_iter().map(|(name, named)| (name, named.meter.usage())).collect();
-        if *written == present {
-            return Ok(());
+    /// Counts one token against the caller's quota, once the file allows for it. Dropped early, it counts nothing.
+    pub(crate) async fn charge(&self, caller: &Caller, now: UnixSeconds) -> Result<Charge, NoToken> {
+        match caller {
+            Caller::Anyone => Ok(Charge::FREE),
+            Caller::Account(meter) => self.ledger.charge(meter, now).await,
         }
-        let json = serde_json::to_vec_pretty(&present).map_err(io::Error::other)?;
-        write_private(&self.path, &json)?;
-        *written = present;
-        Ok(())
     }
 
-    /// [`Accounts::write`], off the runtime. After a failure, which `health` has, the next write tries again.
+    /// Writes the exact counts, as the issuer stops.
     pub(crate) async fn save(self: &Arc<Self>, health: &Health) {
-        let accounts = self.clone();
-        let written = tokio::task::spawn_blocking(move || accounts.write()).await;
-        match written {
-            Ok(Err(error)) => health.raise(
-                Fault::Counts,
-                format!(
-                    "the quota counts cannot be written to {}: {error}. Tokens are issued all the same, and a restart would \
-                     forget how many: free some space, or make the directory writable",
-                    self.path.display()
-                ),
-            ),
-            Ok(Ok(())) => health.clear(Fault::Counts),
-            Err(_) => {} // the runtime is shutting down
+        self.write(Writing::Exact, health).await;
+    }
+
+    /// Writes reservations when they are needed, and the rest periodically. Never ends; cancel safe.
+    pub(crate) async fn keep_saving(self: Arc<Self>, health: &Health) {
+        let mut upkeep = interval(WRITE_EVERY);
+        upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let writing = self.ledger.due(&mut upkeep).await;
+            self.write(writing, health).await;
         }
     }
 
-    /// Writes the counts periodically. Never ends; cancel safe.
-    pub(crate) async fn keep_saving(self: Arc<Self>, health: &Health) {
-        loop {
-            tokio::time::sleep(WRITE_EVERY).await;
-            self.save(health).await;
+    async fn write(self: &Arc<Self>, writing: Writing, health: &Health) {
+        let accounts = self.clone();
+        let write = move || accounts.ledger.write(&|| accounts.meters(), writing);
+        // An error of the join means that the runtime is shutting down.
+        if let Ok(written) = tokio::task::spawn_blocking(write).await {
+            self.ledger.report(written, health);
         }
+    }
+
+    fn meters(&self) -> Vec<(String, Arc<Meter>)> {
+        let lasting = self.known.load().lasting(UnixSeconds::now());
+        lasting.into_iter().map(|(name, named)| (name, named.meter)).collect()
     }
 }
 
@@ -193,16 +188,6 @@ pub(crate) fn check(accounts: &[Account]) -> Result<(), StartError> {
     Ok(())
 }
 
-impl Caller {
-    /// Counts one token against the caller's quota.
-    pub(crate) fn charge(&self, now: UnixSeconds) -> Result<Charge, Spent> {
-        match self {
-            Self::Anyone => Ok(Charge::FREE),
-            Self::Account(meter) => meter.charge(now),
-        }
-    }
-}
-
 /// The key of `Authorization: Bearer KEY`; nothing when there is no such field, or several.
 fn api_key(headers: &HeaderMap) -> Option<&[u8]> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
@@ -218,24 +203,10 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
     hash
 }
 
-/// Finds what [`Accounts::open`] would refuse of the file.
-pub(crate) fn inspect(path: &Path) -> Result<(), StartError> {
-    read(path).map(drop)
-}
-
-/// An empty file is damage too: it would hand out every quota anew.
-fn read(path: &Path) -> Result<Usages, StartError> {
-    let refused = |reason: String| StartError::Usage { path: path.to_owned(), reason };
-    match std::fs::read(path) {
-        Ok(json) => serde_json::from_slice(&json).map_err(|error| refused(error.to_string())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Usages::new()),
-        Err(error) => Err(refused(error.to_string())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quota::NoCharge;
     use http::HeaderValue;
     use std::os::unix::fs::PermissionsExt;
 
@@ -270,23 +241,40 @@ mod tests {
         }
     }
 
+    /// Counts a token of the account with this key, with a file that is written whenever one has to be.
+    fn charge(accounts: &Accounts, key: &str, now: UnixSeconds) -> Option<bool> {
+        let Ok(Caller::Account(meter)) = accounts.authorize(&headers(&[&format!("Bearer {key}")])) else {
+            return None;
+        };
+        loop {
+            match meter.charge(now).map(Charge::keep) {
+                Err(NoCharge::Unreserved) => {
+                    let _waiting = meter.wait();
+                    write(accounts, Writing::Reserve);
+                }
+                charged => return Some(charged.is_ok()),
+            }
+        }
+    }
+
+    fn write(accounts: &Accounts, writing: Writing) {
+        accounts.ledger.write(&|| accounts.meters(), writing).unwrap();
+    }
+
     #[test]
     fn counts_survive_in_a_private_file_and_a_damaged_one_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(FILE_NAME);
         let configured = [account("one", "k1", "2/1d"), account("two", "k2", "1/1h")];
-        let charge = |accounts: &Accounts| {
-            let caller = accounts.authorize(&headers(&["Bearer k1"])).unwrap();
-            caller.charge(UnixSeconds(100)).map(Charge::keep)
-        };
+        let now = UnixSeconds::now();
         let first = Accounts::open(&configured, path.clone()).unwrap();
-        charge(&first).unwrap();
-        first.write().unwrap();
+        assert_eq!(charge(&first, "k1", now), Some(true));
+        write(&first, Writing::Exact);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 
         let second = Accounts::open(&configured, path.clone()).unwrap();
-        charge(&second).unwrap();
-        assert!(charge(&second).is_err());
+        assert_eq!(charge(&second, "k1", now), Some(true));
+        assert_eq!(charge(&second, "k1", now), Some(false));
 
         std::fs::write(&path, b"").unwrap();
         let error = Accounts::open(&configured, path).unwrap_err().to_string();
@@ -301,10 +289,7 @@ mod tests {
             directory.path().join(FILE_NAME),
         )
         .unwrap();
-        let charge = |key: &str| {
-            let caller = accounts.authorize(&headers(&[&format!("Bearer {key}")])).ok()?;
-            Some(caller.charge(UnixSeconds::now()).map(Charge::keep).is_ok())
-        };
+        let charge = |key: &str| charge(&accounts, key, UnixSeconds::now());
         assert_eq!((charge("k1"), charge("k1"), charge("k2")), (Some(true), Some(true), Some(true)));
         accounts.replace(&[account("one", "new key", "3/1d"), account("three", "k3", "1/1d")]);
         assert_eq!((charge("k1"), charge("k2")), (None, None), "a key that is not listed any more");

@@ -1,9 +1,8 @@
 //! The one table of statuses: what the issuer answers, and what each answer advises.
 
-use crate::accounts::NoAccount;
+use crate::accounts::{NoAccount, NoToken};
 use crate::catalogue::IssuerOutcome;
 use crate::keyring::NoKey;
-use crate::quota::Spent;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
@@ -38,8 +37,8 @@ pub(crate) enum Refusal {
     NoKey(NoKey),
     /// The blinded message is not a number that the key can sign.
     OutOfRange,
-    /// The account's quota is spent.
-    Quota(Spent),
+    /// The account gets no token.
+    NoToken(NoToken),
     /// The signing pool is full.
     Overloaded,
     /// Signing failed.
@@ -51,6 +50,7 @@ impl Refusal {
     fn status(&self) -> (StatusCode, IssuerOutcome) {
         use IssuerOutcome::{
             BadMediaType, BadRequest, BadTokenRequest, Failed, Overloaded, QuotaSpent, Unauthorized,
+            Unrecorded,
         };
         match self {
             Self::NotFound => (StatusCode::NOT_FOUND, BadRequest),
@@ -64,7 +64,8 @@ impl Refusal {
             Self::Malformed(_) | Self::NoKey(_) | Self::OutOfRange => {
                 (StatusCode::UNPROCESSABLE_ENTITY, BadTokenRequest)
             }
-            Self::Quota(_) => (StatusCode::TOO_MANY_REQUESTS, QuotaSpent),
+            Self::NoToken(NoToken::Spent(_)) => (StatusCode::TOO_MANY_REQUESTS, QuotaSpent),
+            Self::NoToken(NoToken::Unrecorded) => (StatusCode::SERVICE_UNAVAILABLE, Unrecorded),
             Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, Overloaded),
             Self::Failed => (StatusCode::INTERNAL_SERVER_ERROR, Failed),
         }
@@ -75,7 +76,10 @@ impl Refusal {
         match self {
             Self::Method(allowed) => Some((ALLOW, HeaderValue::from_static(allowed))),
             Self::NoAccount(_) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            Self::Quota(spent) => Some((RETRY_AFTER, spent.retry_after.as_secs().max(1).into())),
+            Self::NoToken(NoToken::Spent(spent)) => {
+                Some((RETRY_AFTER, spent.retry_after.as_secs().max(1).into()))
+            }
+            Self::NoToken(NoToken::Unrecorded) => Some((RETRY_AFTER, HeaderValue::from_static("5"))),
             Self::Overloaded => Some((RETRY_AFTER, HeaderValue::from_static("1"))),
             _ => None,
         }
@@ -98,7 +102,7 @@ impl Refusal {
                     "This is not a TokenRequest of type 2, which is 259 bytes long (RFC 9578, section 6.1): {error}."
                 );
             }
-            Self::Quota(spent) => {
+            Self::NoToken(NoToken::Spent(spent)) => {
                 let seconds = spent.retry_after.as_secs();
                 return format!(
                     "This account's quota is spent. The next one begins in {seconds} s: try again then, or ask \
@@ -139,6 +143,11 @@ impl Refusal {
             Self::OutOfRange => {
                 "The blinded message is not below the modulus of the key that the request names. Blind it under that \
                  key (RFC 9474, section 4.2)."
+            }
+            Self::NoToken(NoToken::Unrecorded) => {
+                "The issuer cannot record on its disk that this account gets another token, so it signs none. Nothing is \
+                 counted against the quota. Try again after the number of seconds in Retry-After; if it lasts, report it to \
+                 the issuer's operator."
             }
             Self::Overloaded => "All signers are busy. Try again after the number of seconds in Retry-After.",
             Self::Failed => {

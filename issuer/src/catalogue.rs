@@ -49,6 +49,8 @@ postern_telemetry::label! {
         Unauthorized = "unauthorized",
         /// 429: the account's quota is spent.
         QuotaSpent = "quota_spent",
+        /// 503: the account's quota count cannot be written to the disk.
+        Unrecorded = "unrecorded",
         /// 503: the signing pool is full.
         Overloaded = "overloaded",
         /// 404, 405, 400, 408, 413 or 421: not a request that this server has an answer to.

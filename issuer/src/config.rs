@@ -104,7 +104,8 @@ pub struct Account {
     /// (`openssl rand -hex 32`): the hash of a word or a name can be guessed.
     pub key_sha256: KeyHash,
     /// How many tokens the account gets in each period. Periods are aligned to 1970-01-01 UTC, so that "1d" ends at
-    /// midnight UTC.
+    /// midnight UTC. No crash of the issuer gives tokens beyond it; one may cost the account a fiftieth of it, four tokens at
+    /// least and 512 at most, beside the tokens that were being requested.
     pub quota: Quota,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Issuance {
 }
 
 impl Issuance {
-    /// The whole life of a token request. Dropped at either `await`, it leaves nothing counted that was not signed.
+    /// The whole life of a token request. Dropped at any `await`, it leaves nothing counted that was not signed.
     /// `asked` becomes the token type, once it is read.
     ///
     /// The body is read before anything is refused: it is small, and a client that is still sending when the answer
@@ -51,7 +51,7 @@ impl Issuance {
         let request = TokenRequest::parse(&body).map_err(Refusal::Malformed)?;
         let now = UnixSeconds::now();
         let key = self.keyring.signer(request.truncated_token_key_id, now).map_err(Refusal::NoKey)?;
-        let charge = caller.charge(now).map_err(Refusal::Quota)?;
+        let charge = self.accounts.charge(&caller, now).await.map_err(Refusal::NoToken)?;
         self.sign(key, request, charge).await
     }
 

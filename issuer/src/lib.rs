@@ -37,7 +37,6 @@ use keyring::Keyring;
 use keys::KeyStore;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
-use postern_daemon::drain::Shutdown;
 use postern_daemon::exit;
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::reload::Reloader;
@@ -169,18 +168,10 @@ impl Issuer {
             () = shutdown.stopped() => {}
             () = keyring.run(store, &health) => {}
             () = accounts.clone().keep_saving(&health) => {}
-            () = save_when_draining(&accounts, &health, &shutdown) => {}
             () = health.watch_overload(&recorder) => {}
         }
         accounts.save(&health).await;
     }
-}
-
-/// The counts as the drain begins: should the deadline cut off the last answers, no more than theirs are lost.
-async fn save_when_draining(accounts: &Arc<Accounts>, health: &Health, shutdown: &Shutdown) {
-    shutdown.draining().await;
-    accounts.save(health).await;
-    std::future::pending().await
 }
 
 impl std::fmt::Debug for Issuer {

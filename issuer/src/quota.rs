@@ -126,14 +126,38 @@ impl Usage {
     }
 }
 
-/// One account's quota and what is used of it.
-#[derive(Debug)]
-pub(crate) struct Meter(Mutex<Metered>);
+/// What is reserved ahead of need: a fiftieth of the quota, within these bounds. A crash costs an account so much, since
+/// what was reserved then counts as used; the file is written once for so many tokens.
+const LEAST_RESERVED: u64 = 4;
+const MOST_RESERVED: u64 = 512;
 
-#[derive(Clone, Copy, Debug)]
+/// One account's quota, what is used of it, and how much of it the file counts as used already.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    metered: Mutex<Metered>,
+}
+
+#[derive(Debug)]
 struct Metered {
     quota: Quota,
     usage: Usage,
+    /// The file counts this many tokens of the window of `usage` as used, or more. No token beyond is signed.
+    reserved: u64,
+    /// Requests that wait for the file to be written.
+    waiting: u64,
+    /// A token was counted since the reservation was looked at last.
+    is_active: bool,
+}
+
+/// What the file is to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writing {
+    /// More, where tokens are needed or soon will be.
+    Reserve,
+    /// The same, and the exact figure of accounts that have requested nothing since the last time.
+    Settle,
+    /// The exact figures: the issuer stops.
+    Exact,
 }
 
 /// The quota of the present window is spent.
@@ -143,13 +167,24 @@ pub(crate) struct Spent {
     pub(crate) retry_after: Duration,
 }
 
+/// Why a token cannot be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoCharge {
+    /// The quota is used up.
+    Spent(Spent),
+    /// There is quota left, and the file has to be written before more of it is used.
+    Unreserved,
+}
+
 impl Meter {
+    /// `usage` is what the file says.
     pub(crate) fn new(quota: Quota, usage: Usage) -> Self {
-        Self(Mutex::new(Metered { quota, usage }))
+        let metered = Metered { quota, usage, reserved: usage.used, waiting: 0, is_active: false };
+        Self { metered: Mutex::new(metered) }
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        self.0.lock().usage
+        self.metered.lock().usage
     }
 
     /// For an account that the configuration does not list: nothing is left of its quota.
@@ -159,28 +194,101 @@ impl Meter {
 
     /// Another quota from now on. What was used counts against it, unless its period is another one.
     pub(crate) fn set_quota(&self, quota: Quota) {
-        self.0.lock().quota = quota;
+        self.metered.lock().quota = quota;
     }
 
     /// Counts one token, before it is signed. Dropping the charge takes it back.
-    pub(crate) fn charge(self: &Arc<Self>, now: UnixSeconds) -> Result<Charge, Spent> {
-        let Metered { quota, usage } = &mut *self.0.lock();
+    pub(crate) fn charge(self: &Arc<Self>, now: UnixSeconds) -> Result<Charge, NoCharge> {
+        let Metered { quota, usage, reserved, is_active, .. } = &mut *self.metered.lock();
         if quota.has_ended(*usage, now) {
             *usage = Usage { window_start: quota.window(now), period_seconds: quota.seconds(), used: 0 };
+            *reserved = 0;
         }
         if usage.used >= quota.tokens {
             let next = UnixSeconds(quota.window(now).0.saturating_add(quota.seconds()));
-            return Err(Spent { retry_after: now.until(next) });
+            return Err(NoCharge::Spent(Spent { retry_after: now.until(next) }));
+        }
+        if usage.used >= *reserved {
+            return Err(NoCharge::Unreserved);
         }
         usage.used += 1;
+        *is_active = true;
         Ok(Charge { meter: Some((self.clone(), usage.window_start)) })
     }
 
+    /// A request waits for a reservation until the value is dropped.
+    pub(crate) fn wait(&self) -> Waiting<'_> {
+        self.metered.lock().waiting += 1;
+        Waiting(self)
+    }
+
+    /// Whether it is time to reserve more, so that the next requests need not wait for it.
+    pub(crate) fn is_low(&self) -> bool {
+        self.metered.lock().is_low()
+    }
+
+    /// What the file is to say next. [`Meter::written`] follows once it does.
+    pub(crate) fn to_write(&self, writing: Writing) -> Usage {
+        let metered = &mut *self.metered.lock();
+        let is_needed = metered.waiting > 0 || metered.is_active;
+        if writing == Writing::Settle {
+            metered.is_active = false;
+        }
+        match writing {
+            // More only once the file says so.
+            Writing::Reserve | Writing::Settle if is_needed && metered.is_low() => {
+                return Usage { used: metered.more(), ..metered.usage };
+            }
+            Writing::Reserve => {}
+            Writing::Settle if is_needed => {}
+            // Less from now on, whether or not the file can be written.
+            Writing::Settle | Writing::Exact => metered.reserved = metered.usage.used,
+        }
+        Usage { used: metered.reserved, ..metered.usage }
+    }
+
+    /// The file says this, and does so after a power loss.
+    pub(crate) fn written(&self, usage: Usage) {
+        let metered = &mut *self.metered.lock();
+        let is_same_window = metered.usage.window_start == usage.window_start
+            && metered.usage.period_seconds == usage.period_seconds;
+        if is_same_window {
+            metered.reserved = metered.reserved.max(usage.used);
+        }
+    }
+
     fn take_back(&self, window: UnixSeconds) {
-        let usage = &mut self.0.lock().usage;
+        let usage = &mut self.metered.lock().usage;
         if usage.window_start == window {
             usage.used = usage.used.saturating_sub(1);
         }
+    }
+}
+
+impl Metered {
+    fn ahead(&self) -> u64 {
+        (self.quota.tokens / 50).clamp(LEAST_RESERVED, MOST_RESERVED)
+    }
+
+    fn is_low(&self) -> bool {
+        let left = self.reserved.saturating_sub(self.usage.used);
+        self.reserved < self.quota.tokens && (self.waiting > left || left <= self.ahead() / 2)
+    }
+
+    /// A reservation for those who wait, and some tokens ahead.
+    fn more(&self) -> u64 {
+        let wanted = self.usage.used.saturating_add(self.waiting).saturating_add(self.ahead());
+        wanted.min(self.quota.tokens).max(self.reserved)
+    }
+}
+
+/// A request that waits, counted until the value is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a>(&'a Meter);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.metered.lock().waiting -= 1;
     }
 }
 
@@ -219,6 +327,20 @@ mod tests {
         Arc::new(Meter::new(quota.parse().unwrap(), Usage::default()))
     }
 
+    /// Counts a token, with a file that is written whenever one has to be.
+    fn charge(meter: &Arc<Meter>, now: UnixSeconds) -> Result<Charge, Spent> {
+        loop {
+            match meter.charge(now) {
+                Ok(charge) => return Ok(charge),
+                Err(NoCharge::Spent(spent)) => return Err(spent),
+                Err(NoCharge::Unreserved) => {
+                    let _waiting = meter.wait();
+                    meter.written(meter.to_write(Writing::Reserve));
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_quota_is_a_number_and_a_period() {
         for (text, written) in [("10000/1d", "10000/1d"), ("50 / 60s", "50/1m"), ("0/1h", "0/1h")] {
@@ -244,31 +366,31 @@ mod tests {
     fn windows_are_aligned_and_a_spent_one_says_when_the_next_begins() {
         let meter = meter("2/1d");
         let noon = UnixSeconds(10 * DAY + DAY / 2);
-        meter.charge(noon).unwrap().keep();
-        meter.charge(noon).unwrap().keep();
-        assert_eq!(meter.charge(noon).unwrap_err().retry_after, Duration::from_secs(DAY / 2));
+        charge(&meter, noon).unwrap().keep();
+        charge(&meter, noon).unwrap().keep();
+        assert_eq!(charge(&meter, noon).unwrap_err().retry_after, Duration::from_secs(DAY / 2));
         let last = UnixSeconds(11 * DAY - 1);
-        assert_eq!(meter.charge(last).unwrap_err().retry_after, Duration::from_secs(1));
-        meter.charge(UnixSeconds(11 * DAY)).unwrap().keep();
+        assert_eq!(charge(&meter, last).unwrap_err().retry_after, Duration::from_secs(1));
+        charge(&meter, UnixSeconds(11 * DAY)).unwrap().keep();
         assert_eq!(meter.usage().used, 1);
     }
 
     #[test]
     fn a_dropped_charge_is_taken_back_but_not_from_another_window() {
         let meter = meter("1/1d");
-        drop(meter.charge(UnixSeconds(0)).unwrap());
-        let old = meter.charge(UnixSeconds(1)).unwrap();
-        meter.charge(UnixSeconds(DAY)).unwrap().keep();
+        drop(charge(&meter, UnixSeconds(0)).unwrap());
+        let old = charge(&meter, UnixSeconds(1)).unwrap();
+        charge(&meter, UnixSeconds(DAY)).unwrap().keep();
         drop(old);
-        assert!(meter.charge(UnixSeconds(DAY)).is_err());
+        assert!(charge(&meter, UnixSeconds(DAY)).is_err());
     }
 
     #[test]
     fn a_clock_set_back_a_little_gives_nothing_twice_and_one_set_back_far_starts_again() {
         let meter = meter("1/1h");
-        meter.charge(UnixSeconds(7_200)).unwrap().keep();
-        assert!(meter.charge(UnixSeconds(7_199)).is_err());
-        meter.charge(UnixSeconds(10)).unwrap().keep();
+        charge(&meter, UnixSeconds(7_200)).unwrap().keep();
+        assert!(charge(&meter, UnixSeconds(7_199)).is_err());
+        charge(&meter, UnixSeconds(10)).unwrap().keep();
         assert_eq!(meter.usage().window_start, UnixSeconds(0));
     }
 
@@ -276,22 +398,74 @@ mod tests {
     fn another_period_in_the_configuration_starts_a_new_count() {
         let usage = Usage { window_start: UnixSeconds(0), period_seconds: 3_600, used: 9 };
         let meter = Arc::new(Meter::new("10/1d".parse().unwrap(), usage));
-        meter.charge(UnixSeconds(5)).unwrap().keep();
+        charge(&meter, UnixSeconds(5)).unwrap().keep();
         assert_eq!(meter.usage().used, 1);
     }
 
     #[test]
     fn another_quota_counts_what_was_used_and_what_is_taken_back() {
         let meter = meter("2/1d");
-        meter.charge(UnixSeconds(0)).unwrap().keep();
-        let open = meter.charge(UnixSeconds(1)).unwrap();
+        charge(&meter, UnixSeconds(0)).unwrap().keep();
+        let open = charge(&meter, UnixSeconds(1)).unwrap();
         meter.set_quota("1/1d".parse().unwrap());
-        assert!(meter.charge(UnixSeconds(2)).is_err());
+        assert!(charge(&meter, UnixSeconds(2)).is_err());
         meter.set_quota("3/1d".parse().unwrap());
         drop(open);
         assert_eq!(meter.usage().used, 1);
-        meter.charge(UnixSeconds(3)).unwrap().keep();
-        meter.charge(UnixSeconds(4)).unwrap().keep();
-        assert!(meter.charge(UnixSeconds(5)).is_err());
+        charge(&meter, UnixSeconds(3)).unwrap().keep();
+        charge(&meter, UnixSeconds(4)).unwrap().keep();
+        assert!(charge(&meter, UnixSeconds(5)).is_err());
+    }
+
+    #[test]
+    fn nothing_is_signed_beyond_what_the_file_counts_as_used() {
+        let meter = meter("300/1d");
+        let now = UnixSeconds(0);
+        assert_eq!(meter.charge(now).unwrap_err(), NoCharge::Unreserved);
+        let waiting = [meter.wait(), meter.wait()];
+        let first = meter.to_write(Writing::Reserve);
+        assert_eq!(first.used, 2 + 6, "for two who wait, and a fiftieth");
+        assert_eq!(meter.charge(now).unwrap_err(), NoCharge::Unreserved, "it is not written yet");
+        meter.written(first);
+        drop(waiting);
+        for _ in 0..8 {
+            assert!(meter.charge(now).map(Charge::keep).is_ok());
+        }
+        assert_eq!(meter.charge(now).unwrap_err(), NoCharge::Unreserved);
+        // What a crash leaves: all that was reserved counts as used.
+        assert_eq!(Meter::new("300/1d".parse().unwrap(), first).usage().used, 8);
+        // A file that is written too late, in the next window, is none of that window.
+        let late = meter.to_write(Writing::Reserve);
+        assert_eq!(meter.charge(UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
+        meter.written(late);
+        assert_eq!(meter.charge(UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
+    }
+
+    #[test]
+    fn a_reservation_is_renewed_before_it_ends_and_never_exceeds_the_quota() {
+        let meter = meter("300/1d");
+        let mut writes = 0;
+        for _ in 0..300 {
+            charge(&meter, UnixSeconds(0)).unwrap().keep();
+            if meter.is_low() {
+                writes += 1;
+                let usage = meter.to_write(Writing::Reserve);
+                assert!(usage.used <= 300 && usage.used <= meter.usage().used + 6);
+                meter.written(usage);
+            }
+        }
+        assert!((50..=100).contains(&writes), "{writes}");
+        assert!(charge(&meter, UnixSeconds(0)).is_err() && !meter.is_low());
+    }
+
+    #[test]
+    fn the_figure_is_exact_where_nothing_was_requested_for_a_while_and_after_a_stop() {
+        let meter = meter("1000/1d");
+        charge(&meter, UnixSeconds(0)).unwrap().keep();
+        assert_eq!(meter.to_write(Writing::Settle).used, 21, "it has just requested a token");
+        assert_eq!(meter.to_write(Writing::Settle).used, 1);
+        assert_eq!(meter.charge(UnixSeconds(0)).unwrap_err(), NoCharge::Unreserved);
+        charge(&meter, UnixSeconds(0)).unwrap().keep();
+        assert_eq!(meter.to_write(Writing::Exact).used, 2);
     }
 }
