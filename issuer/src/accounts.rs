@@ -188,6 +188,16 @@ pub(crate) fn check(accounts: &[Account]) -> Result<(), StartError> {
     Ok(())
 }
 
+impl Caller {
+    /// Distinguishes callers from each other.
+    pub(crate) fn number(&self) -> u64 {
+        match self {
+            Self::Anyone => 0,
+            Self::Account(meter) => meter.number(),
+        }
+    }
+}
+
 /// The key of `Authorization: Bearer KEY`; nothing when there is no such field, or several.
 fn api_key(headers: &HeaderMap) -> Option<&[u8]> {
     let mut values = headers.get_all(AUTHORIZATION).iter();

@@ -3,12 +3,13 @@
 use crate::accounts::{NoAccount, NoToken};
 use crate::catalogue::IssuerOutcome;
 use crate::keyring::NoKey;
+use crate::signing::Unsigned;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use postern_daemon::http::text;
-use postern_token::{DIRECTORY_PATH, RESPONSE_MEDIA_TYPE, TokenResponse, WireError};
+use postern_token::{DIRECTORY_PATH, RESPONSE_MEDIA_TYPE, SignError, TokenResponse, WireError};
 
 /// Why a request is not answered with a token or a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,14 +36,10 @@ pub(crate) enum Refusal {
     Malformed(WireError),
     /// No key signs it.
     NoKey(NoKey),
-    /// The blinded message is not a number that the key can sign.
-    OutOfRange,
     /// The account gets no token.
     NoToken(NoToken),
-    /// The signing pool is full.
-    Overloaded,
-    /// Signing failed.
-    Failed,
+    /// There is no signature.
+    Unsigned(Unsigned),
 }
 
 impl Refusal {
@@ -61,13 +58,19 @@ impl Refusal {
             Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, BadRequest),
             Self::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, BadMediaType),
             Self::NoAccount(_) => (StatusCode::UNAUTHORIZED, Unauthorized),
-            Self::Malformed(_) | Self::NoKey(_) | Self::OutOfRange => {
+            Self::Malformed(_)
+            | Self::NoKey(_)
+            | Self::Unsigned(Unsigned::Refused(SignError::OutOfRange)) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, BadTokenRequest)
             }
             Self::NoToken(NoToken::Spent(_)) => (StatusCode::TOO_MANY_REQUESTS, QuotaSpent),
             Self::NoToken(NoToken::Unrecorded) => (StatusCode::SERVICE_UNAVAILABLE, Unrecorded),
-            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, Overloaded),
-            Self::Failed => (StatusCode::INTERNAL_SERVER_ERROR, Failed),
+            Self::Unsigned(Unsigned::Full | Unsigned::Crowded) => {
+                (StatusCode::SERVICE_UNAVAILABLE, Overloaded)
+            }
+            Self::Unsigned(Unsigned::Refused(_) | Unsigned::Failed) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, Failed)
+            }
         }
     }
 
@@ -80,7 +83,9 @@ impl Refusal {
                 Some((RETRY_AFTER, spent.retry_after.as_secs().max(1).into()))
             }
             Self::NoToken(NoToken::Unrecorded) => Some((RETRY_AFTER, HeaderValue::from_static("5"))),
-            Self::Overloaded => Some((RETRY_AFTER, HeaderValue::from_static("1"))),
+            Self::Unsigned(Unsigned::Full | Unsigned::Crowded) => {
+                Some((RETRY_AFTER, HeaderValue::from_static("1")))
+            }
             _ => None,
         }
     }
@@ -140,7 +145,7 @@ impl Refusal {
                 "The key that the request names is not in use yet. Use the first key of the directory whose \
                  not-before has passed, and check this machine's clock."
             }
-            Self::OutOfRange => {
+            Self::Unsigned(Unsigned::Refused(SignError::OutOfRange)) => {
                 "The blinded message is not below the modulus of the key that the request names. Blind it under that \
                  key (RFC 9474, section 4.2)."
             }
@@ -149,8 +154,14 @@ impl Refusal {
                  counted against the quota. Try again after the number of seconds in Retry-After; if it lasts, report it to \
                  the issuer's operator."
             }
-            Self::Overloaded => "All signers are busy. Try again after the number of seconds in Retry-After.",
-            Self::Failed => {
+            Self::Unsigned(Unsigned::Full) => {
+                "All signers are busy. Try again after the number of seconds in Retry-After."
+            }
+            Self::Unsigned(Unsigned::Crowded) => {
+                "All signers are busy, and this account has more requests waiting than any other. Accounts are served in \
+                 turn: send fewer requests at once, and try this one again after the number of seconds in Retry-After."
+            }
+            Self::Unsigned(Unsigned::Refused(_) | Unsigned::Failed) => {
                 "Signing failed, through no fault of the request. Try again; if it fails again, report it to the \
                  issuer's operator."
             }

@@ -89,7 +89,8 @@ pub struct Keys {
 pub struct Signing {
     /// The number of signing threads. By default one for each core.
     pub threads: Option<NonZeroUsize>,
-    /// The most requests that wait for a thread. Further requests are answered 503.
+    /// The most requests that wait for a thread. Accounts take turns. Further requests are answered 503, those of the account
+    /// with the most waiting first.
     #[schemars(range(max = 65_536))]
     pub queue: usize,
 }

@@ -13,9 +13,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Request};
 use hyper::body::{Body, Incoming};
 use postern_daemon::http::{BodyError, read_limited};
-use postern_token::{
-    REQUEST_MEDIA_TYPE, SignError, SigningKey, TokenRequest, TokenResponse, TokenType, UnixSeconds,
-};
+use postern_token::{REQUEST_MEDIA_TYPE, SigningKey, TokenRequest, TokenResponse, TokenType, UnixSeconds};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -52,7 +50,7 @@ impl Issuance {
         let now = UnixSeconds::now();
         let key = self.keyring.signer(request.truncated_token_key_id, now).map_err(Refusal::NoKey)?;
         let charge = self.accounts.charge(&caller, now).await.map_err(Refusal::NoToken)?;
-        self.sign(key, request, charge).await
+        self.sign(caller.number(), key, request, charge).await
     }
 
     async fn read(&self, body: Incoming) -> Result<Bytes, Refusal> {
@@ -75,16 +73,14 @@ impl Issuance {
     /// The charge stands from the moment of the signature, whether or not the client is still there to read it.
     async fn sign(
         &self,
+        caller: u64,
         key: Arc<SigningKey>,
         request: TokenRequest,
         charge: Charge,
     ) -> Result<TokenResponse, Refusal> {
-        let signature = self.pool.submit(key, request, || charge.keep()).map_err(|_| Refusal::Overloaded)?;
-        match signature.await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(SignError::OutOfRange)) => Err(Refusal::OutOfRange),
-            Ok(Err(_)) | Err(_) => Err(Refusal::Failed),
-        }
+        let signature =
+            self.pool.submit(caller, key, request, || charge.keep()).map_err(Refusal::Unsigned)?;
+        signature.await.map_err(Refusal::Unsigned)
     }
 }
 

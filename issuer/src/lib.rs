@@ -5,7 +5,7 @@
 //!
 //! `issue` handles a token request; `answer` is the one table of statuses. `rotation` computes the lifetimes of keys,
 //! `keys` keeps their files, and `keyring` is what requests use of both. `accounts` holds who may request tokens,
-//! `quota` how many, and `signing` is the CPU pool. `recorder` has the counts, `page` shows them, and `reload` applies
+//! `quota` how many, `signing` is the CPU pool, and in its `fair_queue` accounts take turns. `recorder` has the counts, `page` shows them, and `reload` applies
 //! SIGHUP. There is no CORS: web pages must not reach an issuer that may be open to loopback.
 
 mod accounts;
@@ -13,6 +13,7 @@ mod answer;
 pub mod catalogue;
 pub mod config;
 mod directory;
+mod fair_queue;
 mod health;
 mod issue;
 mod keyring;
@@ -86,7 +87,8 @@ impl Issuer {
         let issuance = Issuance {
             accounts: accounts.clone(),
             keyring: keyring.clone(),
-            pool: SigningPool::new(config.signing.threads, config.signing.queue, recorder.clone())?,
+            pool: SigningPool::new(config.signing.threads, config.signing.queue, recorder.clone())
+                .map_err(StartError::Threads)?,
             settings: settings.clone(),
             recorder: recorder.clone(),
         };
@@ -258,7 +260,7 @@ pub enum StartError {
     },
     /// The signing threads.
     #[error("cannot start the signing threads: {0}; set fewer with [signing] threads")]
-    Threads(#[from] rayon::ThreadPoolBuildError),
+    Threads(#[source] std::io::Error),
     /// The socket.
     #[error(transparent)]
     Listen(#[from] BindError),

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// So many tokens in each period, written "10000/1d".
@@ -134,6 +135,8 @@ const MOST_RESERVED: u64 = 512;
 /// One account's quota, what is used of it, and how much of it the file counts as used already.
 #[derive(Debug)]
 pub(crate) struct Meter {
+    /// Distinguishes accounts where their names do not belong.
+    number: u64,
     metered: Mutex<Metered>,
 }
 
@@ -179,8 +182,14 @@ pub(crate) enum NoCharge {
 impl Meter {
     /// `usage` is what the file says.
     pub(crate) fn new(quota: Quota, usage: Usage) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(1);
         let metered = Metered { quota, usage, reserved: usage.used, waiting: 0, is_active: false };
-        Self { metered: Mutex::new(metered) }
+        Self { number: COUNT.fetch_add(1, Ordering::Relaxed), metered: Mutex::new(metered) }
+    }
+
+    /// Never 0.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     pub(crate) fn usage(&self) -> Usage {

@@ -1,32 +1,76 @@
-//! The pool that signs: a fixed number of threads, a fixed number of places, and no queue beyond them.
+//! The pool that signs: a fixed number of threads, and a fixed number of places to wait, in which accounts take turns.
 //!
 //! A signature is hundreds of microseconds of CPU (measured by `cargo bench -p postern-issuer`). On the runtime it
 //! would hold up every other connection; in a queue without end a burst would be answered long after its clients have
 //! gone.
 
-use crate::recorder::{Part, Recorder};
+use crate::fair_queue::{FairQueue, Ticket};
+use crate::recorder::{Part, Queued, Recorder};
+use parking_lot::{Condvar, Mutex};
 use postern_token::{SignError, SigningKey, TokenRequest, TokenResponse};
-use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use std::io;
 use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
-/// Threads that sign.
+/// Threads that sign. They end when it is dropped.
 #[derive(Debug)]
 pub(crate) struct SigningPool {
-    threads: ThreadPool,
-    /// One for each request that is being signed or waits for it.
-    places: Arc<Semaphore>,
+    desk: Arc<Desk>,
+}
+
+/// What the threads share with those who submit.
+#[derive(Debug)]
+struct Desk {
+    state: Mutex<State>,
+    /// A request waits, or the pool is gone.
+    changed: Condvar,
+    /// Requests that may be signed or wait.
+    places: usize,
     recorder: Arc<Recorder>,
 }
 
-/// Every thread is busy and every place to wait is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full;
+#[derive(Debug, Default)]
+struct State {
+    waiting: FairQueue<Job>,
+    signing: usize,
+    is_closed: bool,
+}
 
-/// The signature to come. An error of the receiver means that signing failed.
-pub(crate) type Signature = oneshot::Receiver<Result<TokenResponse, SignError>>;
+/// A request for a signature. `signed` is called once the signature is made, and dropped uncalled otherwise.
+struct Job {
+    key: Arc<SigningKey>,
+    request: TokenRequest,
+    signed: Box<dyn FnOnce() + Send>,
+    answer: oneshot::Sender<Result<TokenResponse, Unsigned>>,
+    since: Instant,
+    queued: Queued,
+}
+
+/// Why there is no signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unsigned {
+    /// Every thread is busy and every place to wait is taken.
+    Full,
+    /// So they are, and most places are the caller's own.
+    Crowded,
+    /// The key does not sign this request.
+    Refused(SignError),
+    /// The thread panicked, or the pool is gone.
+    Failed,
+}
+
+/// A signature to come. A request that still waits leaves the queue when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Signature {
+    answer: oneshot::Receiver<Result<TokenResponse, Unsigned>>,
+    ticket: Ticket,
+    desk: Arc<Desk>,
+}
 
 impl SigningPool {
     /// A pool of `threads`, by default one for each core, and of `queue` places to wait.
@@ -34,140 +78,130 @@ impl SigningPool {
         threads: Option<NonZeroUsize>,
         queue: usize,
         recorder: Arc<Recorder>,
-    ) -> Result<Self, ThreadPoolBuildError> {
+    ) -> io::Result<Self> {
         let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let count = threads.unwrap_or_else(cores).get();
-        let threads = ThreadPoolBuilder::new()
-            .num_threads(count)
-            .thread_name(|index| format!("sign-{index}"))
-            // The default is to abort the process. The request that failed sees its sender gone and answers 500.
-            .panic_handler(|_| {
-                tracing::error!(
-                    "a signing thread panicked: its request is answered 500, others \
-                     go on. Please report this line"
-                )
-            })
-            .build()?;
-        let places = count.saturating_add(queue).min(Semaphore::MAX_PERMITS);
+        let places = count.saturating_add(queue);
         recorder.set_queue_limit(places);
-        Ok(Self { threads, places: Arc::new(Semaphore::new(places)), recorder })
+        let desk = Desk { state: Mutex::default(), changed: Condvar::new(), places, recorder };
+        let pool = Self { desk: Arc::new(desk) };
+        for index in 0..count {
+            let desk = pool.desk.clone();
+            std::thread::Builder::new().name(format!("sign-{index}")).spawn(move || desk.work())?;
+        }
+        Ok(pool)
     }
 
-    /// Signs `request` when a thread is free. Its turn is skipped if the receiver is gone by then; `signed` is called
-    /// once the signature is made, and dropped uncalled otherwise.
+    /// Signs `request` when its turn comes among those of all callers. `caller` is one account, or 0.
     pub(crate) fn submit(
         &self,
+        caller: u64,
         key: Arc<SigningKey>,
         request: TokenRequest,
         signed: impl FnOnce() + Send + 'static,
-    ) -> Result<Signature, Full> {
-        let place = self.places.clone().try_acquire_owned().map_err(|_| Full)?;
-        let place = (self.recorder.queued(), place);
+    ) -> Result<Signature, Unsigned> {
         let (answer, signature) = oneshot::channel();
-        let (recorder, asked) = (self.recorder.clone(), Instant::now());
-        self.threads.spawn_fifo(move || {
-            if answer.is_closed() {
-                return; // the client hung up while it waited
+        let signed = Box::new(signed);
+        let mut state = self.desk.state.lock();
+        let mut crowded = None;
+        if state.waiting.len() + state.signing >= self.desk.places {
+            crowded = state.waiting.make_room(caller);
+            if crowded.is_none() {
+                let is_own = caller != 0 && state.waiting.len_of(caller) > 1;
+                return Err(if is_own { Unsigned::Crowded } else { Unsigned::Full });
             }
-            let started = Instant::now();
-            recorder.took(Part::Wait, started - asked);
-            let response = key.sign(&request);
-            if response.is_ok() {
-                recorder.signed(started.elapsed());
-                signed();
+        }
+        let queued = self.desk.recorder.queued();
+        let job = Job { key, request, signed, answer, since: Instant::now(), queued };
+        let ticket = state.waiting.push(caller, job);
+        drop(state);
+        self.desk.changed.notify_one();
+        if let Some(job) = crowded {
+            job.end(Err(Unsigned::Crowded));
+        }
+        Ok(Signature { answer: signature, ticket, desk: self.desk.clone() })
+    }
+}
+
+impl Drop for SigningPool {
+    fn drop(&mut self) {
+        let mut state = self.desk.state.lock();
+        state.is_closed = true;
+        let left = std::mem::take(&mut state.waiting);
+        drop(state);
+        self.desk.changed.notify_all();
+        drop(left);
+    }
+}
+
+impl Desk {
+    /// The work of one thread.
+    fn work(&self) {
+        while let Some(mut job) = self.next() {
+            let signed = std::mem::replace(&mut job.signed, Box::new(|| {}));
+            let result = catch_unwind(AssertUnwindSafe(|| job.sign(signed, &self.recorder)));
+            self.state.lock().signing -= 1;
+            job.end(result.unwrap_or_else(|_| {
+                tracing::error!(
+                    "a signing thread panicked: its request is answered 500, others go on. Please report this line"
+                );
+                Err(Unsigned::Failed)
+            }));
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_closed {
+                return None;
             }
-            drop(place); // not later than this: a client that retries immediately must find the place free
-            let _ = answer.send(response); // the client may have hung up meanwhile
-        });
-        Ok(signature)
+            if let Some(job) = state.waiting.pop() {
+                state.signing += 1;
+                return Some(job);
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+}
+
+impl Job {
+    fn sign(&self, signed: Box<dyn FnOnce() + Send>, recorder: &Recorder) -> Result<TokenResponse, Unsigned> {
+        let started = Instant::now();
+        recorder.took(Part::Wait, started - self.since);
+        let response = self.key.sign(&self.request).map_err(Unsigned::Refused)?;
+        recorder.signed(started.elapsed());
+        signed();
+        Ok(response)
+    }
+
+    fn end(self, result: Result<TokenResponse, Unsigned>) {
+        let Self { signed, answer, queued, .. } = self;
+        drop((signed, queued)); // not later than this: a client that retries immediately finds its place and its quota
+        let _ = answer.send(result); // the client may have hung up meanwhile
+    }
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Job")
+    }
+}
+
+impl Future for Signature {
+    type Output = Result<TokenResponse, Unsigned>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(ready!(Pin::new(&mut self.answer).poll(context)).unwrap_or(Err(Unsigned::Failed)))
+    }
+}
+
+impl Drop for Signature {
+    fn drop(&mut self) {
+        let left = self.desk.state.lock().waiting.remove(self.ticket);
+        drop(left); // and with it the charge, which has a lock of its own
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc;
-
-    fn key() -> Arc<SigningKey> {
-        Arc::new(SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap())
-    }
-
-    fn pool(threads: usize, queue: usize) -> SigningPool {
-        SigningPool::new(NonZeroUsize::new(threads), queue, Arc::new(Recorder::new())).unwrap()
-    }
-
-    /// Occupies one thread of `pool` until the sender is dropped.
-    fn occupy(pool: &SigningPool) -> mpsc::Sender<()> {
-        let (release, released) = mpsc::channel::<()>();
-        let (started, running) = mpsc::channel();
-        pool.threads.spawn_fifo(move || {
-            started.send(()).unwrap();
-            let _ = released.recv();
-        });
-        running.recv().unwrap();
-        release
-    }
-
-    #[tokio::test]
-    async fn beyond_its_places_it_refuses_at_once_and_places_come_back() {
-        let (pool, key) = (pool(1, 2), key());
-        let request = TokenRequest::new(key.id(), [1; 256]);
-        let submit = || pool.submit(key.clone(), request.clone(), || {});
-        let release = occupy(&pool);
-        let waiting: Vec<_> = (0..3).map(|_| submit().unwrap()).collect();
-        assert_eq!(submit().unwrap_err(), Full);
-        drop(release);
-        for signature in waiting {
-            assert!(signature.await.unwrap().is_ok());
-        }
-        assert!(submit().unwrap().await.unwrap().is_ok());
-    }
-
-    #[tokio::test]
-    async fn a_request_whose_client_is_gone_is_not_signed() {
-        let (pool, key) = (pool(1, 8), key());
-        let request = TokenRequest::new(key.id(), [1; 256]);
-        let signed = Arc::new(AtomicUsize::new(0));
-        let submit = || {
-            let signed = signed.clone();
-            pool.submit(key.clone(), request.clone(), move || {
-                signed.fetch_add(1, Ordering::SeqCst);
-            })
-        };
-        let release = occupy(&pool);
-        drop(submit().unwrap());
-        let kept = submit().unwrap();
-        drop(release);
-        assert!(kept.await.unwrap().is_ok());
-        assert_eq!(signed.load(Ordering::SeqCst), 1);
-    }
-
-    #[tokio::test]
-    async fn the_queue_is_seen_and_empties_after_answers_hang_ups_and_panics() {
-        let recorder = Arc::new(Recorder::new());
-        let pool = SigningPool::new(NonZeroUsize::new(1), 5, recorder.clone()).unwrap();
-        let key = key();
-        let request = TokenRequest::new(key.id(), [1; 256]);
-        let submit = |signed: fn()| pool.submit(key.clone(), request.clone(), signed).unwrap();
-        assert_eq!(recorder.queue(), (0, 6));
-        let release = occupy(&pool); // takes a thread, and no place
-        let waiting = submit(|| {});
-        drop(submit(|| {}));
-        let failing = submit(|| panic!("a test of panics"));
-        assert_eq!(recorder.queue(), (3, 6), "one that hung up is there until its turn has come");
-        drop(release);
-        assert!(waiting.await.unwrap().is_ok());
-        assert!(failing.await.is_err());
-        assert!(submit(|| {}).await.unwrap().is_ok()); // the one thread has dropped everything before this
-        assert_eq!(recorder.queue(), (0, 6));
-    }
-
-    #[tokio::test]
-    async fn what_cannot_be_signed_is_not_counted() {
-        let (pool, key) = (pool(1, 8), key());
-        let request = TokenRequest::new(key.id(), [0xff; 256]);
-        let signature = pool.submit(key, request, || panic!("it was counted")).unwrap();
-        assert_eq!(signature.await.unwrap(), Err(SignError::OutOfRange));
-    }
-}
+mod tests;

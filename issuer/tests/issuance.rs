@@ -8,6 +8,7 @@ use postern_token::{
     TokenType, VerifyingKey,
 };
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn digest() -> ChallengeDigest {
@@ -327,6 +328,43 @@ async fn when_every_place_is_taken_it_is_503_at_once() {
         assert_eq!(issuer.exchange(&whole).await.status, 200);
     }
     assert_eq!(issuer.exchange(&whole).await.status, 429);
+}
+
+/// One account asks over 150 connections, each again as soon as it is answered; another one asks once at a time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_that_floods_takes_no_turn_from_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.signing = Signing { threads: NonZeroUsize::new(1), queue: 32 };
+    config.accounts = vec![account("one", "k1", "1000000/36500d"), account("two", "k2", "100/36500d")];
+    let issuer = Arc::new(Running::start(config).await);
+    let body = good(&issuer.key().await);
+    let flood = post(&bearer("k1"), &body);
+    let (refused, mut told) = tokio::sync::mpsc::channel(1);
+    let mut connections = tokio::task::JoinSet::new();
+    for _ in 0..150 {
+        let (issuer, flood, refused) = (issuer.clone(), flood.clone(), refused.clone());
+        connections.spawn(async move {
+            loop {
+                let answer = issuer.exchange(&flood).await;
+                if answer.status != 200 {
+                    let _ = refused.try_send(answer);
+                }
+            }
+        });
+    }
+    let first = told.recv().await.unwrap();
+    assert_eq!((first.status, first.field("retry-after")), (503, Some("1")));
+    assert!(
+        first.text().contains("this account has more requests waiting than any other"),
+        "{}",
+        first.text()
+    );
+    for number in 0..40 {
+        let answer = issuer.post(&bearer("k2"), &body).await;
+        assert_eq!(answer.status, 200, "{number}: {}", answer.text());
+    }
+    connections.shutdown().await;
 }
 
 #[tokio::test]
