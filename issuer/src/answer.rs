@@ -146,8 +146,8 @@ impl Refusal {
                  not-before has passed, and check this machine's clock."
             }
             Self::Unsigned(Unsigned::Refused(SignError::OutOfRange)) => {
-                "The blinded message is not below the modulus of the key that the request names. Blind it under that \
-                 key (RFC 9474, section 4.2)."
+                "The blinded message is not a number from 2 to n - 2, where n is the modulus of the key that the request \
+                 names. Blind it under that key (RFC 9474, section 4.2)."
             }
             Self::NoToken(NoToken::Unrecorded) => {
                 "The issuer cannot record on its disk that this account gets another token, so it signs none. Nothing is \

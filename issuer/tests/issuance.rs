@@ -75,6 +75,11 @@ async fn what_is_not_a_token_request_of_a_key_in_use_is_422_and_names_the_fault(
         bytes
     };
     let out_of_range = TokenRequest::new(key.id(), [0xff; 256]).serialize().to_vec();
+    let number = |last: u8| {
+        let mut message = [0; 256];
+        message[255] = last;
+        TokenRequest::new(key.id(), message).serialize().to_vec()
+    };
     let cases = [
         (Vec::new(), "token_type"),
         (good[..258].to_vec(), "blinded_msg"),
@@ -83,7 +88,9 @@ async fn what_is_not_a_token_request_of_a_key_in_use_is_422_and_names_the_fault(
         (with(1, 1), "is not 2"),
         (with(0, 0xda), "is not 2"),
         (with(2, key.id().truncated().wrapping_add(1)), "Fetch the key directory again"),
-        (out_of_range, "not below the modulus"),
+        (out_of_range, "2 to n - 2"),
+        (number(0), "2 to n - 2"),
+        (number(1), "2 to n - 2"),
     ];
     for (body, said) in cases {
         let answer = issuer.post("", &body).await;

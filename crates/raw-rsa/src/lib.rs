@@ -23,7 +23,8 @@ pub enum Error {
     NotAKey,
     /// The key is not of 2048 bits.
     WrongSize,
-    /// The input is not below the modulus (RFC 9474, section 4.3, "message representative out of range").
+    /// The input is not a number from 2 to the modulus less 2 (RFC 9474, section 4.3, "message representative out of
+    /// range"). AWS-LC refuses 0, 1 and the modulus less 1 too: each is its own signature.
     OutOfRange,
     /// The system gave no randomness or no memory.
     Unavailable,
@@ -34,7 +35,7 @@ impl fmt::Display for Error {
         f.write_str(match self {
             Self::NotAKey => "not an unencrypted PKCS#8 RSA private key",
             Self::WrongSize => "not an RSA key of 2048 bits",
-            Self::OutOfRange => "the blinded message is not below the modulus",
+            Self::OutOfRange => "the blinded message is not a number from 2 to n - 2, for the modulus n",
             Self::Unavailable => "no randomness or no memory",
         })
     }
@@ -91,7 +92,7 @@ impl PrivateKey {
     /// public exponent so that a fault of the machine cannot leak the key. Hundreds of microseconds of CPU.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when the input is not below the modulus.
+    /// [`Error::OutOfRange`] when the input is not a number from 2 to the modulus less 2.
     pub fn apply(&self, input: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], Error> {
         let mut output = [0; MODULUS_LEN];
         let mut written = 0;
@@ -168,10 +169,33 @@ mod tests {
     }
 
     #[test]
-    fn an_input_at_or_above_the_modulus_is_refused_and_the_key_still_works() {
+    fn inputs_from_2_to_the_modulus_less_2_are_signed_and_no_others() {
         let key = PrivateKey::from_pkcs8(&PrivateKey::generate_pkcs8().unwrap()).unwrap();
-        assert_eq!(key.apply(&[0xff; MODULUS_LEN]), Err(Error::OutOfRange));
-        assert!(key.apply(&[1; MODULUS_LEN]).is_ok());
+        let der = key.public_key_der();
+        let end = der.len() - 5; // behind the modulus stands the exponent 65537, as an INTEGER of three bytes
+        let modulus: [u8; MODULUS_LEN] = der[end - MODULUS_LEN..end].try_into().unwrap();
+        let small = |last: u8| {
+            let mut input = [0; MODULUS_LEN];
+            input[MODULUS_LEN - 1] = last;
+            input
+        };
+        let below = |by: u8| {
+            let mut input = modulus;
+            let mut place = MODULUS_LEN - 1;
+            let mut borrowed;
+            (input[place], borrowed) = input[place].overflowing_sub(by);
+            while borrowed {
+                place -= 1;
+                (input[place], borrowed) = input[place].overflowing_sub(1);
+            }
+            input
+        };
+        for refused in [small(0), small(1), below(1), modulus, [0xff; MODULUS_LEN]] {
+            assert_eq!(key.apply(&refused), Err(Error::OutOfRange));
+        }
+        for signed in [small(2), below(2), [1; MODULUS_LEN]] {
+            assert!(key.apply(&signed).is_ok(), "and the key still works");
+        }
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub enum SignError {
         /// What this key has.
         ours: u8,
     },
-    /// The blinded message is not below the modulus.
-    #[error("the blinded message is not below the key's modulus")]
+    /// The blinded message is not a number from 2 to the modulus less 2.
+    #[error("the blinded message is not a number from 2 to n - 2, for the key's modulus n")]
     OutOfRange,
 }
 
