@@ -1,9 +1,11 @@
-//! The marks of a gateway: for which of its challenges tokens are signed, and which tokens are sent.
+//! The challenges of a gateway: for which of them tokens are signed, and which tokens are sent.
 //!
 //! A gateway puts a mark into its challenge, and another one when its store has lost records (RFC 9577, section 2.1.1.1:
 //! a second name in `origin_info`). Tokens of the mark before are still good for what was not lost, so they are sent
-//! first. But a mark is also a name that a hostile gateway could give to one client. So tokens are signed for a few new
-//! marks a day, one at a time until the mark has lasted.
+//! first. But a challenge is also a name that a hostile gateway could give to one client, and each new one could cost a
+//! stock of tokens. So tokens are signed for a few new challenges a day, with a mark or without, one at a time until the
+//! challenge has lasted. One with a redemption context may be another each time: it is minted for on demand only, and is
+//! not counted here.
 //!
 //! Here are the rules, without I/O and clock.
 
@@ -13,13 +15,14 @@ use crate::challenge::CurrentChallenge;
 use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
 use std::time::Duration;
 
-/// New marks in a day for which tokens are signed, beside the first one of each token key.
+/// New challenges in a day for which tokens are signed, beside the first one of each token key.
 pub(crate) const NEW_IN_A_DAY: usize = 4;
 const DAY: Duration = Duration::from_secs(86_400);
-/// For how long at least a mark has to be offered before tokens are minted ahead for it, if it is not the first of its token key.
+/// For how long at least a challenge has to be offered before tokens are minted ahead for it, if it is not the first of its
+/// token key.
 const TRIAL: Duration = Duration::from_secs(600);
-/// Changes from one known mark to another in an hour after which nothing is signed: the gateways of a fleet agree within
-/// seconds.
+/// Changes from one known challenge to another in an hour after which none is signed for marks, and nothing is minted ahead
+/// without them: the gateways of a fleet agree on a mark within seconds, and on what is in their files soon after.
 const CHANGES_IN_AN_HOUR: usize = 20;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Tokens of an older mark that are refused in a row before the rest are dropped. With one of three servers lost, a third
@@ -37,10 +40,8 @@ pub struct Marks {
     known: Vec<Known>,
     /// One that is offered, and for which none was signed yet.
     pending: Option<Known>,
-    /// The challenge without a mark, from before the first mark.
-    plain: Option<ChallengeDigest>,
     current: Option<ChallengeDigest>,
-    /// When it changed from one known mark to another.
+    /// When it changed from one known challenge to another.
     changes: Vec<UnixSeconds>,
     /// By how much a trial lasts longer than [`TRIAL`].
     longer: Duration,
@@ -63,7 +64,7 @@ struct Known {
     is_proven: bool,
 }
 
-/// A mark that has not lasted yet.
+/// A challenge that has not lasted yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trial {
     /// For how long it has to last.
@@ -72,9 +73,22 @@ pub struct Trial {
     pub is_proven: bool,
 }
 
-/// Why no token is signed for a mark.
+/// Why no token is signed for a challenge.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MarksRefused {
+    #[error(
+        "the gateway {gateway} names another challenge, after {NEW_IN_A_DAY} new ones within a day. It may be set up anew \
+         again and again, or it tries to tell clients apart by them, or to use up the issuer's quota. No token is signed for \
+         further challenges for {} h; one that is known already is taken again at once. Ask the gateway's operator, or use \
+         another gateway (gateway.url)", left.as_secs().div_ceil(3600)
+    )]
+    /// More new challenges in a day than tokens are signed for, from a gateway without marks.
+    TooManyChallenges {
+        /// Its URL.
+        gateway: String,
+        /// Until tokens are signed for another one.
+        left: Duration,
+    },
     #[error(
         "the gateway {gateway} names another mark, after {NEW_IN_A_DAY} new ones within a day. Either it tries to tell \
          clients apart by them, or its store of spent tokens keeps losing records. No token is signed for further marks \
@@ -118,7 +132,9 @@ impl Marks {
     /// A sentence about what it holds beside our name and one mark, from a gateway that uses marks.
     pub fn offered(&mut self, challenge: &CurrentChallenge, now: UnixSeconds) -> Result<(), String> {
         if !self.is_used() && !challenge.is_marked {
-            self.plain = (!challenge.has_context).then_some(challenge.digest);
+            if !challenge.has_context {
+                self.take_note(challenge, now);
+            }
             return Ok(());
         }
         let has_same_names = self.names.as_ref().is_none_or(|names| {
@@ -131,11 +147,19 @@ impl Marks {
         }
         if self.names.is_none() {
             self.names.clone_from(&challenge.names);
-            let plain = self.plain.take().map(|digest| Known::new(digest, None, now));
-            self.known.extend(plain);
+            self.begin_marks();
         }
         self.take_note(challenge, now);
         Ok(())
+    }
+
+    /// From now on it uses marks. Of the challenges before, the last one counts like an older mark, of no token key.
+    fn begin_marks(&mut self) {
+        self.known.extend(self.pending.take());
+        for known in &mut self.known {
+            known.key = None;
+            known.is_given_up = Some(known.digest) != self.current;
+        }
     }
 
     fn take_note(&mut self, challenge: &CurrentChallenge, now: UnixSeconds) {
@@ -144,7 +168,7 @@ impl Marks {
         match self.known.iter_mut().find(|known| known.digest == digest) {
             Some(known) => {
                 known.offered(now);
-                (known.is_given_up, known.key) = (false, key);
+                known.is_given_up = false;
                 if before.is_some_and(|before| before != digest) {
                     self.changes.push(now);
                     self.changes.drain(..self.changes.len().saturating_sub(KEPT));
@@ -168,7 +192,7 @@ impl Marks {
         key: Option<TokenKeyId>,
         now: UnixSeconds,
     ) -> Result<(), MarksRefused> {
-        let changes = self.changes.iter().filter(|when| when.until(now) < HOUR).count();
+        let changes = self.changes_in_an_hour(now);
         if self.is_used() && changes > CHANGES_IN_AN_HOUR {
             return Err(MarksRefused::Alternating { gateway: gateway.to_owned(), changes });
         }
@@ -178,10 +202,12 @@ impl Marks {
         let left = self.known.iter().filter_map(|known| DAY.checked_sub(known.counted?.until(now)));
         let mut left: Vec<_> = left.filter(|left| !left.is_zero()).collect();
         left.sort();
-        match left.len().checked_sub(NEW_IN_A_DAY) {
-            Some(over) => Err(MarksRefused::TooMany { gateway: gateway.to_owned(), left: left[over] }),
-            None => Ok(()),
-        }
+        let Some(over) = left.len().checked_sub(NEW_IN_A_DAY) else { return Ok(()) };
+        let (gateway, left) = (gateway.to_owned(), left[over]);
+        Err(match self.is_used() {
+            true => MarksRefused::TooMany { gateway, left },
+            false => MarksRefused::TooManyChallenges { gateway, left },
+        })
     }
 
     /// A token is about to be signed for a challenge, under `key`, which the issuer publishes. True when this is news, to
@@ -214,6 +240,9 @@ impl Marks {
     #[must_use]
     pub fn trial(&self, digest: ChallengeDigest, now: UnixSeconds) -> Option<Trial> {
         let offered = self.find(digest)?;
+        if self.changes_in_an_hour(now) > CHANGES_IN_AN_HOUR {
+            return Some(Trial { left: HOUR, is_proven: true }); // without marks, for those are refused
+        }
         let left = self.trial_lasts().checked_sub(offered.since.until(now)).filter(|left| !left.is_zero())?;
         (self.is_tried(offered) && !self.has_lasted(offered))
             .then_some(Trial { left, is_proven: offered.is_proven })
@@ -229,9 +258,13 @@ impl Marks {
         })
     }
 
-    /// The challenges before the present one whose tokens are still sent, oldest first.
+    /// The challenges before the present one whose tokens are still sent, oldest first. Without marks they are not good any
+    /// more.
     #[must_use]
     pub fn older(&self) -> Vec<ChallengeDigest> {
+        if !self.is_used() {
+            return Vec::new();
+        }
         let sent = self.known.iter().filter(|known| !known.is_given_up && Some(known.digest) != self.current);
         sent.map(|known| known.digest).collect()
     }
@@ -259,19 +292,24 @@ impl Marks {
     }
 
     fn is_new(&self, digest: ChallengeDigest) -> bool {
-        self.is_used() && self.known.iter().all(|known| known.digest != digest)
+        self.known.iter().all(|known| known.digest != digest)
     }
 
-    /// A new token key brings a new mark by itself, and only the issuer makes keys.
+    fn changes_in_an_hour(&self, now: UnixSeconds) -> usize {
+        self.changes.iter().filter(|when| when.until(now) < HOUR).count()
+    }
+
+    /// A new token key brings a new mark by itself, and only the issuer makes keys. The key of a challenge is the one of the
+    /// first signature: a gateway that claims another one later gets nothing by it.
     fn is_first_of(&self, key: Option<TokenKeyId>) -> bool {
         key.is_some() && self.known.iter().all(|known| known.key != key)
     }
 
-    /// Whether a mark has to last. The first one of a token key does not: there is nothing of that key to compare it with,
+    /// Whether a challenge has to last. The first one of a token key does not: there is nothing of that key to compare it with,
     /// and tokens of the key before end with that key.
     fn is_tried(&self, offered: &Known) -> bool {
         match self.is_new(offered.digest) {
-            true => !self.is_first_of(offered.key),
+            true => !self.known.is_empty() && !self.is_first_of(offered.key),
             false => offered.counted.is_some(),
         }
     }

@@ -79,8 +79,8 @@ impl MintingStatus {
                 self.gate.set_not_ready("the gateway's challenge is not known yet")
             }
             None if on_trial => self.gate.set_degraded(
-                "the gateway has a new mark, as after a loss of records: until it has lasted for ten to twenty minutes, each request \
-                 waits for a token of its own",
+                "the gateway has a new mark, as after a loss of records, or another challenge than before: until it has lasted for \
+                 ten to twenty minutes, each request waits for a token of its own",
             ),
             None if on_demand && skew.is_some() => self.gate.set_degraded(skew.to_string()),
             None if on_demand => self.gate.set_ready(),

@@ -122,6 +122,39 @@ async fn a_gateway_that_names_one_mark_after_another_gets_few_tokens_and_is_repo
     world.gateway.expect_no_token_twice();
 }
 
+/// The same without marks, of an agent that has no name to compare the gateway's with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_names_one_challenge_after_another_gets_few_tokens_and_is_reported() {
+    let world = World::new().await;
+    world.stocked(8).await;
+    world.gateway.rename();
+    let mut last = None;
+    for _ in 0..20 {
+        last = Some(world.connect("target.example:443").await);
+    }
+    assert!(world.issuer.signed() <= 8 + 4, "{} were signed", world.issuer.signed());
+    let answer = last.unwrap();
+    assert_eq!(answer.status, 503);
+    for part in ["another challenge, after 4 new ones", "the issuer's quota", "Ask the gateway's operator"] {
+        assert!(answer.body.contains(part), "{}", answer.body);
+    }
+    // Nor after a restart; and the challenge that is known is taken again.
+    let (signed, target) = (world.issuer.signed(), echo().await.to_string());
+    let World { directory, issuer, gateway, agent } = world;
+    agent.stop().await;
+    let agent = RunningAgent::start(config(&gateway, &issuer, directory.path())).await;
+    let world = World { directory, issuer, gateway, agent };
+    for _ in 0..3 {
+        assert_ne!(world.connect(&target).await.status, 200);
+    }
+    assert_eq!(world.issuer.signed(), signed);
+    world.gateway.tag(None);
+    world.gateway.ask_for(challenge("proxy.example"));
+    let answer = world.connect(&target).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    world.gateway.expect_no_token_twice();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mark_that_has_lasted_is_minted_for_ahead() {
     let (world, target) = (world().await, echo().await.to_string());

@@ -60,25 +60,31 @@ impl Gateways {
 
     /// Whether a token may be signed for `current`, as far as can be said without the issuer.
     pub(crate) fn may_sign(&self, current: &CurrentChallenge) -> Result<(), MarksRefused> {
+        if current.has_context {
+            return Ok(()); // minted for on demand only
+        }
         let Some(index) = self.offering(current.digest) else { return Ok(()) };
         let url = self.list[index].gateway.url();
         self.with_marks(index, |marks| marks.may_sign(url, current.digest, current.key, UnixSeconds::now()))
     }
 
-    /// A token is about to be signed for `current` under `key`: counts its mark, if that is new. False when no gateway
+    /// A token is about to be signed for `current` under `key`: counts the challenge, if it is new. False when no gateway
     /// has this challenge any more.
     pub(crate) fn sign(&self, current: &CurrentChallenge, key: TokenKeyId) -> Result<bool, MarksRefused> {
         let Some(index) = self.offering(current.digest) else { return Ok(false) };
+        if current.has_context {
+            return Ok(true);
+        }
         let url = self.list[index].gateway.url();
         let is_news =
             self.with_marks(index, |marks| marks.sign(url, current.digest, key, UnixSeconds::now()))?;
         if is_news {
-            tracing::info!("tokens are minted for a mark of the gateway {url} that is new here");
+            tracing::info!("tokens are minted for a challenge of the gateway {url} that is new here");
         }
         Ok(true)
     }
 
-    /// Whether `current` has a mark that has not lasted yet.
+    /// Whether `current` has not lasted yet.
     pub(crate) fn trial(&self, current: &CurrentChallenge) -> Option<Trial> {
         let index = self.offering(current.digest)?;
         self.with_marks(index, |marks| marks.trial(current.digest, UnixSeconds::now()))

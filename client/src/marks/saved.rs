@@ -1,5 +1,5 @@
-//! The marks of gateways in a file beside the wallet, so that a restart neither forgets what was counted nor takes a mark
-//! for a new one.
+//! The challenges of gateways in a file beside the wallet, so that a restart neither forgets what was counted nor takes a
+//! known one for a new one.
 
 use super::{Known, Marks};
 use postern_daemon::files::write_private;
@@ -31,7 +31,9 @@ struct Document {
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    names: String,
+    /// Where it uses marks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    names: Option<String>,
     /// Oldest first.
     known: Vec<Line>,
 }
@@ -64,7 +66,7 @@ impl SavedMarks {
         });
         let (saved, ledger) = parsed.unwrap_or_else(|reason| {
             tracing::warn!(
-                "{} is not used: {reason}. The marks of gateways are counted anew; delete the file, or mend it and start \
+                "{} is not used: {reason}. The challenges of gateways are counted anew; delete the file, or mend it and start \
                  again",
                 path.display()
             );
@@ -86,7 +88,7 @@ impl SavedMarks {
             Err(error) if !self.complained => {
                 self.complained = true;
                 tracing::warn!(
-                    "cannot write {}: {error}; after a restart the gateway's marks are counted anew. Check the disk",
+                    "cannot write {}: {error}; after a restart the gateway's challenges are counted anew. Check the disk",
                     self.path.display()
                 );
             }
@@ -98,9 +100,10 @@ impl SavedMarks {
 fn format(ledger: &Ledger) -> String {
     let entry = |(gateway, marks): (&String, &Marks)| {
         let known = marks.known.iter().map(Line::of).collect();
-        Some((gateway.clone(), Entry { names: marks.names.clone()?, known }))
+        (gateway.clone(), Entry { names: marks.names.clone(), known })
     };
-    let gateways: BTreeMap<_, _> = ledger.iter().filter_map(entry).collect();
+    let has_something = |(_, marks): &(&String, &Marks)| marks.names.is_some() || !marks.known.is_empty();
+    let gateways: BTreeMap<_, _> = ledger.iter().filter(has_something).map(entry).collect();
     if gateways.is_empty() {
         return String::new();
     }
@@ -113,7 +116,7 @@ fn parse(text: &str) -> Result<Ledger, String> {
     let marks = |(gateway, entry): (String, Entry)| {
         let known = entry.known.iter().map(Line::known).collect::<Option<_>>();
         let known = known.ok_or("a challenge or key in it is not 64 hexadecimal digits")?;
-        Ok((gateway, Marks { names: Some(entry.names), known, ..Marks::default() }))
+        Ok((gateway, Marks { names: entry.names, known, ..Marks::default() }))
     };
     document.gateways.into_iter().map(marks).collect()
 }

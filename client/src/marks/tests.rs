@@ -44,6 +44,41 @@ fn four_new_marks_a_day_are_minted_for_and_known_ones_are_free() {
 }
 
 #[test]
+fn challenges_without_marks_are_bounded_too() {
+    let mut marks = Marks::default();
+    let plain = |number: u8, key| named(None, &[&format!("proxy-{number}.example")], key);
+    let mint = |marks: &mut Marks, number: u8, seconds: u64| {
+        let challenge = plain(number, KEY);
+        marks.offered(&challenge, at(seconds)).unwrap();
+        marks.sign(GATEWAY, challenge.digest, challenge.key.unwrap(), at(seconds))
+    };
+    assert_eq!(mint(&mut marks, 0, 0), Ok(true));
+    assert_eq!(marks.trial(plain(0, KEY).digest, at(0)), None, "there is nothing to compare the first with");
+    // A key that is only claimed makes no later challenge the first of its key.
+    marks.offered(&plain(0, 99), at(0)).unwrap();
+    for number in 1..=4 {
+        assert_eq!(mint(&mut marks, number, 100 * u64::from(number)), Ok(true));
+        assert!(marks.trial(plain(number, KEY).digest, at(500)).is_some());
+    }
+    let refused = mint(&mut marks, 5, 500).unwrap_err();
+    let left = DAY - Duration::from_secs(400);
+    assert_eq!(refused, MarksRefused::TooManyChallenges { gateway: GATEWAY.to_owned(), left });
+    for sentence in ["tell clients apart", "the issuer's quota", "for 24 h", "Ask the gateway's operator"] {
+        assert!(refused.to_string().contains(sentence), "{refused}");
+    }
+    assert_eq!(mint(&mut marks, 0, 700), Ok(false), "known before");
+    assert_eq!(marks.older(), [], "tokens of a challenge that is replaced are kept, and not sent");
+    // Each time that it changes from one known challenge to another a stock could be minted.
+    let known = [plain(1, KEY), plain(0, KEY)];
+    for challenge in known.iter().cycle().take(CHANGES_IN_AN_HOUR) {
+        marks.offered(challenge, at(800)).unwrap();
+    }
+    let trial = Some(Trial { left: HOUR, is_proven: true });
+    assert_eq!(marks.trial(plain(0, KEY).digest, at(800)), trial);
+    assert_eq!(marks.trial(plain(0, KEY).digest, at(800 + 3600)), None);
+}
+
+#[test]
 fn a_token_key_brings_one_mark_for_nothing() {
     let mut marks = Marks::default();
     for key in 1..=20 {

@@ -19,8 +19,8 @@ pub struct Gateway {
     challenge: Mutex<TokenChallenge>,
     /// Challenges of before, whose tokens it still takes.
     older: Mutex<Vec<ChallengeDigest>>,
-    /// It names a mark that was never named in each refusal, and takes no token.
-    tags: Mutex<Option<u8>>,
+    /// In each refusal it names the next of these challenges, and takes no token.
+    tags: Mutex<Option<(u8, fn(u8) -> TokenChallenge)>>,
     names_key: Mutex<bool>,
     /// The key it requires and accepts, where that is not the issuer's first: a gateway that is behind.
     pinned: Mutex<Option<Arc<SigningKey>>>,
@@ -135,7 +135,12 @@ impl Gateway {
 
     /// From now on it takes no token, and names another mark in each refusal; `None` ends it.
     pub fn tag(&self, first: Option<u8>) {
-        *self.tags.lock() = first;
+        *self.tags.lock() = first.map(|first| (first, marked as _));
+    }
+
+    /// From now on it takes no token, and names another origin in each refusal.
+    pub fn rename(&self) {
+        *self.tags.lock() = Some((0, |number| challenge(&format!("proxy-{number}.example"))));
     }
 
     pub fn set_mood(&self, mood: Mood) {
@@ -270,9 +275,9 @@ impl Gateway {
     }
 
     fn refusal(&self, details: &str) -> Vec<u8> {
-        if let Some(number) = self.tags.lock().as_mut() {
+        if let Some((number, named)) = self.tags.lock().as_mut() {
             *number += 1;
-            *self.challenge.lock() = marked(*number);
+            *self.challenge.lock() = named(*number);
         }
         let bytes = self.challenge.lock().serialize();
         let token_key = self.names_key.lock().then(|| self.key().spki().to_vec());
