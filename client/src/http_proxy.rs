@@ -12,6 +12,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use postern_daemon::exchange::{Exchange, Patience};
+use postern_daemon::writes::Writes;
 use postern_proxy::relay::Relay;
 use postern_proxy::target::Target;
 use std::convert::Infallible;
@@ -22,6 +24,8 @@ use tokio::net::TcpStream;
 
 /// How long a client may take for a request's header, and how long a connection may lie idle between requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client may leave unread what the agent itself answers, and what a target answers.
+const PATIENCE: Patience = Patience { answer: Duration::from_secs(5), stream: Duration::from_mins(10) };
 /// The largest header, in bytes. Cookies make plain requests long.
 const HEADER_LIMIT: usize = 128 * 1024;
 
@@ -29,9 +33,14 @@ const HEADER_LIMIT: usize = 128 * 1024;
 pub(crate) async fn serve(stream: TcpStream, state: Arc<AgentState>) {
     let kept = Arc::new(Kept::default());
     let shutdown = state.shutdown.clone();
+    let exchange = Exchange::new(PATIENCE);
+    let stream = Writes::new(stream, exchange.clone());
     let service = service_fn(move |request| {
-        let (state, kept) = (state.clone(), kept.clone());
-        async move { Ok::<_, Infallible>(respond(request, state, &kept).await) }
+        let (state, kept, exchange) = (state.clone(), kept.clone(), exchange.clone());
+        async move {
+            let work = respond(request, state, &kept, &exchange);
+            Ok::<_, Infallible>(exchange.answer(work).await)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new()) // without it the header timeout is silently off
@@ -53,7 +62,12 @@ pub(crate) async fn serve(stream: TcpStream, state: Arc<AgentState>) {
     }
 }
 
-async fn respond(mut request: Request<Incoming>, state: Arc<AgentState>, kept: &Kept) -> Response<Body> {
+async fn respond(
+    mut request: Request<Incoming>,
+    state: Arc<AgentState>,
+    kept: &Kept,
+    exchange: &Exchange,
+) -> Response<Body> {
     let uri = request.uri();
     let result = if request.method() == Method::CONNECT {
         let target = uri.authority().map_or("", |authority| authority.as_str());
@@ -71,7 +85,7 @@ async fn respond(mut request: Request<Incoming>, state: Arc<AgentState>, kept: &
         let sentence = "Only http:// is forwarded in absolute form: use CONNECT for everything else";
         return answer::bad_request(sentence).map(boxed);
     } else {
-        kept.forward(request, &state).await
+        kept.forward(request, &state).await.inspect(|_| exchange.stream())
     };
     match result {
         Ok(response) => {
@@ -93,8 +107,8 @@ async fn connect(target: &Target, upgrade: OnUpgrade, state: Arc<AgentState>) ->
         let relaying = async {
             let Ok(upgraded) = upgrade.await else { return };
             // It is the stream that `serve` put in; early bytes of the client come with it.
-            let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else { return };
-            Relay::new(parts.io.into_inner(), tunnel, &parts.read_buf, None).await;
+            let Ok(parts) = upgraded.downcast::<TokioIo<Writes<TcpStream>>>() else { return };
+            Relay::new(parts.io.into_inner().into_inner(), tunnel, &parts.read_buf, None).await;
         };
         shutdown.until_stopped(relaying).await;
     });

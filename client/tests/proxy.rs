@@ -308,3 +308,12 @@ async fn a_drain_finishes_what_is_open_and_accepts_nothing_new() {
     let drained = timeout(HANG, shutdown.wait(HANG)).await.expect("the drain ends by itself");
     assert_eq!(drained, postern_daemon::drain::Drained::Finished);
 }
+
+#[tokio::test]
+async fn a_client_that_never_reads_its_answers_is_cut_off() {
+    let world = World::new().await;
+    let mut stream = TcpStream::connect(world.agent.address).await.unwrap();
+    let flood = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(64);
+    let flooding = async { while stream.write_all(flood.as_bytes()).await.is_ok() {} };
+    timeout(2 * HANG, flooding).await.expect("the agent closes the connection");
+}

@@ -15,7 +15,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use postern_daemon::drain::Shutdown;
+use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::http::is_for_this_machine;
+use postern_daemon::writes::Writes;
 use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, UnixSeconds};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -100,10 +102,16 @@ impl Server {
     }
 
     async fn http<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) {
-        let service = service_fn(|request| async { Ok::<_, Infallible>(self.routes.answer(request).await) });
+        let timeout = self.header_timeout();
+        let exchange = Exchange::new(Patience { answer: timeout, stream: timeout });
+        let stream = Writes::new(stream, exchange.clone());
+        let service = service_fn(|request| {
+            let work = self.routes.answer(request);
+            async { Ok::<_, Infallible>(exchange.answer(work).await) }
+        });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new()) // without it the header timeout is silently off
-            .header_read_timeout(self.header_timeout())
+            .header_read_timeout(timeout)
             .max_buf_size(MAX_HEADER)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);

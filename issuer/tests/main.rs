@@ -6,3 +6,4 @@ mod issuance;
 mod life;
 mod page;
 mod support;
+mod unread;

@@ -13,8 +13,10 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::http::{is_for_this_machine, text};
 use postern_daemon::listen::{self, BindError};
+use postern_daemon::writes::Writes;
 use postern_telemetry::metrics::Exporter;
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -25,7 +27,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// A header that takes longer than this closes the connection.
+/// A header that takes longer than this closes the connection, and so does a client that reads nothing for so long.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// More connections than this wait in the kernel's backlog: a scraper or two and a browser need a handful.
 const MAX_CONNECTIONS: usize = 64;
@@ -105,9 +107,11 @@ async fn pause(error: &io::Error) {
 }
 
 async fn connection(stream: TcpStream, pages: Arc<Pages>) {
+    let exchange = Exchange::new(Patience { answer: HEADER_TIMEOUT, stream: HEADER_TIMEOUT });
+    let stream = Writes::new(stream, exchange.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = pages.answer(&request);
-        async move { Ok::<_, Infallible>(response) }
+        let (exchange, pages) = (exchange.clone(), pages.clone());
+        async move { Ok::<_, Infallible>(exchange.answer(async { pages.answer(&request) }).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new()) // without it the header timeout is silently off

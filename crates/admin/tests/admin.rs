@@ -148,6 +148,20 @@ async fn a_header_that_never_ends_is_cut_off() {
     assert!(!answer.contains("200"), "{answer}");
 }
 
+#[tokio::test]
+async fn clients_that_never_read_their_answers_are_cut_off() {
+    let admin = start().await;
+    let flood = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(64);
+    let mut flooding = tokio::task::JoinSet::new();
+    for _ in 0..64 {
+        let (mut stream, flood) = (TcpStream::connect(admin.address).await.unwrap(), flood.clone());
+        flooding.spawn(async move { while stream.write_all(flood.as_bytes()).await.is_ok() {} });
+    }
+    let cut = tokio::time::timeout(Duration::from_secs(60), flooding.join_all()).await;
+    assert!(cut.is_ok(), "clients that never read are still connected");
+    assert_eq!(get(admin.address, "/readyz").await.0, 200);
+}
+
 /// A handful of idle connections more than the limit must not make the listener refuse or forget the next one.
 #[tokio::test]
 async fn connections_are_bounded_and_the_next_one_waits_its_turn() {

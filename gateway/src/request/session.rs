@@ -36,8 +36,10 @@ pub(crate) type Opened = (Dialled, Account);
 pub(crate) enum Answer {
     /// 200, and from then on the stream is the tunnel's.
     Tunnel(Response<Body>, Opened),
-    /// An answer of the target or a refusal.
-    Response(Response<Body>),
+    /// A refusal.
+    Refused(Response<Body>),
+    /// An answer of the target, whose body is still coming.
+    Forwarded(Response<Body>),
 }
 
 /// Answers one request, and records the answer. `client` is known only where the access log names it.
@@ -63,10 +65,10 @@ pub(crate) async fn answer(
     let account = core.recorder.answered(answered.as_ref().err(), &timeline, &decision, who);
     match answered {
         Ok((response, Some(dialled))) => Answer::Tunnel(response, (dialled, account)),
-        Ok((response, None)) => Answer::Response(response),
+        Ok((response, None)) => Answer::Forwarded(response),
         Err(refusal) => {
             let challenge = core.challenge(UnixSeconds::now());
-            Answer::Response(answer::refused(&refusal, challenge))
+            Answer::Refused(answer::refused(&refusal, challenge))
         }
     }
 }

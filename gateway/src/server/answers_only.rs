@@ -4,64 +4,27 @@
 //! Proxy-Status and a body with what to do next, so bytes that hyper writes on its own account are discarded here, and
 //! the connection's task writes the answer of `deny` once hyper has returned the connection.
 //!
-//! [`AnswerState`] distinguishes the two. An answer is in progress from the moment a request reaches the service until
-//! its answer's body is dropped and hyper, having written everything, flushes the stream. At any other time hyper has
-//! no answer of the gateway to write.
+//! [`Exchange`] distinguishes the two: while no answer is in progress, hyper has no answer of the gateway to write.
 
+use postern_daemon::exchange::Exchange;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-const IDLE: u8 = 0;
-const ANSWERING: u8 = 1;
-const FLUSHING: u8 = 2;
-
-/// Whether an answer is in progress; shared by a connection's stream and its service.
-#[derive(Clone, Default)]
-pub(crate) struct AnswerState(Arc<AtomicU8>);
-
-/// Marks an answer as in progress until it is dropped; it is stored with the answer's body.
-pub(crate) struct AnswerGuard(AnswerState);
-
-impl AnswerState {
-    /// Whether an answer is in progress: hyper has not written all of it.
-    pub(crate) fn is_unfinished(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != IDLE
-    }
-
-    /// A request has reached the service.
-    pub(crate) fn begin(&self) -> AnswerGuard {
-        self.0.store(ANSWERING, Ordering::Relaxed);
-        AnswerGuard(self.clone())
-    }
-}
-
-impl Drop for AnswerGuard {
-    fn drop(&mut self) {
-        self.0.0.store(FLUSHING, Ordering::Relaxed);
-    }
-}
 
 /// A stream that discards writes while no answer is in progress.
 pub(crate) struct AnswersOnly<S> {
     stream: S,
-    state: AnswerState,
+    exchange: Exchange,
 }
 
 impl<S> AnswersOnly<S> {
-    pub(crate) fn new(stream: S, state: AnswerState) -> Self {
-        Self { stream, state }
+    pub(crate) fn new(stream: S, exchange: Exchange) -> Self {
+        Self { stream, exchange }
     }
 
     pub(crate) fn into_inner(self) -> S {
         self.stream
-    }
-
-    fn is_idle(&self) -> bool {
-        self.state.0.load(Ordering::Relaxed) == IDLE
     }
 }
 
@@ -77,7 +40,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for AnswersOnly<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for AnswersOnly<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if self.is_idle() {
+        if self.exchange.is_idle() {
             return Poll::Ready(Ok(buf.len()));
         }
         Pin::new(&mut self.stream).poll_write(cx, buf)
@@ -88,7 +51,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for AnswersOnly<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.is_idle() {
+        if self.exchange.is_idle() {
             return Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()));
         }
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
@@ -98,11 +61,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for AnswersOnly<S> {
         self.stream.is_write_vectored()
     }
 
-    /// hyper flushes the stream when nothing is left in its own buffer, so an ended state is over here.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.state.0.load(Ordering::Relaxed) == FLUSHING {
-            self.state.0.store(IDLE, Ordering::Relaxed);
-        }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
@@ -117,20 +76,27 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use http::{Request, Response};
-    use http_body::{Body, Frame, SizeHint};
     use http_body_util::{BodyExt, Full};
     use hyper::body::Incoming;
     use hyper::server::conn::http1;
     use hyper::service::service_fn;
     use hyper_util::rt::TokioIo;
+    use postern_daemon::exchange::Patience;
+    use postern_daemon::writes::Writes;
     use std::convert::Infallible;
+    use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    fn exchange() -> Exchange {
+        let long = Duration::from_secs(3600);
+        Exchange::new(Patience { answer: long, stream: long })
+    }
 
     #[tokio::test]
     async fn only_writes_during_an_answer_are_passed_on() {
         let (mut far, near) = duplex(1024);
-        let state = AnswerState::default();
-        let mut stream = AnswersOnly::new(near, state.clone());
+        let state = exchange();
+        let mut stream = AnswersOnly::new(Writes::new(near, state.clone()), state.clone());
         stream.write_all(b"before ").await.unwrap();
         let guard = state.begin();
         stream.write_all(b"head ").await.unwrap();
@@ -151,29 +117,6 @@ mod tests {
         assert_eq!(received, "head body end.again and again");
     }
 
-    /// An answer of the service's, and with it its state.
-    struct GuardedBody(Full<Bytes>, #[expect(dead_code, reason = "it is there to be dropped")] AnswerGuard);
-
-    impl Body for GuardedBody {
-        type Data = Bytes;
-        type Error = Infallible;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            cx: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            Pin::new(&mut self.0).poll_frame(cx)
-        }
-
-        fn is_end_stream(&self) -> bool {
-            self.0.is_end_stream()
-        }
-
-        fn size_hint(&self) -> SizeHint {
-            self.0.size_hint()
-        }
-    }
-
     /// What a client gets from hyper, through a pipe of `room` bytes, for `sent`; every answer has `length` bytes of
     /// body. `patient` services read a request's body before they answer it.
     async fn conversation(
@@ -183,7 +126,7 @@ mod tests {
         patient: bool,
     ) -> String {
         let (far, near) = duplex(room);
-        let state = AnswerState::default();
+        let state = exchange();
         let service = {
             let state = state.clone();
             service_fn(move |request: Request<Incoming>| {
@@ -192,7 +135,7 @@ mod tests {
                     if patient {
                         let _ = request.into_body().collect().await;
                     }
-                    Ok::<_, Infallible>(Response::new(GuardedBody(Full::from("x".repeat(length)), guard)))
+                    Ok::<_, Infallible>(Response::new(guard.with(Full::<Bytes>::from("x".repeat(length)))))
                 })
             })
         };
@@ -212,8 +155,10 @@ mod tests {
         };
         let server = async move {
             let mut http = http1::Builder::new();
-            let mut connection =
-                http.half_close(true).serve_connection(TokioIo::new(AnswersOnly::new(near, state)), service);
+            let mut connection = http.half_close(true).serve_connection(
+                TokioIo::new(AnswersOnly::new(Writes::new(near, state.clone()), state)),
+                service,
+            );
             // A service that answers without reading may have made hyper close before the broken request.
             let ended = (&mut connection).await;
             assert!(ended.as_ref().map_or_else(hyper::Error::is_parse, |()| !patient), "{ended:?}");

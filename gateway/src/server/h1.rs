@@ -4,23 +4,24 @@ use crate::config::Limits;
 use crate::request::answer::Body;
 use crate::request::deny::Refusal;
 use crate::request::session::{self, Answer, Opened};
-use crate::server::answers_only::{AnswerGuard, AnswerState, AnswersOnly};
+use crate::server::answers_only::AnswersOnly;
 use crate::state::Worker;
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use postern_daemon::exchange::{Answered, Exchange, Patience};
+use postern_daemon::writes::Writes;
 use postern_proxy::reset::Reset;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
@@ -53,8 +54,9 @@ pub(crate) async fn requests<S>(
 where
     S: AsyncRead + AsyncWrite + Reset + Unpin + Send + 'static,
 {
-    let (state, opened, begun) =
-        (AnswerState::default(), Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
+    let patience = Patience { answer: limits.header_timeout.get(), stream: limits.idle_timeout.get() };
+    let (exchange, opened, begun) =
+        (Exchange::new(patience), Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
     let shutdown = worker.core.shutdown.clone();
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -62,7 +64,7 @@ where
         .max_buf_size(usize::try_from(limits.header_size.0).unwrap_or(usize::MAX))
         .half_close(true); // a client may close its sending side early and still wants its answer
     let service = {
-        let (state, opened, begun) = (state.clone(), Arc::clone(&opened), Arc::clone(&begun));
+        let (exchange, opened, begun) = (exchange.clone(), Arc::clone(&opened), Arc::clone(&begun));
         service_fn(move |request| {
             begun.notify_one();
             let limits = Arc::clone(&limits);
@@ -70,14 +72,14 @@ where
                 Arc::clone(&worker),
                 limits,
                 client,
-                state.begin(),
+                exchange.clone(),
                 Arc::clone(&opened),
                 request,
             ))
         })
     };
-    let mut connection =
-        http.serve_connection(TokioIo::new(AnswersOnly::new(stream, state.clone())), service);
+    let stream = AnswersOnly::new(Writes::new(stream, exchange.clone()), exchange.clone());
+    let mut connection = http.serve_connection(TokioIo::new(stream), service);
     // hyper ends a connection without a request at once, whatever it is about to bring.
     let drain = async {
         shutdown.draining().await;
@@ -97,12 +99,12 @@ where
     })
     .await;
     let parts = connection.into_parts();
-    let stream = parts.io.into_inner().into_inner();
+    let stream = parts.io.into_inner().into_inner().into_inner();
     let opened = opened.lock().take();
     match (ended, opened) {
         (Some(Ok(())), Some(opened)) => Finished::Tunnel { stream, early: parts.read_buf, opened },
         (Some(Ok(())), None) => Finished::Closed { stream },
-        (None | Some(Err(_)), _) if state.is_unfinished() => Finished::Torn { stream },
+        (None | Some(Err(_)), _) if !exchange.is_idle() => Finished::Torn { stream },
         (None, _) => Finished::Closed { stream },
         (Some(Err(error)), _) => match last_refusal(&error, !parts.read_buf.is_empty()) {
             Some(refusal) => Finished::Owed { stream, refusal },
@@ -130,42 +132,22 @@ async fn respond(
     worker: Arc<Worker>,
     limits: Arc<Limits>,
     client: Option<SocketAddr>,
-    guard: AnswerGuard,
+    exchange: Exchange,
     opened: Arc<Mutex<Option<Opened>>>,
     request: Request<Incoming>,
-) -> Result<Response<GuardedBody>, Infallible> {
-    let response = match session::answer(&worker, &limits, client, request).await {
-        Answer::Tunnel(response, tunnel) => {
-            *opened.lock() = Some(tunnel);
-            response
+) -> Result<Response<Answered<Body>>, Infallible> {
+    let work = async {
+        match session::answer(&worker, &limits, client, request).await {
+            Answer::Tunnel(response, tunnel) => {
+                *opened.lock() = Some(tunnel);
+                response
+            }
+            Answer::Refused(response) => response,
+            Answer::Forwarded(response) => {
+                exchange.stream();
+                response
+            }
         }
-        Answer::Response(response) => response,
     };
-    Ok(response.map(|body| GuardedBody { body, _guard: guard }))
-}
-
-/// An answer's body, and with it the service's state to speak.
-struct GuardedBody {
-    body: Body,
-    _guard: AnswerGuard,
-}
-
-impl http_body::Body for GuardedBody {
-    type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Poll::Ready(ready!(Pin::new(&mut self.body).poll_frame(cx)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    Ok(exchange.answer(work).await)
 }

@@ -18,3 +18,4 @@ mod telemetry;
 mod tls;
 mod token;
 mod tunnel;
+mod unread;

@@ -3,6 +3,7 @@
 use crate::support::client::{Client, connect, connect_with, find};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
+use crate::unread::flood_until_cut;
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{TlsConfig, client_config};
 use std::path::{Path, PathBuf};
@@ -119,4 +120,12 @@ async fn plain_http_on_the_tls_port_gets_an_alert_and_nothing_else() {
     let mut got = Vec::new();
     let _ = client.stream.read_to_end(&mut got).await; // an alert, then a close or a reset
     assert!(find(&got, b"HTTP").is_none(), "{:?}", String::from_utf8_lossy(&got));
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_its_answers_is_cut_off() {
+    let front = Front::start(100, ConfigDuration::millis(500)).await;
+    let client = front.connect().await;
+    flood_until_cut(client.stream, &connect_with("a.example:443", &[])).await;
+    front.gateway.emptied().await;
 }

@@ -1,0 +1,205 @@
+//! A deadline on writing. hyper has one for reading a header, and none for a client that does not read its answers.
+
+use crate::exchange::Exchange;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// A stream whose writes fail with [`io::ErrorKind::TimedOut`] when the peer leaves them unread for longer than the
+/// patience of its [`Exchange`].
+///
+/// Most answers are written at once: only a write that has to wait costs an alarm.
+#[derive(Debug)]
+pub struct Writes<S> {
+    stream: S,
+    exchange: Exchange,
+    waiting: Option<Waiting>,
+}
+
+/// Something that was written waits for the peer to read.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl<S> Writes<S> {
+    /// Bounds the writes to `stream`.
+    pub fn new(stream: S, exchange: Exchange) -> Self {
+        Self { stream, exchange, waiting: None }
+    }
+
+    /// The stream without a deadline: a tunnel has its own.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+
+    /// A write cannot go on: waits with it, until the deadline.
+    fn stuck<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let exchange = &self.exchange;
+        let waiting = self.waiting.get_or_insert_with(|| {
+            exchange.set_unread(true);
+            let since = Instant::now();
+            Waiting { since, alarm: Box::pin(sleep_until(exchange.deadline(since))) }
+        });
+        ready!(waiting.alarm.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read what it is sent")))
+    }
+
+    fn wrote(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if written.is_pending() {
+            return self.stuck(cx);
+        }
+        if let Some(waiting) = &mut self.waiting {
+            waiting.alarm.as_mut().reset(self.exchange.deadline(waiting.since));
+        }
+        written
+    }
+
+    fn emptied(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
+        if done.is_pending() {
+            return self.stuck(cx);
+        }
+        if self.waiting.take().is_some() {
+            self.exchange.set_unread(false);
+            cx.waker().wake_by_ref(); // the service may wait for it
+        }
+        done
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Writes<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Writes<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.wrote(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.wrote(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// hyper flushes when nothing is left in its own buffer.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.exchange.flushed();
+        let done = Pin::new(&mut self.stream).poll_flush(cx);
+        self.emptied(cx, done)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let done = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.emptied(cx, done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::Patience;
+    use std::time::Duration;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::time::sleep;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    /// More than the pipe of 16 bytes takes.
+    const LONG: [u8; 200] = [b'x'; 200];
+
+    fn stream() -> (DuplexStream, Writes<DuplexStream>, Exchange) {
+        let (far, near) = duplex(16);
+        let exchange = Exchange::new(Patience { answer: 10 * SECOND, stream: 60 * SECOND });
+        (far, Writes::new(near, exchange.clone()), exchange)
+    }
+
+    /// Reads `size` bytes at a time with a pause before each, until the other side is gone; returns how many came.
+    async fn read_slowly(mut far: DuplexStream, size: usize, pause: Duration) -> usize {
+        let (mut total, mut bytes) = (0, vec![0; size]);
+        loop {
+            sleep(pause).await;
+            match far.read(&mut bytes).await.unwrap() {
+                0 => return total,
+                read => total += read,
+            }
+        }
+    }
+
+    /// Writes LONG for a peer that reads `size` bytes every `pause` seconds: how it ended, after how many seconds.
+    async fn written(size: usize, pause: u32, is_streamed: bool) -> (Result<usize, io::ErrorKind>, u64) {
+        let (far, mut stream, exchange) = stream();
+        let answering = exchange.begin();
+        if is_streamed {
+            exchange.stream();
+        }
+        let began = Instant::now();
+        let reading = tokio::spawn(read_slowly(far, size, pause * SECOND));
+        let wrote = async {
+            stream.write_all(&LONG).await?;
+            stream.flush().await
+        };
+        let wrote = wrote.await.map_err(|error| error.kind());
+        let took = began.elapsed().as_secs();
+        drop((answering, stream));
+        let read = reading.await.unwrap();
+        (wrote.map(|()| read), took)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_not_read_fails_after_its_patience_and_one_that_is_read_slowly_arrives_whole() {
+        assert_eq!(written(16, 1000, false).await, (Err(io::ErrorKind::TimedOut), 10));
+        assert_eq!(written(16, 1000, true).await, (Err(io::ErrorKind::TimedOut), 60));
+        assert_eq!(written(16, 3, false).await, (Ok(200), 36)); // longer than the patience, never silent for so long
+        assert_eq!(written(16, 50, true).await, (Ok(200), 600));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_read_byte_by_byte_fails_after_a_while_and_a_streamed_one_does_not() {
+        assert_eq!(written(1, 9, false).await, (Err(io::ErrorKind::TimedOut), 40));
+        assert_eq!(written(1, 9, true).await, (Ok(200), 184 * 9));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_service_waits_until_the_client_has_taken_the_answers_before() {
+        let (mut far, mut stream, exchange) = stream();
+        let _answering = exchange.begin();
+        exchange.caught_up().await;
+        let next = exchange.clone();
+        let both = async {
+            let write = async {
+                stream.write_all(&LONG).await.unwrap();
+                stream.flush().await.unwrap();
+            };
+            let wait = async {
+                tokio::task::yield_now().await;
+                next.caught_up().await;
+                Instant::now()
+            };
+            tokio::join!(write, wait).1
+        };
+        let began = Instant::now();
+        let read = async {
+            sleep(5 * SECOND).await;
+            far.read_exact(&mut [0; 200]).await.unwrap();
+        };
+        let (caught_up, _) = tokio::join!(both, read);
+        assert_eq!((caught_up - began).as_secs(), 5);
+    }
+}

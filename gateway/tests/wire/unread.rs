@@ -1,0 +1,137 @@
+//! Clients that do not read their answers, or read them slowly.
+
+use crate::support::client::{Client, connect, connect_with, find};
+use crate::support::target::Held;
+use crate::support::{ISSUER, PATIENCE, Running};
+use postern_config::ConfigDuration;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{sleep, timeout};
+
+/// A connection with little room on this side, so that answers soon fill what the gateway's kernel keeps.
+async fn narrow(address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.set_send_buffer_size(65_536).unwrap();
+    socket.connect(address).await.unwrap()
+}
+
+/// Sends `request` again and again, and returns when the other side has cut the connection.
+pub(crate) async fn flood_until_cut(mut stream: impl AsyncWrite + Unpin, request: &str) {
+    let flood = request.repeat(64);
+    let flooding = async { while stream.write_all(flood.as_bytes()).await.is_ok() {} };
+    assert!(timeout(PATIENCE, flooding).await.is_ok(), "it is still connected");
+}
+
+fn get(target: SocketAddr) -> String {
+    let token = ISSUER.authorization();
+    format!("GET http://{target}/ HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: {token}\r\n\r\n")
+}
+
+/// A request that hyper reads to its end although nothing takes its body, and whose answer has none.
+const NO_BODY: &str = "HEAD http://a.example/ HTTP/1.1\r\nHost: a.example\r\nContent-Length: 1\r\n\r\nx";
+
+#[tokio::test]
+async fn a_client_that_never_reads_its_answers_is_cut_off() {
+    let gateway =
+        Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(300)).await;
+    for request in [connect_with("a.example:443", &[]), NO_BODY.to_owned()] {
+        flood_until_cut(narrow(gateway.address).await, &request).await;
+    }
+    gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn pipelined_requests_wait_until_their_client_has_read_the_answers_before() {
+    const MOST: usize = 12 << 20;
+    let gateway = Running::start().await;
+    let mut stream = narrow(gateway.address).await;
+    let (flood, mut taken) = (NO_BODY.repeat(64), 0);
+    while taken < MOST {
+        match timeout(Duration::from_secs(1), stream.write(flood.as_bytes())).await {
+            Ok(written) => taken += written.unwrap(),
+            Err(_) => return, // the kernels' buffers are full, and the gateway takes no more
+        }
+    }
+    panic!("the gateway took {taken} bytes of requests whose answers were not read");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_reads_late_gets_every_answer() {
+    const NUMBER: usize = 10_000;
+    let gateway = Running::start().await;
+    for request in [connect_with("a.example:443", &[]), NO_BODY.to_owned()] {
+        let (mut reader, mut writer) = narrow(gateway.address).await.into_split();
+        let sent = request.repeat(NUMBER);
+        let writing = tokio::spawn(async move {
+            writer.write_all(sent.as_bytes()).await.unwrap();
+            writer.shutdown().await.unwrap();
+        });
+        sleep(Duration::from_millis(500)).await; // the gateway stands still
+        let mut answers = String::new();
+        timeout(PATIENCE, reader.read_to_string(&mut answers)).await.unwrap().unwrap();
+        assert_eq!(answers.matches("HTTP/1.1 407 ").count(), NUMBER);
+        writing.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_forwarded_answer_that_is_not_read_is_cut_off_after_the_idle_timeout() {
+    let gateway =
+        Running::start_with(|config| config.limits.idle_timeout = ConfigDuration::millis(500)).await;
+    let mut target = Held::start().await;
+    let mut client = narrow(gateway.address).await;
+    client.write_all(get(target.address).as_bytes()).await.unwrap();
+    let mut far = target.next().await;
+    far.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n").await.unwrap();
+    flood_until_cut(far, &"x".repeat(1024)).await;
+    gateway.emptied().await;
+    let mut received = Vec::new();
+    let ended = timeout(PATIENCE, client.read_to_end(&mut received)).await.unwrap();
+    assert!(ended.is_err(), "{} bytes passed for a whole answer", received.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forwarded_answer_that_is_read_slowly_arrives_whole() {
+    const LENGTH: usize = 24 << 20;
+    let gateway =
+        Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(300)).await;
+    let mut target = Held::start().await;
+    let mut client = narrow(gateway.address).await;
+    client.write_all(get(target.address).as_bytes()).await.unwrap();
+    let mut far = target.next().await;
+    let sending = tokio::spawn(async move {
+        far.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
+        far.write_all(&vec![b'x'; LENGTH]).await.unwrap();
+        far
+    });
+    let mut received = Vec::new();
+    while find(&received, b"\r\n\r\n").is_none_or(|end| received.len() < end + 4 + LENGTH) {
+        // Ten pauses, longer together than the deadlines of an ordinary answer.
+        sleep(Duration::from_millis(200)).await;
+        let mut part = (&mut client).take(LENGTH as u64 / 10);
+        timeout(PATIENCE, part.read_to_end(&mut received)).await.unwrap().unwrap();
+    }
+    drop(sending.await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tunnel_that_is_not_read_for_a_while_is_not_cut_off() {
+    const LENGTH: usize = 24 << 20;
+    let gateway =
+        Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(200)).await;
+    let mut target = Held::start().await;
+    let mut client = Client::over(narrow(gateway.address).await);
+    client.send(connect(target.address)).await;
+    let mut far = target.next().await;
+    let sending = tokio::spawn(async move { far.write_all(&vec![b'x'; LENGTH]).await.unwrap() });
+    client.answer().await.assert_opened();
+    sleep(Duration::from_secs(2)).await; // ten times the deadline of an answer
+    assert_eq!(client.take(LENGTH).await.len(), LENGTH);
+    client.closed_silently().await;
+    sending.await.unwrap();
+}

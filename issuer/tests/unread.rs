@@ -1,0 +1,49 @@
+//! Clients that do not read their answers.
+
+use crate::support::{Running, config};
+use postern_config::ConfigDuration;
+use postern_daemon::tls::{TlsConfig, client_config};
+use postern_token::DIRECTORY_PATH;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// Longer than anything takes that works.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Sends requests again and again, and returns when the issuer has cut the connection.
+async fn flood_until_cut(mut stream: impl AsyncWrite + Unpin) {
+    let flood = format!("GET {DIRECTORY_PATH} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(64);
+    let flooding = async { while stream.write_all(flood.as_bytes()).await.is_ok() {} };
+    assert!(timeout(PATIENCE, flooding).await.is_ok(), "it is still connected");
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_gives_its_place_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.limits.connections = NonZeroUsize::MIN;
+    config.limits.header_timeout = ConfigDuration::millis(300);
+    let issuer = Running::start(config).await;
+    flood_until_cut(issuer.connect().await).await;
+    assert_eq!(issuer.get("").await.status, 200);
+}
+
+#[tokio::test]
+async fn so_does_one_over_tls() {
+    let directory = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (directory.path().join("certificate.pem"), directory.path().join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let mut config = config(directory.path());
+    config.tls = Some(TlsConfig { certificate: certificate.clone(), key });
+    config.limits.header_timeout = ConfigDuration::millis(500);
+    let issuer = Running::start(config).await;
+    let connector = TlsConnector::from(Arc::clone(&client_config(Some(&certificate)).unwrap()));
+    let stream = connector.connect("localhost".try_into().unwrap(), issuer.connect().await).await.unwrap();
+    flood_until_cut(stream).await;
+}
