@@ -12,6 +12,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+/// The number of the last challenge, and how each is made of its number.
+type Tags = (u8, fn(u8) -> TokenChallenge);
+
 pub struct Gateway {
     pub address: SocketAddr,
     tls: Option<TlsAcceptor>,
@@ -20,7 +23,7 @@ pub struct Gateway {
     /// Challenges of before, whose tokens it still takes.
     older: Mutex<Vec<ChallengeDigest>>,
     /// In each refusal it names the next of these challenges, and takes no token.
-    tags: Mutex<Option<(u8, fn(u8) -> TokenChallenge)>>,
+    tags: Mutex<Option<Tags>>,
     names_key: Mutex<bool>,
     /// The key it requires and accepts, where that is not the issuer's first: a gateway that is behind.
     pinned: Mutex<Option<Arc<SigningKey>>>,
