@@ -201,7 +201,9 @@ impl Refill {
 
     async fn attempt(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
         let Some(mut current) = self.supply.current() else { return Ok(()) };
-        if !current.is_fresh() || self.gateways.is_to_be_confirmed(&current) {
+        // A gateway whose challenge is one too many may name one that is known again.
+        let is_refused = self.gateways.may_sign(&current).is_err();
+        if is_refused || !current.is_fresh() || self.gateways.is_to_be_confirmed(&current) {
             current = self.gateways.fetch_challenge().await?;
         }
         let first = match self.mint_for(&mut current, shutdown).await {
