@@ -18,6 +18,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use postern_proxy::answer_head::{AnswerStream, HeadLimit};
 use postern_proxy::headers::{remove_hop_by_hop, to_origin_form};
 use postern_proxy::target::Target;
 
@@ -26,7 +27,14 @@ const MOST_KEPT: usize = 4;
 
 /// The tunnels of one client connection that are open for further requests.
 #[derive(Default)]
-pub(crate) struct Kept(Mutex<Vec<(Target, SendRequest<Body>)>>);
+pub(crate) struct Kept(Mutex<Vec<(Target, Upstream)>>);
+
+/// A tunnel to a target that speaks HTTP.
+struct Upstream {
+    sender: SendRequest<Body>,
+    /// Of the answer that is awaited.
+    limit: HeadLimit,
+}
 
 impl Kept {
     /// Sends a request through a kept tunnel or a new one, and returns the target's answer.
@@ -39,9 +47,10 @@ impl Kept {
         let target = Target::parse(authority, Some(80))?;
         let (mut head, body) = request.into_parts();
         to_origin_form(&mut head);
-        let (sender, response) = self.exchange(&target, head, body, state).await?;
-        if !sender.is_closed() {
-            self.keep(target, sender);
+        let (upstream, response) = self.exchange(&target, head, body, state).await?;
+        upstream.limit.end();
+        if !upstream.sender.is_closed() {
+            self.keep(target, upstream);
         }
         Ok(from_target(response))
     }
@@ -52,52 +61,55 @@ impl Kept {
         head: Parts,
         body: Incoming,
         state: &AgentState,
-    ) -> Result<(SendRequest<Body>, Response<Incoming>), Refusal> {
+    ) -> Result<(Upstream, Response<Incoming>), Refusal> {
         // A kept tunnel may be closed by the target at any moment. A request that it may have seen is sent again only
         // if it changes nothing there and has no body (RFC 9110, section 9.2.2).
         let spare = (head.method.is_idempotent() && body.is_end_stream()).then(|| head.clone());
         let mut request = Request::from_parts(head, body.boxed());
-        if let Some(mut sender) = self.take(target)
-            && sender.ready().await.is_ok()
+        if let Some(mut upstream) = self.take(target)
+            && upstream.sender.ready().await.is_ok()
         {
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok((sender, response)),
+            upstream.limit.begin();
+            match upstream.sender.try_send_request(request).await {
+                Ok(response) => return Ok((upstream, response)),
                 Err(mut error) => {
                     let again = spare.map(|head| Request::from_parts(head, full(Bytes::new())));
                     request = error.take_message().or(again).ok_or(Refusal::Upstream)?;
                 }
             }
         }
-        let mut sender = open(target, state).await?;
-        let response = sender.send_request(request).await.map_err(|_| Refusal::Upstream)?;
-        Ok((sender, response))
+        let mut upstream = open(target, state).await?;
+        let response = upstream.sender.send_request(request).await.map_err(|_| Refusal::Upstream)?;
+        Ok((upstream, response))
     }
 
-    fn take(&self, target: &Target) -> Option<SendRequest<Body>> {
+    fn take(&self, target: &Target) -> Option<Upstream> {
         let mut kept = self.0.lock();
-        kept.retain(|(_, sender)| !sender.is_closed());
+        kept.retain(|(_, upstream)| !upstream.sender.is_closed());
         let index = kept.iter().position(|(known, _)| known == target)?;
         Some(kept.remove(index).1)
     }
 
-    fn keep(&self, target: Target, sender: SendRequest<Body>) {
+    fn keep(&self, target: Target, upstream: Upstream) {
         let mut kept = self.0.lock();
         if kept.len() == MOST_KEPT {
             kept.remove(0); // the one that was used longest ago
         }
-        kept.push((target, sender));
+        kept.push((target, upstream));
     }
 }
 
-async fn open(target: &Target, state: &AgentState) -> Result<SendRequest<Body>, Refusal> {
+async fn open(target: &Target, state: &AgentState) -> Result<Upstream, Refusal> {
     let tunnel = state.opener.open(target).await?;
-    let (sender, connection) = http1::handshake(TokioIo::new(tunnel)).await.map_err(|_| Refusal::Upstream)?;
+    let limit = HeadLimit::begun();
+    let stream = AnswerStream::new(tunnel, limit.clone());
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|_| Refusal::Upstream)?;
     let shutdown = state.shutdown.clone();
     state.shutdown.tracker().spawn(async move {
         // How it ends shows in the requests on it.
         let _ = shutdown.until_stopped(connection).await;
     });
-    Ok(sender)
+    Ok(Upstream { sender, limit })
 }
 
 fn from_target(response: Response<Incoming>) -> Response<Body> {

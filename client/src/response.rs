@@ -10,6 +10,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// The largest head that is read, in bytes.
 const HEAD_LIMIT: usize = 32 * 1024;
+/// The most interim answers (1xx) before the answer, in bytes.
+const INTERIM_LIMIT: usize = 8 * 1024;
 /// The most header fields in a head.
 const FIELD_LIMIT: usize = 100;
 /// The most of a body that is read, in bytes.
@@ -31,16 +33,26 @@ pub(crate) enum HeadError {
     Grammar(String),
     #[error("the header is longer than {HEAD_LIMIT} bytes")]
     TooLarge,
+    #[error("more than {INTERIM_LIMIT} bytes of interim answers (1xx) came, and no answer")]
+    NoEnd,
 }
 
-/// Reads one head. What came after it is left in `buffer`. Interim answers (1xx) are skipped.
+/// Reads one head. What came after it is left in `buffer`. Interim answers (1xx) are skipped,
+/// [`INTERIM_LIMIT`] bytes at most.
 pub(crate) async fn read_head(
     io: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
 ) -> Result<Head, HeadError> {
+    let mut interim = 0;
     loop {
+        let held = buffer.len();
         match parse_head(buffer)? {
-            Some(head) if head.status.is_informational() => {}
+            Some(head) if head.status.is_informational() => {
+                interim += held - buffer.len();
+                if interim > INTERIM_LIMIT {
+                    return Err(HeadError::NoEnd);
+                }
+            }
             Some(head) => return Ok(head),
             None if buffer.len() > HEAD_LIMIT => return Err(HeadError::TooLarge),
             None => match io.read_buf(buffer).await {
@@ -173,6 +185,8 @@ mod tests {
     async fn interim_answers_are_skipped() {
         let (head, body, _) = read(b"HTTP/1.1 103 Hm\r\nA: b\r\n\r\nHTTP/1.1 403 No\r\n\r\nx").await.unwrap();
         assert_eq!((head.status.as_u16(), body.as_str()), (403, "x"));
+        let many = [b"HTTP/1.1 103 Hm\r\nA: b\r\n\r\n".repeat(400), b"HTTP/1.1 403 No\r\n\r\nx".to_vec()];
+        assert!(matches!(read(&many.concat()).await, Err(HeadError::NoEnd)));
     }
 
     #[tokio::test]

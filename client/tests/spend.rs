@@ -36,6 +36,11 @@ async fn a_refused_spent_or_unanswered_token_is_replaced_once() {
     world.gateway.expect_no_token_twice();
 }
 
+/// So many 103 that the answer behind them is not read.
+fn interim_without_end() -> Vec<u8> {
+    [b"HTTP/1.1 103 Hm\r\nA: b\r\n\r\n".repeat(1000), b"HTTP/1.1 403 No\r\n\r\n".to_vec()].concat()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_the_replacement_the_user_hears_what_failed() {
     let world = World::new().await;
@@ -44,6 +49,7 @@ async fn after_the_replacement_the_user_hears_what_failed() {
         ([Step::Close, Step::Spent], 502, "its message: \"token already spent\""),
         ([Step::Close, Step::Close], 502, "broke the connection off before it answered"),
         ([Step::Spent, Step::Raw(b"SSH-2.0\r\n\r\n".to_vec())], 502, "not HTTP/1.1"),
+        ([Step::Spent, Step::Raw(interim_without_end())], 502, "interim answers"),
     ] {
         let before = world.gateway.tokens().len();
         steps.into_iter().for_each(|step| world.gateway.then(step));

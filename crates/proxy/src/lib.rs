@@ -1,6 +1,6 @@
 //! What every HTTP proxy of the project does alike: it reads where a client wants to go ([`target`]), connects ([`dial`]),
 //! copies bytes both ways until both sides are done ([`relay`]), ends in a way that cannot be taken for the end of what was
-//! sent ([`reset`]), and rewrites [`headers`].
+//! sent ([`reset`]), rewrites [`headers`], and bounds the heads of answers ([`answer_head`]).
 //!
 //! ```
 //! use http::{HeaderMap, header};
@@ -14,6 +14,7 @@
 //! assert_eq!(headers.keys().collect::<Vec<_>>(), [header::ACCEPT]);
 //! ```
 
+pub mod answer_head;
 pub mod dial;
 pub mod headers;
 pub mod relay;

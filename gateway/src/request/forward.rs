@@ -12,6 +12,7 @@ use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use postern_proxy::answer_head::{AnswerStream, HeadLimit};
 use postern_proxy::headers::{remove_hop_by_hop, to_origin_form};
 use std::future::Future;
 use std::pin::Pin;
@@ -34,8 +35,10 @@ pub(crate) async fn send(
     head.headers.append(VIA, VIA_SELF);
     let (upload, progress) = Upload::new(body);
     let request = Request::from_parts(head, upload);
+    let limit = HeadLimit::begun();
+    let stream = AnswerStream::new(dialled.stream, limit.clone());
     let (mut sender, connection) =
-        http1::handshake(TokioIo::new(dialled.stream)).await.map_err(|_| Refusal::UpstreamBroken)?;
+        http1::handshake(TokioIo::new(stream)).await.map_err(|_| Refusal::UpstreamBroken)?;
     let connection = Box::pin(async move {
         // Its errors reach the reader of the body.
         let _ = connection.await;
@@ -53,6 +56,7 @@ pub(crate) async fn send(
         None if progress.waits_for_client() => return Err(Refusal::BodyTimeout),
         None => return Err(Refusal::UpstreamTimeout),
     };
+    limit.end();
     let (mut head, body) = response.into_parts();
     remove_hop_by_hop(&mut head.headers);
     remove_own_status(&mut head.headers);

@@ -30,6 +30,23 @@ fn url(target: SocketAddr, path: &str) -> String {
     format!("http://{target}{path}")
 }
 
+/// The target sends interim answers for as long as they are read. Nothing but the gateway's own limit ends it.
+#[tokio::test]
+async fn a_target_that_sends_interim_answers_without_end_is_502() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    client.send(request("GET", &url(target.address, "/"), "")).await;
+    let mut far = target.next().await;
+    received(&mut far, "\r\n\r\n").await;
+    let sending = tokio::spawn(async move {
+        let interim = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n".repeat(100);
+        while far.write_all(&interim).await.is_ok() {}
+    });
+    let answer = client.answer().await;
+    assert_eq!(answer.status, 502);
+    tokio::time::timeout(crate::support::PATIENCE, sending).await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn what_concerns_this_hop_is_taken_out_and_the_rest_arrives() {
     let (gateway, mut target) = (Running::start().await, Held::start().await);
