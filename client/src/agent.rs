@@ -31,8 +31,9 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-/// How long a client may take to send its first byte. Browsers open connections ahead of need.
-const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client may take to send its first byte. Browsers open connections ahead of need, and open others when those
+/// are closed.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to pause when accepting fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 

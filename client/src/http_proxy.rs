@@ -27,7 +27,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may leave unread what the agent itself answers, and what a target answers.
 const PATIENCE: Patience = Patience { answer: Duration::from_secs(5), stream: Duration::from_mins(10) };
 /// The largest header, in bytes. Cookies make plain requests long.
-const HEADER_LIMIT: usize = 128 * 1024;
+const HEADER_LIMIT: usize = 32 * 1024;
 
 /// Serves one client connection.
 pub(crate) async fn serve(stream: TcpStream, state: Arc<AgentState>) {

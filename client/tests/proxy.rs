@@ -317,3 +317,15 @@ async fn a_client_that_never_reads_its_answers_is_cut_off() {
     let flooding = async { while stream.write_all(flood.as_bytes()).await.is_ok() {} };
     timeout(2 * HANG, flooding).await.expect("the agent closes the connection");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_header_that_is_too_long_is_431_and_a_silent_client_is_closed() {
+    let world = World::new().await;
+    let mut silent = TcpStream::connect(world.agent.address).await.unwrap();
+    let long =
+        format!("GET http://target.example/ HTTP/1.1\r\nHost: x\r\nCookie: {}\r\n\r\n", "a".repeat(80_000));
+    assert_eq!(send(world.agent.address, long.as_bytes()).await.status, 431);
+    // After ten seconds; it was a minute.
+    let closed = timeout(HANG, silent.read(&mut [0])).await;
+    assert_eq!(closed.expect("the agent closes the connection").unwrap(), 0);
+}
