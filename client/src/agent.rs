@@ -135,7 +135,7 @@ impl Agent {
             }
         }
         if let Ok(waiting) = listen::waiting(self.listener) {
-            waiting.for_each(admit);
+            waiting.for_each(|(stream, _)| admit(stream));
         }
         drop(accepting);
         // Both end with the stop. A panic is already in the log, and nothing is left to do here.

@@ -9,6 +9,7 @@ pub use store::{
 use ipnet::IpNet;
 use postern_config::{Address, ConfigDuration, Size, address};
 use postern_daemon::drain::DrainConfig;
+use postern_daemon::sources::SourceLimits;
 use postern_daemon::tls::TlsConfig;
 use postern_telemetry::log::LogFormat;
 use postern_telemetry::traces::TracingConfig;
@@ -238,9 +239,10 @@ mod any {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Client connections at once, tunnels included. More are answered 503.
+    /// Client connections at once, tunnels included. For one more the oldest gives way that has neither a tunnel nor a
+    /// request in progress; where there is none, it is answered 503.
     pub connections: usize,
-    /// How long a client may take for the TLS handshake, and then for a request's header.
+    /// How long a client may take for the TLS handshake, for a request's header, and for reading on in an answer.
     pub header_timeout: ConfigDuration,
     /// The largest request header, at least 8 KiB. A larger one is answered 431.
     pub header_size: Size,
@@ -253,6 +255,8 @@ pub struct Limits {
     /// The most bytes a second in each direction of a tunnel, after a second's worth at once; at least 1 KiB. Without it
     /// tunnels are as fast as both sides.
     pub tunnel_rate: Option<Size>,
+    /// What one source may hold before it has presented a token.
+    pub source: SourceLimits,
 }
 
 impl Default for Limits {
@@ -265,6 +269,7 @@ impl Default for Limits {
             idle_timeout: ConfigDuration::minutes(10),
             tunnel_lifetime: None,
             tunnel_rate: None,
+            source: SourceLimits::default(),
         }
     }
 }

@@ -23,13 +23,14 @@ use postern_admin::catalogue::LinkKind;
 use postern_config::{ConfigFile, Size};
 use postern_daemon::exit;
 use postern_daemon::listen::BindError;
+use postern_daemon::places::Places;
 use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{ServerTls, TlsConfig, TlsError};
 use postern_telemetry::traces::{Tracer, TracerError};
 use postern_token::ChallengeError;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use std::{io, thread};
 use tokio::sync::{Notify, oneshot, watch};
@@ -190,7 +191,7 @@ impl Gateway {
             require_host: config.listen.require_host,
             shutdown: process.shutdown.clone(),
             tls: tls.as_ref().map(ServerTls::config),
-            connections: AtomicUsize::new(0),
+            places: Places::default(),
             all_lost: AtomicBool::default(),
             withdrawn: Mutex::default(),
             unknown_key: Notify::new(),

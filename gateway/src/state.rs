@@ -10,11 +10,12 @@ use arc_swap::ArcSwap;
 use http::HeaderValue;
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
+use postern_daemon::places::Places;
 use postern_daemon::tls::ServerConfig;
 use postern_spend::{Backend, Binding, Epoch, Store, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
 /// What every request needs, shared by all workers.
@@ -29,7 +30,7 @@ pub(crate) struct Core {
     pub(crate) recorder: Recorder,
     pub(crate) shutdown: Shutdown,
     pub(crate) tls: Option<Arc<ServerConfig>>,
-    pub(crate) connections: AtomicUsize,
+    pub(crate) places: Places,
     /// Records of every key in use were lost, and the operator chose to refuse then.
     pub(crate) all_lost: AtomicBool,
     /// Keys that the store has retired although the issuer may list them: see [`Core::use_keys`].

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
+use postern_daemon::farewell;
 use postern_daemon::http::text;
 use postern_token::{DIRECTORY_PATH, RESPONSE_MEDIA_TYPE, SignError, TokenResponse, WireError};
 
@@ -40,14 +41,18 @@ pub(crate) enum Refusal {
     NoToken(NoToken),
     /// There is no signature.
     Unsigned(Unsigned),
+    /// Too many connections of one source.
+    SourceLimit,
+    /// Another connection needed the place.
+    Displaced,
 }
 
 impl Refusal {
     /// The status, and how it is counted.
     fn status(&self) -> (StatusCode, IssuerOutcome) {
         use IssuerOutcome::{
-            BadMediaType, BadRequest, BadTokenRequest, Failed, Overloaded, QuotaSpent, Unauthorized,
-            Unrecorded,
+            BadMediaType, BadRequest, BadTokenRequest, Displaced, Failed, Overloaded, QuotaSpent,
+            SourceLimit, Unauthorized, Unrecorded,
         };
         match self {
             Self::NotFound => (StatusCode::NOT_FOUND, BadRequest),
@@ -71,6 +76,8 @@ impl Refusal {
             Self::Unsigned(Unsigned::Refused(_) | Unsigned::Failed) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, Failed)
             }
+            Self::SourceLimit => (StatusCode::TOO_MANY_REQUESTS, SourceLimit),
+            Self::Displaced => (StatusCode::SERVICE_UNAVAILABLE, Displaced),
         }
     }
 
@@ -161,12 +168,24 @@ impl Refusal {
                 "All signers are busy, and this account has more requests waiting than any other. Accounts are served in \
                  turn: send fewer requests at once, and try this one again after the number of seconds in Retry-After."
             }
+            Self::SourceLimit => {
+                "Too many connections are open from this address or network. Close some, or try again later."
+            }
+            Self::Displaced => {
+                "The request was not complete when another connection needed its place. Send it again, all at once."
+            }
             Self::Unsigned(Unsigned::Refused(_) | Unsigned::Failed) => {
                 "Signing failed, through no fault of the request. Try again; if it fails again, report it to the \
                  issuer's operator."
             }
         };
         text.to_owned()
+    }
+
+    /// The answer as bytes, for a connection that no HTTP server has, and how it is counted.
+    pub(crate) fn raw(&self) -> (Vec<u8>, IssuerOutcome) {
+        let (status, outcome) = self.status();
+        (farewell::later(status, &(self.sentence() + "\n")), outcome)
     }
 
     /// The answer, and how it is counted.

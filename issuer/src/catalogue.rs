@@ -53,6 +53,11 @@ postern_telemetry::label! {
         Unrecorded = "unrecorded",
         /// 503: the signing pool is full.
         Overloaded = "overloaded",
+        /// 429: too many connections of one source.
+        SourceLimit = "source_limit",
+        /// 503, or closed: the connection brought no whole request, or its client did not read, and another needed its
+        /// place.
+        Displaced = "displaced",
         /// 404, 405, 400, 408, 413 or 421: not a request that this server has an answer to.
         BadRequest = "bad_request",
         /// 500: signing failed.

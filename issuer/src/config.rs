@@ -5,6 +5,7 @@ use crate::quota::Quota;
 use crate::rotation::Schedule;
 use postern_config::{Address, ConfigDuration, address};
 use postern_daemon::drain::DrainConfig;
+use postern_daemon::sources::SourceLimits;
 use postern_daemon::tls::TlsConfig;
 use postern_telemetry::log::LogConfig;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -125,13 +126,16 @@ pub struct Directory {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// The time limit of a TLS handshake, a request's header, and the wait for the next request. After it the
-    /// connection is closed.
+    /// The time limit of a TLS handshake, a request's header, the wait for the next request, and a pause in reading an
+    /// answer. After it the connection is closed.
     pub header_timeout: ConfigDuration,
     /// The time limit of a request body. After it the answer is 408.
     pub body_timeout: ConfigDuration,
-    /// The most open connections. Further connections wait in the kernel's backlog.
+    /// The most open connections. For one more the oldest gives way that has not brought a whole request; while every
+    /// request is being answered, further connections wait in the kernel's backlog.
     pub connections: NonZeroUsize,
+    /// What one source may hold.
+    pub source: SourceLimits,
 }
 
 impl Default for Listen {
@@ -181,7 +185,12 @@ impl Default for Directory {
 impl Default for Limits {
     fn default() -> Self {
         let connections = const { NonZeroUsize::new(1_024).expect("1,024 is not zero") };
-        Self { header_timeout: ConfigDuration::secs(10), body_timeout: ConfigDuration::secs(10), connections }
+        Self {
+            header_timeout: ConfigDuration::secs(10),
+            body_timeout: ConfigDuration::secs(10),
+            connections,
+            source: SourceLimits::default(),
+        }
     }
 }
 

@@ -9,8 +9,8 @@ use crate::recorder::{Part, Recorder};
 use crate::reload::Settings;
 use crate::signing::SigningPool;
 use bytes::Bytes;
+use http::HeaderMap;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, Request};
 use hyper::body::{Body, Incoming};
 use postern_daemon::http::{BodyError, read_limited};
 use postern_token::{REQUEST_MEDIA_TYPE, SigningKey, TokenRequest, TokenResponse, TokenType, UnixSeconds};
@@ -31,21 +31,17 @@ pub(crate) struct Issuance {
 }
 
 impl Issuance {
-    /// The whole life of a token request. Dropped at any `await`, it leaves nothing counted that was not signed.
-    /// `asked` becomes the token type, once it is read.
-    ///
-    /// The body is read before anything is refused: it is small, and a client that is still sending when the answer
-    /// comes often sees a broken connection instead of the answer.
+    /// A token request whose body has been [read](Issuance::read). Dropped at any `await`, it leaves nothing counted that was
+    /// not signed. `asked` becomes the token type, once it is read.
     pub(crate) async fn answer(
         &self,
-        request: Request<Incoming>,
+        headers: &HeaderMap,
+        body: Bytes,
         asked: &mut TokenTypeAsked,
     ) -> Result<TokenResponse, Refusal> {
-        let (head, body) = request.into_parts();
-        let body = self.read(body).await?;
         *asked = type_asked(&body);
-        let caller = self.accounts.authorize(&head.headers).map_err(Refusal::NoAccount)?;
-        check_media_type(&head.headers)?;
+        let caller = self.accounts.authorize(headers).map_err(Refusal::NoAccount)?;
+        check_media_type(headers)?;
         let request = TokenRequest::parse(&body).map_err(Refusal::Malformed)?;
         let now = UnixSeconds::now();
         let key = self.keyring.signer(request.truncated_token_key_id, now).map_err(Refusal::NoKey)?;
@@ -53,7 +49,9 @@ impl Issuance {
         self.sign(caller.number(), key, request, charge).await
     }
 
-    async fn read(&self, body: Incoming) -> Result<Bytes, Refusal> {
+    /// The body of a token request. It is read before anything is refused: it is small, and a client that is still sending
+    /// when the answer comes often sees a broken connection instead of the answer.
+    pub(crate) async fn read(&self, body: Incoming) -> Result<Bytes, Refusal> {
         if body.size_hint().lower() > MAX_BODY as u64 {
             return Err(Refusal::TooLong); // before a client that waits for "100 Continue" sends it
         }

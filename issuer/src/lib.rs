@@ -40,11 +40,12 @@ use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
 use postern_daemon::exit;
 use postern_daemon::listen::{self, BindError};
+use postern_daemon::places::Places;
 use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{ServerTls, TlsConfig, TlsError};
 use postern_token::{DIRECTORY_PATH, UnixSeconds};
 use recorder::Recorder;
-use reload::{Reloading, Settings, Slots};
+use reload::{Reloading, Settings};
 use server::{Routes, Server};
 use signing::SigningPool;
 use std::net::SocketAddr;
@@ -113,8 +114,8 @@ impl Issuer {
         }
         page::add(&process.live, &routes);
         let acceptor = tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
-        let slots = Slots::new(config.limits.connections);
-        let server = Server { routes, tls: acceptor, settings, slots, shutdown: process.shutdown.clone() };
+        let (places, shutdown) = (Places::default(), process.shutdown.clone());
+        let server = Server { routes, tls: acceptor, settings, places, shutdown };
         let process = process.clone();
         Ok(Self { local, listener, server, tls, store, keyring, accounts, health, process, reloader: None })
     }
@@ -156,12 +157,7 @@ impl Issuer {
         }
         if let Some(reloader) = reloader {
             let (accounts, keyring) = (accounts.clone(), keyring.clone());
-            let reached = Reloading {
-                settings: server.settings.clone(),
-                slots: server.slots.clone(),
-                accounts,
-                keyring,
-            };
+            let reached = Reloading { settings: server.settings.clone(), accounts, keyring };
             tokio::spawn(reached.run(reloader, shutdown.clone()));
         }
         let recorder = server.routes.recorder.clone();

@@ -150,7 +150,13 @@ impl Drop for Queued {
 /// The counter of token requests of one type with one outcome.
 fn issuance(asked: TokenTypeAsked, outcome: IssuerOutcome) -> Counter {
     // No answer to a token request: the series would be 0 for ever.
-    if matches!(outcome, IssuerOutcome::Directory | IssuerOutcome::NotModified) {
+    if matches!(
+        outcome,
+        IssuerOutcome::Directory
+            | IssuerOutcome::NotModified
+            | IssuerOutcome::SourceLimit
+            | IssuerOutcome::Displaced
+    ) {
         return Counter::noop();
     }
     let labels = [(TokenTypeAsked::LABEL, asked.as_str()), (IssuerOutcome::LABEL, outcome.as_str())];

@@ -5,7 +5,7 @@ use crate::catalogue::{IssuerOutcome, TokenTypeAsked};
 use crate::issue::Issuance;
 use crate::keyring::Keyring;
 use crate::recorder::Recorder;
-use crate::reload::{Settings, Slots};
+use crate::reload::Settings;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HOST};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, request};
@@ -15,16 +15,20 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use postern_daemon::drain::Shutdown;
-use postern_daemon::exchange::{Exchange, Patience};
+use postern_daemon::exchange::{Answered, Exchange, Patience};
+use postern_daemon::farewell;
 use postern_daemon::http::is_for_this_machine;
+use postern_daemon::places::{Bounds, Place, Places};
 use postern_daemon::writes::Writes;
 use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, UnixSeconds};
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 /// A request's header, all of it. Requests here are a few hundred bytes.
@@ -47,7 +51,7 @@ pub(crate) struct Server {
     pub(crate) routes: Arc<Routes>,
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) settings: Settings,
-    pub(crate) slots: Slots,
+    pub(crate) places: Places,
     pub(crate) shutdown: Shutdown,
 }
 
@@ -55,20 +59,12 @@ impl Server {
     /// Accepts until the drain begins, then waits until the last connection is done.
     pub(crate) async fn serve(self, listener: TcpListener) {
         let connections = TaskTracker::new();
-        let slots = self.slots.clone();
         let server = Arc::new(self);
         let draining = server.shutdown.drain_token();
         let accepting = async {
-            // There is always a next place, so this ends only when the drain begins.
-            while let Some(slot) = slots.take().await {
+            loop {
                 match listener.accept().await {
-                    Ok((stream, _)) => {
-                        let server = server.clone();
-                        connections.spawn(async move {
-                            let _slot = slot;
-                            let _ = server.shutdown.until_stopped(server.connection(stream)).await;
-                        });
-                    }
+                    Ok((stream, from)) => server.clone().admit(stream, from.ip(), &connections).await,
                     Err(error) => {
                         tracing::warn!(
                             "the issuer cannot accept a connection: {error}; it tries again. If this goes on, raise \
@@ -79,21 +75,67 @@ impl Server {
                 }
             }
         };
-        draining.run_until_cancelled(accepting).await;
+        let _: Option<()> = draining.run_until_cancelled(accepting).await;
         drop(listener);
         connections.close();
         connections.wait().await;
     }
 
-    async fn connection(&self, stream: TcpStream) {
+    /// Returns when there is a place for the connection, or none for its source.
+    async fn admit(self: Arc<Self>, stream: TcpStream, from: IpAddr, connections: &TaskTracker) {
+        let (timeout, limits) = (self.header_timeout(), self.settings.load().limits.clone());
+        let exchange = Exchange::new(Patience { answer: timeout, stream: timeout });
+        let bounds = Bounds { connections: limits.connections.get(), sources: &limits.source };
+        match self.places.wait(from, bounds, &exchange).await {
+            Ok(place) => {
+                connections.spawn(async move {
+                    self.shutdown.until_stopped(self.connection(stream, &place, &exchange)).await
+                });
+            }
+            Err(_) => {
+                let answer = self.turned_away(&Refusal::SourceLimit);
+                let Some(leaving) = self.places.leave(bounds.connections) else { return };
+                connections.spawn(async move {
+                    self.shutdown.until_stopped(self.turn_away(stream, &answer)).await;
+                    drop(leaving);
+                });
+            }
+        }
+    }
+
+    async fn connection(&self, stream: TcpStream, place: &Place, exchange: &Exchange) {
         let _ = stream.set_nodelay(true); // without it answers may be slow, no more
-        let Some(acceptor) = &self.tls else { return self.http(stream).await };
+        let Some(acceptor) = &self.tls else { return self.http(stream, place, exchange).await };
+        tokio::select! {
+            shaken = self.handshake(acceptor, stream) => if let Some(stream) = shaken {
+                self.http(stream, place, exchange).await;
+            },
+            () = exchange.displaced() => drop(self.turned_away(&Refusal::Displaced)),
+        }
+    }
+
+    async fn handshake(&self, acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
         let handshake = tokio::time::timeout(self.header_timeout(), acceptor.accept(stream));
         match self.shutdown.drain_token().run_until_cancelled(handshake).await {
-            Some(Ok(Ok(stream))) => self.http(stream).await,
+            Some(Ok(Ok(stream))) => return Some(stream),
             Some(Ok(Err(error))) => tracing::debug!("a TLS handshake failed: {error}"),
             Some(Err(_)) => tracing::debug!("a TLS handshake took too long"),
             None => {} // the drain has begun, and no request came yet
+        }
+        None
+    }
+
+    /// Counts a client that is not served; returns what it may read.
+    fn turned_away(&self, refusal: &Refusal) -> Vec<u8> {
+        let (answer, outcome) = refusal.raw();
+        self.routes.recorder.answered(None, outcome, Duration::ZERO);
+        answer
+    }
+
+    async fn turn_away(&self, stream: TcpStream, answer: &[u8]) {
+        let Some(acceptor) = &self.tls else { return farewell::part(stream, answer).await };
+        if let Some(stream) = self.handshake(acceptor, stream).await {
+            farewell::part(stream, answer).await;
         }
     }
 
@@ -101,24 +143,28 @@ impl Server {
         self.settings.load().limits.header_timeout.get()
     }
 
-    async fn http<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) {
-        let timeout = self.header_timeout();
-        let exchange = Exchange::new(Patience { answer: timeout, stream: timeout });
-        let stream = Writes::new(stream, exchange.clone());
-        let service = service_fn(|request| {
-            let work = self.routes.answer(request);
-            async { Ok::<_, Infallible>(exchange.answer(work).await) }
-        });
-        let connection = http1::Builder::new()
+    async fn http<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, place: &Place, exchange: &Exchange) {
+        let answer =
+            |request| async move { Ok::<_, Infallible>(self.routes.answer(request, exchange).await) };
+        let mut connection = http1::Builder::new()
             .timer(TokioTimer::new()) // without it the header timeout is silently off
-            .header_read_timeout(timeout)
+            .header_read_timeout(self.header_timeout())
             .max_buf_size(MAX_HEADER)
-            .serve_connection(TokioIo::new(stream), service);
-        let mut connection = std::pin::pin!(connection);
+            .serve_connection(TokioIo::new(Writes::new(stream, exchange.clone())), service_fn(answer));
         let served = tokio::select! {
-            served = connection.as_mut() => served,
+            served = &mut connection => served,
+            () = exchange.displaced() => {
+                let answer = self.turned_away(&Refusal::Displaced);
+                let parts = connection.into_parts();
+                let has_asked = exchange.is_idle() && !parts.read_buf.is_empty();
+                if has_asked && place.may_answer(self.settings.load().limits.connections.get()) {
+                    farewell::part(parts.io.into_inner().into_inner(), &answer).await;
+                }
+                return;
+            }
             () = self.shutdown.draining() => {
-                connection.as_mut().graceful_shutdown(); // the request that is being answered is the last one
+                // The request that is being answered is the last one.
+                std::pin::Pin::new(&mut connection).graceful_shutdown();
                 connection.await
             }
         };
@@ -129,32 +175,41 @@ impl Server {
 }
 
 impl Routes {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        exchange: &Exchange,
+    ) -> Response<Answered<Full<Bytes>>> {
         let began = Instant::now();
-        let is_for_token = request.uri().path() == self.request_path;
+        let (head, body) = request.into_parts();
+        let is_for_token = head.uri.path() == self.request_path;
+        let is_posted = is_for_token && head.method == Method::POST;
+        // Until its body is there, a request gives way to another connection as one does whose header is not.
+        let body = if is_posted { self.issuance.read(body).await } else { Ok(Bytes::new()) };
+        let answering = exchange.begin().await;
         let mut asked = TokenTypeAsked::Unread;
-        let answered = self.route(request, &mut asked).await;
+        let answered = self.route(&head, body, &mut asked).await;
         let (response, outcome) = answered.unwrap_or_else(Refusal::into_response);
         self.recorder.answered(is_for_token.then_some(asked), outcome, began.elapsed());
-        response
+        response.map(|body| answering.with(body))
     }
 
     async fn route(
         &self,
-        request: Request<Incoming>,
+        head: &request::Parts,
+        body: Result<Bytes, Refusal>,
         asked: &mut TokenTypeAsked,
     ) -> Result<(Response<Full<Bytes>>, IssuerOutcome), Refusal> {
-        let (head, body) = request.into_parts();
-        refuse_ambiguous(&head)?;
+        refuse_ambiguous(head)?;
         // Without accounts anyone who reaches the issuer gets tokens, so it listens on loopback.
         if self.issuance.accounts.is_open() && !is_for_this_machine(&head.headers) {
             return Err(Refusal::ByName);
         }
         match (head.uri.path(), &head.method) {
-            (DIRECTORY_PATH, &Method::GET | &Method::HEAD) => Ok(self.directory(&head)),
+            (DIRECTORY_PATH, &Method::GET | &Method::HEAD) => Ok(self.directory(head)),
             (DIRECTORY_PATH, _) => Err(Refusal::Method("GET, HEAD")),
             (path, &Method::POST) if path == self.request_path => {
-                let response = self.issuance.answer(Request::from_parts(head, body), asked).await?;
+                let response = self.issuance.answer(&head.headers, body?, asked).await?;
                 Ok((issued(&response), IssuerOutcome::Issued))
             }
             (path, _) if path == self.request_path => Err(Refusal::Method("POST")),

@@ -5,5 +5,6 @@
 mod issuance;
 mod life;
 mod page;
+mod places;
 mod support;
 mod unread;

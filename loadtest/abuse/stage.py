@@ -8,6 +8,8 @@ from rig.programs import Programs
 
 ACCOUNT = '[[accounts]]\nname = "{name}"\nkey_sha256 = "{hash}"\nquota = "{quota}"\n'
 GATEWAY = {"issuer_name": "issuer.example", "origin": "proxy.example"}
+# Every client here is on loopback, which is exempt by default.
+NOT_EXEMPT = configs.section("limits.source", {"exempt": []})
 OPEN = '[egress]\nprivate = true\nports = "any"\n'
 
 
@@ -24,7 +26,8 @@ class Stage(Programs):
         text = configs.issuer(address, admin, keys or self.path("keys"))
         for name, key, quota in accounts:
             text += ACCOUNT.format(name=name, hash=hashlib.sha256(key.encode()).hexdigest(), quota=quota)
-        text += (configs.section("limits", limits) if limits else "") + (configs.section("tls", tls) if tls else "")
+        text += (configs.section("limits", limits) if limits else "") + NOT_EXEMPT
+        text += configs.section("tls", tls) if tls else ""
         self.issuer_url = f"http{'s' if tls else ''}://{address}"
         return self.start("issuer", self.command("issuer", text), address, admin)
 
@@ -36,7 +39,8 @@ class Stage(Programs):
             "issuer", {"directory": self.issuer_url + configs.GATEWAY.split("{issuer}")[1].split('"')[0]}
         )
         text += configs.section("challenge", GATEWAY) + egress + configs.embedded(self.path("spent"))
-        text += (configs.section("limits", limits) if limits else "") + (configs.section("tls", tls) if tls else "")
+        text += (configs.section("limits", limits) if limits else "") + NOT_EXEMPT
+        text += configs.section("tls", tls) if tls else ""
         return self.start("gateway", self.command("gateway", text + more, files, within), address, admin)
 
     def agent(self, gateway, issuer=None, wallet=None, **gateway_keys):

@@ -2,7 +2,7 @@
 
 import multiprocessing, os, select, signal, socket, ssl, time
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.66.255.1"  # not the address of honest clients: a source has its share of connections
 
 
 def many_sources(number):

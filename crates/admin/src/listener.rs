@@ -14,8 +14,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use postern_daemon::exchange::{Exchange, Patience};
+use postern_daemon::farewell;
 use postern_daemon::http::{is_for_this_machine, text};
 use postern_daemon::listen::{self, BindError};
+use postern_daemon::places::{Bounds, Places};
+use postern_daemon::sources::SourceLimits;
 use postern_daemon::writes::Writes;
 use postern_telemetry::metrics::Exporter;
 use std::convert::Infallible;
@@ -29,8 +32,10 @@ use tokio::sync::Semaphore;
 
 /// A header that takes longer than this closes the connection, and so does a client that reads nothing for so long.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// More connections than this wait in the kernel's backlog: a scraper or two and a browser need a handful.
+/// For one more connection the oldest gives way that asks nothing: a scraper or two and a browser need a handful.
 const MAX_CONNECTIONS: usize = 64;
+/// Of these from one address, unless it is on this machine.
+const MAX_OF_SOURCE: usize = 32;
 /// Browsers that may watch the live page at once: fewer, so that a scraper always finds a place.
 const MAX_WATCHERS: usize = 48;
 /// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
@@ -70,7 +75,8 @@ impl Admin {
     /// Serves until the state is *stopped*: through the drain, so that it can be watched. Spawn it beside the work, not
     /// on the tracker.
     pub async fn serve(self) {
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let (places, sources) =
+            (Places::default(), SourceLimits { connections: MAX_OF_SOURCE, ..SourceLimits::default() });
         let shutdown = self.process.shutdown.clone();
         let pages = Arc::new(Pages {
             process: self.process,
@@ -79,19 +85,30 @@ impl Admin {
             is_loopback: self.local.ip().is_loopback(),
         });
         let accepting = async {
-            // The semaphore is never closed, so this ends only when `shutdown` does.
-            while let Ok(slot) = slots.clone().acquire_owned().await {
-                match self.listener.accept().await {
-                    Ok((stream, _)) => {
-                        let connection = connection(stream, pages.clone());
-                        let shutdown = shutdown.clone();
-                        tokio::spawn(async move {
-                            let _slot = slot;
-                            shutdown.until_stopped(connection).await;
-                        });
+            loop {
+                let (stream, from) = match self.listener.accept().await {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        pause(&error).await;
+                        continue;
                     }
-                    Err(error) => pause(&error).await,
-                }
+                };
+                let exchange = Exchange::new(Patience { answer: HEADER_TIMEOUT, stream: HEADER_TIMEOUT });
+                let bounds = Bounds { connections: MAX_CONNECTIONS, sources: &sources };
+                let (shutdown, pages) = (shutdown.clone(), pages.clone());
+                match places.wait(from.ip(), bounds, &exchange).await {
+                    Ok(place) => tokio::spawn(async move {
+                        shutdown.until_stopped(connection(stream, pages, &exchange)).await;
+                        drop(place);
+                    }),
+                    Err(_) => {
+                        let Some(leaving) = places.leave(MAX_CONNECTIONS) else { continue };
+                        tokio::spawn(async move {
+                            shutdown.until_stopped(farewell::part(stream, &too_many())).await;
+                            drop(leaving);
+                        })
+                    }
+                };
             }
         };
         shutdown.until_stopped(accepting).await;
@@ -106,21 +123,27 @@ async fn pause(error: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-async fn connection(stream: TcpStream, pages: Arc<Pages>) {
-    let exchange = Exchange::new(Patience { answer: HEADER_TIMEOUT, stream: HEADER_TIMEOUT });
-    let stream = Writes::new(stream, exchange.clone());
+/// What a client reads whose address has too many connections.
+fn too_many() -> Vec<u8> {
+    let sentence = "Too many connections are open from this address. Close some, or try again later.\n";
+    farewell::later(StatusCode::TOO_MANY_REQUESTS, sentence)
+}
+
+async fn connection(stream: TcpStream, pages: Arc<Pages>, exchange: &Exchange) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let (exchange, pages) = (exchange.clone(), pages.clone());
+        let pages = pages.clone();
         async move { Ok::<_, Infallible>(exchange.answer(async { pages.answer(&request) }).await) }
     });
-    let served = http1::Builder::new()
+    let serving = http1::Builder::new()
         .timer(TokioTimer::new()) // without it the header timeout is silently off
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(16 * 1024)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-    if let Err(error) = served {
-        tracing::debug!("an admin connection ended early: {error}");
+        .serve_connection(TokioIo::new(Writes::new(stream, exchange.clone())), service);
+    tokio::select! {
+        served = serving => if let Err(error) = served {
+            tracing::debug!("an admin connection ended early: {error}");
+        },
+        () = exchange.displaced() => tracing::debug!("an admin connection gave way to another"),
     }
 }
 

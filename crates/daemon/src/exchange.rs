@@ -8,14 +8,20 @@ use http_body::{Body, Frame, SizeHint};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-const IDLE: u8 = 0;
+/// The bits of a state: what is done with an answer, of which at most one is set,
 const ANSWERING: u8 = 1;
 const FLUSHING: u8 = 2;
+const PHASES: u8 = ANSWERING | FLUSHING;
+/// whether it comes from elsewhere, whether the client leaves it unread, and whether the place was taken.
+const STREAMING: u8 = 4;
+const UNREAD: u8 = 8;
+const DISPLACED: u8 = 16;
 
 /// An answer that moves must still be taken whole within this many times [`Patience::answer`]: a client that takes a
 /// few bytes now and then must not hold its connection for ever.
@@ -35,16 +41,15 @@ pub struct Patience {
 /// What one connection is doing. Clones share one state.
 ///
 /// The stream and the service of a connection are polled by one task: waiting for each other needs no wake-up but
-/// that of the task.
+/// that of the task. A connection that needs the place of this one may be another task's.
 #[derive(Clone, Debug)]
 pub struct Exchange(Arc<State>);
 
 #[derive(Debug)]
 struct State {
     patience: Patience,
-    phase: AtomicU8,
-    streaming: AtomicBool,
-    unread: AtomicBool,
+    bits: AtomicU8,
+    displaced: Notify,
 }
 
 /// Marks an answer as in progress until it is dropped; it is stored with the answer's body.
@@ -55,62 +60,88 @@ impl Exchange {
     /// A connection without a request.
     #[must_use]
     pub fn new(patience: Patience) -> Self {
-        let (phase, streaming, unread) = Default::default();
-        Self(Arc::new(State { patience, phase, streaming, unread }))
+        Self(Arc::new(State { patience, bits: AtomicU8::default(), displaced: Notify::new() }))
     }
 
-    /// A request has reached the service.
-    #[must_use]
-    pub fn begin(&self) -> Answering {
-        self.0.streaming.store(false, Ordering::Relaxed);
-        self.0.phase.store(ANSWERING, Ordering::Relaxed);
+    /// Begins an answer, as soon as the client has taken the ones before. hyper reads some requests ahead and keeps the
+    /// answers that have no body: without this a client that never reads would make it keep any number of them.
+    ///
+    /// Does not return once the connection is [displaced](Exchange::displaced).
+    pub async fn begin(&self) -> Answering {
+        poll_fn(|_| {
+            let begun = self.change(|bits| {
+                (bits & (UNREAD | DISPLACED) == 0).then_some(bits & !(PHASES | STREAMING) | ANSWERING)
+            });
+            if begun { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
         Answering(self.clone())
+    }
+
+    /// Runs a service's `work` as an answer.
+    pub async fn answer<B>(
+        &self,
+        work: impl Future<Output = http::Response<B>>,
+    ) -> http::Response<Answered<B>> {
+        let answering = self.begin().await;
+        work.await.map(|body| answering.with(body))
     }
 
     /// Whether no answer is in progress.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.0.phase.load(Ordering::Relaxed) == IDLE
+        self.has(PHASES) == 0
     }
 
     /// The answer in progress comes from elsewhere, piece by piece, and may be of any length.
     pub fn stream(&self) {
-        self.0.streaming.store(true, Ordering::Relaxed);
+        self.change(|bits| Some(bits | STREAMING));
     }
 
-    /// Returns when the client has taken the answers before. hyper reads some requests ahead and keeps the answers that
-    /// have no body: without this a client that never reads would make it keep any number of them.
-    pub async fn caught_up(&self) {
-        poll_fn(|_| if self.0.unread.load(Ordering::Relaxed) { Poll::Pending } else { Poll::Ready(()) })
-            .await;
+    /// Completes when the connection has to end because a new one needs its place. Cancel safe.
+    pub async fn displaced(&self) {
+        while self.has(DISPLACED) == 0 {
+            self.0.displaced.notified().await;
+        }
     }
 
-    /// Runs a service's `work` once the client has taken the answers before.
-    pub async fn answer<B>(
-        &self,
-        work: impl Future<Output = http::Response<B>>,
-    ) -> http::Response<Answered<B>> {
-        let answering = self.begin();
-        self.caught_up().await;
-        work.await.map(|body| answering.with(body))
+    /// Takes its place from a connection without a request in progress, or whose client does not read the answer.
+    /// Returns whether it had to give way.
+    pub(crate) fn displace(&self) -> bool {
+        let displaced = self.change(|bits| {
+            let is_idle = bits & PHASES == 0;
+            let is_unread = bits & (UNREAD | STREAMING) == UNREAD;
+            (bits & DISPLACED == 0 && (is_idle || is_unread)).then_some(bits | DISPLACED)
+        });
+        if displaced {
+            self.0.displaced.notify_one();
+        }
+        displaced
     }
 
     /// hyper has nothing left to write: an answer that ended is over.
     pub(crate) fn flushed(&self) {
-        if self.0.phase.load(Ordering::Relaxed) == FLUSHING {
-            self.0.phase.store(IDLE, Ordering::Relaxed);
-        }
+        self.change(|bits| (bits & FLUSHING != 0).then_some(bits & !FLUSHING));
     }
 
     pub(crate) fn set_unread(&self, unread: bool) {
-        self.0.unread.store(unread, Ordering::Relaxed);
+        self.change(|bits| Some(if unread { bits | UNREAD } else { bits & !UNREAD }));
+    }
+
+    fn has(&self, wanted: u8) -> u8 {
+        self.0.bits.load(Ordering::Acquire) & wanted
+    }
+
+    /// Whether `change` had a new state.
+    fn change(&self, change: impl FnMut(u8) -> Option<u8>) -> bool {
+        self.0.bits.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
     }
 
     /// Until when the next bytes have to be taken of what began to wait at `since`.
     pub(crate) fn deadline(&self, since: Instant) -> Instant {
         let (now, patience) = (Instant::now(), self.0.patience);
         let after = |begin: Instant, pause: Duration| begin.checked_add(pause).unwrap_or(now + FAR);
-        if self.0.streaming.load(Ordering::Relaxed) {
+        if self.has(STREAMING) != 0 {
             return after(now, patience.stream);
         }
         after(now, patience.answer).min(after(since, patience.answer.saturating_mul(WHOLE)))
@@ -126,7 +157,7 @@ impl Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.0.0.phase.store(FLUSHING, Ordering::Relaxed);
+        self.0.change(|bits| Some(bits & !PHASES | FLUSHING));
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! - [`drain`]: signals, the drain, the stop. [`readiness`]: what has to be ready before traffic may come. [`reload`]:
 //!   SIGHUP, and the configuration file read again. [`exit`]: the exit codes.
-//! - [`listen`]: listening sockets. [`writes`] and [`exchange`]: clients that do not read their answers. [`tls`]: TLS from certificate files. [`http`]: an HTTP client without surprises,
+//! - [`listen`]: listening sockets. [`places`] and [`sources`]: how many connections there
+//!   may be. [`writes`] and [`exchange`]: clients that do not read their answers. [`farewell`]: the last answer. [`tls`]: TLS from certificate files. [`http`]: an HTTP client without surprises,
 //!   and bodies with a limit. [`backoff`]: pauses between attempts. [`files`]: private files and the data directory.
 //!   [`utc`]: times as people read them.
 //!
@@ -24,11 +25,14 @@ pub mod backoff;
 pub mod drain;
 pub mod exchange;
 pub mod exit;
+pub mod farewell;
 pub mod files;
 pub mod http;
 pub mod listen;
+pub mod places;
 pub mod readiness;
 pub mod reload;
+pub mod sources;
 pub mod tls;
 pub mod utc;
 pub mod writes;

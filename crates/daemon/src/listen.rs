@@ -17,19 +17,21 @@ pub async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener
 ///
 /// # Errors
 /// When tokio does not give the listener back.
-pub fn waiting(listener: TcpListener) -> io::Result<impl Iterator<Item = TcpStream>> {
+pub fn waiting(listener: TcpListener) -> io::Result<impl Iterator<Item = (TcpStream, SocketAddr)>> {
     // The kernel is polled directly: tokio's listener says "nothing yet" when it has not looked, or has accepted many
     // at once.
     let listener = listener.into_std()?;
     let next = move || loop {
         match listener.accept() {
-            Ok((stream, _)) => return Some(stream),
+            Ok(accepted) => return Some(accepted),
             Err(error) if is_of_one_connection(&error) => {}
             Err(_) => return None, // the queue is empty, or cannot be read any more
         }
     };
-    let usable =
-        |stream: StdStream| stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)).ok();
+    let usable = |(stream, from): (StdStream, SocketAddr)| {
+        stream.set_nonblocking(true).ok()?;
+        Some((TcpStream::from_std(stream).ok()?, from))
+    };
     Ok(std::iter::from_fn(next).filter_map(usable))
 }
 

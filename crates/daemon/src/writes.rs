@@ -145,7 +145,7 @@ mod tests {
     /// Writes LONG for a peer that reads `size` bytes every `pause` seconds: how it ended, after how many seconds.
     async fn written(size: usize, pause: u32, is_streamed: bool) -> (Result<usize, io::ErrorKind>, u64) {
         let (far, mut stream, exchange) = stream();
-        let answering = exchange.begin();
+        let answering = exchange.begin().await;
         if is_streamed {
             exchange.stream();
         }
@@ -179,8 +179,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_service_waits_until_the_client_has_taken_the_answers_before() {
         let (mut far, mut stream, exchange) = stream();
-        let _answering = exchange.begin();
-        exchange.caught_up().await;
+        let answering = exchange.begin().await;
         let next = exchange.clone();
         let both = async {
             let write = async {
@@ -189,7 +188,7 @@ mod tests {
             };
             let wait = async {
                 tokio::task::yield_now().await;
-                next.caught_up().await;
+                let _next = next.begin().await;
                 Instant::now()
             };
             tokio::join!(write, wait).1
@@ -199,7 +198,8 @@ mod tests {
             sleep(5 * SECOND).await;
             far.read_exact(&mut [0; 200]).await.unwrap();
         };
-        let (caught_up, _) = tokio::join!(both, read);
-        assert_eq!((caught_up - began).as_secs(), 5);
+        let (begun, _) = tokio::join!(both, read);
+        drop(answering);
+        assert_eq!((begun - began).as_secs(), 5);
     }
 }

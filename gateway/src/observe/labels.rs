@@ -129,8 +129,12 @@ postern_telemetry::label! {
         HeaderTooLarge = "header_too_large",
         /// 408: the header came too slowly.
         HeaderTimeout = "header_timeout",
-        /// 503 or 429: too many connections or requests.
+        /// 503: too many connections.
         TooMany = "too_many",
+        /// 429: too many connections of one source.
+        SourceLimit = "source_limit",
+        /// 503, or closed: the connection brought no request, or its client did not read, and another needed its place.
+        Displaced = "displaced",
     }
 }
 

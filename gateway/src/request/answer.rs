@@ -15,7 +15,7 @@ pub(crate) type Body = Either<Either<Full<Bytes>, Empty<Bytes>>, ForwardedBody>;
 pub(crate) const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// The name of this proxy in Proxy-Status and Via.
 pub(crate) const OWN_NAME: &str = "postern";
-/// When to come back after a 503, in seconds.
+/// When to come back after a 503 or 429, in seconds.
 const RETRY_SECONDS: &str = "1";
 
 /// The tunnel is open: 200 with no body (RFC 9110, section 9.3.6).
@@ -54,7 +54,9 @@ pub(crate) fn refused_raw(refusal: &Refusal) -> Vec<u8> {
     let verdict = refusal.verdict();
     let body = format!("{}.\n{}\n", capitalized(&verdict.details), verdict.advice);
     let retry = match verdict.status {
-        StatusCode::SERVICE_UNAVAILABLE => format!("retry-after: {RETRY_SECONDS}\r\n"),
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+            format!("retry-after: {RETRY_SECONDS}\r\n")
+        }
         _ => String::new(),
     };
     format!(

@@ -83,6 +83,10 @@ pub(crate) enum Refusal {
     HeaderTimeout,
     /// Too many connections.
     TooMany,
+    /// Too many connections of one source.
+    SourceLimit,
+    /// Another connection needed the place.
+    Displaced,
 }
 
 /// The answer to a refusal.
@@ -174,6 +178,18 @@ impl Refusal {
             Self::TooMany => {
                 (S::SERVICE_UNAVAILABLE, O::TooMany, DENIED, "Try again later; no token was spent.")
             }
+            Self::SourceLimit => (
+                S::TOO_MANY_REQUESTS,
+                O::SourceLimit,
+                DENIED,
+                "Close connections without a tunnel, or try again later; no token was spent.",
+            ),
+            Self::Displaced => (
+                S::SERVICE_UNAVAILABLE,
+                O::Displaced,
+                DENIED,
+                "Try again, and send the whole request at once; no token was spent.",
+            ),
         }
     }
 
@@ -215,6 +231,8 @@ impl Refusal {
             Self::HeaderTooLarge => "the request's header is too large".into(),
             Self::HeaderTimeout => "the request's header did not arrive in time".into(),
             Self::TooMany => "too many connections are open".into(),
+            Self::SourceLimit => "too many connections are open from this address or network".into(),
+            Self::Displaced => "the request was not complete when another connection needed its place".into(),
         }
     }
 }

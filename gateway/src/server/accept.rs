@@ -3,22 +3,26 @@
 //!
 //! `docs/decisions/runtime-shape.md` has the measurement behind this shape.
 
+use crate::request::answer::refused_raw;
 use crate::request::deny::Refusal;
-use crate::server::connection;
+use crate::server::connection::{self, Visitor};
 use crate::state::{Core, Worker};
+use postern_daemon::exchange::{Exchange, Patience};
+use postern_daemon::farewell::part;
 use postern_daemon::listen::{self, BindError, is_of_one_connection};
+use postern_daemon::places::{Bounds, NoPlace};
+use postern_daemon::tls::ServerConfig;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Connections that wait in the kernel until they are accepted.
@@ -109,13 +113,13 @@ pub(crate) async fn work(
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => accept_connection(stream, &worker),
+                Ok((stream, from)) => accept_connection(stream, from, &worker),
                 Err(error) => pause(&error).await,
             },
             () = &mut draining => break,
         }
     }
-    listen::waiting(listener)?.for_each(|stream| accept_connection(stream, &worker));
+    listen::waiting(listener)?.for_each(|(stream, from)| accept_connection(stream, from, &worker));
     drop(accepting);
     shutdown.stopped().await;
     // With this runtime end its connections, wherever they are. Those that are cut end by themselves in a moment, and
@@ -138,68 +142,75 @@ async fn pause(error: &io::Error) {
     }
 }
 
-fn accept_connection(stream: TcpStream, worker: &Arc<Worker>) {
-    let place = Place::take(Arc::clone(&worker.core));
-    let (core, worker) = (Arc::clone(&worker.core), Arc::clone(worker));
-    let limit = core.settings.limits.load().connections;
-    // A bounded number of clients gets an answer that there are too many; above it, closing without one is cheaper.
-    if place.number > limit.saturating_add(limit / 8).saturating_add(16) {
-        return;
+fn accept_connection(stream: TcpStream, from: SocketAddr, worker: &Arc<Worker>) {
+    let core = Arc::clone(&worker.core);
+    let limits = core.settings.limits.load();
+    let patience = Patience { answer: limits.header_timeout.get(), stream: limits.idle_timeout.get() };
+    let (exchange, connections) = (Exchange::new(patience), limits.connections);
+    let refusal =
+        match core.places.take(from.ip(), Bounds { connections, sources: &limits.source }, &exchange) {
+            Ok(place) => {
+                let client = core.recorder.names_clients().then_some(from);
+                let visitor = Visitor { client, place, exchange };
+                core.shutdown.tracker().spawn(serve(stream, visitor, Arc::clone(worker)));
+                return;
+            }
+            Err(NoPlace::Source) => Refusal::SourceLimit,
+            Err(NoPlace::Full) => Refusal::TooMany,
+        };
+    core.recorder.turned_away(&refusal);
+    if let Some(leaving) = core.places.leave(connections) {
+        let refused = Arc::clone(&core);
+        core.shutdown.tracker().spawn(async move {
+            turn_away(stream, &refusal, &exchange, &refused).await;
+            drop(leaving);
+        });
     }
-    let over = place.number > limit;
-    let client = if core.recorder.names_clients() { stream.peer_addr().ok() } else { None };
-    core.shutdown.tracker().spawn(async move {
-        let _place = place;
-        serve(stream, client, worker, over).await;
-    });
 }
 
 /// Ends with the stop at the latest.
-async fn serve(stream: TcpStream, client: Option<SocketAddr>, worker: Arc<Worker>, over: bool) {
+async fn serve(stream: TcpStream, visitor: Visitor, worker: Arc<Worker>) {
     let core = Arc::clone(&worker.core);
     let _open = core.recorder.connection_opened();
     // Answers are small and must not wait for a delayed acknowledgement (40 ms).
     let _ = stream.set_nodelay(true);
     let Some(tls) = &core.tls else {
-        if over {
-            return turn_away(stream, &core).await;
-        }
-        return connection::serve(stream, client, worker).await;
+        return connection::serve(stream, visitor, worker).await;
     };
+    if let Some(stream) = handshake(stream, tls, &visitor.exchange, &core).await {
+        connection::serve(stream, visitor, worker).await;
+    }
+}
+
+/// The stream after its TLS handshake, unless that fails, takes too long, or another connection needs the place.
+async fn handshake(
+    stream: TcpStream,
+    tls: &Arc<ServerConfig>,
+    exchange: &Exchange,
+    core: &Core,
+) -> Option<Box<TlsStream<TcpStream>>> {
     // Boxed twice (`until_stopped` does), since a task has room for the largest of its futures: plain connections must
     // not pay for TLS, nor TLS for each place that its stream is handed to.
     let header_timeout = core.settings.limits.load().header_timeout.get();
     let handshake = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
     let handshake = core.shutdown.until_stopped(timeout(header_timeout, handshake));
-    if let Some(Ok(Ok(stream))) = handshake.await.map(|ended| ended.map(|ok| ok.map(Box::new))) {
-        if over {
-            return turn_away(stream, &core).await;
+    tokio::select! {
+        shaken = handshake => shaken?.ok()?.ok().map(Box::new),
+        () = exchange.displaced() => {
+            core.recorder.turned_away(&Refusal::Displaced);
+            None
         }
-        connection::serve(stream, client, worker).await;
     }
 }
 
-async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(stream: S, core: &Core) {
-    core.recorder.turned_away(&Refusal::TooMany);
-    core.shutdown.until_stopped(connection::part(stream, &Refusal::TooMany)).await;
-}
-
-/// One of the gateway's connections, counted over all workers.
-struct Place {
-    core: Arc<Core>,
-    number: usize,
-}
-
-impl Place {
-    fn take(core: Arc<Core>) -> Self {
-        let number = core.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { core, number }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.core.connections.fetch_sub(1, Ordering::Relaxed);
+async fn turn_away(stream: TcpStream, refusal: &Refusal, exchange: &Exchange, core: &Core) {
+    let answer = refused_raw(refusal);
+    let Some(tls) = &core.tls else {
+        core.shutdown.until_stopped(part(stream, &answer)).await;
+        return;
+    };
+    if let Some(stream) = handshake(stream, tls, exchange, core).await {
+        core.shutdown.until_stopped(part(stream, &answer)).await;
     }
 }
 
@@ -207,7 +218,7 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn room<A, B, C, D, F: Future>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
+    fn room<A, B, C, F: Future>(_: impl FnOnce(A, B, C) -> F) -> usize {
         size_of::<F>()
     }
 

@@ -98,7 +98,7 @@ mod tests {
         let state = exchange();
         let mut stream = AnswersOnly::new(Writes::new(near, state.clone()), state.clone());
         stream.write_all(b"before ").await.unwrap();
-        let guard = state.begin();
+        let guard = state.begin().await;
         stream.write_all(b"head ").await.unwrap();
         stream.flush().await.unwrap(); // a flush in the middle of an answer ends nothing
         stream.write_all(b"body ").await.unwrap();
@@ -106,9 +106,9 @@ mod tests {
         stream.write_all(b"end.").await.unwrap(); // still in hyper's buffer when the body was dropped
         stream.flush().await.unwrap();
         stream.write_all(b"after").await.unwrap();
-        drop(state.begin());
+        drop(state.begin().await);
         stream.write_all(b"again").await.unwrap();
-        let next = state.begin(); // the next request came before the flush
+        let next = state.begin().await; // the next request came before the flush
         stream.flush().await.unwrap();
         stream.write_all(b" and again").await.unwrap();
         drop((stream, next));
@@ -130,8 +130,9 @@ mod tests {
         let service = {
             let state = state.clone();
             service_fn(move |request: Request<Incoming>| {
-                let guard = state.begin();
+                let state = state.clone();
                 Box::pin(async move {
+                    let guard = state.begin().await;
                     if patient {
                         let _ = request.into_body().collect().await;
                     }

@@ -13,7 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use postern_daemon::exchange::{Answered, Exchange, Patience};
+use postern_daemon::exchange::{Answered, Exchange};
 use postern_daemon::writes::Writes;
 use postern_proxy::reset::Reset;
 use std::convert::Infallible;
@@ -39,6 +39,8 @@ pub(crate) enum Finished<S> {
     Owed { stream: S, refusal: Refusal },
     /// An answer broke off: its target did, or the stop came.
     Torn { stream: S },
+    /// Another connection needs the place; `is_owed` an answer if a part of a request came.
+    Displaced { stream: S, is_owed: bool },
     /// Nothing is left to write.
     Closed { stream: S },
 }
@@ -48,15 +50,14 @@ pub(crate) enum Finished<S> {
 pub(crate) async fn requests<S>(
     stream: S,
     client: Option<SocketAddr>,
+    exchange: Exchange,
     limits: Arc<Limits>,
     worker: Arc<Worker>,
 ) -> Finished<S>
 where
     S: AsyncRead + AsyncWrite + Reset + Unpin + Send + 'static,
 {
-    let patience = Patience { answer: limits.header_timeout.get(), stream: limits.idle_timeout.get() };
-    let (exchange, opened, begun) =
-        (Exchange::new(patience), Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
+    let (opened, begun) = (Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
     let shutdown = worker.core.shutdown.clone();
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -86,31 +87,49 @@ where
         let _ = timeout(FIRST_REQUEST, begun.notified()).await;
     };
     let (mut draining, mut stopped) = (Some(pin!(drain)), pin!(shutdown.stopped()));
+    let mut displaced = pin!(exchange.displaced());
     let ended = std::future::poll_fn(|cx| {
         if stopped.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(None);
+            return Poll::Ready(Ended::Stopped);
+        }
+        if displaced.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ended::Displaced);
         }
         if draining.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
             draining = None;
             Pin::new(&mut connection).graceful_shutdown();
         }
         // Not `poll_without_shutdown`: it gives up what hyper has not written yet.
-        Pin::new(&mut connection).poll(cx).map(Some)
+        Pin::new(&mut connection).poll(cx).map(Ended::Http)
     })
     .await;
     let parts = connection.into_parts();
     let stream = parts.io.into_inner().into_inner().into_inner();
     let opened = opened.lock().take();
     match (ended, opened) {
-        (Some(Ok(())), Some(opened)) => Finished::Tunnel { stream, early: parts.read_buf, opened },
-        (Some(Ok(())), None) => Finished::Closed { stream },
-        (None | Some(Err(_)), _) if !exchange.is_idle() => Finished::Torn { stream },
-        (None, _) => Finished::Closed { stream },
-        (Some(Err(error)), _) => match last_refusal(&error, !parts.read_buf.is_empty()) {
+        (Ended::Http(Ok(())), Some(opened)) => Finished::Tunnel { stream, early: parts.read_buf, opened },
+        (Ended::Http(Ok(())), None) => Finished::Closed { stream },
+        (Ended::Displaced, _) => {
+            let is_owed = exchange.is_idle() && !parts.read_buf.is_empty();
+            if !exchange.is_idle() {
+                stream.reset(); // what is unread of an answer is not all of it
+            }
+            Finished::Displaced { stream, is_owed }
+        }
+        (Ended::Stopped | Ended::Http(Err(_)), _) if !exchange.is_idle() => Finished::Torn { stream },
+        (Ended::Stopped, _) => Finished::Closed { stream },
+        (Ended::Http(Err(error)), _) => match last_refusal(&error, !parts.read_buf.is_empty()) {
             Some(refusal) => Finished::Owed { stream, refusal },
             None => Finished::Closed { stream },
         },
     }
+}
+
+/// Why HTTP is over on a connection.
+enum Ended {
+    Http(hyper::Result<()>),
+    Stopped,
+    Displaced,
 }
 
 /// The answer to a request that hyper could not read; `begun` when there are bytes of it. A connection that fell silent

@@ -172,7 +172,7 @@ impl Answer {
             407 => self.assert_challenge(),
             _ => assert!(self.all("proxy-authenticate").is_empty()),
         }
-        assert_eq!(self.value("retry-after"), if status == 503 { "1" } else { "" });
+        assert_eq!(self.value("retry-after"), if matches!(status, 429 | 503) { "1" } else { "" });
     }
 
     fn assert_challenge(&self) {

@@ -11,6 +11,7 @@ mod drain;
 mod header;
 mod keys;
 mod pipeline;
+mod places;
 mod replay;
 mod shared;
 mod status;
