@@ -65,8 +65,9 @@ async fn a_gateways_limits_change_without_a_restart() {
     let gateway = &site.gateways[0];
     let good = std::fs::read_to_string(&gateway.config).unwrap();
     let echo = target::echo().await.to_string();
-    // A connection in use, before and after.
-    let _held = dial(gateway.address).await.unwrap();
+    // A tunnel, before and after.
+    let mut held = dial(site.agents[0].address).await.unwrap();
+    assert_eq!(connect(&mut held, &echo, None).await.unwrap().status, 200);
     assert_eq!(status_of(gateway, &echo).await, 407);
 
     let from = reloaded(gateway, &format!("{good}[limits]\nconnections = 1\n"));

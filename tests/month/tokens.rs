@@ -18,6 +18,9 @@ pub fn at_a_time() -> i64 {
     2 * std::thread::available_parallelism().map_or(1, usize::from) as i64
 }
 
+/// The most that the issuer reserves for an account.
+const MOST_RESERVED: i64 = 512;
+
 type Counts = BTreeMap<String, i64>;
 
 /// The sums over all processes that a daemon had.
@@ -27,8 +30,8 @@ pub struct Books {
     issued: Counts,
     /// By account: the file's counts when the present process began.
     base: Counts,
-    /// Counts that kills of the issuer lost: at most two seconds of them, as documented.
-    pub forgotten: i64,
+    /// Tokens that count as used since the issuer was killed, and were not signed: what it had reserved.
+    reserved: i64,
     /// By agent, then by fate.
     fates: BTreeMap<String, Counts>,
     /// By agent: tokens whose fate nothing could count.
@@ -47,10 +50,13 @@ impl Books {
         self.base = usage(site);
     }
 
-    /// One was killed, having signed `signed` tokens in its life.
+    /// One was killed, having signed `signed` tokens in its life: its file is ahead of them, by what it had reserved.
     pub fn issuer_killed(&mut self, site: &Site, signed: i64) {
-        let written: i64 = self.counted(site).values().sum();
-        self.forgotten += signed - written;
+        let counted = self.counted(site);
+        let reserved = counted.values().sum::<i64>() - signed;
+        let most = MOST_RESERVED * counted.len() as i64;
+        assert!((0..=most).contains(&reserved), "the file is {reserved} ahead of {signed} signed tokens");
+        self.reserved += reserved;
         self.issuer_stopped(site);
         for agent in &site.agents {
             self.may_miss(&agent.name, at_a_time());
@@ -99,7 +105,7 @@ impl Books {
                 held: in_wallet(&site.wallet(plan.name)).len() as i64,
                 said: fates.map(Said::of),
                 unknown: self.unknown.get(&agent.name).copied().unwrap_or(0),
-                forgotten: self.forgotten,
+                reserved: self.reserved,
             };
             writeln!(table, "{}: {account}; {:?}", agent.name, fates.unwrap_or(&Counts::new())).unwrap();
             (spent, lost) = (spent + account.spent, lost + account.lost());
@@ -139,8 +145,8 @@ struct Account {
     said: Option<Said>,
     /// The most whose fate nothing could count.
     unknown: i64,
-    /// The most that were issued and that the issuer forgot.
-    forgotten: i64,
+    /// The most that count as issued and were not.
+    reserved: i64,
 }
 
 impl Account {
@@ -149,11 +155,11 @@ impl Account {
     }
 
     fn judged(&self) -> Result<(), String> {
-        let (lost, Self { unknown, forgotten, held, .. }) = (self.lost(), self);
+        let (lost, Self { unknown, reserved, held, .. }) = (self.lost(), self);
         let Some(Said { minted, opened, lost: said }) = self.said else {
             return Err(format!("the agent does not report the fate of its tokens ({FATES})"));
         };
-        if lost + forgotten < 0 {
+        if lost < 0 {
             return Err(format!("{} more tokens were spent or are held than were issued", -lost));
         }
         let gap = minted - opened - said - held;
@@ -163,11 +169,11 @@ impl Account {
                  {said}; {unknown} may be uncounted"
             ));
         }
-        if (said - forgotten - unknown..=said + unknown).contains(&lost) {
+        if (said - unknown..=said + unknown + reserved).contains(&lost) {
             return Ok(());
         }
         Err(format!(
-            "{lost} tokens are lost, and the agent reports {said}; {unknown} may be uncounted, and {forgotten} forgotten"
+            "{lost} tokens are lost, and the agent reports {said}; {unknown} may be uncounted, and {reserved} reserved"
         ))
     }
 }
@@ -203,7 +209,7 @@ mod tests {
 
     const SAID: Said = Said { minted: 100, opened: 60, lost: 10 };
     const WHOLE: Account =
-        Account { issued: 100, spent: 60, held: 30, said: Some(SAID), unknown: 0, forgotten: 0 };
+        Account { issued: 100, spent: 60, held: 30, said: Some(SAID), unknown: 0, reserved: 0 };
 
     #[test]
     fn an_account_that_adds_up_is_good() {
@@ -211,8 +217,8 @@ mod tests {
         // A kill: three were being minted or sent, and nothing counted them.
         let said = Some(Said { lost: 7, ..SAID });
         assert_eq!(Account { said, unknown: 3, ..WHOLE }.judged(), Ok(()));
-        // A kill of the issuer: two were signed, and its file does not have them.
-        assert_eq!(Account { issued: 98, forgotten: 2, ..WHOLE }.judged(), Ok(()));
+        // A kill of the issuer: its file was two ahead.
+        assert_eq!(Account { issued: 102, reserved: 2, ..WHOLE }.judged(), Ok(()));
     }
 
     #[test]
@@ -225,7 +231,8 @@ mod tests {
             Account { said: None, ..WHOLE },
             Account { spent: 101, held: 0, said: said(101, 101, 0), unknown: 50, ..WHOLE },
             Account { said: said(100, 60, 6), unknown: 3, ..WHOLE },
-            Account { issued: 97, forgotten: 2, ..WHOLE },
+            Account { issued: 103, reserved: 2, ..WHOLE },
+            Account { issued: 98, reserved: 2, ..WHOLE },
         ];
         for account in bad {
             assert!(account.judged().is_err(), "{account}");
