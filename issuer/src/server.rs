@@ -156,9 +156,10 @@ impl Server {
             () = exchange.displaced() => {
                 let answer = self.turned_away(&Refusal::Displaced);
                 let parts = connection.into_parts();
-                let has_asked = exchange.is_idle() && !parts.read_buf.is_empty();
-                if has_asked && place.may_answer(self.settings.load().limits.connections.get()) {
-                    farewell::part(parts.io.into_inner().into_inner(), &answer).await;
+                if place.may_answer(self.settings.load().limits.connections.get()) {
+                    let is_owed = exchange.is_idle() && !parts.read_buf.is_empty();
+                    let answer = if is_owed { &answer[..] } else { &[] };
+                    farewell::part(parts.io.into_inner().into_inner(), answer).await;
                 }
                 return;
             }

@@ -1,6 +1,7 @@
 //! Places for connections: who gets one, and who gives way.
 
 use crate::support::{Answer, REQUEST_TYPE, Running, config, request};
+use postern_config::ConfigDuration;
 use postern_token::DIRECTORY_PATH;
 use std::net::Ipv4Addr;
 use std::num::NonZeroUsize;
@@ -19,6 +20,8 @@ async fn slow_headers_and_slow_bodies_give_way_to_whole_requests() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
     config.limits.connections = NonZeroUsize::new(2).unwrap();
+    config.limits.header_timeout = ConfigDuration::minutes(5); // it is not what frees the places
+    config.limits.body_timeout = ConfigDuration::minutes(5);
     let issuer = Running::start(config).await;
     let header = "GET / HTTP/1.1\r\nhost: localhost\r\nx-slow: ".to_owned();
     let body = format!(

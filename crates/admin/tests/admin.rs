@@ -171,9 +171,13 @@ async fn slow_headers_give_way_to_whole_requests() {
         stream.write_all(b"GET /livez HTTP/1.1\r\nho").await.unwrap();
         slow.push(stream);
     }
-    for _ in 0..20 {
-        assert_eq!(get(admin.address, "/readyz").await.0, 200);
-    }
+    let asking = async {
+        for _ in 0..20 {
+            assert_eq!(get(admin.address, "/readyz").await.0, 200);
+        }
+    };
+    let asked = tokio::time::timeout(Duration::from_secs(4), asking).await;
+    assert!(asked.is_ok(), "not answered before the slow headers ran out of time");
 }
 
 /// Connections are bounded: the one that has been idle for longest makes room for the next.

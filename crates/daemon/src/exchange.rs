@@ -63,8 +63,8 @@ impl Exchange {
         Self(Arc::new(State { patience, bits: AtomicU8::default(), displaced: Notify::new() }))
     }
 
-    /// Begins an answer, as soon as the client has taken the ones before. hyper reads some requests ahead and keeps the
-    /// answers that have no body: without this a client that never reads would make it keep any number of them.
+    /// Begins an answer, as soon as the client has taken the ones before: whatever hyper reads ahead, one answer at most
+    /// is kept for a client that does not read.
     ///
     /// Does not return once the connection is [displaced](Exchange::displaced).
     pub async fn begin(&self) -> Answering {

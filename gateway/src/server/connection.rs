@@ -47,9 +47,11 @@ where
         }
         Finished::Displaced { stream, is_owed } => {
             worker.core.recorder.turned_away(&Refusal::Displaced);
-            if is_owed && place.may_answer(limits.connections) {
-                shutdown.until_stopped(part(stream, &refused_raw(&Refusal::Displaced))).await;
+            if !place.may_answer(limits.connections) {
+                return;
             }
+            let answer = if is_owed { refused_raw(&Refusal::Displaced) } else { Vec::new() };
+            shutdown.until_stopped(part(stream, &answer)).await;
         }
         // A client that reads until the end must not take this for the end of the body, so reset, but deliver what was
         // written.
