@@ -18,10 +18,11 @@ use tokio::time::Instant;
 const ANSWERING: u8 = 1;
 const FLUSHING: u8 = 2;
 const PHASES: u8 = ANSWERING | FLUSHING;
-/// whether it comes from elsewhere, whether the client leaves it unread, and whether the place was taken.
+/// whether it comes from elsewhere, whether the client leaves it unread, and whether the place was taken or never is.
 const STREAMING: u8 = 4;
 const UNREAD: u8 = 8;
 const DISPLACED: u8 = 16;
+const KEPT: u8 = 32;
 
 /// An answer that moves must still be taken whole within this many times [`Patience::answer`]: a client that takes a
 /// few bytes now and then must not hold its connection for ever.
@@ -98,6 +99,12 @@ impl Exchange {
         self.change(|bits| Some(bits | STREAMING));
     }
 
+    /// The connection becomes a tunnel with the answer in progress, and never gives way. From the answer on: a client may
+    /// have read it before the connection's task goes on as the tunnel.
+    pub fn keep(&self) {
+        self.change(|bits| Some(bits | KEPT));
+    }
+
     /// Completes when the connection has to end because a new one needs its place. Cancel safe.
     pub async fn displaced(&self) {
         while self.has(DISPLACED) == 0 {
@@ -111,7 +118,7 @@ impl Exchange {
         let displaced = self.change(|bits| {
             let is_idle = bits & PHASES == 0;
             let is_unread = bits & (UNREAD | STREAMING) == UNREAD;
-            (bits & DISPLACED == 0 && (is_idle || is_unread)).then_some(bits | DISPLACED)
+            (bits & (DISPLACED | KEPT) == 0 && (is_idle || is_unread)).then_some(bits | DISPLACED)
         });
         if displaced {
             self.0.displaced.notify_one();

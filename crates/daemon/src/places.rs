@@ -262,6 +262,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_about_to_be_a_tunnel_does_not_give_way() {
+        let listener = Listener::new(1);
+        let (_place, exchange) = listener.come().unwrap();
+        let answering = exchange.begin().await;
+        exchange.keep();
+        drop(answering);
+        exchange.flushed(); // its client may read the answer before its task goes on
+        assert!(exchange.is_idle());
+        assert_eq!(listener.come().unwrap_err(), NoPlace::Full);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_tunnel_never_gives_way_and_is_not_counted_for_its_source() {
         let mut listener = Listener::new(2);
         listener.sources.connections = 1;

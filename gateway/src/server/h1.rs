@@ -159,6 +159,7 @@ async fn respond(
         match session::answer(&worker, &limits, client, request).await {
             Answer::Tunnel(response, tunnel) => {
                 *opened.lock() = Some(tunnel);
+                exchange.keep();
                 response
             }
             Answer::Refused(response) => response,
