@@ -5,8 +5,9 @@
 //!
 //! `issue` handles a token request; `answer` is the one table of statuses. `rotation` computes the lifetimes of keys,
 //! `keys` keeps their files, and `keyring` is what requests use of both. `accounts` holds who may request tokens,
-//! `quota` how many, `signing` is the CPU pool, and in its `fair_queue` accounts take turns. `recorder` has the counts, `page` shows them, and `reload` applies
-//! SIGHUP. There is no CORS: web pages must not reach an issuer that may be open to loopback.
+//! `quota` how many, `signing` is the CPU pool, and in its `fair_queue` accounts take turns. `recorder` has the counts,
+//! `page` shows them, and `reload` applies SIGHUP. There is no CORS: web pages must not reach an issuer that may be open to
+//! loopback.
 
 mod accounts;
 mod answer;

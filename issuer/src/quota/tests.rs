@@ -1,0 +1,142 @@
+//! What is counted, reserved and written of a quota.
+
+use super::*;
+
+const DAY: u64 = 86_400;
+
+fn meter(quota: &str) -> Arc<Meter> {
+    Arc::new(Meter::new(quota.parse().unwrap(), Usage::default()))
+}
+
+/// Counts a token, with a file that is written whenever one has to be.
+fn charge(meter: &Arc<Meter>, now: UnixSeconds) -> Result<Charge, Spent> {
+    loop {
+        match meter.charge(now) {
+            Ok(charge) => return Ok(charge),
+            Err(NoCharge::Spent(spent)) => return Err(spent),
+            Err(NoCharge::Unreserved) => {
+                let _waiting = meter.wait();
+                meter.written(meter.to_write(Writing::Reserve));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_quota_is_a_number_and_a_period() {
+    for (text, written) in [("10000/1d", "10000/1d"), ("50 / 60s", "50/1m"), ("0/1h", "0/1h")] {
+        assert_eq!(text.parse::<Quota>().unwrap().to_string(), written);
+    }
+    for text in
+        ["", "10", "10/", "/1d", "-1/1d", "1.5/1d", "10/1", "10/0s", "10/500ms", "99999999999999999999/1d"]
+    {
+        assert!(text.parse::<Quota>().is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn windows_are_aligned_and_a_spent_one_says_when_the_next_begins() {
+    let meter = meter("2/1d");
+    let noon = UnixSeconds(10 * DAY + DAY / 2);
+    charge(&meter, noon).unwrap().keep();
+    charge(&meter, noon).unwrap().keep();
+    assert_eq!(charge(&meter, noon).unwrap_err().retry_after, Duration::from_secs(DAY / 2));
+    let last = UnixSeconds(11 * DAY - 1);
+    assert_eq!(charge(&meter, last).unwrap_err().retry_after, Duration::from_secs(1));
+    charge(&meter, UnixSeconds(11 * DAY)).unwrap().keep();
+    assert_eq!(meter.usage().used, 1);
+}
+
+#[test]
+fn a_dropped_charge_is_taken_back_but_not_from_another_window() {
+    let meter = meter("1/1d");
+    drop(charge(&meter, UnixSeconds(0)).unwrap());
+    let old = charge(&meter, UnixSeconds(1)).unwrap();
+    charge(&meter, UnixSeconds(DAY)).unwrap().keep();
+    drop(old);
+    assert!(charge(&meter, UnixSeconds(DAY)).is_err());
+}
+
+#[test]
+fn a_clock_set_back_a_little_gives_nothing_twice_and_one_set_back_far_starts_again() {
+    let meter = meter("1/1h");
+    charge(&meter, UnixSeconds(7_200)).unwrap().keep();
+    assert!(charge(&meter, UnixSeconds(7_199)).is_err());
+    charge(&meter, UnixSeconds(10)).unwrap().keep();
+    assert_eq!(meter.usage().window_start, UnixSeconds(0));
+}
+
+#[test]
+fn another_period_in_the_configuration_starts_a_new_count() {
+    let usage = Usage { window_start: UnixSeconds(0), period_seconds: 3_600, used: 9 };
+    let meter = Arc::new(Meter::new("10/1d".parse().unwrap(), usage));
+    charge(&meter, UnixSeconds(5)).unwrap().keep();
+    assert_eq!(meter.usage().used, 1);
+}
+
+#[test]
+fn another_quota_counts_what_was_used_and_what_is_taken_back() {
+    let meter = meter("2/1d");
+    charge(&meter, UnixSeconds(0)).unwrap().keep();
+    let open = charge(&meter, UnixSeconds(1)).unwrap();
+    meter.set_quota("1/1d".parse().unwrap());
+    assert!(charge(&meter, UnixSeconds(2)).is_err());
+    meter.set_quota("3/1d".parse().unwrap());
+    drop(open);
+    assert_eq!(meter.usage().used, 1);
+    charge(&meter, UnixSeconds(3)).unwrap().keep();
+    charge(&meter, UnixSeconds(4)).unwrap().keep();
+    assert!(charge(&meter, UnixSeconds(5)).is_err());
+}
+
+#[test]
+fn nothing_is_signed_beyond_what_the_file_counts_as_used() {
+    let meter = meter("300/1d");
+    let now = UnixSeconds(0);
+    assert_eq!(meter.charge(now).unwrap_err(), NoCharge::Unreserved);
+    let waiting = [meter.wait(), meter.wait()];
+    let first = meter.to_write(Writing::Reserve);
+    assert_eq!(first.used, 2 + 6, "for two who wait, and a fiftieth");
+    assert_eq!(meter.charge(now).unwrap_err(), NoCharge::Unreserved, "it is not written yet");
+    meter.written(first);
+    drop(waiting);
+    for _ in 0..8 {
+        assert!(meter.charge(now).map(Charge::keep).is_ok());
+    }
+    assert_eq!(meter.charge(now).unwrap_err(), NoCharge::Unreserved);
+    // What a crash leaves: all that was reserved counts as used.
+    assert_eq!(Meter::new("300/1d".parse().unwrap(), first).usage().used, 8);
+    // A file that is written too late, in the next window, is none of that window.
+    let late = meter.to_write(Writing::Reserve);
+    assert_eq!(meter.charge(UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
+    meter.written(late);
+    assert_eq!(meter.charge(UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
+}
+
+#[test]
+fn a_reservation_is_renewed_before_it_ends_and_never_exceeds_the_quota() {
+    let meter = meter("300/1d");
+    let mut writes = 0;
+    for _ in 0..300 {
+        charge(&meter, UnixSeconds(0)).unwrap().keep();
+        if meter.is_low() {
+            writes += 1;
+            let usage = meter.to_write(Writing::Reserve);
+            assert!(usage.used <= 300 && usage.used <= meter.usage().used + 6);
+            meter.written(usage);
+        }
+    }
+    assert!((50..=100).contains(&writes), "{writes}");
+    assert!(charge(&meter, UnixSeconds(0)).is_err() && !meter.is_low());
+}
+
+#[test]
+fn the_figure_is_exact_where_nothing_was_requested_for_a_while_and_after_a_stop() {
+    let meter = meter("1000/1d");
+    charge(&meter, UnixSeconds(0)).unwrap().keep();
+    assert_eq!(meter.to_write(Writing::Settle).used, 21, "it has just requested a token");
+    assert_eq!(meter.to_write(Writing::Settle).used, 1);
+    assert_eq!(meter.charge(UnixSeconds(0)).unwrap_err(), NoCharge::Unreserved);
+    charge(&meter, UnixSeconds(0)).unwrap().keep();
+    assert_eq!(meter.to_write(Writing::Exact).used, 2);
+}
