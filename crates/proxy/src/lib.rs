@@ -1,6 +1,7 @@
 //! What every HTTP proxy of the project does alike: it reads where a client wants to go ([`target`]), connects ([`dial`]),
 //! copies bytes both ways until both sides are done ([`relay`]), ends in a way that cannot be taken for the end of what was
-//! sent ([`reset`]), rewrites [`headers`], and bounds the heads of answers ([`answer_head`]).
+//! sent ([`reset`]), rewrites [`headers`], and bounds the heads of answers ([`answer_head`]) and the time in which nothing
+//! moves ([`idle`]).
 //!
 //! ```
 //! use http::{HeaderMap, header};
@@ -17,6 +18,7 @@
 pub mod answer_head;
 pub mod dial;
 pub mod headers;
+pub mod idle;
 pub mod relay;
 pub mod reset;
 pub mod target;

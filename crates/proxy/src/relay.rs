@@ -12,6 +12,7 @@ mod pace;
 
 pub use count::{Meter, Relayed, TunnelEnd};
 
+use crate::idle::Idle;
 use crate::reset::{self, Reset};
 use half::Half;
 use pace::Pace;
@@ -49,14 +50,8 @@ pub struct Relay<C: Reset, T: Reset> {
     /// It ended as it should, by both sides or by silence: dropping it is no cut.
     over: bool,
     last_moved: Instant,
-    patience: Option<Patience>,
+    idle: Option<Idle>,
     meter: Option<Arc<Meter>>,
-}
-
-/// How long nothing may move, and the alarm that looks.
-struct Patience {
-    limit: Duration,
-    alarm: Pin<Box<Sleep>>,
 }
 
 /// A break that waits until its other side has received the data before it: a reset discards data in flight.
@@ -100,7 +95,7 @@ where
     /// A relay; without `idle` it waits for as long as both sides do. Await it inside a tokio runtime.
     pub fn new(client: C, target: T, early: &[u8], idle: Option<Duration>) -> Self {
         let now = Instant::now();
-        let patience = idle.map(|limit| Patience { limit, alarm: Box::pin(sleep_until(now + limit)) });
+        let idle = idle.map(Idle::new);
         let (up, down) = (Half::new(early), Half::new(&[]));
         Self {
             client,
@@ -111,7 +106,7 @@ where
             delivering: None,
             over: false,
             last_moved: now,
-            patience,
+            idle,
             meter: None,
         }
     }
@@ -159,25 +154,10 @@ where
             Poll::Ready(Ok(())) => true,
             Poll::Ready(Err(_)) => {
                 self.broken = true;
-                let limit =
-                    self.patience.take().map_or(AFTER_BREAK, |patience| patience.limit.min(AFTER_BREAK));
-                let alarm = Box::pin(sleep_until(Instant::now() + limit));
-                self.patience = Some(Patience { limit, alarm });
+                let limit = self.idle.take().map_or(AFTER_BREAK, |idle| idle.limit().min(AFTER_BREAK));
+                self.idle = Some(Idle::new(limit));
                 true
             }
-        }
-    }
-
-    /// The alarm is not moved at each byte: when it rings, it is set anew for the idle time that is left.
-    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(Patience { limit, alarm }) = &mut self.patience else { return Poll::Pending };
-        loop {
-            ready!(alarm.as_mut().poll(cx));
-            let deadline = self.last_moved + *limit;
-            if deadline <= Instant::now() {
-                return Poll::Ready(());
-            }
-            alarm.as_mut().reset(deadline);
         }
     }
 }
@@ -212,7 +192,8 @@ where
         }
         let (up, down) = (relay.settle(up), relay.settle(down));
         if !(up && down) {
-            ready!(relay.poll_idle(cx));
+            let Some(idle) = &mut relay.idle else { return Poll::Pending };
+            ready!(idle.poll_since(relay.last_moved, cx));
         }
         if relay.broken {
             return relay.poll_break(cx);

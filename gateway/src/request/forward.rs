@@ -14,11 +14,12 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use postern_proxy::answer_head::{AnswerStream, HeadLimit};
 use postern_proxy::headers::{remove_hop_by_hop, to_origin_form};
+use postern_proxy::idle::Idle;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::Instant;
 
 /// This hop in the Via field (RFC 9110, section 7.6.3): its protocol and a pseudonym.
 const VIA_SELF: HeaderValue = HeaderValue::from_static("1.1 postern");
@@ -46,7 +47,7 @@ pub(crate) async fn send(
     // Driven here and then by the body, not by a task: when the client goes, so does the connection to the target.
     let mut connection: Driver = Some(connection);
     let answer = drive(&mut connection, sender.send_request(request));
-    let response = match progress.while_moving(idle, answer).await {
+    let response = match Idle::new(idle).during(|| progress.moved(), answer).await {
         Some(Ok(response)) if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
             return Err(Refusal::UpstreamCredentials);
         }
@@ -62,8 +63,8 @@ pub(crate) async fn send(
     remove_own_status(&mut head.headers);
     head.headers.append(VIA, VIA_SELF);
     head.version = Version::HTTP_11;
-    let alarm = Box::pin(sleep(idle));
-    Ok(Response::from_parts(head, ForwardedBody { body, connection, progress, idle, alarm }))
+    let (idle, moved) = (Idle::new(idle), Instant::now());
+    Ok(Response::from_parts(head, ForwardedBody { body, connection, progress, moved, idle }))
 }
 
 /// A target may say what proxies on its side did (RFC 9209), but not what this one did.
@@ -104,8 +105,9 @@ pub(crate) struct ForwardedBody {
     connection: Driver,
     /// The request's body may still be on its way.
     progress: Progress,
-    idle: Duration,
-    alarm: Pin<Box<Sleep>>,
+    /// When the last piece of it came.
+    moved: Instant,
+    idle: Idle,
 }
 
 impl Body for ForwardedBody {
@@ -120,17 +122,13 @@ impl Body for ForwardedBody {
         poll_driver(&mut this.connection, cx);
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(frame) => {
-                this.alarm.as_mut().reset(Instant::now() + this.idle);
+                this.moved = Instant::now();
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            Poll::Pending => loop {
-                ready!(this.alarm.as_mut().poll(cx));
-                let end = this.progress.moved() + this.idle;
-                if end <= Instant::now() {
-                    return Poll::Ready(Some(Err("the target stopped sending".into())));
-                }
-                this.alarm.as_mut().reset(end);
-            },
+            Poll::Pending => {
+                let moved = this.moved.max(this.progress.moved());
+                this.idle.poll_since(moved, cx).map(|()| Some(Err("the target stopped sending".into())))
+            }
         }
     }
 

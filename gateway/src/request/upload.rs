@@ -4,12 +4,10 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 /// The client's body, passed on as it comes.
 pub(crate) struct Upload {
@@ -49,24 +47,6 @@ impl Progress {
     /// Whether the client's body was not valid, or broke off.
     pub(crate) fn is_broken(&self) -> bool {
         self.0.lock().is_broken
-    }
-
-    /// Awaits `work`, unless nothing moves for `idle` meanwhile: `None` then.
-    pub(crate) async fn while_moving<F: Future>(&self, idle: Duration, work: F) -> Option<F::Output> {
-        let (mut work, mut alarm) = (pin!(work), pin!(sleep(idle)));
-        loop {
-            tokio::select! {
-                biased;
-                done = &mut work => return Some(done),
-                () = &mut alarm => {
-                    let end = self.moved() + idle;
-                    if end <= Instant::now() {
-                        return None;
-                    }
-                    alarm.as_mut().reset(end);
-                }
-            }
-        }
     }
 }
 
