@@ -125,7 +125,7 @@ impl GatewayConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct IssuerConfig {
     /// The issuer's address, such as "https://issuer.example". By default https and the issuer name of the gateway's
-    /// challenge.
+    /// challenge, if that host has a public address.
     pub url: Option<String>,
     /// The account's API key. It is sent only to the issuer at `url`, so it requires `url`.
     pub api_key: Option<Secret>,

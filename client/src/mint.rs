@@ -18,13 +18,15 @@ use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use postern_config::Secret;
-use postern_daemon::http::{BodyError, ClientOptions, client, date, fetch_limited, no_answer};
+use postern_daemon::http::{BodyError, ClientOptions, NoneAllowed, client, date, fetch_limited, no_answer};
+use postern_proxy::address::is_public;
 use postern_token::header::Challenge;
 use postern_token::{
     BlindError, ChallengeDigest, DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, IssuerKey,
     REQUEST_MEDIA_TYPE, Token, TokenKeyId, TokenResponse, UnixSeconds,
 };
 use reqwest::{RequestBuilder, Url};
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -42,6 +44,8 @@ pub struct IssuerClient {
     url: Url,
     api_key: Option<Secret>,
     attempts: Attempts,
+    /// Which addresses requests may go to.
+    allows: fn(IpAddr) -> bool,
 }
 
 /// A key to have tokens signed with.
@@ -64,6 +68,10 @@ impl IssuerClient {
     /// # Errors
     /// The address is not a URL with a host, or the certificates cannot be read.
     pub fn new(issuer_url: &str, api_key: Option<Secret>, ca: Option<PathBuf>) -> Result<Self, MintError> {
+        Self::at(issuer_url, api_key, ClientOptions { ca_file: ca, ..ClientOptions::default() })
+    }
+
+    fn at(issuer_url: &str, api_key: Option<Secret>, options: ClientOptions) -> Result<Self, MintError> {
         let refused = || MintError::Url(issuer_url.to_owned());
         let url = Url::parse(issuer_url).map_err(|_| refused())?;
         let anonymous = url.username().is_empty() && url.password().is_none();
@@ -71,16 +79,19 @@ impl IssuerClient {
         if !known || !anonymous || url.query().is_some() || url.fragment().is_some() {
             return Err(refused());
         }
-        let options = ClientOptions { ca_file: ca, ..ClientOptions::default() };
-        Ok(Self { http: client(&options)?, url, api_key, attempts: Attempts::default() })
+        let (http, allows) = (client(&options)?, options.allows);
+        Ok(Self { http, url, api_key, attempts: Attempts::default(), allows })
     }
 
-    /// The issuer that a challenge names: `https://` and its name, which must be a host (and a port).
+    /// The issuer that a challenge names: `https://` and its name, which must be a host (and a port). It is connected to at
+    /// public addresses alone, whichever host its directory sends requests to: a gateway could otherwise have its clients try
+    /// what only they can reach.
     ///
     /// # Errors
     /// As [`IssuerClient::new`].
     pub fn named(issuer_name: &str, ca: Option<PathBuf>) -> Result<Self, MintError> {
-        let client = Self::new(&format!("https://{issuer_name}"), None, ca)?;
+        let options = ClientOptions { ca_file: ca, allows: is_public, ..ClientOptions::default() };
+        let client = Self::at(&format!("https://{issuer_name}"), None, options)?;
         if client.url.path() == "/" { Ok(client) } else { Err(MintError::Url(client.url.to_string())) }
     }
 
@@ -200,12 +211,18 @@ impl IssuerClient {
         limit: usize,
     ) -> Result<(HeaderMap, Bytes), MintError> {
         let began = Instant::now();
+        let not_public = || MintError::NotPublic { url: url.clone() };
+        if address(url).is_some_and(|address| !(self.allows)(address)) {
+            self.attempts.lost();
+            return Err(not_public());
+        }
         let mut response = request.send().await.map_err(|error| {
             self.attempts.lost();
-            MintError::Unreachable {
-                url: url.clone(),
-                reason: no_answer(&error.without_url(), "issuer.ca (or --ca)"),
+            let error = error.without_url();
+            if NoneAllowed::is_cause_of(&error) {
+                return not_public();
             }
+            MintError::Unreachable { url: url.clone(), reason: no_answer(&error, "issuer.ca (or --ca)") }
         })?;
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
         let body = fetch_limited(response, limit).await;
@@ -231,6 +248,12 @@ impl MintKey {
     pub fn id(&self) -> TokenKeyId {
         self.key.id()
     }
+}
+
+/// The address that a URL has in place of a name.
+fn address(url: &Url) -> Option<IpAddr> {
+    let host = url.host_str()?;
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
 /// By the `Date` of an answer; none where there is no such field.

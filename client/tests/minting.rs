@@ -5,9 +5,11 @@ use crate::support::issuer::Issuer;
 use crate::support::*;
 use postern_client::mint::{IssuerClient, MintError, fetch_challenge};
 use postern_config::Secret;
+use postern_token::header::Challenge;
 use postern_token::{Token, UnixSeconds, VerifyingKey};
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -292,4 +294,29 @@ async fn tokens_of_a_key_past_its_time_are_not_sent() {
     assert!(answer.body.contains("the key to use is retired"), "{}", answer.body);
     assert_eq!(gateway.tokens().len(), 1);
     assert_eq!(unspent(&config.wallet.path), 0, "spoiled tokens are dropped");
+}
+
+/// Otherwise a gateway could have its clients knock at the services of their machine and of their network.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_issuer_that_only_a_challenge_names_is_reached_at_public_addresses_alone() {
+    let knocked = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&knocked);
+    let service = serve(move |_stream| {
+        counting.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(())
+    })
+    .await;
+    let port = service.port();
+    let challenge = Challenge { bytes: Vec::new(), token_key: None, max_age: None };
+    for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0x7f.1", "0.0.0.0"] {
+        let issuer = IssuerClient::named(&format!("{host}:{port}"), None).unwrap();
+        let error = issuer.key_for(&challenge).await.unwrap_err();
+        assert!(matches!(error, MintError::NotPublic { .. }), "{host}: {error}");
+        assert!(error.to_string().contains("set issuer.url"), "{error}");
+    }
+    assert_eq!(knocked.load(Ordering::SeqCst), 0);
+    // The operator may name any address.
+    let chosen = IssuerClient::new(&format!("http://localhost:{port}"), None, None).unwrap();
+    assert!(matches!(chosen.key_for(&challenge).await, Err(MintError::Unreachable { .. })));
+    assert!(knocked.load(Ordering::SeqCst) > 0);
 }

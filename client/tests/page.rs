@@ -249,7 +249,7 @@ async fn each_request_to_the_issuer_is_an_attempt_and_a_refusal_is_an_answer() {
 async fn an_issuer_that_only_the_challenge_names_has_no_name_in_the_links() {
     let _alone = ALONE.lock().await;
     metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS]).unwrap();
-    let named = closed::port().to_string();
+    let named = format!("localhost:{}", closed::port().port());
     let issuer = Issuer::start().await;
     let gateway = Gateway::start(&issuer).await;
     let challenge = TokenChallenge::new(TokenType::BlindRsa2048, &named, None, &["proxy.example"]);

@@ -59,6 +59,15 @@ pub enum MintError {
         /// Where its directory sends requests.
         elsewhere: Url,
     },
+    /// Only the gateway's challenge names the issuer, and it is on a private network.
+    #[error(
+        "the issuer {url}, which only the gateway's challenge names, is at no public address, so no connection was made: a \
+         gateway could find out in this way what this machine can reach. If this is your issuer, set issuer.url (or --issuer)"
+    )]
+    NotPublic {
+        /// The requested URL.
+        url: Url,
+    },
     /// The challenge's key is not among the issuer's.
     #[error(
         "the gateway requires tokens of a key that the issuer's directory {url} does not list. Such a key could be one \

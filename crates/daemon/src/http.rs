@@ -6,6 +6,7 @@ use ::http::uri::Authority;
 use ::http::{HeaderValue, Response, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::error::Error;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -18,11 +19,14 @@ pub struct ClientOptions {
     pub ca_file: Option<PathBuf>,
     /// The whole of a request: connecting, sending, and reading the body.
     pub timeout: Duration,
+    /// Of the addresses that a name resolves to, which may be connected to. A URL that has an address in place of a name is
+    /// for the caller to judge: none is looked up.
+    pub allows: fn(IpAddr) -> bool,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { ca_file: None, timeout: Duration::from_secs(10) }
+        Self { ca_file: None, timeout: Duration::from_secs(10), allows: |_| true }
     }
 }
 
@@ -37,8 +41,41 @@ pub fn client(options: &ClientOptions) -> Result<reqwest::Client, ClientError> {
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .timeout(options.timeout)
+        .dns_resolver(Names { allows: options.allows })
         .build()?;
     Ok(client)
+}
+
+/// The system's resolver, without the addresses that may not be connected to.
+struct Names {
+    allows: fn(IpAddr) -> bool,
+}
+
+impl Resolve for Names {
+    fn resolve(&self, name: Name) -> Resolving {
+        let allows = self.allows;
+        Box::pin(async move {
+            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let allowed: Vec<_> = found.iter().copied().filter(|found| allows(found.ip())).collect();
+            if allowed.is_empty() && !found.is_empty() {
+                return Err(NoneAllowed.into());
+            }
+            Ok(Box::new(allowed.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// Every address of a name is one that [`ClientOptions::allows`] rules out.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("none of its addresses may be connected to")]
+pub struct NoneAllowed;
+
+impl NoneAllowed {
+    /// Whether it is what an error was caused by.
+    #[must_use]
+    pub fn is_cause_of(error: &(dyn Error + 'static)) -> bool {
+        std::iter::successors(Some(error), |error| (*error).source()).any(|error| error.is::<Self>())
+    }
 }
 
 /// Why a client could not be made.

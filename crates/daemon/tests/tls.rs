@@ -75,7 +75,11 @@ async fn serve(tls: Option<TlsAcceptor>) -> SocketAddr {
 }
 
 fn client_trusting(ca_file: Option<&Path>) -> reqwest::Client {
-    let options = ClientOptions { ca_file: ca_file.map(Path::to_owned), timeout: Duration::from_secs(20) };
+    let options = ClientOptions {
+        ca_file: ca_file.map(Path::to_owned),
+        timeout: Duration::from_secs(20),
+        ..ClientOptions::default()
+    };
     client(&options).unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! What every HTTP proxy of the project does alike: it reads where a client wants to go ([`target`]), connects ([`dial`]),
 //! copies bytes both ways until both sides are done ([`relay`]), ends in a way that cannot be taken for the end of what was
-//! sent ([`reset`]), rewrites [`headers`], and bounds the heads of answers ([`answer_head`]) and the time in which nothing
-//! moves ([`idle`]).
+//! sent ([`reset`]), rewrites [`headers`], bounds the heads of answers ([`answer_head`]) and the time in which nothing moves
+//! ([`idle`]), and distinguishes public addresses from others ([`address`]).
 //!
 //! ```
 //! use http::{HeaderMap, header};
@@ -15,6 +15,7 @@
 //! assert_eq!(headers.keys().collect::<Vec<_>>(), [header::ACCEPT]);
 //! ```
 
+pub mod address;
 pub mod answer_head;
 pub mod dial;
 pub mod headers;

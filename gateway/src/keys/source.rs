@@ -88,7 +88,11 @@ impl Source {
                 if !matches!(parsed.scheme(), "http" | "https") {
                     return Err(SourceError::Url(url.clone()));
                 }
-                let options = ClientOptions { ca_file: issuer.ca.clone(), timeout: FETCH_TIMEOUT };
+                let options = ClientOptions {
+                    ca_file: issuer.ca.clone(),
+                    timeout: FETCH_TIMEOUT,
+                    ..ClientOptions::default()
+                };
                 Ok(Self::Directory { url: url.clone(), client: client(&options)?, etag: None })
             }
             _ => Err(SourceError::NotOne),
