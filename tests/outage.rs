@@ -1,5 +1,5 @@
-//! What a gateway's clients and its operator see while something is missing: room on the disk, servers of the shared
-//! store, the issuer, the right time. One real binary, real servers.
+//! What a gateway's clients and its operator see while something is missing: room on the disk, file descriptors, servers of
+//! the shared store, the issuer, the right time. One real binary, real servers.
 
 use crate::support::admin::{self, Metrics};
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
@@ -62,6 +62,44 @@ fn fill(path: &Path) {
         let block = vec![1; size];
         while file.write_all(&block).is_ok() {}
     }
+}
+
+/// Whoever holds connections without a token leaves descriptors for those who have one, and for their tunnels.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_token_is_lost_for_want_of_a_descriptor() {
+    let (home, echo) = (TempDir::new().unwrap(), target::echo().await.to_string());
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let mut program = Command::new("sh");
+    program.args(["-c", "ulimit -Sn 128 && ulimit -Hn 256 && exec \"$@\"", "sh"]);
+    let gateway = started_by(program, &config);
+    readyz(&gateway, 200, &[]).await;
+    let pid = gateway.process.id();
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().collect::<Vec<_>>()[3..5], ["256", "256"]);
+    gateway.process.wait_for("the limit that it keeps to", |_, log| {
+        let says = "[limits] connections is 10000, and with at most 256 open files there can be ";
+        log.contains(says).then_some(())
+    });
+
+    let tokens = mint(&issuer.http(), &gateway.http(), 60);
+    let silent: Vec<_> = (0..400).map(|_| StdStream::connect(gateway.address).unwrap()).collect();
+    let mut tunnels = Vec::new();
+    for token in &tokens {
+        let mut stream = proxy::dial(gateway.address).await.unwrap();
+        let head = proxy::connect(&mut stream, &echo, Some(token)).await.unwrap();
+        assert_eq!(head.status, 200, "after {} tunnels: {head:?}", tunnels.len());
+        tunnels.push(stream);
+    }
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    println!(
+        "{} tunnels beside {} silent connections: {open} descriptors of 256",
+        tunnels.len(),
+        silent.len()
+    );
+    let (_, log) = gateway.process.written();
+    assert!(!log.contains("cannot accept"), "{log}");
 }
 
 /// A disk of half a megabyte, in a mount namespace of the gateway's own, which ends with it.

@@ -63,7 +63,7 @@ async fn start(
     admin: Option<SocketAddr>,
     warnings: &[String],
 ) -> Result<Process, Failure> {
-    let process = Process::start(format, admin).await?;
+    let process = Process::start(format, admin, 1).await?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }

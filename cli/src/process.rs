@@ -3,6 +3,7 @@
 use crate::catalogue::CATALOGUES;
 use crate::failure::Failure;
 use postern_admin::{Admin, ProcessContext};
+use postern_daemon::descriptors::Descriptors;
 use postern_daemon::readiness::Gate;
 use postern_telemetry::log::{self, LogFormat};
 use postern_telemetry::metrics;
@@ -23,11 +24,17 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts logs, metrics, signal handling and, where there is an address for it, the admin listener.
-    pub(crate) async fn start(format: LogFormat, admin: Option<SocketAddr>) -> Result<Self, Failure> {
+    /// Starts logs, metrics, signal handling and, where there is an address for it, the admin listener, for this number of
+    /// daemons.
+    pub(crate) async fn start(
+        format: LogFormat,
+        admin: Option<SocketAddr>,
+        daemons: usize,
+    ) -> Result<Self, Failure> {
         log::init(format).map_err(Failure::configuration)?;
         let exporter = metrics::install(&CATALOGUES).map_err(Failure::runtime)?;
-        let context = ProcessContext::default();
+        let context =
+            ProcessContext { descriptors: Descriptors::raise(daemons), ..ProcessContext::default() };
         context
             .shutdown
             .on_signals()

@@ -29,7 +29,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     check(&args)?;
     log::init_quiet(LogFormat::Text).map_err(Failure::configuration)?; // before Process starts it: the first call counts
     let data = DataDir::open(&args.data).map_err(Failure::runtime)?;
-    let process = Process::start(LogFormat::Text, Some(args.admin)).await?;
+    let process = Process::start(LogFormat::Text, Some(args.admin), 3).await?;
     let context = &process.context;
 
     let issuer = postern_issuer::Config::loopback(args.issuer, &data.join("issuer"));

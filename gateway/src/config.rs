@@ -240,7 +240,8 @@ mod any {
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Client connections at once, tunnels included. For one more the oldest gives way that has neither a tunnel nor a
-    /// request in progress; where there is none, it is answered 503.
+    /// request in progress; where there is none, it is answered 503. The limit is lower where the process may not open enough
+    /// files, two for each connection and some beside; the log says so.
     pub connections: usize,
     /// How long a client may take for the TLS handshake, for a request's header, and for reading on in an answer.
     pub header_timeout: ConfigDuration,

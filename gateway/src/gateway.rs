@@ -182,7 +182,7 @@ impl Gateway {
         let backend = backend::open(&config.store, offer.marks(), workers.len(), slow)?;
         let mut saved = saved_keys(config, &source);
         let core = Arc::new(Core {
-            settings: Settings::of(config),
+            settings: Settings::of(config, process.descriptors),
             offer,
             keyring: ArcSwap::from_pointee(saved.as_mut().map(Saved::load).unwrap_or_default()),
             recorder: Recorder::new(&process.live, &backend, tracer, config.log.access),

@@ -2,7 +2,6 @@
 //! Everything else needs a restart.
 
 use crate::config::Config;
-use crate::request::egress::Policy;
 use crate::state::Core;
 use postern_daemon::reload::Reloader;
 use std::fmt::Display;
@@ -21,8 +20,7 @@ pub(crate) async fn run<E: Display>(
         loop {
             reloader.requested().await;
             if let Some(config) = reloader.reload(&LIVE, &check) {
-                core.settings.limits.store(Arc::new(config.limits.clone()));
-                core.settings.policy.store(Arc::new(Policy::new(&config.egress)));
+                core.settings.replace(&config);
                 core.recorder.log_accesses(config.log.access);
             }
         }

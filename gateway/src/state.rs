@@ -9,6 +9,7 @@ use crate::request::resolve::Resolver;
 use arc_swap::ArcSwap;
 use http::HeaderValue;
 use parking_lot::Mutex;
+use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::places::Places;
 use postern_daemon::tls::ServerConfig;
@@ -104,6 +105,7 @@ impl Worker {
 
 /// Settings that a reload may change between two requests. Reading them takes no lock.
 pub(crate) struct Settings {
+    descriptors: Descriptors,
     /// A connection keeps those it began with.
     pub(crate) limits: ArcSwap<Limits>,
     /// Each request is judged by the present one, also on a connection that is older.
@@ -111,10 +113,23 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn of(config: &Config) -> Self {
+    pub(crate) fn of(config: &Config, descriptors: Descriptors) -> Self {
         Self {
-            limits: ArcSwap::from_pointee(config.limits.clone()),
+            descriptors,
+            limits: ArcSwap::from_pointee(limits(config, descriptors)),
             policy: ArcSwap::from_pointee(Policy::new(&config.egress)),
         }
     }
+
+    /// Takes up those of a configuration that was read again.
+    pub(crate) fn replace(&self, config: &Config) {
+        self.limits.store(Arc::new(limits(config, self.descriptors)));
+        self.policy.store(Arc::new(Policy::new(&config.egress)));
+    }
+}
+
+/// A token is spent only by a connection for whose tunnel there is a descriptor, too.
+fn limits(config: &Config, descriptors: Descriptors) -> Limits {
+    let connections = descriptors.connections("[limits] connections", config.limits.connections, 2);
+    Limits { connections, ..config.limits.clone() }
 }

@@ -132,7 +132,8 @@ pub struct Limits {
     /// The time limit of a request body. After it the answer is 408.
     pub body_timeout: ConfigDuration,
     /// The most open connections. For one more the oldest gives way that has not brought a whole request; while every
-    /// request is being answered, further connections wait in the kernel's backlog.
+    /// request is being answered, further connections wait in the kernel's backlog. The limit is lower where the process may
+    /// not open enough files; the log says so.
     pub connections: NonZeroUsize,
     /// What one source may hold.
     pub source: SourceLimits,

@@ -78,7 +78,7 @@ impl Issuer {
     pub async fn bind(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
         check_values(&config)?;
         let health = Health::new(process.readiness.gate("issuer"));
-        let settings = Settings::of(&config);
+        let settings = Settings::of(&config, process.descriptors);
         let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
         let state = tokio::task::spawn_blocking({
             let config = config.clone();

@@ -5,6 +5,7 @@ use crate::accounts::Accounts;
 use crate::config::{Config, Limits};
 use crate::keyring::Keyring;
 use arc_swap::{ArcSwap, Guard};
+use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
 use std::sync::Arc;
@@ -16,27 +17,40 @@ const LIVE: [&str; 6] =
 
 /// The values that may change between two requests. Reading them takes no lock.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings(Arc<ArcSwap<Present>>);
+pub(crate) struct Settings(Arc<ArcSwap<Present>>, Descriptors);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
     pub(crate) limits: Limits,
+    /// The most open connections: those of the limits, if there are descriptors for them.
+    pub(crate) connections: usize,
     pub(crate) directory_max_age: Duration,
 }
 
 impl Settings {
-    pub(crate) fn of(config: &Config) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(Present::of(config))))
+    pub(crate) fn of(config: &Config, descriptors: Descriptors) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(Present::of(config, descriptors))), descriptors)
+    }
+
+    fn replace(&self, config: &Config) {
+        self.0.store(Arc::new(Present::of(config, self.1)));
     }
 
     pub(crate) fn load(&self) -> Guard<Arc<Present>> {
         self.0.load()
     }
+
+    /// To be held for longer than a moment.
+    pub(crate) fn load_full(&self) -> Arc<Present> {
+        self.0.load_full()
+    }
 }
 
 impl Present {
-    fn of(config: &Config) -> Self {
-        Self { limits: config.limits.clone(), directory_max_age: config.directory.max_age() }
+    fn of(config: &Config, descriptors: Descriptors) -> Self {
+        let limits = config.limits.clone();
+        let connections = descriptors.connections("[limits] connections", limits.connections.get(), 1);
+        Self { limits, connections, directory_max_age: config.directory.max_age() }
     }
 }
 
@@ -71,6 +85,6 @@ impl Reloading {
     fn apply(&self, config: &Config) {
         self.accounts.replace(&config.accounts);
         self.keyring.reschedule(config.keys.schedule());
-        self.settings.0.store(Arc::new(Present::of(config)));
+        self.settings.replace(config);
     }
 }

@@ -18,6 +18,7 @@ use postern_daemon::drain::Shutdown;
 use postern_daemon::exchange::{Answered, Exchange, Patience};
 use postern_daemon::farewell;
 use postern_daemon::http::is_for_this_machine;
+use postern_daemon::listen;
 use postern_daemon::places::{Bounds, Place, Places};
 use postern_daemon::writes::Writes;
 use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, UnixSeconds};
@@ -33,8 +34,6 @@ use tokio_util::task::TaskTracker;
 
 /// A request's header, all of it. Requests here are a few hundred bytes.
 const MAX_HEADER: usize = 16 * 1024;
-/// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is served.
 #[derive(Debug)]
@@ -65,13 +64,7 @@ impl Server {
             loop {
                 match listener.accept().await {
                     Ok((stream, from)) => server.clone().admit(stream, from.ip(), &connections).await,
-                    Err(error) => {
-                        tracing::warn!(
-                            "the issuer cannot accept a connection: {error}; it tries again. If this goes on, raise \
-                             the limit of open files (ulimit -n, LimitNOFILE)"
-                        );
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
+                    Err(error) => listen::pause("the issuer", &error).await,
                 }
             }
         };
@@ -83,9 +76,9 @@ impl Server {
 
     /// Returns when there is a place for the connection, or none for its source.
     async fn admit(self: Arc<Self>, stream: TcpStream, from: IpAddr, connections: &TaskTracker) {
-        let (timeout, limits) = (self.header_timeout(), self.settings.load().limits.clone());
+        let (timeout, present) = (self.header_timeout(), self.settings.load_full());
         let exchange = Exchange::new(Patience { answer: timeout, stream: timeout });
-        let bounds = Bounds { connections: limits.connections.get(), sources: &limits.source };
+        let bounds = Bounds { connections: present.connections, sources: &present.limits.source };
         match self.places.wait(from, bounds, &exchange).await {
             Ok(place) => {
                 connections.spawn(async move {
@@ -156,7 +149,7 @@ impl Server {
             () = exchange.displaced() => {
                 let answer = self.turned_away(&Refusal::Displaced);
                 let parts = connection.into_parts();
-                if place.may_answer(self.settings.load().limits.connections.get()) {
+                if place.may_answer(self.settings.load().connections) {
                     let is_owed = exchange.is_idle() && !parts.read_buf.is_empty();
                     let answer = if is_owed { &answer[..] } else { &[] };
                     farewell::part(parts.io.into_inner().into_inner(), answer).await;

@@ -87,18 +87,24 @@ fn look_at_machine(findings: &mut Findings) {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let memory = field(&read("/proc/meminfo"), "MemTotal:")
         .map_or_else(String::new, |kib| format!(", {:.1} GiB of memory", kib as f64 / f64::from(1 << 20)));
-    let Some(files) = field(&read("/proc/self/limits"), "Max open files") else {
+    let Some(files) = open_files(&read("/proc/self/limits")) else {
         return findings.well("machine", format_args!("{cores} cores{memory}"));
     };
     let summary = format!("{cores} cores{memory}, {files} open files for a process");
     if files < LEAST_DESCRIPTORS {
         findings.look(
             "machine",
-            format_args!("{summary}: a tunnel takes two; raise it (ulimit -n, or LimitNOFILE)"),
+            format_args!("{summary}: a tunnel takes two; raise it (ulimit -Hn, or LimitNOFILE)"),
         );
     } else {
         findings.well("machine", summary);
     }
+}
+
+/// The hard limit, to which each daemon raises its own: the second number of the line.
+fn open_files(limits: &str) -> Option<u64> {
+    let soft = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?.trim_start();
+    field(soft, soft.split_whitespace().next()?)
 }
 
 /// The first number after `name`.
@@ -248,9 +254,9 @@ mod tests {
     fn numbers_of_the_kernel_are_read() {
         let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
                       Max open files            1024                 524288               files\n";
-        assert_eq!(field(limits, "Max open files"), Some(1024));
+        assert_eq!(open_files(limits), Some(524_288));
         assert_eq!(field("MemTotal:        8052252 kB\n", "MemTotal:"), Some(8_052_252));
-        assert_eq!(field("Max open files  unlimited unlimited files\n", "Max open files"), Some(u64::MAX));
+        assert_eq!(open_files("Max open files  1024  unlimited files\n"), Some(u64::MAX));
         assert_eq!(field("", "MemTotal:"), None);
     }
 }

@@ -23,7 +23,6 @@ use postern_daemon::writes::Writes;
 use postern_telemetry::metrics::Exporter;
 use std::convert::Infallible;
 use std::fmt::Write;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,8 +37,8 @@ const MAX_CONNECTIONS: usize = 64;
 const MAX_OF_SOURCE: usize = 32;
 /// Browsers that may watch the live page at once: fewer, so that a scraper always finds a place.
 const MAX_WATCHERS: usize = 48;
-/// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The listener's name in the log and in errors.
+const WHAT: &str = "the admin listener";
 
 /// The admin listener, open but not yet serving.
 #[derive(Debug)]
@@ -60,7 +59,6 @@ impl Admin {
         process: &ProcessContext,
         exporter: Exporter,
     ) -> Result<Self, BindError> {
-        const WHAT: &str = "the admin listener";
         let listener = listen::bind(WHAT, address).await?;
         let local = listener.local_addr().map_err(|source| BindError { what: WHAT, address, source })?;
         Ok(Self { listener, local, process: process.clone(), exporter })
@@ -89,7 +87,7 @@ impl Admin {
                 let (stream, from) = match self.listener.accept().await {
                     Ok(accepted) => accepted,
                     Err(error) => {
-                        pause(&error).await;
+                        listen::pause(WHAT, &error).await;
                         continue;
                     }
                 };
@@ -113,14 +111,6 @@ impl Admin {
         };
         shutdown.until_stopped(accepting).await;
     }
-}
-
-async fn pause(error: &io::Error) {
-    tracing::warn!(
-        "the admin listener cannot accept a connection: {error}; it tries again. If this goes on, raise the limit of \
-         open files (ulimit -n, LimitNOFILE)"
-    );
-    tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
 /// What a client reads whose address has too many connections.

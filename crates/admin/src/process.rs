@@ -1,10 +1,12 @@
 //! What the daemons of one process share.
 
 use crate::live::Live;
+use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
 
-/// The stop switch, the readiness and the live page that all daemons of a process share. Clones share them.
+/// The stop switch, the readiness, the live page and the file descriptors that all daemons of a process share. Clones share
+/// them.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessContext {
     /// When to drain, reload and stop.
@@ -13,4 +15,6 @@ pub struct ProcessContext {
     pub readiness: Readiness,
     /// What the live page shows.
     pub live: Live,
+    /// How many connections they may have.
+    pub descriptors: Descriptors,
 }

@@ -29,7 +29,7 @@ async fn start() -> Running {
     let admin = Admin::bind(([127, 0, 0, 1], 0).into(), &process, exporter).await.unwrap();
     let address = admin.local_addr();
     let served = tokio::spawn(admin.serve());
-    let ProcessContext { readiness, shutdown, live } = process;
+    let ProcessContext { readiness, shutdown, live, .. } = process;
     Running { address, readiness, shutdown, live, served }
 }
 

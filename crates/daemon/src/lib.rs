@@ -2,7 +2,7 @@
 //!
 //! - [`drain`]: signals, the drain, the stop. [`readiness`]: what has to be ready before traffic may come. [`reload`]:
 //!   SIGHUP, and the configuration file read again. [`exit`]: the exit codes.
-//! - [`listen`]: listening sockets. [`places`] and [`sources`]: how many connections there may be. [`writes`] and
+//! - [`listen`]: listening sockets. [`descriptors`], [`places`] and [`sources`]: how many connections there may be. [`writes`] and
 //!   [`exchange`]: clients that do not read their answers. [`farewell`]: the last answer.
 //! - [`tls`]: TLS from certificate files. [`http`]: an HTTP client without surprises, and bodies with a limit.
 //!   [`backoff`]: pauses between attempts. [`files`]: private files and the data directory. [`utc`]: times as people read
@@ -23,6 +23,7 @@
 //! ```
 
 pub mod backoff;
+pub mod descriptors;
 pub mod drain;
 pub mod exchange;
 pub mod exit;

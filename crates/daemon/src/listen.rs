@@ -1,8 +1,14 @@
 //! Opening a listening socket, with an error that names the listener and states what to do.
 
+use parking_lot::Mutex;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdStream};
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+/// How long to leave a listener alone when accepting fails for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Listens on `address`. `what` is the listener's name in the error, such as "the admin listener".
 ///
@@ -35,12 +41,35 @@ pub fn waiting(listener: TcpListener) -> io::Result<impl Iterator<Item = (TcpStr
     Ok(std::iter::from_fn(next).filter_map(usable))
 }
 
-/// Whether accepting failed because of the one connection that was to be accepted. Everything else (lack of descriptors
-/// or memory) lasts, and must not become a busy loop.
-#[must_use]
-pub fn is_of_one_connection(error: &io::Error) -> bool {
+/// Whether accepting failed because of the one connection that was to be accepted. Everything else lasts, and must not become a
+/// busy loop.
+fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}
+
+/// To be awaited when accepting has failed, before the next attempt. Lack of descriptors or memory lasts: it is reported once a
+/// second at most, whichever listeners meet it. `what` is the listener's name.
+pub async fn pause(what: &str, error: &io::Error) {
+    static REPORTED: Mutex<Option<Instant>> = Mutex::new(None);
+    if is_of_one_connection(error) {
+        return;
+    }
+    let is_due = {
+        let (mut reported, now) = (REPORTED.lock(), Instant::now());
+        let is_due = reported.is_none_or(|reported| now - reported >= Duration::from_secs(1));
+        if is_due {
+            *reported = Some(now);
+        }
+        is_due
+    };
+    if is_due {
+        tracing::warn!(
+            "{what} cannot accept connections: {error}; it tries again. If this goes on, raise the limit of open files \
+             (LimitNOFILE, ulimit -Hn), or add memory"
+        );
+    }
+    sleep(ACCEPT_PAUSE).await;
 }
 
 /// A listener that could not be opened. Daemons exit with [`crate::exit::RUNTIME`] on it.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How often to look for a place while every connection is at work.
-const TICK: Duration = Duration::from_millis(10);
+/// How often to look for a place while every connection is at work, or for the end of those that gave way.
+const TICK: Duration = Duration::from_millis(2);
 
 /// The places of one listener. Clones share them.
 #[derive(Clone, Default)]
@@ -80,11 +80,20 @@ impl Places {
         bounds: Bounds<'_>,
         exchange: &Exchange,
     ) -> Result<Place, NoPlace> {
+        self.settled(bounds.connections).await;
         loop {
             match self.take(address, bounds, exchange) {
                 Err(NoPlace::Full) => sleep(TICK).await,
                 decided => return decided,
             }
+        }
+    }
+
+    /// To be awaited before a connection is accepted: connections that gave way hold their descriptors until their tasks
+    /// have run, and new ones could come faster. Cancel safe.
+    pub async fn settled(&self, connections: usize) {
+        while self.0.lock().leaving > most_leaving(connections) {
+            sleep(TICK).await;
         }
     }
 
@@ -113,8 +122,13 @@ impl Taken {
     }
 
     fn may_leave(&self, connections: usize) -> bool {
-        self.leaving < connections / 8 + 16
+        self.leaving < most_leaving(connections)
     }
+}
+
+/// The most clients without a place that read why, beside this number of connections.
+pub(crate) const fn most_leaving(connections: usize) -> usize {
+    connections / 8 + 16
 }
 
 /// A place at a listener, given back when it is dropped.
@@ -311,6 +325,18 @@ mod tests {
         assert_eq!(listener.come().unwrap_err(), NoPlace::Full);
         drop(second);
         assert!(listener.come().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_accepted_while_too_many_that_gave_way_are_still_there() {
+        let listener = Listener::new(1);
+        let mut there: Vec<_> = (0..17).map(|_| listener.come().unwrap()).collect();
+        timeout(Duration::from_secs(1), listener.places.settled(1)).await.unwrap();
+        there.push(listener.come().unwrap());
+        let mut settling = Box::pin(listener.places.settled(1));
+        assert!(timeout(Duration::from_secs(60), &mut settling).await.is_err());
+        there.remove(0);
+        timeout(Duration::from_secs(1), settling).await.unwrap();
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -12,9 +13,13 @@ use tokio::time::timeout;
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// The most addresses that are tried for one connection: whoever controls a name chooses how many it has.
 const MOST_TRIED: usize = 16;
+/// The most attempts beside the first of each connection, in the whole process: each takes a file descriptor, and only those of
+/// first attempts are counted on.
+static BESIDE: Semaphore = Semaphore::const_new(32);
 
 /// Connects to one of `candidates`, which are in the resolver's order. The families take turns, and an attempt starts
-/// when the one before has failed or is 250 ms old. The first connection wins; the other attempts are dropped.
+/// when the one before has failed or is 250 ms old. The first connection wins; the other attempts are dropped. While very many
+/// attempts are in progress beside others, the next starts only when the one before has failed.
 ///
 /// # Errors
 /// Why the attempt that failed last did; `NotFound` without candidates. The caller limits the time.
@@ -26,12 +31,19 @@ pub async fn connect(candidates: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut attempts = JoinSet::new();
     let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     loop {
-        let delay = match waiting.next() {
+        let is_alone = attempts.is_empty();
+        let beside = if is_alone { None } else { BESIDE.try_acquire().ok() };
+        let next = if is_alone || beside.is_some() { waiting.next() } else { None };
+        let delay = match next {
             Some(address) => {
-                attempts.spawn(TcpStream::connect(address));
+                attempts.spawn(async move {
+                    let _beside = beside;
+                    TcpStream::connect(address).await
+                });
                 ATTEMPT_DELAY
             }
-            None if attempts.is_empty() => return Err(last_error),
+            None if is_alone => return Err(last_error),
+            None if waiting.len() > 0 => ATTEMPT_DELAY,
             None => Duration::MAX,
         };
         match timeout(delay, attempts.join_next()).await {

@@ -9,7 +9,7 @@ use crate::server::connection::{self, Visitor};
 use crate::state::{Core, Worker};
 use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::farewell::part;
-use postern_daemon::listen::{self, BindError, is_of_one_connection};
+use postern_daemon::listen::{self, BindError};
 use postern_daemon::places::{Bounds, NoPlace};
 use postern_daemon::tls::ServerConfig;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -30,8 +30,6 @@ const BACKLOG: i32 = 4096;
 /// How long connections have to end after the stop, and how often to poll for it.
 const ENDING: Duration = Duration::from_secs(1);
 const ENDING_TICK: Duration = Duration::from_millis(1);
-/// How long to leave the listener alone when accepting fails for lack of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The sockets of a gateway, a worker each, bound to one address but not listening yet: a client is refused by the
 /// kernel and tries another gateway, rather than being answered 503.
@@ -111,10 +109,15 @@ pub(crate) async fn work(
     let listener = TcpListener::from_std(listener)?;
     let mut draining = pin!(shutdown.draining());
     loop {
+        let next = async {
+            let connections = worker.core.settings.limits.load().connections;
+            worker.core.places.settled(connections).await;
+            listener.accept().await
+        };
         tokio::select! {
-            accepted = listener.accept() => match accepted {
+            accepted = next => match accepted {
                 Ok((stream, from)) => accept_connection(stream, from, &worker),
-                Err(error) => pause(&error).await,
+                Err(error) => listen::pause(WHAT, &error).await,
             },
             () = &mut draining => break,
         }
@@ -131,15 +134,6 @@ pub(crate) async fn work(
     };
     let _ = timeout(ENDING, ending).await;
     Ok(())
-}
-
-/// Errors of one connection pass by themselves; lack of descriptors or memory lasts, and must not become a busy loop.
-async fn pause(error: &io::Error) {
-    if !is_of_one_connection(error) {
-        tracing::warn!(%error, "the gateway cannot accept a connection; it tries again. If this goes on, raise \
-            the limit of open files (ulimit -n, LimitNOFILE)");
-        sleep(ACCEPT_PAUSE).await;
-    }
 }
 
 fn accept_connection(stream: TcpStream, from: SocketAddr, worker: &Arc<Worker>) {

@@ -155,7 +155,7 @@ impl Running {
         let gateway = Gateway::bind(&config, &process)?;
         let address = gateway.local_addr();
         let task = Some(tokio::spawn(gateway.run()));
-        let ProcessContext { shutdown, readiness, live } = process;
+        let ProcessContext { shutdown, readiness, live, .. } = process;
         Ok(Self { address, shutdown, readiness, live, idle_tasks: 0, task, home: Some(home) })
     }
 

@@ -5,6 +5,7 @@ use super::constants::Constants;
 use super::planned::{Demand, Kind, Line, Machines, Plan};
 use super::workload::Workload;
 use crate::args::Place;
+use postern_daemon::descriptors::needed;
 use postern_spend::memcached::pool_size;
 use std::time::Duration;
 
@@ -81,6 +82,12 @@ impl Basis<'_> {
 
     fn open(&self) -> f64 {
         self.w.rate * self.w.length
+    }
+
+    /// Of a gateway, its connections to routers left out.
+    fn descriptors(&self, gateways: f64) -> f64 {
+        let tunnels = (self.open() / gateways.max(1.0)).ceil() as usize;
+        needed(tunnels, self.c.tunnel_descriptors.value as usize) as f64
     }
 
     fn records(&self) -> f64 {
@@ -267,9 +274,12 @@ impl Basis<'_> {
             ),
             line(
                 "descriptors of a gateway",
-                self.open() / gateways.max(1.0) * c.tunnel_descriptors.value + connections,
+                self.descriptors(gateways) + connections,
                 "descriptors",
-                format!("{} a tunnel; LimitNOFILE must be larger", c.tunnel_descriptors.value),
+                format!(
+                    "{} a tunnel, and some beside; LimitNOFILE must be larger",
+                    c.tunnel_descriptors.value
+                ),
             ),
             line("connections of a gateway to its router", connections, "connections", why),
             line(

@@ -1,0 +1,98 @@
+//! File descriptors: how many this process may have, and for how many connections they are enough.
+//!
+//! A process without a free descriptor accepts no connection, and a gateway without one spends tokens for tunnels that it cannot
+//! open. So what connections may take is known from the start, and the rest is left to everything else.
+
+use crate::places::most_leaving;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// What is left beside connections, for listeners, workers, stores, logs and the admin listener: a quarter, and this much at most.
+const RESERVE: usize = 512;
+/// The share of this process's file descriptors that a daemon may use. By default it knows no limit.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptors {
+    files: usize,
+    daemons: usize,
+}
+
+impl Default for Descriptors {
+    fn default() -> Self {
+        Self { files: usize::MAX, daemons: 1 }
+    }
+}
+
+impl Descriptors {
+    /// Raises the soft limit of this process to its hard one, and divides it between `daemons`. The soft limit is low for
+    /// programs that use `select`, which none here does.
+    #[must_use]
+    pub fn raise(daemons: usize) -> Self {
+        let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return Self::default() };
+        let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
+        let limit = if raised { hard } else { soft };
+        Self { files: usize::try_from(limit).unwrap_or(usize::MAX), daemons: daemons.max(1) }
+    }
+
+    /// How many connections there may be, `wanted` at most, when each takes `each` descriptors. Fewer than wanted are reported;
+    /// `key` is the setting that asks for them.
+    #[must_use]
+    pub fn connections(self, key: &str, wanted: usize, each: usize) -> usize {
+        let enough_for = enough_for(self.files / self.daemons, each).max(1);
+        if wanted > enough_for {
+            tracing::warn!(
+                "{key} is {wanted}, and with at most {} open files there can be {enough_for} connections, so that is the \
+                 limit. Set the hard limit of open files (LimitNOFILE, ulimit -Hn) to {} or more, or lower {key}",
+                self.files,
+                needed(wanted, each).saturating_mul(self.daemons),
+            );
+        }
+        wanted.min(enough_for)
+    }
+}
+
+/// How many descriptors a daemon needs when it may have this number of connections, with `each` descriptors in use by each.
+#[must_use]
+pub fn needed(connections: usize, each: usize) -> usize {
+    let taken = connections.saturating_mul(each).saturating_add(most_leaving(connections));
+    taken.saturating_add(taken.div_ceil(3).min(RESERVE))
+}
+
+/// The most connections for which `files` descriptors are enough.
+fn enough_for(files: usize, each: usize) -> usize {
+    let (mut enough, mut too_many) = (0, (files / each.max(1)).saturating_add(1));
+    while too_many - enough > 1 {
+        let tried = enough + (too_many - enough) / 2;
+        if needed(tried, each) <= files { enough = tried } else { too_many = tried }
+    }
+    enough
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_take_at_most_what_is_left() {
+        for files in [64, 256, 1024, 4096, 65_536, 1 << 20, 1 << 30] {
+            for each in [1, 2] {
+                let connections = enough_for(files, each);
+                assert!(needed(connections, each) <= files && needed(connections + 1, each) > files);
+                let taken = connections * each + most_leaving(connections);
+                assert!(taken <= files, "{files}: {taken}");
+                assert!(files - taken >= RESERVE.min(files / 4 - 4), "{files}: {} are left", files - taken);
+            }
+        }
+        assert_eq!(enough_for(20, 2), 0);
+        assert!(enough_for(65_536, 2) > 30_000 && enough_for(256, 2) > 64);
+    }
+
+    #[test]
+    fn daemons_share_what_there_is_and_get_no_more_than_they_want() {
+        let of = |files, daemons| Descriptors { files, daemons }.connections("connections", 1000, 2);
+        assert_eq!(of(65_536, 1), 1000);
+        assert!(of(1024, 3) < of(1024, 1) && of(1024, 1) < 500);
+        assert_eq!(of(8, 1), 1, "one is served, come what may");
+        for each in [1, 2] {
+            assert_eq!(Descriptors::default().connections("connections", 1 << 40, each), 1 << 40);
+        }
+    }
+}
