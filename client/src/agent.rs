@@ -1,7 +1,7 @@
 //! The agent: one listener for HTTP and SOCKS5, and the task that keeps the wallet filled.
 
-use crate::catalogue::AgentOutcome;
 use crate::config::{Config, GatewayConfig};
+use crate::connections::Connections;
 use crate::gateway::{Gateway, GatewayUrlError};
 use crate::gateways::Gateways;
 use crate::marks::saved::SavedMarks;
@@ -17,7 +17,6 @@ use crate::supply::Supply;
 use crate::token_source::TokenSource;
 use crate::tunnel::Opener;
 use crate::wallet::{Wallet, WalletError};
-use crate::{http_proxy, socks};
 use postern_admin::ProcessContext;
 use postern_admin::live::Live;
 use postern_config::ConfigFile;
@@ -25,22 +24,18 @@ use postern_daemon::listen;
 use postern_daemon::reload::Reloader;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
 
-/// How long a client may take to send its first byte. Browsers open connections ahead of need, and open others when those
-/// are closed.
-const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long to pause when accepting fails for lack of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The listener's name in the log and in errors.
+const WHAT: &str = "the agent";
 
 /// The local agent, listening but not yet serving.
 pub struct Agent {
     listener: TcpListener,
     local: SocketAddr,
+    connections: Connections,
     state: Arc<AgentState>,
     refill: Refill,
     settings: watch::Sender<Settings>,
@@ -67,7 +62,8 @@ impl Agent {
             let (path, source) = (config.wallet.path, std::io::Error::other(error));
             Err(WalletError::Io { path, what: "open", source })
         })?;
-        let listener = listen::bind("the agent", config.listen.address).await?;
+        let limit = process.descriptors.connections("[listen] connections", config.listen.connections, 2);
+        let listener = listen::bind(WHAT, config.listen.address).await?;
         let local = listener.local_addr().unwrap_or(config.listen.address);
 
         let recorder = Arc::new(Recorder::new(wallet.shown().clone()));
@@ -86,7 +82,16 @@ impl Agent {
             readiness: process.readiness.clone(),
             address: local.to_string(),
         });
-        Ok(Self { listener, local, state, refill, settings, process: process.clone(), reloader: None })
+        Ok(Self {
+            listener,
+            local,
+            connections: Connections::new(limit),
+            state,
+            refill,
+            settings,
+            process: process.clone(),
+            reloader: None,
+        })
     }
 
     /// Reads `file`, which the configuration came from, again on SIGHUP.
@@ -115,27 +120,23 @@ impl Agent {
         let refilling = tokio::spawn(self.refill.run(shutdown.clone()));
         let gateways = self.state.opener.gateways.clone();
         let keeping = tokio::spawn(gateways.keep(self.state.readiness.clone(), shutdown.clone()));
-        let admit = |stream| {
-            let (state, shutdown) = (self.state.clone(), shutdown.clone());
-            self.state.shutdown.tracker().spawn(async move {
-                shutdown.until_stopped(serve(stream, state)).await;
-            });
-        };
+        let admit = |(stream, from)| self.connections.admit(stream, from, self.state.clone());
         loop {
+            let next = async {
+                self.connections.settled().await;
+                self.listener.accept().await
+            };
             let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
+                accepted = next => accepted,
                 () = shutdown.draining() => break,
             };
             match accepted {
-                Ok((stream, _)) => admit(stream),
-                Err(error) => {
-                    tracing::warn!("the agent cannot accept: {error}");
-                    sleep(ACCEPT_PAUSE).await;
-                }
+                Ok(accepted) => admit(accepted),
+                Err(error) => listen::pause(WHAT, &error).await,
             }
         }
         if let Ok(waiting) = listen::waiting(self.listener) {
-            waiting.for_each(|(stream, _)| admit(stream));
+            waiting.for_each(admit);
         }
         drop(accepting);
         // Both end with the stop. A panic is already in the log, and nothing is left to do here.
@@ -146,24 +147,4 @@ impl Agent {
 fn gateways(config: &GatewayConfig, live: &Live) -> Result<Vec<Arc<Gateway>>, GatewayUrlError> {
     let gateway = |url: &String| Ok(Arc::new(Gateway::new(url, config)?.recorded(live)));
     config.url.list().iter().map(gateway).collect()
-}
-
-/// The first byte distinguishes the protocols: 5 and 4 are versions of SOCKS, and no HTTP method begins with them.
-async fn serve(stream: TcpStream, state: Arc<AgentState>) {
-    let mut first = [0];
-    let peeked = tokio::select! {
-        peeked = timeout(FIRST_BYTE_TIMEOUT, stream.peek(&mut first)) => peeked,
-        () = state.shutdown.draining() => return,
-    };
-    if !matches!(peeked, Ok(Ok(1))) || stream.set_nodelay(true).is_err() {
-        return;
-    }
-    match first[0] {
-        5 => socks::serve(stream, &state).await,
-        4 => {
-            state.count(AgentOutcome::BadRequest);
-            socks::refuse_version_4(stream).await;
-        }
-        _ => http_proxy::serve(stream, state).await,
-    }
 }

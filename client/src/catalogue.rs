@@ -32,6 +32,8 @@ postern_telemetry::label! {
         GatewayFailed = "gateway_failed",
         /// The program in front sent something malformed.
         BadRequest = "bad_request",
+        /// Too many connections were open.
+        TooMany = "too_many",
     }
 }
 

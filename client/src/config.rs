@@ -45,12 +45,17 @@ pub struct Listen {
     pub admin: SocketAddr,
     /// Listen on an address that is not loopback. Anyone who reaches the agent can spend your tokens.
     pub allow_remote: bool,
+    /// Connections of programs at once, tunnels included. For one more the oldest gives way that has neither a tunnel nor a
+    /// request in progress; where there is none, it is refused. The limit is lower where the process may not open enough
+    /// files, two for each connection and some beside; the log says so.
+    #[schemars(range(min = 1))]
+    pub connections: usize,
 }
 
 impl Default for Listen {
     fn default() -> Self {
         let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Self { address: loopback(8118), admin: loopback(9092), allow_remote: false }
+        Self { address: loopback(8118), admin: loopback(9092), allow_remote: false, connections: 1_024 }
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::answer::{self, Refusal};
 use crate::body::{Body, boxed, full};
 use crate::catalogue::AgentOutcome;
+use crate::connections::Visitor;
 use crate::forward::Kept;
 use crate::state::AgentState;
 use bytes::Bytes;
@@ -12,7 +13,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use postern_daemon::exchange::{Exchange, Patience};
+use parking_lot::Mutex;
+use postern_daemon::exchange::Exchange;
+use postern_daemon::places::Place;
 use postern_daemon::writes::Writes;
 use postern_proxy::relay::Relay;
 use postern_proxy::target::Target;
@@ -24,21 +27,22 @@ use tokio::net::TcpStream;
 
 /// How long a client may take for a request's header, and how long a connection may lie idle between requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a client may leave unread what the agent itself answers, and what a target answers.
-const PATIENCE: Patience = Patience { answer: Duration::from_secs(5), stream: Duration::from_mins(10) };
 /// The largest header, in bytes. Cookies make plain requests long.
 const HEADER_LIMIT: usize = 32 * 1024;
 
 /// Serves one client connection.
-pub(crate) async fn serve(stream: TcpStream, state: Arc<AgentState>) {
+pub(crate) async fn serve(stream: TcpStream, visitor: Visitor, state: Arc<AgentState>) {
     let kept = Arc::new(Kept::default());
     let shutdown = state.shutdown.clone();
-    let exchange = Exchange::new(PATIENCE);
+    let Visitor { place, exchange } = visitor;
+    // A tunnel goes on in a task of its own.
+    let place = Arc::new(Mutex::new(place));
+    let gives_way = exchange.clone();
     let stream = Writes::new(stream, exchange.clone());
     let service = service_fn(move |request| {
-        let (state, kept, exchange) = (state.clone(), kept.clone(), exchange.clone());
+        let (state, kept, exchange, place) = (state.clone(), kept.clone(), exchange.clone(), place.clone());
         async move {
-            let work = respond(request, state, &kept, &exchange);
+            let work = respond(request, state, &kept, &exchange, place);
             Ok::<_, Infallible>(exchange.answer(work).await)
         }
     });
@@ -52,6 +56,7 @@ pub(crate) async fn serve(stream: TcpStream, state: Arc<AgentState>) {
     let mut connection = pin!(connection);
     let served = tokio::select! {
         served = &mut connection => served,
+        () = gives_way.displaced() => return,
         () = shutdown.draining() => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -67,6 +72,7 @@ async fn respond(
     state: Arc<AgentState>,
     kept: &Kept,
     exchange: &Exchange,
+    place: Arc<Mutex<Place>>,
 ) -> Response<Body> {
     let uri = request.uri();
     let result = if request.method() == Method::CONNECT {
@@ -74,7 +80,11 @@ async fn respond(
         match Target::parse(target, None) {
             Ok(target) => {
                 let upgrade = hyper::upgrade::on(&mut request);
-                connect(&target, upgrade, state.clone()).await.map(|()| Response::new(full(Bytes::new())))
+                let opened = connect(&target, upgrade, state.clone(), place).await;
+                opened.map(|()| {
+                    exchange.keep();
+                    Response::new(full(Bytes::new()))
+                })
             }
             Err(error) => Err(error.into()),
         }
@@ -100,10 +110,17 @@ async fn respond(
 }
 
 /// Opens the tunnel; the relay starts when hyper has sent the 200.
-async fn connect(target: &Target, upgrade: OnUpgrade, state: Arc<AgentState>) -> Result<(), Refusal> {
+async fn connect(
+    target: &Target,
+    upgrade: OnUpgrade,
+    state: Arc<AgentState>,
+    place: Arc<Mutex<Place>>,
+) -> Result<(), Refusal> {
     let tunnel = state.opener.open(target).await?;
     let shutdown = state.shutdown.clone();
+    place.lock().keep();
     state.shutdown.tracker().spawn(async move {
+        let _place = place;
         let relaying = async {
             let Ok(upgraded) = upgrade.await else { return };
             // It is the stream that `serve` put in; early bytes of the client come with it.

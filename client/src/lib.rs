@@ -18,6 +18,7 @@ pub mod catalogue;
 mod challenge;
 mod clock;
 mod config;
+mod connections;
 mod forward;
 mod gateway;
 mod gateways;

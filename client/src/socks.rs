@@ -6,6 +6,7 @@
 
 use crate::answer::Reply;
 use crate::catalogue::AgentOutcome;
+use crate::connections::Visitor;
 use crate::state::AgentState;
 use postern_proxy::relay::Relay;
 use postern_proxy::target::{Host, Target, TargetError};
@@ -23,6 +24,8 @@ const CONNECT: u8 = 1;
 
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for one that is not served.
+const TURNED_AWAY_TIMEOUT: Duration = Duration::from_secs(2);
 /// SOCKS4's "request rejected or failed": version 0, code 91, six bytes that mean nothing.
 const SOCKS4_REJECTED: [u8; 8] = [0, 91, 0, 0, 0, 0, 0, 0];
 
@@ -36,8 +39,13 @@ enum RequestError {
 }
 
 /// Serves one connection whose first byte was 5.
-pub(crate) async fn serve(mut stream: TcpStream, state: &AgentState) {
-    let target = match timeout(REQUEST_TIMEOUT, request(&mut stream)).await {
+pub(crate) async fn serve(mut stream: TcpStream, visitor: Visitor, state: &AgentState) {
+    let Visitor { mut place, exchange } = visitor;
+    let requested = tokio::select! {
+        requested = timeout(REQUEST_TIMEOUT, request(&mut stream)) => requested,
+        () = exchange.displaced() => return,
+    };
+    let target = match requested {
         Ok(Ok(target)) => target,
         Ok(Err(RequestError::Refused(reply))) => {
             state.count(AgentOutcome::BadRequest);
@@ -45,8 +53,13 @@ pub(crate) async fn serve(mut stream: TcpStream, state: &AgentState) {
         }
         Ok(Err(RequestError::Broken)) | Err(_) => return state.count(AgentOutcome::BadRequest),
     };
+    let _answering = tokio::select! {
+        answering = exchange.begin() => answering,
+        () = exchange.displaced() => return,
+    };
     match state.opener.open(&target).await {
         Ok(tunnel) => {
+            place.keep();
             state.count(AgentOutcome::Opened);
             if stream.write_all(&response(Reply::Succeeded)).await.is_ok() {
                 Relay::new(stream, tunnel, &[], None).await;
@@ -57,6 +70,13 @@ pub(crate) async fn serve(mut stream: TcpStream, state: &AgentState) {
             state.log_failure(&refusal);
             close_with(stream, &response(refusal.socks_reply())).await;
         }
+    }
+}
+
+/// Refuses whatever is requested.
+pub(crate) async fn turn_away(mut stream: TcpStream) {
+    if matches!(timeout(TURNED_AWAY_TIMEOUT, request(&mut stream)).await, Ok(Ok(_))) {
+        close_with(stream, &response(Reply::GeneralFailure)).await;
     }
 }
 

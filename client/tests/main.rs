@@ -7,6 +7,7 @@ mod marks;
 mod minting;
 mod outage;
 mod page;
+mod places;
 mod proxy;
 mod rotation;
 mod spend;

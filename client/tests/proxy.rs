@@ -133,7 +133,7 @@ async fn the_agent_reports_what_it_is_and_what_it_is_not() {
     assert!(world.gateway.tokens().is_empty());
 }
 
-async fn socks(agent: SocketAddr, address: &[u8], port: u16) -> (u8, TcpStream) {
+pub async fn socks(agent: SocketAddr, address: &[u8], port: u16) -> (u8, TcpStream) {
     let mut stream = TcpStream::connect(agent).await.unwrap();
     // Two methods offered, and the request sent before the answer to them has come.
     stream.write_all(&[5, 2, 2, 0, 5, 1, 0]).await.unwrap();
