@@ -30,4 +30,5 @@ mod reload;
 mod rotation;
 mod store_outage;
 mod support;
+mod unauthenticated;
 mod up;

@@ -98,10 +98,10 @@ impl Server {
 
     async fn connection(&self, stream: TcpStream, place: &Place, exchange: &Exchange) {
         let _ = stream.set_nodelay(true); // without it answers may be slow, no more
-        let Some(acceptor) = &self.tls else { return self.http(stream, place, exchange).await };
+        let Some(acceptor) = &self.tls else { return Box::pin(self.http(stream, place, exchange)).await };
         tokio::select! {
             shaken = self.handshake(acceptor, stream) => if let Some(stream) = shaken {
-                self.http(stream, place, exchange).await;
+                Box::pin(self.http(stream, place, exchange)).await;
             },
             () = exchange.displaced() => drop(self.turned_away(&Refusal::Displaced)),
         }
@@ -137,8 +137,10 @@ impl Server {
     }
 
     async fn http<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, place: &Place, exchange: &Exchange) {
-        let answer =
-            |request| async move { Ok::<_, Infallible>(self.routes.answer(request, exchange).await) };
+        // Boxed, so that a connection that waits for a request needs no room for one.
+        let answer = |request| {
+            Box::pin(async move { Ok::<_, Infallible>(self.routes.answer(request, exchange).await) })
+        };
         let mut connection = http1::Builder::new()
             .timer(TokioTimer::new()) // without it the header timeout is silently off
             .header_read_timeout(self.header_timeout())

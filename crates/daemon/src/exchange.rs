@@ -99,6 +99,15 @@ impl Exchange {
         self.change(|bits| Some(bits | STREAMING));
     }
 
+    /// Whether a service works on an answer, or its body is not complete.
+    pub(crate) fn is_answering(&self) -> bool {
+        self.has(ANSWERING) != 0
+    }
+
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.has(STREAMING) != 0
+    }
+
     /// The connection becomes a tunnel with the answer in progress, and never gives way. From the answer on: a client may
     /// have read it before the connection's task goes on as the tunnel.
     pub fn keep(&self) {
@@ -148,7 +157,7 @@ impl Exchange {
     pub(crate) fn deadline(&self, since: Instant) -> Instant {
         let (now, patience) = (Instant::now(), self.0.patience);
         let after = |begin: Instant, pause: Duration| begin.checked_add(pause).unwrap_or(now + FAR);
-        if self.has(STREAMING) != 0 {
+        if self.is_streaming() {
             return after(now, patience.stream);
         }
         after(now, patience.answer).min(after(since, patience.answer.saturating_mul(WHOLE)))

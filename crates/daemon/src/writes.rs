@@ -7,6 +7,10 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+/// Heads of requests are read in pieces of this size at most, in bytes. hyper keeps two buffers of what it reads at once for a
+/// client that sends requests ahead.
+const HEAD_PIECE: usize = 4096;
+
 /// A stream whose writes fail with [`io::ErrorKind::TimedOut`] when the peer leaves them unread for longer than the
 /// patience of its [`Exchange`].
 ///
@@ -76,7 +80,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Writes<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        // What follows would only be kept. An answer that is streamed may be one to a request that is still coming.
+        if self.waiting.is_some() && !self.exchange.is_streaming() {
+            return Poll::Pending; // `emptied` wakes the task
+        }
+        if self.exchange.is_answering() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf); // a request's body
+        }
+        let mut piece = [0; HEAD_PIECE];
+        let room = buf.remaining().min(piece.len());
+        let mut piece = ReadBuf::new(&mut piece[..room]);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
+        buf.put_slice(piece.filled());
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -1,0 +1,254 @@
+//! What a connection costs that has presented no token and no account: memory and CPU, in every state that it can be held in, at
+//! the gateway's, the issuer's and the admin listener, plain and over TLS. A new state belongs into the table here.
+
+use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::tls::Authority;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The most memory of the process that one connection may hold, in bytes: plain, and over TLS. rustls keeps a record that is not
+/// complete (18 KiB), what is decrypted (16 KiB), and before the end of the handshake a message of 64 KiB.
+const MOST_MEMORY: u64 = 64 << 10;
+const MOST_MEMORY_TLS: u64 = 96 << 10;
+/// The most CPU that a connection, a handshake, a request or 64 KiB of a body may cost.
+const MOST_CPU: Duration = Duration::from_millis(1);
+/// Connections in each of three batches. With the first one the process gets what it needs once, and noise can only add to the CPU
+/// that the others need. The admin listener has 64 places.
+const BATCH: usize = 20;
+/// As much as is sent where nothing ends by itself.
+const FLOOD: usize = 1 << 20;
+
+/// What is sent on a connection before it is left alone.
+struct State {
+    name: &'static str,
+    /// Sent as it is, below TLS.
+    raw: Vec<u8>,
+    /// Sent as HTTP, over TLS where the listener has it.
+    http: Vec<u8>,
+    /// Whether the answer to it is read.
+    reads: bool,
+    /// Complete requests in `http`.
+    requests: usize,
+}
+
+impl State {
+    fn new(name: &'static str, http: impl Into<Vec<u8>>) -> Self {
+        Self { name, raw: Vec::new(), http: http.into(), reads: false, requests: 0 }
+    }
+
+    fn raw(name: &'static str, raw: impl Into<Vec<u8>>) -> Self {
+        Self { raw: raw.into(), ..Self::new(name, "") }
+    }
+}
+
+/// States of HTTP, with a request that is refused and one that has a body.
+fn states(refused: &str, with_body: &str) -> Vec<State> {
+    let header = &refused[..refused.len() - 2];
+    let long = format!("{header}X-Long: {}", "a".repeat(16_000 - header.len()));
+    let flood = refused.repeat(FLOOD / refused.len());
+    vec![
+        State::new("a byte of a request", "G"),
+        State::new("a header of 16 kB without an end", long.clone()),
+        State { reads: true, requests: 1, ..State::new("between requests", refused) },
+        State {
+            requests: 1,
+            reads: true,
+            ..State::new("between requests of 15 kB", long[..15_000].to_owned() + "\r\n\r\n")
+        },
+        State {
+            requests: FLOOD / refused.len(),
+            ..State::new("requests without end, answers not read", flood)
+        },
+        State { requests: 1, ..State::new("a body that stops", format!("{with_body}{}", "b".repeat(100))) },
+        State {
+            requests: 1,
+            ..State::new("a body without end", format!("{with_body}{}", "b".repeat(FLOOD)))
+        },
+    ]
+}
+
+/// States before the first byte of HTTP.
+fn before(tls: bool) -> Vec<State> {
+    let mut states = vec![State::raw("nothing sent", "")];
+    if tls {
+        states.push(State::raw("a byte of a ClientHello", [22]));
+        let record =
+            |begin: &[u8]| [&[22, 3, 1, 0x40, 0][..], begin, &vec![0; 0x4000 - begin.len()]].concat();
+        let hello = record(&[1, 0, 0xff, 0xf0, 3, 3]);
+        states.push(State::raw("a record of a ClientHello without an end", &hello[..16_000]));
+        let records = [hello, record(&[]), record(&[]), record(&[])];
+        states.push(State::raw("a ClientHello of 64 KiB without an end", &records.concat()[..65_500]));
+    }
+    states
+}
+
+/// States over TLS that HTTP does not have.
+fn after_the_handshake() -> Vec<State> {
+    let record = [&[23, 3, 3, 0x41, 0][..], &[0; 16_500]].concat();
+    vec![
+        State::new("a handshake, and nothing sent", ""),
+        State { raw: record.clone(), ..State::new("a record without an end", "") },
+        State {
+            raw: record,
+            ..State::new(
+                "and a header of 16 kB before it",
+                format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(15_900)),
+            )
+        },
+    ]
+}
+
+const CONNECT: &str = "CONNECT target.example:443 HTTP/1.1\r\nHost: target.example:443\r\n\r\n";
+const FORWARD: &str =
+    "POST http://target.example/ HTTP/1.1\r\nHost: target.example\r\nContent-Length: 2000000\r\n\r\n";
+const DIRECTORY: &str = "GET /.well-known/private-token-issuer-directory HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+const REQUEST: &str = "POST /token-request HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer none\r\nContent-Type: \
+                       application/private-token-request\r\nContent-Length: 2000000\r\n\r\n";
+const LIVEZ: &str = "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+const METRICS: &str = "POST /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000000\r\n\r\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_state_of_a_connection_costs_much() {
+    let home = TempDir::new().unwrap();
+    let authority = Authority::new(home.path());
+    let trusting = authority.client();
+    let keys = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let slow = "[limits]\nheader_timeout = \"60s\"\n";
+    let (mut table, mut dear) = (String::new(), String::new());
+    for (listener, tls) in [
+        ("gateway", None),
+        ("gateway", Some(&trusting)),
+        ("issuer", None),
+        ("issuer", Some(&trusting)),
+        ("admin", None),
+    ] {
+        let mut all = before(tls.is_some());
+        let number_before = all.len();
+        if tls.is_some() {
+            all.extend(after_the_handshake());
+        }
+        all.extend(match listener {
+            "gateway" => states(CONNECT, FORWARD),
+            "issuer" => states(DIRECTORY, REQUEST),
+            _ => states(LIVEZ, METRICS),
+        });
+        for (index, state) in all.into_iter().enumerate() {
+            let more = slow.to_owned() + &tls.map_or(String::new(), |_| authority.section());
+            let own = TempDir::new().unwrap();
+            let config = match listener {
+                "issuer" => issuer_config(own.path(), &more),
+                _ => gateway_config(own.path(), &keys.http(), "", "1s", &more),
+            };
+            let kind = if listener == "issuer" { "issuer" } else { "gateway" };
+            let daemon = Daemon::ready(kind, &config).await;
+            let address = if listener == "admin" { daemon.admin } else { daemon.address };
+            let handshake = tls.filter(|_| index >= number_before);
+            let cost = tokio::task::block_in_place(|| cost(daemon.process.id(), address, &state, handshake));
+            let what = format!("{listener}{}: {}", if tls.is_some() { ", TLS" } else { "" }, state.name);
+            let line = format!(
+                "{:>6.1} KiB {:>7.1} us  {what}\n",
+                cost.memory as f64 / 1024.0,
+                cost.cpu.as_secs_f64() * 1e6
+            );
+            table += &line;
+            let most = if tls.is_some() { MOST_MEMORY_TLS } else { MOST_MEMORY };
+            if cost.memory > most || cost.cpu > MOST_CPU {
+                dear += &line;
+            }
+        }
+    }
+    println!("{table}");
+    assert!(dear.is_empty(), "dearer than a connection may be:\n{dear}");
+}
+
+struct Cost {
+    /// For each connection.
+    memory: u64,
+    /// For each connection, handshake, request and 64 KiB.
+    cpu: Duration,
+}
+
+fn cost(pid: u32, address: SocketAddr, state: &State, tls: Option<&Arc<ClientConfig>>) -> Cost {
+    let (mut held, mut levels) = (Vec::new(), vec![(settled(pid), resident(pid))]);
+    for _ in 0..3 {
+        held.extend((0..BATCH).map(|_| hold(address, state, tls)));
+        levels.push((settled(pid), resident(pid)));
+    }
+    drop(held);
+    let cpu = levels.windows(2).map(|pair| pair[1].0 - pair[0].0).min().unwrap_or_default();
+    let units = 1 + usize::from(tls.is_some()) + state.requests + state.http.len() / (64 << 10);
+    Cost {
+        memory: levels[3].1.saturating_sub(levels[1].1) / (2 * BATCH as u64),
+        cpu: cpu / (BATCH * units) as u32,
+    }
+}
+
+/// A connection in this state, and what keeps it there.
+fn hold(address: SocketAddr, state: &State, tls: Option<&Arc<ClientConfig>>) -> Box<dyn Send> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let wait = Some(Duration::from_secs(20));
+    stream.set_read_timeout(wait).unwrap();
+    let below = stream.try_clone().unwrap();
+    let Some(config) = tls else {
+        send(&mut stream, &below, &state.http, state.reads);
+        return stream.write_all(&state.raw).map(|()| Box::new(stream)).unwrap();
+    };
+    let name = address.ip().into();
+    let mut connection = ClientConnection::new(Arc::clone(config), name).unwrap();
+    connection.set_buffer_limit(None);
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream).unwrap();
+    }
+    let mut stream = StreamOwned::new(connection, stream);
+    send(&mut stream, &below, &state.http, state.reads);
+    let _ = stream.get_mut().write_all(&state.raw);
+    Box::new(stream)
+}
+
+/// Sends as much as the other side takes, and reads an answer if that is wanted.
+fn send(stream: &mut (impl Read + Write), below: &TcpStream, bytes: &[u8], reads: bool) {
+    below.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+    match stream.write_all(bytes).and_then(|()| stream.flush()) {
+        Ok(()) => {}
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+        Err(error) if bytes.len() >= FLOOD => _ = error, // it was refused
+        Err(error) => panic!("{error}"),
+    }
+    if reads {
+        assert!(stream.read(&mut [0; 16 << 10]).unwrap() > 0);
+    }
+}
+
+/// Waits until the process does nothing more; its CPU time.
+fn settled(pid: u32) -> Duration {
+    let (mut last, deadline) = (cpu(pid), Instant::now() + Duration::from_secs(20));
+    loop {
+        std::thread::sleep(Duration::from_millis(30));
+        let now = cpu(pid);
+        if now - last < Duration::from_millis(1) || Instant::now() > deadline {
+            return now;
+        }
+        last = now;
+    }
+}
+
+/// The CPU time of all threads.
+fn cpu(pid: u32) -> Duration {
+    let mut total = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+        total += text.split_whitespace().next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Duration::from_nanos(total)
+}
+
+/// Resident memory that is the process's own, in bytes.
+fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let private = text.lines().filter(|line| line.starts_with("Private_Dirty:"));
+    private.map(|line| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024).sum()
+}
