@@ -86,9 +86,10 @@ impl Refusal {
             Self::Target(_) => {
                 (StatusCode::BAD_REQUEST, "http_request_error", Reply::GeneralFailure, BadRequest)
             }
-            Self::Passed(refused) if refused.status == StatusCode::SERVICE_UNAVAILABLE => {
-                (refused.status, "", Reply::GeneralFailure, GatewayFailed)
-            }
+            Self::Passed(Refused {
+                status: status @ (StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS),
+                ..
+            }) => (*status, "", Reply::GeneralFailure, GatewayFailed),
             Self::Passed(refused) => (refused.status, "", reply_to(refused), TargetFailed),
             Self::Outage(Outage { kind: OutageKind::Unavailable, .. }) => (
                 StatusCode::SERVICE_UNAVAILABLE,

@@ -104,7 +104,8 @@ impl Opener {
                 let reason = unfit.unwrap_or_else(|| one_line(&refused.body));
                 Ok(Attempt::Failed(Refusal::TokensRefused { reason }))
             }
-            StatusCode::SERVICE_UNAVAILABLE => {
+            // Also for 429 no further token is sent before a request without one is answered as it should be.
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
                 sent.became(Fate::Unanswered);
                 self.gateways.unavailable(&chosen, &refused);
                 Ok(Attempt::Failed(Refusal::Passed(refused)))

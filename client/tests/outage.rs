@@ -43,6 +43,31 @@ async fn an_outage_of_the_store_costs_the_tokens_under_way_and_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_limits_this_source_costs_the_token_under_way_and_is_left_alone_as_long_as_it_says() {
+    let world = World::new().await;
+    let target = echo().await.to_string();
+    world.stocked(8).await;
+    world.gateway.set_mood(Mood::Limiting);
+    for _ in 0..5 {
+        let answer = world.connect(&target).await;
+        assert!(matches!(answer.status, 429 | 503), "{} {}", answer.status, answer.body);
+        assert!(answer.body.contains("Too many of"), "{}", answer.body);
+        assert!(field(&answer.head, "retry-after").is_some(), "{}", answer.head);
+    }
+    assert_eq!(world.gateway.tokens().len(), 1, "one token was sent before it was known");
+    let reasons = world.agent.process.readiness.reasons().join("; ");
+    assert!(reasons.contains("it answered 429") && reasons.contains("Too many of"), "{reasons}");
+
+    world.gateway.set_mood(Mood::Well);
+    until("the agent has found out", || world.agent.process.readiness.reasons().is_empty()).await;
+    let mut answer = world.connect(&target).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    expect_echo(&mut answer.stream).await;
+    assert_eq!(world.gateway.tokens().len(), 2);
+    world.gateway.expect_no_token_twice();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_shorter_than_a_requests_patience_is_not_noticed_by_its_user() {
     let world = World::new().await;
     let target = echo().await.to_string();

@@ -1,8 +1,7 @@
 //! The health of one gateway. No I/O; time and jitter are arguments.
 
 use crate::gateway::{DialError, Refused};
-use crate::mint::{ChallengeFetchError, one_line, seconds};
-use http::header::RETRY_AFTER;
+use crate::mint::ChallengeFetchError;
 use postern_daemon::backoff::{Backoff, jittered};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -32,7 +31,7 @@ pub struct Outage {
 pub enum OutageKind {
     /// No connection, or no answer that can be read.
     Unreachable,
-    /// It answers, and serves nothing: its store or the issuer's keys are missing.
+    /// It answers, and serves nothing: its store or the issuer's keys are missing, or too much came from here.
     Unavailable,
     /// It answers, and its challenge is none that we can get tokens for.
     Unfit,
@@ -45,11 +44,9 @@ impl Outage {
         Self { sentence: sentence.to_string(), cause, kind: OutageKind::Unreachable, retry_after: None }
     }
 
-    /// A 503 to a request with a token.
+    /// A 503 or 429 to a request with a token.
     pub(crate) fn unavailable(url: &str, refused: &Refused) -> Self {
-        let (url, text) = (url.to_owned(), one_line(&refused.body));
-        let retry_after = seconds(refused.headers.get(RETRY_AFTER));
-        ChallengeFetchError::Unavailable { url, text, retry_after }.into()
+        ChallengeFetchError::unavailable(url.to_owned(), refused).into()
     }
 }
 

@@ -3,7 +3,7 @@
 use super::error::quoted;
 use super::one_line;
 use crate::config::GatewayConfig;
-use crate::gateway::{Answer, DialError, Gateway, GatewayUrlError};
+use crate::gateway::{Answer, DialError, Gateway, GatewayUrlError, Refused};
 use http::StatusCode;
 use http::header::RETRY_AFTER;
 use postern_proxy::target::Target;
@@ -34,16 +34,26 @@ pub enum ChallengeFetchError {
         /// What it sent instead.
         reason: String,
     },
-    /// It accepts no tokens now.
-    #[error("the gateway {url} takes no tokens now: it answered 503{}", quoted(text))]
+    /// It accepts no tokens now: none at all (503), or none from here (429).
+    #[error("the gateway {url} takes no tokens now: it answered {}{}", status.as_u16(), quoted(text))]
     Unavailable {
         /// The gateway.
         url: String,
+        /// 503 or 429.
+        status: StatusCode,
         /// Its message, cut to one line.
         text: String,
         /// The gateway's `Retry-After`.
         retry_after: Option<Duration>,
     },
+}
+
+impl ChallengeFetchError {
+    /// What a 503 or 429 says.
+    pub(crate) fn unavailable(url: String, refused: &Refused) -> Self {
+        let retry_after = seconds(refused.headers.get(RETRY_AFTER));
+        Self::Unavailable { url, status: refused.status, text: one_line(&refused.body), retry_after }
+    }
 }
 
 /// Fetches a gateway's challenge: a CONNECT without a token, to a name that cannot exist (RFC 6761,
@@ -68,9 +78,8 @@ pub(crate) async fn fetch_challenge_from(gateway: &Arc<Gateway>) -> Result<Chall
     };
     match refused.status {
         StatusCode::PROXY_AUTHENTICATION_REQUIRED => refused.challenge().map_err(no_challenge),
-        StatusCode::SERVICE_UNAVAILABLE => {
-            let retry_after = seconds(refused.headers.get(RETRY_AFTER));
-            Err(ChallengeFetchError::Unavailable { url: url(), text: one_line(&refused.body), retry_after })
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+            Err(ChallengeFetchError::unavailable(url(), &refused))
         }
         status => {
             let text = quoted(&one_line(&refused.body));

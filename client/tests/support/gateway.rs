@@ -47,6 +47,8 @@ pub enum Mood {
     Well,
     /// 503, as while the store is away.
     Unavailable,
+    /// 429, as to a source above its rate.
+    Limiting,
     /// Accepts connections and sends nothing until it recovers.
     Frozen,
     /// Closes connections without an answer.
@@ -213,6 +215,11 @@ impl Gateway {
             Mood::Well | Mood::Frozen => {}
             Mood::Unavailable => {
                 let answer = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 17\r\n\r\nThe store is away";
+                let _ = stream.write_all(answer.as_bytes()).await;
+                return;
+            }
+            Mood::Limiting => {
+                let answer = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 2\r\nContent-Length: 12\r\n\r\nToo many of.";
                 let _ = stream.write_all(answer.as_bytes()).await;
                 return;
             }
