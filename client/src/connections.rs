@@ -92,7 +92,7 @@ async fn turn_away(stream: TcpStream) {
         Some(_) => {
             let sentence = "Too many connections are open through this agent ([listen] connections), or from your \
                             address. Close some, or try again later. No token was sent.\n";
-            farewell::part(stream, &farewell::later(StatusCode::SERVICE_UNAVAILABLE, sentence)).await;
+            farewell::part(stream, &farewell::later(StatusCode::SERVICE_UNAVAILABLE, 1, sentence)).await;
         }
         None => {}
     }

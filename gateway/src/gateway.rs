@@ -24,6 +24,7 @@ use postern_config::{ConfigFile, Size};
 use postern_daemon::exit;
 use postern_daemon::listen::BindError;
 use postern_daemon::places::Places;
+use postern_daemon::rates::Rates;
 use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{ServerTls, TlsConfig, TlsError};
 use postern_telemetry::traces::{Tracer, TracerError};
@@ -192,6 +193,7 @@ impl Gateway {
             shutdown: process.shutdown.clone(),
             tls: tls.as_ref().map(ServerTls::config),
             places: Places::default(),
+            rates: Rates::default(),
             all_lost: AtomicBool::default(),
             withdrawn: Mutex::default(),
             unknown_key: Notify::new(),

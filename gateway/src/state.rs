@@ -4,6 +4,7 @@ use crate::config::{CheckTiming, Config, Limits};
 use crate::keys::keyring::Keyring;
 use crate::keys::offer::Offer;
 use crate::observe::recorder::Recorder;
+use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
 use crate::request::resolve::Resolver;
 use arc_swap::ArcSwap;
@@ -12,6 +13,8 @@ use parking_lot::Mutex;
 use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::places::Places;
+use postern_daemon::rates::Rates;
+use postern_daemon::sources::Source;
 use postern_daemon::tls::ServerConfig;
 use postern_spend::{Backend, Binding, Epoch, Store, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
@@ -32,6 +35,7 @@ pub(crate) struct Core {
     pub(crate) shutdown: Shutdown,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) places: Places,
+    pub(crate) rates: Rates,
     /// Records of every key in use were lost, and the operator chose to refuse then.
     pub(crate) all_lost: AtomicBool,
     /// Keys that the store has retired although the issuer may list them: see [`Core::use_keys`].
@@ -44,6 +48,18 @@ impl Core {
     /// The value of Proxy-Authenticate for a client without a good token.
     pub(crate) fn challenge(&self, now: UnixSeconds) -> Option<HeaderValue> {
         self.keyring.load().challenge(&self.offer, |key| self.requested_binding(key, now), now)
+    }
+
+    /// Whether a request of this source is read, or refused because too many before it were.
+    pub(crate) fn may_ask(&self, source: Option<Source>, limits: &Limits) -> Result<(), Refusal> {
+        self.rates.request(source, &limits.source).map_err(Refusal::SourceRefusals)
+    }
+
+    /// Counts a refusal that no good token has paid for, if the client caused it.
+    pub(crate) fn refused(&self, source: Option<Source>, limits: &Limits, refusal: &Refusal) {
+        if refusal.is_of_client() {
+            self.rates.refused(source, &limits.source);
+        }
     }
 
     /// What binds tokens of a key, as far as any are requested: of a key whose records are lost the store spends none.

@@ -10,6 +10,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use postern_daemon::farewell;
 use postern_daemon::http::text;
+use postern_daemon::rates::AboveRate;
 use postern_token::{DIRECTORY_PATH, RESPONSE_MEDIA_TYPE, SignError, TokenResponse, WireError};
 
 /// Why a request is not answered with a token or a directory.
@@ -43,6 +44,10 @@ pub(crate) enum Refusal {
     Unsigned(Unsigned),
     /// Too many connections of one source.
     SourceLimit,
+    /// Too many TLS handshakes of one source.
+    SourceHandshakes,
+    /// Too many refused requests of one source. This one was not read.
+    SourceRefusals(AboveRate),
     /// Another connection needed the place.
     Displaced,
 }
@@ -52,7 +57,7 @@ impl Refusal {
     fn status(&self) -> (StatusCode, IssuerOutcome) {
         use IssuerOutcome::{
             BadMediaType, BadRequest, BadTokenRequest, Displaced, Failed, Overloaded, QuotaSpent,
-            SourceLimit, Unauthorized, Unrecorded,
+            SourceHandshakes, SourceLimit, SourceRefusals, Unauthorized, Unrecorded,
         };
         match self {
             Self::NotFound => (StatusCode::NOT_FOUND, BadRequest),
@@ -77,8 +82,17 @@ impl Refusal {
                 (StatusCode::INTERNAL_SERVER_ERROR, Failed)
             }
             Self::SourceLimit => (StatusCode::TOO_MANY_REQUESTS, SourceLimit),
+            Self::SourceHandshakes => (StatusCode::TOO_MANY_REQUESTS, SourceHandshakes),
+            Self::SourceRefusals(_) => (StatusCode::TOO_MANY_REQUESTS, SourceRefusals),
             Self::Displaced => (StatusCode::SERVICE_UNAVAILABLE, Displaced),
         }
+    }
+
+    /// Whether it counts against the client's source. Limits of the source do not: their answers cost the least there
+    /// is, and whoever is limited would be so for ever.
+    pub(crate) fn is_of_client(&self) -> bool {
+        let is_limit = matches!(self, Self::SourceLimit | Self::SourceHandshakes | Self::SourceRefusals(_));
+        self.status().0.is_client_error() && !is_limit
     }
 
     /// The field that goes with the status.
@@ -90,6 +104,7 @@ impl Refusal {
                 Some((RETRY_AFTER, spent.retry_after.as_secs().max(1).into()))
             }
             Self::NoToken(NoToken::Unrecorded) => Some((RETRY_AFTER, HeaderValue::from_static("5"))),
+            Self::SourceRefusals(above) => Some((RETRY_AFTER, above.seconds.into())),
             Self::Unsigned(Unsigned::Full | Unsigned::Crowded) => {
                 Some((RETRY_AFTER, HeaderValue::from_static("1")))
             }
@@ -171,6 +186,12 @@ impl Refusal {
             Self::SourceLimit => {
                 "Too many connections are open from this address or network. Close some, or try again later."
             }
+            // Never read: there is nothing to answer before the handshake.
+            Self::SourceHandshakes => "Too many TLS handshakes from this address or network.",
+            Self::SourceRefusals(_) => {
+                "Too many requests from this address or network were refused a moment ago. This one was not read. Try \
+                 again after the number of seconds in Retry-After, and correct what the refusals complained of."
+            }
             Self::Displaced => {
                 "The request was not complete when another connection needed its place. Send it again, all at once."
             }
@@ -185,7 +206,8 @@ impl Refusal {
     /// The answer as bytes, for a connection that no HTTP server has, and how it is counted.
     pub(crate) fn raw(&self) -> (Vec<u8>, IssuerOutcome) {
         let (status, outcome) = self.status();
-        (farewell::later(status, &(self.sentence() + "\n")), outcome)
+        let seconds = if let Self::SourceRefusals(above) = self { above.seconds } else { 1 };
+        (farewell::later(status, seconds, &(self.sentence() + "\n")), outcome)
     }
 
     /// The answer, and how it is counted.

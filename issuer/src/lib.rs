@@ -42,6 +42,7 @@ use postern_config::ConfigFile;
 use postern_daemon::exit;
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::places::Places;
+use postern_daemon::rates::Rates;
 use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{ServerTls, TlsConfig, TlsError};
 use postern_token::{DIRECTORY_PATH, UnixSeconds};
@@ -100,6 +101,7 @@ impl Issuer {
             request_path: config.directory.path()?,
             settings: settings.clone(),
             recorder,
+            rates: Rates::default(),
         });
         let listener = listen::bind("the issuer's listener", config.listen.address).await?;
         let local = listener.local_addr().map_err(|source| BindError {

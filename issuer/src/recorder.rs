@@ -155,6 +155,7 @@ fn issuance(asked: TokenTypeAsked, outcome: IssuerOutcome) -> Counter {
         IssuerOutcome::Directory
             | IssuerOutcome::NotModified
             | IssuerOutcome::SourceLimit
+            | IssuerOutcome::SourceHandshakes
             | IssuerOutcome::Displaced
     ) {
         return Counter::noop();

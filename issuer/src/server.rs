@@ -20,6 +20,8 @@ use postern_daemon::farewell;
 use postern_daemon::http::is_for_this_machine;
 use postern_daemon::listen;
 use postern_daemon::places::{Bounds, Place, Places};
+use postern_daemon::rates::Rates;
+use postern_daemon::sources::Source;
 use postern_daemon::writes::Writes;
 use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, UnixSeconds};
 use std::convert::Infallible;
@@ -43,6 +45,7 @@ pub(crate) struct Routes {
     pub(crate) request_path: String,
     pub(crate) settings: Settings,
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) rates: Rates,
 }
 
 /// Connections that are open, and how new ones are treated.
@@ -88,8 +91,9 @@ impl Server {
             Err(_) => {
                 let answer = self.turned_away(&Refusal::SourceLimit);
                 let Some(leaving) = self.places.leave(bounds.connections) else { return };
+                let source = present.limits.source.source(from);
                 connections.spawn(async move {
-                    self.shutdown.until_stopped(self.turn_away(stream, &answer)).await;
+                    self.shutdown.until_stopped(self.turn_away(stream, source, &answer)).await;
                     drop(leaving);
                 });
             }
@@ -100,14 +104,23 @@ impl Server {
         let _ = stream.set_nodelay(true); // without it answers may be slow, no more
         let Some(acceptor) = &self.tls else { return Box::pin(self.http(stream, place, exchange)).await };
         tokio::select! {
-            shaken = self.handshake(acceptor, stream) => if let Some(stream) = shaken {
+            shaken = self.handshake(acceptor, stream, place.source()) => if let Some(stream) = shaken {
                 Box::pin(self.http(stream, place, exchange)).await;
             },
             () = exchange.displaced() => drop(self.turned_away(&Refusal::Displaced)),
         }
     }
 
-    async fn handshake(&self, acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    async fn handshake(
+        &self,
+        acceptor: &TlsAcceptor,
+        stream: TcpStream,
+        source: Option<Source>,
+    ) -> Option<TlsStream<TcpStream>> {
+        if self.routes.rates.handshake(source, &self.settings.load().limits.source).is_err() {
+            self.turned_away(&Refusal::SourceHandshakes);
+            return None;
+        }
         let handshake = tokio::time::timeout(self.header_timeout(), acceptor.accept(stream));
         match self.shutdown.drain_token().run_until_cancelled(handshake).await {
             Some(Ok(Ok(stream))) => return Some(stream),
@@ -125,9 +138,9 @@ impl Server {
         answer
     }
 
-    async fn turn_away(&self, stream: TcpStream, answer: &[u8]) {
+    async fn turn_away(&self, stream: TcpStream, source: Option<Source>, answer: &[u8]) {
         let Some(acceptor) = &self.tls else { return farewell::part(stream, answer).await };
-        if let Some(stream) = self.handshake(acceptor, stream).await {
+        if let Some(stream) = self.handshake(acceptor, stream, source).await {
             farewell::part(stream, answer).await;
         }
     }
@@ -137,9 +150,18 @@ impl Server {
     }
 
     async fn http<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, place: &Place, exchange: &Exchange) {
+        let source = place.source();
+        if let Err(refusal) = self.routes.may_ask(source) {
+            let answer = self.turned_away(&refusal);
+            tokio::select! {
+                () = farewell::part(stream, &answer) => {}
+                () = exchange.displaced() => {}
+            }
+            return;
+        }
         // Boxed, so that a connection that waits for a request needs no room for one.
         let answer = |request| {
-            Box::pin(async move { Ok::<_, Infallible>(self.routes.answer(request, exchange).await) })
+            Box::pin(async move { Ok::<_, Infallible>(self.routes.answer(request, source, exchange).await) })
         };
         let mut connection = http1::Builder::new()
             .timer(TokioTimer::new()) // without it the header timeout is silently off
@@ -165,15 +187,29 @@ impl Server {
             }
         };
         if let Err(error) = served {
+            if error.is_parse() {
+                self.routes.refused(source); // hyper has answered 400
+            }
             tracing::debug!("a connection ended early: {error}");
         }
     }
 }
 
 impl Routes {
+    /// Whether a request of this source is read, or refused because too many before it were.
+    fn may_ask(&self, source: Option<Source>) -> Result<(), Refusal> {
+        self.rates.request(source, &self.settings.load().limits.source).map_err(Refusal::SourceRefusals)
+    }
+
+    /// Counts a refused request that its client caused.
+    fn refused(&self, source: Option<Source>) {
+        self.rates.refused(source, &self.settings.load().limits.source);
+    }
+
     async fn answer(
         &self,
         request: Request<Incoming>,
+        source: Option<Source>,
         exchange: &Exchange,
     ) -> Response<Answered<Full<Bytes>>> {
         let began = Instant::now();
@@ -181,10 +217,18 @@ impl Routes {
         let is_for_token = head.uri.path() == self.request_path;
         let is_posted = is_for_token && head.method == Method::POST;
         // Until its body is there, a request gives way to another connection as one does whose header is not.
-        let body = if is_posted { self.issuance.read(body).await } else { Ok(Bytes::new()) };
+        let may_ask = self.may_ask(source);
+        let is_read = is_posted && may_ask.is_ok();
+        let body = if is_read { self.issuance.read(body).await } else { Ok(Bytes::new()) };
         let answering = exchange.begin().await;
         let mut asked = TokenTypeAsked::Unread;
-        let answered = self.route(&head, body, &mut asked).await;
+        let answered = match may_ask {
+            Ok(()) => self.route(&head, body, &mut asked).await,
+            Err(refusal) => Err(refusal),
+        };
+        if answered.as_ref().is_err_and(Refusal::is_of_client) {
+            self.refused(source);
+        }
         let (response, outcome) = answered.unwrap_or_else(Refusal::into_response);
         self.recorder.answered(is_for_token.then_some(asked), outcome, began.elapsed());
         response.map(|body| answering.with(body))

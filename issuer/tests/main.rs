@@ -6,5 +6,6 @@ mod issuance;
 mod life;
 mod page;
 mod places;
+mod rates;
 mod support;
 mod unread;

@@ -67,6 +67,7 @@ async fn every_series_is_there_before_the_first_request() {
                 IssuerOutcome::Directory
                     | IssuerOutcome::NotModified
                     | IssuerOutcome::SourceLimit
+                    | IssuerOutcome::SourceHandshakes
                     | IssuerOutcome::Displaced
             );
             assert_eq!(issuances(*asked, *outcome).is_none(), never_of_tokens, "{asked:?} {outcome:?}");

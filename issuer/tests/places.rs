@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 /// A connection whose address is 127.0.0.`last`.
-async fn connect_from(last: u8, issuer: &Running) -> TcpStream {
+pub async fn connect_from(last: u8, issuer: &Running) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();
     socket.connect(issuer.address).await.unwrap()

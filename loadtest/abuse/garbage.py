@@ -31,7 +31,7 @@ def classes(good, spent):
 
 def scenarios(stage):
     stage.issuer()
-    gateway = stage.gateway(egress="")
+    gateway = stage.gateway(egress="", source={"refusals": 0})  # each is refused for what it is, not for those before
     good, spent, *values = stage.mint(gateway, 2 + honest.COUNT)
     one = Clients([gateway.address], 1)
     one.run([[request(spent, "challenge.invalid:443")]])

@@ -9,7 +9,7 @@ from rig.programs import Programs
 ACCOUNT = '[[accounts]]\nname = "{name}"\nkey_sha256 = "{hash}"\nquota = "{quota}"\n'
 GATEWAY = {"issuer_name": "issuer.example", "origin": "proxy.example"}
 # Every client here is on loopback, which is exempt by default.
-NOT_EXEMPT = configs.section("limits.source", {"exempt": []})
+NOT_EXEMPT = {"exempt": []}
 OPEN = '[egress]\nprivate = true\nports = "any"\n'
 
 
@@ -26,20 +26,21 @@ class Stage(Programs):
         text = configs.issuer(address, admin, keys or self.path("keys"))
         for name, key, quota in accounts:
             text += ACCOUNT.format(name=name, hash=hashlib.sha256(key.encode()).hexdigest(), quota=quota)
-        text += (configs.section("limits", limits) if limits else "") + NOT_EXEMPT
+        text += (configs.section("limits", limits) if limits else "") + configs.section("limits.source", NOT_EXEMPT)
         text += configs.section("tls", tls) if tls else ""
         self.issuer_url = f"http{'s' if tls else ''}://{address}"
         return self.start("issuer", self.command("issuer", text), address, admin)
 
-    def gateway(self, tls=None, egress=OPEN, files=None, within=(), addresses=None, more="", **limits):
-        """With an embedded store, and one worker for each core."""
+    def gateway(self, tls=None, egress=OPEN, files=None, within=(), addresses=None, more="", source=None, **limits):
+        """With an embedded store, and one worker for each core. `source` are keys of `[limits.source]`."""
         address, admin = addresses or (free_address(), free_address())
         text = configs.section("listen", {"address": address, "admin": admin})
         text += configs.section(
             "issuer", {"directory": self.issuer_url + configs.GATEWAY.split("{issuer}")[1].split('"')[0]}
         )
         text += configs.section("challenge", GATEWAY) + egress + configs.embedded(self.path("spent"))
-        text += (configs.section("limits", limits) if limits else "") + NOT_EXEMPT
+        text += (configs.section("limits", limits) if limits else "")
+        text += configs.section("limits.source", NOT_EXEMPT | (source or {}))
         text += configs.section("tls", tls) if tls else ""
         return self.start("gateway", self.command("gateway", text + more, files, within), address, admin)
 

@@ -116,7 +116,7 @@ impl Admin {
 /// What a client reads whose address has too many connections.
 fn too_many() -> Vec<u8> {
     let sentence = "Too many connections are open from this address. Close some, or try again later.\n";
-    farewell::later(StatusCode::TOO_MANY_REQUESTS, sentence)
+    farewell::later(StatusCode::TOO_MANY_REQUESTS, 1, sentence)
 }
 
 async fn connection(stream: TcpStream, pages: Arc<Pages>, exchange: &Exchange) {

@@ -28,11 +28,11 @@ pub async fn leave<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let _ = timeout(LINGER, goodbye).await;
 }
 
-/// "Try again in a second", as bytes, for connections that no HTTP server has.
+/// "Try again in `seconds`", as bytes, for connections that no HTTP server has.
 #[must_use]
-pub fn later(status: StatusCode, sentence: &str) -> Vec<u8> {
+pub fn later(status: StatusCode, seconds: u64, sentence: &str) -> Vec<u8> {
     format!(
-        "HTTP/1.1 {status}\r\nretry-after: 1\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n\
+        "HTTP/1.1 {status}\r\nretry-after: {seconds}\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n\
          connection: close\r\n\r\n{sentence}",
         sentence.len(),
     )

@@ -149,6 +149,12 @@ impl Place {
         }
     }
 
+    /// What the connection is counted under, until it is [kept](Place::keep); none if it is exempt.
+    #[must_use]
+    pub fn source(&self) -> Option<Source> {
+        self.source
+    }
+
     /// Whether a client whose place was taken may read why.
     #[must_use]
     pub fn may_answer(&self, connections: usize) -> bool {

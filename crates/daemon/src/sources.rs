@@ -1,7 +1,9 @@
 //! Where connections come from: how many one source may have, and which networks are exempt.
 //!
-//! A source is one IPv4 address, or an IPv6 network of the size that one subscriber gets. What is held of sources is one
-//! number for each that has a connection now, so it is bounded as connections are, whatever addresses come.
+//! A source is one IPv4 address, or an IPv6 network of the size that one subscriber gets. Subscribers get IPv6 networks of
+//! different sizes, so the wider network around a source has limits, too. What is held of connections is one number for
+//! each network that has any now, so it is bounded as connections are, whatever addresses come. How often a source does
+//! something is in [`rates`](crate::rates).
 
 use ipnet::IpNet;
 use schemars::JsonSchema;
@@ -9,17 +11,39 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// How many connections one source may have.
+/// How many times the limits of one source the wider IPv6 network around it has.
+const WIDE_SHARE: u32 = 4;
+
+/// How many connections one source may have, and how often it may do what costs the daemon work.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SourceLimits {
     /// Connections that one source may have at once, open tunnels not counted. More are answered 429.
     #[schemars(range(min = 1))]
     pub connections: usize,
+    /// TLS handshakes a second of one source, after `handshakes_burst` at once. More connections are closed before their
+    /// handshake, without an answer. 0 means no limit.
+    pub handshakes: u32,
+    /// TLS handshakes that one source may make at once.
+    #[schemars(range(min = 1))]
+    pub handshakes_burst: u32,
+    /// Refused requests a second of one source, after `refusals_burst` at once: those that the client causes and that no
+    /// good token has paid for. Above it all requests of the source are answered 429, unread, until it is below. 0 means
+    /// no limit. At most 65,536 sources are remembered, and as many of handshakes; when more come
+    /// at once, those that did least are forgotten, and nobody is refused for it.
+    pub refusals: u32,
+    /// Refused requests that one source may cause at once. The first request of every agent is one: it fetches the
+    /// challenge.
+    #[schemars(range(min = 1))]
+    pub refusals_burst: u32,
     /// The size of an IPv6 network that counts as one source, as a prefix length. IPv4 addresses count one by one.
     #[schemars(range(min = 1, max = 128))]
     pub ipv6_prefix: u8,
-    /// Networks without this limit: load balancers, through which everyone comes from few addresses. Loopback is among
+    /// The size of the wider IPv6 network around a source, as a prefix length. All sources in it together have four times
+    /// the limits of one. A length that is not shorter than `ipv6_prefix` means no such limit.
+    #[schemars(range(min = 1, max = 128))]
+    pub ipv6_wide_prefix: u8,
+    /// Networks without these limits: load balancers, through which everyone comes from few addresses. Loopback is among
     /// them because what runs on this machine is the operator's, such as a TLS terminator.
     #[schemars(with = "Vec<String>")]
     pub exempt: Vec<IpNet>,
@@ -28,47 +52,77 @@ pub struct SourceLimits {
 impl Default for SourceLimits {
     fn default() -> Self {
         let loopback = ["127.0.0.0/8", "::1/128"];
-        let exempt = loopback.iter().filter_map(|network| network.parse().ok()).collect();
-        Self { connections: 256, ipv6_prefix: 56, exempt }
+        Self {
+            connections: 256,
+            handshakes: 50,
+            handshakes_burst: 500,
+            refusals: 50,
+            refusals_burst: 1_000,
+            ipv6_prefix: 56,
+            ipv6_wide_prefix: 48,
+            exempt: loopback.iter().filter_map(|network| network.parse().ok()).collect(),
+        }
     }
 }
 
 impl SourceLimits {
     /// What a connection from `address` is counted under; none if it is exempt.
-    fn source(&self, address: IpAddr) -> Option<Source> {
+    #[must_use]
+    pub fn source(&self, address: IpAddr) -> Option<Source> {
         let address = address.to_canonical(); // an IPv4 client of an IPv6 socket
         if self.exempt.iter().any(|network| network.contains(&address)) {
             return None;
         }
-        let bits = match address {
-            IpAddr::V4(_) => 32,
-            IpAddr::V6(_) => self.ipv6_prefix.min(128),
-        };
-        IpNet::new(address, bits).ok().map(|network| Source(network.network()))
+        let network = |bits| IpNet::new(address, bits).ok().map(|network| Network(network.trunc()));
+        match address {
+            IpAddr::V4(_) => Some(Source { own: network(32)?, wide: None }),
+            IpAddr::V6(_) => {
+                let is_wider = self.ipv6_wide_prefix < self.ipv6_prefix;
+                let wide = is_wider.then(|| network(self.ipv6_wide_prefix)).flatten();
+                Some(Source { own: network(self.ipv6_prefix.min(128))?, wide })
+            }
+        }
     }
 }
 
-/// The first address of a source. It is in no log, so it has no `Debug`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Source(IpAddr);
+/// Where a connection comes from. It is in no log, so it has no `Debug`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Source {
+    own: Network,
+    wide: Option<Network>,
+}
 
-/// How many connections each source has that has any.
+impl Source {
+    /// The networks that have limits, and how many times those of one source.
+    pub(crate) fn tiers(self) -> impl Iterator<Item = (Network, u32)> {
+        [(self.own, 1)].into_iter().chain(self.wide.map(|wide| (wide, WIDE_SHARE)))
+    }
+}
+
+/// What is counted. It has no `Debug`, either.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Network(IpNet);
+
+/// How many connections each network has that has any.
 #[derive(Default)]
-pub(crate) struct Sources(HashMap<Source, usize>);
+pub(crate) struct Sources(HashMap<Network, usize>);
 
 impl Sources {
     /// Counts a connection from `address`, unless its source has all it may have. What it returns is to be given back.
     pub(crate) fn count(&mut self, address: IpAddr, limits: &SourceLimits) -> Result<Option<Source>, ()> {
         let Some(source) = limits.source(address) else { return Ok(None) };
-        let open = self.0.entry(source).or_default();
-        if *open >= limits.connections.max(1) {
+        let has_room = |(network, share): (Network, u32)| {
+            let most = limits.connections.max(1).saturating_mul(share as usize);
+            self.0.get(&network).is_none_or(|&open| open < most)
+        };
+        if !source.tiers().all(has_room) {
             return Err(());
         }
-        *open += 1;
+        source.tiers().for_each(|(network, _)| *self.0.entry(network).or_default() += 1);
         Ok(Some(source))
     }
 
-    /// How many sources have connections.
+    /// How many networks have connections.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
@@ -76,10 +130,12 @@ impl Sources {
 
     /// A connection that was counted has ended.
     pub(crate) fn release(&mut self, source: Source) {
-        if let Some(open) = self.0.get_mut(&source) {
-            *open -= 1;
-            if *open == 0 {
-                self.0.remove(&source);
+        for (network, _) in source.tiers() {
+            if let Some(open) = self.0.get_mut(&network) {
+                *open -= 1;
+                if *open == 0 {
+                    self.0.remove(&network);
+                }
             }
         }
         if self.0.capacity() > 4 * self.0.len() + 1024 {
@@ -118,6 +174,22 @@ mod tests {
     }
 
     #[test]
+    fn the_network_around_ipv6_sources_has_four_times_the_limit_of_one() {
+        let sources =
+            |around: &str| (0..6).map(|number| format!("{around}:{number}00::1")).collect::<Vec<_>>();
+        let (one, another) = (sources("2001:db8:0"), sources("2001:db8:1"));
+        let came: Vec<_> = one.iter().chain(&another).map(String::as_str).collect();
+        let shared = [true, true, true, true, false, false];
+        assert_eq!(admitted(&limits(&[]), &came), [shared, shared].concat());
+        for ipv6_wide_prefix in [56, 64] {
+            let one_tier = SourceLimits { ipv6_wide_prefix, ..limits(&[]) };
+            assert_eq!(admitted(&one_tier, &came), [true; 12], "{ipv6_wide_prefix}");
+        }
+        let equal_first = ["2001:db8::1", "2001:db8::2", "2001:db8:0:ff00::1"];
+        assert_eq!(admitted(&limits(&[]), &equal_first), [true, false, true], "/56 and /48 count apart");
+    }
+
+    #[test]
     fn exempt_networks_have_no_limit_and_loopback_is_exempt_by_default() {
         let came = ["192.0.2.1", "192.0.2.1", "::ffff:192.0.2.1", "127.0.0.1", "127.0.0.1"];
         assert_eq!(admitted(&limits(&["192.0.2.0/24"]), &came), [true, true, true, true, false]);
@@ -129,8 +201,11 @@ mod tests {
     fn nothing_is_left_of_a_source_without_connections() {
         let (mut sources, limits) = (Sources::default(), limits(&[]));
         for number in 0..100_000_u32 {
-            let source = sources.count(IpAddr::V4(number.into()), &limits).unwrap().unwrap();
-            sources.release(source);
+            let address = std::net::Ipv6Addr::from(u128::from(number) << 64);
+            for address in [IpAddr::V4(number.into()), IpAddr::V6(address)] {
+                let source = sources.count(address, &limits).unwrap().unwrap();
+                sources.release(source);
+            }
         }
         assert_eq!(sources.0.len(), 0);
         let held: Vec<_> = (0..100_000_u32)

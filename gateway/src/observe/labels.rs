@@ -133,6 +133,10 @@ postern_telemetry::label! {
         TooMany = "too_many",
         /// 429: too many connections of one source.
         SourceLimit = "source_limit",
+        /// Closed before the TLS handshake: too many handshakes of one source.
+        SourceHandshakes = "source_handshakes",
+        /// 429: too many refused requests of one source; this one was not read.
+        SourceRefusals = "source_refusals",
         /// 503, or closed: the connection brought no request, or its client did not read, and another needed its place.
         Displaced = "displaced",
     }

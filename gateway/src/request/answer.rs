@@ -15,8 +15,6 @@ pub(crate) type Body = Either<Either<Full<Bytes>, Empty<Bytes>>, ForwardedBody>;
 pub(crate) const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// The name of this proxy in Proxy-Status and Via.
 pub(crate) const OWN_NAME: &str = "postern";
-/// When to come back after a 503 or 429, in seconds.
-const RETRY_SECONDS: &str = "1";
 
 /// The tunnel is open: 200 with no body (RFC 9110, section 9.3.6).
 pub(crate) fn opened() -> Response<Body> {
@@ -37,15 +35,10 @@ pub(crate) fn refused(refusal: &Refusal, challenge: Option<HeaderValue>) -> Resp
     if let Ok(value) = HeaderValue::from_str(&status) {
         headers.insert(PROXY_STATUS, value);
     }
-    match (verdict.status, challenge) {
-        (StatusCode::PROXY_AUTHENTICATION_REQUIRED, Some(challenge)) => {
-            headers.insert(PROXY_AUTHENTICATE, challenge);
-        }
-        (StatusCode::SERVICE_UNAVAILABLE, _) => {
-            headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_SECONDS));
-        }
-        _ => {}
+    if verdict.status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+        headers.extend(challenge.map(|challenge| (PROXY_AUTHENTICATE, challenge)));
     }
+    headers.extend(verdict.retry_after.map(|seconds| (RETRY_AFTER, seconds.into())));
     response
 }
 
@@ -53,12 +46,7 @@ pub(crate) fn refused(refusal: &Refusal, challenge: Option<HeaderValue>) -> Resp
 pub(crate) fn refused_raw(refusal: &Refusal) -> Vec<u8> {
     let verdict = refusal.verdict();
     let body = format!("{}.\n{}\n", capitalized(&verdict.details), verdict.advice);
-    let retry = match verdict.status {
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
-            format!("retry-after: {RETRY_SECONDS}\r\n")
-        }
-        _ => String::new(),
-    };
+    let retry = verdict.retry_after.map_or_else(String::new, |seconds| format!("retry-after: {seconds}\r\n"));
     format!(
         "HTTP/1.1 {}\r\nproxy-status: {OWN_NAME}; error={}; details=\"{}\"\r\n{retry}content-type: text/plain; \
          charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",

@@ -7,10 +7,14 @@ use crate::config::Lever;
 use crate::observe::labels::Outcome;
 use crate::request::egress::PolicyRefusal;
 use http::StatusCode;
+use postern_daemon::rates::AboveRate;
 use postern_proxy::target::TargetError;
 use postern_spend::Unknown;
 use postern_token::header::AuthorizationError;
 use postern_token::{KeyRefusal, TokenType};
+
+/// When to come back after a 503 or 429 that knows no better.
+const RETRY_SECONDS: u64 = 1;
 
 /// Why a request is not let through.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +89,10 @@ pub(crate) enum Refusal {
     TooMany,
     /// Too many connections of one source.
     SourceLimit,
+    /// Too many TLS handshakes of one source.
+    SourceHandshakes,
+    /// Too many refused requests of one source. This one was not read.
+    SourceRefusals(AboveRate),
     /// Another connection needed the place.
     Displaced,
 }
@@ -94,6 +102,8 @@ pub(crate) struct Verdict {
     pub(crate) status: StatusCode,
     /// The error type of RFC 9209, section 2.3.
     pub(crate) error: &'static str,
+    /// When to come back, in seconds.
+    pub(crate) retry_after: Option<u64>,
     /// What was wrong; also the `details` of Proxy-Status.
     pub(crate) details: String,
     /// What to do next.
@@ -104,7 +114,20 @@ impl Refusal {
     /// The answer to this refusal.
     pub(crate) fn verdict(&self) -> Verdict {
         let (status, _, error, advice) = self.row();
-        Verdict { status, error, details: self.details(), advice }
+        let retry_after = match self {
+            Self::SourceRefusals(above) => Some(above.seconds),
+            _ if status == StatusCode::SERVICE_UNAVAILABLE => Some(RETRY_SECONDS),
+            _ if status == StatusCode::TOO_MANY_REQUESTS => Some(RETRY_SECONDS),
+            _ => None,
+        };
+        Verdict { status, error, retry_after, details: self.details(), advice }
+    }
+
+    /// Whether it counts against the client's source. Limits do not: their answers cost the least there is, and
+    /// whoever is limited would be so for ever.
+    pub(crate) fn is_of_client(&self) -> bool {
+        let status = self.row().0;
+        status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS
     }
 
     /// How the refusal is counted.
@@ -124,6 +147,8 @@ impl Refusal {
             "Get a fresh token for the challenge in Proxy-Authenticate; this one will never be accepted.";
         const RETRY: &str = "Try again later with a fresh token: this one may have been spent.";
         const UNREAD: &str = "Try again later. No token was read, so none is lost.";
+        const SLOWER: &str = "Try again after the number of seconds in Retry-After, and send a token that the gateway \
+                              accepts with each request. This request was not read, so no token is lost.";
         const TARGET: &str = "Check the target, or try again with a fresh token: this attempt has spent one.";
         const BODY: &str = "Send the whole body, with a fresh token: this attempt has spent one.";
         const REQUEST: &str = "Send CONNECT host:port HTTP/1.1, or a request with an absolute http:// URL.";
@@ -184,6 +209,9 @@ impl Refusal {
                 DENIED,
                 "Close connections without a tunnel, or try again later; no token was spent.",
             ),
+            // Never read: there is nothing to answer before the handshake.
+            Self::SourceHandshakes => (S::TOO_MANY_REQUESTS, O::SourceHandshakes, DENIED, UNREAD),
+            Self::SourceRefusals(_) => (S::TOO_MANY_REQUESTS, O::SourceRefusals, DENIED, SLOWER),
             Self::Displaced => (
                 S::SERVICE_UNAVAILABLE,
                 O::Displaced,
@@ -232,6 +260,10 @@ impl Refusal {
             Self::HeaderTimeout => "the request's header did not arrive in time".into(),
             Self::TooMany => "too many connections are open".into(),
             Self::SourceLimit => "too many connections are open from this address or network".into(),
+            Self::SourceHandshakes => "too many TLS handshakes from this address or network".into(),
+            Self::SourceRefusals(_) => {
+                "too many requests from this address or network were refused a moment ago".into()
+            }
             Self::Displaced => "the request was not complete when another connection needed its place".into(),
         }
     }

@@ -26,6 +26,7 @@ use crate::state::Worker;
 use http::{Method, Request, Response, request};
 use http_body_util::Either;
 use hyper::body::Incoming;
+use postern_daemon::sources::Source;
 use postern_token::{KeyRefusal, UnixSeconds};
 use std::net::SocketAddr;
 
@@ -42,18 +43,31 @@ pub(crate) enum Answer {
     Forwarded(Response<Body>),
 }
 
-/// Answers one request, and records the answer. `client` is known only where the access log names it.
+/// Whom requests come from.
+#[derive(Clone, Copy)]
+pub(crate) struct Client {
+    /// Its address, where the access log names it.
+    pub(crate) address: Option<SocketAddr>,
+    /// What its refusals are counted under; none if it is exempt.
+    pub(crate) source: Option<Source>,
+}
+
+/// Answers one request, and records the answer.
 pub(crate) async fn answer(
     worker: &Worker,
     limits: &Limits,
-    client: Option<SocketAddr>,
+    client: Client,
     request: Request<Incoming>,
 ) -> Answer {
     let core = &worker.core;
+    if let Err(refusal) = core.may_ask(client.source, limits) {
+        core.recorder.turned_away(&refusal);
+        return Answer::Refused(answer::refused(&refusal, None));
+    }
     let (head, body) = request.into_parts();
     let (mut timeline, decision) = (Timeline::begin(), core.recorder.sample(&head.headers));
-    let (who, is_connect) = (core.recorder.who(client, &head), head.method == Method::CONNECT);
-    let answered = match dial(worker, &head, limits, &mut timeline).await {
+    let (who, is_connect) = (core.recorder.who(client.address, &head), head.method == Method::CONNECT);
+    let answered = match dial(worker, &head, limits, client.source, &mut timeline).await {
         Ok(dialled) if is_connect => Ok((answer::opened(), Some(dialled))),
         Ok(dialled) => {
             let request = Request::from_parts(head, body);
@@ -78,11 +92,26 @@ async fn dial(
     worker: &Worker,
     head: &request::Parts,
     limits: &Limits,
+    source: Option<Source>,
     timeline: &mut Timeline,
 ) -> Result<Dialled, Refusal> {
+    let policy = worker.core.settings.policy.load_full();
+    let spent = pay(worker, head, &policy, timeline).await;
+    let spent = spent.inspect_err(|refusal| worker.core.refused(source, limits, refusal))?;
+    let dialled = Dialled::dial(spent, &policy, &worker.resolver, limits.dial_timeout.get()).await;
+    timeline.end(Stage::Dial);
+    dialled
+}
+
+/// From a request's head to a spent token.
+async fn pay(
+    worker: &Worker,
+    head: &request::Parts,
+    policy: &Policy,
+    timeline: &mut Timeline,
+) -> Result<Spent, Refusal> {
     let (core, now) = (&worker.core, UnixSeconds::now());
-    let policy = core.settings.policy.load_full();
-    let presented = timeline.time(Stage::Parse, || parse(worker, head, &policy, now))?;
+    let presented = timeline.time(Stage::Parse, || parse(worker, head, policy, now))?;
 
     let mut checking = Checking::begin(&core.recorder, timeline); // recorded however it ends
     let spending = async {
@@ -93,10 +122,7 @@ async fn dial(
     };
     let spent = spending.await;
     checking.end(spent.as_ref().err());
-
-    let dialled = Dialled::dial(spent?, &policy, &worker.resolver, limits.dial_timeout.get()).await;
-    timeline.end(Stage::Dial);
-    dialled
+    spent
 }
 
 fn parse(

@@ -11,6 +11,7 @@ use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::farewell::part;
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::places::{Bounds, NoPlace};
+use postern_daemon::sources::Source;
 use postern_daemon::tls::ServerConfig;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
@@ -154,9 +155,9 @@ fn accept_connection(stream: TcpStream, from: SocketAddr, worker: &Arc<Worker>) 
         };
     core.recorder.turned_away(&refusal);
     if let Some(leaving) = core.places.leave(connections) {
-        let refused = Arc::clone(&core);
+        let (refused, source) = (Arc::clone(&core), limits.source.source(from.ip()));
         core.shutdown.tracker().spawn(async move {
-            turn_away(stream, &refusal, &exchange, &refused).await;
+            turn_away(stream, source, &refusal, &exchange, &refused).await;
             drop(leaving);
         });
     }
@@ -171,23 +172,29 @@ async fn serve(stream: TcpStream, visitor: Visitor, worker: Arc<Worker>) {
     let Some(tls) = &core.tls else {
         return connection::serve(stream, visitor, worker).await;
     };
-    if let Some(stream) = handshake(stream, tls, &visitor.exchange, &core).await {
+    if let Some(stream) = handshake(stream, tls, visitor.place.source(), &visitor.exchange, &core).await {
         connection::serve(stream, visitor, worker).await;
     }
 }
 
-/// The stream after its TLS handshake, unless that fails, takes too long, or another connection needs the place.
+/// The stream after its TLS handshake, unless that fails, takes too long, its source makes too many, or another connection
+/// needs the place.
 async fn handshake(
     stream: TcpStream,
     tls: &Arc<ServerConfig>,
+    source: Option<Source>,
     exchange: &Exchange,
     core: &Core,
 ) -> Option<Box<TlsStream<TcpStream>>> {
     // Boxed twice (`until_stopped` does), since a task has room for the largest of its futures: plain connections must
     // not pay for TLS, nor TLS for each place that its stream is handed to.
-    let header_timeout = core.settings.limits.load().header_timeout.get();
+    let limits = core.settings.limits.load_full();
+    if core.rates.handshake(source, &limits.source).is_err() {
+        core.recorder.turned_away(&Refusal::SourceHandshakes);
+        return None;
+    }
     let handshake = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
-    let handshake = core.shutdown.until_stopped(timeout(header_timeout, handshake));
+    let handshake = core.shutdown.until_stopped(timeout(limits.header_timeout.get(), handshake));
     tokio::select! {
         shaken = handshake => shaken?.ok()?.ok().map(Box::new),
         () = exchange.displaced() => {
@@ -197,13 +204,19 @@ async fn handshake(
     }
 }
 
-async fn turn_away(stream: TcpStream, refusal: &Refusal, exchange: &Exchange, core: &Core) {
+async fn turn_away(
+    stream: TcpStream,
+    source: Option<Source>,
+    refusal: &Refusal,
+    exchange: &Exchange,
+    core: &Core,
+) {
     let answer = refused_raw(refusal);
     let Some(tls) = &core.tls else {
         core.shutdown.until_stopped(part(stream, &answer)).await;
         return;
     };
-    if let Some(stream) = handshake(stream, tls, exchange, core).await {
+    if let Some(stream) = handshake(stream, tls, source, exchange, core).await {
         core.shutdown.until_stopped(part(stream, &answer)).await;
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::request::answer::refused_raw;
 use crate::request::deny::Refusal;
+use crate::request::session::Client;
 use crate::request::tunnel::{self, TunnelLimits};
 use crate::server::h1::{self, Finished};
 use crate::state::Worker;
@@ -31,6 +32,16 @@ where
 {
     let (shutdown, limits) = (&worker.core.shutdown, worker.core.settings.limits.load_full());
     let Visitor { client, mut place, exchange } = visitor;
+    let client = Client { address: client, source: place.source() };
+    if let Err(refusal) = worker.core.may_ask(client.source, &limits) {
+        worker.core.recorder.turned_away(&refusal);
+        let answer = refused_raw(&refusal);
+        tokio::select! {
+            _ = shutdown.until_stopped(part(stream, &answer)) => {}
+            () = exchange.displaced() => {}
+        }
+        return;
+    }
     // Boxed, so that the room HTTP needs is given back before the tunnel begins. Not cut off from here: an answer that
     // is being given has to end in a reset.
     match Box::pin(h1::requests(stream, client, exchange, Arc::clone(&limits), Arc::clone(&worker))).await {
@@ -42,6 +53,7 @@ where
             shutdown.until_stopped(tunnel).await;
         }
         Finished::Owed { stream, refusal } => {
+            worker.core.refused(client.source, &limits, &refusal);
             worker.core.recorder.turned_away(&refusal);
             shutdown.until_stopped(part(stream, &refused_raw(&refusal))).await;
         }

@@ -3,7 +3,7 @@
 use crate::config::Limits;
 use crate::request::answer::Body;
 use crate::request::deny::Refusal;
-use crate::request::session::{self, Answer, Opened};
+use crate::request::session::{self, Answer, Client, Opened};
 use crate::server::answers_only::AnswersOnly;
 use crate::state::Worker;
 use bytes::Bytes;
@@ -18,7 +18,6 @@ use postern_daemon::writes::Writes;
 use postern_proxy::reset::Reset;
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -49,7 +48,7 @@ pub(crate) enum Finished<S> {
 /// earlier: an answer in progress has to end in a reset.
 pub(crate) async fn requests<S>(
     stream: S,
-    client: Option<SocketAddr>,
+    client: Client,
     exchange: Exchange,
     limits: Arc<Limits>,
     worker: Arc<Worker>,
@@ -150,7 +149,7 @@ fn last_refusal(error: &hyper::Error, begun: bool) -> Option<Refusal> {
 async fn respond(
     worker: Arc<Worker>,
     limits: Arc<Limits>,
-    client: Option<SocketAddr>,
+    client: Client,
     exchange: Exchange,
     opened: Arc<Mutex<Option<Opened>>>,
     request: Request<Incoming>,

@@ -156,7 +156,7 @@ impl Answer {
     }
 
     /// Everything that every refusal owes: a Proxy-Status that parses, with the right error type and the details, a
-    /// body that repeats them and has what to do next, a challenge with 407 and only there, Retry-After with 503.
+    /// body that repeats them and has what to do next, a challenge with 407 and only there, Retry-After with 429 and 503.
     pub(crate) fn assert_refused(&self, status: u16, error: &str, details: &str) {
         assert_eq!(self.status, status, "{self:?}");
         let said = self.proxy_status();
@@ -172,7 +172,11 @@ impl Answer {
             407 => self.assert_challenge(),
             _ => assert!(self.all("proxy-authenticate").is_empty()),
         }
-        assert_eq!(self.value("retry-after"), if matches!(status, 429 | 503) { "1" } else { "" });
+        match status {
+            429 => assert!(self.value("retry-after").parse::<u64>().unwrap() >= 1, "{self:?}"),
+            503 => assert_eq!(self.value("retry-after"), "1"),
+            _ => assert_eq!(self.value("retry-after"), ""),
+        }
     }
 
     fn assert_challenge(&self) {

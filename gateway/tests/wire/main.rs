@@ -12,6 +12,7 @@ mod header;
 mod keys;
 mod pipeline;
 mod places;
+mod rates;
 mod replay;
 mod shared;
 mod status;

@@ -4,17 +4,18 @@ use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
 use std::net::{Ipv4Addr, SocketAddr};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpSocket;
 
 /// A client whose address is 127.0.0.`last`.
-async fn client_from(last: u8, gateway: SocketAddr) -> Client {
+pub(crate) async fn client_from(last: u8, gateway: SocketAddr) -> Client {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();
     Client::over(socket.connect(gateway).await.unwrap())
 }
 
 /// Sends a request without a token and reads the answer, so that the gateway has surely accepted the connection.
-async fn settled(mut client: Client) -> Client {
+pub(crate) async fn settled<S: AsyncRead + AsyncWrite + Unpin>(mut client: Client<S>) -> Client<S> {
     client.send(connect_with("a.example:443", &[])).await;
     client.answer().await.assert_refused(407, "http_request_denied", "no token");
     client

@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// A certificate for `proxy.example`, signed by itself.
-fn certificate(home: &Path) -> (PathBuf, PathBuf) {
+pub(crate) fn certificate(home: &Path) -> (PathBuf, PathBuf) {
     let made = rcgen::generate_simple_self_signed(["proxy.example".to_owned()]).unwrap();
     let (certificate, key) = (home.join("certificate.pem"), home.join("key.pem"));
     std::fs::write(&certificate, made.cert.pem()).unwrap();

@@ -1,0 +1,146 @@
+//! How often a source may do what costs a daemon work before anyone has paid for it: TLS handshakes, refused requests.
+//!
+//! The caller says when it looks and at which source, so a connection may be looked at once its source is known.
+
+mod buckets;
+
+use crate::sources::{Source, SourceLimits};
+use buckets::{Buckets, Rate};
+use std::time::{Duration, Instant};
+
+/// What the sources of one listener did lately.
+#[derive(Default)]
+pub struct Rates {
+    handshakes: Buckets,
+    refusals: Buckets,
+}
+
+/// A source is above its rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AboveRate {
+    /// After how many whole seconds it is below again, if nothing else of it comes.
+    pub seconds: u64,
+}
+
+impl Rates {
+    /// Counts a TLS handshake that is about to begin. Exempt connections, which have no source, are not counted.
+    ///
+    /// # Errors
+    /// [`AboveRate`]: it must not begin, and is not counted.
+    pub fn handshake(&self, source: Option<Source>, limits: &SourceLimits) -> Result<(), AboveRate> {
+        let Some((source, rate)) = counted(source, limits.handshakes, limits.handshakes_burst) else {
+            return Ok(());
+        };
+        let now = Instant::now();
+        match self.handshakes.wait(source, rate, now) {
+            Some(wait) => Err(AboveRate::until(wait)),
+            None => {
+                self.handshakes.take(source, rate, now);
+                Ok(())
+            }
+        }
+    }
+
+    /// Counts a request that was refused, which its client caused, and which no good token has paid for.
+    pub fn refused(&self, source: Option<Source>, limits: &SourceLimits) {
+        if let Some((source, rate)) = counted(source, limits.refusals, limits.refusals_burst) {
+            self.refusals.take(source, rate, Instant::now());
+        }
+    }
+
+    /// Whether a request may be read: fewer requests of its source were refused than may be. Counts nothing. While no
+    /// source is above its rate, it costs a load.
+    ///
+    /// # Errors
+    /// [`AboveRate`]: the request is to be answered 429.
+    pub fn request(&self, source: Option<Source>, limits: &SourceLimits) -> Result<(), AboveRate> {
+        match counted(source, limits.refusals, limits.refusals_burst) {
+            Some((source, rate)) if self.refusals.were_empty() => self
+                .refusals
+                .wait(source, rate, Instant::now())
+                .map_or(Ok(()), |wait| Err(AboveRate::until(wait))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The source and its rate, if there is anything to count.
+fn counted(source: Option<Source>, per_second: u32, burst: u32) -> Option<(Source, Rate)> {
+    source.filter(|_| per_second > 0).map(|source| (source, Rate { per_second, burst: burst.max(1) }))
+}
+
+impl AboveRate {
+    fn until(wait: Duration) -> Self {
+        Self { seconds: wait.as_secs() + u64::from(wait.subsec_nanos() > 0) }
+    }
+}
+
+impl std::fmt::Debug for Rates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Rates") // addresses of clients are in no log
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(address: &str) -> Option<Source> {
+        SourceLimits::default().source(address.parse().unwrap())
+    }
+
+    fn limits() -> SourceLimits {
+        // A thousand seconds for one more: no machine is slow enough to see it.
+        SourceLimits {
+            handshakes: 1,
+            handshakes_burst: 3,
+            refusals: 1,
+            refusals_burst: 2,
+            ..SourceLimits::default()
+        }
+    }
+
+    #[test]
+    fn a_source_makes_its_burst_of_handshakes_and_no_more() {
+        let (rates, one, other) = (Rates::default(), source("192.0.2.1"), source("192.0.2.2"));
+        let made: Vec<_> = (0..5).map(|_| rates.handshake(one, &limits()).is_ok()).collect();
+        assert_eq!(made, [true, true, true, false, false]);
+        assert!(rates.handshake(other, &limits()).is_ok());
+    }
+
+    #[test]
+    fn requests_are_read_until_too_many_were_refused() {
+        let (rates, one, other) = (Rates::default(), source("192.0.2.1"), source("192.0.2.2"));
+        for _ in 0..2 {
+            assert_eq!(rates.request(one, &limits()), Ok(()));
+            rates.refused(one, &limits());
+        }
+        assert_eq!(rates.request(one, &limits()), Err(AboveRate { seconds: 1 }));
+        assert_eq!(rates.request(other, &limits()), Ok(()));
+        (0..100).for_each(|_| rates.refused(one, &limits())); // of requests that came before
+        let Err(AboveRate { seconds }) = rates.request(one, &limits()) else { panic!("it is below") };
+        assert!((95..=101).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn exempt_connections_and_rates_of_zero_are_not_counted() {
+        let rates = Rates::default();
+        let unlimited = SourceLimits { handshakes: 0, refusals: 0, ..limits() };
+        for (source, limits) in [(source("127.0.0.1"), limits()), (source("192.0.2.1"), unlimited)] {
+            for _ in 0..10_000 {
+                assert_eq!(rates.handshake(source, &limits), Ok(()));
+                rates.refused(source, &limits);
+            }
+            assert_eq!(rates.request(source, &limits), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_hundred_agents_behind_one_address_start_at_once() {
+        let (rates, limits, one) = (Rates::default(), SourceLimits::default(), source("192.0.2.1"));
+        for _ in 0..100 {
+            assert_eq!((rates.handshake(one, &limits), rates.request(one, &limits)), (Ok(()), Ok(())));
+            rates.refused(one, &limits);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Token buckets of networks, in a table of fixed size.
+//!
+//! A bucket is kept as the one time at which it is full again (the generic cell rate algorithm), and one that is full needs
+//! no record. So the table fills only with networks that lately did something. Each network belongs to one small set, as in
+//! a processor's cache, whatever the others hold: no sweep, no growth, one lock that two workers seldom want at once. The
+//! hash is keyed, so clients cannot choose a set. When a set has no room, the network forgets whose bucket lacks least.
+//!
+//! Not the crate `governor`: its table grows by every key that is looked up, and a look takes from the bucket.
+
+use crate::sources::{Network, Source};
+use parking_lot::Mutex;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Sets, and the buckets of each: 65,536 networks, in 2 MiB.
+const SETS: usize = 4_096;
+const WAYS: usize = 16;
+/// How often the log says that buckets were forgotten, at most.
+const SAYING: Duration = Duration::from_secs(1);
+const SECOND: u64 = 1_000_000_000;
+
+/// What a bucket gains in a second, and holds when it is full.
+#[derive(Clone, Copy)]
+pub(super) struct Rate {
+    /// Never zero.
+    pub(super) per_second: u32,
+    pub(super) burst: u32,
+}
+
+/// A time in nanoseconds since the table was made.
+type Nanos = u64;
+
+pub(super) struct Buckets {
+    sets: Box<[Mutex<Vec<Bucket>>]>,
+    hashing: RandomState,
+    made: Instant,
+    /// Until when any bucket is empty.
+    empty_until: AtomicU64,
+    forgotten: Mutex<Forgotten>,
+}
+
+struct Bucket {
+    network: Network,
+    full_at: Nanos,
+}
+
+/// Buckets that were dropped before they were full.
+#[derive(Default)]
+struct Forgotten {
+    unsaid: u64,
+    said: Option<Instant>,
+}
+
+impl Default for Buckets {
+    fn default() -> Self {
+        Self {
+            sets: (0..SETS).map(|_| Mutex::default()).collect(),
+            hashing: RandomState::new(),
+            made: Instant::now(),
+            empty_until: AtomicU64::new(0),
+            forgotten: Mutex::default(),
+        }
+    }
+}
+
+impl Buckets {
+    /// Whether any bucket was ever empty: if not, nothing waits.
+    pub(super) fn were_empty(&self) -> bool {
+        self.empty_until.load(Ordering::Relaxed) > 0
+    }
+
+    /// How long until there is one in every bucket of `source`; none if there is now.
+    pub(super) fn wait(&self, source: Source, rate: Rate, now: Instant) -> Option<Duration> {
+        let now = self.nanos(now);
+        if self.empty_until.load(Ordering::Relaxed) <= now {
+            return None;
+        }
+        let waits = source.tiers().filter_map(|(network, share)| {
+            let set = self.set(network).lock();
+            let full_at = set.iter().find(|bucket| bucket.network == network)?.full_at;
+            Some(rate.times(share).has_one_at(full_at).saturating_sub(now))
+        });
+        waits.max().filter(|&wait| wait > 0).map(Duration::from_nanos)
+    }
+
+    /// Takes one from every bucket of `source`, also from one that is empty: it is full again so much later.
+    pub(super) fn take(&self, source: Source, rate: Rate, now: Instant) {
+        let nanos = self.nanos(now);
+        for (network, share) in source.tiers() {
+            let rate = rate.times(share);
+            let (full_at, is_forgotten) = take(&mut self.set(network).lock(), network, rate.cost(), nanos);
+            self.empty_until.fetch_max(rate.has_one_at(full_at), Ordering::Relaxed);
+            if is_forgotten {
+                self.forget(now);
+            }
+        }
+    }
+
+    fn nanos(&self, now: Instant) -> Nanos {
+        u64::try_from(now.saturating_duration_since(self.made).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn set(&self, network: Network) -> &Mutex<Vec<Bucket>> {
+        &self.sets[self.hashing.hash_one(network) as usize % SETS]
+    }
+
+    fn forget(&self, now: Instant) {
+        if let Some(number) = self.forgotten.lock().due(now) {
+            tracing::warn!(
+                number,
+                "more addresses come than the limits of [limits.source] can be kept for: of some it is forgotten what they \
+                 did, and they may do more. Nobody is refused for it. Limit the clients in front of this listener, by \
+                 network"
+            );
+        }
+    }
+
+    #[cfg(test)]
+    fn held(&self) -> usize {
+        self.sets.iter().map(|set| set.lock().len()).sum()
+    }
+}
+
+/// Takes one from a network's bucket. Returns when it is full again, and whether another one was forgotten for it.
+fn take(set: &mut Vec<Bucket>, network: Network, cost: Nanos, now: Nanos) -> (Nanos, bool) {
+    if let Some(bucket) = set.iter_mut().find(|bucket| bucket.network == network) {
+        bucket.full_at = bucket.full_at.max(now).saturating_add(cost);
+        return (bucket.full_at, false);
+    }
+    let full_at = now.saturating_add(cost);
+    let (bucket, has_room, mut is_forgotten) = (Bucket { network, full_at }, set.len() < WAYS, false);
+    match set.iter_mut().min_by_key(|bucket| bucket.full_at) {
+        Some(fullest) if fullest.full_at <= now => *fullest = bucket,
+        Some(fullest) if !has_room => (*fullest, is_forgotten) = (bucket, true),
+        _ => set.push(bucket),
+    }
+    (full_at, is_forgotten)
+}
+
+impl Rate {
+    fn times(self, share: u32) -> Self {
+        Self { per_second: self.per_second.saturating_mul(share), burst: self.burst.saturating_mul(share) }
+    }
+
+    /// How long it takes until a bucket has one more.
+    fn cost(self) -> Nanos {
+        (SECOND / u64::from(self.per_second)).max(1)
+    }
+
+    /// When a bucket has one or more that is full at a time.
+    fn has_one_at(self, full_at: Nanos) -> Nanos {
+        full_at.saturating_add(self.cost()).saturating_sub(u64::from(self.burst) * self.cost())
+    }
+}
+
+impl Forgotten {
+    /// How many to report now.
+    fn due(&mut self, now: Instant) -> Option<u64> {
+        self.unsaid += 1;
+        let rested = self.said.is_none_or(|said| now.saturating_duration_since(said) >= SAYING);
+        rested.then(|| {
+            self.said = Some(now);
+            std::mem::take(&mut self.unsaid)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::SourceLimits;
+    use std::net::{IpAddr, Ipv6Addr};
+
+    const RATE: Rate = Rate { per_second: 10, burst: 3 };
+    const TENTH: Duration = Duration::from_millis(100);
+
+    fn source(address: impl Into<IpAddr>) -> Source {
+        SourceLimits { exempt: Vec::new(), ..SourceLimits::default() }.source(address.into()).unwrap()
+    }
+
+    fn ipv4(number: u32) -> Source {
+        source(IpAddr::V4(number.into()))
+    }
+
+    #[test]
+    fn a_bucket_holds_its_burst_and_fills_at_its_rate() {
+        let (buckets, now) = (Buckets::default(), Instant::now());
+        for _ in 0..3 {
+            assert_eq!(buckets.wait(ipv4(1), RATE, now), None);
+            buckets.take(ipv4(1), RATE, now);
+        }
+        assert_eq!(buckets.wait(ipv4(1), RATE, now), Some(TENTH));
+        assert_eq!(buckets.wait(ipv4(2), RATE, now), None);
+        assert_eq!(buckets.wait(ipv4(1), RATE, now + TENTH / 2), Some(TENTH / 2));
+        assert_eq!(buckets.wait(ipv4(1), RATE, now + TENTH), None);
+        buckets.take(ipv4(1), RATE, now + TENTH);
+        assert_eq!(buckets.wait(ipv4(1), RATE, now + TENTH), Some(TENTH));
+        let later = now + 100 * TENTH;
+        (0..2).for_each(|_| buckets.take(ipv4(1), RATE, later));
+        assert_eq!(buckets.wait(ipv4(1), RATE, later), None, "it holds no more than its burst");
+        buckets.take(ipv4(1), RATE, later);
+        assert_eq!(buckets.wait(ipv4(1), RATE, later), Some(TENTH));
+        (0..5).for_each(|_| buckets.take(ipv4(1), RATE, later));
+        assert_eq!(buckets.wait(ipv4(1), RATE, later), Some(6 * TENTH), "what is taken in excess is owed");
+    }
+
+    #[test]
+    fn the_sources_of_a_48_have_four_buckets_together() {
+        let (buckets, now) = (Buckets::default(), Instant::now());
+        let of = |site: u128, source_in: u128| source(Ipv6Addr::from((site << 80) | (source_in << 72)));
+        let mut taken = 0;
+        for number in 0..256 {
+            while buckets.wait(of(1, number), RATE, now).is_none() {
+                buckets.take(of(1, number), RATE, now);
+                taken += 1;
+            }
+        }
+        assert_eq!(taken, 12);
+        assert_eq!(buckets.wait(of(1, 255), RATE, now), Some(TENTH / 4), "the /48 fills four times as fast");
+        assert_eq!(buckets.wait(of(2, 0), RATE, now), None);
+    }
+
+    #[test]
+    fn what_is_held_is_bounded_and_who_lacks_least_is_forgotten() {
+        let (buckets, now) = (Buckets::default(), Instant::now());
+        (0..3).for_each(|_| buckets.take(ipv4(0), RATE, now));
+        (1..400_000).for_each(|number| buckets.take(ipv4(number), RATE, now));
+        assert_eq!(buckets.held(), SETS * WAYS);
+        assert!(buckets.sets.iter().all(|set| set.lock().capacity() <= WAYS));
+        assert_eq!(buckets.wait(ipv4(0), RATE, now), Some(TENTH), "the flood does not clear the first");
+        assert!(buckets.forgotten.lock().said.is_some());
+    }
+
+    #[test]
+    fn buckets_that_are_full_again_give_room_without_loss() {
+        let (buckets, start) = (Buckets::default(), Instant::now());
+        for round in 0..20 {
+            let now = start + round * 2 * TENTH;
+            (0..8_192).for_each(|number| buckets.take(ipv4(round * 8_192 + number), RATE, now));
+        }
+        assert!(buckets.held() <= SETS * WAYS / 2, "{}", buckets.held());
+        assert!(buckets.forgotten.lock().said.is_none());
+    }
+
+    #[test]
+    fn what_was_forgotten_is_reported_once_a_second() {
+        let (mut forgotten, now) = (Forgotten::default(), Instant::now());
+        assert_eq!(forgotten.due(now), Some(1));
+        assert!((0..1_000).all(|number| forgotten.due(now + number * Duration::from_micros(999)).is_none()));
+        assert_eq!(forgotten.due(now + SAYING), Some(1_001));
+    }
+}
