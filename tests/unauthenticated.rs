@@ -162,6 +162,13 @@ async fn no_state_of_a_connection_costs_much() {
         }
     }
     println!("{table}");
+    let page = include_str!("../docs/operate/capacity.md");
+    for (row, most) in
+        [("| connections without a tunnel, plain |", MOST_MEMORY), ("| the same over TLS |", MOST_MEMORY_TLS)]
+    {
+        let row = page.lines().find(|line| line.starts_with(row)).expect("the page has a row for it");
+        assert!(row.contains(&format!("| {} KiB. ", most >> 10)), "the page promises something else: {row}");
+    }
     assert!(dear.is_empty(), "dearer than a connection may be:\n{dear}");
 }
 

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The most bytes before an answer's head is complete, interim answers and the head itself.
-const LIMIT: usize = 128 * 1024;
+pub const LIMIT: usize = 128 * 1024;
 
 /// A stream on which answers come.
 #[derive(Debug)]

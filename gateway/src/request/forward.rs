@@ -12,7 +12,7 @@ use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use postern_proxy::answer_head::{AnswerStream, HeadLimit};
+use postern_proxy::answer_head::{AnswerStream, HeadLimit, LIMIT};
 use postern_proxy::headers::{remove_hop_by_hop, to_origin_form};
 use postern_proxy::idle::Idle;
 use std::future::Future;
@@ -38,8 +38,11 @@ pub(crate) async fn send(
     let request = Request::from_parts(head, upload);
     let limit = HeadLimit::begun();
     let stream = AnswerStream::new(dialled.stream, limit.clone());
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|_| Refusal::UpstreamBroken)?;
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(LIMIT)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|_| Refusal::UpstreamBroken)?;
     let connection = Box::pin(async move {
         // Its errors reach the reader of the body.
         let _ = connection.await;
