@@ -36,6 +36,7 @@ pub mod places;
 pub mod rates;
 pub mod readiness;
 pub mod reload;
+mod seldom;
 pub mod sources;
 pub mod tls;
 pub mod utc;
