@@ -50,7 +50,7 @@ impl Connections {
         let exchange = Exchange::new(PATIENCE);
         let bounds = Bounds { connections: self.limit, sources: &self.sources };
         let (shutdown, tracker) = (state.shutdown.clone(), state.shutdown.tracker().clone());
-        if let Ok(place) = self.places.take(from.ip(), bounds, &exchange) {
+        if let Ok(place) = self.places.take(Some(from.ip()), bounds, &exchange) {
             let visitor = Visitor { place, exchange };
             tracker.spawn(async move { shutdown.until_stopped(serve(stream, visitor, state)).await });
             return;

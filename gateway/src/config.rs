@@ -9,6 +9,7 @@ pub use store::{
 use ipnet::IpNet;
 use postern_config::{Address, ConfigDuration, Size, address};
 use postern_daemon::drain::DrainConfig;
+use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::sources::SourceLimits;
 use postern_daemon::tls::TlsConfig;
 use postern_telemetry::log::LogFormat;
@@ -71,6 +72,11 @@ pub struct Listen {
     pub patience: ConfigDuration,
     /// Refuse HTTP/1.1 requests without a Host field, as RFC 9112, section 3.2, requires. False lets old clients in.
     pub require_host: bool,
+    /// Networks of load balancers that send a PROXY header (version 1 or 2). A connection from there must begin with one, and
+    /// counts for the client that it names, in `limits.source` and in the access log. Whoever is in these networks chooses
+    /// that client, so list only the balancers. A PROXY header from elsewhere is a bad request. A change needs a restart.
+    #[schemars(with = "Vec<String>")]
+    pub proxy_protocol: Balancers,
 }
 
 impl Default for Listen {
@@ -81,6 +87,7 @@ impl Default for Listen {
             workers: 0,
             patience: ConfigDuration::secs(10),
             require_host: true,
+            proxy_protocol: Balancers::default(),
         }
     }
 }

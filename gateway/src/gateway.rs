@@ -190,6 +190,7 @@ impl Gateway {
             backend,
             check_timing: config.store.memcached.hint,
             require_host: config.listen.require_host,
+            balancers: config.listen.proxy_protocol.clone(),
             shutdown: process.shutdown.clone(),
             tls: tls.as_ref().map(ServerTls::config),
             places: Places::default(),

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::places::Places;
+use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
 use postern_daemon::tls::ServerConfig;
@@ -31,6 +32,8 @@ pub(crate) struct Core {
     pub(crate) check_timing: CheckTiming,
     /// Whether an HTTP/1.1 request needs a Host field.
     pub(crate) require_host: bool,
+    /// Whose connections begin with a PROXY header.
+    pub(crate) balancers: Balancers,
     pub(crate) recorder: Recorder,
     pub(crate) shutdown: Shutdown,
     pub(crate) tls: Option<Arc<ServerConfig>>,

@@ -5,8 +5,9 @@
 #[allow(dead_code, reason = "the other binary uses the rest")]
 mod support;
 
+use postern_daemon::proxy_protocol::Balancers;
 use postern_gateway::config::AccessLog;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::client::{Client, connect_with};
 use support::log::Log;
 use support::target::Echo;
@@ -28,6 +29,37 @@ async fn traffic(gateway: &Running, echo: &Echo) -> String {
     assert_eq!(Client::ask(gateway.address, "\0\0\r\n\r\n").await.status, 400);
     gateway.emptied().await;
     own
+}
+
+/// Connections from a load balancer without its header, and one with it.
+async fn behind_balancer(log: &Log, echo: &Echo) {
+    let gateway = Running::start_with(|config| {
+        config.listen.proxy_protocol = Balancers(vec!["127.0.0.0/8".parse().unwrap()]);
+        config.log.access = AccessLog::Full;
+    })
+    .await;
+    let began = Instant::now();
+    for _ in 0..50 {
+        let mut without = Client::connect(gateway.address).await;
+        without.send(connect_with(echo.address, &[])).await;
+        assert!(without.is_ended().await);
+    }
+    let most = began.elapsed().as_secs() + 1;
+    let lines = log.taken("sends no header").len() as u64;
+    assert!((1..=most).contains(&lines), "{lines} lines in less than {most} s");
+    for (header, client) in [
+        ("PROXY TCP4 192.0.2.77 10.0.0.1 4000 443\r\n", "client=192.0.2.77:4000 "),
+        ("PROXY TCP6 2001:db8::7 fd00::1 4000 443\r\n", "client=[2001:db8::7]:4000 "),
+        ("PROXY UNKNOWN\r\n", "client=127.0.0.1:"),
+    ] {
+        let request = connect_with(echo.address, &[&ISSUER.authorization()]);
+        Client::ask(gateway.address, format!("{header}{request}")).await.assert_opened();
+        gateway.emptied().await;
+        let accesses = log.taken("postern::access");
+        let [access] = &accesses[..] else { panic!("{accesses:#?}") };
+        assert!(access.contains(client), "{access}");
+    }
+    gateway.stop().await;
 }
 
 #[tokio::test]
@@ -93,4 +125,6 @@ async fn refusals_are_logged_by_class_and_accesses_as_far_as_the_operator_wants(
     assert!(lines.iter().any(|line| line.contains("destination=secret.example:443")), "{lines:#?}");
     assert!(!lines.iter().any(|line| line.contains("hunter2") || line.contains("bob")), "{lines:#?}");
     gateway.stop().await;
+
+    behind_balancer(&log, &echo).await;
 }

@@ -62,7 +62,8 @@ postern_telemetry::label! {
         /// 503, or closed: the connection brought no whole request, or its client did not read, and another needed its
         /// place.
         Displaced = "displaced",
-        /// 404, 405, 400, 408, 413 or 421: not a request that this server has an answer to.
+        /// 404, 405, 400, 408, 413 or 421: not a request that this server has an answer to. Or closed: a load balancer sent no
+        /// PROXY header.
         BadRequest = "bad_request",
         /// 500: signing failed.
         Failed = "failed",

@@ -5,6 +5,7 @@ use crate::quota::Quota;
 use crate::rotation::Schedule;
 use postern_config::{Address, ConfigDuration, address};
 use postern_daemon::drain::DrainConfig;
+use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::sources::SourceLimits;
 use postern_daemon::tls::TlsConfig;
 use postern_telemetry::log::LogConfig;
@@ -64,6 +65,11 @@ pub struct Listen {
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub admin: SocketAddr,
+    /// Networks of load balancers that send a PROXY header (version 1 or 2). A connection from there must begin with one, and
+    /// counts for the client that it names, in `limits.source`. Whoever is in these networks chooses that client, so list
+    /// only the balancers. A PROXY header from elsewhere is a bad request. A change needs a restart.
+    #[schemars(with = "Vec<String>")]
+    pub proxy_protocol: Balancers,
 }
 
 /// The token keys. The times of a key are fixed when it is made: a change here is for the next key.
@@ -142,7 +148,7 @@ pub struct Limits {
 impl Default for Listen {
     fn default() -> Self {
         let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Self { address: loopback(8081), admin: loopback(9091) }
+        Self { address: loopback(8081), admin: loopback(9091), proxy_protocol: Balancers::default() }
     }
 }
 

@@ -118,7 +118,8 @@ impl Issuer {
         page::add(&process.live, &routes);
         let acceptor = tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
         let (places, shutdown) = (Places::default(), process.shutdown.clone());
-        let server = Server { routes, tls: acceptor, settings, places, shutdown };
+        let balancers = config.listen.proxy_protocol;
+        let server = Server { routes, tls: acceptor, settings, balancers, places, shutdown };
         let process = process.clone();
         Ok(Self { local, listener, server, tls, store, keyring, accounts, health, process, reloader: None })
     }

@@ -20,6 +20,7 @@ use postern_daemon::farewell;
 use postern_daemon::http::is_for_this_machine;
 use postern_daemon::listen;
 use postern_daemon::places::{Bounds, Place, Places};
+use postern_daemon::proxy_protocol::{self, Balancers, Named, NoHeader};
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
 use postern_daemon::writes::Writes;
@@ -53,6 +54,8 @@ pub(crate) struct Server {
     pub(crate) routes: Arc<Routes>,
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) settings: Settings,
+    /// Whose connections begin with a PROXY header.
+    pub(crate) balancers: Balancers,
     pub(crate) places: Places,
     pub(crate) shutdown: Shutdown,
 }
@@ -82,7 +85,13 @@ impl Server {
         let (timeout, present) = (self.header_timeout(), self.settings.load_full());
         let exchange = Exchange::new(Patience { answer: timeout, stream: timeout });
         let bounds = Bounds { connections: present.connections, sources: &present.limits.source };
-        match self.places.wait(from, bounds, &exchange).await {
+        let through_balancer = self.balancers.has(from);
+        match self.places.wait((!through_balancer).then_some(from), bounds, &exchange).await {
+            Ok(place) if through_balancer => {
+                connections.spawn(async move {
+                    self.shutdown.until_stopped(self.named_connection(stream, place, &exchange)).await
+                });
+            }
             Ok(place) => {
                 connections.spawn(async move {
                     self.shutdown.until_stopped(self.connection(stream, &place, &exchange)).await
@@ -96,6 +105,36 @@ impl Server {
                     self.shutdown.until_stopped(self.turn_away(stream, source, &answer)).await;
                     drop(leaving);
                 });
+            }
+        }
+    }
+
+    /// A connection through a load balancer, whose PROXY header names the client.
+    async fn named_connection(&self, mut stream: TcpStream, mut place: Place, exchange: &Exchange) {
+        let named = tokio::select! {
+            named = self.named(&mut stream) => named,
+            () = exchange.displaced() => return drop(self.turned_away(&Refusal::Displaced)),
+        };
+        let Some(named) = named else { return };
+        let present = self.settings.load_full();
+        let limits = &present.limits.source;
+        let refused = named.filter(|client| place.attribute(client.ip(), limits).is_err());
+        let Some(client) = refused else { return self.connection(stream, &place, exchange).await };
+        drop(place);
+        let answer = self.turned_away(&Refusal::SourceLimit);
+        let Some(_leaving) = self.places.leave(present.connections) else { return };
+        self.turn_away(stream, limits.source(client.ip()), &answer).await;
+    }
+
+    /// Whom the PROXY header names, unless there is none.
+    async fn named(&self, stream: &mut TcpStream) -> Option<Named> {
+        let reading = proxy_protocol::read(stream, self.header_timeout());
+        match self.shutdown.drain_token().run_until_cancelled(reading).await? {
+            Ok(named) => Some(named),
+            Err(NoHeader::Closed) => None,
+            Err(NoHeader::Malformed | NoHeader::Late) => {
+                self.routes.recorder.answered(None, IssuerOutcome::BadRequest, Duration::ZERO);
+                None
             }
         }
     }

@@ -6,6 +6,7 @@ mod issuance;
 mod life;
 mod page;
 mod places;
+mod proxy_protocol;
 mod rates;
 mod support;
 mod unread;

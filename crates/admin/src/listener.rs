@@ -94,7 +94,7 @@ impl Admin {
                 let exchange = Exchange::new(Patience { answer: HEADER_TIMEOUT, stream: HEADER_TIMEOUT });
                 let bounds = Bounds { connections: MAX_CONNECTIONS, sources: &sources };
                 let (shutdown, pages) = (shutdown.clone(), pages.clone());
-                match places.wait(from.ip(), bounds, &exchange).await {
+                match places.wait(Some(from.ip()), bounds, &exchange).await {
                     Ok(place) => tokio::spawn(async move {
                         shutdown.until_stopped(connection(stream, pages, &exchange)).await;
                         drop(place);

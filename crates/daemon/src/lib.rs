@@ -3,8 +3,8 @@
 //! - [`drain`]: signals, the drain, the stop. [`readiness`]: what has to be ready before traffic may come. [`reload`]:
 //!   SIGHUP, and the configuration file read again. [`exit`]: the exit codes.
 //! - [`listen`]: listening sockets. [`descriptors`], [`places`] and [`sources`]: how many connections there may be.
-//!   [`rates`]: what one source may do in a second. [`writes`] and [`exchange`]: clients that do not read their answers.
-//!   [`farewell`]: the last answer.
+//!   [`proxy_protocol`]: whose they are behind a load balancer. [`rates`]: what one source may do in a second. [`writes`] and
+//!   [`exchange`]: clients that do not read their answers. [`farewell`]: the last answer.
 //! - [`tls`]: TLS from certificate files. [`http`]: an HTTP client without surprises, and bodies with a limit.
 //!   [`backoff`]: pauses between attempts. [`files`]: private files and the data directory. [`utc`]: times as people read
 //!   them.
@@ -33,6 +33,7 @@ pub mod files;
 pub mod http;
 pub mod listen;
 pub mod places;
+pub mod proxy_protocol;
 pub mod rates;
 pub mod readiness;
 pub mod reload;

@@ -51,13 +51,22 @@ pub enum NoPlace {
 }
 
 impl Places {
-    /// A place for a new connection from `address`, of which `exchange` knows what it is doing.
+    /// A place for a new connection from `address`, of which `exchange` knows what it is doing. One without an address, as
+    /// from a load balancer, is counted for no source until it is [attributed](Place::attribute).
     ///
     /// # Errors
     /// When there is none, and no connection gives way.
-    pub fn take(&self, address: IpAddr, bounds: Bounds<'_>, exchange: &Exchange) -> Result<Place, NoPlace> {
+    pub fn take(
+        &self,
+        address: Option<IpAddr>,
+        bounds: Bounds<'_>,
+        exchange: &Exchange,
+    ) -> Result<Place, NoPlace> {
         let mut taken = self.0.lock();
-        let source = taken.sources.count(address, bounds.sources).map_err(|()| NoPlace::Source)?;
+        let source = match address {
+            Some(address) => taken.sources.count(address, bounds.sources).map_err(|()| NoPlace::Source)?,
+            None => None,
+        };
         if taken.places >= bounds.connections && !taken.displace_oldest() {
             source.into_iter().for_each(|source| taken.sources.release(source));
             return Err(NoPlace::Full);
@@ -76,7 +85,7 @@ impl Places {
     /// [`NoPlace::Source`]. Cancel safe.
     pub async fn wait(
         &self,
-        address: IpAddr,
+        address: Option<IpAddr>,
         bounds: Bounds<'_>,
         exchange: &Exchange,
     ) -> Result<Place, NoPlace> {
@@ -140,6 +149,18 @@ pub struct Place {
 }
 
 impl Place {
+    /// Counts the connection for `address` from now on: its load balancer has named its client.
+    ///
+    /// # Errors
+    /// [`NoPlace::Source`]: the place is to be given back.
+    pub fn attribute(&mut self, address: IpAddr, limits: &SourceLimits) -> Result<(), NoPlace> {
+        let mut taken = self.places.0.lock();
+        let source = taken.sources.count(address, limits).map_err(|()| NoPlace::Source)?;
+        let before = std::mem::replace(&mut self.source, source);
+        before.into_iter().for_each(|before| taken.sources.release(before));
+        Ok(())
+    }
+
     /// From now on this connection never gives way, and is not counted for its source: its client has paid for it.
     pub fn keep(&mut self) {
         let mut taken = self.places.0.lock();
@@ -232,7 +253,7 @@ mod tests {
 
         fn come(&self) -> Result<(Place, Exchange), NoPlace> {
             let exchange = exchange();
-            self.places.take(HERE, self.bounds(), &exchange).map(|place| (place, exchange))
+            self.places.take(Some(HERE), self.bounds(), &exchange).map(|place| (place, exchange))
         }
 
         /// How many hold a place, how many are leaving, how many sources there are counts of.
@@ -308,13 +329,30 @@ mod tests {
         assert_eq!(listener.levels(), (0, 0, 0));
     }
 
+    #[test]
+    fn a_connection_that_is_attributed_is_counted_for_its_client_alone() {
+        let mut listener = Listener::new(3);
+        listener.sources.connections = 1;
+        let through_balancer = || listener.places.take(None, listener.bounds(), &exchange()).unwrap();
+        let (mut first, mut second) = (through_balancer(), through_balancer());
+        assert_eq!(listener.levels(), (2, 0, 0));
+        first.attribute(HERE, &listener.sources).unwrap();
+        assert_eq!(second.attribute(HERE, &listener.sources), Err(NoPlace::Source));
+        assert_eq!(listener.come().unwrap_err(), NoPlace::Source);
+        first.attribute([192, 0, 2, 2].into(), &listener.sources).unwrap();
+        second.attribute(HERE, &listener.sources).unwrap();
+        assert_eq!(listener.levels(), (2, 0, 2));
+        drop((first, second));
+        assert_eq!(listener.levels(), (0, 0, 0));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn who_waits_gets_the_place_that_is_given_back() {
         let listener = Listener::new(1);
         let (mut tunnel, _exchange) = listener.come().unwrap();
         tunnel.keep();
         let exchange = exchange();
-        let mut waiting = Box::pin(listener.places.wait(HERE, listener.bounds(), &exchange));
+        let mut waiting = Box::pin(listener.places.wait(Some(HERE), listener.bounds(), &exchange));
         assert!(timeout(Duration::from_secs(60), &mut waiting).await.is_err());
         drop(tunnel);
         waiting.await.unwrap();

@@ -43,8 +43,9 @@ pub struct SourceLimits {
     /// the limits of one. A length that is not shorter than `ipv6_prefix` means no such limit.
     #[schemars(range(min = 1, max = 128))]
     pub ipv6_wide_prefix: u8,
-    /// Networks without these limits: load balancers, through which everyone comes from few addresses. Loopback is among
-    /// them because what runs on this machine is the operator's, such as a TLS terminator.
+    /// Networks without these limits: load balancers that send no PROXY header (`listen.proxy_protocol`), through which
+    /// everyone comes from few addresses. Loopback is among them because what runs on this machine is the operator's, such
+    /// as a TLS terminator.
     #[schemars(with = "Vec<String>")]
     pub exempt: Vec<IpNet>,
 }

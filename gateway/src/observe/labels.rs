@@ -123,11 +123,11 @@ postern_telemetry::label! {
         UpstreamBroken = "upstream_broken",
         /// 400 or 408: the client broke off the body of a plain request, or stopped sending it.
         BodyFailed = "body_failed",
-        /// 400: the request is malformed.
+        /// 400, or closed: the request, or the PROXY header of a load balancer, is malformed.
         BadRequest = "bad_request",
         /// 431: the header is too large.
         HeaderTooLarge = "header_too_large",
-        /// 408: the header came too slowly.
+        /// 408, or closed: the header, or the PROXY header of a load balancer, came too slowly.
         HeaderTimeout = "header_timeout",
         /// 503: too many connections.
         TooMany = "too_many",

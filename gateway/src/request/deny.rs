@@ -79,11 +79,11 @@ pub(crate) enum Refusal {
     NotProxied,
     /// An absolute URL with another scheme than http.
     Scheme,
-    /// Not HTTP/1.
+    /// Not HTTP/1, or no PROXY header from a load balancer.
     Malformed,
     /// The header is too large.
     HeaderTooLarge,
-    /// The header took too long.
+    /// The header took too long, or the PROXY header of a load balancer did.
     HeaderTimeout,
     /// Too many connections.
     TooMany,

@@ -11,6 +11,7 @@ use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::farewell::part;
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::places::{Bounds, NoPlace};
+use postern_daemon::proxy_protocol::{self, Named, NoHeader};
 use postern_daemon::sources::Source;
 use postern_daemon::tls::ServerConfig;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -142,25 +143,67 @@ fn accept_connection(stream: TcpStream, from: SocketAddr, worker: &Arc<Worker>) 
     let limits = core.settings.limits.load();
     let patience = Patience { answer: limits.header_timeout.get(), stream: limits.idle_timeout.get() };
     let (exchange, connections) = (Exchange::new(patience), limits.connections);
-    let refusal =
-        match core.places.take(from.ip(), Bounds { connections, sources: &limits.source }, &exchange) {
-            Ok(place) => {
-                let client = core.recorder.names_clients().then_some(from);
-                let visitor = Visitor { client, place, exchange };
-                core.shutdown.tracker().spawn(serve(stream, visitor, Arc::clone(worker)));
-                return;
+    let through_balancer = core.balancers.has(from.ip());
+    let source = (!through_balancer).then_some(from.ip());
+    let refusal = match core.places.take(source, Bounds { connections, sources: &limits.source }, &exchange) {
+        Ok(place) => {
+            let client = core.recorder.names_clients().then_some(from);
+            let (visitor, worker) = (Visitor { client, place, exchange }, Arc::clone(worker));
+            if through_balancer {
+                core.shutdown.tracker().spawn(serve_named(stream, visitor, worker));
+            } else {
+                core.shutdown.tracker().spawn(serve(stream, visitor, worker));
             }
-            Err(NoPlace::Source) => Refusal::SourceLimit,
-            Err(NoPlace::Full) => Refusal::TooMany,
-        };
+            return;
+        }
+        Err(NoPlace::Source) => Refusal::SourceLimit,
+        Err(NoPlace::Full) => Refusal::TooMany,
+    };
     core.recorder.turned_away(&refusal);
     if let Some(leaving) = core.places.leave(connections) {
-        let (refused, source) = (Arc::clone(&core), limits.source.source(from.ip()));
+        let refused = Arc::clone(&core);
         core.shutdown.tracker().spawn(async move {
-            turn_away(stream, source, &refusal, &exchange, &refused).await;
+            refuse(stream, from, &refusal, &exchange, &refused).await;
             drop(leaving);
         });
     }
+}
+
+/// A connection through a load balancer, whose PROXY header names the client.
+async fn serve_named(mut stream: TcpStream, mut visitor: Visitor, worker: Arc<Worker>) {
+    let core = Arc::clone(&worker.core);
+    let Some(named) = named(&mut stream, &visitor.exchange, &core).await else { return };
+    if let Some(client) = named {
+        visitor.client = core.recorder.names_clients().then_some(client);
+        let limits = core.settings.limits.load_full();
+        if visitor.place.attribute(client.ip(), &limits.source).is_err() {
+            let Visitor { place, exchange, .. } = visitor;
+            drop(place);
+            core.recorder.turned_away(&Refusal::SourceLimit);
+            let Some(_leaving) = core.places.leave(limits.connections) else { return };
+            let source = limits.source.source(client.ip());
+            return turn_away(stream, source, &Refusal::SourceLimit, &exchange, &core).await;
+        }
+    }
+    serve(stream, visitor, worker).await;
+}
+
+/// Whom the PROXY header names, unless it is none, takes too long, or another connection needs the place.
+async fn named(stream: &mut TcpStream, exchange: &Exchange, core: &Core) -> Option<Named> {
+    let _open = core.recorder.connection_opened();
+    let header_timeout = core.settings.limits.load().header_timeout.get();
+    let reading = core.shutdown.until_stopped(proxy_protocol::read(stream, header_timeout));
+    let refusal = tokio::select! {
+        read = reading => match read? {
+            Ok(named) => return Some(named),
+            Err(NoHeader::Closed) => return None,
+            Err(NoHeader::Malformed) => Refusal::Malformed,
+            Err(NoHeader::Late) => Refusal::HeaderTimeout,
+        },
+        () = exchange.displaced() => Refusal::Displaced,
+    };
+    core.recorder.turned_away(&refusal);
+    None
 }
 
 /// Ends with the stop at the latest.
@@ -202,6 +245,21 @@ async fn handshake(
             None
         }
     }
+}
+
+/// Answers a client that got no place.
+async fn refuse(
+    mut stream: TcpStream,
+    from: SocketAddr,
+    refusal: &Refusal,
+    exchange: &Exchange,
+    core: &Core,
+) {
+    let through_balancer = core.balancers.has(from.ip());
+    let client = if through_balancer { named(&mut stream, exchange, core).await } else { Some(Some(from)) };
+    let Some(client) = client else { return };
+    let source = client.and_then(|client| core.settings.limits.load().source.source(client.ip()));
+    turn_away(stream, source, refusal, exchange, core).await;
 }
 
 async fn turn_away(

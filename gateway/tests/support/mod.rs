@@ -193,6 +193,18 @@ impl Running {
         tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap().unwrap();
     }
 
+    /// Returns when this number of connections has been accepted and is open: the workers accept in any order.
+    #[allow(dead_code, reason = "of use to one of the binaries")]
+    pub(crate) async fn accepted(&self, connections: usize) {
+        let tracker = self.shutdown.tracker();
+        let watching = async {
+            while tracker.len() < self.idle_tasks + connections {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(tokio::time::timeout(PATIENCE, watching).await.is_ok(), "{} tasks", tracker.len());
+    }
+
     /// Returns when no connection or tunnel is left: nothing is tracked but what was tracked at the start.
     pub(crate) async fn emptied(&self) {
         let tracker = self.shutdown.tracker();

@@ -12,6 +12,7 @@ mod header;
 mod keys;
 mod pipeline;
 mod places;
+mod proxy_protocol;
 mod rates;
 mod replay;
 mod shared;

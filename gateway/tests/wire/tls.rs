@@ -1,11 +1,13 @@
 //! The same over TLS, with a certificate from files.
 
+use crate::proxy_protocol::{balancers, headers};
 use crate::support::client::{Client, connect, connect_with, find};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
 use crate::unread::flood_until_cut;
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{TlsConfig, client_config};
+use postern_gateway::config::Config;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -31,20 +33,33 @@ struct Front {
 
 impl Front {
     async fn start(limit: usize, header_timeout: ConfigDuration) -> Self {
+        Self::start_with(|config| {
+            config.limits.connections = limit;
+            config.limits.header_timeout = header_timeout;
+        })
+        .await
+    }
+
+    async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let home = TempDir::new().unwrap();
         let (certificate, key) = certificate(home.path());
         let connector = TlsConnector::from(Arc::clone(&client_config(Some(&certificate)).unwrap()));
         let gateway = Running::start_with(|config| {
             config.tls = Some(TlsConfig { certificate, key });
-            config.limits.connections = limit;
-            config.limits.header_timeout = header_timeout;
+            change(config);
         })
         .await;
         Self { gateway, connector, _home: home }
     }
 
     async fn connect(&self) -> Client<TlsStream<TcpStream>> {
-        let stream = TcpStream::connect(self.gateway.address).await.unwrap();
+        self.connect_after(b"").await
+    }
+
+    /// Sends `header` before the handshake.
+    async fn connect_after(&self, header: &[u8]) -> Client<TlsStream<TcpStream>> {
+        let mut stream = TcpStream::connect(self.gateway.address).await.unwrap();
+        stream.write_all(header).await.unwrap();
         let name = "proxy.example".try_into().unwrap();
         Client::over(self.connector.connect(name, stream).await.unwrap())
     }
@@ -127,5 +142,59 @@ async fn a_client_that_never_reads_its_answers_is_cut_off() {
     let front = Front::start(100, ConfigDuration::millis(500)).await;
     let client = front.connect().await;
     flood_until_cut(client.stream, &connect_with("a.example:443", &[])).await;
+    front.gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn a_proxy_header_comes_before_the_handshake() {
+    let echo = Echo::start().await;
+    let front = Front::start_with(|config| {
+        config.listen.proxy_protocol = balancers("127.0.0.0/8");
+        config.limits.source.connections = 1;
+    })
+    .await;
+    let mut held = Vec::new();
+    for (version, client) in [(0, 1), (1, 3)] {
+        let [header, other] = [headers(client), headers(client + 1)].map(|headers| headers[version].clone());
+        let mut client = front.connect_after(&header).await;
+        client.send(connect_with("a.example:443", &[])).await;
+        client.answer().await.assert_refused(407, "http_request_denied", "no token");
+        let mut refused = front.connect_after(&header).await;
+        refused.answer().await.assert_refused(429, "http_request_denied", "from this address");
+        let mut other = front.connect_after(&other).await;
+        other.send(connect(echo.address)).await;
+        other.answer().await.assert_opened();
+        held.push((client, other));
+    }
+    let mut without = Client::connect(front.gateway.address).await;
+    without.send(b"\x16\x03\x01").await;
+    assert!(without.is_ended().await);
+}
+
+#[tokio::test]
+async fn too_many_connections_behind_a_balancer_are_refused_with_an_answer_over_tls() {
+    let echo = Echo::start().await;
+    let front = Front::start_with(|config| {
+        config.listen.proxy_protocol = balancers("127.0.0.0/8");
+        config.limits.connections = 1;
+    })
+    .await;
+    let [header, other] = headers(1);
+    let mut first = front.connect_after(&header).await;
+    first.send(connect(echo.address)).await;
+    first.answer().await.assert_opened();
+    let mut second = front.connect_after(&other).await;
+    second.answer().await.assert_refused(503, "http_request_denied", "too many connections");
+}
+
+#[tokio::test]
+async fn a_proxy_header_from_elsewhere_is_no_handshake() {
+    let front = Front::start_with(|config| config.listen.proxy_protocol = balancers("127.0.0.9/32")).await;
+    let [header, _] = headers(1);
+    let mut client = Client::connect(front.gateway.address).await;
+    client.send(header).await;
+    let mut got = Vec::new();
+    let _ = client.stream.read_to_end(&mut got).await; // an alert, then a close or a reset
+    assert!(find(&got, b"HTTP").is_none());
     front.gateway.emptied().await;
 }
