@@ -14,9 +14,9 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use postern_daemon::client_stream::ClientStream;
 use postern_daemon::exchange::Exchange;
 use postern_daemon::places::Place;
-use postern_daemon::writes::Writes;
 use postern_proxy::relay::Relay;
 use postern_proxy::target::Target;
 use std::convert::Infallible;
@@ -38,7 +38,7 @@ pub(crate) async fn serve(stream: TcpStream, visitor: Visitor, state: Arc<AgentS
     // A tunnel goes on in a task of its own.
     let place = Arc::new(Mutex::new(place));
     let gives_way = exchange.clone();
-    let stream = Writes::new(stream, exchange.clone());
+    let stream = ClientStream::new(stream, exchange.clone());
     let service = service_fn(move |request| {
         let (state, kept, exchange, place) = (state.clone(), kept.clone(), exchange.clone(), place.clone());
         async move {
@@ -124,7 +124,7 @@ async fn connect(
         let relaying = async {
             let Ok(upgraded) = upgrade.await else { return };
             // It is the stream that `serve` put in; early bytes of the client come with it.
-            let Ok(parts) = upgraded.downcast::<TokioIo<Writes<TcpStream>>>() else { return };
+            let Ok(parts) = upgraded.downcast::<TokioIo<ClientStream<TcpStream>>>() else { return };
             Relay::new(parts.io.into_inner().into_inner(), tunnel, &parts.read_buf, None).await;
         };
         shutdown.until_stopped(relaying).await;

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use postern_daemon::client_stream::ClientStream;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::exchange::{Answered, Exchange, Patience};
 use postern_daemon::farewell;
@@ -23,7 +24,6 @@ use postern_daemon::places::{Bounds, Place, Places};
 use postern_daemon::proxy_protocol::{self, Balancers, Named, NoHeader};
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
-use postern_daemon::writes::Writes;
 use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, UnixSeconds};
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -206,7 +206,7 @@ impl Server {
             .timer(TokioTimer::new()) // without it the header timeout is silently off
             .header_read_timeout(self.header_timeout())
             .max_buf_size(MAX_HEADER)
-            .serve_connection(TokioIo::new(Writes::new(stream, exchange.clone())), service_fn(answer));
+            .serve_connection(TokioIo::new(ClientStream::new(stream, exchange.clone())), service_fn(answer));
         let served = tokio::select! {
             served = &mut connection => served,
             () = exchange.displaced() => {

@@ -13,13 +13,13 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use postern_daemon::client_stream::ClientStream;
 use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::farewell;
 use postern_daemon::http::{is_for_this_machine, text};
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::places::{Bounds, Places};
 use postern_daemon::sources::SourceLimits;
-use postern_daemon::writes::Writes;
 use postern_telemetry::metrics::Exporter;
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -128,7 +128,7 @@ async fn connection(stream: TcpStream, pages: Arc<Pages>, exchange: &Exchange) {
         .timer(TokioTimer::new()) // without it the header timeout is silently off
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(16 * 1024)
-        .serve_connection(TokioIo::new(Writes::new(stream, exchange.clone())), service);
+        .serve_connection(TokioIo::new(ClientStream::new(stream, exchange.clone())), service);
     tokio::select! {
         served = serving => if let Err(error) = served {
             tracing::debug!("an admin connection ended early: {error}");

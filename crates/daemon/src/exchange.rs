@@ -1,6 +1,6 @@
 //! What a connection is doing: whether an answer is in progress, and whether its client reads.
 //!
-//! An [`Exchange`] is shared by the stream that hyper writes to ([`Writes`](crate::writes::Writes)) and the service
+//! An [`Exchange`] is shared by the stream that hyper writes to ([`ClientStream`](crate::client_stream::ClientStream)) and the service
 //! that answers. An answer is in progress from [`Exchange::begin`] until its body is dropped and hyper, having written
 //! everything, flushes the stream.
 

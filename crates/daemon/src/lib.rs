@@ -3,7 +3,7 @@
 //! - [`drain`]: signals, the drain, the stop. [`readiness`]: what has to be ready before traffic may come. [`reload`]:
 //!   SIGHUP, and the configuration file read again. [`exit`]: the exit codes.
 //! - [`listen`]: listening sockets. [`descriptors`], [`places`] and [`sources`]: how many connections there may be.
-//!   [`proxy_protocol`]: whose they are behind a load balancer. [`rates`]: what one source may do in a second. [`writes`] and
+//!   [`proxy_protocol`]: whose they are behind a load balancer. [`rates`]: what one source may do in a second. [`client_stream`] and
 //!   [`exchange`]: clients that do not read their answers. [`farewell`]: the last answer.
 //! - [`tls`]: TLS from certificate files. [`http`]: an HTTP client without surprises, and bodies with a limit.
 //!   [`backoff`]: pauses between attempts. [`files`]: private files and the data directory. [`utc`]: times as people read
@@ -24,6 +24,7 @@
 //! ```
 
 pub mod backoff;
+pub mod client_stream;
 pub mod descriptors;
 pub mod drain;
 pub mod exchange;
@@ -41,4 +42,3 @@ mod seldom;
 pub mod sources;
 pub mod tls;
 pub mod utc;
-pub mod writes;

@@ -7,8 +7,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use postern_daemon::client_stream::ClientStream;
 use postern_daemon::exchange::{Exchange, Patience};
-use postern_daemon::writes::Writes;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ fn served() -> (DuplexStream, Arc<AtomicUsize>) {
     let exchange = Exchange::new(Patience { answer: PATIENCE, stream: PATIENCE });
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
-    let stream = Writes::new(near, exchange.clone());
+    let stream = ClientStream::new(near, exchange.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let (exchange, counted) = (exchange.clone(), Arc::clone(&counted));
         async move {

@@ -81,8 +81,8 @@ mod tests {
     use hyper::server::conn::http1;
     use hyper::service::service_fn;
     use hyper_util::rt::TokioIo;
+    use postern_daemon::client_stream::ClientStream;
     use postern_daemon::exchange::Patience;
-    use postern_daemon::writes::Writes;
     use std::convert::Infallible;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
@@ -96,7 +96,7 @@ mod tests {
     async fn only_writes_during_an_answer_are_passed_on() {
         let (mut far, near) = duplex(1024);
         let state = exchange();
-        let mut stream = AnswersOnly::new(Writes::new(near, state.clone()), state.clone());
+        let mut stream = AnswersOnly::new(ClientStream::new(near, state.clone()), state.clone());
         stream.write_all(b"before ").await.unwrap();
         let guard = state.begin().await;
         stream.write_all(b"head ").await.unwrap();
@@ -157,7 +157,7 @@ mod tests {
         let server = async move {
             let mut http = http1::Builder::new();
             let mut connection = http.half_close(true).serve_connection(
-                TokioIo::new(AnswersOnly::new(Writes::new(near, state.clone()), state)),
+                TokioIo::new(AnswersOnly::new(ClientStream::new(near, state.clone()), state)),
                 service,
             );
             // A service that answers without reading may have made hyper close before the broken request.

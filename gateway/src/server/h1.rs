@@ -13,8 +13,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use postern_daemon::client_stream::ClientStream;
 use postern_daemon::exchange::{Answered, Exchange};
-use postern_daemon::writes::Writes;
 use postern_proxy::reset::Reset;
 use std::convert::Infallible;
 use std::future::Future;
@@ -78,7 +78,7 @@ where
             ))
         })
     };
-    let stream = AnswersOnly::new(Writes::new(stream, exchange.clone()), exchange.clone());
+    let stream = AnswersOnly::new(ClientStream::new(stream, exchange.clone()), exchange.clone());
     let mut connection = http.serve_connection(TokioIo::new(stream), service);
     // hyper ends a connection without a request at once, whatever it is about to bring.
     let drain = async {

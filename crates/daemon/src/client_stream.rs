@@ -1,4 +1,5 @@
-//! A deadline on writing. hyper has one for reading a header, and none for a client that does not read its answers.
+//! The stream under hyper: a deadline on writing, and no more reading ahead than there is use for. hyper has a deadline for
+//! reading a header, and none for a client that does not read its answers.
 
 use crate::exchange::Exchange;
 use std::io;
@@ -11,12 +12,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// client that sends requests ahead.
 const HEAD_PIECE: usize = 4096;
 
-/// A stream whose writes fail with [`io::ErrorKind::TimedOut`] when the peer leaves them unread for longer than the
-/// patience of its [`Exchange`].
+/// A client's connection. Writes to it fail with [`io::ErrorKind::TimedOut`] when the client leaves them unread for longer than
+/// the patience of its [`Exchange`]; meanwhile nothing is read.
 ///
 /// Most answers are written at once: only a write that has to wait costs an alarm.
 #[derive(Debug)]
-pub struct Writes<S> {
+pub struct ClientStream<S> {
     stream: S,
     exchange: Exchange,
     waiting: Option<Waiting>,
@@ -29,13 +30,13 @@ struct Waiting {
     alarm: Pin<Box<Sleep>>,
 }
 
-impl<S> Writes<S> {
-    /// Bounds the writes to `stream`.
+impl<S> ClientStream<S> {
+    /// Bounds what is written to `stream`, and read from it.
     pub fn new(stream: S, exchange: Exchange) -> Self {
         Self { stream, exchange, waiting: None }
     }
 
-    /// The stream without a deadline: a tunnel has its own.
+    /// The stream without bounds: a tunnel has its own.
     pub fn into_inner(self) -> S {
         self.stream
     }
@@ -74,7 +75,7 @@ impl<S> Writes<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Writes<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -96,7 +97,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Writes<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Writes<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.wrote(cx, written)
@@ -134,16 +135,50 @@ mod tests {
     use crate::exchange::Patience;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-    use tokio::time::sleep;
+    use tokio::time::{sleep, timeout};
 
     const SECOND: Duration = Duration::from_secs(1);
     /// More than the pipe of 16 bytes takes.
     const LONG: [u8; 200] = [b'x'; 200];
 
-    fn stream() -> (DuplexStream, Writes<DuplexStream>, Exchange) {
+    fn stream() -> (DuplexStream, ClientStream<DuplexStream>, Exchange) {
         let (far, near) = duplex(16);
         let exchange = Exchange::new(Patience { answer: 10 * SECOND, stream: 60 * SECOND });
-        (far, Writes::new(near, exchange.clone()), exchange)
+        (far, ClientStream::new(near, exchange.clone()), exchange)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_read_while_an_answer_is_left_unread_unless_it_is_streamed() {
+        for is_streamed in [false, true] {
+            let (mut far, mut stream, exchange) = stream();
+            let _answering = exchange.begin().await;
+            if is_streamed {
+                exchange.stream();
+            }
+            far.write_all(b"next").await.unwrap();
+            assert!(timeout(SECOND, stream.write_all(&LONG)).await.is_err(), "the pipe is full");
+            let mut next = [0; 4];
+            let read = timeout(SECOND, stream.read(&mut next)).await;
+            assert_eq!(read.is_ok(), is_streamed);
+            if !is_streamed {
+                far.read_exact(&mut [0; 16]).await.unwrap();
+                stream.flush().await.unwrap();
+                stream.read_exact(&mut next).await.unwrap();
+            }
+            assert_eq!(&next, b"next");
+        }
+    }
+
+    #[tokio::test]
+    async fn heads_are_read_in_pieces_and_bodies_whole() {
+        let (mut far, near) = duplex(1 << 20);
+        let exchange = Exchange::new(Patience { answer: SECOND, stream: SECOND });
+        let mut stream = ClientStream::new(near, exchange.clone());
+        far.write_all(&[b'x'; 3 * HEAD_PIECE]).await.unwrap();
+        let mut bytes = [0; 3 * HEAD_PIECE];
+        assert_eq!(stream.read(&mut bytes).await.unwrap(), HEAD_PIECE);
+        let _answering = exchange.begin().await;
+        assert_eq!(stream.read(&mut bytes).await.unwrap(), 2 * HEAD_PIECE);
     }
 
     /// Reads `size` bytes at a time with a pause before each, until the other side is gone; returns how many came.
