@@ -14,6 +14,7 @@ use postern_telemetry::log::{self, LogFormat};
 use postern_telemetry::traces::TracingConfig;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 /// The names in the challenge. They do not contain addresses, so that tokens outlive a change of ports.
@@ -32,9 +33,13 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     let process = Process::start(LogFormat::Text, Some(args.admin), 3).await?;
     let context = &process.context;
 
-    let issuer = postern_issuer::Config::loopback(args.issuer, &data.join("issuer"));
+    // The defaults are no one's wish, so nothing is reported where the limit of open files makes them lower.
+    let descriptors = context.descriptors;
+    let mut issuer = postern_issuer::Config::loopback(args.issuer, &data.join("issuer"));
+    lower(&mut issuer.limits.connections, NonZeroUsize::new(descriptors.most(1)));
     let issuer = Issuer::bind(issuer, context).await?;
-    let gateway = gateway_config(&args, issuer.directory_url(), &data);
+    let mut gateway = gateway_config(&args, issuer.directory_url(), &data);
+    lower(&mut gateway.limits.connections, Some(descriptors.most(2)));
     let gateway = Gateway::bind(&gateway, context)?;
     let addresses = Addresses {
         gateway: gateway.local_addr(),
@@ -42,7 +47,8 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
         admin: process.admin.unwrap_or(args.admin),
         client: args.client,
     };
-    let agent = agent_config(&args, addresses, &data);
+    let mut agent = agent_config(&args, addresses, &data);
+    lower(&mut agent.listen.connections, Some(descriptors.most(2)));
     let agent = Agent::bind(agent, context).await?;
     let addresses = Addresses { client: agent.local_addr(), ..addresses };
 
@@ -105,6 +111,10 @@ fn gateway_config(args: &Up, directory: String, data: &DataDir) -> postern_gatew
         log: Default::default(),
         tracing: tracing(args.traces.clone()),
     }
+}
+
+fn lower<T: Ord + Copy>(limit: &mut T, most: Option<T>) {
+    *limit = most.map_or(*limit, |most| most.min(*limit));
 }
 
 /// Every request: there are few on one person's machine, and traces are on here in order to look at them.

@@ -5,6 +5,7 @@ import collections, os, re, signal, time
 from abuse import honest
 from abuse.swarm import Swarm
 from rig.net import connect
+from rig.programs import served
 
 NUMBER = 100
 
@@ -34,7 +35,7 @@ def warnings(program):
 
 
 def beside(gateway, values):
-    to, child = honest.target()
+    to, child = served(honest.target)
     clients = [connect(gateway.address) for _ in values]
     try:
         with Swarm(gateway.address, 300, b"", again=True):

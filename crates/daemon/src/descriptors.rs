@@ -36,7 +36,7 @@ impl Descriptors {
     /// `key` is the setting that asks for them.
     #[must_use]
     pub fn connections(self, key: &str, wanted: usize, each: usize) -> usize {
-        let enough_for = enough_for(self.files / self.daemons, each).max(1);
+        let enough_for = self.most(each);
         if wanted > enough_for {
             tracing::warn!(
                 "{key} is {wanted}, and with at most {} open files there can be {enough_for} connections, so that is the \
@@ -46,6 +46,12 @@ impl Descriptors {
             );
         }
         wanted.min(enough_for)
+    }
+
+    /// The most connections that there can be when each takes `each` descriptors; one at least.
+    #[must_use]
+    pub fn most(self, each: usize) -> usize {
+        enough_for(self.files / self.daemons, each).max(1)
     }
 }
 
