@@ -7,7 +7,7 @@ pub use store::{
 };
 
 use ipnet::IpNet;
-use postern_config::{Address, ConfigDuration, Size, address};
+use postern_config::{Address, ConfigDuration, Secret, Size, address};
 use postern_daemon::drain::DrainConfig;
 use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::sources::SourceLimits;
@@ -263,6 +263,12 @@ pub struct Limits {
     /// The most bytes a second in each direction of a tunnel, after a second's worth at once; at least 1 KiB. Without it
     /// tunnels are as fast as both sides.
     pub tunnel_rate: Option<Size>,
+    /// A secret of at least 16 characters, the same at every gateway of a fleet, by which they share `limits.source.refusals`
+    /// through the memcached of `[store]`: a source that all of them together have refused more often in a minute than one
+    /// may (`refusals` * 60 + `refusals_burst`) is answered 429 for the rest of the minute, by each gateway that refuses a
+    /// request of it. Approximate, as within a second or two; while the memcached is away each gateway has its own limits.
+    /// The memcached learns counts under keyed digests, and no address. Without a secret limits are not shared.
+    pub shared_secret: Option<Secret>,
     /// What one source may hold before it has presented a token.
     pub source: SourceLimits,
 }
@@ -277,6 +283,7 @@ impl Default for Limits {
             idle_timeout: ConfigDuration::minutes(10),
             tunnel_lifetime: None,
             tunnel_rate: None,
+            shared_secret: None,
             source: SourceLimits::default(),
         }
     }

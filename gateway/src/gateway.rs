@@ -14,6 +14,7 @@ use crate::observe::recorder::Recorder;
 use crate::reload;
 use crate::request::resolve::{Resolver, ResolverError};
 use crate::server::accept::{self, Sockets};
+use crate::shared_limits::{LEAST_SECRET, SharedLimits};
 use crate::start::Start;
 use crate::state::{Core, Settings, Worker};
 use arc_swap::ArcSwap;
@@ -84,6 +85,18 @@ pub enum StartError {
     /// A bound that is too small to work.
     #[error("limits.header_size = \"{0:?}\" is too small for a token's header: write at least \"8KiB\"")]
     HeaderSize(Size),
+    /// A secret that can be guessed.
+    #[error(
+        "limits.shared_secret is too short: whoever reads the shared memory could guess it and find clients' addresses; write \
+         at least {LEAST_SECRET} characters, such as the output of \"openssl rand -hex 32\""
+    )]
+    SharedSecretLength,
+    /// Limits that cannot be shared.
+    #[error(
+        "limits.shared_secret needs store.kind = \"memcached\": the gateways of a fleet share limits through its memcached; \
+         leave the secret out where there is one gateway"
+    )]
+    SharedSecretStore,
     /// The double-spend store.
     #[error(transparent)]
     Store(#[from] BackendError),
@@ -109,6 +122,8 @@ impl StartError {
             | Self::Source(_)
             | Self::Tls(_)
             | Self::TunnelRate(_)
+            | Self::SharedSecretLength
+            | Self::SharedSecretStore
             | Self::HeaderSize(_) => exit::CONFIG,
             Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
             Self::Store(error) if error.is_configuration() => exit::CONFIG,
@@ -130,6 +145,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
         return Err(StartError::TunnelRate(rate));
     }
     check_bind(config)?;
+    check_shared_secret(config)?;
     Offer::new(&config.challenge)?;
     Source::new(&config.issuer)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
@@ -149,6 +165,15 @@ fn check_bind(config: &Config) -> Result<(), StartError> {
         return Err(StartError::Marks);
     }
     Ok(())
+}
+
+/// A secret needs something to share, and must not be guessed.
+fn check_shared_secret(config: &Config) -> Result<(), StartError> {
+    match &config.limits.shared_secret {
+        Some(_) if config.store.kind != StoreKind::Memcached => Err(StartError::SharedSecretStore),
+        Some(secret) if secret.expose().chars().count() < LEAST_SECRET => Err(StartError::SharedSecretLength),
+        _ => Ok(()),
+    }
 }
 
 /// How many threads serve connections.
@@ -219,6 +244,7 @@ impl Gateway {
         let maintenance = Maintenance {
             keys: Refresh::new(Arc::clone(&core), source, issuer, lifetimes, saved, poll, keys),
             store: StoreMaintenance::new(Arc::clone(&core), config.store.memcached.on_loss, store),
+            shared_limits: SharedLimits::new(Arc::clone(&core)),
         };
         let counted = Arc::downgrade(&core);
         process

@@ -21,6 +21,7 @@ mod observe;
 mod reload;
 mod request;
 mod server;
+mod shared_limits;
 mod start;
 mod state;
 

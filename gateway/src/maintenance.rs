@@ -1,10 +1,11 @@
-//! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness.
+//! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness, shares limits.
 
 use crate::config::LossPolicy;
 use crate::health::{self, Checks, Findings, LoggedGate, Recent};
 use crate::keys::refresh::Refresh;
 use crate::observe::catalogue;
 use crate::observe::store_metrics::StoreMetrics;
+use crate::shared_limits::SharedLimits;
 use crate::state::Core;
 use metrics::gauge;
 use postern_spend::memcached::{Health, Memcached, Round};
@@ -23,13 +24,14 @@ const TICK: Duration = Duration::from_secs(10);
 pub(crate) struct Maintenance {
     pub(crate) keys: Refresh,
     pub(crate) store: StoreMaintenance,
+    pub(crate) shared_limits: SharedLimits,
 }
 
 impl Maintenance {
     /// Goes on until it is dropped.
     pub(crate) async fn run(self) {
         // Concurrently: an issuer that does not answer must not delay the store's readiness.
-        tokio::join!(self.keys.run(), self.store.run());
+        tokio::join!(self.keys.run(), self.store.run(), self.shared_limits.run());
     }
 }
 

@@ -3,9 +3,12 @@
 //! The caller says when it looks and at which source, so a connection may be looked at once its source is known.
 
 mod buckets;
+mod growth;
 
 use crate::sources::{Source, SourceLimits};
 use buckets::{Buckets, Rate};
+pub use growth::Growth;
+use growth::Unshared;
 use std::time::{Duration, Instant};
 
 /// What the sources of one listener did lately.
@@ -13,6 +16,8 @@ use std::time::{Duration, Instant};
 pub struct Rates {
     handshakes: Buckets,
     refusals: Buckets,
+    /// Refused requests that the rest of the fleet does not know of.
+    unshared: Unshared,
 }
 
 /// A source is above its rate.
@@ -45,6 +50,29 @@ impl Rates {
     pub fn refused(&self, source: Option<Source>, limits: &SourceLimits) {
         if let Some((source, rate)) = counted(source, limits.refusals, limits.refusals_burst) {
             self.refusals.take(source, rate, Instant::now());
+            self.unshared.count(source);
+        }
+    }
+
+    /// Whether refused requests are kept for [`Rates::growth`].
+    pub fn share(&self, is_shared: bool) {
+        self.unshared.keep(is_shared);
+    }
+
+    /// Takes what was refused since the last time, of `most` networks at most: those with the most of it.
+    pub fn growth(&self, most: usize) -> Vec<Growth> {
+        self.unshared.take(most)
+    }
+
+    /// The fleet has refused `total` requests of a network in the present minute, of which this much is left. If that is
+    /// more than one gateway may refuse in a minute, the network's requests are refused for the rest of it.
+    pub fn counted_by_fleet(&self, growth: &Growth, total: u64, left: Duration, limits: &SourceLimits) {
+        let Some(rate) = rate(limits.refusals, limits.refusals_burst).map(|rate| rate.times(growth.share))
+        else {
+            return;
+        };
+        if total > rate.in_a_minute() {
+            self.refusals.empty(growth.network, rate, left, Instant::now());
         }
     }
 
@@ -66,7 +94,12 @@ impl Rates {
 
 /// The source and its rate, if there is anything to count.
 fn counted(source: Option<Source>, per_second: u32, burst: u32) -> Option<(Source, Rate)> {
-    source.filter(|_| per_second > 0).map(|source| (source, Rate { per_second, burst: burst.max(1) }))
+    source.zip(rate(per_second, burst))
+}
+
+/// The rate of one source, unless there is no limit.
+fn rate(per_second: u32, burst: u32) -> Option<Rate> {
+    (per_second > 0).then(|| Rate { per_second, burst: burst.max(1) })
 }
 
 impl AboveRate {
@@ -120,6 +153,39 @@ mod tests {
         (0..100).for_each(|_| rates.refused(one, &limits())); // of requests that came before
         let Err(AboveRate { seconds }) = rates.request(one, &limits()) else { panic!("it is below") };
         assert!((95..=101).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn what_the_fleet_counted_limits_a_source_for_the_rest_of_the_minute() {
+        let (rates, one, other, left) =
+            (Rates::default(), source("192.0.2.1"), source("192.0.2.2"), Duration::from_secs(40));
+        rates.share(true);
+        rates.refused(one, &limits());
+        let growth = rates.growth(10);
+        rates.counted_by_fleet(&growth[0], 62, left, &limits());
+        assert_eq!(rates.request(one, &limits()), Ok(()), "60 seconds and 2 at once");
+        let unlimited = SourceLimits { refusals: 0, ..limits() };
+        rates.counted_by_fleet(&growth[0], 63, left, &unlimited);
+        assert_eq!(rates.request(one, &limits()), Ok(()));
+        rates.counted_by_fleet(&growth[0], 63, left, &limits());
+        let Err(AboveRate { seconds }) = rates.request(one, &limits()) else { panic!("it is below") };
+        assert!((35..=40).contains(&seconds), "{seconds}");
+        assert_eq!(rates.request(other, &limits()), Ok(()));
+    }
+
+    #[test]
+    fn the_network_around_a_source_has_four_times_the_minute_of_one() {
+        let (rates, one, left) = (Rates::default(), source("2001:db8::1"), Duration::from_secs(40));
+        rates.share(true);
+        rates.refused(one, &limits());
+        let growth = rates.growth(10);
+        let [wide] = growth.iter().filter(|growth| growth.share == 4).collect::<Vec<_>>()[..] else {
+            panic!("no /48")
+        };
+        rates.counted_by_fleet(wide, 248, left, &limits());
+        assert_eq!(rates.request(one, &limits()), Ok(()));
+        rates.counted_by_fleet(wide, 249, left, &limits());
+        assert!(rates.request(source("2001:db8:0:ff00::1"), &limits()).is_err());
     }
 
     #[test]

@@ -104,6 +104,18 @@ impl Source {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Network(IpNet);
 
+impl Network {
+    /// Its length and its address, which no other network has.
+    pub(crate) fn bytes(self) -> Vec<u8> {
+        let mut bytes = vec![self.0.prefix_len()];
+        match self.0.addr() {
+            IpAddr::V4(address) => bytes.extend_from_slice(&address.octets()),
+            IpAddr::V6(address) => bytes.extend_from_slice(&address.octets()),
+        }
+        bytes
+    }
+}
+
 /// How many connections each network has that has any.
 #[derive(Default)]
 pub(crate) struct Sources(HashMap<Network, usize>);

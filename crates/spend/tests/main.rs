@@ -4,6 +4,7 @@
 
 mod cancel;
 mod conformance;
+mod counting;
 mod crash;
 mod damage;
 mod endpoints;

@@ -1,8 +1,8 @@
 //! Every metric of the gateway: its name, help and labels. Nothing else in the gateway spells one.
 
 use super::labels::{
-    CheckResult, CheckStage, Direction, KeyPhase, LookupEnded, Outcome, StoreCommand, StoreEnded,
-    UnknownReason,
+    CheckResult, CheckStage, Direction, KeyPhase, LookupEnded, Outcome, SharingRound, StoreCommand,
+    StoreEnded, UnknownReason,
 };
 use postern_proxy::relay::TunnelEnd;
 use postern_telemetry::catalogue::ADDRESS;
@@ -42,6 +42,10 @@ postern_telemetry::catalogue! {
     /// Look-ups of targets' names, by how they ended. Equal ones in flight are one question to the name server, and found
     /// names are kept for their time to live.
     LOOKUPS: Counter = "postern_lookups_total" [LookupEnded::SPEC];
+
+    /// Rounds in which this gateway shared what it refused with the fleet (`limits.shared_secret`), by how they ended. There is
+    /// one a second at most, and none while nothing is refused.
+    SHARING_ROUNDS: Counter = "postern_limit_sharing_rounds_total" [SharingRound::SPEC];
 
     /// Records in the embedded double-spend store.
     SPENT_RECORDS: Gauge = "postern_spent_records";

@@ -85,6 +85,16 @@ postern_telemetry::label! {
 }
 
 postern_telemetry::label! {
+    /// How a round ended that shares limits with the fleet.
+    pub SharingRound = "result" {
+        /// The memcached has counted.
+        Shared = "shared",
+        /// It has not, or not in time: the gateway has its own limits.
+        Failed = "failed",
+    }
+}
+
+postern_telemetry::label! {
     /// How the gateway answered a request.
     pub Outcome = "outcome" {
         /// 200, a tunnel, or the answer of a plain `http://` request.

@@ -16,6 +16,7 @@ mod proxy_protocol;
 mod rates;
 mod replay;
 mod shared;
+mod shared_limits;
 mod status;
 mod telemetry;
 mod tls;

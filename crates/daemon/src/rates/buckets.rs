@@ -89,11 +89,22 @@ impl Buckets {
         let nanos = self.nanos(now);
         for (network, share) in source.tiers() {
             let rate = rate.times(share);
-            let (full_at, is_forgotten) = take(&mut self.set(network).lock(), network, rate.cost(), nanos);
-            self.empty_until.fetch_max(rate.has_one_at(full_at), Ordering::Relaxed);
-            if is_forgotten {
-                self.forget(now);
-            }
+            self.put_off(network, rate, now, |full_at| full_at.max(nanos).saturating_add(rate.cost()));
+        }
+    }
+
+    /// Empties the bucket of `network` for this long at least, whatever it gains meanwhile.
+    pub(super) fn empty(&self, network: Network, rate: Rate, wait: Duration, now: Instant) {
+        let full_at = rate.full_at_when_one_is_there_at(self.nanos(now + wait));
+        self.put_off(network, rate, now, |before| before.max(full_at));
+    }
+
+    /// Puts off the time at which a network's bucket is full.
+    fn put_off(&self, network: Network, rate: Rate, now: Instant, later: impl Fn(Nanos) -> Nanos) {
+        let (full_at, is_forgotten) = put_off(&mut self.set(network).lock(), network, self.nanos(now), later);
+        self.empty_until.fetch_max(rate.has_one_at(full_at), Ordering::Relaxed);
+        if is_forgotten {
+            self.forget(now);
         }
     }
 
@@ -122,13 +133,19 @@ impl Buckets {
     }
 }
 
-/// Takes one from a network's bucket. Returns when it is full again, and whether another one was forgotten for it.
-fn take(set: &mut Vec<Bucket>, network: Network, cost: Nanos, now: Nanos) -> (Nanos, bool) {
+/// Puts off the time at which a network's bucket is full: 0 if there is no record of it. Returns that time, and whether
+/// another bucket was forgotten for it.
+fn put_off(
+    set: &mut Vec<Bucket>,
+    network: Network,
+    now: Nanos,
+    later: impl Fn(Nanos) -> Nanos,
+) -> (Nanos, bool) {
     if let Some(bucket) = set.iter_mut().find(|bucket| bucket.network == network) {
-        bucket.full_at = bucket.full_at.max(now).saturating_add(cost);
+        bucket.full_at = later(bucket.full_at);
         return (bucket.full_at, false);
     }
-    let full_at = now.saturating_add(cost);
+    let full_at = later(0);
     let (bucket, has_room, mut is_forgotten) = (Bucket { network, full_at }, set.len() < WAYS, false);
     match set.iter_mut().min_by_key(|bucket| bucket.full_at) {
         Some(fullest) if fullest.full_at <= now => *fullest = bucket,
@@ -139,8 +156,13 @@ fn take(set: &mut Vec<Bucket>, network: Network, cost: Nanos, now: Nanos) -> (Na
 }
 
 impl Rate {
-    fn times(self, share: u32) -> Self {
+    pub(super) fn times(self, share: u32) -> Self {
         Self { per_second: self.per_second.saturating_mul(share), burst: self.burst.saturating_mul(share) }
+    }
+
+    /// The most that a full bucket gives in a minute.
+    pub(super) fn in_a_minute(self) -> u64 {
+        u64::from(self.per_second) * 60 + u64::from(self.burst)
     }
 
     /// How long it takes until a bucket has one more.
@@ -151,6 +173,11 @@ impl Rate {
     /// When a bucket has one or more that is full at a time.
     fn has_one_at(self, full_at: Nanos) -> Nanos {
         full_at.saturating_add(self.cost()).saturating_sub(u64::from(self.burst) * self.cost())
+    }
+
+    /// The inverse of [`Rate::has_one_at`].
+    fn full_at_when_one_is_there_at(self, at: Nanos) -> Nanos {
+        at.saturating_add(u64::from(self.burst.max(1) - 1) * self.cost())
     }
 }
 
@@ -203,6 +230,24 @@ mod tests {
         assert_eq!(buckets.wait(ipv4(1), RATE, later), Some(TENTH));
         (0..5).for_each(|_| buckets.take(ipv4(1), RATE, later));
         assert_eq!(buckets.wait(ipv4(1), RATE, later), Some(6 * TENTH), "what is taken in excess is owed");
+    }
+
+    #[test]
+    fn a_bucket_that_is_emptied_has_one_when_the_time_is_over_and_not_before() {
+        let (buckets, now, wait) = (Buckets::default(), Instant::now(), Duration::from_secs(5));
+        let (one, other) = (ipv4(1), ipv4(2));
+        for owed in [0, 2] {
+            (0..owed).for_each(|_| buckets.take(one, RATE, now));
+            one.tiers().for_each(|(network, _)| buckets.empty(network, RATE, wait, now));
+            assert!(buckets.were_empty());
+            assert_eq!((buckets.wait(one, RATE, now), buckets.wait(other, RATE, now)), (Some(wait), None));
+            assert_eq!(buckets.wait(one, RATE, now + wait), None);
+        }
+        buckets.take(one, RATE, now + wait);
+        assert_eq!(buckets.wait(one, RATE, now + wait), Some(TENTH), "it holds no more than one");
+        (0..100).for_each(|_| buckets.take(other, RATE, now));
+        other.tiers().for_each(|(network, _)| buckets.empty(network, RATE, wait, now));
+        assert_eq!(buckets.wait(other, RATE, now), Some(98 * TENTH), "it is not sooner than by what is owed");
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod cache;
 mod canary;
 mod checked;
 mod client;
+mod counting;
 mod endpoint;
 mod epochs;
 mod failure;
@@ -48,6 +49,7 @@ pub(crate) mod world;
 pub use address::{Address, AddressError, Tls};
 pub use bucket::BUCKETS;
 pub use client::Client;
+pub use counting::{FleetCounters, Increment};
 pub use options::{OnLoss, Options, Pool, Replicas, Transport, pool_size};
 pub use protocol::KEY_PREFIXES;
 pub use stats::{Ended, Totals, Verb};
@@ -230,6 +232,12 @@ impl Memcached {
     #[must_use]
     pub fn client(&self) -> Client {
         Client::start(&self.store)
+    }
+
+    /// Counters in the same servers, on a connection of their own, for the runtime that uses them.
+    #[must_use]
+    pub fn counters(&self) -> FleetCounters {
+        FleetCounters::new(&self.store.endpoints)
     }
 
     /// How the store is now.

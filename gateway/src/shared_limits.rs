@@ -1,0 +1,99 @@
+//! Limits of sources that the gateways of a fleet share (`limits.shared_secret`): once a second each adds what it refused to
+//! counters in the fleet's memcached, and limits the sources that the fleet has refused too often in the present minute.
+//!
+//! It is approximate, and no request waits for it. Whatever fails leaves each gateway with its own limits.
+
+use crate::observe::catalogue;
+use crate::observe::labels::SharingRound;
+use crate::state::Core;
+use metrics::{Counter, counter};
+use postern_config::Secret;
+use postern_daemon::rates::Growth;
+use postern_spend::memcached::{FleetCounters, Increment};
+use postern_spend::{Backend, Unknown};
+use postern_telemetry::metrics::from_zero;
+use postern_token::UnixSeconds;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often gateways add to the counters, and how long a round may take.
+const ROUND: Duration = Duration::from_secs(1);
+/// Counters of a round at most: those of the networks that were refused most.
+const MOST: usize = 256;
+/// How long a counter lasts: its minute, and as long again for clocks that differ.
+const EXPIRES: Duration = Duration::from_secs(120);
+/// How often the log says that nothing is shared, at most.
+const SAYING: Duration = Duration::from_secs(60);
+const MINUTE: u64 = 60;
+/// A shorter secret could be guessed by whoever reads the memory, and the addresses with it.
+pub(crate) const LEAST_SECRET: usize = 16;
+
+pub(crate) struct SharedLimits {
+    core: Arc<Core>,
+    rounds: Vec<Counter>,
+    said: Option<Instant>,
+}
+
+impl SharedLimits {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        let rounds = |ended: &SharingRound| {
+            from_zero(counter!(catalogue::SHARING_ROUNDS, SharingRound::LABEL => ended.as_str()))
+        };
+        Self { core, rounds: SharingRound::ALL.iter().map(rounds).collect(), said: None }
+    }
+
+    /// Goes on until it is dropped, or returns where there is no memory to share.
+    pub(crate) async fn run(mut self) {
+        let Backend::Memcached(memcached) = &self.core.backend else { return };
+        let (mut counters, mut ticks) = (memcached.counters(), interval(ROUND));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let secret = self.core.settings.limits.load().shared_secret.clone(); // a reload may change it
+            self.core.rates.share(secret.is_some());
+            if let Some(secret) = secret {
+                self.round(&mut counters, &secret).await;
+            }
+        }
+    }
+
+    async fn round(&mut self, counters: &mut FleetCounters, secret: &Secret) {
+        let growth = self.core.rates.growth(MOST);
+        if growth.is_empty() {
+            return;
+        }
+        let (secret, minute) = (secret.expose().as_bytes(), UnixSeconds::now().0 / MINUTE);
+        let increment = |growth: &Growth| Increment { key: growth.key(secret, minute), by: growth.number };
+        let increments: Vec<_> = growth.iter().map(increment).collect();
+        match counters.add(&increments, EXPIRES, ROUND).await {
+            Ok(totals) if totals.iter().all(Option::is_none) => self.failed(Unknown::Rejected),
+            Ok(totals) => self.limit(minute, &growth, &totals),
+            Err(reason) => self.failed(reason),
+        }
+    }
+
+    fn limit(&self, minute: u64, growth: &[Growth], totals: &[Option<u64>]) {
+        self.rounds[SharingRound::Shared as usize].increment(1);
+        let left = ((minute + 1) * MINUTE).saturating_sub(UnixSeconds::now().0);
+        let limits = self.core.settings.limits.load();
+        for (growth, total) in growth.iter().zip(totals) {
+            if let Some(total) = *total {
+                self.core.rates.counted_by_fleet(growth, total, Duration::from_secs(left), &limits.source);
+            }
+        }
+    }
+
+    fn failed(&mut self, reason: Unknown) {
+        self.rounds[SharingRound::Failed as usize].increment(1);
+        let now = Instant::now();
+        if self.said.is_none_or(|said| now.saturating_duration_since(said) >= SAYING) {
+            self.said = Some(now);
+            tracing::warn!(
+                %reason,
+                "the memcached of [store] does not count: limits per source are not shared now, and each gateway has its \
+                 own. No client is refused for it. It is tried again every second"
+            );
+        }
+    }
+}
