@@ -30,7 +30,7 @@ pub struct SourceLimits {
     /// Refused requests a second of one source, after `refusals_burst` at once: those that the client causes and that no
     /// good token has paid for. Above it all requests of the source are answered 429, unread, until it is below. 0 means
     /// no limit. At most 65,536 sources are remembered, and as many of handshakes; when more come
-    /// at once, those that did least are forgotten, and nobody is refused for it.
+    /// at once, those that did least are forgotten, and no client is refused for it.
     pub refusals: u32,
     /// Refused requests that one source may cause at once. The first request of every agent is one: it fetches the
     /// challenge.

@@ -121,7 +121,7 @@ impl Buckets {
             tracing::warn!(
                 number,
                 "more addresses come than the limits of [limits.source] can be kept for: of some it is forgotten what they \
-                 did, and they may do more. Nobody is refused for it. Limit the clients in front of this listener, by \
+                 did, and they may do more. No client is refused for it. Limit the clients in front of this listener, by \
                  network"
             );
         }

@@ -1,6 +1,6 @@
 //! What was refused of each network since the rest of the fleet last heard of it.
 //!
-//! The table is bounded. Where more networks come than it holds, what it forgets is not shared, and nobody is refused for it.
+//! The table is bounded. Where more networks come than it holds, what it forgets is not shared, and no client is refused for it.
 
 use crate::sources::{Network, Source};
 use aws_lc_rs::hmac;
