@@ -234,17 +234,18 @@ mod tests {
 
     #[test]
     fn a_bucket_that_is_emptied_has_one_when_the_time_is_over_and_not_before() {
-        let (buckets, now, wait) = (Buckets::default(), Instant::now(), Duration::from_secs(5));
-        let (one, other) = (ipv4(1), ipv4(2));
+        let (one, other, wait) = (ipv4(1), ipv4(2), Duration::from_secs(5));
         for owed in [0, 2] {
+            let (buckets, now) = (Buckets::default(), Instant::now());
             (0..owed).for_each(|_| buckets.take(one, RATE, now));
             one.tiers().for_each(|(network, _)| buckets.empty(network, RATE, wait, now));
             assert!(buckets.were_empty());
             assert_eq!((buckets.wait(one, RATE, now), buckets.wait(other, RATE, now)), (Some(wait), None));
             assert_eq!(buckets.wait(one, RATE, now + wait), None);
+            buckets.take(one, RATE, now + wait);
+            assert_eq!(buckets.wait(one, RATE, now + wait), Some(TENTH), "it holds no more than one");
         }
-        buckets.take(one, RATE, now + wait);
-        assert_eq!(buckets.wait(one, RATE, now + wait), Some(TENTH), "it holds no more than one");
+        let (buckets, now) = (Buckets::default(), Instant::now());
         (0..100).for_each(|_| buckets.take(other, RATE, now));
         other.tiers().for_each(|(network, _)| buckets.empty(network, RATE, wait, now));
         assert_eq!(buckets.wait(other, RATE, now), Some(98 * TENTH), "it is not sooner than by what is owed");
