@@ -43,7 +43,7 @@ postern_telemetry::catalogue! {
     /// names are kept for their time to live.
     LOOKUPS: Counter = "postern_lookups_total" [LookupEnded::SPEC];
 
-    /// Rounds in which this gateway shared what it refused with the fleet (`limits.shared_secret`), by how they ended. There is
+    /// Rounds in which this gateway shared what it refused with the fleet, by how they ended. There is
     /// one a second at most, and none while nothing is refused.
     SHARING_ROUNDS: Counter = "postern_limit_sharing_rounds_total" [SharingRound::SPEC];
 
