@@ -16,9 +16,9 @@
 //! - the ports by free ones, which options give to `up`, because other tests run at the same time;
 //! - `https://example.com/` by the page that the walk serves itself, for there may be no Internet.
 
+use postern_testkit::ports;
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -52,8 +52,7 @@ fn every_command_of_the_page_prints_what_the_page_shows() {
 
     let mut page = page();
     let mut up = "target/release/postern up".to_owned();
-    let ports = free_ports();
-    assert_eq!(ports.len(), PORTS.len());
+    let ports = PORTS.map(|_| ports::free());
     // In two steps: a port may have the digits of another number on the page.
     for (index, (number, _)) in PORTS.into_iter().enumerate() {
         assert!(page.contains(number), "{number} is not on the page any more");
@@ -81,16 +80,6 @@ fn root() -> &'static Path {
 
 fn page() -> String {
     std::fs::read_to_string(root().join("docs/start.md")).unwrap()
-}
-
-/// Ports below those that the kernel assigns, so that no other test gets them in between.
-fn free_ports() -> Vec<u16> {
-    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
-    let end: u16 = range.split_whitespace().next().unwrap().parse().unwrap();
-    let first = 10_000.min(end / 2);
-    let start = first + u16::try_from(std::process::id() % u32::from(end - first)).unwrap();
-    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    (start..end).chain(first..start).filter(free).take(PORTS.len()).collect()
 }
 
 fn walk(page: &str, place: &Path, patience: Duration) {

@@ -5,7 +5,7 @@ use crate::support::process::{Ended, Postern, command, run};
 use crate::support::relay::Relay;
 use crate::support::tls::Authority;
 use crate::support::{eventually, proxy, target, tokens};
-use postern_testkit::closed;
+use postern_testkit::ports;
 use postern_token::ChallengeDigest;
 use std::collections::HashSet;
 use std::io::Write;
@@ -106,7 +106,7 @@ async fn an_account_gets_its_quota_and_then_a_sentence() {
 
 #[test]
 fn a_wrong_address_is_reported_in_a_sentence() {
-    let unreachable = closed::port();
+    let unreachable = ports::closed();
     mint(&["--issuer", &format!("http://{unreachable}")])
         .assert_failed(70, &[&unreachable.to_string(), "cannot be reached"]);
     for wrong in ["issuer.example", "ftp://issuer.example", "http://"] {

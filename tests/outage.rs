@@ -10,6 +10,7 @@ use crate::support::router::Router;
 use crate::support::tokens::mint;
 use crate::support::{eventually, target};
 use postern_daemon::exit;
+use postern_testkit::ports;
 use std::io::Write;
 use std::net::TcpStream as StdStream;
 use std::path::{Path, PathBuf};
@@ -219,8 +220,7 @@ async fn a_dead_server_behind_a_router_is_reported_with_the_share_that_it_costs(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_cannot_serve_yet_takes_no_clients_and_its_drain_waits_for_nothing() {
     let home = TempDir::new().unwrap();
-    let absent = crate::support::memcached::free_port();
-    let issuer = format!("http://127.0.0.1:{absent}");
+    let issuer = format!("http://{}", ports::closed());
     let config = gateway_config(home.path(), &issuer, "", "1s", "");
     let gateway = Daemon::start("gateway", &config);
     readyz(&gateway, 503, &["keys: ", "listen: the gateway takes no clients before"]).await;

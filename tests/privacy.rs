@@ -7,7 +7,7 @@ use crate::support::eventually;
 use crate::support::needles::Needles;
 use crate::support::up::{Ports, Up, up};
 use crate::support::{proxy, target, tokens};
-use postern_testkit::closed;
+use postern_testkit::ports;
 use postern_token::{Token, encode_base64url};
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -121,7 +121,7 @@ async fn through_the_agent(agent: SocketAddr, printed: &[u16], needles: &mut Nee
     let (far, near) = (apart(printed, || target::echo_at(TARGET)).await, target::echo().await);
     let far_web = apart(printed, || target::web(TARGET)).await;
     let near_web = target::web(Ipv4Addr::LOCALHOST).await;
-    let closed = apart(printed, async || closed::port_at(TARGET)).await;
+    let closed = apart(printed, async || ports::closed_at(TARGET)).await;
     for address in [far, near, far_web, near_web, closed] {
         needles.port("a target's port", address.port());
     }

@@ -3,7 +3,7 @@
 use crate::support::prometheus::{Programs, Prometheus};
 use crate::support::up::{Ports, Up};
 use crate::support::{admin, eventually, proxy, target, tokens};
-use postern_testkit::closed;
+use postern_testkit::ports;
 use postern_token::encode_base64url;
 use std::net::{Ipv4Addr, SocketAddr};
 use tempfile::TempDir;
@@ -136,7 +136,7 @@ async fn replays(ports: Ports, number: u32) -> u32 {
 
 /// Whatever is refused.
 async fn dishonest(ports: Ports) {
-    let (echo, closed) = (target::echo().await, closed::port());
+    let (echo, closed) = (target::echo().await, ports::closed());
     replays(ports, 1).await;
     let value = mint(ports);
     let token = tokens::token_of(&value);

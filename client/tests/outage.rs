@@ -176,7 +176,7 @@ async fn the_next_gateway_of_the_list_is_used_while_the_first_is_away() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_whose_first_gateway_is_down_from_the_start_works_and_costs_nothing() {
     let (issuer, [gateway, _]) = two().await;
-    let closed = postern_testkit::closed::port();
+    let closed = postern_testkit::ports::closed();
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(&gateway, &issuer, directory.path());
     config.gateway.url = Urls::Several(vec![format!("http://{closed}"), gateway.url()]);

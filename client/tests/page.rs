@@ -8,7 +8,7 @@ use postern_admin::live::Link;
 use postern_client::Urls;
 use postern_client::catalogue::{AGENT_REQUESTS, AgentOutcome, WALLET_TOKENS};
 use postern_telemetry::metrics;
-use postern_testkit::closed;
+use postern_testkit::ports;
 use postern_token::{TokenChallenge, TokenType};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -185,7 +185,7 @@ async fn a_gateway_that_is_down_or_speaks_no_tls_loses_every_attempt() {
         let _ = stream.write_all(b"not TLS").await;
     })
     .await;
-    let closed = closed::port();
+    let closed = ports::closed();
     for (url, address) in [(format!("http://{closed}"), closed), (format!("https://{plain}"), plain)] {
         let address = address.to_string();
         let issuer = Issuer::start().await;
@@ -230,7 +230,7 @@ async fn each_request_to_the_issuer_is_an_attempt_and_a_refusal_is_an_answer() {
     let mut config = world.config();
     let World { directory, issuer: _issuer, gateway: _gateway, agent } = world;
     agent.stop().await;
-    let closed = closed::port();
+    let closed = ports::closed();
     config.issuer.url = Some(format!("http://{closed}"));
     let agent = RunningAgent::start(config).await;
     let link = agent.process.live.link(LinkKind::Issuer, &closed.to_string());
@@ -249,7 +249,7 @@ async fn each_request_to_the_issuer_is_an_attempt_and_a_refusal_is_an_answer() {
 async fn an_issuer_that_only_the_challenge_names_has_no_name_in_the_links() {
     let _alone = ALONE.lock().await;
     metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS]).unwrap();
-    let named = format!("localhost:{}", closed::port().port());
+    let named = format!("localhost:{}", ports::closed().port());
     let issuer = Issuer::start().await;
     let gateway = Gateway::start(&issuer).await;
     let challenge = TokenChallenge::new(TokenType::BlindRsa2048, &named, None, &["proxy.example"]);

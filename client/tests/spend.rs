@@ -177,7 +177,7 @@ async fn a_wallet_that_flushes_the_disk_gives_its_tokens_out_once_too() {
 async fn a_gateway_that_is_down_costs_no_token() {
     let world = World::new().await;
     world.stocked(8).await;
-    let closed = postern_testkit::closed::port();
+    let closed = postern_testkit::ports::closed();
     let mut config = world.config();
     let World { directory, issuer: _issuer, agent, .. } = world;
     agent.stop().await;

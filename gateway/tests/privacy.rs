@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "the other binary uses the rest")]
 mod support;
 
-use postern_testkit::closed;
+use postern_testkit::ports;
 use postern_token::header::format_authorization;
 use postern_token::{Token, encode_base64url};
 use std::fmt::Write as _;
@@ -57,7 +57,7 @@ async fn nothing_of_a_client_a_target_or_a_token_is_in_logs_metrics_or_files() {
         postern_gateway::catalogue::METRICS,
     ])
     .unwrap();
-    let (gateway, echo, closed) = (Running::start().await, Echo::start().await, closed::port());
+    let (gateway, echo, closed) = (Running::start().await, Echo::start().await, ports::closed());
 
     let mut traces: Vec<Vec<u8>> = Vec::new();
     let echo_address = echo.address.to_string();

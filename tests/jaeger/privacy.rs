@@ -6,7 +6,7 @@ use crate::support::jaeger::Jaeger;
 use crate::support::needles::Needles;
 use crate::support::up::{Ports, Up};
 use crate::support::{eventually, proxy, target, tokens};
-use postern_testkit::closed;
+use postern_testkit::ports;
 use serde_json::Value;
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -65,7 +65,7 @@ async fn no_trace_shows_who_requested_what() {
     assert_eq!(needles.search(everything.as_bytes()), [""; 0], "{everything}");
 
     // The search reaches every service: a span of another one, with a needle of each kind, is found.
-    let port = closed::port_at(TARGET).port();
+    let port = ports::closed_at(TARGET).port();
     needles.port("a planted port", port);
     let nonce = hex::encode(gone[0].nonce().0);
     jaeger.plant(&format!("CONNECT {TARGET_NAME}:{port} {TARGET} from {CLIENT} with {nonce}")).await;
@@ -94,7 +94,7 @@ fn outcome(trace: &super::Trace) -> Option<&str> {
 /// Two tunnels and two that come to nothing, by name and by address, some times.
 async fn through_the_agent(system: &Up, needles: &mut Needles) {
     let (far, near) = (target::echo_at(TARGET).await, target::echo().await);
-    let closed = closed::port_at(TARGET);
+    let closed = ports::closed_at(TARGET);
     for address in [far, near, closed] {
         needles.port("a target's port", address.port());
     }

@@ -1,7 +1,7 @@
 //! A real Jaeger, on ports of its own, and its answers.
 
-use super::memcached::free_port;
 use super::{PATIENCE, eventually};
+use postern_testkit::ports;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ impl Jaeger {
     pub async fn start() -> Self {
         let binary = std::env::var_os("POSTERN_JAEGER").map(PathBuf::from);
         let binary = binary.expect("POSTERN_JAEGER names a Jaeger binary");
-        let [otlp_grpc, otlp_http, query, query_grpc] = [(); 4].map(|()| free_port());
+        let [otlp_grpc, otlp_http, query, query_grpc] = [(); 4].map(|()| ports::free());
         let ports = Ports { otlp_grpc, otlp_http, query, query_grpc };
         // No proxy: a machine that has one in its environment would use it for 127.0.0.1.
         let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();

@@ -1,7 +1,7 @@
 //! Real memcacheds, each on a port of its own, and ways to make them fail.
 
 use super::PATIENCE;
-pub use postern_testkit::memcached::free_port;
+use postern_testkit::ports;
 use std::fs::DirEntry;
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ impl Memcached {
 
     /// A port on which nothing listens yet.
     pub fn absent() -> Self {
-        Self { port: free_port(), child: None, clock: None }
+        Self { port: ports::free(), child: None, clock: None }
     }
 
     pub fn port(&self) -> u16 {
@@ -56,8 +56,7 @@ impl Memcached {
         if let Some(difference) = self.clock {
             command.env("LD_PRELOAD", faketime_library()).env("FAKETIME", difference);
         }
-        self.child = Some(spawn(command, "memcached"));
-        listens(self.port, "memcached");
+        self.child = Some(listening(spawn(command, "memcached"), self.port, "memcached"));
     }
 
     /// SIGKILL, and the end of it.
@@ -103,11 +102,13 @@ pub fn spawn(mut command: Command, package: &str) -> Child {
     started.unwrap_or_else(|error| panic!("{package} does not start (apt-get install {package}): {error}"))
 }
 
-/// Returns as soon as something listens there.
-pub fn listens(port: u16, what: &str) {
+/// Returns the server as soon as it listens there.
+pub fn listening(mut server: Child, port: u16, what: &str) -> Child {
     let began = Instant::now();
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert_eq!(server.try_wait().unwrap(), None, "{what} ended");
         assert!(began.elapsed() < PATIENCE, "{what} does not listen on port {port}");
         thread::sleep(Duration::from_millis(2));
     }
+    server
 }

@@ -1,7 +1,7 @@
 //! A real Prometheus with the rules that the project ships, its promtool, and their output.
 
-use super::memcached::free_port;
 use super::{PATIENCE, eventually};
+use postern_testkit::ports;
 use serde_json::Value;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -57,7 +57,7 @@ impl Prometheus {
         );
         let file = home.path().join("prometheus.yml");
         std::fs::write(&file, config).unwrap();
-        let port = free_port();
+        let port = ports::free();
         let mut command = Command::new(programs.0.join("prometheus"));
         command.arg(format!("--config.file={}", file.display()));
         command.arg(format!("--storage.tsdb.path={}", home.path().join("data").display()));

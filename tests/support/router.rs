@@ -1,6 +1,7 @@
 //! Routers in front of several memcacheds: twemproxy from its package, mcrouter where the environment names one.
 
-use super::memcached::{Memcached, free_port, listens, spawn};
+use super::memcached::{Memcached, listening, spawn};
+use postern_testkit::ports;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -22,7 +23,7 @@ impl Router {
     }
 
     fn twemproxy_with(more: &str, home: &Path, servers: &[Memcached]) -> Self {
-        let port = free_port();
+        let port = ports::free();
         let list = servers.iter().enumerate();
         let list: String =
             list.map(|(index, server)| format!("  - {}:1 server{index}\n", server.address())).collect();
@@ -34,7 +35,7 @@ impl Router {
         let path = home.join(format!("twemproxy-{port}.yml"));
         std::fs::write(&path, config).unwrap();
         let mut command = Command::new(twemproxy_binary());
-        let stats = free_port().to_string();
+        let stats = ports::free().to_string();
         command.arg("-c").arg(&path).args(["-a", "127.0.0.1", "-s", &stats]);
         Self::started(command, port, "nutcracker")
     }
@@ -50,7 +51,7 @@ impl Router {
     }
 
     fn mcrouter(shipped: &str, home: &Path, pools: &[&[Memcached]]) -> Self {
-        let port = free_port();
+        let port = ports::free();
         let path = home.join(format!("mcrouter-{port}.json"));
         std::fs::write(&path, with_servers(&mcrouter_json(shipped), pools)).unwrap();
         let mut command = Command::new(mcrouter_binary());
@@ -61,9 +62,7 @@ impl Router {
     }
 
     fn started(command: Command, port: u16, package: &str) -> Self {
-        let router = Self { port, child: spawn(command, package) };
-        listens(port, package);
-        router
+        Self { port, child: listening(spawn(command, package), port, package) }
     }
 
     pub fn port(&self) -> u16 {

@@ -146,7 +146,7 @@ async fn a_server_that_does_not_speak_tls_is_told_apart_from_one_that_is_away() 
         &["does not speak TLS", "write http:// in place of https://"],
     );
 
-    let away = postern_testkit::closed::port();
+    let away = postern_testkit::ports::closed();
     let http = client(&ClientOptions::default()).unwrap();
     let refused = http.get(format!("https://localhost:{}/", away.port())).send().await.unwrap_err();
     let said = no_answer(&refused, "issuer.ca");

@@ -91,7 +91,7 @@ mod tests {
     async fn a_dead_first_address_does_not_keep_the_second_from_answering() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let good = listener.local_addr().unwrap();
-        let closed = postern_testkit::closed::port();
+        let closed = postern_testkit::ports::closed();
         let stream = connect(vec![closed, good]).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), good);
         for dead in [vec![closed], vec![closed, closed]] {

@@ -3,7 +3,7 @@
 
 use crate::support::fake::{self, Fake, Step};
 use crate::support::{
-    Relay, Server, Swallower, client, epoch, eventually, free_port, fresh, options, pipelined, pooled,
+    Relay, Server, Swallower, client, epoch, eventually, fresh, options, pipelined, pooled, ports,
     transports, trusting,
 };
 use postern_spend::memcached::{Client, Ended, Memcached, Options, Transport, Verb};
@@ -186,7 +186,7 @@ async fn a_question_over_another_endpoint_is_an_exchange_of_its_own() {
 
 #[tokio::test]
 async fn what_is_not_sent_is_listed_and_what_is_remembered_is_not() {
-    let nowhere = open(format!("127.0.0.1:{}", free_port()).parse().unwrap(), pipelined());
+    let nowhere = open(ports::closed().to_string().parse().unwrap(), pipelined());
     let (down, epoch, mut log) = (nowhere.client(), epoch(), ExchangeLog::default());
     assert!(down.check_with(&fresh(&epoch), &epoch, &mut log).await.is_err());
     let [exchange] = log.exchanges() else { panic!("{log:?}") };
@@ -292,7 +292,7 @@ async fn an_endpoint_tells_how_much_is_under_way_of_how_much() {
 async fn an_endpoint_that_nobody_opens_counts_failures() {
     let server = Server::tcp(&[]);
     for (name, transport) in transports() {
-        let closed = format!("127.0.0.1:{}", free_port()).parse().unwrap();
+        let closed = ports::closed().to_string().parse().unwrap();
         let store = Memcached::open(options(vec![server.address(), closed], transport)).unwrap();
         let _client = client(&store).await;
         let failures = || async { (store.health().endpoints[1].connect_failures >= 3).then_some(()) };

@@ -1,7 +1,7 @@
 //! The shared store when memcached is away, frozen, restarted empty, full, or another one than it was.
 
 use crate::support::{
-    PATIENCE, Relay, Server, client, epoch, eventually, free_port, fresh, options, pipelined, transports,
+    PATIENCE, Relay, Server, client, epoch, eventually, fresh, options, pipelined, ports, transports,
 };
 use postern_spend::memcached::{Client, Memcached, OnLoss, Options, Transport};
 use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
@@ -58,7 +58,7 @@ async fn the_store_is_ready_when_each_of_its_clients_is() {
 
 #[tokio::test]
 async fn an_endpoint_that_opens_later_to_another_memory_ends_the_service() {
-    let (one, port) = (Server::tcp(&[]), free_port());
+    let (one, port) = (Server::tcp(&[]), ports::free());
     for (name, transport) in transports() {
         let endpoints = vec![one.address(), format!("127.0.0.1:{port}").parse().unwrap()];
         let store = Memcached::open(options(endpoints, transport)).unwrap();
@@ -86,7 +86,7 @@ async fn an_endpoint_that_opens_later_to_another_memory_ends_the_service() {
 #[tokio::test]
 async fn what_one_endpoint_cannot_carry_goes_through_the_other() {
     let server = Server::tcp(&[]);
-    let mut endpoints = vec![server.address(), format!("127.0.0.1:{}", free_port()).parse().unwrap()];
+    let mut endpoints = vec![server.address(), ports::closed().to_string().parse().unwrap()];
     for (name, transport) in transports() {
         endpoints.reverse();
         let store = Memcached::open(options(endpoints.clone(), transport)).unwrap();
@@ -102,7 +102,7 @@ async fn what_one_endpoint_cannot_carry_goes_through_the_other() {
 #[tokio::test]
 async fn a_store_that_is_down_at_the_start_is_used_when_it_is_there() {
     for (name, transport) in transports() {
-        let port = free_port();
+        let port = ports::free();
         let endpoints = vec![format!("127.0.0.1:{port}").parse().unwrap()];
         let store = Memcached::open(options(endpoints, transport)).unwrap();
         let (client, epoch) = (store.client(), epoch());

@@ -1,5 +1,5 @@
 //! What the tests of several packages need: a real memcached, as a process on a port or socket of its own, a disk that
-//! forgets at a power cut what was not synced, and ports that refuse.
+//! forgets at a power cut what was not synced, and ports that are free or refuse.
 //!
 //! ```no_run
 //! let server = postern_testkit::memcached::Server::tcp(&["-M"]);
@@ -7,6 +7,6 @@
 //! ```
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-pub mod closed;
 pub mod forgetful;
 pub mod memcached;
+pub mod ports;

@@ -1,8 +1,9 @@
 //! A real memcached, as a process.
 
+use crate::ports;
 use std::fmt::Debug;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
@@ -28,7 +29,7 @@ enum At {
 impl Server {
     /// On a free port.
     pub fn tcp(more: &[&str]) -> Self {
-        Self::start(At::Port(free_port()), more)
+        Self::start(At::Port(ports::free()), more)
     }
 
     /// On this port.
@@ -55,7 +56,7 @@ impl Server {
 
     fn start(at: At, more: &[&str]) -> Self {
         let args: Vec<String> = more.iter().map(|&arg| arg.to_owned()).collect();
-        let server = Self { child: spawn(&at, &args), args, at };
+        let mut server = Self { child: spawn(&at, &args), args, at };
         server.answers();
         server
     }
@@ -149,12 +150,13 @@ impl Server {
         })
     }
 
-    fn answers(&self) {
+    fn answers(&mut self) {
         let began = Instant::now();
         while !match &self.at {
             At::Port(port) => TcpStream::connect(("127.0.0.1", *port)).is_ok(),
             At::Socket(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
         } {
+            assert_eq!(self.child.try_wait().unwrap(), None, "memcached ended");
             assert!(began.elapsed() < PATIENCE, "memcached does not listen");
             thread::sleep(Duration::from_millis(2));
         }
@@ -177,9 +179,4 @@ fn spawn(at: &At, more: &[String]) -> Child {
     // As root it refuses to start without a user; as another user it ignores the option.
     command.args(["-u", "root", "-c", "4096"]).args(more).stdin(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("memcached is installed (apt-get install memcached)")
-}
-
-/// A port of 127.0.0.1 that was free a moment ago.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -4,7 +4,7 @@ use crate::support::client::{Client, find};
 use crate::support::target::Held;
 use crate::support::{ISSUER, Running};
 use postern_config::ConfigDuration;
-use postern_testkit::closed;
+use postern_testkit::ports;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -326,7 +326,7 @@ async fn a_target_that_fails_is_502_or_504() {
     let gateway =
         Running::start_with(|config| config.limits.idle_timeout = ConfigDuration::millis(300)).await;
     let mut client = Client::connect(gateway.address).await;
-    client.send(request("GET", &url(closed::port(), "/"), "")).await;
+    client.send(request("GET", &url(ports::closed(), "/"), "")).await;
     client.answer().await.assert_refused(502, "connection_refused", "refused");
     for nonsense in [&b"220 smtp.example ESMTP\r\n"[..], b"", b"HTTP/1.1 200 OK\r\nContent-"] {
         client.send(request("GET", &url(target.address, "/"), "")).await;

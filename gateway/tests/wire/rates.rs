@@ -119,7 +119,7 @@ async fn each_refusal_that_a_client_causes_counts() {
 #[tokio::test]
 async fn tunnels_and_what_a_token_has_paid_for_do_not_count() {
     let (echo, gateway) = (Echo::start().await, gateway(1).await);
-    let closed = postern_testkit::closed::port();
+    let closed = postern_testkit::ports::closed();
     for _ in 0..4 {
         let mut client = client_from(1, gateway.address).await;
         client.send(connect(echo.address)).await;

@@ -9,7 +9,8 @@ use postern_gateway::StartError;
 use postern_gateway::config::{
     Bind, CheckTiming, Config, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
 };
-use postern_testkit::memcached::{Server, free_port};
+use postern_testkit::memcached::Server;
+use postern_testkit::ports;
 use postern_token::Token;
 use postern_token::header::format_authorization;
 use std::time::Duration;
@@ -60,7 +61,7 @@ async fn a_token_opens_one_tunnel_whatever_the_transport_and_the_hint() {
 
 #[tokio::test]
 async fn a_store_that_is_down_is_503_until_it_is_back() {
-    let (port, echo) = (free_port(), Echo::start().await);
+    let (port, echo) = (ports::free(), Echo::start().await);
     let gateway = Running::start_in(home_with_keys(), |config| {
         config.store.kind = StoreKind::Memcached;
         config.store.memcached.addresses = vec![format!("127.0.0.1:{port}")];

@@ -5,7 +5,7 @@ use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
 use postern_config::ConfigDuration;
 use postern_gateway::config::Ports;
-use postern_testkit::closed;
+use postern_testkit::ports;
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ async fn networks_on_the_list_of_denied_ones_are_refused_even_where_private_ones
 #[tokio::test]
 async fn a_target_that_refuses_is_502() {
     let gateway = Running::start().await;
-    let answer = Client::ask(gateway.address, connect(closed::port())).await;
+    let answer = Client::ask(gateway.address, connect(ports::closed())).await;
     answer.assert_refused(502, "connection_refused", "refused the connection");
 }
 

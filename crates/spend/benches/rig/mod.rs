@@ -56,7 +56,7 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
-        let port = support::free_port();
+        let port = postern_testkit::ports::free();
         let listen = ["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0"];
         let room = ["-u", "root", "-t", "1", "-m", "2048", "-c", "1024"];
         let on_second_core = Command::new("taskset").args(["-c", "1", "true"]).stderr(Stdio::null()).status();

@@ -3,7 +3,8 @@
 pub mod fake;
 pub mod marked;
 
-pub use postern_testkit::memcached::{Server, free_port};
+pub use postern_testkit::memcached::Server;
+pub use postern_testkit::ports;
 
 use postern_spend::memcached::{Address, Client, Memcached, OnLoss, Options, Pool, Replicas, Transport};
 use postern_spend::{Epoch, SpendStore};
