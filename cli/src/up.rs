@@ -33,7 +33,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     let process = Process::start(LogFormat::Text, Some(args.admin), 3).await?;
     let context = &process.context;
 
-    // The defaults are no one's wish, so nothing is reported where the limit of open files makes them lower.
+    // The numbers of connections are defaults here, so one that the limit of open files makes lower is not worth a warning.
     let descriptors = context.descriptors;
     let mut issuer = postern_issuer::Config::loopback(args.issuer, &data.join("issuer"));
     lower(&mut issuer.limits.connections, NonZeroUsize::new(descriptors.most(1)));

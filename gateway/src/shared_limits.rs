@@ -9,6 +9,7 @@ use crate::state::Core;
 use metrics::{Counter, counter};
 use postern_config::Secret;
 use postern_daemon::rates::Growth;
+use postern_daemon::seldom::Seldom;
 use postern_spend::memcached::{FleetCounters, Increment};
 use postern_spend::{Backend, Unknown};
 use postern_telemetry::metrics::from_zero;
@@ -32,7 +33,7 @@ pub(crate) const LEAST_SECRET: usize = 16;
 pub(crate) struct SharedLimits {
     core: Arc<Core>,
     rounds: Vec<Counter>,
-    said: Option<Instant>,
+    failures: Seldom,
 }
 
 impl SharedLimits {
@@ -40,7 +41,7 @@ impl SharedLimits {
         let rounds = |ended: &SharingRound| {
             from_zero(counter!(catalogue::SHARING_ROUNDS, SharingRound::LABEL => ended.as_str()))
         };
-        Self { core, rounds: SharingRound::ALL.iter().map(rounds).collect(), said: None }
+        Self { core, rounds: SharingRound::ALL.iter().map(rounds).collect(), failures: Seldom::every(SAYING) }
     }
 
     /// Goes on until it is dropped, or returns where there is no memory to share.
@@ -86,9 +87,7 @@ impl SharedLimits {
 
     fn failed(&mut self, reason: Unknown) {
         self.rounds[SharingRound::Failed as usize].increment(1);
-        let now = Instant::now();
-        if self.said.is_none_or(|said| now.saturating_duration_since(said) >= SAYING) {
-            self.said = Some(now);
+        if self.failures.due(Instant::now()).is_some() {
             tracing::warn!(
                 %reason,
                 "the memcached of [store] does not count: limits per source are not shared now, and each gateway has its \

@@ -17,7 +17,10 @@ const LIVE: [&str; 6] =
 
 /// The values that may change between two requests. Reading them takes no lock.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings(Arc<ArcSwap<Present>>, Descriptors);
+pub(crate) struct Settings {
+    present: Arc<ArcSwap<Present>>,
+    descriptors: Descriptors,
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
@@ -29,20 +32,20 @@ pub(crate) struct Present {
 
 impl Settings {
     pub(crate) fn of(config: &Config, descriptors: Descriptors) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(Present::of(config, descriptors))), descriptors)
+        Self { present: Arc::new(ArcSwap::from_pointee(Present::of(config, descriptors))), descriptors }
     }
 
     fn replace(&self, config: &Config) {
-        self.0.store(Arc::new(Present::of(config, self.1)));
+        self.present.store(Arc::new(Present::of(config, self.descriptors)));
     }
 
     pub(crate) fn load(&self) -> Guard<Arc<Present>> {
-        self.0.load()
+        self.present.load()
     }
 
     /// To be held for longer than a moment.
     pub(crate) fn load_full(&self) -> Arc<Present> {
-        self.0.load_full()
+        self.present.load_full()
     }
 }
 

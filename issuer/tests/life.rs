@@ -1,11 +1,10 @@
 //! The life of an issuer: what it publishes, what survives a restart, when it refuses to start, how it stops.
 
-use crate::support::{Answer, Running, account, bearer, config, post, request, rest};
+use crate::support::{Answer, Running, account, bearer, certified, config, post, request, rest};
 use postern_admin::ProcessContext;
 use postern_config::{ConfigDuration, parse};
 use postern_daemon::exit;
 use postern_daemon::http::{ClientOptions, client, fetch_limited};
-use postern_daemon::tls::TlsConfig;
 use postern_issuer::{Config, Issuer, StartError};
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, TokenResponse, UnixSeconds};
 use std::path::Path;
@@ -188,21 +187,18 @@ async fn a_corrupt_key_a_used_directory_and_a_used_port_stop_the_start() {
 #[tokio::test]
 async fn it_serves_tls_from_certificate_files() {
     let directory = tempfile::tempdir().unwrap();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (certificate, key) = (directory.path().join("certificate.pem"), directory.path().join("key.pem"));
-    std::fs::write(&certificate, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let tls = certified(directory.path());
     let mut config = config(directory.path());
-    config.tls = Some(TlsConfig { certificate: certificate.clone(), key: key.clone() });
+    config.tls = Some(tls.clone());
     let issuer = Running::start(config.clone()).await;
-    let options = ClientOptions { ca_file: Some(certificate), ..ClientOptions::default() };
+    let options = ClientOptions { ca_file: Some(tls.certificate), ..ClientOptions::default() };
     let url = format!("https://localhost:{}{DIRECTORY_PATH}", issuer.address.port());
     let response = client(&options).unwrap().get(url).send().await.unwrap();
     let body = fetch_limited(response, 65_536).await.unwrap();
     assert_eq!(Directory::parse(&body).unwrap().token_keys.len(), 1);
     issuer.stop().await;
 
-    std::fs::write(&key, "nothing").unwrap();
+    std::fs::write(&tls.key, "nothing").unwrap();
     let error = refusal(config).await;
     assert!(matches!(error, StartError::Tls(_)) && error.exit_code() == exit::CONFIG, "{error}");
 }

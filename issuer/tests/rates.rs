@@ -1,8 +1,8 @@
 //! How often one source may do what costs work before anyone has paid for it.
 
 use crate::places::connect_from;
-use crate::support::{Answer, Running, account, bearer, config, post, request, rest};
-use postern_daemon::tls::{TlsConfig, client_config};
+use crate::support::{Answer, Running, account, bearer, certified, config, post, request, rest};
+use postern_daemon::tls::client_config;
 use postern_token::{ChallengeDigest, DIRECTORY_PATH};
 use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
 use std::sync::Arc;
@@ -81,17 +81,14 @@ async fn what_is_answered_does_not_count() {
 #[tokio::test]
 async fn more_handshakes_than_a_source_may_make_are_not_begun() {
     let directory = tempfile::tempdir().unwrap();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (certificate, key) = (directory.path().join("certificate.pem"), directory.path().join("key.pem"));
-    std::fs::write(&certificate, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let tls = certified(directory.path());
+    let connector = TlsConnector::from(Arc::clone(&client_config(Some(&tls.certificate)).unwrap()));
     let mut config = config(directory.path());
-    config.tls = Some(TlsConfig { certificate: certificate.clone(), key });
+    config.tls = Some(tls);
     config.limits.source.exempt = Vec::new();
     config.limits.source.handshakes = 1;
     config.limits.source.handshakes_burst = 3;
     let issuer = Running::start(config).await;
-    let connector = TlsConnector::from(Arc::clone(&client_config(Some(&certificate)).unwrap()));
     let handshake = async |last| {
         let stream = connect_from(last, &issuer).await;
         connector.connect("localhost".try_into().unwrap(), stream).await

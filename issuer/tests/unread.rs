@@ -1,8 +1,8 @@
 //! Clients that do not read their answers.
 
-use crate::support::{Running, config};
+use crate::support::{Running, certified, config};
 use postern_config::ConfigDuration;
-use postern_daemon::tls::{TlsConfig, client_config};
+use postern_daemon::tls::client_config;
 use postern_token::DIRECTORY_PATH;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -35,15 +35,12 @@ async fn a_client_that_never_reads_gives_its_place_back() {
 #[tokio::test]
 async fn so_does_one_over_tls() {
     let directory = tempfile::tempdir().unwrap();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (certificate, key) = (directory.path().join("certificate.pem"), directory.path().join("key.pem"));
-    std::fs::write(&certificate, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let tls = certified(directory.path());
+    let connector = TlsConnector::from(Arc::clone(&client_config(Some(&tls.certificate)).unwrap()));
     let mut config = config(directory.path());
-    config.tls = Some(TlsConfig { certificate: certificate.clone(), key });
+    config.tls = Some(tls);
     config.limits.header_timeout = ConfigDuration::millis(500);
     let issuer = Running::start(config).await;
-    let connector = TlsConnector::from(Arc::clone(&client_config(Some(&certificate)).unwrap()));
     let stream = connector.connect("localhost".try_into().unwrap(), issuer.connect().await).await.unwrap();
     flood_until_cut(stream).await;
 }

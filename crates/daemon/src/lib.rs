@@ -7,7 +7,7 @@
 //!   [`exchange`]: clients that do not read their answers. [`farewell`]: the last answer.
 //! - [`tls`]: TLS from certificate files. [`http`]: an HTTP client without surprises, and bodies with a limit.
 //!   [`backoff`]: pauses between attempts. [`files`]: private files and the data directory. [`utc`]: times as people read
-//!   them.
+//!   them. [`seldom`]: log lines that come once in a while at most.
 //!
 //! ```
 //! use postern_daemon::drain::{Drained, Shutdown};
@@ -38,7 +38,7 @@ pub mod proxy_protocol;
 pub mod rates;
 pub mod readiness;
 pub mod reload;
-mod seldom;
+pub mod seldom;
 pub mod sources;
 pub mod tls;
 pub mod utc;

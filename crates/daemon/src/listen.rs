@@ -1,9 +1,9 @@
 //! Opening a listening socket, with an error that names the listener and states what to do.
 
-use crate::seldom::OnceASecond;
+use crate::seldom::Seldom;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
@@ -51,11 +51,11 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 /// To be awaited when accepting has failed, before the next attempt. Lack of descriptors or memory lasts: it is reported once a
 /// second at most, whichever listeners meet it. `what` is the listener's name.
 pub async fn pause(what: &str, error: &io::Error) {
-    static REPORTED: OnceASecond = OnceASecond::new();
+    static REPORTED: Seldom = Seldom::every(Duration::from_secs(1));
     if is_of_one_connection(error) {
         return;
     }
-    if REPORTED.is_due() {
+    if REPORTED.due(Instant::now()).is_some() {
         tracing::warn!(
             "{what} cannot accept connections: {error}; it tries again. If this goes on, raise the limit of open files \
              (LimitNOFILE, ulimit -Hn), or add memory"

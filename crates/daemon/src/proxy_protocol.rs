@@ -4,12 +4,12 @@
 //! Not by a crate: `ppp` has panicked on bytes from the network, `proxy-header` takes a LOCAL header without addresses for
 //! an incomplete one, and with either most of this file remains, for it is about where the header ends and what to refuse.
 
-use crate::seldom::OnceASecond;
+use crate::seldom::Seldom;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -82,8 +82,8 @@ async fn read_header(stream: &mut TcpStream) -> Result<Named, NoHeader> {
 
 /// Logs that a balancer sends no header: once a second at most, and without its address.
 fn report() {
-    static REPORTED: OnceASecond = OnceASecond::new();
-    if REPORTED.is_due() {
+    static REPORTED: Seldom = Seldom::every(Duration::from_secs(1));
+    if REPORTED.due(Instant::now()).is_some() {
         tracing::warn!(
             "the load balancer in [listen] proxy_protocol sends no header: its connections are closed. Switch the PROXY \
              protocol on there (haproxy: send-proxy-v2), or take its network out of the list"

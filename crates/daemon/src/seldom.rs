@@ -1,24 +1,47 @@
-//! A log line once a second at most, for what a flood of connections would make a flood of lines.
+//! A log line once in a while at most, for what a flood of connections would make a flood of lines.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// When the line was logged.
-pub(crate) struct OnceASecond(Mutex<Option<Instant>>);
+/// When the line was logged, and how often there was reason to since.
+#[derive(Debug)]
+pub struct Seldom {
+    pause: Duration,
+    last: Mutex<(Option<Instant>, u64)>,
+}
 
-impl OnceASecond {
-    pub(crate) const fn new() -> Self {
-        Self(Mutex::new(None))
+impl Seldom {
+    /// At most one line in each `pause`.
+    #[must_use]
+    pub const fn every(pause: Duration) -> Self {
+        Self { pause, last: Mutex::new((None, 0)) }
     }
 
-    /// Whether the line is to be logged now.
-    pub(crate) fn is_due(&self) -> bool {
-        let (mut logged, now) = (self.0.lock(), Instant::now());
-        let is_due =
-            logged.is_none_or(|logged| now.saturating_duration_since(logged) >= Duration::from_secs(1));
-        if is_due {
+    /// There is reason for a line at `now`. If it is to be logged: how often there was since the one before, this time included.
+    pub fn due(&self, now: Instant) -> Option<u64> {
+        let (logged, number) = &mut *self.last.lock();
+        *number += 1;
+        let is_due = logged.is_none_or(|logged| now.saturating_duration_since(logged) >= self.pause);
+        is_due.then(|| {
             *logged = Some(now);
-        }
-        is_due
+            std::mem::take(number)
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has_logged(&self) -> bool {
+        self.last.lock().0.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_due_at_once_and_then_after_each_pause_with_the_number_left_out() {
+        let (seldom, start) = (Seldom::every(Duration::from_secs(2)), Instant::now());
+        let due: Vec<_> = (0..6).map(|second| seldom.due(start + Duration::from_secs(second))).collect();
+        assert_eq!(due, [Some(1), None, Some(2), None, Some(2), None]);
     }
 }

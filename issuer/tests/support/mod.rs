@@ -2,6 +2,7 @@
 
 use postern_admin::ProcessContext;
 use postern_daemon::drain::Drained;
+use postern_daemon::tls::TlsConfig;
 use postern_issuer::config::{Account, KeyHash};
 use postern_issuer::{Config, Issuer};
 use postern_token::{DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
@@ -13,6 +14,15 @@ use tokio::net::TcpStream;
 
 pub const REQUEST_TYPE: &str = "application/private-token-request";
 const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A certificate for localhost that vouches for itself, in files of `directory`.
+pub fn certified(directory: &Path) -> TlsConfig {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    TlsConfig { certificate, key }
+}
 
 pub struct Running {
     pub address: SocketAddr,

@@ -7,6 +7,7 @@
 //!
 //! Not the crate `governor`: its table grows by every key that is looked up, and a look takes from the bucket.
 
+use crate::seldom::Seldom;
 use crate::sources::{Network, Source};
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
@@ -37,19 +38,13 @@ pub(super) struct Buckets {
     made: Instant,
     /// Until when any bucket is empty.
     empty_until: AtomicU64,
-    forgotten: Mutex<Forgotten>,
+    /// Buckets that were dropped before they were full.
+    forgotten: Seldom,
 }
 
 struct Bucket {
     network: Network,
     full_at: Nanos,
-}
-
-/// Buckets that were dropped before they were full.
-#[derive(Default)]
-struct Forgotten {
-    unsaid: u64,
-    said: Option<Instant>,
 }
 
 impl Default for Buckets {
@@ -59,7 +54,7 @@ impl Default for Buckets {
             hashing: RandomState::new(),
             made: Instant::now(),
             empty_until: AtomicU64::new(0),
-            forgotten: Mutex::default(),
+            forgotten: Seldom::every(SAYING),
         }
     }
 }
@@ -117,7 +112,7 @@ impl Buckets {
     }
 
     fn forget(&self, now: Instant) {
-        if let Some(number) = self.forgotten.lock().due(now) {
+        if let Some(number) = self.forgotten.due(now) {
             tracing::warn!(
                 number,
                 "more addresses come than the limits of [limits.source] can be kept for: of some it is forgotten what they \
@@ -178,18 +173,6 @@ impl Rate {
     /// The inverse of [`Rate::has_one_at`].
     fn full_at_when_one_is_there_at(self, at: Nanos) -> Nanos {
         at.saturating_add(u64::from(self.burst.max(1) - 1) * self.cost())
-    }
-}
-
-impl Forgotten {
-    /// How many to report now.
-    fn due(&mut self, now: Instant) -> Option<u64> {
-        self.unsaid += 1;
-        let rested = self.said.is_none_or(|said| now.saturating_duration_since(said) >= SAYING);
-        rested.then(|| {
-            self.said = Some(now);
-            std::mem::take(&mut self.unsaid)
-        })
     }
 }
 
@@ -275,7 +258,7 @@ mod tests {
         assert_eq!(buckets.held(), SETS * WAYS);
         assert!(buckets.sets.iter().all(|set| set.lock().capacity() <= WAYS));
         assert_eq!(buckets.wait(ipv4(0), RATE, now), Some(TENTH), "the flood does not clear the first");
-        assert!(buckets.forgotten.lock().said.is_some());
+        assert!(buckets.forgotten.has_logged());
     }
 
     #[test]
@@ -286,14 +269,6 @@ mod tests {
             (0..8_192).for_each(|number| buckets.take(ipv4(round * 8_192 + number), RATE, now));
         }
         assert!(buckets.held() <= SETS * WAYS / 2, "{}", buckets.held());
-        assert!(buckets.forgotten.lock().said.is_none());
-    }
-
-    #[test]
-    fn what_was_forgotten_is_reported_once_a_second() {
-        let (mut forgotten, now) = (Forgotten::default(), Instant::now());
-        assert_eq!(forgotten.due(now), Some(1));
-        assert!((0..1_000).all(|number| forgotten.due(now + number * Duration::from_micros(999)).is_none()));
-        assert_eq!(forgotten.due(now + SAYING), Some(1_001));
+        assert!(!buckets.forgotten.has_logged());
     }
 }
