@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The most memory of the process that one connection may hold, in bytes: plain, and over TLS. rustls keeps a record that is not
-/// complete (18 KiB), what is decrypted (16 KiB), and before the end of the handshake a message of 64 KiB.
+/// complete (18 KiB), and what is decrypted until it is read (16 KiB).
 const MOST_MEMORY: u64 = 64 << 10;
 const MOST_MEMORY_TLS: u64 = 96 << 10;
 /// The most CPU that a connection, a handshake, a request or 64 KiB of a body may cost.

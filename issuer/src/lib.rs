@@ -54,7 +54,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
 /// An issuer that listens, and serves once it runs.
 pub struct Issuer {
@@ -116,10 +115,16 @@ impl Issuer {
             );
         }
         page::add(&process.live, &routes);
-        let acceptor = tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
         let (places, shutdown) = (Places::default(), process.shutdown.clone());
         let balancers = config.listen.proxy_protocol;
-        let server = Server { routes, tls: acceptor, settings, balancers, places, shutdown };
+        let server = Server {
+            routes,
+            tls: tls.as_ref().map(ServerTls::config),
+            settings,
+            balancers,
+            places,
+            shutdown,
+        };
         let process = process.clone();
         Ok(Self { local, listener, server, tls, store, keyring, accounts, health, process, reloader: None })
     }

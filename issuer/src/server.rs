@@ -24,6 +24,7 @@ use postern_daemon::places::{Bounds, Place, Places};
 use postern_daemon::proxy_protocol::{self, Balancers, Named, NoHeader};
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
+use postern_daemon::tls::{self, Bounded, ServerConfig, TlsStream};
 use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, UnixSeconds};
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -31,8 +32,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 /// A request's header, all of it. Requests here are a few hundred bytes.
@@ -52,7 +51,7 @@ pub(crate) struct Routes {
 /// Connections that are open, and how new ones are treated.
 pub(crate) struct Server {
     pub(crate) routes: Arc<Routes>,
-    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) settings: Settings,
     /// Whose connections begin with a PROXY header.
     pub(crate) balancers: Balancers,
@@ -141,9 +140,9 @@ impl Server {
 
     async fn connection(&self, stream: TcpStream, place: &Place, exchange: &Exchange) {
         let _ = stream.set_nodelay(true); // without it answers may be slow, no more
-        let Some(acceptor) = &self.tls else { return Box::pin(self.http(stream, place, exchange)).await };
+        let Some(tls) = &self.tls else { return Box::pin(self.http(stream, place, exchange)).await };
         tokio::select! {
-            shaken = self.handshake(acceptor, stream, place.source()) => if let Some(stream) = shaken {
+            shaken = self.handshake(tls, stream, place.source()) => if let Some(stream) = shaken {
                 Box::pin(self.http(stream, place, exchange)).await;
             },
             () = exchange.displaced() => drop(self.turned_away(&Refusal::Displaced)),
@@ -152,15 +151,15 @@ impl Server {
 
     async fn handshake(
         &self,
-        acceptor: &TlsAcceptor,
+        tls: &Arc<ServerConfig>,
         stream: TcpStream,
         source: Option<Source>,
-    ) -> Option<TlsStream<TcpStream>> {
+    ) -> Option<TlsStream<Bounded<TcpStream>>> {
         if self.routes.rates.handshake(source, &self.settings.load().limits.source).is_err() {
             self.turned_away(&Refusal::SourceHandshakes);
             return None;
         }
-        let handshake = tokio::time::timeout(self.header_timeout(), acceptor.accept(stream));
+        let handshake = tokio::time::timeout(self.header_timeout(), tls::accept(tls, stream));
         match self.shutdown.drain_token().run_until_cancelled(handshake).await {
             Some(Ok(Ok(stream))) => return Some(stream),
             Some(Ok(Err(error))) => tracing::debug!("a TLS handshake failed: {error}"),
@@ -178,8 +177,8 @@ impl Server {
     }
 
     async fn turn_away(&self, stream: TcpStream, source: Option<Source>, answer: &[u8]) {
-        let Some(acceptor) = &self.tls else { return farewell::part(stream, answer).await };
-        if let Some(stream) = self.handshake(acceptor, stream, source).await {
+        let Some(tls) = &self.tls else { return farewell::part(stream, answer).await };
+        if let Some(stream) = self.handshake(tls, stream, source).await {
             farewell::part(stream, answer).await;
         }
     }

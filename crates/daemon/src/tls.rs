@@ -1,11 +1,14 @@
 //! TLS from certificate files, by rustls with the aws-lc provider (always named: the process default is never used).
 
 mod diagnosis;
+mod handshake;
 mod server;
 
 pub use diagnosis::diagnose;
+pub use handshake::{Bounded, accept};
 pub use rustls::{ClientConfig, ServerConfig};
 pub use server::{ServerTls, TlsConfig};
+pub use tokio_rustls::server::TlsStream;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WantsClientCert};

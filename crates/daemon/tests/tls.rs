@@ -7,16 +7,18 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::http::{BodyError, ClientOptions, chain, client, fetch_limited, read_limited, text};
-use postern_daemon::tls::{ClientConfig, ServerConfig, ServerTls, client_config};
+use postern_daemon::tls::{ClientConfig, ServerConfig, ServerTls, accept, client_config};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::server::ServerSessionMemoryCache;
 use tokio_rustls::rustls::{ClientConnection, HandshakeKind, ServerConnection};
@@ -38,7 +40,7 @@ fn files() -> Files {
 }
 
 /// Answers every request with ten bytes; reads 8 bytes of a request's body at most. Plain without a configuration.
-async fn serve(tls: Option<TlsAcceptor>) -> SocketAddr {
+async fn serve(tls: Option<Arc<ServerConfig>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| async move {
@@ -61,7 +63,7 @@ async fn serve(tls: Option<TlsAcceptor>) -> SocketAddr {
             tokio::spawn(async move {
                 let http = http1::Builder::new();
                 match tls {
-                    Some(tls) => match tls.accept(stream).await {
+                    Some(tls) => match accept(&tls, stream).await {
                         Ok(stream) => http.serve_connection(TokioIo::new(stream), service).await,
                         Err(_) => return,
                     },
@@ -132,7 +134,7 @@ fn no_connection_resumes_another_ones_session() {
 async fn a_client_that_trusts_the_file_gets_an_answer_and_others_do_not() {
     let files = files();
     let config = ServerTls::load(&files.certificate, &files.key).unwrap().config();
-    let address = serve(Some(TlsAcceptor::from(config))).await;
+    let address = serve(Some(config)).await;
     let url = format!("https://localhost:{}/", address.port());
 
     let response = client_trusting(Some(&files.certificate)).get(&url).send().await.unwrap();
@@ -143,12 +145,53 @@ async fn a_client_that_trusts_the_file_gets_an_answer_and_others_do_not() {
     assert!(said.contains("certificate"), "{said}");
 }
 
+#[tokio::test]
+async fn a_handshake_that_does_not_end_is_given_up_after_16_kib() {
+    let files = files();
+    let config = ServerTls::load(&files.certificate, &files.key).unwrap().config();
+    let (mut client, server) = tokio::io::duplex(1 << 20);
+    // Pieces of a ClientHello that announces 65,520 bytes.
+    let record =
+        |begin: &[u8]| [&[22, 3, 1, 0x40, 0][..], begin, &vec![0; (16 << 10) - begin.len()]].concat();
+    client.write_all(&record(&[1, 0, 0xff, 0xf0, 3, 3])).await.unwrap();
+    client.write_all(&record(&[])).await.unwrap();
+    let refused = tokio::time::timeout(Duration::from_secs(20), accept(&config, server)).await;
+    let refused = refused.expect("it does not wait for the rest").unwrap_err();
+    assert_eq!(
+        (refused.kind(), refused.to_string().as_str()),
+        (ErrorKind::InvalidData, "an endless TLS handshake")
+    );
+}
+
+/// What follows the handshake at once is read with it, and is no part of it.
+#[tokio::test]
+async fn data_right_after_the_handshake_arrives_whole() {
+    let files = files();
+    let server_config = ServerTls::load(&files.certificate, &files.key).unwrap().config();
+    let client_config = client_config(Some(&files.certificate)).unwrap();
+    let (client, server) = tokio::io::duplex(1 << 20);
+    let sent: Vec<u8> = (0..100_000_u32).map(|number| (number % 251) as u8).collect();
+    let sending = async {
+        let name = "localhost".try_into().unwrap();
+        let mut client = TlsConnector::from(client_config).connect(name, client).await.unwrap();
+        client.write_all(&sent).await.unwrap();
+        client.shutdown().await.unwrap();
+    };
+    let receiving = async {
+        let mut received = Vec::new();
+        accept(&server_config, server).await.unwrap().read_to_end(&mut received).await.unwrap();
+        received
+    };
+    let ((), received) = tokio::join!(sending, receiving);
+    assert!(received == sent);
+}
+
 /// Authorities renew certificates every few weeks; a restart for it would cut tunnels.
 #[tokio::test]
 async fn a_renewed_certificate_is_shown_after_a_reload_and_a_broken_one_never() {
     let (files, renewed) = (files(), self::files());
     let tls = ServerTls::load(&files.certificate, &files.key).unwrap();
-    let address = serve(Some(TlsAcceptor::from(tls.config()))).await;
+    let address = serve(Some(tls.config())).await;
     let shutdown = Shutdown::new();
     let renewing = tokio::spawn(tls.renew(shutdown.clone()));
     let url = format!("https://localhost:{}/", address.port());

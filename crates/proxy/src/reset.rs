@@ -3,6 +3,8 @@
 //! A plain close is a FIN: "that was all". Where it was not, because the drain cut it off or the other side broke, the
 //! peer has to see an error, or half a file passes for a whole one.
 
+use socket2::SockRef;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
@@ -30,26 +32,32 @@ pub async fn delivered(stream: &impl Reset, limit: Duration) {
 
 impl Reset for TcpStream {
     fn reset(&self) {
-        // It fails where the connection is gone already.
-        let _ = self.set_zero_linger();
+        reset(self.as_fd());
     }
 
     fn is_delivered(&self) -> bool {
-        use std::os::fd::AsFd;
-        // Where the system cannot detect it, do not wait for it.
-        postern_tcp_info::tcp_info(self.as_fd())
-            .map_or(true, |facts| facts.unacknowledged == 0 && facts.unsent == 0)
+        is_delivered(self.as_fd())
     }
 }
 
-impl<S: Reset> Reset for tokio_rustls::server::TlsStream<S> {
+impl<S: AsFd> Reset for tokio_rustls::server::TlsStream<S> {
     fn reset(&self) {
-        self.get_ref().0.reset();
+        reset(self.get_ref().0.as_fd());
     }
 
     fn is_delivered(&self) -> bool {
-        self.get_ref().0.is_delivered()
+        is_delivered(self.get_ref().0.as_fd())
     }
+}
+
+fn reset(socket: BorrowedFd<'_>) {
+    // It fails where the connection is gone already.
+    let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+}
+
+fn is_delivered(socket: BorrowedFd<'_>) -> bool {
+    // Where the system cannot detect it, do not wait for it.
+    postern_tcp_info::tcp_info(socket).map_or(true, |facts| facts.unacknowledged == 0 && facts.unsent == 0)
 }
 
 impl<S: Reset> Reset for tokio_rustls::client::TlsStream<S> {

@@ -13,7 +13,7 @@ use postern_daemon::listen::{self, BindError};
 use postern_daemon::places::{Bounds, NoPlace};
 use postern_daemon::proxy_protocol::{self, Named, NoHeader};
 use postern_daemon::sources::Source;
-use postern_daemon::tls::ServerConfig;
+use postern_daemon::tls::{self, Bounded, ServerConfig, TlsStream};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -23,8 +23,6 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Connections that wait in the kernel until they are accepted.
@@ -228,7 +226,7 @@ async fn handshake(
     source: Option<Source>,
     exchange: &Exchange,
     core: &Core,
-) -> Option<Box<TlsStream<TcpStream>>> {
+) -> Option<Box<TlsStream<Bounded<TcpStream>>>> {
     // Boxed twice (`until_stopped` does), since a task has room for the largest of its futures: plain connections must
     // not pay for TLS, nor TLS for each place that its stream is handed to.
     let limits = core.settings.limits.load_full();
@@ -236,7 +234,7 @@ async fn handshake(
         core.recorder.turned_away(&Refusal::SourceHandshakes);
         return None;
     }
-    let handshake = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
+    let handshake = tls::accept(tls, stream);
     let handshake = core.shutdown.until_stopped(timeout(limits.header_timeout.get(), handshake));
     tokio::select! {
         shaken = handshake => shaken?.ok()?.ok().map(Box::new),

@@ -1,0 +1,98 @@
+//! A TLS handshake with a client, which may send only a bounded amount before it is done.
+
+use rustls::ServerConfig;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// The most that a client may send before its handshake is done, in bytes. A ClientHello with post-quantum key shares has 2 kB,
+/// a client's certificate chain seldom more than 8 kB; rustls would keep a message of 64 KiB until its end.
+const MOST: usize = 16 << 10;
+
+/// Shakes hands with a client.
+///
+/// # Errors
+/// What rustls finds wrong, and [`io::ErrorKind::InvalidData`] for a client that sends more than 16 KiB before the handshake is
+/// done.
+pub async fn accept<S>(config: &Arc<ServerConfig>, stream: S) -> io::Result<TlsStream<Bounded<S>>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let bounded = Bounded { stream, left: Some(MOST) };
+    let mut accepting = pin!(TlsAcceptor::from(Arc::clone(config)).accept(bounded));
+    let mut stream = poll_fn(|cx| match accepting.as_mut().poll(cx) {
+        Poll::Pending if accepting.get_ref().is_some_and(|stream| stream.left == Some(0)) => {
+            Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "an endless TLS handshake")))
+        }
+        accepted => accepted,
+    })
+    .await?;
+    stream.get_mut().0.left = None;
+    Ok(stream)
+}
+
+/// The stream under TLS.
+#[derive(Debug)]
+pub struct Bounded<S> {
+    stream: S,
+    /// What may still be read; `None` after the handshake, when there is no bound.
+    left: Option<usize>,
+}
+
+impl<S: AsFd> AsFd for Bounded<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some(left) = self.left else { return Pin::new(&mut self.stream).poll_read(cx, buf) };
+        if left == 0 {
+            // No error yet: what came last may have been the end of the handshake, and data after it.
+            return Poll::Pending;
+        }
+        let mut piece = ReadBuf::new(buf.initialize_unfilled_to(left.min(buf.remaining())));
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
+        let read = piece.filled().len();
+        buf.advance(read);
+        self.left = Some(left - read);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
