@@ -2,6 +2,9 @@
 
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::process::{Ended, Postern, command, run};
+use crate::support::tls::Authority;
+use crate::support::{admin, eventually};
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
@@ -88,6 +91,38 @@ fn a_gateway_configuration_is_loaded_and_both_are_checked() {
         ended.stderr.contains("nonsense") && ended.stderr.contains("mcrouter.json: not fit"),
         "{ended:#?}"
     );
+}
+
+/// A certificate that has ended stops every client at the handshake, so neither a request nor its refusal would show it.
+#[tokio::test]
+async fn a_certificate_that_has_ended_is_reported_before_a_start_and_after_it() {
+    let home = TempDir::new().unwrap();
+    let authority = Authority::new(home.path());
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.not_after = date_time_ymd(2020, 2, 29);
+    let key = KeyPair::generate().unwrap();
+    std::fs::write(&authority.certificate, params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(&authority.key, key.serialize_pem()).unwrap();
+    let reason = "server.pem ended at 2020-02-29T00:00:00Z";
+    let issuer = issuer_config(home.path(), &authority.section());
+    let gateway = gateway_config(home.path(), "http://127.0.0.1:1", "", "1s", &authority.section());
+    for (kind, config, metric) in [
+        ("issuer", issuer, "postern_issuer_certificate_ends_timestamp_seconds"),
+        ("gateway", gateway, "postern_certificate_ends_timestamp_seconds"),
+    ] {
+        let checked = doctor(&["--config", config.to_str().unwrap()]);
+        checked.assert_stopped();
+        assert!(checked.stdout.contains("warning: the certificate in ") && checked.stdout.contains(reason));
+        let daemon = Daemon::start(kind, &config);
+        eventually("readiness has the reason", || async {
+            let (status, body) = admin::get(daemon.admin, "/readyz").await?;
+            (status == 503 && body.contains(reason)).then_some(())
+        })
+        .await;
+        let (_, metrics) = admin::get(daemon.admin, "/metrics").await.unwrap();
+        assert!(metrics.contains(&format!("\n{metric} 1582934400\n")), "{metrics}");
+        assert!(daemon.kill().stderr.contains(reason));
+    }
 }
 
 #[test]

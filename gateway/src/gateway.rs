@@ -9,8 +9,8 @@ use crate::keys::refresh::Refresh;
 use crate::keys::saved::{self, Saved};
 use crate::keys::source::{Source, SourceError};
 use crate::maintenance::{Maintenance, StoreMaintenance};
-use crate::observe::page;
 use crate::observe::recorder::Recorder;
+use crate::observe::{catalogue, page};
 use crate::reload;
 use crate::request::resolve::{Resolver, ResolverError};
 use crate::server::accept::{self, Sockets};
@@ -18,6 +18,7 @@ use crate::shared_limits::{LEAST_SECRET, SharedLimits};
 use crate::start::Start;
 use crate::state::{Core, Settings, Worker};
 use arc_swap::ArcSwap;
+use metrics::gauge;
 use parking_lot::Mutex;
 use postern_admin::ProcessContext;
 use postern_admin::catalogue::LinkKind;
@@ -26,6 +27,7 @@ use postern_daemon::exit;
 use postern_daemon::listen::BindError;
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
+use postern_daemon::readiness::Gate;
 use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{ServerTls, TlsConfig, TlsError};
 use postern_telemetry::traces::{Tracer, TracerError};
@@ -51,7 +53,7 @@ pub struct Gateway {
     workers: Vec<(Resolver, TaskTrackerToken)>,
     maintenance: Maintenance,
     start: Start,
-    tls: Option<ServerTls>,
+    tls: Option<(ServerTls, Gate)>,
     process: ProcessContext,
     reloader: Option<Reloader<Config>>,
 }
@@ -246,6 +248,7 @@ impl Gateway {
             store: StoreMaintenance::new(Arc::clone(&core), config.store.memcached.on_loss, store),
             shared_limits: SharedLimits::new(Arc::clone(&core)),
         };
+        let tls = tls.map(|tls| (tls, process.readiness.gate("certificate")));
         let counted = Arc::downgrade(&core);
         process
             .shutdown
@@ -298,8 +301,9 @@ impl Gateway {
                     .spawn(move || runtime.block_on(accept::work(listening, worker, accepting)))?,
             );
         }
-        if let Some(tls) = self.tls {
-            tokio::spawn(tls.renew(self.core.shutdown.clone()));
+        if let Some((tls, gate)) = self.tls {
+            let ends = |second: u64| gauge!(catalogue::CERTIFICATE_ENDS).set(second as f64);
+            tokio::spawn(tls.renew(gate, ends, self.core.shutdown.clone()));
         }
         if let Some(reloader) = self.reloader {
             tokio::spawn(reload::run(reloader, Arc::clone(&self.core), check));

@@ -30,6 +30,9 @@ postern_telemetry::catalogue! {
 
     /// The most token requests that may be signed or wait: one more is answered 503.
     ISSUER_QUEUE_LIMIT: Gauge = "postern_issuer_queue_limit_requests";
+
+    /// When the TLS certificate ends that clients are shown, as a Unix time. 0 without TLS.
+    ISSUER_CERTIFICATE_ENDS: Gauge = "postern_issuer_certificate_ends_timestamp_seconds";
 }
 
 postern_telemetry::label! {

@@ -37,12 +37,14 @@ use health::Health;
 use issue::Issuance;
 use keyring::Keyring;
 use keys::KeyStore;
+use metrics::gauge;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
 use postern_daemon::exit;
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
+use postern_daemon::readiness::Gate;
 use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{ServerTls, TlsConfig, TlsError};
 use postern_token::{DIRECTORY_PATH, UnixSeconds};
@@ -65,7 +67,7 @@ pub struct Issuer {
     accounts: Arc<Accounts>,
     health: Health,
     process: ProcessContext,
-    tls: Option<ServerTls>,
+    tls: Option<(ServerTls, Gate)>,
     reloader: Option<Reloader<Config>>,
 }
 
@@ -125,6 +127,7 @@ impl Issuer {
             places,
             shutdown,
         };
+        let tls = tls.map(|tls| (tls, process.readiness.gate("certificate")));
         let process = process.clone();
         Ok(Self { local, listener, server, tls, store, keyring, accounts, health, process, reloader: None })
     }
@@ -161,8 +164,9 @@ impl Issuer {
         let shutdown = process.shutdown;
         tracing::info!("the issuer listens on {local}");
         health.started();
-        if let Some(tls) = tls {
-            tokio::spawn(tls.renew(shutdown.clone()));
+        if let Some((tls, gate)) = tls {
+            let ends = |second: u64| gauge!(catalogue::ISSUER_CERTIFICATE_ENDS).set(second as f64);
+            tokio::spawn(tls.renew(gate, ends, shutdown.clone()));
         }
         if let Some(reloader) = reloader {
             let (accounts, keyring) = (accounts.clone(), keyring.clone());

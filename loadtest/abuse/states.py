@@ -2,7 +2,7 @@
 
 import ssl, time
 from abuse.measure import Cpu, Held
-from abuse.swarm import Swarm
+from abuse.swarm import Swarm, many_sources
 
 CHALLENGE = b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n"
 DIRECTORY = b"GET /.well-known/private-token-issuer-directory HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -64,7 +64,7 @@ def states(stage, name, start, each, tls=None):
     for state, sent in each:
         program = start()
         held, cpu = Held(program.pid), Cpu(program.pid)
-        with Swarm(program.address, NUMBER, sent, again=False, tls=tls):
+        with Swarm(program.address, NUMBER, sent, sources=many_sources(NUMBER), again=False, tls=tls):
             count = held.wait(NUMBER - 1, 30)
             time.sleep(2)
             memory, spent = held.each(), cpu.spent() / max(1, count)

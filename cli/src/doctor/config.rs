@@ -4,6 +4,7 @@
 use crate::daemon::environment;
 use crate::failure::Failure;
 use postern_config::Fit;
+use postern_daemon::tls::TlsConfig;
 use postern_gateway::config::{Bind, StoreKind};
 use postern_mcrouter_lint::Gateway;
 use schemars::JsonSchema;
@@ -29,7 +30,7 @@ const UNBOUND: &str = "challenge.bind is \"off\": when a memcached loses its rec
 pub(super) struct Examined {
     /// The daemon that it is for, with its article.
     pub(super) name: &'static str,
-    /// What is odd about the environment.
+    /// What is odd about the environment, and a certificate that clients refuse or will refuse soon.
     pub(super) warnings: Vec<String>,
 }
 
@@ -100,9 +101,9 @@ pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
     let kind = Kind::of(path)?;
     let name = kind.name();
     let checked = match kind {
-        Kind::Gateway => load(path, postern_gateway::check),
-        Kind::Issuer => load(path, postern_issuer::check),
-        Kind::Client => load(path, postern_client::check),
+        Kind::Gateway => load(path, postern_gateway::check, |config| config.tls.as_ref()),
+        Kind::Issuer => load(path, postern_issuer::check, |config| config.tls.as_ref()),
+        Kind::Client => load(path, postern_client::check, |_| None),
     };
     let refused = |failure: Failure| {
         let place = path.display();
@@ -111,12 +112,18 @@ pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
     Ok(Examined { name, warnings: checked.map_err(refused)? })
 }
 
-fn load<T, E>(path: &Path, check: impl Fn(&T) -> Result<(), E>) -> Result<Vec<String>, Failure>
+fn load<T, E>(
+    path: &Path,
+    check: impl Fn(&T) -> Result<(), E>,
+    tls: impl Fn(&T) -> Option<&TlsConfig>,
+) -> Result<Vec<String>, Failure>
 where
     T: DeserializeOwned + Serialize + JsonSchema,
     Failure: From<E>,
 {
     let (config, file) = postern_config::open::<T>(path, environment())?;
     check(&config)?;
-    Ok(file.warnings().to_vec())
+    let mut warnings = file.warnings().to_vec();
+    warnings.extend(tls(&config).and_then(|tls| tls.load().ok()?.remark()));
+    Ok(warnings)
 }

@@ -3,6 +3,7 @@
 mod diagnosis;
 mod handshake;
 mod server;
+mod validity;
 
 pub use diagnosis::diagnose;
 pub use handshake::{Bounded, accept};

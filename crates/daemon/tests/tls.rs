@@ -7,14 +7,16 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::http::{BodyError, ClientOptions, chain, client, fetch_limited, read_limited, text};
+use postern_daemon::readiness::Readiness;
 use postern_daemon::tls::{ClientConfig, ServerConfig, ServerTls, accept, client_config};
-use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rcgen::{CertificateParams, CertifiedKey, KeyPair, generate_simple_self_signed};
 use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -163,6 +165,44 @@ async fn a_handshake_that_does_not_end_is_given_up_after_16_kib() {
     );
 }
 
+/// An ended certificate is refused by every client, and nothing else would show it.
+#[tokio::test]
+async fn readiness_follows_the_end_of_the_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, key) = (directory.path().join("certificate.pem"), directory.path().join("key.pem"));
+    let write = |end: SystemTime| {
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (UNIX_EPOCH.into(), end.into());
+        let own = KeyPair::generate().unwrap();
+        std::fs::write(&certificate, params.self_signed(&own).unwrap().pem()).unwrap();
+        std::fs::write(&key, own.serialize_pem()).unwrap();
+    };
+    let hour = Duration::from_secs(3600);
+    write(UNIX_EPOCH + 24 * hour);
+    let tls = ServerTls::load(&certificate, &key).unwrap();
+    assert!(tls.remark().unwrap().contains("ended at 1970-01-02T00:00:00Z"));
+    let (shutdown, readiness, ends) = (Shutdown::new(), Readiness::new(), Arc::new(AtomicU64::new(0)));
+    let (gate, last) = (readiness.gate("certificate"), Arc::clone(&ends));
+    let renewing =
+        tokio::spawn(tls.clone().renew(gate, move |end| last.store(end, Relaxed), shutdown.clone()));
+    let is = async |wanted: fn(&Readiness) -> bool| {
+        while !wanted(&readiness) {
+            tokio::task::yield_now().await;
+        }
+    };
+    is(|readiness| readiness.reasons().iter().any(|reason| reason.contains("Renew it, and reload"))).await;
+    assert_eq!(ends.load(Relaxed), 86_400);
+    write(SystemTime::now() + hour);
+    shutdown.reload();
+    is(|readiness| readiness.reasons().is_empty() && readiness.degraded()[0].contains("ends at")).await;
+    write(SystemTime::now() + 200_000 * hour);
+    shutdown.reload();
+    is(|readiness| readiness.reasons().is_empty() && readiness.degraded().is_empty()).await;
+    assert_eq!(tls.remark(), None);
+    shutdown.stop();
+    renewing.await.unwrap();
+}
+
 /// What follows the handshake at once is read with it, and is no part of it.
 #[tokio::test]
 async fn data_right_after_the_handshake_arrives_whole() {
@@ -193,7 +233,8 @@ async fn a_renewed_certificate_is_shown_after_a_reload_and_a_broken_one_never() 
     let tls = ServerTls::load(&files.certificate, &files.key).unwrap();
     let address = serve(Some(tls.config())).await;
     let shutdown = Shutdown::new();
-    let renewing = tokio::spawn(tls.renew(shutdown.clone()));
+    let gate = Readiness::new().gate("certificate");
+    let renewing = tokio::spawn(tls.renew(gate, |_| {}, shutdown.clone()));
     let url = format!("https://localhost:{}/", address.port());
     let (before, after) = (files.directory.path().join("before.pem"), renewed.certificate.clone());
     std::fs::copy(&files.certificate, &before).unwrap();

@@ -112,6 +112,9 @@ postern_telemetry::catalogue! {
 
     /// When the issuer's keys were last fetched, as a Unix time.
     KEYS_FETCHED: Gauge = "postern_keys_fetched_timestamp_seconds";
+
+    /// When the TLS certificate ends that clients are shown, as a Unix time. 0 without TLS.
+    CERTIFICATE_ENDS: Gauge = "postern_certificate_ends_timestamp_seconds";
 }
 
 #[cfg(test)]
