@@ -71,7 +71,8 @@ pub(crate) async fn answer(
         Ok(dialled) if is_connect => Ok((answer::opened(), Some(dialled))),
         Ok(dialled) => {
             let request = Request::from_parts(head, body);
-            let response = forward::send(request, dialled, limits.idle_timeout.get()).await;
+            // Boxed: most requests are a CONNECT or refused, and would move its room for nothing.
+            let response = Box::pin(forward::send(request, dialled, limits.idle_timeout.get())).await;
             response.map(|response| (response.map(Either::Right), None))
         }
         Err(refusal) => Err(refusal),
@@ -114,13 +115,13 @@ async fn pay(
     let presented = timeline.time(Stage::Parse, || parse(worker, head, policy, now))?;
 
     let mut checking = Checking::begin(&core.recorder, timeline); // recorded however it ends
-    let spending = async {
+    let spent = async {
         let (check, timeline) = (Check::new(&worker.store, &presented), checking.timeline());
         let verify = || Verified::verify(presented);
         let verified = check.run_with(core.check_timing, timeline, verify).await?;
         Spent::spend(verified, &worker.store, now, timeline).await
-    };
-    let spent = spending.await;
+    }
+    .await;
     checking.end(spent.as_ref().err());
     spent
 }

@@ -146,6 +146,9 @@ fn last_refusal(error: &hyper::Error, begun: bool) -> Option<Refusal> {
 }
 
 /// One request, one answer. A CONNECT's connection to its target is left in `opened` for the tunnel.
+///
+/// Each await here and in `session` is of a call, not of a future in a variable: that one would have room twice, and all of it is
+/// moved for each request.
 async fn respond(
     worker: Arc<Worker>,
     limits: Arc<Limits>,
@@ -154,19 +157,18 @@ async fn respond(
     opened: Arc<Mutex<Option<Opened>>>,
     request: Request<Incoming>,
 ) -> Result<Response<Answered<Body>>, Infallible> {
-    let work = async {
-        match session::answer(&worker, &limits, client, request).await {
-            Answer::Tunnel(response, tunnel) => {
-                *opened.lock() = Some(tunnel);
-                exchange.keep();
-                response
-            }
-            Answer::Refused(response) => response,
-            Answer::Forwarded(response) => {
-                exchange.stream();
-                response
-            }
+    let answering = exchange.begin().await;
+    let response = match session::answer(&worker, &limits, client, request).await {
+        Answer::Tunnel(response, tunnel) => {
+            *opened.lock() = Some(tunnel);
+            exchange.keep();
+            response
+        }
+        Answer::Refused(response) => response,
+        Answer::Forwarded(response) => {
+            exchange.stream();
+            response
         }
     };
-    Ok(exchange.answer(work).await)
+    Ok(response.map(|body| answering.with(body)))
 }
