@@ -3,6 +3,7 @@
 
 use crate::exchange::Exchange;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -88,9 +89,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
         if self.exchange.is_answering() {
             return Pin::new(&mut self.stream).poll_read(cx, buf); // a request's body
         }
-        let mut piece = [0; HEAD_PIECE];
+        let mut piece = [MaybeUninit::uninit(); HEAD_PIECE];
         let room = buf.remaining().min(piece.len());
-        let mut piece = ReadBuf::new(&mut piece[..room]);
+        let mut piece = ReadBuf::uninit(&mut piece[..room]);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
         buf.put_slice(piece.filled());
         Poll::Ready(Ok(()))
