@@ -38,7 +38,7 @@ def scenarios(stage):
     clients = Clients([gateway.address], 16)
     for name, make in classes(good, spent).items():
         to = "example.com:22" if "port" in name else NOWHERE
-        count = COUNT // 10 if name == "a bad signature" else COUNT // 5
+        count = COUNT // 2 if name == "a bad signature" else COUNT
         distinct = [with_token(make(), to) for _ in range(1000)]
         clients.run([distinct])
         cpu = Cpu(gateway.pid)
