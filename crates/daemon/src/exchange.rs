@@ -79,6 +79,15 @@ impl Exchange {
         Answering(self.clone())
     }
 
+    /// Begins what a connection with many answers at once does, if it has not been [displaced](Exchange::displaced): the bound on
+    /// its answers is another.
+    #[must_use]
+    pub fn begin_any(&self) -> Option<Answering> {
+        let begun =
+            self.change(|bits| (bits & DISPLACED == 0).then_some(bits & !(PHASES | STREAMING) | ANSWERING));
+        begun.then(|| Answering(self.clone()))
+    }
+
     /// Runs a service's `work` as an answer.
     pub async fn answer<B>(
         &self,

@@ -4,7 +4,7 @@
 //! they hold a place only while there are enough: see [`Exchange::displaced`].
 
 use crate::exchange::Exchange;
-use crate::sources::{Source, SourceLimits, Sources};
+use crate::sources::{NoRoom, Source, SourceLimits, Sources};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,11 +62,21 @@ impl Places {
         bounds: Bounds<'_>,
         exchange: &Exchange,
     ) -> Result<Place, NoPlace> {
+        self.take_for(address.and_then(|address| bounds.sources.source(address)), bounds, exchange)
+    }
+
+    /// The same for a connection, or a stream of one, whose source is known.
+    ///
+    /// # Errors
+    /// As [`Places::take`].
+    pub fn take_for(
+        &self,
+        source: Option<Source>,
+        bounds: Bounds<'_>,
+        exchange: &Exchange,
+    ) -> Result<Place, NoPlace> {
         let mut taken = self.0.lock();
-        let source = match address {
-            Some(address) => taken.sources.count(address, bounds.sources).map_err(|()| NoPlace::Source)?,
-            None => None,
-        };
+        taken.sources.count(source, bounds.sources).map_err(|NoRoom| NoPlace::Source)?;
         if taken.places >= bounds.connections && !taken.displace_oldest() {
             source.into_iter().for_each(|source| taken.sources.release(source));
             return Err(NoPlace::Full);
@@ -155,7 +165,8 @@ impl Place {
     /// [`NoPlace::Source`]: the place is to be given back.
     pub fn attribute(&mut self, address: IpAddr, limits: &SourceLimits) -> Result<(), NoPlace> {
         let mut taken = self.places.0.lock();
-        let source = taken.sources.count(address, limits).map_err(|()| NoPlace::Source)?;
+        let source = limits.source(address);
+        taken.sources.count(source, limits).map_err(|NoRoom| NoPlace::Source)?;
         let before = std::mem::replace(&mut self.source, source);
         before.into_iter().for_each(|before| taken.sources.release(before));
         Ok(())

@@ -116,23 +116,26 @@ impl Network {
     }
 }
 
+/// The source has as many connections as it may have.
+pub(crate) struct NoRoom;
+
 /// How many connections each network has that has any.
 #[derive(Default)]
 pub(crate) struct Sources(HashMap<Network, usize>);
 
 impl Sources {
-    /// Counts a connection from `address`, unless its source has all it may have. What it returns is to be given back.
-    pub(crate) fn count(&mut self, address: IpAddr, limits: &SourceLimits) -> Result<Option<Source>, ()> {
-        let Some(source) = limits.source(address) else { return Ok(None) };
+    /// Counts a connection of a source, unless that has all it may have. It is to be [released](Sources::release).
+    pub(crate) fn count(&mut self, source: Option<Source>, limits: &SourceLimits) -> Result<(), NoRoom> {
+        let Some(source) = source else { return Ok(()) };
         let has_room = |(network, share): (Network, u32)| {
             let most = limits.connections.max(1).saturating_mul(share as usize);
             self.0.get(&network).is_none_or(|&open| open < most)
         };
         if !source.tiers().all(has_room) {
-            return Err(());
+            return Err(NoRoom);
         }
         source.tiers().for_each(|(network, _)| *self.0.entry(network).or_default() += 1);
-        Ok(Some(source))
+        Ok(())
     }
 
     /// How many networks have connections.
@@ -169,7 +172,10 @@ mod tests {
     /// Which of these addresses are let in, one after the other.
     fn admitted(limits: &SourceLimits, addresses: &[&str]) -> Vec<bool> {
         let mut sources = Sources::default();
-        addresses.iter().map(|address| sources.count(address.parse().unwrap(), limits).is_ok()).collect()
+        addresses
+            .iter()
+            .map(|address| sources.count(limits.source(address.parse().unwrap()), limits).is_ok())
+            .collect()
     }
 
     #[test]
@@ -213,17 +219,21 @@ mod tests {
     #[test]
     fn nothing_is_left_of_a_source_without_connections() {
         let (mut sources, limits) = (Sources::default(), limits(&[]));
+        let count = |sources: &mut Sources, address| {
+            let source = limits.source(address);
+            assert!(sources.count(source, &limits).is_ok());
+            source.unwrap()
+        };
         for number in 0..100_000_u32 {
             let address = std::net::Ipv6Addr::from(u128::from(number) << 64);
             for address in [IpAddr::V4(number.into()), IpAddr::V6(address)] {
-                let source = sources.count(address, &limits).unwrap().unwrap();
+                let source = count(&mut sources, address);
                 sources.release(source);
             }
         }
         assert_eq!(sources.0.len(), 0);
-        let held: Vec<_> = (0..100_000_u32)
-            .map(|number| sources.count(IpAddr::V4(number.into()), &limits).unwrap().unwrap())
-            .collect();
+        let held: Vec<_> =
+            (0..100_000_u32).map(|number| count(&mut sources, IpAddr::V4(number.into()))).collect();
         held.into_iter().for_each(|source| sources.release(source));
         assert!(sources.0.is_empty() && sources.0.capacity() < 4096, "{}", sources.0.capacity());
     }

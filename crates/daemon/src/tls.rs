@@ -20,8 +20,10 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The only protocol offered over TLS (ALPN).
+/// The protocol that is always offered over TLS (ALPN).
 const ALPN: &[u8] = b"http/1.1";
+/// The one that some servers offer, too.
+const HTTP2: &[u8] = b"h2";
 
 /// A client that trusts the certificates of one PEM file, or without it those of the platform. Each connection makes a whole
 /// handshake: a session that is resumed would link connections, and so an agent's tunnels (RFC 8446, appendix C.4).

@@ -2,7 +2,7 @@
 //! hours.
 
 use super::validity::{Validity, Verdict};
-use super::{ALPN, TlsError, identity, provider};
+use super::{ALPN, HTTP2, TlsError, identity, provider};
 use crate::drain::Shutdown;
 use crate::readiness::Gate;
 use arc_swap::ArcSwap;
@@ -89,6 +89,16 @@ impl ServerTls {
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
+    }
+
+    /// The same for a server that may speak HTTP/2, too.
+    #[must_use]
+    pub fn speaking(&self, http2: bool) -> Arc<ServerConfig> {
+        let mut config = self.config();
+        if http2 {
+            Arc::make_mut(&mut config).alpn_protocols.insert(0, HTTP2.to_vec());
+        }
+        config
     }
 
     /// What an operator should know of the certificate now; `None` where all is well.
