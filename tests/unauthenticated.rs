@@ -3,6 +3,7 @@
 
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::tls::Authority;
+use postern_testkit::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, HELLO, SETTINGS, fields, frame};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -33,11 +34,13 @@ struct State {
     reads: bool,
     /// Complete requests in `http`.
     requests: usize,
+    /// Places that it takes of `[limits] connections`.
+    places: usize,
 }
 
 impl State {
     fn new(name: &'static str, http: impl Into<Vec<u8>>) -> Self {
-        Self { name, raw: Vec::new(), http: http.into(), reads: false, requests: 0 }
+        Self { name, raw: Vec::new(), http: http.into(), reads: false, requests: 0, places: 1 }
     }
 
     fn raw(name: &'static str, raw: impl Into<Vec<u8>>) -> Self {
@@ -67,6 +70,52 @@ fn states(refused: &str, with_body: &str) -> Vec<State> {
         State {
             requests: 1,
             ..State::new("a body without end", format!("{with_body}{}", "b".repeat(FLOOD)))
+        },
+    ]
+}
+
+/// States of HTTP/2. Each of its streams takes a place, too.
+fn states_of_http2() -> Vec<State> {
+    const STREAMS: usize = 100;
+    let connect = fields(&[(":method", "CONNECT"), (":authority", "target.example:443")]);
+    let long =
+        fields(&[(":method", "CONNECT"), (":authority", "target.example:443"), ("x", &"a".repeat(15_000))]);
+    let streams = |count: usize| (0..count).map(|number| 2 * number as u32 + 1);
+    let requests = |count, flags| -> Vec<u8> {
+        streams(count).flat_map(|stream| frame(HEADERS, END_HEADERS | flags, stream, &connect)).collect()
+    };
+    let ahead = |stream| frame(DATA, 0, stream, &[7; 16 << 10]);
+    let flood = FLOOD / frame(HEADERS, 0, 1, &connect).len();
+    let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    vec![
+        State { reads: true, ..State::new("HTTP/2: the preface", HELLO) },
+        State::new(
+            "HTTP/2: a header of 15 kB without an end",
+            [HELLO, &frame(HEADERS, 0, 1, &long)].concat(),
+        ),
+        State {
+            requests: STREAMS,
+            places: 1 + STREAMS,
+            ..State::new(
+                "HTTP/2: 100 answers without a window",
+                [HELLO, &no_window, &requests(STREAMS, END_STREAM)].concat(),
+            )
+        },
+        State {
+            requests: flood,
+            ..State::new(
+                "HTTP/2: requests without end, answers not read",
+                [HELLO, &requests(flood, END_STREAM)].concat(),
+            )
+        },
+        State {
+            requests: 60,
+            places: 61,
+            ..State::new(
+                "HTTP/2: 60 answers without a window, 16 KiB ahead of each",
+                [HELLO, &no_window, &requests(60, 0), &streams(60).flat_map(ahead).collect::<Vec<_>>()]
+                    .concat(),
+            )
         },
     ]
 }
@@ -132,7 +181,7 @@ async fn no_state_of_a_connection_costs_much() {
             all.extend(after_the_handshake());
         }
         all.extend(match listener {
-            "gateway" => states(CONNECT, FORWARD),
+            "gateway" => states(CONNECT, FORWARD).into_iter().chain(states_of_http2()).collect(),
             "issuer" => states(DIRECTORY, REQUEST),
             _ => states(LIVEZ, METRICS),
         });
@@ -173,7 +222,7 @@ async fn no_state_of_a_connection_costs_much() {
 }
 
 struct Cost {
-    /// For each connection.
+    /// For each connection, or stream of one.
     memory: u64,
     /// For each connection, handshake, request and 64 KiB.
     cpu: Duration,
@@ -189,7 +238,7 @@ fn cost(pid: u32, address: SocketAddr, state: &State, tls: Option<&Arc<ClientCon
     let cpu = levels.windows(2).map(|pair| pair[1].0 - pair[0].0).min().unwrap_or_default();
     let units = 1 + usize::from(tls.is_some()) + state.requests + state.http.len() / (64 << 10);
     Cost {
-        memory: levels[3].1.saturating_sub(levels[1].1) / (2 * BATCH as u64),
+        memory: levels[3].1.saturating_sub(levels[1].1) / (2 * BATCH * state.places) as u64,
         cpu: cpu / (BATCH * units) as u32,
     }
 }

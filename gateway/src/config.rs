@@ -17,6 +17,7 @@ use postern_telemetry::traces::TracingConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 /// A gateway.
@@ -70,6 +71,9 @@ pub struct Listen {
     /// How long a gateway that starts waits for its keys and its store before it takes clients. After it, it takes them
     /// all the same, answers 503, and logs what is missing. "0s" does not wait.
     pub patience: ConfigDuration,
+    /// Also speak HTTP/2, on which many tunnels share a connection: over TLS with clients that offer it (ALPN), without TLS
+    /// with those that begin with its preface. A change needs a restart.
+    pub http2: bool,
     /// Refuse HTTP/1.1 requests without a Host field, as RFC 9112, section 3.2, requires. False lets old clients in.
     pub require_host: bool,
     /// Networks of load balancers that send a PROXY header (version 1 or 2). A connection from there must begin with one, and
@@ -86,6 +90,7 @@ impl Default for Listen {
             admin: ([127, 0, 0, 1], 9090).into(),
             workers: 0,
             patience: ConfigDuration::secs(10),
+            http2: true,
             require_host: true,
             proxy_protocol: Balancers::default(),
         }
@@ -250,6 +255,9 @@ pub struct Limits {
     /// request in progress; where there is none, it is answered 503. The limit is lower where the process may not open enough
     /// files, two for each connection and some beside; the log says so.
     pub connections: usize,
+    /// Tunnels and requests at once on one HTTP/2 connection. Each is counted as one of `connections`, too. What a client sends
+    /// ahead of a slow target takes up to 1 MiB for each.
+    pub streams: NonZeroU32,
     /// How long a client may take for the TLS handshake, for a request's header, and for reading on in an answer.
     pub header_timeout: ConfigDuration,
     /// The largest request header, at least 8 KiB. A larger one is answered 431.
@@ -277,6 +285,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 10_000,
+            streams: const { NonZeroU32::new(256).unwrap() },
             header_timeout: ConfigDuration::secs(10),
             header_size: Size::kib(16),
             dial_timeout: ConfigDuration::secs(10),

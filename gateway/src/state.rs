@@ -30,6 +30,8 @@ pub(crate) struct Core {
     pub(crate) keyring: ArcSwap<Keyring>,
     pub(crate) backend: Backend,
     pub(crate) check_timing: CheckTiming,
+    /// Whether clients may speak HTTP/2.
+    pub(crate) http2: bool,
     /// Whether an HTTP/1.1 request needs a Host field.
     pub(crate) require_host: bool,
     /// Whose connections begin with a PROXY header.

@@ -1,7 +1,7 @@
 //! What a proxy changes in a message before it passes it on.
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::PathAndQuery;
@@ -17,9 +17,20 @@ pub fn to_origin_form(head: &mut request::Parts) {
     if let Some(host) = host {
         head.headers.insert(HOST, host);
     }
+    join_cookies(&mut head.headers);
     let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     head.uri = Uri::from(path);
     head.version = Version::HTTP_11;
+}
+
+/// HTTP/2 may send a Cookie field in parts, which HTTP/1.1 may not (RFC 9113, section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() > 1
+        && let Ok(cookie) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
+    {
+        headers.insert(COOKIE, cookie);
+    }
 }
 
 /// Removes the fields for one connection only, and those that `Connection` names (RFC 9110, section 7.6.1);

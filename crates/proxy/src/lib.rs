@@ -19,6 +19,7 @@ pub mod address;
 pub mod answer_head;
 pub mod dial;
 pub mod headers;
+pub mod http2;
 pub mod idle;
 pub mod relay;
 pub mod reset;

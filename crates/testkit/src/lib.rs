@@ -1,5 +1,5 @@
 //! What the tests of several packages need: a real memcached, as a process on a port or socket of its own, a disk that
-//! forgets at a power cut what was not synced, and ports that are free or refuse.
+//! forgets at a power cut what was not synced, ports that are free or refuse, and frames of HTTP/2.
 //!
 //! ```no_run
 //! let server = postern_testkit::memcached::Server::tcp(&["-M"]);
@@ -8,5 +8,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 pub mod forgetful;
+pub mod http2;
 pub mod memcached;
 pub mod ports;

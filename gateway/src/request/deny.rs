@@ -73,6 +73,8 @@ pub(crate) enum Refusal {
     NoHost,
     /// More than one `Host` field.
     SeveralHosts,
+    /// A `Host` field beside an `:authority` that names something else.
+    OtherHost,
     /// A CONNECT that announces a body.
     ConnectBody,
     /// Neither CONNECT nor an absolute `http://` URL.
@@ -185,9 +187,11 @@ impl Refusal {
             Self::UpstreamCredentials => (S::BAD_GATEWAY, O::UpstreamBroken, "http_protocol_error", TARGET),
             Self::BodyBroken => (S::BAD_REQUEST, O::BodyFailed, MALFORMED, BODY),
             Self::BodyTimeout => (S::REQUEST_TIMEOUT, O::BodyFailed, MALFORMED, BODY),
-            Self::Target(_) | Self::SeveralAuthorizations | Self::SeveralHosts | Self::ConnectBody => {
-                (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST)
-            }
+            Self::Target(_)
+            | Self::SeveralAuthorizations
+            | Self::SeveralHosts
+            | Self::OtherHost
+            | Self::ConnectBody => (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST),
             Self::NoHost | Self::NotProxied | Self::Scheme | Self::Malformed => {
                 (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST)
             }
@@ -252,6 +256,7 @@ impl Refusal {
             Self::SeveralAuthorizations => "more than one Proxy-Authorization field presents a token".into(),
             Self::NoHost => "an HTTP/1.1 request has a Host field (RFC 9112, section 3.2)".into(),
             Self::SeveralHosts => "more than one Host field".into(),
+            Self::OtherHost => "the Host field differs from :authority (RFC 9113, section 8.3.1)".into(),
             Self::ConnectBody => "a CONNECT request has no body".into(),
             Self::NotProxied => "this is a forward proxy, not a web server".into(),
             Self::Scheme => "only http:// URLs are forwarded; use CONNECT for anything else".into(),

@@ -4,7 +4,7 @@
 use crate::request::answer::{OWN_NAME, PROXY_STATUS};
 use crate::request::deny::Refusal;
 use crate::request::dial::Dialled;
-use crate::request::upload::{Progress, Upload};
+use crate::request::upload::{Progress, RequestBody, Upload};
 use bytes::Bytes;
 use http::header::{HeaderValue, VIA};
 use http::{HeaderMap, Request, Response, StatusCode, Version};
@@ -21,19 +21,21 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// This hop in the Via field (RFC 9110, section 7.6.3): its protocol and a pseudonym.
+/// This hop in the Via field (RFC 9110, section 7.6.3): the protocol in which a message came, and a pseudonym.
 const VIA_SELF: HeaderValue = HeaderValue::from_static("1.1 postern");
+const VIA_SELF_2: HeaderValue = HeaderValue::from_static("2.0 postern");
 
 /// Sends the request on and returns the answer, whose body is still coming. `idle` bounds the wait for each piece of the
 /// request's body, for the answer's head, and then for each piece of its body.
 pub(crate) async fn send(
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
     dialled: Dialled,
     idle: Duration,
 ) -> Result<Response<ForwardedBody>, Refusal> {
     let (mut head, body) = request.into_parts();
+    let via = if head.version == Version::HTTP_2 { VIA_SELF_2 } else { VIA_SELF };
     to_origin_form(&mut head);
-    head.headers.append(VIA, VIA_SELF);
+    head.headers.append(VIA, via);
     let (upload, progress) = Upload::new(body);
     let request = Request::from_parts(head, upload);
     let limit = HeadLimit::begun();

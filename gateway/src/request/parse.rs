@@ -8,7 +8,7 @@ use crate::request::egress::Policy;
 use crate::state::Worker;
 use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, TRANSFER_ENCODING};
 use http::uri::Scheme;
-use http::{HeaderMap, Method, Version, request};
+use http::{HeaderMap, HeaderValue, Method, Version, request};
 use postern_proxy::target::{Target, TargetError};
 use postern_spend::{Binding, Epoch, Unknown};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
@@ -84,29 +84,37 @@ impl Presented {
 }
 
 /// Where the request wants to go: the authority form of CONNECT (RFC 9112, section 3.2.3) or the absolute form of any
-/// other method (section 3.2.2).
+/// other method (section 3.2.2). In HTTP/2 `:authority` and `:scheme` say it (RFC 9113, sections 8.3.1 and 8.5).
 fn target(head: &request::Parts, require_host: bool) -> Result<Target, Refusal> {
-    match head.headers.get_all(HOST).iter().count() {
-        0 if require_host && head.version == Version::HTTP_11 => return Err(Refusal::NoHost),
-        0 | 1 => {}
+    let mut hosts = head.headers.get_all(HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (None, _) if require_host && head.version == Version::HTTP_11 => return Err(Refusal::NoHost),
+        (host, None) => host,
         _ => return Err(Refusal::SeveralHosts),
-    }
+    };
     let authority = head.uri.authority().ok_or(Refusal::NotProxied)?.as_str();
-    if head.method == Method::CONNECT {
-        if head.uri.scheme().is_some() {
-            return Err(Refusal::Target(TargetError::Port));
+    let target = match head.uri.scheme() {
+        Some(_) if head.method == Method::CONNECT => return Err(Refusal::Target(TargetError::Port)),
+        None if head.method == Method::CONNECT => {
+            if announces_body(&head.headers) {
+                return Err(Refusal::ConnectBody);
+            }
+            Target::parse(authority, None)
         }
-        if announces_body(&head.headers) {
-            return Err(Refusal::ConnectBody);
-        }
-        return Target::parse(authority, None).map_err(Refusal::Target);
+        Some(scheme) if *scheme == Scheme::HTTP => Target::parse(authority, Some(80)),
+        _ => return Err(Refusal::Scheme),
+    };
+    let target = target.map_err(Refusal::Target)?;
+    if head.version == Version::HTTP_2 && host.is_some_and(|host| !names(host, &target)) {
+        return Err(Refusal::OtherHost);
     }
-    match head.uri.scheme() {
-        Some(scheme) if *scheme == Scheme::HTTP => {
-            Target::parse(authority, Some(80)).map_err(Refusal::Target)
-        }
-        _ => Err(Refusal::Scheme),
-    }
+    Ok(target)
+}
+
+/// Whether a Host field names the target, with its port or without one.
+fn names(host: &HeaderValue, target: &Target) -> bool {
+    let host = host.to_str().ok().and_then(|host| Target::parse(host, Some(target.port())).ok());
+    host.as_ref() == Some(target)
 }
 
 /// Bytes after a CONNECT's header belong to the tunnel, so a length that claims them for a body is refused: two

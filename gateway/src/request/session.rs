@@ -7,7 +7,7 @@
 //! Each stage hands the next one a value that only it can make: [`Presented`], [`Verified`], [`Spent`], [`Dialled`]. A
 //! stage that refuses ends the request; `deny` has the answer.
 //!
-//! It is the same for each version of HTTP: a driver (`server::h1`) turns bytes into a request and an [`Answer`] into
+//! It is the same for each version of HTTP: a driver (`server::h1`, `server::h2`) turns bytes into a request and an [`Answer`] into
 //! bytes.
 
 use crate::config::Limits;
@@ -21,11 +21,11 @@ use crate::request::egress::Policy;
 use crate::request::forward;
 use crate::request::parse::Presented;
 use crate::request::spend::Spent;
+use crate::request::upload::RequestBody;
 use crate::request::verify::Verified;
 use crate::state::Worker;
 use http::{Method, Request, Response, request};
 use http_body_util::Either;
-use hyper::body::Incoming;
 use postern_daemon::sources::Source;
 use postern_token::{KeyRefusal, UnixSeconds};
 use std::net::SocketAddr;
@@ -57,7 +57,7 @@ pub(crate) async fn answer(
     worker: &Worker,
     limits: &Limits,
     client: Client,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
 ) -> Answer {
     let core = &worker.core;
     if let Err(refusal) = core.may_ask(client.source, limits) {

@@ -4,14 +4,56 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
+use postern_proxy::http2::Inbox;
+use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::time::Instant;
 
+/// The body of a request, by the version of HTTP that it came in.
+pub(crate) enum RequestBody {
+    Http1(Incoming),
+    /// Its trailer fields are not passed on (RFC 9110, section 6.5.1).
+    Http2(Inbox),
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.get_mut() {
+            Self::Http1(body) => {
+                Pin::new(body).poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Self::Http2(inbox) => {
+                inbox.poll_piece().map(|piece| piece.map(|piece| piece.map(Frame::data).map_err(Into::into)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Http1(body) => body.is_end_stream(),
+            Self::Http2(inbox) => inbox.is_over(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Http1(body) => body.size_hint(),
+            Self::Http2(_) => SizeHint::default(), // hyper goes by Content-Length, which `h2` holds the client to
+        }
+    }
+}
+
 /// The client's body, passed on as it comes.
 pub(crate) struct Upload {
-    body: Incoming,
+    body: RequestBody,
     progress: Progress,
 }
 
@@ -26,7 +68,7 @@ struct Seen {
 }
 
 impl Upload {
-    pub(crate) fn new(body: Incoming) -> (Self, Progress) {
+    pub(crate) fn new(body: RequestBody) -> (Self, Progress) {
         let seen = Seen { moved: Instant::now(), waits_for_client: false, is_broken: false };
         let progress = Progress(Arc::new(Mutex::new(seen)));
         (Self { body, progress: progress.clone() }, progress)
@@ -52,12 +94,12 @@ impl Progress {
 
 impl Body for Upload {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Box<dyn Error + Send + Sync>;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         let mut seen = self.progress.0.lock();
         seen.waits_for_client = polled.is_pending();

@@ -1,17 +1,20 @@
-//! One client connection: requests, one after the other, until one of them becomes a tunnel.
+//! One client connection: requests, one after the other, until one of them becomes a tunnel, or it turns out to be HTTP/2.
 //!
-//! The driver of the HTTP version (`h1`) gives the stream back when a CONNECT was answered 200, and the same task goes
-//! on as the tunnel. So a tunnel costs one task, and nothing is handed between tasks.
+//! The driver of HTTP/1.1 (`h1`) gives the stream back when a CONNECT was answered 200, and the same task goes on as the
+//! tunnel. So a tunnel costs one task, and nothing is handed between tasks. It also gives back a connection that begins as
+//! HTTP/2 does, over TLS as without, and `h2` goes on with it.
 
 use crate::request::answer::refused_raw;
 use crate::request::deny::Refusal;
 use crate::request::session::Client;
 use crate::request::tunnel::{self, TunnelLimits};
 use crate::server::h1::{self, Finished};
+use crate::server::h2;
 use crate::state::Worker;
 use postern_daemon::exchange::Exchange;
 use postern_daemon::farewell::{LINGER, leave, part};
 use postern_daemon::places::Place;
+use postern_proxy::http2::Unsent;
 use postern_proxy::reset::{self, Reset};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,14 +28,21 @@ pub(crate) struct Visitor {
     pub(crate) exchange: Exchange,
 }
 
+impl Visitor {
+    /// Whom its requests come from.
+    pub(crate) fn client(&self) -> Client {
+        Client { address: self.client, source: self.place.source() }
+    }
+}
+
 /// Serves a connection to its end, or to the stop.
 pub(crate) async fn serve<S>(stream: S, visitor: Visitor, worker: Arc<Worker>)
 where
-    S: AsyncRead + AsyncWrite + Reset + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Reset + Unsent + Unpin + Send + 'static,
 {
     let (shutdown, limits) = (&worker.core.shutdown, worker.core.settings.limits.load_full());
-    let Visitor { client, mut place, exchange } = visitor;
-    let client = Client { address: client, source: place.source() };
+    let client = visitor.client();
+    let Visitor { client: address, mut place, exchange } = visitor;
     if let Err(refusal) = worker.core.may_ask(client.source, &limits) {
         worker.core.recorder.turned_away(&refusal);
         let answer = refused_raw(&refusal);
@@ -44,13 +54,19 @@ where
     }
     // Boxed, so that the room HTTP needs is given back before the tunnel begins. Not cut off from here: an answer that
     // is being given has to end in a reset.
-    match Box::pin(h1::requests(stream, client, exchange, Arc::clone(&limits), Arc::clone(&worker))).await {
+    let requests = h1::requests(stream, client, exchange.clone(), Arc::clone(&limits), Arc::clone(&worker));
+    match Box::pin(requests).await {
         Finished::Tunnel { stream, early, opened } => {
             place.keep();
             let of_tunnel = TunnelLimits::of(&limits);
             drop(limits);
             let tunnel = tunnel::run(stream, opened, early, &of_tunnel, &worker.core.recorder);
             shutdown.until_stopped(tunnel).await;
+        }
+        Finished::Http2 { stream, early } => {
+            stream.bound_unsent();
+            let visitor = Visitor { client: address, place, exchange };
+            Box::pin(h2::serve(stream, early, visitor, limits, worker)).await;
         }
         Finished::Owed { stream, refusal } => {
             worker.core.refused(client.source, &limits, &refusal);

@@ -4,6 +4,7 @@ use crate::config::Limits;
 use crate::request::answer::Body;
 use crate::request::deny::Refusal;
 use crate::request::session::{self, Answer, Client, Opened};
+use crate::request::upload::RequestBody;
 use crate::server::answers_only::AnswersOnly;
 use crate::state::Worker;
 use bytes::Bytes;
@@ -15,11 +16,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use postern_daemon::client_stream::ClientStream;
 use postern_daemon::exchange::{Answered, Exchange};
+use postern_proxy::http2::PREFACE;
 use postern_proxy::reset::Reset;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -34,6 +37,8 @@ const FIRST_REQUEST: Duration = Duration::from_millis(500);
 pub(crate) enum Finished<S> {
     /// A CONNECT was answered 200; `early` are bytes of the client that came with it.
     Tunnel { stream: S, early: Bytes, opened: Opened },
+    /// The client speaks HTTP/2, and began with `early`.
+    Http2 { stream: S, early: Bytes },
     /// A last answer is still to be written.
     Owed { stream: S, refusal: Refusal },
     /// An answer broke off: its target did, or the stop came.
@@ -56,7 +61,7 @@ pub(crate) async fn requests<S>(
 where
     S: AsyncRead + AsyncWrite + Reset + Unpin + Send + 'static,
 {
-    let (opened, begun) = (Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
+    let served = Arc::new(Served::default());
     let shutdown = worker.core.shutdown.clone();
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -64,18 +69,11 @@ where
         .max_buf_size(usize::try_from(limits.header_size.0).unwrap_or(usize::MAX))
         .half_close(true); // a client may close its sending side early and still wants its answer
     let service = {
-        let (exchange, opened, begun) = (exchange.clone(), Arc::clone(&opened), Arc::clone(&begun));
+        let (exchange, served, worker) = (exchange.clone(), Arc::clone(&served), Arc::clone(&worker));
         service_fn(move |request| {
-            begun.notify_one();
-            let limits = Arc::clone(&limits);
-            Box::pin(respond(
-                Arc::clone(&worker),
-                limits,
-                client,
-                exchange.clone(),
-                Arc::clone(&opened),
-                request,
-            ))
+            served.begin();
+            let (worker, limits) = (Arc::clone(&worker), Arc::clone(&limits));
+            Box::pin(respond(worker, limits, client, exchange.clone(), Arc::clone(&served), request))
         })
     };
     let stream = AnswersOnly::new(ClientStream::new(stream, exchange.clone()), exchange.clone());
@@ -83,7 +81,7 @@ where
     // hyper ends a connection without a request at once, whatever it is about to bring.
     let drain = async {
         shutdown.draining().await;
-        let _ = timeout(FIRST_REQUEST, begun.notified()).await;
+        let _ = timeout(FIRST_REQUEST, served.begun.notified()).await;
     };
     let (mut draining, mut stopped) = (Some(pin!(drain)), pin!(shutdown.stopped()));
     let mut displaced = pin!(exchange.displaced());
@@ -104,7 +102,7 @@ where
     .await;
     let parts = connection.into_parts();
     let stream = parts.io.into_inner().into_inner().into_inner();
-    let opened = opened.lock().take();
+    let opened = served.opened.lock().take();
     match (ended, opened) {
         (Ended::Http(Ok(())), Some(opened)) => Finished::Tunnel { stream, early: parts.read_buf, opened },
         (Ended::Http(Ok(())), None) => Finished::Closed { stream },
@@ -117,11 +115,41 @@ where
         }
         (Ended::Stopped | Ended::Http(Err(_)), _) if !exchange.is_idle() => Finished::Torn { stream },
         (Ended::Stopped, _) => Finished::Closed { stream },
+        (Ended::Http(Err(error)), _)
+            if worker.core.http2 && !served.has_begun() && is_http2(&error, &parts.read_buf) =>
+        {
+            Finished::Http2 { stream, early: parts.read_buf }
+        }
         (Ended::Http(Err(error)), _) => match last_refusal(&error, !parts.read_buf.is_empty()) {
             Some(refusal) => Finished::Owed { stream, refusal },
             None => Finished::Closed { stream },
         },
     }
+}
+
+/// What the service has done with requests.
+#[derive(Default)]
+struct Served {
+    has_begun: AtomicBool,
+    begun: Notify,
+    /// The tunnel's, once a CONNECT is answered 200.
+    opened: Mutex<Option<Opened>>,
+}
+
+impl Served {
+    fn begin(&self) {
+        self.has_begun.store(true, Ordering::Relaxed);
+        self.begun.notify_one();
+    }
+
+    fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether hyper could not read what came because it is the preface of HTTP/2, or the part of it that is there.
+fn is_http2(error: &hyper::Error, read: &[u8]) -> bool {
+    error.is_parse() && !read.is_empty() && (read.starts_with(PREFACE) || PREFACE.starts_with(read))
 }
 
 /// Why HTTP is over on a connection.
@@ -154,13 +182,14 @@ async fn respond(
     limits: Arc<Limits>,
     client: Client,
     exchange: Exchange,
-    opened: Arc<Mutex<Option<Opened>>>,
+    served: Arc<Served>,
     request: Request<Incoming>,
 ) -> Result<Response<Answered<Body>>, Infallible> {
     let answering = exchange.begin().await;
+    let request = request.map(RequestBody::Http1);
     let response = match session::answer(&worker, &limits, client, request).await {
         Answer::Tunnel(response, tunnel) => {
-            *opened.lock() = Some(tunnel);
+            *served.opened.lock() = Some(tunnel);
             exchange.keep();
             response
         }

@@ -3,4 +3,6 @@
 pub(crate) mod accept;
 mod answers_only;
 pub(crate) mod connection;
+mod early;
 mod h1;
+mod h2;

@@ -2,6 +2,8 @@
 
 pub(crate) mod client;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
+pub(crate) mod http2;
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 pub(crate) mod log;
 pub(crate) mod proxy_status;
 pub(crate) mod target;

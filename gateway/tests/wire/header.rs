@@ -25,7 +25,6 @@ async fn what_is_not_http_1_is_400_in_our_own_words() {
     for (case, request) in [
         ("garbage", &b"\x00\x01\x02\x03\r\n\r\n"[..]),
         ("a TLS ClientHello", hello),
-        ("the HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
         ("no version", b"CONNECT a.example:443\r\n\r\n"),
         ("a version to come", b"CONNECT a.example:443 HTTP/3.0\r\n\r\n"),
         ("a space in the target", b"CONNECT a.example :443 HTTP/1.1\r\n\r\n"),

@@ -9,6 +9,7 @@ mod absolute;
 mod backlog;
 mod drain;
 mod header;
+mod http2;
 mod keys;
 mod pipeline;
 mod places;

@@ -25,7 +25,7 @@ pub(crate) fn certificate(home: &Path) -> (PathBuf, PathBuf) {
     (certificate, key)
 }
 
-struct Front {
+pub(crate) struct Front {
     gateway: Running,
     connector: TlsConnector,
     _home: TempDir,
@@ -40,7 +40,7 @@ impl Front {
         .await
     }
 
-    async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let home = TempDir::new().unwrap();
         let (certificate, key) = certificate(home.path());
         let connector = TlsConnector::from(Arc::clone(&client_config(Some(&certificate)).unwrap()));
@@ -54,6 +54,14 @@ impl Front {
 
     async fn connect(&self) -> Client<TlsStream<TcpStream>> {
         self.connect_after(b"").await
+    }
+
+    /// A stream of a client that offers these protocols.
+    pub(crate) async fn speaking(&self, protocols: &[&[u8]]) -> TlsStream<TcpStream> {
+        let mut config = self.connector.config().clone();
+        Arc::make_mut(&mut config).alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        let stream = TcpStream::connect(self.gateway.address).await.unwrap();
+        TlsConnector::from(config).connect("proxy.example".try_into().unwrap(), stream).await.unwrap()
     }
 
     /// Sends `header` before the handshake.

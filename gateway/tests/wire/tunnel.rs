@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 const MEGABYTES: usize = 5 << 20;
 
-fn pattern(length: usize, seed: usize) -> Vec<u8> {
+pub(crate) fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|n| ((n * 31 + seed) >> 3) as u8).collect()
 }
 

@@ -1,0 +1,31 @@
+//! HTTP/2 (RFC 9113), as far as both ends of a connection need it: the settings, a stream as a relay's side, and turns.
+//!
+//! All streams of a connection share it, so none may stop the others. What a stream receives is taken from the connection at once
+//! ([`Inbox`]), and credit is given back for what its reader took: a tunnel whose target is slow fills its own window and
+//! nothing else. What it sends waits in its own bounded queue. And one turn of a connection reads a bounded amount, so that
+//! the streams' tasks come to take it.
+
+mod inbox;
+mod stream;
+mod turns;
+mod unsent;
+
+pub use inbox::Inbox;
+pub use stream::Http2Stream;
+pub use turns::{Turns, Unpaid};
+pub use unsent::Unsent;
+
+/// How many bytes of a stream may be on their way or unread by its target; the most for one round trip.
+pub const STREAM_WINDOW: u32 = 512 << 10;
+/// How many bytes of a connection may be unread. As many as the protocol allows: the windows of its streams are the bound,
+/// and a connection's window that stalled streams have used up would stop the others.
+pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// The largest frame, in bytes; larger than the default of 16 KiB saves an eighth of what bulk costs.
+pub const FRAME: u32 = 64 << 10;
+/// How many bytes of a stream may wait to be sent.
+pub const SEND_QUEUE: usize = 128 << 10;
+/// What small DATA frames that no task has taken yet may cost, in bytes as `h2` reckons: some 16,000 frames.
+pub const FRAME_BUDGET: usize = 4 << 20;
+
+/// The bytes that begin a connection of a client (section 3.4).
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -1,0 +1,108 @@
+//! The stream under a connection: it reads in turns, so that the tasks of the connection's streams take what came.
+
+use parking_lot::Mutex;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// How many bytes are read in one turn: a frame of one byte takes ten, and a hundred until its task has taken it.
+const TURN: usize = 64 << 10;
+/// How many bytes a connection may bring for streams that have not been admitted, before it is read on.
+const UNPAID: usize = 64 << 10;
+
+/// What a connection has brought for streams that nothing was read from yet, in bytes. Above 64 KiB the connection is not read:
+/// a request that is being checked is about to be answered, or to be read. Clones share one count.
+#[derive(Clone, Debug, Default)]
+pub struct Unpaid(Arc<Mutex<Count>>);
+
+#[derive(Debug, Default)]
+struct Count {
+    bytes: usize,
+    reader: Option<Waker>,
+}
+
+impl Unpaid {
+    pub(super) fn add(&self, bytes: usize) {
+        self.0.lock().bytes += bytes;
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        let mut count = self.0.lock();
+        count.bytes -= bytes;
+        if count.bytes <= UNPAID {
+            count.reader.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Ready when the connection may be read.
+    fn poll_low(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut count = self.0.lock();
+        if count.bytes <= UNPAID {
+            return Poll::Ready(());
+        }
+        count.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// A connection's stream, of which each turn reads 64 KiB at most, and nothing while too much of it is [`Unpaid`].
+#[derive(Debug)]
+pub struct Turns<S> {
+    stream: S,
+    read: usize,
+    unpaid: Unpaid,
+}
+
+impl<S> Turns<S> {
+    /// Reads `stream` in turns.
+    pub fn new(stream: S, unpaid: Unpaid) -> Self {
+        Self { stream, read: 0, unpaid }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Turns<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.unpaid.poll_low(cx));
+        if self.read >= TURN {
+            self.read = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.read = if polled.is_pending() { 0 } else { self.read + buf.filled().len() - before };
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Turns<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,37 @@
+//! What the kernel holds of a connection and has not sent.
+
+use socket2::SockRef;
+use std::os::fd::{AsFd, BorrowedFd};
+use tokio::net::TcpStream;
+
+/// How many bytes that may be. More would be in front of every other stream's.
+const UNSENT: u32 = 128 << 10;
+
+/// A stream over a socket.
+pub trait Unsent {
+    /// Bounds what the kernel holds and has not sent (TCP_NOTSENT_LOWAT): the rest waits where streams take turns.
+    fn bound_unsent(&self);
+}
+
+impl Unsent for TcpStream {
+    fn bound_unsent(&self) {
+        bound(self.as_fd());
+    }
+}
+
+impl<S: AsFd> Unsent for tokio_rustls::server::TlsStream<S> {
+    fn bound_unsent(&self) {
+        bound(self.get_ref().0.as_fd());
+    }
+}
+
+impl<S: Unsent + ?Sized> Unsent for Box<S> {
+    fn bound_unsent(&self) {
+        (**self).bound_unsent();
+    }
+}
+
+fn bound(socket: BorrowedFd<'_>) {
+    // It fails where the connection is gone already.
+    let _ = SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
+}

@@ -1,0 +1,167 @@
+//! A stream: one request, and its answer or its tunnel.
+
+use super::connection::Open;
+use crate::config::Limits;
+use crate::request::answer::{self, Body};
+use crate::request::deny::Refusal;
+use crate::request::session::{self, Answer, Client, Opened};
+use crate::request::tunnel::{self, TunnelLimits};
+use crate::request::upload::RequestBody;
+use crate::state::Worker;
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::header::{CONTENT_LENGTH, EXPECT};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use postern_daemon::exchange::{Exchange, Patience};
+use postern_daemon::places::{Bounds, NoPlace, Place};
+use postern_proxy::http2::{Http2Stream, Inbox, Unpaid};
+use postern_proxy::reset::Reset;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+
+/// What a stream's task has beside its request.
+pub(super) struct Stream {
+    pub(super) respond: SendResponse<Bytes>,
+    pub(super) open: Open,
+    pub(super) client: Client,
+    pub(super) limits: Arc<Limits>,
+    pub(super) worker: Arc<Worker>,
+}
+
+/// Serves a stream to its end, or to the stop.
+pub(super) async fn serve(request: Request<RecvStream>, unpaid: Unpaid, stream: Stream) {
+    let (head, body) = request.into_parts();
+    let inbox = Inbox::new(body, unpaid);
+    let request = Request::from_parts(head, RequestBody::Http2(inbox.clone()));
+    let shutdown = stream.worker.core.shutdown.clone();
+    let serving = async {
+        let Stream { mut respond, open, client, limits, worker } = stream;
+        // Boxed, so that its room is given back before the tunnel begins.
+        let answered = Box::pin(answer(request, &inbox, &mut respond, client, &limits, &worker)).await;
+        drop(respond);
+        let Some((stream, opened, mut place)) = answered else { return };
+        open.paid();
+        place.keep();
+        let of_tunnel = TunnelLimits::of(&limits);
+        drop(limits);
+        tunnel::run(stream, opened, Bytes::new(), &of_tunnel, &worker.core.recorder).await;
+    };
+    inbox.keep_taking(shutdown.until_stopped(serving)).await;
+}
+
+/// Answers the request. What is left is a tunnel, if it is one.
+async fn answer(
+    request: Request<RequestBody>,
+    inbox: &Inbox,
+    respond: &mut SendResponse<Bytes>,
+    client: Client,
+    limits: &Limits,
+    worker: &Worker,
+) -> Option<(Http2Stream, Opened, Place)> {
+    let core = &worker.core;
+    let exchange =
+        Exchange::new(Patience { answer: limits.header_timeout.get(), stream: limits.idle_timeout.get() });
+    let _answering = exchange.begin_any(); // what is being answered gives no place away
+    let bounds = Bounds { connections: limits.connections, sources: &limits.source };
+    let place = match core.places.take_for(client.source, bounds, &exchange) {
+        Ok(place) => place,
+        Err(no_place) => {
+            let refusal = match no_place {
+                NoPlace::Source => Refusal::SourceLimit,
+                NoPlace::Full => Refusal::TooMany,
+            };
+            core.recorder.turned_away(&refusal);
+            send(respond, inbox, answer::refused(&refusal, None), limits.header_timeout.get()).await;
+            return None;
+        }
+    };
+    let waits = request.method() != Method::CONNECT && request.headers().contains_key(EXPECT);
+    let answer = session::answer(worker, limits, client, request);
+    let Some(answer) = unless_reset(respond, waits.then_some(inbox), answer).await else {
+        // Counted like a refusal: who resets what it asks for could ask without end.
+        core.refused(client.source, limits, &Refusal::Malformed);
+        return None;
+    };
+    match answer {
+        Answer::Tunnel(response, opened) => {
+            let outbox = respond.send_response(response.map(|_| ()), false).ok()?;
+            Some((Http2Stream::new(inbox.clone(), outbox), opened, place))
+        }
+        Answer::Refused(response) => {
+            send(respond, inbox, response, limits.header_timeout.get()).await;
+            None
+        }
+        Answer::Forwarded(response) => {
+            send(respond, inbox, response, limits.idle_timeout.get()).await;
+            None
+        }
+    }
+}
+
+/// Runs `work` unless the client resets the stream, or its connection goes. A client that `waits` with its request's body may
+/// go on once `work` reads it (RFC 9110, section 10.1.1).
+async fn unless_reset<F: Future>(
+    respond: &mut SendResponse<Bytes>,
+    mut waits: Option<&Inbox>,
+    work: F,
+) -> Option<F::Output> {
+    let mut work = pin!(work);
+    poll_fn(|cx| {
+        if respond.poll_reset(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        let done = work.as_mut().poll(cx);
+        if done.is_pending() && waits.take_if(|inbox| inbox.is_wanted()).is_some() {
+            let mut proceed = Response::new(());
+            *proceed.status_mut() = StatusCode::CONTINUE;
+            let _ = respond.send_informational(proceed); // without it the client waits for a second, and sends
+        }
+        done.map(Some)
+    })
+    .await
+}
+
+/// Sends an answer, of which the client may leave a piece unread for `pause`. One that breaks off ends in a reset.
+async fn send(respond: &mut SendResponse<Bytes>, inbox: &Inbox, response: Response<Body>, pause: Duration) {
+    let (mut head, body) = response.into_parts();
+    if let (Some(length), false) = (body.size_hint().exact(), head.headers.contains_key(CONTENT_LENGTH)) {
+        head.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    let is_end = body.is_end_stream();
+    let Ok(outbox) = respond.send_response(Response::from_parts(head, ()), is_end) else {
+        return respond.send_reset(Reason::INTERNAL_ERROR);
+    };
+    if is_end {
+        return;
+    }
+    let mut stream = Http2Stream::new(inbox.clone(), outbox);
+    if send_body(&mut stream, body, pause).await.is_err() {
+        stream.reset();
+    }
+}
+
+async fn send_body(stream: &mut Http2Stream, mut body: Body, pause: Duration) -> io::Result<()> {
+    loop {
+        let frame = poll_fn(|cx| match stream.poll_broken(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::ConnectionReset)),
+            Poll::Pending => Pin::new(&mut body).poll_frame(cx).map(Ok),
+        });
+        let Some(frame) = frame.await? else { return stream.shutdown().await };
+        match frame.map_err(io::Error::other)?.into_data() {
+            Ok(data) => timeout(pause, stream.write_all(&data)).await??,
+            Err(frame) => {
+                if let Ok(trailers) = frame.into_trailers() {
+                    return stream.end_with(trailers);
+                }
+            }
+        }
+    }
+}

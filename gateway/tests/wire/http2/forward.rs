@@ -1,0 +1,97 @@
+//! Plain `http://` requests.
+
+use crate::support::client::find;
+use crate::support::http2::Http2;
+use crate::support::target::Held;
+use crate::support::{ISSUER, PATIENCE, Running};
+use bytes::Bytes;
+use http::Request;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+async fn received(far: &mut TcpStream, end: &str) -> String {
+    let mut got = Vec::new();
+    while find(&got, end.as_bytes()).is_none() {
+        let read = timeout(PATIENCE, far.read_buf(&mut got)).await.unwrap().unwrap();
+        assert!(read > 0, "{:?}", String::from_utf8_lossy(&got));
+    }
+    String::from_utf8(got).unwrap()
+}
+
+fn post(target: &Held) -> http::request::Builder {
+    Request::post(format!("http://{}/a?b", target.address))
+        .header("proxy-authorization", ISSUER.authorization())
+}
+
+#[tokio::test]
+async fn a_request_and_its_answer_pass() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let request = post(&target)
+        .header("host", target.address.to_string())
+        .header("cookie", "a=b")
+        .header("cookie", "c=d")
+        .header("te", "trailers");
+    let mut sent = client.send(request.body(()).unwrap(), false).await;
+    sent.body.send_data(Bytes::from_static(b"hello"), false).unwrap();
+    let mut far = target.next().await;
+    let got = received(&mut far, "hello").await.to_ascii_lowercase();
+    assert!(got.starts_with("post /a?b http/1.1\r\n"), "{got}");
+    for field in ["cookie: a=b; c=d\r\n", "transfer-encoding: chunked\r\n", "via: 2.0 postern\r\n"] {
+        assert_eq!(got.matches(field).count(), 1, "{field} in {got}");
+    }
+    assert_eq!(got.matches("\r\nhost: ").count(), 1, "{got}");
+    assert!(!got.contains("proxy-authorization") && !got.contains("\r\nte:"), "{got}");
+    sent.body.send_data(Bytes::new(), true).unwrap();
+    received(&mut far, "0\r\n\r\n").await;
+    let answer =
+        "HTTP/1.1 201 Created\r\nKeep-Alive: 5\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nworld";
+    far.write_all(answer.as_bytes()).await.unwrap();
+    let answer = sent.answer().await;
+    assert_eq!((answer.status, &answer.body[..], answer.value("via")), (201, &b"world"[..], "1.1 postern"));
+    assert!(answer.all("keep-alive").is_empty() && answer.all("connection").is_empty(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_length_is_kept_and_an_answer_without_one_ends_where_its_connection_does() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let mut sent = client.send(post(&target).header("content-length", "5").body(()).unwrap(), false).await;
+    sent.body.send_data(Bytes::from_static(b"hello"), true).unwrap();
+    let mut far = target.next().await;
+    let got = received(&mut far, "hello").await;
+    assert!(got.contains("content-length: 5\r\n") && !got.contains("transfer-encoding"), "{got}");
+    far.write_all(b"HTTP/1.1 200 OK\r\n\r\nuntil the end").await.unwrap();
+    drop(far);
+    assert_eq!(sent.answer().await.body, b"until the end");
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_ends_in_a_reset() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let sent = client.send(post(&target).body(()).unwrap(), true).await;
+    let mut far = target.next().await;
+    received(&mut far, "\r\n\r\n").await;
+    far.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf").await.unwrap();
+    drop(far);
+    assert!(sent.answer_or_reset().await.unwrap_err().is_reset());
+}
+
+/// curl waits for a second where it hears nothing.
+#[tokio::test]
+async fn a_client_that_waits_before_it_sends_is_told_to_go_on() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let request = post(&target).header("expect", "100-continue").body(()).unwrap();
+    let mut sent = client.send(request, false).await;
+    let mut far = target.next().await;
+    let proceed = std::future::poll_fn(|cx| sent.response.poll_informational(cx));
+    let proceed = timeout(PATIENCE, proceed).await.unwrap().unwrap().unwrap();
+    assert_eq!(proceed.status(), 100);
+    sent.body.send_data(Bytes::from_static(b"hello"), true).unwrap();
+    received(&mut far, "hello").await;
+    far.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    assert_eq!(sent.answer().await.status, 200);
+}

@@ -1,0 +1,166 @@
+//! Clients that cost without paying, one by one.
+
+use crate::support::http2::{Http2, connect_with};
+use crate::support::target::Echo;
+use crate::support::{ISSUER, PATIENCE, Running};
+use bytes::Bytes;
+use h2::Reason;
+use h2::client::Builder;
+use postern_config::ConfigDuration;
+use postern_testkit::http2::{
+    CONTINUATION, END_HEADERS, GOAWAY, HEADERS, HELLO, PING, RST_STREAM, SETTINGS, fields, frame, frames,
+};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Sends frames until the gateway ends the connection. The error codes with which it went away (RFC 9113, section 6.8).
+async fn until_ended(gateway: SocketAddr, next: impl Fn(u32) -> Vec<u8> + Send + 'static) -> Vec<u32> {
+    let (mut reader, mut writer) = TcpStream::connect(gateway).await.unwrap().into_split();
+    let sending = tokio::spawn(async move {
+        let mut sent = writer.write_all(HELLO).await;
+        for number in 0..200_000 {
+            if sent.is_err() {
+                return;
+            }
+            sent = writer.write_all(&next(number)).await;
+        }
+        panic!("nothing ends it");
+    });
+    let mut said = Vec::new();
+    let reading = reader.read_to_end(&mut said);
+    let _ = timeout(PATIENCE, reading).await.expect("the connection stays open"); // it may be reset
+    timeout(PATIENCE, sending).await.unwrap().unwrap();
+    let last = frames(&said).into_iter().filter(|(kind, _)| *kind == GOAWAY);
+    last.map(|(_, payload)| u32::from_be_bytes(*payload[4..].first_chunk().unwrap())).collect()
+}
+
+#[tokio::test]
+async fn requests_that_are_reset_at_once_end_the_connection() {
+    let gateway = Running::start().await;
+    let head = fields(&[(":method", "CONNECT"), (":authority", "a.example:443")]);
+    let codes = until_ended(gateway.address, move |number| {
+        let stream = 2 * number + 1;
+        [frame(HEADERS, END_HEADERS, stream, &head), frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
+    })
+    .await;
+    assert_eq!(codes, [u32::from(Reason::ENHANCE_YOUR_CALM)]);
+    gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn a_header_without_end_ends_the_connection() {
+    let gateway = Running::start().await;
+    let piece = fields(&[("x", "y")]).repeat(100);
+    until_ended(gateway.address, move |number| match number {
+        0 => frame(HEADERS, 0, 1, &piece),
+        _ => frame(CONTINUATION, 0, 1, &piece),
+    })
+    .await;
+    gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn a_large_header_is_refused_and_costs_no_more_than_its_stream() {
+    let (gateway, echo) = (Running::start().await, Echo::start().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let mut request = connect_with(echo.address, &[]);
+    request.headers_mut().insert("x", "y".repeat(17 << 10).parse().unwrap());
+    match client.send(request, true).await.answer_or_reset().await {
+        Ok(answer) => assert_eq!(answer.status, 431, "{answer:?}"),
+        Err(error) => assert!(error.is_reset(), "{error}"),
+    }
+    client.tunnel(echo.address).await.echo(b"and on").await;
+}
+
+/// Pings and settings are answered, and those of a client that reads no answer must not pile up.
+#[tokio::test]
+async fn answers_to_pings_and_settings_do_not_pile_up() {
+    for flood in [frame(PING, 0, 0, &[0; 8]), frame(SETTINGS, 0, 0, &[])] {
+        let gateway =
+            Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(500)).await;
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        stream.write_all(HELLO).await.unwrap();
+        let flood = flood.repeat(10_000);
+        let sending = async { while stream.write_all(&flood).await.is_ok() {} };
+        assert!(timeout(PATIENCE, sending).await.is_ok(), "it takes whatever comes, and is not read");
+        gateway.emptied().await;
+    }
+}
+
+/// A window of nothing: the refusal cannot be sent.
+#[tokio::test]
+async fn a_refusal_that_its_client_never_reads_is_given_up() {
+    let (gateway, echo) = (
+        Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(500)).await,
+        Echo::start().await,
+    );
+    let stream = TcpStream::connect(gateway.address).await.unwrap();
+    let mut client = Http2::with(Builder::new().initial_window_size(0), stream).await;
+    let sent = client.connect_with(echo.address, &[]).await;
+    let (answer, mut rest) = sent.opened().await;
+    assert_eq!(answer.status, 407);
+    assert_eq!(rest.reset().await, Some(Reason::CONNECT_ERROR));
+}
+
+/// What is sent before a token was looked at has a bound for the whole connection, and refusals go on.
+#[tokio::test]
+async fn data_without_a_token_is_not_kept() {
+    let (gateway, echo) = (Running::start().await, Echo::start().await);
+    let mut client = Http2::connect(gateway.address).await;
+    for _ in 0..200 {
+        let mut sent = client.connect_with(echo.address, &[]).await;
+        let _ = sent.body.send_data(Bytes::from_static(&[7; 60 << 10]), false);
+        sent.answer().await.assert_refused(407, "http_request_denied", "no token");
+    }
+    client.tunnel(echo.address).await.echo(b"and on").await;
+}
+
+/// Wherever a client resets its request, its token is spent once at most.
+#[tokio::test]
+async fn a_token_of_a_request_that_was_reset_opens_one_tunnel_at_most() {
+    let (gateway, echo) = (Running::start().await, Echo::start().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let (mut opened, mut spent) = (0, 0);
+    for wait in 0..40_u64 {
+        let token = ISSUER.authorization();
+        let mut sent = client.connect_with(echo.address, &[&token]).await;
+        tokio::time::sleep(Duration::from_micros(wait * 25)).await;
+        sent.body.send_reset(Reason::CANCEL);
+        let first = sent.response.await.is_ok_and(|response| response.status() == 200);
+        let (answer, _tunnel) = client.connect_with(echo.address, &[&token]).await.opened().await;
+        assert!(answer.status == 407 || answer.status == 200 && !first, "{answer:?}");
+        match answer.status {
+            200 => opened += 1,
+            _ => spent += 1,
+        }
+    }
+    assert_eq!(opened + spent, 40);
+    drop(client);
+    gateway.emptied().await;
+}
+
+/// Without an account nothing is kept open: no request, a request without an end, one that pings.
+#[tokio::test]
+async fn a_connection_without_a_tunnel_is_given_up() {
+    let gateway =
+        Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(300)).await;
+    let head = fields(&[(":method", "CONNECT"), (":authority", "a.example:443")]);
+    for begun in [&HELLO[..10], HELLO, &[HELLO, &frame(HEADERS, 0, 1, &head)[..]].concat()] {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        stream.write_all(begun).await.unwrap();
+        timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.unwrap().unwrap();
+    }
+    let (mut reader, mut writer) = TcpStream::connect(gateway.address).await.unwrap().into_split();
+    writer.write_all(HELLO).await.unwrap();
+    let pinging = async {
+        while writer.write_all(&frame(PING, 0, 0, &[0; 8])).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let reading = async { while let Ok(1..) = reader.read(&mut [0; 4096]).await {} };
+    timeout(PATIENCE, async { tokio::join!(pinging, reading) }).await.expect("pings keep it");
+    gateway.emptied().await;
+}
