@@ -211,16 +211,22 @@ impl Marking {
     pub(super) fn tries(&mut self, all_answer: bool) -> bool {
         let waited = since(*self.incomplete.get_or_insert_with(instant));
         let pause = (waited / 4).clamp(Duration::from_secs(1), BETWEEN);
-        let tries = self.may_offer(all_answer) && self.tried.is_none_or(|tried| since(tried) >= pause);
+        let may_try = all_answer || self.has_waited();
+        let tries = may_try && self.tried.is_none_or(|tried| since(tried) >= pause);
         if tries {
             self.tried = Some(instant());
         }
         tries
     }
 
-    /// Whether a mark may be offered: when all buckets of all replicas know it, or after a while.
-    pub(super) fn may_offer(&self, is_whole: bool) -> bool {
-        is_whole || self.incomplete.is_some_and(|incomplete| since(incomplete) >= COMPLETE_WITHIN)
+    /// Whether a mark may be offered that this number of buckets knows: when all buckets of all replicas know it, or after a while.
+    pub(super) fn may_offer(&self, known: usize, is_whole: bool) -> bool {
+        known > 0 && (is_whole || self.has_waited())
+    }
+
+    /// Whether what does not answer was waited for.
+    fn has_waited(&self) -> bool {
+        self.incomplete.is_some_and(|incomplete| since(incomplete) >= COMPLETE_WITHIN)
     }
 
     /// Whether another mark may follow now.

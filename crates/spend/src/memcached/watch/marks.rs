@@ -157,11 +157,12 @@ impl Rounds {
             return Ok(());
         }
         sleep(jittered(OTHERS_FIRST)).await;
-        let offers = self.read_offers(replicas, key, number + 1..MOST_MARKS).await?;
+        let next = number + 1;
+        let offers = self.read_offers(replicas, key, next..MOST_MARKS).await?;
         match (offers.latest, self.end_of(key)) {
             (Some((number, mark)), _) => self.adopt_offer(key, marking, number, mark),
-            (None, Some(expires)) if offers.unclear != Some(number + 1) => {
-                self.plant(replicas, key, marking, number + 1, expires).await?;
+            (None, Some(expires)) if offers.unclear != Some(next) => {
+                self.plant(replicas, key, marking, next, expires).await?;
             }
             _ => {}
         }
@@ -274,7 +275,7 @@ impl Rounds {
         };
         let known = Bucket::all().filter(is_known).count();
         let is_whole = surveys.iter().filter(|survey| survey.is_whole()).count() == count;
-        if known == 0 || !marking.may_offer(is_whole) {
+        if !marking.may_offer(known, is_whole) {
             return Err(Unknown::Rejected);
         }
         if self.offer(replicas, key, marking, (number, mark)).await? {

@@ -332,4 +332,12 @@ mod tests {
         assert_eq!((void(&torn[..1], 3, 2), void(&torn, 3, 2)), (0, 2));
         assert_eq!(void(&torn[..1], 2, 2), 1, "the third does not answer");
     }
+
+    #[test]
+    fn a_survey_is_whole_once_every_bucket_is_known() {
+        let mut survey = Survey { known: Bucket::all().collect(), ..Survey::default() };
+        assert!(survey.is_whole());
+        survey.known.take(&Bucket::of(&[0; 32]));
+        assert!(!survey.is_whole());
+    }
 }

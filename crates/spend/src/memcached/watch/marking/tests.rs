@@ -186,10 +186,11 @@ async fn who_begins_a_key_decides_whether_it_has_marks() {
 #[tokio::test(start_paused = true)]
 async fn what_does_not_answer_is_waited_for_before_a_mark_is_planted_without_it() {
     let mut marking = Marking::default();
-    assert!(!marking.tries(false) && !marking.may_offer(false) && marking.may_offer(true));
+    assert!(!marking.tries(false) && !marking.may_offer(9, false) && marking.may_offer(9, true));
     tokio::time::advance(COMPLETE_WITHIN - Duration::from_millis(1)).await;
-    assert!(!marking.tries(false) && !marking.may_offer(false));
+    assert!(!marking.tries(false) && !marking.may_offer(9, false));
     tokio::time::advance(Duration::from_millis(1)).await;
-    assert!(marking.may_offer(false) && marking.tries(false));
+    assert!(marking.may_offer(1, false) && marking.tries(false));
     assert!(!marking.tries(true), "it was tried just now");
+    assert!(!marking.may_offer(0, true) && !marking.may_offer(0, false), "no bucket knows it");
 }
