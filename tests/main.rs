@@ -28,6 +28,7 @@ mod privacy;
 mod prometheus;
 mod reload;
 mod rotation;
+mod shared_connections;
 mod store_outage;
 mod support;
 mod unauthenticated;

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, GatewayConfig};
 use crate::connections::Connections;
-use crate::gateway::{Gateway, GatewayUrlError};
+use crate::gateway::{Gateway, GatewayUrlError, Sharing};
 use crate::gateways::Gateways;
 use crate::marks::saved::SavedMarks;
 use crate::minting_status::MintingStatus;
@@ -18,7 +18,6 @@ use crate::token_source::TokenSource;
 use crate::tunnel::Opener;
 use crate::wallet::{Wallet, WalletError};
 use postern_admin::ProcessContext;
-use postern_admin::live::Live;
 use postern_config::ConfigFile;
 use postern_daemon::listen;
 use postern_daemon::reload::Reloader;
@@ -51,7 +50,7 @@ impl Agent {
     /// [`StartError`].
     pub async fn bind(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
         check(&config)?;
-        let gateways = gateways(&config.gateway, &process.live)?;
+        let gateways = gateways(&config.gateway, process)?;
         let source = TokenSource::new(config.issuer.clone(), &process.live)?;
         let (settings, changes) = watch::channel(Settings::of(&config));
         let (path, fsync) = (config.wallet.path.clone(), config.wallet.fsync);
@@ -144,7 +143,14 @@ impl Agent {
     }
 }
 
-fn gateways(config: &GatewayConfig, live: &Live) -> Result<Vec<Arc<Gateway>>, GatewayUrlError> {
-    let gateway = |url: &String| Ok(Arc::new(Gateway::new(url, config)?.recorded(live)));
+fn gateways(config: &GatewayConfig, process: &ProcessContext) -> Result<Vec<Arc<Gateway>>, GatewayUrlError> {
+    let sharing = Sharing {
+        tunnels: config.tunnels.get(),
+        lifetime: config.connection_lifetime.get(),
+        shutdown: process.shutdown.clone(),
+    };
+    let gateway = |url: &String| {
+        Ok(Arc::new(Gateway::new(url, config)?.recorded(&process.live).sharing(sharing.clone())))
+    };
     config.url.list().iter().map(gateway).collect()
 }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 /// The local agent.
@@ -74,6 +75,14 @@ pub struct GatewayConfig {
     /// PEM certificates to trust for an https gateway instead of the platform's.
     #[serde(default)]
     pub ca: Option<PathBuf>,
+    /// Tunnels at once on one HTTP/2 connection to an https gateway that speaks it, where a tunnel of its own handshake costs four
+    /// times the CPU. The gateway sees that they belong together, as it sees their address. With 1 each tunnel has a connection of
+    /// its own.
+    #[serde(default = "tunnels")]
+    pub tunnels: NonZeroUsize,
+    /// For how long such a connection takes tunnels. The gateway cannot link tunnels that are further apart by it.
+    #[serde(default = "connection_lifetime")]
+    pub connection_lifetime: ConfigDuration,
     /// The time limit for name resolution, connecting and the TLS handshake together.
     #[serde(default = "connect_timeout")]
     pub connect_timeout: ConfigDuration,
@@ -103,6 +112,14 @@ impl Urls {
     }
 }
 
+fn tunnels() -> NonZeroUsize {
+    const { NonZeroUsize::new(64).unwrap() }
+}
+
+fn connection_lifetime() -> ConfigDuration {
+    ConfigDuration::minutes(10)
+}
+
 fn connect_timeout() -> ConfigDuration {
     ConfigDuration::secs(10)
 }
@@ -119,6 +136,8 @@ impl GatewayConfig {
             url: Urls::One(url.into()),
             origin: None,
             ca: None,
+            tunnels: tunnels(),
+            connection_lifetime: connection_lifetime(),
             connect_timeout: connect_timeout(),
             answer_timeout: answer_timeout(),
         }

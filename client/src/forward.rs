@@ -101,13 +101,13 @@ impl Kept {
 
 async fn open(target: &Target, state: &AgentState) -> Result<Upstream, Refusal> {
     let tunnel = state.opener.open(target).await?;
-    let limit = HeadLimit::begun();
+    let (limit, received) = (HeadLimit::begun(), tunnel.received());
     let stream = AnswerStream::new(tunnel, limit.clone());
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|_| Refusal::Upstream)?;
     let shutdown = state.shutdown.clone();
     state.shutdown.tracker().spawn(async move {
         // How it ends shows in the requests on it.
-        let _ = shutdown.until_stopped(connection).await;
+        let _ = shutdown.until_stopped(received.keep_taking(connection)).await;
     });
     Ok(Upstream { sender, limit })
 }

@@ -1,29 +1,34 @@
-//! The connection to the gateway: one TCP (or TLS) connection for one CONNECT.
+//! The way to the gateway: a connection for one CONNECT, or one over TLS and HTTP/2 that tunnels share.
 
-use crate::challenge::mark_of;
+mod opened;
+mod refused;
+mod shared;
+
+pub(crate) use opened::Tunnel;
+pub(crate) use refused::Refused;
+pub(crate) use shared::Sharing;
+
 use crate::config::GatewayConfig;
-use crate::recorder::{Attempts, Open};
+use crate::recorder::Attempts;
 use crate::response::{self, Head, HeadError};
-use bytes::{Buf, Bytes, BytesMut};
-use http::StatusCode;
-use http::header::{HeaderMap, PROXY_AUTHENTICATE};
+use bytes::BytesMut;
+use opened::Io;
 use postern_admin::catalogue::LinkKind;
 use postern_admin::live::Live;
 use postern_daemon::http::{is_localhost, no_answer};
 use postern_daemon::tls::{self, TlsError};
 use postern_proxy::dial::connect;
-use postern_proxy::reset::Reset;
+use postern_proxy::http2::Unsent;
 use postern_proxy::target::Target;
-use postern_token::header::{Challenge, format_authorization};
-use postern_token::{Token, TokenChallenge, TokenType};
+use postern_token::Token;
+use postern_token::header::format_authorization;
 use reqwest::Url;
+use shared::{Joined, Lines, Seat};
 use std::io;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::AsyncWriteExt;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -42,6 +47,8 @@ pub(crate) struct Gateway {
     connect_timeout: Duration,
     answer_timeout: Duration,
     attempts: Attempts,
+    /// Connections that tunnels share; `None` where each has its own.
+    lines: Option<Lines>,
 }
 
 struct Tls {
@@ -109,17 +116,6 @@ pub(crate) enum Answer {
     Refused(Refused),
 }
 
-/// An answer that opens nothing.
-#[derive(Debug)]
-pub(crate) struct Refused {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    /// At most [`response::BODY_LIMIT`] bytes.
-    pub(crate) body: Bytes,
-    /// What a challenge must name.
-    origin: Option<String>,
-}
-
 impl Gateway {
     /// The gateway at `address`, with the connection settings of `config`.
     pub(crate) fn new(address: &str, config: &GatewayConfig) -> Result<Self, GatewayUrlError> {
@@ -144,6 +140,7 @@ impl Gateway {
             connect_timeout: config.connect_timeout.get(),
             answer_timeout: config.answer_timeout.get(),
             attempts: Attempts::default(),
+            lines: None,
         })
     }
 
@@ -169,24 +166,23 @@ impl Gateway {
         self.origin.as_deref()
     }
 
-    /// Connects, over TLS where the address says https. Nothing is sent yet.
+    /// Lets tunnels share connections, where the gateway is reached over TLS and speaks HTTP/2.
+    pub(crate) fn sharing(mut self, sharing: Sharing) -> Self {
+        if let Some(tls) = self.tls.as_mut().filter(|_| sharing.tunnels > 1) {
+            tls.connector = TlsConnector::from(tls::offering_http2(Arc::clone(tls.connector.config())));
+            self.lines = Some(Lines::new(sharing));
+        }
+        self
+    }
+
+    /// Connects, over TLS where the address says https, or finds room on a connection. Nothing is sent yet.
     pub(crate) async fn dial(self: &Arc<Self>) -> Result<Connection, DialError> {
-        let connecting = async {
-            let host = self.host.trim_start_matches('[').trim_end_matches(']');
-            let stream = connect(lookup_host((host, self.port)).await?.collect()).await?;
-            stream.set_nodelay(true)?;
-            let io: Box<dyn Io> = match &self.tls {
-                None => Box::new(stream),
-                Some(tls) => Box::new(tls.connector.connect(tls.name.clone(), stream).await?),
-            };
-            Ok::<_, io::Error>(io)
-        };
         let url = || self.url.clone();
         let began = Instant::now();
-        let failure = match timeout(self.connect_timeout, connecting).await {
-            Ok(Ok(io)) => {
+        let failure = match timeout(self.connect_timeout, self.way()).await {
+            Ok(Ok(way)) => {
                 self.attempts.answered(began.elapsed());
-                return Ok(Connection { gateway: self.clone(), io });
+                return Ok(Connection { gateway: self.clone(), way });
             }
             Ok(Err(error)) => {
                 DialError::Failed { url: url(), reason: no_answer(&error, "gateway.ca (or --ca)") }
@@ -195,6 +191,30 @@ impl Gateway {
         };
         self.attempts.lost();
         Err(failure)
+    }
+
+    async fn way(&self) -> io::Result<Way> {
+        let connect = async {
+            let host = self.host.trim_start_matches('[').trim_end_matches(']');
+            let stream = connect(lookup_host((host, self.port)).await?.collect()).await?;
+            stream.set_nodelay(true).map(|()| stream)
+        };
+        let Some(tls) = &self.tls else { return Ok(Way::Alone(Box::new(connect.await?))) };
+        let connect = async {
+            let stream = tls.connector.connect(tls.name.clone(), connect.await?).await?;
+            let is_http2 = tls::is_http2(stream.get_ref().1);
+            if is_http2 {
+                stream.bound_unsent();
+            }
+            Ok((stream, is_http2))
+        };
+        Ok(match &self.lines {
+            None => Way::Alone(Box::new(connect.await?.0)),
+            Some(lines) => match lines.join(connect).await? {
+                Joined::Alone(stream) => Way::Alone(Box::new(stream)),
+                Joined::Shared(seat) => Way::Shared(seat),
+            },
+        })
     }
 }
 
@@ -212,10 +232,17 @@ impl Tls {
     }
 }
 
-/// A connection on which nothing has been sent.
+/// A connection, or room on one, on which nothing has been sent.
 pub(crate) struct Connection {
     gateway: Arc<Gateway>,
-    io: Box<dyn Io>,
+    way: Way,
+}
+
+enum Way {
+    /// Over HTTP/1.1: one connection, one tunnel.
+    Alone(Box<dyn Io>),
+    /// Over HTTP/2.
+    Shared(Seat),
 }
 
 impl Connection {
@@ -225,25 +252,20 @@ impl Connection {
         target: &Target,
         token: Option<&Token>,
     ) -> Result<Answer, ExchangeError> {
-        let Self { gateway, mut io } = self;
-        let request = request(target, token);
+        let Self { gateway, way } = self;
+        let (authority, authorization) = (target.authority(), token.map(format_authorization));
         let exchange = async {
-            // A gateway that answers before it has read everything closes its side: read the answer even so.
-            let written = match io.write_all(&request).await {
-                Ok(()) => io.flush().await,
-                Err(error) => Err(error),
-            };
-            let mut buffer = BytesMut::new();
-            let head = response::read_head(&mut io, &mut buffer).await;
-            match (head, written) {
-                (Ok(head), _) => Ok((head, buffer)),
-                (Err(HeadError::Broken(_)), Err(error)) => Err(HeadError::Broken(error.to_string())),
-                (Err(error), _) => Err(error),
+            match way {
+                Way::Alone(io) => connect_alone(io, &authority, authorization.as_deref()).await,
+                Way::Shared(seat) => {
+                    let (head, tunnel) = seat.connect(&authority, authorization.as_deref()).await?;
+                    Ok((head, BytesMut::new(), tunnel))
+                }
             }
         };
         let url = || gateway.url.clone();
         let failure = match timeout(gateway.answer_timeout, exchange).await {
-            Ok(Ok((head, buffer))) => return Ok(answer(&gateway, head, buffer, io).await),
+            Ok(Ok((head, buffer, tunnel))) => return Ok(answer(&gateway, head, buffer, tunnel).await),
             Ok(Err(HeadError::Broken(reason))) => ExchangeError::Broken { url: url(), reason },
             Ok(Err(reason)) => ExchangeError::NotHttp { url: url(), reason },
             Err(_) => ExchangeError::Silent { url: url(), limit: gateway.answer_timeout },
@@ -253,145 +275,50 @@ impl Connection {
     }
 }
 
+/// Over HTTP/1.1: the head of the answer, what came after it, and the connection.
+async fn connect_alone(
+    mut io: Box<dyn Io>,
+    authority: &str,
+    authorization: Option<&str>,
+) -> Result<(Head, BytesMut, Tunnel), HeadError> {
+    // A gateway that answers before it has read everything closes its side: read the answer even so.
+    let written = match io.write_all(&request(authority, authorization)).await {
+        Ok(()) => io.flush().await,
+        Err(error) => Err(error),
+    };
+    let mut buffer = BytesMut::new();
+    let head = response::read_head(&mut io, &mut buffer).await;
+    match (head, written) {
+        (Ok(head), _) => Ok((head, buffer, Tunnel::alone(io))),
+        (Err(HeadError::Broken(_)), Err(error)) => Err(HeadError::Broken(error.to_string())),
+        (Err(error), _) => Err(error),
+    }
+}
+
 /// Nothing in it comes from the client but the target.
-fn request(target: &Target, token: Option<&Token>) -> Vec<u8> {
-    let authority = target.authority();
+fn request(authority: &str, authorization: Option<&str>) -> Vec<u8> {
     let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
-    if let Some(token) = token {
+    if let Some(authorization) = authorization {
         request.push_str("Proxy-Authorization: ");
-        request.push_str(&format_authorization(token));
+        request.push_str(authorization);
         request.push_str("\r\n");
     }
     request.push_str("\r\n");
     request.into_bytes()
 }
 
-async fn answer(gateway: &Gateway, head: Head, mut buffer: BytesMut, mut io: Box<dyn Io>) -> Answer {
+async fn answer(gateway: &Gateway, head: Head, mut buffer: BytesMut, mut tunnel: Tunnel) -> Answer {
     if head.status.is_success() {
         // RFC 9110, section 9.3.6: what follows is the tunnel's, whatever the length fields contain.
-        return Answer::Opened(Tunnel { early: buffer.freeze(), io, _open: None });
+        return Answer::Opened(tunnel.after(buffer.freeze()));
     }
     let mut body = BytesMut::new();
-    let reading = response::read_body(&mut io, &head, &mut buffer, &mut body);
-    let _ = timeout(BODY_TIMEOUT, reading).await; // what has come is enough: it only explains the status
+    let received = tunnel.received();
+    let reading = response::read_body(&mut tunnel, &head, &mut buffer, &mut body);
+    // What has come is enough: it only explains the status.
+    let _ = timeout(BODY_TIMEOUT, received.keep_taking(reading)).await;
     let (status, headers, origin) = (head.status, head.headers, gateway.origin.clone());
     Answer::Refused(Refused { status, headers, body: body.freeze(), origin })
-}
-
-impl Refused {
-    /// The first challenge for a token of type 2, in the gateway's order of preference. Other schemes, other types,
-    /// other gateways' challenges (RFC 9577, section 2.1.3: a gateway that presents such a challenge could spend the
-    /// token there) and those that cannot be read are passed over.
-    ///
-    /// # Errors
-    /// A sentence about what was there instead.
-    pub(crate) fn challenge(&self) -> Result<Challenge, String> {
-        let (mut reasons, mut other_types, mut values) = (Vec::new(), false, 0);
-        for value in self.headers.get_all(PROXY_AUTHENTICATE) {
-            values += 1;
-            match Challenge::parse_all(value.as_bytes()) {
-                Err(error) => reasons.push(error.to_string()),
-                Ok(challenges) => {
-                    for challenge in challenges {
-                        match challenge.token_challenge() {
-                            Ok(parsed) if parsed.token_type() != TokenType::BlindRsa2048 => {
-                                other_types = true
-                            }
-                            Ok(parsed) => match self.foreign(&parsed) {
-                                Some(reason) => reasons.push(reason),
-                                None => return Ok(challenge),
-                            },
-                            Err(error) => reasons.push(error.to_string()),
-                        }
-                    }
-                }
-            }
-        }
-        Err(match (values, reasons.first(), other_types) {
-            (0, ..) => "its answer has no Proxy-Authenticate field".to_owned(),
-            (_, Some(reason), _) => format!("its challenge cannot be used: {reason}"),
-            (_, None, true) => "it requires tokens of a type other than 2 (blind RSA)".to_owned(),
-            (_, None, false) => "it requires something other than a PrivateToken".to_owned(),
-        })
-    }
-
-    /// Why a challenge is none of this gateway's.
-    fn foreign(&self, challenge: &TokenChallenge) -> Option<String> {
-        if challenge.redemption_context().is_some() && mark_of(challenge).is_some() {
-            return Some(
-                "it has a redemption context beside a mark, which could tell clients apart".to_owned(),
-            );
-        }
-        let origin = self.origin.as_ref().filter(|origin| !challenge.names_origin(origin))?;
-        let named = challenge.origin_info().join(", ");
-        Some(format!(
-            "it is for \"{named}\", and the gateway is \"{origin}\": if both are one, set gateway.origin to the former"
-        ))
-    }
-
-    /// Whether the gateway refused this token itself as spent, and not its key.
-    pub(crate) fn says_spent(&self) -> bool {
-        let statuses = self.headers.get_all("proxy-status");
-        statuses.iter().any(|value| value.as_bytes().windows(13).any(|text| text == b"already spent"))
-    }
-}
-
-/// What a connection to the gateway can do, plain or TLS.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Reset + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Reset + Send + Unpin> Io for T {}
-
-/// An open tunnel: bytes that came together with the answer first, then the connection.
-pub(crate) struct Tunnel {
-    early: Bytes,
-    io: Box<dyn Io>,
-    _open: Option<Open>,
-}
-
-impl Tunnel {
-    /// The tunnel, which counts as open for as long as it lives.
-    pub(crate) fn counted(self, open: Open) -> Self {
-        Self { _open: Some(open), ..self }
-    }
-}
-
-impl Reset for Tunnel {
-    fn reset(&self) {
-        self.io.reset();
-    }
-
-    fn is_delivered(&self) -> bool {
-        self.io.is_delivered()
-    }
-}
-
-impl AsyncRead for Tunnel {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.early.is_empty() {
-            return Pin::new(&mut self.io).poll_read(cx, buf);
-        }
-        let length = self.early.len().min(buf.remaining());
-        buf.put_slice(&self.early[..length]);
-        self.early.advance(length);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Tunnel {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
 }
 
 #[cfg(test)]

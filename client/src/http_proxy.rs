@@ -119,6 +119,7 @@ async fn connect(
     let tunnel = state.opener.open(target).await?;
     let shutdown = state.shutdown.clone();
     place.lock().keep();
+    let received = tunnel.received();
     state.shutdown.tracker().spawn(async move {
         let _place = place;
         let relaying = async {
@@ -127,7 +128,7 @@ async fn connect(
             let Ok(parts) = upgraded.downcast::<TokioIo<ClientStream<TcpStream>>>() else { return };
             Relay::new(parts.io.into_inner().into_inner(), tunnel, &parts.read_buf, None).await;
         };
-        shutdown.until_stopped(relaying).await;
+        shutdown.until_stopped(received.keep_taking(relaying)).await;
     });
     Ok(())
 }

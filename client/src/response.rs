@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// The largest head that is read, in bytes.
 const HEAD_LIMIT: usize = 32 * 1024;
 /// The most interim answers (1xx) before the answer, in bytes.
-const INTERIM_LIMIT: usize = 8 * 1024;
+pub(crate) const INTERIM_LIMIT: usize = 8 * 1024;
 /// The most header fields in a head.
 const FIELD_LIMIT: usize = 100;
 /// The most of a body that is read, in bytes.

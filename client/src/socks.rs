@@ -62,7 +62,8 @@ pub(crate) async fn serve(mut stream: TcpStream, visitor: Visitor, state: &Agent
             place.keep();
             state.count(AgentOutcome::Opened);
             if stream.write_all(&response(Reply::Succeeded)).await.is_ok() {
-                Relay::new(stream, tunnel, &[], None).await;
+                let received = tunnel.received();
+                received.keep_taking(Relay::new(stream, tunnel, &[], None)).await;
             }
         }
         Err(refusal) => {

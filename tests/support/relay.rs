@@ -1,4 +1,4 @@
-//! A TCP relay in front of a store, whose connections can be cut, which can be closed, and which can hold replies back.
+//! A TCP relay in front of a store or a gateway, whose connections can be cut, which can be closed, and which can hold replies back.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,6 +17,8 @@ pub struct Relay {
     closed: Arc<AtomicBool>,
     /// Milliseconds that each reply is held back.
     hold: Arc<AtomicU64>,
+    /// Connections that have come.
+    came: Arc<AtomicU64>,
     _end: oneshot::Sender<()>,
 }
 
@@ -32,6 +34,8 @@ impl Relay {
         let refuse = Arc::clone(&closed);
         let hold = Arc::<AtomicU64>::default();
         let holds = Arc::clone(&hold);
+        let came = Arc::<AtomicU64>::default();
+        let coming = Arc::clone(&came);
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let accepting = async {
@@ -41,6 +45,7 @@ impl Relay {
                     if refuse.load(Ordering::Acquire) {
                         continue;
                     }
+                    coming.fetch_add(1, Ordering::AcqRel);
                     let far = SocketAddr::from((Ipv4Addr::LOCALHOST, *server));
                     let mut open = open.lock().unwrap();
                     open.retain(|connection: &AbortHandle| !connection.is_finished());
@@ -51,7 +56,12 @@ impl Relay {
                 tokio::select! { _ = ended => {}, () = accepting => {} }
             });
         });
-        Self { port, connections, closed, hold, _end: end }
+        Self { port, connections, closed, hold, came, _end: end }
+    }
+
+    /// How many connections have come, and were passed on.
+    pub fn came(&self) -> u64 {
+        self.came.load(Ordering::Acquire)
     }
 
     pub fn address(&self) -> String {

@@ -40,6 +40,19 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsErr
     Ok(Arc::new(config))
 }
 
+/// The same for a client that speaks HTTP/2, too.
+#[must_use]
+pub fn offering_http2(mut config: Arc<ClientConfig>) -> Arc<ClientConfig> {
+    Arc::make_mut(&mut config).alpn_protocols.insert(0, HTTP2.to_vec());
+    config
+}
+
+/// Whether the two ends of a connection have agreed on HTTP/2.
+#[must_use]
+pub fn is_http2(connection: &rustls::CommonState) -> bool {
+    connection.alpn_protocol() == Some(HTTP2)
+}
+
 /// A client of a server that does not speak HTTP, and to which it may have to show the certificate chain and key of two
 /// PEM files.
 ///

@@ -56,15 +56,15 @@ enum End {
 }
 
 impl Inbox {
-    /// An inbox for a stream. Until something is read from it, what it holds is counted in `unpaid`.
+    /// An inbox for a stream. Until something is read from it, what it holds is counted in `unpaid`, if that is given.
     #[must_use]
-    pub fn new(stream: RecvStream, unpaid: Unpaid) -> Self {
+    pub fn new(stream: RecvStream, unpaid: Option<Unpaid>) -> Self {
         Self(Arc::new(Mutex::new(Received {
             stream,
             kept: VecDeque::new(),
             fresh: VecDeque::new(),
             end: None,
-            unpaid: Some(Share { bytes: 0, of: unpaid }),
+            unpaid: unpaid.map(|of| Share { bytes: 0, of }),
         })))
     }
 

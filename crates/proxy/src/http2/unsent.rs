@@ -25,6 +25,12 @@ impl<S: AsFd> Unsent for tokio_rustls::server::TlsStream<S> {
     }
 }
 
+impl<S: AsFd> Unsent for tokio_rustls::client::TlsStream<S> {
+    fn bound_unsent(&self) {
+        bound(self.get_ref().0.as_fd());
+    }
+}
+
 impl<S: Unsent + ?Sized> Unsent for Box<S> {
     fn bound_unsent(&self) {
         (**self).bound_unsent();

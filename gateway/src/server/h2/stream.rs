@@ -39,7 +39,7 @@ pub(super) struct Stream {
 /// Serves a stream to its end, or to the stop.
 pub(super) async fn serve(request: Request<RecvStream>, unpaid: Unpaid, stream: Stream) {
     let (head, body) = request.into_parts();
-    let inbox = Inbox::new(body, unpaid);
+    let inbox = Inbox::new(body, Some(unpaid));
     let request = Request::from_parts(head, RequestBody::Http2(inbox.clone()));
     let shutdown = stream.worker.core.shutdown.clone();
     let serving = async {

@@ -1,0 +1,107 @@
+//! An open tunnel.
+
+use super::shared::Taken;
+use crate::recorder::Open;
+use bytes::{Buf, Bytes};
+use postern_proxy::http2::{Http2Stream, Inbox};
+use postern_proxy::reset::Reset;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What a connection to the gateway can do, plain or TLS.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Reset + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Reset + Send + Unpin> Io for T {}
+
+/// An open tunnel: bytes that came together with the answer first, then the connection.
+pub(crate) struct Tunnel {
+    early: Bytes,
+    io: Box<dyn Io>,
+    received: Received,
+    _taken: Option<Taken>,
+    _open: Option<Open>,
+}
+
+/// What a tunnel on a shared connection has received and not read.
+#[derive(Clone)]
+pub(crate) struct Received(Option<Inbox>);
+
+impl Received {
+    /// Runs `work`, which reads the tunnel or will; meanwhile the tunnel stops no other one of its connection.
+    pub(crate) async fn keep_taking<F: Future>(&self, work: F) -> F::Output {
+        match &self.0 {
+            Some(inbox) => inbox.keep_taking(work).await,
+            None => work.await,
+        }
+    }
+}
+
+impl Tunnel {
+    /// One with a connection of its own.
+    pub(super) fn alone(io: Box<dyn Io>) -> Self {
+        Self { early: Bytes::new(), io, received: Received(None), _taken: None, _open: None }
+    }
+
+    /// The same, of which `early` came together with the answer.
+    pub(super) fn after(self, early: Bytes) -> Self {
+        Self { early, ..self }
+    }
+
+    /// One that shares its connection.
+    pub(super) fn shared(stream: Http2Stream, inbox: Inbox, taken: Taken) -> Self {
+        let received = Received(Some(inbox));
+        Self { early: Bytes::new(), io: Box::new(stream), received, _taken: Some(taken), _open: None }
+    }
+
+    /// To be kept taking by the task that reads the tunnel.
+    pub(crate) fn received(&self) -> Received {
+        self.received.clone()
+    }
+
+    /// The tunnel, which counts as open for as long as it lives.
+    pub(crate) fn counted(self, open: Open) -> Self {
+        Self { _open: Some(open), ..self }
+    }
+}
+
+impl Reset for Tunnel {
+    fn reset(&self) {
+        self.io.reset();
+    }
+
+    fn is_delivered(&self) -> bool {
+        self.io.is_delivered()
+    }
+}
+
+impl AsyncRead for Tunnel {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.early.is_empty() {
+            return Pin::new(&mut self.io).poll_read(cx, buf);
+        }
+        let length = self.early.len().min(buf.remaining());
+        buf.put_slice(&self.early[..length]);
+        self.early.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Tunnel {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,322 @@
+//! HTTP/2 connections to a gateway, each shared by several tunnels.
+//!
+//! A connection takes no further tunnel once it carries as many as it may, is as old as it may be, or has ended. What it
+//! carries goes on. One that carries nothing is closed after half a minute.
+
+use super::opened::Tunnel;
+use crate::response::{Head, HeadError, INTERIM_LIMIT};
+use bytes::Bytes;
+use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
+use h2::{Ping, PingPong};
+use http::header::{HeaderMap, PROXY_AUTHORIZATION};
+use http::{HeaderValue, Method, Request, Version};
+use parking_lot::Mutex;
+use postern_daemon::drain::Shutdown;
+use postern_proxy::http2::{
+    CONNECTION_WINDOW, FRAME, FRAME_BUDGET, Http2Stream, Inbox, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid,
+};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+/// The largest head of an answer, in bytes as RFC 9113, section 6.5.2, reckons.
+const HEAD_LIMIT: u32 = 32 << 10;
+/// How long a connection stays open that carries nothing.
+const IDLE: Duration = Duration::from_secs(30);
+/// A connection that was silent for this long is asked for a sign of life before a token goes there.
+const SILENT: Duration = Duration::from_secs(1);
+/// How long it may take to give it.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+
+/// How tunnels share connections.
+#[derive(Clone, Debug)]
+pub(crate) struct Sharing {
+    /// The most tunnels at once on one connection.
+    pub(crate) tunnels: usize,
+    /// For how long a connection takes tunnels.
+    pub(crate) lifetime: Duration,
+    /// With its drain connections take no more tunnels, with its stop they end.
+    pub(crate) shutdown: Shutdown,
+}
+
+/// The connections to one gateway.
+pub(super) struct Lines {
+    sharing: Sharing,
+    open: Mutex<Vec<Arc<Line>>>,
+    /// Whoever needs a connection waits for one that is being made: it has room for several.
+    making: tokio::sync::Mutex<()>,
+    /// The gateway chose HTTP/1.1 last.
+    speaks_http1: AtomicBool,
+}
+
+/// A connection.
+struct Line {
+    /// `None` once it takes no more tunnels.
+    sender: Mutex<Option<SendRequest<Bytes>>>,
+    ping: tokio::sync::Mutex<PingPong>,
+    heard: Mutex<Instant>,
+    began: Instant,
+    tunnels: AtomicUsize,
+    /// The number of tunnels has changed.
+    changed: Notify,
+}
+
+/// Room for a tunnel on a connection.
+pub(super) struct Seat {
+    line: Arc<Line>,
+    sender: SendRequest<Bytes>,
+    _taken: Taken,
+}
+
+/// Counts as a tunnel for as long as it lives.
+pub(super) struct Taken(Arc<Line>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.tunnels.fetch_sub(1, Ordering::AcqRel);
+        self.0.changed.notify_one();
+    }
+}
+
+/// What a new connection turned out to be.
+pub(super) enum Joined<S> {
+    /// It speaks HTTP/1.1, and carries one tunnel.
+    Alone(S),
+    /// It is shared.
+    Shared(Seat),
+}
+
+impl Lines {
+    pub(super) fn new(sharing: Sharing) -> Self {
+        let (open, making) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { sharing, open, making, speaks_http1: AtomicBool::default() }
+    }
+
+    /// Room on a connection that is open, or on the one that `connect` makes. That says whether the gateway chose HTTP/2.
+    pub(super) async fn join<S>(
+        &self,
+        connect: impl Future<Output = io::Result<(S, bool)>>,
+    ) -> io::Result<Joined<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut making = None;
+        if !self.speaks_http1.load(Ordering::Relaxed) {
+            if let Some(seat) = self.seat().await {
+                return Ok(Joined::Shared(seat));
+            }
+            making = Some(self.making.lock().await);
+            if let Some(seat) = self.seat().await {
+                return Ok(Joined::Shared(seat));
+            }
+        }
+        let (stream, is_http2) = connect.await?;
+        self.speaks_http1.store(!is_http2, Ordering::Relaxed);
+        if !is_http2 {
+            return Ok(Joined::Alone(stream));
+        }
+        let line = self.begin(stream).await?;
+        drop(making);
+        line.take(self.sharing.tunnels)
+            .map(Joined::Shared)
+            .ok_or_else(|| io::ErrorKind::ConnectionAborted.into())
+    }
+
+    /// Room on a connection that is open and answers.
+    async fn seat(&self) -> Option<Seat> {
+        loop {
+            let line = {
+                let mut open = self.open.lock();
+                open.retain(|line| line.is_open(self.sharing.lifetime));
+                let has_room = |line: &&Arc<Line>| line.has_room(self.sharing.tunnels);
+                open.iter().find(has_room).map(Arc::clone)?
+            };
+            if !line.answers().await {
+                line.retire();
+            } else if let Some(seat) = line.take(self.sharing.tunnels) {
+                return Some(seat);
+            }
+        }
+    }
+
+    async fn begin<S>(&self, stream: S) -> io::Result<Arc<Line>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let stream = Turns::new(stream, Unpaid::default());
+        let (sender, mut connection) = settings().handshake(stream).await.map_err(io::Error::other)?;
+        let ping = connection.ping_pong().ok_or(io::ErrorKind::Unsupported)?;
+        let now = Instant::now();
+        let line = Arc::new(Line {
+            sender: Mutex::new(Some(sender)),
+            ping: tokio::sync::Mutex::new(ping),
+            heard: Mutex::new(now),
+            began: now,
+            tunnels: AtomicUsize::default(),
+            changed: Notify::new(),
+        });
+        let shutdown = self.sharing.shutdown.clone();
+        shutdown.tracker().spawn({
+            let (line, shutdown) = (Arc::clone(&line), shutdown.clone());
+            async move { shutdown.until_stopped(drive(connection, line, shutdown.clone())).await }
+        });
+        self.open.lock().push(Arc::clone(&line));
+        Ok(line)
+    }
+}
+
+/// All agents' are alike: a gateway cannot tell one from another by them.
+fn settings() -> Builder {
+    let mut settings = Builder::new();
+    settings
+        .enable_push(false)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_window_size(STREAM_WINDOW)
+        .max_frame_size(FRAME)
+        .max_header_list_size(HEAD_LIMIT)
+        .max_send_buffer_size(SEND_QUEUE)
+        .data_frame_budget(FRAME_BUDGET);
+    settings
+}
+
+/// Reads and writes a connection to its end.
+async fn drive<S>(connection: Connection<S, Bytes>, line: Arc<Line>, shutdown: Shutdown)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut connection, mut draining) = (pin!(connection), pin!(shutdown.draining()));
+    while line.sender.lock().is_some() {
+        tokio::select! {
+            _ = &mut connection => return line.retire(),
+            () = line.idle() => line.retire(),
+            () = &mut draining => line.retire(),
+        }
+    }
+    let _ = connection.await; // its end reaches the tunnels
+}
+
+impl Line {
+    /// Whether it takes tunnels, if it has room.
+    fn is_open(&self, lifetime: Duration) -> bool {
+        if self.began.elapsed() >= lifetime {
+            self.retire();
+        }
+        self.sender.lock().is_some()
+    }
+
+    fn has_room(&self, most: usize) -> bool {
+        let allowed = self.sender.lock().as_ref().map_or(0, SendRequest::current_max_send_streams);
+        self.tunnels.load(Ordering::Acquire) < most.min(allowed)
+    }
+
+    /// Takes no more tunnels; without any, it ends.
+    fn retire(&self) {
+        *self.sender.lock() = None;
+        self.changed.notify_one();
+    }
+
+    fn take(self: &Arc<Self>, most: usize) -> Option<Seat> {
+        let sender = self.sender.lock().clone()?;
+        let allowed = most.min(sender.current_max_send_streams());
+        let more = |tunnels| (tunnels < allowed).then_some(tunnels + 1);
+        self.tunnels.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        let _taken = Taken(Arc::clone(self));
+        Some(Seat { line: Arc::clone(self), sender, _taken })
+    }
+
+    /// Whether its gateway is there: a token that is sent into a dead connection is lost.
+    async fn answers(&self) -> bool {
+        let Some(mut sender) = self.sender.lock().clone() else { return false };
+        if poll_fn(|cx| Poll::Ready(matches!(sender.poll_ready(cx), Poll::Ready(Err(_))))).await {
+            return false; // it has said that it goes away
+        }
+        if self.heard.lock().elapsed() < SILENT {
+            return true;
+        }
+        let mut ping = self.ping.lock().await;
+        let _ = ping.send_ping(Ping::opaque()); // one that is on its way does as well
+        let answered = timeout(SIGN_OF_LIFE, poll_fn(|cx| ping.poll_pong(cx))).await;
+        let answers = matches!(answered, Ok(Ok(_)));
+        if answers {
+            self.hear();
+        }
+        answers
+    }
+
+    fn hear(&self) {
+        *self.heard.lock() = Instant::now();
+    }
+
+    /// Returns when it has carried nothing for a while.
+    async fn idle(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.tunnels.load(Ordering::Acquire) > 0 {
+                changed.await;
+            } else if timeout(IDLE, changed).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Seat {
+    /// Asks for a tunnel. An answer that opens none is followed by its body.
+    pub(super) async fn connect(
+        self,
+        authority: &str,
+        authorization: Option<&str>,
+    ) -> Result<(Head, Tunnel), HeadError> {
+        let Self { line, sender, _taken } = self;
+        let broken = |error: h2::Error| HeadError::Broken(error.to_string());
+        let request =
+            request(authority, authorization).map_err(|error| HeadError::Grammar(error.to_string()))?;
+        let mut sender = sender.ready().await.map_err(broken)?;
+        let (response, outbox) = sender.send_request(request, false).map_err(broken)?;
+        let response = answer(response).await?;
+        line.hear();
+        let (head, body) = response.into_parts();
+        let inbox = Inbox::new(body, None);
+        let tunnel = Tunnel::shared(Http2Stream::new(inbox.clone(), outbox), inbox, _taken);
+        Ok((Head { status: head.status, headers: head.headers }, tunnel))
+    }
+}
+
+/// Nothing in it comes from the client but the target.
+fn request(authority: &str, authorization: Option<&str>) -> http::Result<Request<()>> {
+    let mut request = Request::builder().version(Version::HTTP_2).method(Method::CONNECT).uri(authority);
+    if let Some(authorization) = authorization {
+        let mut value = HeaderValue::from_str(authorization)?;
+        value.set_sensitive(true); // no table of either end remembers it (RFC 7541, section 7.1.3)
+        request = request.header(PROXY_AUTHORIZATION, value);
+    }
+    request.body(())
+}
+
+/// The answer, after some interim ones.
+async fn answer(mut response: ResponseFuture) -> Result<http::Response<h2::RecvStream>, HeadError> {
+    let mut interim = 0;
+    poll_fn(|cx| {
+        while let Poll::Ready(Some(Ok(head))) = response.poll_informational(cx) {
+            interim += size(head.headers());
+            if interim > INTERIM_LIMIT {
+                return Poll::Ready(Err(HeadError::NoEnd));
+            }
+        }
+        let answered = pin!(&mut response).poll(cx);
+        answered.map(|answered| answered.map_err(|error| HeadError::Broken(error.to_string())))
+    })
+    .await
+}
+
+/// As RFC 9113, section 6.5.2, reckons, with 32 bytes for the status, too.
+fn size(headers: &HeaderMap) -> usize {
+    32 + headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum::<usize>()
+}
