@@ -83,8 +83,7 @@ impl Exchange {
     /// its answers is another.
     #[must_use]
     pub fn begin_any(&self) -> Option<Answering> {
-        let begun =
-            self.change(|bits| (bits & DISPLACED == 0).then_some(bits & !(PHASES | STREAMING) | ANSWERING));
+        let begun = self.change(|bits| (bits & DISPLACED == 0).then_some(bits & !PHASES | ANSWERING));
         begun.then(|| Answering(self.clone()))
     }
 

@@ -6,11 +6,13 @@
 //! the streams' tasks come to take it.
 
 mod inbox;
+mod queue;
 mod stream;
 mod turns;
 mod unsent;
 
 pub use inbox::Inbox;
+pub use queue::Queue;
 pub use stream::Http2Stream;
 pub use turns::{Turns, Unpaid};
 pub use unsent::Unsent;
@@ -22,7 +24,7 @@ pub const STREAM_WINDOW: u32 = 512 << 10;
 pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// The largest frame, in bytes; larger than the default of 16 KiB saves an eighth of what bulk costs.
 pub const FRAME: u32 = 64 << 10;
-/// How many bytes of a stream may wait to be sent.
+/// How many bytes of a stream may wait to be sent, in 64 pieces at most.
 pub const SEND_QUEUE: usize = 128 << 10;
 /// What small DATA frames that no task has taken yet may cost, in bytes as `h2` reckons: some 16,000 frames.
 pub const FRAME_BUDGET: usize = 4 << 20;

@@ -56,6 +56,10 @@ pub(crate) async fn send(
         Some(Ok(response)) if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
             return Err(Refusal::UpstreamCredentials);
         }
+        // What the client asked to upgrade to was not passed on.
+        Some(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            return Err(Refusal::UpstreamBroken);
+        }
         Some(Ok(response)) => response,
         Some(Err(_)) if progress.is_broken() => return Err(Refusal::BodyBroken),
         Some(Err(_)) => return Err(Refusal::UpstreamBroken),

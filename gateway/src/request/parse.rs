@@ -96,7 +96,7 @@ fn target(head: &request::Parts, require_host: bool) -> Result<Target, Refusal> 
     let target = match head.uri.scheme() {
         Some(_) if head.method == Method::CONNECT => return Err(Refusal::Target(TargetError::Port)),
         None if head.method == Method::CONNECT => {
-            if announces_body(&head.headers) {
+            if announces_body(head) {
                 return Err(Refusal::ConnectBody);
             }
             Target::parse(authority, None)
@@ -118,9 +118,11 @@ fn names(host: &HeaderValue, target: &Target) -> bool {
 }
 
 /// Bytes after a CONNECT's header belong to the tunnel, so a length that claims them for a body is refused: two
-/// readers of one connection must not disagree about where a request ends.
-fn announces_body(headers: &HeaderMap) -> bool {
-    headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
+/// readers of one connection must not disagree about where a request ends. HTTP/2 holds the tunnel itself to a length of 0.
+fn announces_body(head: &request::Parts) -> bool {
+    let is_none = |length: &HeaderValue| length == "0" && head.version != Version::HTTP_2;
+    let length = head.headers.get(CONTENT_LENGTH);
+    head.headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|length| !is_none(length))
 }
 
 /// The one token that the request presents.

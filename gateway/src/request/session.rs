@@ -67,7 +67,7 @@ pub(crate) async fn answer(
     let (head, body) = request.into_parts();
     let (mut timeline, decision) = (Timeline::begin(), core.recorder.sample(&head.headers));
     let (who, is_connect) = (core.recorder.who(client.address, &head), head.method == Method::CONNECT);
-    let answered = match dial(worker, &head, limits, client.source, &mut timeline).await {
+    let answered = match dial(worker, &head, &body, limits, client.source, &mut timeline).await {
         Ok(dialled) if is_connect => Ok((answer::opened(), Some(dialled))),
         Ok(dialled) => {
             let request = Request::from_parts(head, body);
@@ -92,6 +92,7 @@ pub(crate) async fn answer(
 async fn dial(
     worker: &Worker,
     head: &request::Parts,
+    body: &RequestBody,
     limits: &Limits,
     source: Option<Source>,
     timeline: &mut Timeline,
@@ -99,6 +100,7 @@ async fn dial(
     let policy = worker.core.settings.policy.load_full();
     let spent = pay(worker, head, &policy, timeline).await;
     let spent = spent.inspect_err(|refusal| worker.core.refused(source, limits, refusal))?;
+    body.paid();
     let dialled = Dialled::dial(spent, &policy, &worker.resolver, limits.dial_timeout.get()).await;
     timeline.end(Stage::Dial);
     dialled

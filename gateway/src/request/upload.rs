@@ -18,6 +18,15 @@ pub(crate) enum RequestBody {
     Http2(Inbox),
 }
 
+impl RequestBody {
+    /// The request was admitted.
+    pub(crate) fn paid(&self) {
+        if let Self::Http2(inbox) = self {
+            inbox.paid();
+        }
+    }
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
     type Error = Box<dyn Error + Send + Sync>;

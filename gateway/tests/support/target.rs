@@ -1,5 +1,6 @@
 //! Where tunnels and requests go.
 
+use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,5 +66,33 @@ impl Held {
     /// The target's end of the next connection.
     pub(crate) async fn next(&mut self) -> TcpStream {
         tokio::time::timeout(super::PATIENCE, self.accepted.recv()).await.unwrap().unwrap()
+    }
+}
+
+/// A target that never accepts: the kernel has no room for one connection more.
+#[allow(dead_code, reason = "of use to one of the binaries")]
+pub(crate) struct Deaf {
+    listener: Socket,
+    _waiting: Vec<Socket>,
+}
+
+#[allow(dead_code, reason = "of use to one of the binaries")]
+impl Deaf {
+    pub(crate) fn start() -> Self {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let wait = |_| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap();
+            let _ = socket.connect(&address); // in progress
+            socket
+        };
+        let _waiting = (0..4).map(wait).collect();
+        Self { listener, _waiting }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap().as_socket().unwrap()
     }
 }

@@ -48,6 +48,19 @@ async fn a_target_that_sends_interim_answers_without_end_is_502() {
 }
 
 #[tokio::test]
+async fn a_target_that_switches_protocols_is_502() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Client::connect(gateway.address).await;
+    client.send(request("GET", &url(target.address, "/"), "Connection: upgrade\r\nUpgrade: x\r\n")).await;
+    let mut far = target.next().await;
+    received(&mut far, "\r\n\r\n").await;
+    far.write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n")
+        .await
+        .unwrap();
+    assert_eq!(client.answer().await.status, 502);
+}
+
+#[tokio::test]
 async fn what_concerns_this_hop_is_taken_out_and_the_rest_arrives() {
     let (gateway, mut target) = (Running::start().await, Held::start().await);
     let mut client = Client::connect(gateway.address).await;

@@ -23,8 +23,10 @@ struct Received {
     /// What came in this turn.
     fresh: VecDeque<Bytes>,
     end: Option<End>,
-    /// Until something is taken, the bytes count as the connection's: whoever sent them may have nothing to pay with.
+    /// Until it is paid, the bytes count as the connection's: whoever sent them may have nothing to pay with.
     unpaid: Option<Share>,
+    /// Something was read, or waited for.
+    is_wanted: bool,
 }
 
 /// How many bytes a stream has of its connection's [`Unpaid`]; they are given back when it is dropped.
@@ -56,7 +58,7 @@ enum End {
 }
 
 impl Inbox {
-    /// An inbox for a stream. Until something is read from it, what it holds is counted in `unpaid`, if that is given.
+    /// An inbox for a stream. Until it is [paid](Inbox::paid), what it holds is counted in `unpaid`, if that is given.
     #[must_use]
     pub fn new(stream: RecvStream, unpaid: Option<Unpaid>) -> Self {
         Self(Arc::new(Mutex::new(Received {
@@ -65,6 +67,7 @@ impl Inbox {
             fresh: VecDeque::new(),
             end: None,
             unpaid: unpaid.map(|of| Share { bytes: 0, of }),
+            is_wanted: false,
         })))
     }
 
@@ -83,7 +86,7 @@ impl Inbox {
     /// The next bytes, at most `most`, through `read`; none at the peer's end.
     fn poll_with(&self, most: usize, read: impl FnOnce(&[u8])) -> Poll<io::Result<usize>> {
         let mut received = self.0.lock();
-        received.unpaid = None;
+        received.is_wanted = true;
         let taken = match received.next() {
             Some(bytes) => {
                 let bytes = &bytes[..most.min(bytes.len())];
@@ -132,7 +135,12 @@ impl Inbox {
     /// Whether anything was read, or waited for.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
-        self.0.lock().unpaid.is_none()
+        self.0.lock().is_wanted
+    }
+
+    /// The stream's request was admitted: its window is the bound on what it holds.
+    pub fn paid(&self) {
+        self.0.lock().unpaid = None;
     }
 
     /// Whether the peer has ended the stream and everything was taken.

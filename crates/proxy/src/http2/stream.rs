@@ -2,43 +2,33 @@
 
 use super::SEND_QUEUE;
 use super::inbox::{Inbox, kind};
+use super::queue::Queue;
 use crate::reset::Reset;
 use bytes::Bytes;
 use h2::{Reason, SendStream};
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// How many pieces of a stream may wait to be sent.
+const PIECES: usize = 64;
 
 /// Both directions of a stream whose headers were exchanged. Its task has to [keep its inbox taking](Inbox::keep_taking).
 #[derive(Debug)]
 pub struct Http2Stream {
     inbox: Inbox,
     outbox: SendStream<Bytes>,
-    /// Each piece in the queue holds a clone: the only one means that all were written.
-    queued: Arc<()>,
+    queue: Queue,
     resets: AtomicBool,
-}
-
-/// A piece in the queue.
-struct Queued {
-    bytes: Box<[u8]>,
-    _queued: Arc<()>,
-}
-
-impl AsRef<[u8]> for Queued {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
 }
 
 impl Http2Stream {
     /// A stream of what `inbox` receives and `outbox` sends.
     #[must_use]
     pub fn new(inbox: Inbox, outbox: SendStream<Bytes>) -> Self {
-        Self { inbox, outbox, queued: Arc::new(()), resets: AtomicBool::new(false) }
+        Self { inbox, outbox, queue: Queue::default(), resets: AtomicBool::new(false) }
     }
 
     /// How many bytes may be queued now: the peer's window, as far as the queue has room.
@@ -70,6 +60,11 @@ impl Http2Stream {
         self.outbox.poll_reset(cx).map(|_| ())
     }
 
+    /// Ready when all that was queued is written.
+    pub fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.queue.poll_at_most(0, cx)
+    }
+
     /// Ends the sending side with trailer fields.
     ///
     /// # Errors
@@ -87,11 +82,11 @@ impl AsyncRead for Http2Stream {
 
 impl AsyncWrite for Http2Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.queue.poll_at_most(PIECES, cx));
         let room = ready!(self.poll_room(cx, buf.len()))?;
-        let bytes = Box::from(&buf[..room.min(buf.len())]);
         let length = room.min(buf.len());
-        let queued = Queued { bytes, _queued: Arc::clone(&self.queued) };
-        self.send(Bytes::from_owner(queued), false)?;
+        let piece = self.queue.piece(Box::from(&buf[..length]));
+        self.send(piece, false)?;
         Poll::Ready(Ok(length))
     }
 
@@ -113,7 +108,7 @@ impl Reset for Http2Stream {
 
     /// The connection's task has written all of it: a reset discards only what is queued.
     fn is_delivered(&self) -> bool {
-        Arc::strong_count(&self.queued) == 1
+        self.queue.pieces() == 0
     }
 }
 
@@ -122,5 +117,47 @@ impl Drop for Http2Stream {
         if self.resets.load(Ordering::Relaxed) {
             self.outbox.send_reset(Reason::CONNECT_ERROR);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Request, Response};
+    use std::future::poll_fn;
+    use tokio::io::AsyncWriteExt;
+    use tokio::time::{Duration, timeout};
+
+    /// The windows are large, and nothing reads the connection: what is queued is bounded in pieces as in bytes.
+    #[tokio::test]
+    async fn a_stream_queues_few_pieces_however_small_they_are() {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let (mut sender, mut client) = h2::client::Builder::new()
+            .initial_window_size(1 << 30)
+            .handshake::<_, Bytes>(near)
+            .await
+            .unwrap();
+        let (response, _body) = sender.send_request(Request::new(()), false).unwrap();
+        let answering = async {
+            let mut server = h2::server::Builder::new().handshake::<_, Bytes>(far).await.unwrap();
+            let (request, mut respond) = server.accept().await.unwrap().unwrap();
+            let outbox = respond.send_response(Response::new(()), false).unwrap();
+            let server = tokio::spawn(async move { poll_fn(|cx| server.poll_closed(cx)).await });
+            response.await.unwrap();
+            (request, outbox, server)
+        };
+        let (request, outbox, server) = tokio::select! {
+            answered = answering => answered,
+            _ = &mut client => panic!("it ended"),
+        };
+        let mut stream = Http2Stream::new(Inbox::new(request.into_body(), None), outbox);
+        let mut written = 0;
+        while let Ok(sent) = timeout(Duration::from_millis(100), stream.write_all(b"x")).await {
+            sent.unwrap();
+            written += 1;
+            assert!(written < 100_000, "nothing bounds the pieces");
+        }
+        assert!(stream.queue.pieces() <= PIECES + 1, "{} pieces", stream.queue.pieces());
+        server.abort();
     }
 }

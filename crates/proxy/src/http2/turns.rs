@@ -13,14 +13,27 @@ const TURN: usize = 64 << 10;
 const UNPAID: usize = 64 << 10;
 
 /// What a connection has brought for streams that nothing was read from yet, in bytes. Above 64 KiB the connection is not read:
-/// a request that is being checked is about to be answered, or to be read. Clones share one count.
+/// whoever has no token is about to be refused, and what came is dropped. Clones share one count.
 #[derive(Clone, Debug, Default)]
 pub struct Unpaid(Arc<Mutex<Count>>);
 
 #[derive(Debug, Default)]
 struct Count {
     bytes: usize,
+    is_lifted: bool,
     reader: Option<Waker>,
+}
+
+impl Count {
+    fn is_low(&self) -> bool {
+        self.is_lifted || self.bytes <= UNPAID
+    }
+
+    fn wake_if_low(&mut self) {
+        if self.is_low() {
+            self.reader.take().into_iter().for_each(Waker::wake);
+        }
+    }
 }
 
 impl Unpaid {
@@ -31,15 +44,20 @@ impl Unpaid {
     pub(super) fn release(&self, bytes: usize) {
         let mut count = self.0.lock();
         count.bytes -= bytes;
-        if count.bytes <= UNPAID {
-            count.reader.take().into_iter().for_each(Waker::wake);
-        }
+        count.wake_if_low();
+    }
+
+    /// The connection has paid: the windows of its streams are bound enough.
+    pub fn lift(&self) {
+        let mut count = self.0.lock();
+        count.is_lifted = true;
+        count.wake_if_low();
     }
 
     /// Ready when the connection may be read.
     fn poll_low(&self, cx: &Context<'_>) -> Poll<()> {
         let mut count = self.0.lock();
-        if count.bytes <= UNPAID {
+        if count.is_low() {
             return Poll::Ready(());
         }
         count.reader = Some(cx.waker().clone());

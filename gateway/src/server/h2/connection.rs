@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use postern_daemon::client_stream::ClientStream;
 use postern_daemon::exchange::Answering;
 use postern_proxy::http2::{
-    CONNECTION_WINDOW, FRAME, FRAME_BUDGET, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid,
+    CONNECTION_WINDOW, FRAME, FRAME_BUDGET, Queue, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid,
 };
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -27,41 +27,64 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 /// How long a connection may take to end.
 const ENDING: Duration = Duration::from_millis(250);
+/// How long a connection without streams has for its last words on a drain: a client answers a PING first.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// How many refusals a client may leave unread.
+const UNREAD: usize = 32;
 
 /// What the tasks of a connection's streams and its own have in common.
 #[derive(Default)]
-pub(super) struct Streams(Mutex<State>);
+pub(super) struct Streams {
+    state: Mutex<State>,
+    unpaid: Unpaid,
+    /// Of refusals.
+    queue: Queue,
+}
 
 #[derive(Default)]
 struct State {
     open: usize,
-    /// A tunnel was opened: its client has paid for the connection.
-    has_paid: bool,
+    /// When the last stream ended that was admitted, or began; `None` if there was none.
+    paid: Option<Instant>,
     connection: Option<Waker>,
 }
 
 /// A stream that is open, until this is dropped.
-pub(super) struct Open(Arc<Streams>);
+pub(super) struct Open {
+    streams: Arc<Streams>,
+    has_paid: bool,
+}
 
 impl Streams {
     fn open(self: &Arc<Self>) -> Open {
-        self.0.lock().open += 1;
-        Open(Arc::clone(self))
+        self.state.lock().open += 1;
+        Open { streams: Arc::clone(self), has_paid: false }
     }
 
-    /// How many are open, and whether any has paid. It leaves the connection's waker.
-    fn look(&self, cx: &Context<'_>) -> (usize, bool) {
-        let mut state = self.0.lock();
+    /// How many are open, and when the last one was that has paid. It leaves the connection's waker.
+    fn look(&self, cx: &Context<'_>) -> (usize, Option<Instant>) {
+        let mut state = self.state.lock();
         state.connection = Some(cx.waker().clone());
-        (state.open, state.has_paid)
+        (state.open, state.paid)
     }
 }
 
 impl Open {
+    pub(super) fn unpaid(&self) -> Unpaid {
+        self.streams.unpaid.clone()
+    }
+
+    /// Where the connection's refusals wait to be written.
+    pub(super) fn queue(&self) -> &Queue {
+        &self.streams.queue
+    }
+
     /// Its request was admitted.
-    pub(super) fn paid(&self) {
-        let mut state = self.0.0.lock();
-        if !std::mem::replace(&mut state.has_paid, true) {
+    pub(super) fn paid(&mut self) {
+        self.has_paid = true;
+        self.streams.unpaid.lift();
+        let mut state = self.streams.state.lock();
+        if state.paid.replace(Instant::now()).is_none() {
             state.connection.take().into_iter().for_each(Waker::wake);
         }
     }
@@ -69,8 +92,11 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let mut state = self.0.0.lock();
+        let mut state = self.streams.state.lock();
         state.open -= 1;
+        if self.has_paid {
+            state.paid = Some(Instant::now());
+        }
         if state.open == 0 {
             state.connection.take().into_iter().for_each(Waker::wake);
         }
@@ -87,9 +113,9 @@ pub(crate) async fn serve<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let unpaid = Unpaid::default();
+    let streams = Arc::<Streams>::default();
     let stream = ClientStream::new(Early::new(early, stream), visitor.exchange.clone());
-    let shaking = settings(&limits).handshake::<_, Bytes>(Turns::new(stream, unpaid.clone()));
+    let shaking = settings(&limits).handshake::<_, Bytes>(Turns::new(stream, streams.unpaid.clone()));
     let header_timeout = limits.header_timeout.get();
     let shutdown = worker.core.shutdown.clone();
     let shaken = tokio::select! {
@@ -98,8 +124,8 @@ pub(crate) async fn serve<S>(
         () = visitor.exchange.displaced() => return worker.core.recorder.turned_away(&Refusal::Displaced),
     };
     let Ok(Ok(connection)) = shaken else { return };
-    let (client, streams) = (visitor.client(), Arc::default());
-    Serving { connection, unpaid, client, visitor, limits, worker, streams }.run().await;
+    let client = visitor.client();
+    Serving { connection, client, visitor, limits, worker, streams }.run().await;
 }
 
 fn settings(limits: &Limits) -> server::Builder {
@@ -111,13 +137,14 @@ fn settings(limits: &Limits) -> server::Builder {
         .max_frame_size(FRAME)
         .max_header_list_size(u32::try_from(limits.header_size.0).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_QUEUE)
+        // A client that gives up all of its tunnels at once is no attacker.
+        .max_pending_accept_reset_streams(limits.streams.get() as usize)
         .data_frame_budget(FRAME_BUDGET);
     settings
 }
 
 struct Serving<T> {
     connection: Connection<T, Bytes>,
-    unpaid: Unpaid,
     /// As it was at first: a place that is kept has no source.
     client: Client,
     visitor: Visitor,
@@ -134,31 +161,37 @@ enum Ended {
     Stopped,
     /// Another connection needs the place.
     Displaced,
+    /// Its client does not read why it is refused.
+    Unread,
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Serving<T> {
     async fn run(mut self) {
-        match self.accept().await {
+        let reason = match self.accept().await {
             Ended::Closed => return,
-            Ended::Stopped => {}
-            Ended::Displaced => self.worker.core.recorder.turned_away(&Refusal::Displaced),
-        }
-        let _ = timeout(ENDING, self.end()).await;
+            Ended::Stopped => Reason::NO_ERROR,
+            Ended::Displaced => {
+                self.worker.core.recorder.turned_away(&Refusal::Displaced);
+                Reason::NO_ERROR
+            }
+            Ended::Unread => Reason::ENHANCE_YOUR_CALM,
+        };
+        let _ = timeout(ENDING, self.end(reason)).await;
     }
 
     /// Ends a connection whose streams end now, each with a reset of its own if it was cut off.
-    async fn end(&mut self) {
+    async fn end(&mut self, reason: Reason) {
         poll_fn(|cx| {
             while let Poll::Ready(Some(Ok(_))) = self.connection.poll_accept(cx) {} // it comes too late
             if self.streams.look(cx).0 == 0 { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        self.connection.abrupt_shutdown(Reason::NO_ERROR);
+        self.connection.abrupt_shutdown(reason);
         let _ = poll_fn(|cx| self.connection.poll_closed(cx)).await;
     }
 
     /// Accepts streams until there is a reason to end. A connection without streams ends after `header_timeout`, as one of
-    /// HTTP/1.1 does, and after `idle_timeout` once it has carried a tunnel.
+    /// HTTP/1.1 does, and `idle_timeout` after the last one that was paid for.
     async fn accept(&mut self) -> Ended {
         let shutdown = self.worker.core.shutdown.clone();
         let exchange = self.visitor.exchange.clone();
@@ -176,10 +209,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Serving<T> {
             }
             if draining.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
                 draining = None;
+                idle_since = Instant::now();
                 self.connection.graceful_shutdown(); // tunnels go on until the stop
             }
-            let (open, has_paid) = self.streams.look(cx);
-            if has_paid {
+            let (open, paid) = self.streams.look(cx);
+            if paid.is_some() {
                 exchange.keep();
                 exchange.stream(); // a client may read a tunnel slowly
                 self.visitor.place.keep();
@@ -199,9 +233,16 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Serving<T> {
                     Poll::Pending => break,
                 }
             }
+            if self.streams.queue.pieces() > UNREAD {
+                return Poll::Ready(Ended::Unread); // the socket has no room for more, or the client's window
+            }
             if answering.is_none() {
-                let limit = if has_paid { self.limits.idle_timeout } else { self.limits.header_timeout };
-                idle.as_mut().reset(idle_since + limit.get());
+                let end = match (&draining, paid) {
+                    (None, _) => idle_since + FAREWELL,
+                    (Some(_), Some(paid)) => paid + self.limits.idle_timeout.get(),
+                    (Some(_), None) => idle_since + self.limits.header_timeout.get(),
+                };
+                idle.as_mut().reset(end);
                 if idle.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(Ended::Stopped);
                 }
@@ -219,7 +260,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Serving<T> {
             limits: Arc::clone(&self.limits),
             worker: Arc::clone(&self.worker),
         };
-        let unpaid = self.unpaid.clone();
-        self.worker.core.shutdown.tracker().spawn(stream::serve(request, unpaid, stream));
+        self.worker.core.shutdown.tracker().spawn(stream::serve(request, stream));
     }
 }

@@ -14,9 +14,10 @@ use h2::{Reason, RecvStream};
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body as _;
+use http_body_util::{BodyExt, Collected};
 use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::places::{Bounds, NoPlace, Place};
-use postern_proxy::http2::{Http2Stream, Inbox, Unpaid};
+use postern_proxy::http2::{Http2Stream, Inbox};
 use postern_proxy::reset::Reset;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -37,19 +38,18 @@ pub(super) struct Stream {
 }
 
 /// Serves a stream to its end, or to the stop.
-pub(super) async fn serve(request: Request<RecvStream>, unpaid: Unpaid, stream: Stream) {
+pub(super) async fn serve(request: Request<RecvStream>, stream: Stream) {
     let (head, body) = request.into_parts();
-    let inbox = Inbox::new(body, Some(unpaid));
+    let inbox = Inbox::new(body, Some(stream.open.unpaid()));
     let request = Request::from_parts(head, RequestBody::Http2(inbox.clone()));
     let shutdown = stream.worker.core.shutdown.clone();
     let serving = async {
-        let Stream { mut respond, open, client, limits, worker } = stream;
+        let Stream { mut respond, mut open, client, limits, worker } = stream;
         // Boxed, so that its room is given back before the tunnel begins.
-        let answered = Box::pin(answer(request, &inbox, &mut respond, client, &limits, &worker)).await;
+        let answered = Box::pin(answer(request, &inbox, &mut respond, &mut open, client, &limits, &worker));
+        let answered = answered.await;
         drop(respond);
-        let Some((stream, opened, mut place)) = answered else { return };
-        open.paid();
-        place.keep();
+        let Some((stream, opened, _place)) = answered else { return };
         let of_tunnel = TunnelLimits::of(&limits);
         drop(limits);
         tunnel::run(stream, opened, Bytes::new(), &of_tunnel, &worker.core.recorder).await;
@@ -62,16 +62,18 @@ async fn answer(
     request: Request<RequestBody>,
     inbox: &Inbox,
     respond: &mut SendResponse<Bytes>,
+    open: &mut Open,
     client: Client,
     limits: &Limits,
     worker: &Worker,
 ) -> Option<(Http2Stream, Opened, Place)> {
     let core = &worker.core;
+    let is_head = request.method() == Method::HEAD;
     let exchange =
         Exchange::new(Patience { answer: limits.header_timeout.get(), stream: limits.idle_timeout.get() });
     let _answering = exchange.begin_any(); // what is being answered gives no place away
     let bounds = Bounds { connections: limits.connections, sources: &limits.source };
-    let place = match core.places.take_for(client.source, bounds, &exchange) {
+    let mut place = match core.places.take_for(client.source, bounds, &exchange) {
         Ok(place) => place,
         Err(no_place) => {
             let refusal = match no_place {
@@ -79,7 +81,7 @@ async fn answer(
                 NoPlace::Full => Refusal::TooMany,
             };
             core.recorder.turned_away(&refusal);
-            send(respond, inbox, answer::refused(&refusal, None), limits.header_timeout.get()).await;
+            refuse(respond, open, answer::refused(&refusal, None), is_head).await;
             return None;
         }
     };
@@ -92,15 +94,19 @@ async fn answer(
     };
     match answer {
         Answer::Tunnel(response, opened) => {
+            open.paid();
+            place.keep();
             let outbox = respond.send_response(response.map(|_| ()), false).ok()?;
             Some((Http2Stream::new(inbox.clone(), outbox), opened, place))
         }
         Answer::Refused(response) => {
-            send(respond, inbox, response, limits.header_timeout.get()).await;
+            refuse(respond, open, response, is_head).await;
             None
         }
         Answer::Forwarded(response) => {
-            send(respond, inbox, response, limits.idle_timeout.get()).await;
+            open.paid();
+            place.keep();
+            forward(respond, inbox, response, limits.idle_timeout.get()).await;
             None
         }
     }
@@ -129,12 +135,30 @@ async fn unless_reset<F: Future>(
     .await
 }
 
-/// Sends an answer, of which the client may leave a piece unread for `pause`. One that breaks off ends in a reset.
-async fn send(respond: &mut SendResponse<Bytes>, inbox: &Inbox, response: Response<Body>, pause: Duration) {
-    let (mut head, body) = response.into_parts();
-    if let (Some(length), false) = (body.size_hint().exact(), head.headers.contains_key(CONTENT_LENGTH)) {
-        head.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+/// Sends a refusal at once. Where its client does not take it, it waits without a task and without a place, and the connection
+/// counts how many do.
+async fn refuse(respond: &mut SendResponse<Bytes>, open: &Open, response: Response<Body>, is_head: bool) {
+    let (mut head, sentence) = response.into_parts();
+    let sentence = sentence.collect().await.map(Collected::to_bytes).unwrap_or_default(); // it is there
+    head.headers.insert(CONTENT_LENGTH, HeaderValue::from(sentence.len()));
+    match respond.send_response(Response::from_parts(head, ()), is_head) {
+        Ok(mut outbox) if !is_head => {
+            // It fails for a stream that is over.
+            let _ = outbox.send_data(open.queue().piece(sentence[..].into()), true);
+        }
+        Ok(_) => {}
+        Err(_) => respond.send_reset(Reason::INTERNAL_ERROR),
     }
+}
+
+/// Sends a target's answer, of which the client may leave a piece unread for `pause`. One that breaks off ends in a reset.
+async fn forward(
+    respond: &mut SendResponse<Bytes>,
+    inbox: &Inbox,
+    response: Response<Body>,
+    pause: Duration,
+) {
+    let (head, body) = response.into_parts();
     let is_end = body.is_end_stream();
     let Ok(outbox) = respond.send_response(Response::from_parts(head, ()), is_end) else {
         return respond.send_reset(Reason::INTERNAL_ERROR);
@@ -143,7 +167,11 @@ async fn send(respond: &mut SendResponse<Bytes>, inbox: &Inbox, response: Respon
         return;
     }
     let mut stream = Http2Stream::new(inbox.clone(), outbox);
-    if send_body(&mut stream, body, pause).await.is_err() {
+    let sent = match send_body(&mut stream, body, pause).await {
+        Ok(()) => timeout(pause, poll_fn(|cx| stream.poll_written(cx))).await.map_err(io::Error::from),
+        Err(error) => Err(error),
+    };
+    if sent.is_err() {
         stream.reset();
     }
 }

@@ -121,6 +121,21 @@ async fn a_drain_lets_tunnels_finish_and_takes_no_other() {
     gateway.ended().await;
 }
 
+/// GOAWAY comes in two steps, with a PING between them.
+#[tokio::test]
+async fn a_drain_does_not_wait_for_a_client_that_answers_no_ping() {
+    let mut gateway =
+        Running::start_with(|config| config.limits.header_timeout = ConfigDuration::hours(1)).await;
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream.write_all(HELLO).await.unwrap();
+    gateway.accepted(1).await;
+    gateway.shutdown.drain();
+    let drained = gateway.shutdown.wait(PATIENCE).await;
+    assert_eq!(drained, Drained::Finished);
+    gateway.ended().await;
+    stream.read_to_end(&mut Vec::new()).await.unwrap();
+}
+
 #[tokio::test]
 async fn the_deadline_resets_tunnels_that_do_not_finish() {
     let (mut gateway, echo) = (Running::start().await, Echo::start().await);

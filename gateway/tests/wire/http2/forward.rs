@@ -1,11 +1,14 @@
 //! Plain `http://` requests.
 
 use crate::support::client::find;
-use crate::support::http2::Http2;
-use crate::support::target::Held;
+use crate::support::http2::{Http2, Sent};
+use crate::support::target::{Deaf, Echo, Held};
 use crate::support::{ISSUER, PATIENCE, Running};
 use bytes::Bytes;
+use h2::client::Builder;
 use http::Request;
+use postern_config::ConfigDuration;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -65,6 +68,62 @@ async fn a_length_is_kept_and_an_answer_without_one_ends_where_its_connection_do
     far.write_all(b"HTTP/1.1 200 OK\r\n\r\nuntil the end").await.unwrap();
     drop(far);
     assert_eq!(sent.answer().await.body, b"until the end");
+}
+
+/// As over HTTP/1.1: what was paid for may be read slowly.
+#[tokio::test]
+async fn an_answer_arrives_whole_although_its_client_pauses() {
+    const LENGTH: usize = 12 << 20;
+    let mut target = Held::start().await;
+    let gateway =
+        Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(300)).await;
+    let stream = TcpStream::connect(gateway.address).await.unwrap();
+    let mut settings = Builder::new();
+    settings.initial_window_size(1 << 24).initial_connection_window_size(1 << 24);
+    let (mut sender, mut connection) = settings.handshake::<_, Bytes>(stream).await.unwrap();
+    let (response, body) = sender.send_request(post(&target).body(()).unwrap(), true).unwrap();
+    let reached = async {
+        let mut far = target.next().await;
+        received(&mut far, "\r\n\r\n").await;
+        far
+    };
+    let mut far = tokio::select! { far = reached => far, _ = &mut connection => panic!("it ended") };
+    far.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n").as_bytes()).await.unwrap();
+    let sending = tokio::spawn(async move { far.write_all(&vec![7; LENGTH]).await.map(|()| far) });
+    tokio::time::sleep(Duration::from_millis(1200)).await; // and nothing reads the connection
+    tokio::spawn(connection);
+    let sent = Sent { response, body };
+    assert_eq!(sent.answer().await.body.len(), LENGTH);
+    sending.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_target_that_switches_protocols_is_502() {
+    let (gateway, mut target) = (Running::start().await, Held::start().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let sent = client.send(post(&target).body(()).unwrap(), true).await;
+    let mut far = target.next().await;
+    received(&mut far, "\r\n\r\n").await;
+    far.write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n")
+        .await
+        .unwrap();
+    assert_eq!(sent.answer().await.status, 502);
+}
+
+/// The target accepts the connection late: the body is longer than what a connection may bring without a token.
+#[tokio::test]
+async fn a_body_ahead_of_its_target_stops_no_tunnel() {
+    let (gateway, echo, deaf) = (Running::start().await, Echo::start().await, Deaf::start());
+    let mut client = Http2::connect(gateway.address).await;
+    let mut tunnel = client.tunnel(echo.address).await;
+    let request = Request::post(format!("http://{}/", deaf.address()))
+        .header("proxy-authorization", ISSUER.authorization())
+        .body(())
+        .unwrap();
+    let mut sent = client.send(request, false).await;
+    sent.body.send_data(Bytes::from_static(&[7; 200 << 10]), false).unwrap();
+    let first = timeout(Duration::from_secs(5), tunnel.echo(&[1; 1000])).await;
+    assert!(first.is_ok(), "a tunnel waits for another stream's target");
 }
 
 #[tokio::test]

@@ -90,19 +90,74 @@ async fn answers_to_pings_and_settings_do_not_pile_up() {
     }
 }
 
-/// A window of nothing: the refusal cannot be sent.
+/// A window of nothing: no refusal can be sent.
 #[tokio::test]
-async fn a_refusal_that_its_client_never_reads_is_given_up() {
-    let (gateway, echo) = (
-        Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(500)).await,
-        Echo::start().await,
-    );
-    let stream = TcpStream::connect(gateway.address).await.unwrap();
-    let mut client = Http2::with(Builder::new().initial_window_size(0), stream).await;
-    let sent = client.connect_with(echo.address, &[]).await;
-    let (answer, mut rest) = sent.opened().await;
-    assert_eq!(answer.status, 407);
-    assert_eq!(rest.reset().await, Some(Reason::CONNECT_ERROR));
+async fn refusals_that_are_not_read_hold_no_place_and_end_the_connection_when_there_are_many() {
+    let gateway = Running::start_with(|config| config.limits.connections = 20).await;
+    let echo = Echo::start().await;
+    let mut hostile = Vec::new();
+    for _ in 0..3 {
+        let stream = TcpStream::connect(gateway.address).await.unwrap();
+        let mut client = Http2::with(Builder::new().initial_window_size(0), stream).await;
+        let mut unread = Vec::new();
+        for _ in 0..30 {
+            let sent = client.connect_with(echo.address, &[]).await;
+            unread.push(sent.opened().await);
+        }
+        assert!(unread.iter().all(|(answer, _)| answer.status == 407));
+        hostile.push((client, unread));
+    }
+    Http2::connect(gateway.address).await.tunnel(echo.address).await.echo(b"there is room").await;
+    let (client, unread) = hostile.remove(0);
+    let asking = async {
+        while let Ok(mut sender) = client.sender.clone().ready().await {
+            if sender.send_request(connect_with(echo.address, &[]), false).is_err() {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, asking).await.expect("any number may be left unread");
+    drop(unread);
+    let ended = client.ended().await;
+    assert_eq!(ended.unwrap_err().reason(), Some(Reason::ENHANCE_YOUR_CALM));
+}
+
+#[tokio::test]
+async fn a_client_may_give_up_many_requests_at_once() {
+    let (gateway, echo) = (Running::start().await, Echo::start().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let mut tunnel = client.tunnel(echo.address).await;
+    let mut sent = Vec::new();
+    for _ in 0..100 {
+        sent.push(client.connect_with(echo.address, &[]).await);
+    }
+    for mut sent in sent {
+        sent.body.send_reset(Reason::CANCEL);
+    }
+    tunnel.echo(b"still").await;
+}
+
+/// What costs nothing keeps nothing open.
+#[tokio::test]
+async fn refusals_do_not_keep_a_connection_open_that_had_a_tunnel() {
+    let echo = Echo::start().await;
+    let gateway =
+        Running::start_with(|config| config.limits.idle_timeout = ConfigDuration::millis(700)).await;
+    let mut client = Http2::connect(gateway.address).await;
+    let mut tunnel = client.tunnel(echo.address).await;
+    tunnel.end();
+    assert_eq!(tunnel.rest().await, b"");
+    let asking = async {
+        while let Ok(mut sender) = client.sender.clone().ready().await {
+            let Ok((response, _)) = sender.send_request(connect_with(echo.address, &[]), true) else {
+                return;
+            };
+            let _ = response.await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, asking).await.expect("it is kept for nothing");
 }
 
 /// What is sent before a token was looked at has a bound for the whole connection, and refusals go on.

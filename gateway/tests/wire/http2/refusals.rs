@@ -33,6 +33,7 @@ async fn a_request_that_can_be_read_in_two_ways_is_refused_and_costs_no_token() 
         (connect().header("host", "other.example"), ":authority"),
         (connect().header("host", "a").header("host", "b"), "Host"),
         (connect().header("content-length", "5"), "body"),
+        (connect().header("content-length", "0"), "body"),
         (Request::connect("other.example").header("proxy-authorization", &token), "port"),
         (Request::get("https://other.example/").header("proxy-authorization", &token), "http://"),
     ] {
@@ -43,6 +44,15 @@ async fn a_request_that_can_be_read_in_two_ways_is_refused_and_costs_no_token() 
     let (answer, mut tunnel) = client.send(request, false).await.opened().await;
     answer.assert_opened();
     tunnel.echo(b"the token was not spent").await;
+}
+
+#[tokio::test]
+async fn a_refused_head_has_no_body() {
+    let gateway = Running::start().await;
+    let mut client = Http2::connect(gateway.address).await;
+    let answer = client.ask(Request::head("http://target.example/").body(()).unwrap()).await;
+    assert_eq!((answer.status, answer.body.len()), (407, 0));
+    assert!(answer.value("content-length").parse::<usize>().unwrap() > 0, "{answer:?}");
 }
 
 /// Of streams that race, at most one wins, on one connection and on two.
