@@ -150,7 +150,7 @@ impl Lines {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let stream = Turns::new(stream, Unpaid::default());
+        let stream = Turns::new(stream, Unpaid::lifted());
         let (sender, mut connection) = settings().handshake(stream).await.map_err(io::Error::other)?;
         let ping = connection.ping_pong().ok_or(io::ErrorKind::Unsupported)?;
         let now = Instant::now();

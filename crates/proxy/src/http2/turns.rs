@@ -9,6 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// How many bytes are read in one turn: a frame of one byte takes ten, and a hundred until its task has taken it.
 const TURN: usize = 64 << 10;
+/// The same before anything was paid: a request takes a dozen, and ten thousand until its task has refused it.
+const UNPAID_TURN: usize = 1 << 10;
 /// How many bytes a connection may bring for streams that have not been admitted, before it is read on.
 const UNPAID: usize = 64 << 10;
 
@@ -37,6 +39,14 @@ impl Count {
 }
 
 impl Unpaid {
+    /// Of a connection whose streams are all admitted.
+    #[must_use]
+    pub fn lifted() -> Self {
+        let unpaid = Self::default();
+        unpaid.lift();
+        unpaid
+    }
+
     pub(super) fn add(&self, bytes: usize) {
         self.0.lock().bytes += bytes;
     }
@@ -54,18 +64,18 @@ impl Unpaid {
         count.wake_if_low();
     }
 
-    /// Ready when the connection may be read.
-    fn poll_low(&self, cx: &Context<'_>) -> Poll<()> {
+    /// Ready when the connection may be read, with what may be read in a turn.
+    fn poll_low(&self, cx: &Context<'_>) -> Poll<usize> {
         let mut count = self.0.lock();
         if count.is_low() {
-            return Poll::Ready(());
+            return Poll::Ready(if count.is_lifted { TURN } else { UNPAID_TURN });
         }
         count.reader = Some(cx.waker().clone());
         Poll::Pending
     }
 }
 
-/// A connection's stream, of which each turn reads 64 KiB at most, and nothing while too much of it is [`Unpaid`].
+/// A connection's stream, of which each turn reads 64 KiB at most, 1 KiB before anything was paid, and nothing while too much of it is [`Unpaid`].
 #[derive(Debug)]
 pub struct Turns<S> {
     stream: S,
@@ -86,15 +96,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for Turns<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        ready!(self.unpaid.poll_low(cx));
-        if self.read >= TURN {
+        let turn = ready!(self.unpaid.poll_low(cx));
+        if self.read >= turn {
             self.read = 0;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.read = if polled.is_pending() { 0 } else { self.read + buf.filled().len() - before };
+        let most = buf.remaining().min(turn - self.read);
+        let mut piece = ReadBuf::new(buf.initialize_unfilled_to(most));
+        let polled = Pin::new(&mut self.stream).poll_read(cx, &mut piece);
+        let read = piece.filled().len();
+        buf.advance(read);
+        self.read = if polled.is_pending() { 0 } else { self.read + read };
         polled
     }
 }
