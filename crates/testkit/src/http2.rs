@@ -13,8 +13,6 @@ pub const RST_STREAM: u8 = 3;
 pub const SETTINGS: u8 = 4;
 /// The type of a frame (section 6.7).
 pub const PING: u8 = 6;
-/// The type of a frame (section 6.8).
-pub const GOAWAY: u8 = 7;
 /// The type of a frame (section 6.10).
 pub const CONTINUATION: u8 = 9;
 

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// How many bytes are read in one turn: a frame of one byte takes ten, and a hundred until its task has taken it.
 const TURN: usize = 64 << 10;
 /// The same before anything was paid: a request takes a dozen, and ten thousand until its task has refused it.
-const UNPAID_TURN: usize = 1 << 10;
+const UNPAID_TURN: usize = 256;
 /// How many bytes a connection may bring for streams that have not been admitted, before it is read on.
 const UNPAID: usize = 64 << 10;
 
@@ -23,6 +23,7 @@ pub struct Unpaid(Arc<Mutex<Count>>);
 struct Count {
     bytes: usize,
     is_lifted: bool,
+    is_held: bool,
     reader: Option<Waker>,
 }
 
@@ -64,9 +65,18 @@ impl Unpaid {
         count.wake_if_low();
     }
 
+    /// Holds reading, so that what was read can be taken from `h2`, which reads whenever it is polled; then lets it go on. Only
+    /// between two polls of one turn: the reader is not woken.
+    pub fn hold(&self, is_held: bool) {
+        self.0.lock().is_held = is_held;
+    }
+
     /// Ready when the connection may be read, with what may be read in a turn.
     fn poll_low(&self, cx: &Context<'_>) -> Poll<usize> {
         let mut count = self.0.lock();
+        if count.is_held {
+            return Poll::Pending;
+        }
         if count.is_low() {
             return Poll::Ready(if count.is_lifted { TURN } else { UNPAID_TURN });
         }
@@ -75,7 +85,8 @@ impl Unpaid {
     }
 }
 
-/// A connection's stream, of which each turn reads 64 KiB at most, 1 KiB before anything was paid, and nothing while too much of it is [`Unpaid`].
+/// A connection's stream, of which each turn reads 64 KiB at most, 256 bytes before anything was paid, and nothing while too much
+/// of it is [`Unpaid`].
 #[derive(Debug)]
 pub struct Turns<S> {
     stream: S,

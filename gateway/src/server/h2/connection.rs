@@ -29,8 +29,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 const ENDING: Duration = Duration::from_millis(250);
 /// How long a connection without streams has for its last words on a drain: a client answers a PING first.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// How many refusals a client may leave unread.
-const UNREAD: usize = 32;
+/// How many refusals a client may leave unread, each of which takes 4 KiB, beside what its socket holds.
+const UNREAD: usize = 8;
 
 /// What the tasks of a connection's streams and its own have in common.
 #[derive(Default)]
@@ -222,7 +222,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Serving<T> {
                 idle_since = Instant::now();
             }
             loop {
-                match self.connection.poll_accept(cx) {
+                let accepted = self.connection.poll_accept(cx);
+                self.streams.unpaid.hold(true); // one turn, then the streams' tasks
+                match accepted {
                     Poll::Ready(Some(Ok((request, respond)))) => {
                         if answering.is_none() {
                             answering = exchange.begin_any();
@@ -233,6 +235,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Serving<T> {
                     Poll::Pending => break,
                 }
             }
+            self.streams.unpaid.hold(false);
             if self.streams.queue.pieces() > UNREAD {
                 return Poll::Ready(Ended::Unread); // the socket has no room for more, or the client's window
             }
