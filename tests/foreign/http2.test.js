@@ -101,8 +101,9 @@ test('h2spec finds nothing but what is meant so', compiled, async () => {
         /Sends invalid connection preface/,
         // It exceeds the protocol's first limit and not ours of 64 KiB; as a header that is too large it is answered 431.
         /Sends a large size HEADERS frame that exceeds the SETTINGS_MAX_FRAME_SIZE/,
-        // The answer came first, and with its end the stream's: what is wrong in a stream that is over is passed over.
-        /RST_STREAM Frame[^]*Actual: DATA Frame \(length:0, flags:0x01/,
+        // The refusal came first, and with its end the stream's: what is wrong in a stream that is over is passed over. Which of
+        // the cases that send two frames come too late differs. A tunnel's stream is not over: `gateway/tests/wire/http2/hostile.rs`.
+        /RST_STREAM Frame[^]*Actual: DATA Frame \(length:\d+, flags:0x01/,
     ];
     assert.deepEqual(failures.filter((failure) => !meant.some((pattern) => pattern.test(failure))), []);
 });

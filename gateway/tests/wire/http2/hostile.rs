@@ -9,7 +9,7 @@ use h2::Reason;
 use h2::client::Builder;
 use postern_config::ConfigDuration;
 use postern_testkit::http2::{
-    CONTINUATION, END_HEADERS, HEADERS, HELLO, PING, RST_STREAM, SETTINGS, fields, frame, frames,
+    CONTINUATION, DATA, END_HEADERS, HEADERS, HELLO, PING, RST_STREAM, SETTINGS, fields, frame, frames,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -36,6 +36,13 @@ async fn until_ended(gateway: SocketAddr, next: impl Fn(u32) -> Vec<u8> + Send +
     timeout(PATIENCE, sending).await.unwrap().unwrap();
 }
 
+/// Reads until there are as many frames of this type.
+async fn until_said(stream: &mut TcpStream, said: &mut Vec<u8>, kind: u8, count: usize) {
+    while frames(said).iter().filter(|(of, _)| *of == kind).count() < count {
+        assert!(timeout(PATIENCE, stream.read_buf(said)).await.unwrap().unwrap() > 0, "{said:?}");
+    }
+}
+
 /// They cost what a refusal costs, and are limited as refusals are.
 #[tokio::test]
 async fn requests_that_are_reset_at_once_count_as_refused() {
@@ -53,10 +60,7 @@ async fn requests_that_are_reset_at_once_count_as_refused() {
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let resets: Vec<u8> = (0..100).flat_map(reset).collect();
     stream.write_all(&[HELLO, &resets[..], &frame(PING, 0, 0, &[7; 8])].concat()).await.unwrap();
-    let mut said = Vec::new();
-    while !frames(&said).iter().any(|(kind, _)| *kind == PING) {
-        assert!(timeout(PATIENCE, stream.read_buf(&mut said)).await.unwrap().unwrap() > 0, "{said:?}");
-    }
+    until_said(&mut stream, &mut Vec::new(), PING, 1).await;
     let answer = Client::ask(gateway.address, plain_connect_with("a.example:443", &[])).await;
     assert_eq!(answer.status, 429, "{answer:?}");
 }
@@ -84,6 +88,29 @@ async fn a_large_header_is_refused_and_costs_no_more_than_its_stream() {
         Err(error) => assert!(error.is_reset(), "{error}"),
     }
     client.tunnel(echo.address).await.echo(b"and on").await;
+}
+
+/// A second header that does not end the stream (RFC 9113, section 8.1), when no answer can have come before it.
+#[tokio::test]
+async fn what_is_malformed_in_a_tunnel_resets_its_stream_and_no_other() {
+    let (gateway, echo) = (Running::start().await, Echo::start().await);
+    let authority = echo.address.to_string();
+    let connect = |stream| {
+        let token = ISSUER.authorization();
+        let head = [(":method", "CONNECT"), (":authority", &authority), ("proxy-authorization", &token)];
+        frame(HEADERS, END_HEADERS, stream, &fields(&head))
+    };
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream.write_all(&[HELLO, &connect(1), &connect(3)].concat()).await.unwrap();
+    let mut said = Vec::new();
+    until_said(&mut stream, &mut said, HEADERS, 2).await;
+    let malformed = frame(HEADERS, END_HEADERS, 1, &fields(&[("x", "y")]));
+    stream.write_all(&[malformed, frame(DATA, 0, 3, b"still")].concat()).await.unwrap();
+    until_said(&mut stream, &mut said, RST_STREAM, 1).await;
+    until_said(&mut stream, &mut said, DATA, 1).await;
+    let said = frames(&said);
+    assert!(said.contains(&(RST_STREAM, &[0, 0, 0, 1])), "{said:?}");
+    assert!(said.contains(&(DATA, b"still")), "{said:?}");
 }
 
 /// Pings and settings are answered, and those of a client that reads no answer must not pile up.
