@@ -299,3 +299,23 @@ async fn a_restart_makes_no_mark_younger() {
     })
     .await;
 }
+
+/// A mark whose age was evicted, too, is as old as the look at it: its sentinels are read when it has grown from there.
+#[tokio::test]
+async fn a_mark_without_an_age_is_watched_from_now() {
+    let servers = three();
+    let gateway = Gateway::start(quorum(&servers), epoch(), true).await;
+    gateway.mark().await;
+    let epoch = gateway.epoch;
+    drop(gateway);
+    for server in &servers {
+        for key in MarkRecords::of(server).await.sentinels {
+            ask(server, &format!("delete {key}"));
+        }
+    }
+    let restarted = Gateway::start(quorum(&servers), epoch, true).await;
+    eventually("what was evicted is noticed", async || {
+        (restarted.store.health().lost == [epoch.key]).then_some(())
+    })
+    .await;
+}
