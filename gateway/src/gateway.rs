@@ -195,7 +195,7 @@ impl Gateway {
         check(config)?;
         let offer = Offer::new(&config.challenge)?;
         let source = Source::new(&config.issuer)?;
-        let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
+        let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
         let mut sockets = Sockets::bind(config.listen.address, workers(config))?;
         if config.listen.patience.get().is_zero() {
             sockets.listen()?;
@@ -304,7 +304,9 @@ impl Gateway {
         }
         if let Some((tls, gate)) = self.tls {
             let ends = |second: u64| gauge!(catalogue::CERTIFICATE_ENDS).set(second as f64);
-            tokio::spawn(tls.renew(gate, ends, self.core.shutdown.clone()));
+            let mut listening = self.start.listening.subscribe();
+            let listening = async move { drop(listening.wait_for(|is_listening| *is_listening).await) };
+            tokio::spawn(tls.renew(gate, ends, listening, self.core.shutdown.clone()));
         }
         if let Some(reloader) = self.reloader {
             tokio::spawn(reload::run(reloader, Arc::clone(&self.core), check));

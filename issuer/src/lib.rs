@@ -52,6 +52,7 @@ use recorder::Recorder;
 use reload::{Reloading, Settings};
 use server::{Routes, Server};
 use signing::SigningPool;
+use std::future::ready;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -81,7 +82,7 @@ impl Issuer {
         check_values(&config)?;
         let health = Health::new(process.readiness.gate("issuer"));
         let settings = Settings::of(&config, process.descriptors);
-        let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
+        let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
         let state = tokio::task::spawn_blocking({
             let config = config.clone();
             move || State::open(&config)
@@ -113,7 +114,7 @@ impl Issuer {
         if tls.is_none() && !local.ip().is_loopback() {
             tracing::warn!(
                 "the issuer listens on {local} without TLS: API keys cross the network in the clear unless something \
-                 in front of it speaks TLS; set [tls] certificate and key"
+                 in front of it speaks TLS; set up [tls]"
             );
         }
         page::add(&process.live, &routes);
@@ -166,7 +167,7 @@ impl Issuer {
         health.started();
         if let Some((tls, gate)) = tls {
             let ends = |second: u64| gauge!(catalogue::ISSUER_CERTIFICATE_ENDS).set(second as f64);
-            tokio::spawn(tls.renew(gate, ends, shutdown.clone()));
+            tokio::spawn(tls.renew(gate, ends, ready(()), shutdown.clone()));
         }
         if let Some(reloader) = reloader {
             let (accounts, keyring) = (accounts.clone(), keyring.clone());

@@ -191,14 +191,14 @@ async fn it_serves_tls_from_certificate_files() {
     let mut config = config(directory.path());
     config.tls = Some(tls.clone());
     let issuer = Running::start(config.clone()).await;
-    let options = ClientOptions { ca_file: Some(tls.certificate), ..ClientOptions::default() };
+    let options = ClientOptions { ca_file: tls.certificate, ..ClientOptions::default() };
     let url = format!("https://localhost:{}{DIRECTORY_PATH}", issuer.address.port());
     let response = client(&options).unwrap().get(url).send().await.unwrap();
     let body = fetch_limited(response, 65_536).await.unwrap();
     assert_eq!(Directory::parse(&body).unwrap().token_keys.len(), 1);
     issuer.stop().await;
 
-    std::fs::write(&tls.key, "nothing").unwrap();
+    std::fs::write(tls.key.as_ref().unwrap(), "nothing").unwrap();
     let error = refusal(config).await;
     assert!(matches!(error, StartError::Tls(_)) && error.exit_code() == exit::CONFIG, "{error}");
 }

@@ -82,7 +82,7 @@ async fn what_is_answered_does_not_count() {
 async fn more_handshakes_than_a_source_may_make_are_not_begun() {
     let directory = tempfile::tempdir().unwrap();
     let tls = certified(directory.path());
-    let connector = TlsConnector::from(Arc::clone(&client_config(Some(&tls.certificate)).unwrap()));
+    let connector = TlsConnector::from(Arc::clone(&client_config(tls.certificate.as_deref()).unwrap()));
     let mut config = config(directory.path());
     config.tls = Some(tls);
     config.limits.source.exempt = Vec::new();

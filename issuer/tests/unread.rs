@@ -36,7 +36,7 @@ async fn a_client_that_never_reads_gives_its_place_back() {
 async fn so_does_one_over_tls() {
     let directory = tempfile::tempdir().unwrap();
     let tls = certified(directory.path());
-    let connector = TlsConnector::from(Arc::clone(&client_config(Some(&tls.certificate)).unwrap()));
+    let connector = TlsConnector::from(Arc::clone(&client_config(tls.certificate.as_deref()).unwrap()));
     let mut config = config(directory.path());
     config.tls = Some(tls);
     config.limits.header_timeout = ConfigDuration::millis(500);

@@ -8,6 +8,7 @@ pub mod jaeger;
 pub mod ledger;
 pub mod memcached;
 pub mod needles;
+pub mod pebble;
 pub mod process;
 pub mod prometheus;
 pub mod proxy;

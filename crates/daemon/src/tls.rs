@@ -1,16 +1,20 @@
-//! TLS from certificate files, by rustls with the aws-lc provider (always named: the process default is never used).
+//! TLS from certificate files or an authority, by rustls with the aws-lc provider (always named: the process default is never used).
 
+mod acme;
 mod diagnosis;
 mod handshake;
+mod identity;
 mod server;
 mod validity;
 
+pub use acme::{AcmeConfig, AcmeConfigError};
 pub use diagnosis::diagnose;
 pub use handshake::{Bounded, accept};
 pub use rustls::{ClientConfig, ServerConfig};
 pub use server::{ServerTls, TlsConfig};
 pub use tokio_rustls::server::TlsStream;
 
+use crate::files::DataDirError;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WantsClientCert};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
@@ -246,6 +250,18 @@ pub enum TlsError {
         /// The error of rustls.
         source: rustls::Error,
     },
+    /// Not one source of a certificate.
+    #[error(
+        "[tls] takes its certificate from two files, tls.certificate and tls.key, or from an authority, [tls.acme]: set both \
+         files, or that section alone"
+    )]
+    Source,
+    /// What an authority needs to know.
+    #[error(transparent)]
+    Acme(#[from] AcmeConfigError),
+    /// The folder of a certificate from an authority.
+    #[error("tls.acme.state: {0}")]
+    State(#[from] DataDirError),
     /// The provider lacks what rustls needs.
     #[error("cannot set up TLS: {0}")]
     Provider(rustls::Error),

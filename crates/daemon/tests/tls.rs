@@ -8,9 +8,12 @@ use hyper_util::rt::TokioIo;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::http::{BodyError, ClientOptions, chain, client, fetch_limited, read_limited, text};
 use postern_daemon::readiness::Readiness;
-use postern_daemon::tls::{ClientConfig, ServerConfig, ServerTls, accept, client_config};
+use postern_daemon::tls::{
+    AcmeConfig, ClientConfig, ServerConfig, ServerTls, TlsConfig, accept, client_config,
+};
 use rcgen::{CertificateParams, CertifiedKey, KeyPair, generate_simple_self_signed};
 use std::convert::Infallible;
+use std::future::ready;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -23,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::server::ServerSessionMemoryCache;
-use tokio_rustls::rustls::{ClientConnection, HandshakeKind, ServerConnection};
+use tokio_rustls::rustls::{ClientConnection, Error, HandshakeKind, ServerConnection};
 
 struct Files {
     directory: TempDir,
@@ -87,32 +90,34 @@ fn client_trusting(ca_file: Option<&Path>) -> reqwest::Client {
     client(&options).unwrap()
 }
 
+/// How a connection begins, in memory. The client's error, if it does not.
+fn shake_hands(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Result<HandshakeKind, Error> {
+    let name = "localhost".try_into().unwrap();
+    let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
+    let mut server = ServerConnection::new(Arc::clone(server)).unwrap();
+    let mut flight = Vec::new();
+    while client.wants_write() || server.wants_write() {
+        while client.wants_write() {
+            client.write_tls(&mut flight).unwrap();
+        }
+        server.read_tls(&mut flight.as_slice()).unwrap();
+        server.process_new_packets().unwrap();
+        flight.clear();
+        while server.wants_write() {
+            server.write_tls(&mut flight).unwrap();
+        }
+        client.read_tls(&mut flight.as_slice()).unwrap();
+        client.process_new_packets()?;
+        flight.clear();
+    }
+    assert!(!client.is_handshaking() && !server.is_handshaking());
+    Ok(client.handshake_kind().unwrap())
+}
+
 /// How the second of two connections begins.
 fn second_handshake(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> HandshakeKind {
-    let connect = || {
-        let name = "localhost".try_into().unwrap();
-        let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
-        let mut server = ServerConnection::new(Arc::clone(server)).unwrap();
-        let mut flight = Vec::new();
-        while client.wants_write() || server.wants_write() {
-            while client.wants_write() {
-                client.write_tls(&mut flight).unwrap();
-            }
-            server.read_tls(&mut flight.as_slice()).unwrap();
-            server.process_new_packets().unwrap();
-            flight.clear();
-            while server.wants_write() {
-                server.write_tls(&mut flight).unwrap();
-            }
-            client.read_tls(&mut flight.as_slice()).unwrap();
-            client.process_new_packets().unwrap();
-            flight.clear();
-        }
-        assert!(!client.is_handshaking() && !server.is_handshaking());
-        client.handshake_kind().unwrap()
-    };
-    assert_eq!(connect(), HandshakeKind::Full);
-    connect()
+    assert_eq!(shake_hands(client, server), Ok(HandshakeKind::Full));
+    shake_hands(client, server).unwrap()
 }
 
 /// A ticket would show a gateway which tunnels are one client's.
@@ -183,14 +188,21 @@ async fn readiness_follows_the_end_of_the_certificate() {
     assert!(tls.remark().unwrap().contains("ended at 1970-01-02T00:00:00Z"));
     let (shutdown, readiness, ends) = (Shutdown::new(), Readiness::new(), Arc::new(AtomicU64::new(0)));
     let (gate, last) = (readiness.gate("certificate"), Arc::clone(&ends));
-    let renewing =
-        tokio::spawn(tls.clone().renew(gate, move |end| last.store(end, Relaxed), shutdown.clone()));
+    let renewing = tokio::spawn(tls.clone().renew(
+        gate,
+        move |end| last.store(end, Relaxed),
+        ready(()),
+        shutdown.clone(),
+    ));
     let is = async |wanted: fn(&Readiness) -> bool| {
         while !wanted(&readiness) {
             tokio::task::yield_now().await;
         }
     };
-    is(|readiness| readiness.reasons().iter().any(|reason| reason.contains("Renew it, and reload"))).await;
+    is(|readiness| {
+        readiness.reasons().iter().any(|reason| reason.contains("Renew it: the files are read again"))
+    })
+    .await;
     assert_eq!(ends.load(Relaxed), 86_400);
     write(SystemTime::now() + hour);
     shutdown.reload();
@@ -234,7 +246,7 @@ async fn a_renewed_certificate_is_shown_after_a_reload_and_a_broken_one_never() 
     let address = serve(Some(tls.config())).await;
     let shutdown = Shutdown::new();
     let gate = Readiness::new().gate("certificate");
-    let renewing = tokio::spawn(tls.renew(gate, |_| {}, shutdown.clone()));
+    let renewing = tokio::spawn(tls.renew(gate, |_| {}, ready(()), shutdown.clone()));
     let url = format!("https://localhost:{}/", address.port());
     let (before, after) = (files.directory.path().join("before.pem"), renewed.certificate.clone());
     std::fs::copy(&files.certificate, &before).unwrap();
@@ -244,7 +256,6 @@ async fn a_renewed_certificate_is_shown_after_a_reload_and_a_broken_one_never() 
     assert!(!accepted(&after).await);
 
     std::fs::copy(&renewed.certificate, &files.certificate).unwrap();
-    assert!(accepted(&before).await, "nothing is read before the reload");
     shutdown.reload(); // a certificate without its key
     tokio::task::yield_now().await;
     assert!(accepted(&before).await);
@@ -258,6 +269,28 @@ async fn a_renewed_certificate_is_shown_after_a_reload_and_a_broken_one_never() 
     .await
     .expect("the renewed certificate is shown");
     assert!(!accepted(&before).await);
+    shutdown.stop();
+    renewing.await.unwrap();
+}
+
+/// A program that renews certificates need not know that there is a server to reload.
+#[tokio::test(start_paused = true)]
+async fn files_that_change_are_read_again_within_a_minute() {
+    let (files, renewed) = (files(), self::files());
+    let tls = ServerTls::load(&files.certificate, &files.key).unwrap();
+    let shutdown = Shutdown::new();
+    let gate = Readiness::new().gate("certificate");
+    let renewing = tokio::spawn(tls.clone().renew(gate, |_| {}, ready(()), shutdown.clone()));
+    let minute = || tokio::time::sleep(Duration::from_secs(61));
+    let shows = |trusted: &Path| shake_hands(&client_config(Some(trusted)).unwrap(), &tls.config()).is_ok();
+    minute().await;
+    std::fs::copy(&renewed.certificate, &files.certificate).unwrap();
+    minute().await;
+    assert!(!shows(&renewed.certificate), "a certificate without its key is not used");
+    std::fs::copy(&renewed.key, &files.key).unwrap();
+    assert!(!shows(&renewed.certificate));
+    minute().await;
+    assert!(shows(&renewed.certificate));
     shutdown.stop();
     renewing.await.unwrap();
 }
@@ -303,6 +336,36 @@ fn what_is_wrong_with_the_files_is_said_by_name() {
     let mismatch = said(certificate, &others.key);
     assert!(mismatch.contains(&others.key.display().to_string()), "{mismatch}");
     assert!(mismatch.ends_with("give the key that this certificate was made for"), "{mismatch}");
+}
+
+#[test]
+fn what_is_wrong_with_the_section_is_said() {
+    let acme = |names: &[&str], agree_to_terms| {
+        let (names, state) = (names.iter().map(|name| (*name).to_owned()).collect(), PathBuf::from("state"));
+        let directory = "https://authority.example/dir".to_owned();
+        Some(AcmeConfig { names, agree_to_terms, state, directory, ca: None, contact: None })
+    };
+    let file = || Some(PathBuf::from("server.pem"));
+    let good = acme(&["gateway.example"], true);
+    for (certificate, key, acme, expected) in [
+        (None, None, None, "from two files, tls.certificate and tls.key, or from an authority"),
+        (file(), None, None, "set both files"),
+        (file(), file(), good.clone(), "or that section alone"),
+        (None, None, acme(&[], true), "tls.acme.names is empty"),
+        (None, None, acme(&["gateway.example", "*.example"], true), "\"*.example\", which is no host name"),
+        (None, None, acme(&["192.0.2.1"], true), "\"192.0.2.1\", which is no host name"),
+        (
+            None,
+            None,
+            acme(&["gateway.example"], false),
+            "read the terms of service of https://authority.example/dir",
+        ),
+    ] {
+        let error = TlsConfig { certificate, key, acme }.load().unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let tls = TlsConfig { acme: good, ..TlsConfig::default() }.load().unwrap();
+    assert!(tls.remark().unwrap().contains("there is no certificate"));
 }
 
 #[test]

@@ -157,7 +157,7 @@ async fn more_handshakes_than_a_source_may_make_are_not_begun() {
     let (certificate, key) = certificate(home.path());
     let connector = TlsConnector::from(Arc::clone(&client_config(Some(&certificate)).unwrap()));
     let gateway = Running::start_with(|config| {
-        config.tls = Some(TlsConfig { certificate, key });
+        config.tls = Some(TlsConfig::of_files(certificate, key));
         config.limits.source.exempt = Vec::new();
         config.limits.source.handshakes = 1;
         config.limits.source.handshakes_burst = 3;

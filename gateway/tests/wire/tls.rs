@@ -45,7 +45,7 @@ impl Front {
         let (certificate, key) = certificate(home.path());
         let connector = TlsConnector::from(Arc::clone(&client_config(Some(&certificate)).unwrap()));
         let gateway = Running::start_with(|config| {
-            config.tls = Some(TlsConfig { certificate, key });
+            config.tls = Some(TlsConfig::of_files(certificate, key));
             change(config);
         })
         .await;

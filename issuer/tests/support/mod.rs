@@ -21,7 +21,7 @@ pub fn certified(directory: &Path) -> TlsConfig {
     let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
     std::fs::write(&certificate, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    TlsConfig { certificate, key }
+    TlsConfig::of_files(certificate, key)
 }
 
 pub struct Running {

@@ -1,5 +1,6 @@
 //! A TLS handshake with a client, which may send only a bounded amount before it is done.
 
+use super::acme;
 use rustls::ServerConfig;
 use std::future::poll_fn;
 use std::io;
@@ -19,7 +20,7 @@ const MOST: usize = 16 << 10;
 ///
 /// # Errors
 /// What rustls finds wrong, and [`io::ErrorKind::InvalidData`] for a client that sends more than 16 KiB before the handshake is
-/// done.
+/// done, and [`io::ErrorKind::ConnectionAborted`] for an authority's look at a name: it says nothing (RFC 8737, section 3).
 pub async fn accept<S>(config: &Arc<ServerConfig>, stream: S) -> io::Result<TlsStream<Bounded<S>>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -34,6 +35,12 @@ where
     })
     .await?;
     stream.get_mut().0.left = None;
+    if stream.get_ref().1.alpn_protocol() == Some(acme::ALPN) {
+        return Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            "an authority that has seen what it came for",
+        ));
+    }
     Ok(stream)
 }
 

@@ -1,88 +1,119 @@
 //! A server's certificate, which is renewed while it serves: authorities give them for weeks, and tunnels last for
 //! hours.
 
-use super::validity::{Validity, Verdict};
-use super::{ALPN, HTTP2, TlsError, identity, provider};
-use crate::drain::Shutdown;
+use super::acme::{self, AcmeConfig};
+use super::identity::{Identity, LOOKS, Report};
+use super::validity::Verdict;
+use super::{ALPN, HTTP2, TlsError, provider};
+use crate::drain::{Reloads, Shutdown};
+use crate::files::DataDir;
 use crate::readiness::Gate;
-use arc_swap::ArcSwap;
 use rustls::ServerConfig;
-use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
-/// How often to look whether a certificate still is good.
-const LOOKS: Duration = Duration::from_secs(60);
+/// What to do about a certificate that was read from files.
+const RENEW: &str = "Renew it: the files are read again within a minute, and on a reload (SIGHUP)";
 
-/// A server's certificate in its configuration.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+/// A server's certificate in its configuration: two files, or an authority that gives one.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// PEM file with the certificate chain, the server's own first. It and the key are read again on SIGHUP.
-    pub certificate: PathBuf,
+    /// PEM file with the certificate chain, the server's own first. It and the key are read again when they change, and on SIGHUP.
+    #[serde(default)]
+    pub certificate: Option<PathBuf>,
     /// PEM file with the certificate's private key, unencrypted.
-    pub key: PathBuf,
+    #[serde(default)]
+    pub key: Option<PathBuf>,
+    /// An authority that gives the certificate, in place of the two files.
+    #[serde(default)]
+    pub acme: Option<AcmeConfig>,
 }
 
 impl TlsConfig {
-    /// Reads the files.
+    /// With the certificate chain and private key of two PEM files.
+    #[must_use]
+    pub fn of_files(certificate: PathBuf, key: PathBuf) -> Self {
+        Self { certificate: Some(certificate), key: Some(key), acme: None }
+    }
+
+    /// Reads the files. Of a certificate from an authority nothing need be there yet.
     ///
     /// # Errors
-    /// As [`ServerTls::load`].
+    /// As [`ServerTls::load`], and what is missing or too much.
     pub fn load(&self) -> Result<ServerTls, TlsError> {
-        ServerTls::load(&self.certificate, &self.key)
+        match self {
+            Self { certificate: Some(certificate), key: Some(key), acme: None } => {
+                ServerTls::load(certificate, key)
+            }
+            Self { certificate: None, key: None, acme: Some(acme) } => {
+                acme.check()?;
+                let mut tls =
+                    ServerTls::new(Identity::new(acme.certificate(), acme.certificate()), Some(acme::ALPN))?;
+                if acme.certificate().exists()
+                    && let Err(error) = tls.identity.read_again()
+                {
+                    tracing::warn!(
+                        "another certificate will be ordered, because the last one cannot be used: {error}"
+                    );
+                }
+                tls.acme = Some((Arc::new(acme.clone()), None));
+                Ok(tls)
+            }
+            _ => Err(TlsError::Source),
+        }
+    }
+
+    /// The same, and takes the folder that belongs to a certificate from an authority. Blocks on the disk.
+    ///
+    /// # Errors
+    /// As [`TlsConfig::load`] and [`DataDir::open`].
+    pub fn open(&self) -> Result<ServerTls, TlsError> {
+        let mut tls = self.load()?;
+        if let Some((config, folder)) = &mut tls.acme {
+            *folder = Some(Arc::new(DataDir::open(&config.state)?));
+        }
+        Ok(tls)
     }
 }
 
-/// A server with the certificate chain and private key of two PEM files.
+/// A server that shows a certificate.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     config: Arc<ServerConfig>,
     identity: Arc<Identity>,
-}
-
-/// The certificate shown to clients, and the files it was read from.
-#[derive(Debug)]
-struct Identity {
-    certificate: PathBuf,
-    key: PathBuf,
-    shown: ArcSwap<Shown>,
-}
-
-#[derive(Debug)]
-struct Shown {
-    key: Arc<CertifiedKey>,
-    validity: Option<Validity>,
+    /// The folder only once this server serves.
+    acme: Option<(Arc<AcmeConfig>, Option<Arc<DataDir>>)>,
 }
 
 impl ServerTls {
-    /// Reads the files.
+    /// Reads the certificate chain and private key of two PEM files.
     ///
     /// # Errors
     /// Names the file: missing, without a certificate or a key in it, or a key that is not the certificate's.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
-        let identity = Arc::new(Identity {
-            certificate: certificate.to_owned(),
-            key: key.to_owned(),
-            shown: ArcSwap::from_pointee(read(certificate, key)?),
-        });
+        let tls = Self::new(Identity::new(certificate.to_owned(), key.to_owned()), None)?;
+        tls.identity.read_again()?;
+        Ok(tls)
+    }
+
+    fn new(identity: Identity, also: Option<&[u8]>) -> Result<Self, TlsError> {
+        let identity = Arc::new(identity);
         let resolver: Arc<dyn ResolvesServerCert> = Arc::<Identity>::clone(&identity);
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(TlsError::Provider)?
             .with_no_client_auth()
             .with_cert_resolver(resolver);
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = [ALPN].into_iter().chain(also).map(<[u8]>::to_vec).collect();
         // A ticket links the connections of a client that uses it.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Self { config: Arc::new(config), identity })
+        Ok(Self { config: Arc::new(config), identity, acme: None })
     }
 
     /// What connections are accepted with.
@@ -104,81 +135,55 @@ impl ServerTls {
     /// What an operator should know of the certificate now; `None` where all is well.
     #[must_use]
     pub fn remark(&self) -> Option<String> {
-        match self.verdict() {
+        let advice = if self.acme.is_some() { "The server orders another one while it runs" } else { RENEW };
+        match self.identity.verdict(advice) {
             Verdict::Good => None,
             Verdict::EndsSoon(text) | Verdict::Refused(text) => Some(text),
         }
     }
 
-    fn verdict(&self) -> Verdict {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let file = self.identity.certificate.display().to_string();
-        self.identity.shown.load().validity.map_or(Verdict::Good, |validity| validity.verdict(&file, now))
-    }
-
-    /// Reads the files again on each reload request, and keeps `gate` and `ends` (the certificate's end, in seconds since 1970) up
-    /// to date, until the stop. Open connections keep the old certificate. Files that cannot be used change nothing, and the log
-    /// gives the reason.
-    pub async fn renew(self, gate: Gate, ends: impl Fn(u64), shutdown: Shutdown) {
-        let mut reloads = shutdown.reloads();
-        let mut logged = Verdict::Good;
+    /// Keeps the certificate good, and `gate` and `ends` (its end, in seconds since 1970) up to date, until the stop. Open
+    /// connections keep the old certificate. What cannot be used changes nothing, and the log gives the reason.
+    ///
+    /// An authority connects to this server, so nothing is ordered before `listening`.
+    pub async fn renew(
+        self,
+        gate: Gate,
+        ends: impl Fn(u64),
+        listening: impl Future<Output = ()>,
+        shutdown: Shutdown,
+    ) {
+        let (report, reloads) = (Report::new(gate, ends), shutdown.reloads());
         let renewing = async {
-            loop {
-                self.report(&gate, &mut logged);
-                ends(self.identity.shown.load().validity.map_or(0, |validity| validity.until));
-                if timeout(LOOKS, reloads.next()).await.is_err() {
-                    continue; // the clock went on
+            match &self.acme {
+                Some((config, Some(folder))) => {
+                    listening.await;
+                    acme::keep(&self.identity, (config, folder), report, reloads).await;
                 }
-                match self.read_again() {
-                    Ok(()) => tracing::info!(
-                        certificate = %self.identity.certificate.display(),
-                        "the certificate was read again and is used for new connections"
-                    ),
-                    Err(error) => tracing::warn!(
-                        "the new certificate or key cannot be used, so the old ones stay: {error}"
-                    ),
-                }
+                _ => self.follow_files(report, reloads).await,
             }
         };
         shutdown.until_stopped(renewing).await;
     }
 
-    fn read_again(&self) -> Result<(), TlsError> {
-        let Identity { certificate, key, shown } = &*self.identity;
-        shown.store(Arc::new(read(certificate, key)?));
-        Ok(())
-    }
-
-    /// Sets the gate, and logs a verdict of another kind than the last one that was logged.
-    fn report(&self, gate: &Gate, logged: &mut Verdict) {
-        let verdict = self.verdict();
-        let is_new = discriminant(&verdict) != discriminant(logged);
-        match &verdict {
-            Verdict::Good if is_new => tracing::info!("the certificate is good again"),
-            Verdict::EndsSoon(text) if is_new => tracing::warn!("degraded: certificate: {text}"),
-            Verdict::Refused(text) if is_new => tracing::error!("not ready: certificate: {text}"),
-            _ => {}
+    async fn follow_files<F: Fn(u64)>(&self, mut report: Report<F>, mut reloads: Reloads) {
+        let mut stamps = self.identity.stamps();
+        loop {
+            report.set(self.identity.verdict(RENEW), self.identity.ends());
+            let is_asked = timeout(LOOKS, reloads.next()).await.is_ok();
+            let now = self.identity.stamps();
+            if !is_asked && now == stamps {
+                continue; // the clock went on
+            }
+            stamps = now;
+            match self.identity.read_again() {
+                Ok(()) => tracing::info!("the certificate was read again and is used for new connections"),
+                Err(error) => {
+                    tracing::warn!(
+                        "the new certificate or key cannot be used, so the old ones stay: {error}"
+                    );
+                }
+            }
         }
-        match &verdict {
-            Verdict::Good => gate.set_ready(),
-            Verdict::EndsSoon(text) => gate.set_degraded(text),
-            Verdict::Refused(text) => gate.set_not_ready(text),
-        }
-        *logged = verdict;
     }
-}
-
-impl ResolvesServerCert for Identity {
-    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.shown.load().key))
-    }
-}
-
-fn read(certificate: &Path, key: &Path) -> Result<Shown, TlsError> {
-    let (chain, key_der) = identity(certificate, key)?;
-    let validity = chain.first().and_then(Validity::of);
-    let certified = CertifiedKey::from_der(chain, key_der, &provider()).map_err(|source| {
-        TlsError::Refused { certificate: certificate.to_owned(), key: key.to_owned(), source }
-    })?;
-    Ok(Shown { key: Arc::new(certified), validity })
 }

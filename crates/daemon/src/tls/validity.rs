@@ -2,13 +2,26 @@
 
 use crate::utc::{rfc3339, rough};
 use rustls_pki_types::CertificateDer;
+use std::collections::BTreeSet;
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 use x509_parser::time::ASN1Time;
 
 /// A certificate should have been renewed when less than this part of its life is left: a fifth. ACME clients renew with a third
 /// left.
 const LAST_PART: u64 = 5;
+
+/// The host names of a certificate, in lower case.
+pub(super) fn names(certificate: &CertificateDer<'_>) -> BTreeSet<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return BTreeSet::new() };
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return BTreeSet::new() };
+    let hosts = names.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(host) => Some(host.to_ascii_lowercase()),
+        _ => None,
+    });
+    hosts.collect()
+}
 
 /// From when until when a certificate is valid, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +50,8 @@ impl Validity {
         Some(Self { from: second(not_before), until: second(not_after) })
     }
 
-    /// What it means at `now` for the certificate named `file`.
-    pub(super) fn verdict(self, file: &str, now: u64) -> Verdict {
+    /// What it means at `now` for the certificate in `file`. `advice` is the sentence that follows.
+    pub(super) fn verdict(self, file: &str, now: u64, advice: &str) -> Verdict {
         let Self { from, until } = self;
         if now < from {
             return Verdict::Refused(format!(
@@ -51,14 +64,14 @@ impl Validity {
         if now > until {
             return Verdict::Refused(format!(
                 "the certificate in {file} ended at {}, and this machine's clock says {}: clients refuse it at the TLS handshake. \
-                 Renew it, and reload (SIGHUP)",
+                 {advice}",
                 rfc3339(until),
                 rfc3339(now)
             ));
         }
         if (until - now) < (until - from) / LAST_PART {
             return Verdict::EndsSoon(format!(
-                "the certificate in {file} ends at {}, in {}, and clients will refuse it then: renew it, and reload (SIGHUP)",
+                "the certificate in {file} ends at {}, in {}, and clients will refuse it then. {advice}",
                 rfc3339(until),
                 rough(until - now)
             ));
@@ -100,7 +113,7 @@ mod tests {
                 "refused: ended at 1970-07-10T00:00:00Z, and this machine's clock says 1970-07-11T00:00:00Z",
             ),
         ] {
-            let (kind, text) = match validity.verdict("f", day * DAY) {
+            let (kind, text) = match validity.verdict("f", day * DAY, "Renew it") {
                 Verdict::Good => ("good", String::new()),
                 Verdict::EndsSoon(text) => ("soon", text),
                 Verdict::Refused(text) => ("refused", text),

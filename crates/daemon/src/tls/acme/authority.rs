@@ -1,0 +1,95 @@
+//! The authority's HTTP interface, and this server's account there.
+
+use super::order::OrderError;
+use super::{ACCOUNT, AcmeConfig};
+use crate::files::{DataDir, write_private};
+use crate::http::{ClientOptions, chain, client, fetch_limited};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use instant_acme::{Account, AccountCredentials, BodyWrapper, BytesResponse, Error, HttpClient, NewAccount};
+use serde::{Deserialize, Serialize};
+use std::pin::Pin;
+use std::time::Duration;
+
+/// The longest answer of an authority that is read: a certificate chain has some kilobytes.
+const LONGEST_ANSWER: usize = 1 << 20;
+/// The time limit of one request to the authority.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An account as it is kept: with the authority that knows it.
+#[derive(Deserialize, Serialize)]
+struct Kept {
+    directory: String,
+    credentials: AccountCredentials,
+}
+
+/// The account in the folder, or a new one that is kept there.
+pub(super) async fn account(config: &AcmeConfig, folder: &DataDir) -> Result<Account, OrderError> {
+    if let Some(account) = known(config, folder).await? {
+        return Ok(account);
+    }
+    let contact: Vec<_> = config.contact.as_deref().into_iter().collect();
+    let new = NewAccount {
+        contact: &contact,
+        terms_of_service_agreed: config.agree_to_terms,
+        only_return_existing: false,
+    };
+    let created = Account::builder_with_http(http(config)?).create(&new, config.directory.clone(), None);
+    let (account, credentials) = created.await?;
+    let kept = Kept { directory: config.directory.clone(), credentials };
+    let bytes = serde_json::to_vec(&kept).map_err(Error::Json)?;
+    keep(folder, ACCOUNT, bytes).await?;
+    Ok(account)
+}
+
+/// The account in the folder. `None` if there is none, or another authority's.
+pub(super) async fn known(config: &AcmeConfig, folder: &DataDir) -> Result<Option<Account>, OrderError> {
+    let Ok(bytes) = tokio::fs::read(folder.join(ACCOUNT)).await else { return Ok(None) };
+    match serde_json::from_slice(&bytes) {
+        Ok(Kept { directory, credentials }) if directory == config.directory => {
+            let restored = Account::builder_with_http(http(config)?).from_credentials(credentials);
+            Ok(Some(restored.await?))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Writes a file of the folder, whole or not at all.
+pub(super) async fn keep(folder: &DataDir, name: &str, bytes: Vec<u8>) -> Result<(), OrderError> {
+    let path = folder.join(name);
+    let file = path.clone();
+    let written = tokio::task::spawn_blocking(move || write_private(&file, &bytes)).await;
+    written.unwrap_or_else(|ended| Err(ended.into())).map_err(|source| OrderError::Keep { path, source })
+}
+
+fn http(config: &AcmeConfig) -> Result<Box<dyn HttpClient>, OrderError> {
+    let options = ClientOptions { ca_file: config.ca.clone(), timeout: PATIENCE, ..ClientOptions::default() };
+    Ok(Box::new(Http(client(&options)?)))
+}
+
+/// The client that all daemons use, for the authority.
+struct Http(reqwest::Client);
+
+impl HttpClient for Http {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let client = self.0.clone();
+        Box::pin(async move {
+            let (head, body) = request.into_parts();
+            let body =
+                body.collect().await.map_err(|error| Error::Other(error.to_string().into()))?.to_bytes();
+            let request = reqwest::Request::try_from(Request::from_parts(head, body))
+                .map_err(|error| Error::Other(chain(&error).into()))?;
+            let answer = client.execute(request).await.map_err(|error| Error::Other(chain(&error).into()))?;
+            let mut response = Response::new(());
+            *response.status_mut() = answer.status();
+            *response.headers_mut() = answer.headers().clone();
+            let body =
+                fetch_limited(answer, LONGEST_ANSWER).await.map_err(|error| Error::Other(error.into()))?;
+            Ok(BytesResponse::from(response.map(|()| Full::new(body))))
+        })
+    }
+}

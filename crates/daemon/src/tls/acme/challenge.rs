@@ -1,0 +1,57 @@
+//! What proves that a name is this server's: a handshake with a certificate that contains the authority's word (RFC 8737,
+//! section 3).
+
+use crate::tls::provider;
+use parking_lot::RwLock;
+use rcgen::{CertificateParams, CustomExtension, KeyPair};
+use rustls::server::ClientHello;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The protocol that only authorities ask for (RFC 8737, section 6.2).
+pub(crate) const ALPN: &[u8] = b"acme-tls/1";
+
+/// What is to be shown to the authority, by name, while an order is open.
+#[derive(Debug, Default)]
+pub(crate) struct Challenges(RwLock<HashMap<String, Arc<CertifiedKey>>>);
+
+/// Why there is nothing to be shown.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChallengeError {
+    #[error("cannot make the challenge's certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    #[error("cannot use the challenge's certificate: {0}")]
+    Use(#[from] rustls::Error),
+}
+
+impl Challenges {
+    /// Whether it is an authority that looks: it offers nothing else.
+    pub(crate) fn is_asked(hello: &ClientHello<'_>) -> bool {
+        hello.alpn().is_some_and(|mut offered| offered.next() == Some(ALPN) && offered.next().is_none())
+    }
+
+    /// The certificate for the name that the authority looks at.
+    pub(crate) fn answer(&self, hello: &ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.read().get(&hello.server_name()?.to_ascii_lowercase()).cloned()
+    }
+
+    /// Shows the digest (32 bytes) of a key authorization to who looks for `name`.
+    pub(super) fn show(&self, name: &str, digest: &[u8]) -> Result<(), ChallengeError> {
+        let mut params = CertificateParams::new([name.to_owned()])?;
+        params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
+        let own = KeyPair::generate()?;
+        let certificate = params.self_signed(&own)?.der().clone();
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(own.serialize_der()));
+        // Not `from_der`, which refuses the extension that it is made for.
+        let certified = CertifiedKey::new(vec![certificate], provider().key_provider.load_private_key(key)?);
+        self.0.write().insert(name.to_ascii_lowercase(), Arc::new(certified));
+        Ok(())
+    }
+
+    /// Shows nothing any more.
+    pub(super) fn forget(&self) {
+        self.0.write().clear();
+    }
+}

@@ -1,0 +1,69 @@
+//! When to renew. No clock and no chance: both are arguments. All times are seconds since 1970.
+
+use super::super::validity::Validity;
+
+/// When the authority would like a certificate to be renewed (RFC 9773, section 4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+impl Validity {
+    fn life(self) -> u64 {
+        self.until.saturating_sub(self.from)
+    }
+
+    /// The second at which to renew, of those that are fit the one at `chance` (0 to 1): without advice between a third and
+    /// 7/30 of the life before the end, so that the servers of a fleet do not come together.
+    pub(super) fn renewal(self, advice: Option<Window>, now: u64, chance: f64) -> u64 {
+        let at = |start: u64, length: u64| start.saturating_add((length as f64 * chance) as u64);
+        match advice.filter(|window| window.start < window.end) {
+            // It is late for a reason, such as a revocation.
+            Some(window) if window.end <= now => now,
+            // Not so early that it never ends, nor so late that there is no time for a second attempt.
+            Some(window) => at(window.start, window.end - window.start)
+                .max(self.from.saturating_add(self.life() / 2))
+                .min(self.until.saturating_sub(self.life() / 4)),
+            None => at(self.until.saturating_sub(self.life() / 3), self.life() / 10),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFE: Validity = Validity { from: 1_000, until: 1_600 };
+
+    #[test]
+    fn without_advice_it_is_renewed_before_readiness_warns() {
+        assert_eq!([0.0, 0.5, 1.0].map(|chance| LIFE.renewal(None, 0, chance)), [1_400, 1_430, 1_460]);
+    }
+
+    #[test]
+    fn advice_is_followed() {
+        let window = |start, end| Some(Window { start, end });
+        for (advice, now, expected) in [
+            (window(1_350, 1_370), 1_100, [1_350, 1_360, 1_370]),
+            (window(1_000, 1_400), 1_100, [1_300, 1_300, 1_400]), // not at once again
+            (window(1_500, 1_600), 1_100, [1_450, 1_450, 1_450]),
+            (window(900, 1_050), 1_050, [1_050, 1_050, 1_050]), // revoked
+            (window(1_370, 1_370), 1_380, [1_400, 1_430, 1_460]), // no window
+        ] {
+            assert_eq!(
+                [0.0, 0.5, 1.0].map(|chance| LIFE.renewal(advice, now, chance)),
+                expected,
+                "{advice:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn strange_lives_do_no_harm() {
+        for (from, until) in [(0, 0), (u64::MAX, 0), (0, u64::MAX)] {
+            let _ = Validity { from, until }.renewal(None, 0, 1.0);
+            let _ = Validity { from, until }.renewal(Some(Window { start: 0, end: u64::MAX }), 5, 0.5);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The certificate that a server shows, and where it comes from.
+
+use super::acme::Challenges;
+use super::validity::{Validity, Verdict};
+use super::{TlsError, identity, provider};
+use crate::readiness::Gate;
+use arc_swap::ArcSwapOption;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::CertificateDer;
+use std::mem::discriminant;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How often to look whether a certificate still is good, and the same.
+pub(super) const LOOKS: Duration = Duration::from_secs(60);
+
+/// The certificate shown to clients, and the files it is read from.
+#[derive(Debug)]
+pub(super) struct Identity {
+    certificate: PathBuf,
+    key: PathBuf,
+    shown: ArcSwapOption<Shown>,
+    pub(super) challenges: Challenges,
+}
+
+#[derive(Debug)]
+struct Shown {
+    key: Arc<CertifiedKey>,
+    validity: Option<Validity>,
+}
+
+/// One state of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    place: [u64; 2],
+    written: [i64; 2],
+    length: u64,
+}
+
+impl Identity {
+    /// Nothing is read yet.
+    pub(super) fn new(certificate: PathBuf, key: PathBuf) -> Self {
+        Self { certificate, key, shown: ArcSwapOption::empty(), challenges: Challenges::default() }
+    }
+
+    /// Shows what is in the files now to new connections.
+    pub(super) fn read_again(&self) -> Result<(), TlsError> {
+        let Self { certificate, key, .. } = self;
+        let (chain, key_der) = identity(certificate, key)?;
+        let validity = chain.first().and_then(Validity::of);
+        let certified = CertifiedKey::from_der(chain, key_der, &provider()).map_err(|source| {
+            TlsError::Refused { certificate: certificate.clone(), key: key.clone(), source }
+        })?;
+        self.shown.store(Some(Arc::new(Shown { key: Arc::new(certified), validity })));
+        Ok(())
+    }
+
+    /// What changes when one of the files does.
+    pub(super) fn stamps(&self) -> [Option<Stamp>; 2] {
+        [&self.certificate, &self.key].map(|path| {
+            let file = std::fs::metadata(path).ok()?;
+            let (place, written) = ([file.dev(), file.ino()], [file.mtime(), file.mtime_nsec()]);
+            Some(Stamp { place, written, length: file.len() })
+        })
+    }
+
+    /// The chain shown, the server's own certificate first.
+    pub(super) fn chain(&self) -> Option<Vec<CertificateDer<'static>>> {
+        self.shown.load().as_ref().map(|shown| shown.key.cert.clone())
+    }
+
+    /// When the certificate ends, in seconds since 1970; 0 if that is not known.
+    pub(super) fn ends(&self) -> u64 {
+        self.shown.load().as_ref().and_then(|shown| shown.validity).map_or(0, |validity| validity.until)
+    }
+
+    /// Whether clients accept the certificate now. `advice` says what is done about it, or has to be.
+    pub(super) fn verdict(&self, advice: &str) -> Verdict {
+        let file = self.certificate.display().to_string();
+        match self.shown.load().as_ref() {
+            None => Verdict::Refused(format!("there is no certificate, so no client can connect. {advice}")),
+            Some(shown) => {
+                shown.validity.map_or(Verdict::Good, |validity| validity.verdict(&file, now(), advice))
+            }
+        }
+    }
+}
+
+impl ResolvesServerCert for Identity {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        if Challenges::is_asked(&hello) {
+            return self.challenges.answer(&hello);
+        }
+        self.shown.load().as_ref().map(|shown| Arc::clone(&shown.key))
+    }
+}
+
+/// The machine's clock, in seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Where an operator reads of a certificate: readiness, the metric of its end, the log.
+pub(super) struct Report<F> {
+    gate: Gate,
+    ends: F,
+    logged: Verdict,
+}
+
+impl<F: Fn(u64)> Report<F> {
+    pub(super) fn new(gate: Gate, ends: F) -> Self {
+        Self { gate, ends, logged: Verdict::Good }
+    }
+
+    /// Logs a verdict of another kind than the last one that was logged.
+    pub(super) fn set(&mut self, verdict: Verdict, ends: u64) {
+        (self.ends)(ends);
+        let is_new = discriminant(&verdict) != discriminant(&self.logged);
+        match &verdict {
+            Verdict::Good if is_new => tracing::info!("the certificate is good again"),
+            Verdict::EndsSoon(text) if is_new => tracing::warn!("degraded: certificate: {text}"),
+            Verdict::Refused(text) if is_new => tracing::error!("not ready: certificate: {text}"),
+            _ => {}
+        }
+        match &verdict {
+            Verdict::Good => self.gate.set_ready(),
+            Verdict::EndsSoon(text) => self.gate.set_degraded(text),
+            Verdict::Refused(text) => self.gate.set_not_ready(text),
+        }
+        self.logged = verdict;
+    }
+}
