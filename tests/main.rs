@@ -29,6 +29,7 @@ mod privacy;
 mod prometheus;
 mod reload;
 mod rotation;
+mod self_signed;
 mod shared_connections;
 mod store_outage;
 mod support;

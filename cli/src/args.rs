@@ -47,9 +47,9 @@ pub(crate) enum Command {
     /// Run issuer, gateway and agent in one process on loopback, to try the system or to develop against it
     Up(Up),
     /// Run a gateway: the proxy that takes a token for each tunnel
-    Gateway(Daemon),
+    Gateway(Server),
     /// Run an issuer: the server that signs tokens without seeing them
-    Issuer(Daemon),
+    Issuer(Server),
     /// Run the agent: the local proxy that gets tokens and pays with them
     Client(Daemon),
     /// Mint tokens, or inspect one
@@ -65,6 +65,16 @@ pub(crate) struct Daemon {
     /// The configuration file (TOML); docs/reference/configuration.md has every key
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
+}
+
+/// A daemon that programs on other machines connect to.
+#[derive(Debug, Args)]
+pub(crate) struct Server {
+    #[command(flatten)]
+    pub(crate) daemon: Daemon,
+    /// Serve TLS with a certificate for localhost that is made for it, to try it: clients trust ca.pem in this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) self_signed: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

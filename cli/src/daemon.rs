@@ -1,18 +1,22 @@
 //! `postern gateway`, `postern issuer` and `postern client`: one daemon each, from a configuration file.
 
+use crate::args::Server;
 use crate::failure::Failure;
 use crate::process::Process;
 use postern_client::Agent;
 use postern_config::Environment;
+use postern_daemon::tls::{TlsConfig, self_signed};
 use postern_gateway::Gateway;
 use postern_issuer::Issuer;
 use postern_telemetry::log::LogFormat;
 use std::net::SocketAddr;
 use std::path::Path;
 
-pub(crate) async fn gateway(path: &Path) -> Result<(), Failure> {
-    let (config, file) = postern_config::open::<postern_gateway::Config>(path, environment())?;
+pub(crate) async fn gateway(args: &Server) -> Result<(), Failure> {
+    let path = &args.daemon.config;
+    let (mut config, file) = postern_config::open::<postern_gateway::Config>(path, environment())?;
     let process = start(config.log.format, Some(config.listen.admin), file.warnings()).await?;
+    sign_for(&mut config.tls, config.listen.address, args)?;
     let gateway = Gateway::bind(&config, &process.context)?.reloading(file);
     let patience = config.listen.patience;
     tracing::info!(
@@ -22,10 +26,12 @@ pub(crate) async fn gateway(path: &Path) -> Result<(), Failure> {
     process.run(gateway.run(), config.drain.deadline.get()).await
 }
 
-pub(crate) async fn issuer(path: &Path) -> Result<(), Failure> {
-    let (config, file) = postern_config::open::<postern_issuer::Config>(path, environment())?;
+pub(crate) async fn issuer(args: &Server) -> Result<(), Failure> {
+    let path = &args.daemon.config;
+    let (mut config, file) = postern_config::open::<postern_issuer::Config>(path, environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
     let process = start(config.log.format, Some(admin), file.warnings()).await?;
+    sign_for(&mut config.tls, config.listen.address, args)?;
     let issuer = Issuer::bind(config, &process.context).await?.reloading(file);
     let serving = async {
         issuer.run().await;
@@ -47,6 +53,24 @@ pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
         Ok(())
     };
     process.run(serving, deadline).await
+}
+
+/// With `--self-signed`: a certificate for trying, where the configuration has none.
+fn sign_for(tls: &mut Option<TlsConfig>, address: SocketAddr, args: &Server) -> Result<(), Failure> {
+    let Some(directory) = &args.self_signed else { return Ok(()) };
+    if tls.is_some() {
+        let file = args.daemon.config.display();
+        return Err(Failure::usage(format!(
+            "--self-signed makes a certificate, and {file} has one in [tls]: choose one"
+        )));
+    }
+    let signed = self_signed(directory, address.ip()).map_err(Failure::configuration)?;
+    tracing::warn!(
+        "the certificate is for localhost and for trying: clients trust {} (curl --proxy-cacert, `ca` of an agent)",
+        signed.authority.display()
+    );
+    *tls = Some(signed.tls);
+    Ok(())
 }
 
 /// The variables of this process: one environment may serve all three daemons.

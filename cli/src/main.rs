@@ -29,8 +29,8 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(up) => runtime(None)?.block_on(up::run(up)),
         // The gateway's connections have threads of their own; what is left is maintenance.
-        Command::Gateway(daemon) => runtime(Some(1))?.block_on(daemon::gateway(&daemon.config)),
-        Command::Issuer(daemon) => runtime(None)?.block_on(daemon::issuer(&daemon.config)),
+        Command::Gateway(daemon) => runtime(Some(1))?.block_on(daemon::gateway(&daemon)),
+        Command::Issuer(daemon) => runtime(None)?.block_on(daemon::issuer(&daemon)),
         Command::Client(daemon) => runtime(None)?.block_on(daemon::client(&daemon.config)),
         Command::Token(Token::Mint(mint)) => runtime(None)?.block_on(token::mint(mint)),
         Command::Token(Token::Inspect(inspect)) => token::inspect(inspect),

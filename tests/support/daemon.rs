@@ -2,6 +2,7 @@
 
 use super::process::{Ended, Postern, command};
 use super::{admin, eventually};
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,12 @@ pub struct Daemon {
 impl Daemon {
     /// Starts `postern KIND --config CONFIG`, ready to serve when this returns.
     pub async fn ready(kind: &str, config: &Path) -> Self {
-        let daemon = Self::start(kind, config);
+        Self::ready_with(kind, config, &[]).await
+    }
+
+    /// The same with more arguments.
+    pub async fn ready_with(kind: &str, config: &Path, more: &[&OsStr]) -> Self {
+        let daemon = Self::start_with(kind, config, more);
         eventually(&format!("the {kind} is ready"), || async {
             admin::get(daemon.admin, "/readyz").await.filter(|(status, _)| *status == 200)
         })
@@ -25,8 +31,14 @@ impl Daemon {
 
     /// The same, not yet ready.
     pub fn start(kind: &str, config: &Path) -> Self {
+        Self::start_with(kind, config, &[])
+    }
+
+    fn start_with(kind: &str, config: &Path, more: &[&OsStr]) -> Self {
         let name = if kind == "client" { "agent" } else { kind };
-        let process = Postern::start(command([kind.as_ref(), "--config".as_ref(), config.as_os_str()]));
+        let mut command = command([kind.as_ref(), "--config".as_ref(), config.as_os_str()]);
+        command.args(more);
+        let process = Postern::start(command);
         let address = process.wait_for_address(&format!("the {name} listens on "));
         let admin = process.wait_for_address("the admin page listens on ");
         Self { process, address, admin }

@@ -124,7 +124,7 @@ impl DataDir {
 
 /// Creates a directory if it is missing, and those above it, and makes its whole path durable: a file in it is as lost
 /// without the directory's name as without its own. Whatever made a part of the path before need not have synced it.
-fn create_directory(path: &Path) -> io::Result<()> {
+pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     let named = path.ancestors().take_while(|directory| !directory.as_os_str().is_empty());
     let missing = named.take_while(|directory| !directory.exists()).count();
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;

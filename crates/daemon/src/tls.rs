@@ -4,6 +4,7 @@ mod acme;
 mod diagnosis;
 mod handshake;
 mod identity;
+mod self_signed;
 mod server;
 mod validity;
 
@@ -11,6 +12,7 @@ pub use acme::{AcmeConfig, AcmeConfigError};
 pub use diagnosis::diagnose;
 pub use handshake::{Bounded, accept};
 pub use rustls::{ClientConfig, ServerConfig};
+pub use self_signed::{SelfSigned, SelfSignedError, self_signed};
 pub use server::{ServerTls, TlsConfig};
 pub use tokio_rustls::server::TlsStream;
 
