@@ -17,6 +17,9 @@ use std::time::Duration;
 /// How long the authority may take to look at the names, and then for the certificate.
 const VALIDATION: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(120));
 
+/// A file that shows that there is room for a certificate.
+const ROOM: &str = "room";
+
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OrderError {
@@ -48,6 +51,9 @@ pub(super) async fn order(
     challenges: &Challenges,
     shown: Option<&CertificateDer<'_>>,
 ) -> Result<(), OrderError> {
+    // Before the order: the authority counts certificates, and one that cannot be kept is lost.
+    keep(folder, ROOM, vec![0; 16 << 10]).await?;
+    let _ = tokio::fs::remove_file(folder.join(ROOM)).await; // else it is written anew the next time
     let account = account(config, folder).await?;
     let names: Vec<_> = config.names.iter().cloned().map(Identifier::Dns).collect();
     let replaced = shown.and_then(|shown| CertificateIdentifier::try_from(shown).ok());

@@ -14,7 +14,7 @@ use crate::utc::rough;
 use instant_acme::CertificateIdentifier;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Authorities count failures: some allow five an hour.
 const AFTER_FAILURES: Backoff =
@@ -23,10 +23,13 @@ const AFTER_FAILURES: Backoff =
 const ORDER: Duration = Duration::from_secs(600);
 /// The time limit of the question when to renew.
 const ADVICE: Duration = Duration::from_secs(60);
-/// How often to ask it, where the authority does not say how often. In seconds, as the next two.
-const ASK: u64 = 6 * 3600;
-const ASK_OFTEN: u64 = 3600;
-const ASK_SELDOM: u64 = 24 * 3600;
+/// How often to ask it, where the authority does not say how often.
+const ASK: Duration = Duration::from_secs(6 * 3600);
+const ASK_OFTEN: Duration = Duration::from_secs(3600);
+const ASK_SELDOM: Duration = Duration::from_secs(24 * 3600);
+/// After a success nothing is ordered for a quarter of the certificate's life, and for this long at most, whatever the authority
+/// advises: it counts certificates, too.
+const REST: Duration = Duration::from_secs(6 * 3600);
 
 /// Orders and renews the certificate, without end.
 pub(crate) async fn keep<F: Fn(u64)>(
@@ -35,19 +38,26 @@ pub(crate) async fn keep<F: Fn(u64)>(
     mut report: Report<F>,
     mut reloads: Reloads,
 ) {
-    let mut renewal =
-        Renewal { identity, config, folder, plan: None, ask_at: 0, failures: 0, retry_at: 0, trouble: None };
+    let start = Instant::now();
+    let mut renewal = Renewal {
+        identity,
+        config,
+        folder,
+        plan: None,
+        ask_at: start,
+        failures: 0,
+        rest_until: start,
+        trouble: None,
+    };
     loop {
         report.set(renewal.verdict(), identity.ends());
-        let due = renewal.due().await.max(renewal.retry_at);
-        let now = now();
-        if due <= now {
+        let left = Duration::from_secs(renewal.due().await.saturating_sub(now()));
+        let pause = left.max(renewal.rest_until.saturating_duration_since(Instant::now()));
+        if pause.is_zero() {
             renewal.attempt().await;
-            continue;
-        }
-        let pause = Duration::from_secs(due - now).min(LOOKS);
-        if timeout(pause, reloads.next()).await.is_ok() {
-            (renewal.retry_at, renewal.ask_at) = (0, 0); // somebody has mended something
+        } else if timeout(pause.min(LOOKS), reloads.next()).await.is_ok() {
+            renewal.ask_at = Instant::now();
+            renewal.rest_until = renewal.ask_at; // somebody has mended something
         }
     }
 }
@@ -57,10 +67,11 @@ struct Renewal<'a> {
     config: &'a AcmeConfig,
     folder: &'a DataDir,
     plan: Option<Plan>,
-    /// When to ask the authority again when to renew.
-    ask_at: u64,
+    /// When to ask the authority again when to renew. By a clock that is not set, as the next.
+    ask_at: Instant,
     failures: u32,
-    retry_at: u64,
+    /// Before this nothing is ordered.
+    rest_until: Instant,
     trouble: Option<String>,
 }
 
@@ -77,9 +88,9 @@ impl Renewal<'_> {
     async fn due(&mut self) -> u64 {
         let now = now();
         let Some(validity) = self.fit().filter(|validity| now <= validity.until) else { return 0 };
-        let advice = if self.ask_at <= now {
+        let advice = if self.ask_at <= Instant::now() {
             let (advice, pause) = self.advice().await;
-            self.ask_at = now + pause;
+            self.ask_at = Instant::now() + pause;
             advice
         } else {
             self.plan.and_then(|plan| plan.advice)
@@ -101,8 +112,8 @@ impl Renewal<'_> {
         Validity::of(shown.first()?).filter(|_| shown.first().is_some_and(|own| names(own) == wanted))
     }
 
-    /// When the authority would have the certificate renewed, and after how many seconds to ask again.
-    async fn advice(&self) -> (Option<Window>, u64) {
+    /// When the authority would have the certificate renewed, and when to ask again.
+    async fn advice(&self) -> (Option<Window>, Duration) {
         let asking = async {
             let shown = self.identity.chain()?;
             let certificate = CertificateIdentifier::try_from(shown.first()?).ok()?;
@@ -110,7 +121,7 @@ impl Renewal<'_> {
             let (info, pause) = account.renewal_info(&certificate).await.ok()?;
             let [start, end] = [info.suggested_window.start, info.suggested_window.end]
                 .map(|time| u64::try_from(time.unix_timestamp()).unwrap_or_default());
-            Some((Window { start, end }, pause.as_secs().clamp(ASK_OFTEN, ASK_SELDOM)))
+            Some((Window { start, end }, pause.clamp(ASK_OFTEN, ASK_SELDOM)))
         };
         match timeout(ADVICE, asking).await.ok().flatten() {
             Some((window, pause)) => (Some(window), pause),
@@ -126,10 +137,11 @@ impl Renewal<'_> {
         challenges.forget();
         let ordered = ordered.unwrap_or(Err(OrderError::TooLong(ORDER))).map_err(|error| chain(&error));
         let used = ordered.and_then(|()| self.identity.read_again().map_err(|error| error.to_string()));
-        match used.and_then(|()| self.fit().ok_or("the certificate has other names".to_owned())) {
-            Ok(_) => {
+        match used.and_then(|()| self.given()) {
+            Ok(life) => {
                 tracing::info!("the authority gave a certificate, which is used for new connections");
-                (self.failures, self.retry_at, self.ask_at, self.trouble) = (0, 0, 0, None);
+                (self.failures, self.ask_at, self.trouble) = (0, Instant::now(), None);
+                self.rest_until = self.ask_at + (life / 4).min(REST);
             }
             Err(trouble) => {
                 let pause = jittered(AFTER_FAILURES.pause(self.failures), Duration::ZERO, rand::random());
@@ -138,9 +150,18 @@ impl Renewal<'_> {
                     rough(pause.as_secs())
                 );
                 self.failures += 1;
-                self.retry_at = now() + pause.as_secs();
+                self.rest_until = Instant::now() + pause;
                 self.trouble = Some(trouble);
             }
+        }
+    }
+
+    /// For how long the certificate that was given is good; why it does not do.
+    fn given(&self) -> Result<Duration, String> {
+        let validity = self.fit().ok_or("it gave one with other names")?;
+        match validity.until.saturating_sub(now()) {
+            0 => Err("it gave one that has ended by this machine's clock: set the clock".to_owned()),
+            left => Ok(Duration::from_secs(left)),
         }
     }
 
@@ -148,7 +169,7 @@ impl Renewal<'_> {
         let advice = match &self.trouble {
             Some(trouble) => format!(
                 "The last attempt to have another one failed: {trouble}. The next is in {}, or on a reload (SIGHUP)",
-                rough(self.retry_at.saturating_sub(now()))
+                rough(self.rest_until.saturating_duration_since(Instant::now()).as_secs())
             ),
             None => "Another one is being ordered".to_owned(),
         };
