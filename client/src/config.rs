@@ -75,8 +75,8 @@ pub struct GatewayConfig {
     /// PEM certificates to trust for an https gateway instead of the platform's.
     #[serde(default)]
     pub ca: Option<PathBuf>,
-    /// Tunnels at once on one HTTP/2 connection to an https gateway that speaks it, where a handshake for each tunnel costs four
-    /// times the CPU. The gateway sees that they belong together, as it sees their address. With 1 each tunnel has a connection of
+    /// Tunnels at once on one HTTP/2 connection to an https gateway that speaks it, so that not each needs a TLS
+    /// handshake. The gateway sees that they belong together, as it sees their address. With 1 each tunnel has a connection of
     /// its own.
     #[serde(default = "tunnels")]
     pub tunnels: NonZeroUsize,
