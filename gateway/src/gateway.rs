@@ -122,12 +122,13 @@ impl StartError {
             | Self::Marks
             | Self::Replicas
             | Self::Source(_)
-            | Self::Tls(_)
             | Self::TunnelRate(_)
             | Self::SharedSecretLength
             | Self::SharedSecretStore
             | Self::HeaderSize(_) => exit::CONFIG,
             Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
+            Self::Tls(TlsError::State(_)) => exit::RUNTIME,
+            Self::Tls(_) => exit::CONFIG,
             Self::Store(error) if error.is_configuration() => exit::CONFIG,
             Self::Store(_) | Self::Bind(_) | Self::Resolver(_) | Self::Tracer(_) => exit::RUNTIME,
         }

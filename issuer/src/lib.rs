@@ -284,6 +284,7 @@ impl StartError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
+            Self::Tls(TlsError::State(_)) => exit::RUNTIME,
             Self::Config(_) | Self::Open { .. } | Self::Tls(_) => exit::CONFIG,
             Self::Keys(_) | Self::Usage { .. } | Self::Threads(_) | Self::Listen(_) | Self::Interrupted => {
                 exit::RUNTIME

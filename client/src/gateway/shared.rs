@@ -116,6 +116,9 @@ impl Lines {
             if let Some(seat) = self.seat().await {
                 return Ok(Joined::Shared(seat));
             }
+            if self.speaks_http1.load(Ordering::Relaxed) {
+                making = None; // learnt meanwhile: all may connect at once
+            }
         }
         let (stream, is_http2) = connect.await?;
         self.speaks_http1.store(!is_http2, Ordering::Relaxed);
@@ -129,7 +132,7 @@ impl Lines {
             .ok_or_else(|| io::ErrorKind::ConnectionAborted.into())
     }
 
-    /// Room on a connection that is open and answers.
+    /// Room on a connection that is open and answers. After one that does not, a new one is worth more than another wait.
     async fn seat(&self) -> Option<Seat> {
         loop {
             let line = {
@@ -140,7 +143,9 @@ impl Lines {
             };
             if !line.answers().await {
                 line.retire();
-            } else if let Some(seat) = line.take(self.sharing.tunnels) {
+                return None;
+            }
+            if let Some(seat) = line.take(self.sharing.tunnels) {
                 return Some(seat);
             }
         }
@@ -241,6 +246,13 @@ impl Line {
             return true;
         }
         let mut ping = self.ping.lock().await;
+        // Whoever waited for the same has the answer already.
+        if self.sender.lock().is_none() {
+            return false;
+        }
+        if self.heard.lock().elapsed() < SILENT {
+            return true;
+        }
         let _ = ping.send_ping(Ping::opaque()); // one that is on its way does as well
         let answered = timeout(SIGN_OF_LIFE, poll_fn(|cx| ping.poll_pong(cx))).await;
         let answers = matches!(answered, Ok(Ok(_)));
@@ -260,7 +272,7 @@ impl Line {
             let changed = self.changed.notified();
             if self.tunnels.load(Ordering::Acquire) > 0 {
                 changed.await;
-            } else if timeout(IDLE, changed).await.is_err() {
+            } else if timeout(IDLE, changed).await.is_err() && self.tunnels.load(Ordering::Acquire) == 0 {
                 return;
             }
         }

@@ -364,6 +364,10 @@ fn what_is_wrong_with_the_section_is_said() {
         let error = TlsConfig { certificate, key, acme }.load().unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
+    let elsewhere =
+        good.clone().map(|acme| AcmeConfig { directory: "authority.example/dir".to_owned(), ..acme });
+    let error = TlsConfig { acme: elsewhere, ..TlsConfig::default() }.load().unwrap_err().to_string();
+    assert!(error.contains("is no https:// URL"), "{error}");
     let tls = TlsConfig { acme: good, ..TlsConfig::default() }.load().unwrap();
     assert!(tls.remark().unwrap().contains("there is no certificate"));
 }

@@ -60,6 +60,9 @@ pub enum AcmeConfigError {
          give their certificate as files"
     )]
     Name(String),
+    /// Not a place to ask.
+    #[error("tls.acme.directory is {0:?}, which is no https:// URL: give the one that the authority names")]
+    Directory(String),
     /// The terms of service.
     #[error(
         "tls.acme.agree_to_terms is false: read the terms of service of {0}, then set it to true, or give a certificate as files"
@@ -73,10 +76,15 @@ impl AcmeConfig {
             return Err(AcmeConfigError::NoNames);
         }
         let is_host = |name: &&String| {
-            DnsName::try_from(name.as_str()).is_ok() && name.parse::<std::net::IpAddr>().is_err()
+            DnsName::try_from(name.as_str()).is_ok()
+                && name.parse::<std::net::IpAddr>().is_err()
+                && !name.ends_with('.')
         };
         if let Some(name) = self.names.iter().find(|name| !is_host(name)) {
             return Err(AcmeConfigError::Name(name.clone()));
+        }
+        if !self.directory.parse::<reqwest::Url>().is_ok_and(|url| url.scheme() == "https") {
+            return Err(AcmeConfigError::Directory(self.directory.clone()));
         }
         if !self.agree_to_terms {
             return Err(AcmeConfigError::Terms(self.directory.clone()));

@@ -5,6 +5,7 @@ use super::validity::{Validity, Verdict};
 use super::{TlsError, identity, provider};
 use crate::readiness::Gate;
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
@@ -23,6 +24,8 @@ pub(super) struct Identity {
     certificate: PathBuf,
     key: PathBuf,
     shown: ArcSwapOption<Shown>,
+    /// The state of the files when they were read last, and could be used.
+    read: Mutex<[Option<Stamp>; 2]>,
     pub(super) challenges: Challenges,
 }
 
@@ -32,9 +35,9 @@ struct Shown {
     validity: Option<Validity>,
 }
 
-/// One state of a file.
+/// What changes when a file does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+struct Stamp {
     place: [u64; 2],
     written: [i64; 2],
     length: u64,
@@ -43,23 +46,30 @@ pub(super) struct Stamp {
 impl Identity {
     /// Nothing is read yet.
     pub(super) fn new(certificate: PathBuf, key: PathBuf) -> Self {
-        Self { certificate, key, shown: ArcSwapOption::empty(), challenges: Challenges::default() }
+        let (shown, read) = (ArcSwapOption::empty(), Mutex::default());
+        Self { certificate, key, shown, read, challenges: Challenges::default() }
     }
 
     /// Shows what is in the files now to new connections.
     pub(super) fn read_again(&self) -> Result<(), TlsError> {
         let Self { certificate, key, .. } = self;
+        let stamps = self.stamps(); // before: what changes during the reading is read again
         let (chain, key_der) = identity(certificate, key)?;
         let validity = chain.first().and_then(Validity::of);
         let certified = CertifiedKey::from_der(chain, key_der, &provider()).map_err(|source| {
             TlsError::Refused { certificate: certificate.clone(), key: key.clone(), source }
         })?;
         self.shown.store(Some(Arc::new(Shown { key: Arc::new(certified), validity })));
+        *self.read.lock() = stamps;
         Ok(())
     }
 
-    /// What changes when one of the files does.
-    pub(super) fn stamps(&self) -> [Option<Stamp>; 2] {
+    /// Whether a file has changed since what is shown was read.
+    pub(super) fn has_changed(&self) -> bool {
+        self.stamps() != *self.read.lock()
+    }
+
+    fn stamps(&self) -> [Option<Stamp>; 2] {
         [&self.certificate, &self.key].map(|path| {
             let file = std::fs::metadata(path).ok()?;
             let (place, written) = ([file.dev(), file.ino()], [file.mtime(), file.mtime_nsec()]);

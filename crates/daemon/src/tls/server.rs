@@ -158,7 +158,11 @@ impl ServerTls {
             match &self.acme {
                 Some((config, Some(folder))) => {
                     listening.await;
-                    acme::keep(&self.identity, (config, folder), report, reloads).await;
+                    // While it drains it takes no connections, so no name could be proved.
+                    tokio::select! {
+                        () = acme::keep(&self.identity, (config, folder), report, reloads) => {}
+                        () = shutdown.draining() => {}
+                    }
                 }
                 _ => self.follow_files(report, reloads).await,
             }
@@ -167,15 +171,12 @@ impl ServerTls {
     }
 
     async fn follow_files<F: Fn(u64)>(&self, mut report: Report<F>, mut reloads: Reloads) {
-        let mut stamps = self.identity.stamps();
         loop {
             report.set(self.identity.verdict(RENEW), self.identity.ends());
             let is_asked = timeout(LOOKS, reloads.next()).await.is_ok();
-            let now = self.identity.stamps();
-            if !is_asked && now == stamps {
+            if !is_asked && !self.identity.has_changed() {
                 continue; // the clock went on
             }
-            stamps = now;
             match self.identity.read_again() {
                 Ok(()) => tracing::info!("the certificate was read again and is used for new connections"),
                 Err(error) => {

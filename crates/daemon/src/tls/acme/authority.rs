@@ -5,7 +5,8 @@ use super::{ACCOUNT, AcmeConfig};
 use crate::files::{DataDir, write_private};
 use crate::http::{ClientOptions, chain, client, fetch_limited};
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use instant_acme::{Account, AccountCredentials, BodyWrapper, BytesResponse, Error, HttpClient, NewAccount};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,8 @@ use std::time::Duration;
 
 /// The longest answer of an authority that is read: a certificate chain has some kilobytes.
 const LONGEST_ANSWER: usize = 1 << 20;
+/// The longest Retry-After, in seconds: a day.
+const LONGEST_PAUSE: u64 = 86_400;
 /// The time limit of one request to the authority.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -87,6 +90,12 @@ impl HttpClient for Http {
             let mut response = Response::new(());
             *response.status_mut() = answer.status();
             *response.headers_mut() = answer.headers().clone();
+            // What is longer says no more, and the time that it ends at need not exist.
+            let pause =
+                answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+            if pause.is_some_and(|pause| pause > LONGEST_PAUSE) {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(LONGEST_PAUSE));
+            }
             let body =
                 fetch_limited(answer, LONGEST_ANSWER).await.map_err(|error| Error::Other(error.into()))?;
             Ok(BytesResponse::from(response.map(|()| Full::new(body))))

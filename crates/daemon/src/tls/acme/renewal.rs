@@ -109,7 +109,8 @@ impl Renewal<'_> {
     fn fit(&self) -> Option<Validity> {
         let shown = self.identity.chain()?;
         let wanted: BTreeSet<_> = self.config.names.iter().map(|name| name.to_ascii_lowercase()).collect();
-        Validity::of(shown.first()?).filter(|_| shown.first().is_some_and(|own| names(own) == wanted))
+        Validity::of(shown.first()?)
+            .filter(|_| shown.first().is_some_and(|own| wanted.is_subset(&names(own))))
     }
 
     /// When the authority would have the certificate renewed, and when to ask again.
@@ -158,7 +159,7 @@ impl Renewal<'_> {
 
     /// For how long the certificate that was given is good; why it does not do.
     fn given(&self) -> Result<Duration, String> {
-        let validity = self.fit().ok_or("it gave one with other names")?;
+        let validity = self.fit().ok_or("it gave one without all of the names")?;
         match validity.until.saturating_sub(now()) {
             0 => Err("it gave one that has ended by this machine's clock: set the clock".to_owned()),
             left => Ok(Duration::from_secs(left)),
