@@ -12,7 +12,7 @@ use crate::support::{TICK, target, tokens};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const FULL: AgentPlan = AgentPlan { name: "full", gateways: &[0, 1], low: 32, high: 64 };
 const LOW: AgentPlan = AgentPlan { name: "low", gateways: &[1, 0], low: 2, high: 4 };
@@ -66,6 +66,8 @@ struct Rotation {
     old_keys: Vec<String>,
     /// When the gateways got SIGHUP to fetch the directory.
     told: Option<Duration>,
+    /// That second, as a Unix time.
+    told_second: u64,
     issuer_away: Option<Opened>,
     /// Without a grace no token can be requested until the new key has its first mark.
     markless: Option<Opened>,
@@ -107,6 +109,7 @@ impl Rotation {
             spent,
             old_keys,
             told,
+            told_second: 0,
             issuer_away,
             markless,
             _store,
@@ -142,6 +145,9 @@ impl Rotation {
             assert_eq!(keys.len(), 1, "the directory lists the new key alone: {keys:?}");
             assert_ne!(keys, self.old_keys);
         } else if step.begins("`kill -HUP` every gateway") {
+            // The check of step 6 counts in whole seconds.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            self.told_second = unix_seconds();
             self.told = Some(users.now());
             if at_once {
                 let all = [FULL, LOW, EMPTY].map(|agent| agent.unit());
@@ -153,10 +159,12 @@ impl Rotation {
         } else if step.begins("The old key is no longer listed") {
             assert_eq!(step.command("removed_grace = "), "removed_grace = \"0s\"");
         } else if step.begins("Check:") {
+            let fetched = step.command("postern_keys_fetched_timestamp_seconds");
             for gateway in &site.gateways {
-                gauge(gateway, step.command("postern_keys{phase=\"newest\"}"), 1).await;
+                gauge(gateway, fetched, |second| second >= self.told_second).await;
+                gauge(gateway, step.command("postern_keys{phase=\"newest\"}"), |keys| keys == 1).await;
                 if at_once {
-                    gauge(gateway, "postern_keys{phase=\"older\"}", 0).await;
+                    gauge(gateway, "postern_keys{phase=\"older\"}", |keys| keys == 0).await;
                     gateway.ready().await;
                 }
             }
@@ -223,7 +231,7 @@ impl Rotation {
             assert!(self.present(0, &token).await.says_spent(), "admitted twice, to {target}");
         }
         for gateway in &site.gateways {
-            gauge(gateway, "postern_keys{phase=\"older\"}", 0).await;
+            gauge(gateway, "postern_keys{phase=\"older\"}", |keys| keys == 0).await;
         }
         for agent in &site.agents {
             agent.plainly_ready().await;
@@ -248,16 +256,20 @@ async fn key_ids(site: &Site) -> Vec<String> {
     listed(&site.issuer).await.unwrap().iter().map(|(id, ..)| id.to_hex()).collect()
 }
 
-/// Waits until the gauge has this value.
-async fn gauge(unit: &Unit, series: &str, wanted: u64) {
-    let (family, label) = series.trim_end_matches('}').split_once('{').unwrap();
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// Waits until the gauge has a value that is wanted.
+async fn gauge(unit: &Unit, series: &str, is_wanted: impl Fn(u64) -> bool) {
+    let (family, labels) = series.trim_end_matches('}').split_once('{').unwrap_or((series, ""));
     let deadline = Instant::now() + crate::support::PATIENCE;
     loop {
-        let value = unit.metrics().await.map(|metrics| metrics.sum(family, &[label]));
-        if value == Some(wanted) {
+        let value = unit.metrics().await.map(|metrics| metrics.sum(family, &[labels]));
+        if value.is_some_and(&is_wanted) {
             return;
         }
-        assert!(Instant::now() < deadline, "{}: {series} is {value:?} and not {wanted}", unit.name);
+        assert!(Instant::now() < deadline, "{}: {series} remains {value:?}", unit.name);
         tokio::time::sleep(TICK).await;
     }
 }

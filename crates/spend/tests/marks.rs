@@ -2,7 +2,7 @@
 //! that are away.
 
 use crate::support::marked::{Gateway, MarkRecords, ask, open};
-use crate::support::{epoch, eventually, options, transports};
+use crate::support::{Relay, epoch, eventually, options, transports};
 use postern_spend::memcached::{OnLoss, Options, Transport};
 use postern_spend::{Backend, Binding, Epoch, Spend, SpendStore, Unknown};
 use postern_testkit::memcached::Server;
@@ -125,6 +125,27 @@ async fn a_key_that_began_without_a_mark_has_none_at_once_and_everywhere() {
     for gateway in [&accepts, &offers] {
         assert_eq!(gateway.store.binding(gateway.epoch.key), Binding::Unmarked);
     }
+}
+
+/// As one that is restarted in the moment in which it begins a key, or killed.
+#[tokio::test]
+async fn a_mark_that_its_gateway_cannot_plant_is_planted_by_another() {
+    let server = Server::tcp(&[]);
+    let relay = Relay::without_witnesses_to(server.port());
+    let through = |address| options(vec![address], crate::support::pipelined());
+    let epoch = epoch();
+    let begins = open(through(relay.address()), true);
+    begins.offer(&[epoch]);
+    let records =
+        || ask(&server, "stats").iter().find_map(|line| line.strip_prefix("STAT curr_items ")?.parse().ok());
+    let begun = async || (records() >= Some(100)).then_some(()); // its promise and its canaries
+    eventually("the key has begun", begun).await;
+    let other = Gateway::start(through(server.address()), epoch, true).await;
+    let mark = other.mark().await;
+    assert_eq!(other.store.totals().marks_planted, 1);
+    let adopted = async || (begins.binding(epoch.key) == Binding::Offered(mark)).then_some(());
+    eventually("both offer it", adopted).await;
+    assert_eq!(begins.totals().marks_planted, 0);
 }
 
 /// Where a mark binds every token, each spend reads its own witness, and the watch need not read much.

@@ -34,6 +34,8 @@ pub(crate) const COPIES: u32 = 4;
 /// Copies of the record that marks all epoch markers as written: so many that not all lie on one server.
 const PLANTED: u32 = u32::MAX - 2;
 pub(crate) const PLANTED_COPIES: u32 = 16;
+/// Copies of the record that promises the epoch a mark.
+const PROMISE: u32 = u32::MAX - 3;
 /// Ten decimal digits.
 const LARGEST: u64 = 9_999_999_999;
 
@@ -100,6 +102,12 @@ impl Canaries {
     /// that is started after everything was lost writes them all anew.
     pub(crate) fn loss(self) -> Vec<RecordKey> {
         (0..COPIES).map(|index| self.key(LOSS, index)).collect()
+    }
+
+    /// The records that say that the epoch was begun by a process that plants marks. They are written before all others, so
+    /// whoever finds the epoch and no mark knows that one was to come.
+    pub(crate) fn promise(self) -> Vec<RecordKey> {
+        (0..COPIES).map(|index| self.key(PROMISE, index)).collect()
     }
 
     /// Named as spent records are, by a digest of the token key's id and a number. Names that differ in a few bytes

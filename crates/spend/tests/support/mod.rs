@@ -39,6 +39,11 @@ impl Relay {
         Self::new(move |near| in_two_writes(near, server))
     }
 
+    /// One that ends every connection on which a witness is to be written: what is behind it plants no mark.
+    pub fn without_witnesses_to(server: u16) -> Self {
+        Self::new(move |near| until_a_witness(near, server))
+    }
+
     fn new<F>(serve: impl Fn(tokio::net::TcpStream) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -93,6 +98,22 @@ async fn in_two_writes(near: tokio::net::TcpStream, server: u16) {
         while let Ok(length @ 1..) = asking.read(&mut bytes).await {
             let (first, second) = bytes[..length].split_at(length - 1);
             if asked.write_all(first).await.is_err() || asked.write_all(second).await.is_err() {
+                return;
+            }
+        }
+    };
+    let down = tokio::io::copy(&mut answers, &mut answered);
+    tokio::select! { () = up => {}, _ = down => {} }
+}
+
+async fn until_a_witness(near: tokio::net::TcpStream, server: u16) {
+    let Ok(far) = tokio::net::TcpStream::connect(("127.0.0.1", server)).await else { return };
+    let ((mut asking, mut answered), (mut answers, mut asked)) = (near.into_split(), far.into_split());
+    let up = async move {
+        let mut bytes = vec![0; 65_536];
+        while let Ok(length @ 1..) = asking.read(&mut bytes).await {
+            let is_witness = bytes[..length].windows(5).any(|window| window == b"add |");
+            if is_witness || asked.write_all(&bytes[..length]).await.is_err() {
                 return;
             }
         }

@@ -15,9 +15,11 @@ pub(super) const MOST_MARKS: u32 = 64;
 pub(super) const PARTED: u32 = MOST_MARKS;
 /// The offers that are read to know all, and that one.
 pub(super) const ALL_OFFERS: Range<u32> = 0..PARTED + 1;
-/// For how long the process that began a key may take to offer its first mark, also if a server is away. One that was killed
-/// meanwhile offers none, nor does one of a version without marks.
+/// For how long the process that began a key may take to offer its first mark, also if a server is away. One that plants none
+/// and was killed meanwhile does not say so, nor does one of a version without marks.
 const YOUNG: Duration = Duration::from_secs(30);
+/// For how long a process that promised a key its first mark is waited for. It takes a fraction of a second.
+const PROMISED: Duration = Duration::from_secs(2);
 /// For how long a server that is away is waited for before a mark is offered without its buckets.
 const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
 /// Witnesses read in each round: all of them in four minutes, and at once when a token was void.
@@ -83,6 +85,8 @@ pub(super) struct Unoffered {
     pub(super) plants: bool,
     /// This process began the key.
     pub(super) is_begun_here: bool,
+    /// Whoever began it was to plant a mark.
+    pub(super) is_promised: bool,
     /// Whoever began it had its time.
     pub(super) is_old: bool,
 }
@@ -92,6 +96,8 @@ pub(super) struct Unoffered {
 pub(super) enum Begin {
     /// This process plants its first mark.
     Marked,
+    /// It plants in place of the process that was to, unless another one does.
+    TakenOver,
     /// It stays without marks.
     Unmarked,
     /// Nothing yet: another process may plant.
@@ -116,6 +122,8 @@ impl Marking {
             Begin::Later
         } else if key.must_be_marked || key.is_begun_here && key.plants {
             Begin::Marked
+        } else if key.is_promised && key.plants {
+            if self.waited() >= PROMISED { Begin::TakenOver } else { Begin::Later }
         } else if key.is_begun_here || key.is_old || self.waited() >= YOUNG {
             Begin::Unmarked
         } else {

@@ -9,6 +9,7 @@ use super::marking::{ALL_OFFERS, Begin, Look, Loss, MOST_MARKS, Marking, Unoffer
 use super::witnesses::{Survey, void};
 use crate::binding::plants;
 use crate::memcached::bucket::Bucket;
+use crate::memcached::canary::Canaries;
 use crate::memcached::world::{jittered, random_bytes};
 use crate::{Binding, Unknown};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
@@ -56,8 +57,9 @@ impl Rounds {
             }
             match offers.latest {
                 Some((number, mark)) => self.adopt_offer(key, marking, number, mark),
-                None => match marking.begin(&self.unoffered(key, offers.unclear, is_unmarked, now)) {
+                None => match marking.begin(&self.unoffered(replicas, key, offers.unclear, now).await) {
                     Begin::Marked => self.plant(replicas, key, marking, 0, expires).await?,
+                    Begin::TakenOver => self.plant_after_others(replicas, key, marking, 0).await?,
                     Begin::Later => {}
                     // Whoever comes first decides for all: a planter may be slow, and offer its mark now.
                     Begin::Unmarked => {
@@ -119,13 +121,14 @@ impl Rounds {
     }
 
     /// `unclear` is the first offer that may be there.
-    fn unoffered(
-        &self,
+    async fn unoffered(
+        &mut self,
+        replicas: &[usize],
         key: TokenKeyId,
         unclear: Option<u32>,
-        is_unmarked: bool,
         now: UnixSeconds,
     ) -> Unoffered {
+        let is_promised = self.is_promised(replicas, key).await;
         let epoch = self.progress.get(&key).map(|progress| progress.epoch());
         let is_begun_here = epoch.as_ref().is_some_and(|epoch| epoch.begun_here);
         // Clocks of gateways differ, so that a key may look older than it is.
@@ -133,15 +136,26 @@ impl Rounds {
         Unoffered {
             // No process had a key before the one that began it, so there are no later offers than the first.
             is_unclear: if is_begun_here { unclear == Some(0) } else { unclear.is_some() },
-            is_unmarked,
+            is_unmarked: self.store.marked.binding(key) == Some(Binding::Unmarked),
             must_be_marked: self.store.options.replicas.are_three(), // there are no other keys
             plants: self.plants(),
             is_begun_here,
+            is_promised,
             is_old: epoch.is_some_and(|epoch| epoch.created.until(now) >= tolerance),
         }
     }
 
-    fn plants(&self) -> bool {
+    async fn is_promised(&mut self, replicas: &[usize], key: TokenKeyId) -> bool {
+        let promise = Canaries(key).promise();
+        for endpoint in replicas {
+            if self.find(*endpoint, &promise).await.is_ok_and(|found| !found.marks.is_empty()) {
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(super) fn plants(&self) -> bool {
         plants(self.store.options.marks.as_ref())
     }
 
@@ -156,13 +170,23 @@ impl Rounds {
         if !marking.may_follow(number, self.store.options.on_loss) {
             return Ok(());
         }
+        self.plant_after_others(replicas, key, marking, number + 1).await
+    }
+
+    /// Plants the mark with this number, unless another gateway does so within a moment.
+    async fn plant_after_others(
+        &mut self,
+        replicas: &[usize],
+        key: TokenKeyId,
+        marking: &mut Marking,
+        number: u32,
+    ) -> Result<(), Unknown> {
         sleep(jittered(OTHERS_FIRST)).await;
-        let next = number + 1;
-        let offers = self.read_offers(replicas, key, next..MOST_MARKS).await?;
+        let offers = self.read_offers(replicas, key, number..MOST_MARKS).await?;
         match (offers.latest, self.end_of(key)) {
             (Some((number, mark)), _) => self.adopt_offer(key, marking, number, mark),
-            (None, Some(expires)) if offers.unclear != Some(next) => {
-                self.plant(replicas, key, marking, next, expires).await?;
+            (None, Some(expires)) if offers.unclear != Some(number) => {
+                self.plant(replicas, key, marking, number, expires).await?;
             }
             _ => {}
         }

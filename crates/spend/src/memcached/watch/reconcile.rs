@@ -69,8 +69,8 @@ enum Sentinels {
 }
 
 /// What was found under some canaries' keys.
-struct Found {
-    marks: Vec<Mark>,
+pub(super) struct Found {
+    pub(super) marks: Vec<Mark>,
     /// Under which of them.
     there: Vec<RecordKey>,
     /// Those that are not there.
@@ -225,6 +225,9 @@ impl Rounds {
             if !rewritten {
                 self.begun.insert(epoch.key); // also if a server is away, and the rest of this fails
             }
+            if self.plants() {
+                self.rewrite(endpoint, &Canaries(epoch.key).promise(), mark, mark.expires).await?;
+            }
             self.rewrite(endpoint, &markers, mark, NEVER).await?;
             // Another gateway may have been faster: the stored markers decide.
             found = self.find(endpoint, &markers).await?;
@@ -314,7 +317,7 @@ impl Rounds {
         Ok(())
     }
 
-    async fn find(&mut self, endpoint: usize, keys: &[RecordKey]) -> Result<Found, Unknown> {
+    pub(super) async fn find(&mut self, endpoint: usize, keys: &[RecordKey]) -> Result<Found, Unknown> {
         let unanswered = self.unanswered;
         let replies = self.request(endpoint, &gets(keys)).await?;
         if self.unanswered > unanswered && is_undone(Undo::BlindWatch) {

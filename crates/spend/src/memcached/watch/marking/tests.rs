@@ -164,6 +164,7 @@ const ELSEWHERE: Unoffered = Unoffered {
     must_be_marked: false,
     plants: true,
     is_begun_here: false,
+    is_promised: false,
     is_old: false,
 };
 
@@ -181,6 +182,23 @@ async fn who_begins_a_key_decides_whether_it_has_marks() {
     ] {
         assert_eq!(Marking::default().begin(&key), expected);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_was_promised_is_planted_by_whoever_can_once_it_is_late() {
+    for is_old in [false, true] {
+        let promised = Unoffered { is_promised: true, is_old, ..ELSEWHERE };
+        let mut marking = Marking::default();
+        assert_eq!(marking.begin(&promised), Begin::Later);
+        tokio::time::advance(PROMISED).await;
+        assert_eq!(marking.begin(&promised), Begin::TakenOver);
+        assert_eq!(marking.begin(&Unoffered { is_unclear: true, ..promised }), Begin::Later);
+    }
+    let accepts = Unoffered { is_promised: true, plants: false, ..ELSEWHERE };
+    let mut marking = Marking::default();
+    assert_eq!(marking.begin(&accepts), Begin::Later);
+    tokio::time::advance(YOUNG).await;
+    assert_eq!(marking.begin(&accepts), Begin::Unmarked, "nobody who plants is left");
 }
 
 #[tokio::test(start_paused = true)]
