@@ -28,11 +28,22 @@ struct Stage {
 impl Stage {
     /// With these lines in `[listen]` of the gateway, and in `[gateway]` of the agent.
     async fn start(gateway_listen: &str, agent_gateway: &str) -> Self {
+        Self::with(gateway_listen, "", agent_gateway).await
+    }
+
+    /// The same, with another section of the gateway.
+    async fn with(gateway_listen: &str, gateway_section: &str, agent_gateway: &str) -> Self {
         let home = TempDir::new().unwrap();
         let authority = Authority::new(home.path());
         let issuer = Daemon::ready("issuer", &issuer_config(home.path(), &authority.section())).await;
         let ca = format!("ca = {:?}", authority.ca);
-        let config = gateway_config(home.path(), &issuer.https(), &ca, "1s", &authority.section());
+        let config = gateway_config(
+            home.path(),
+            &issuer.https(),
+            &ca,
+            "1s",
+            &(gateway_section.to_owned() + &authority.section()),
+        );
         add(&config, "[listen]", gateway_listen);
         let gateway = Daemon::ready("gateway", &config).await;
         let relay = Relay::to(&[gateway.address.port()]);
@@ -117,6 +128,24 @@ async fn a_connection_carries_no_more_tunnels_than_it_may_for_no_longer_than_it_
     for tunnel in &mut tunnels {
         proxy::echoes(tunnel, b"and what they carry goes on").await.unwrap();
     }
+    stage.lost_nothing().await;
+}
+
+/// How many a gateway allows is known before the first token is sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_at_a_gateway_that_allows_few_tunnels_on_a_connection_costs_no_token() {
+    let stage = Stage::with("", "[limits]\nstreams = 2\n", "").await;
+    let opening: JoinSet<_> = (0..8)
+        .map(|_| {
+            let (agent, echo) = (stage.agent.address, stage.echo);
+            async move {
+                let mut stream = proxy::dial(agent).await.unwrap();
+                (proxy::connect(&mut stream, &echo.to_string(), None).await.unwrap().status, stream)
+            }
+        })
+        .collect();
+    let opened = opening.join_all().await;
+    assert!(opened.iter().all(|(status, _)| *status == 200), "{:?}", opened.iter().map(|(status, _)| status));
     stage.lost_nothing().await;
 }
 

@@ -16,7 +16,7 @@ use crate::request::resolve::{Resolver, ResolverError};
 use crate::server::accept::{self, Sockets};
 use crate::shared_limits::{LEAST_SECRET, SharedLimits};
 use crate::start::Start;
-use crate::state::{Core, Settings, Worker};
+use crate::state::{Core, ListenerTls, Settings, Worker};
 use arc_swap::ArcSwap;
 use metrics::gauge;
 use parking_lot::Mutex;
@@ -221,7 +221,7 @@ impl Gateway {
             require_host: config.listen.require_host,
             balancers: config.listen.proxy_protocol.clone(),
             shutdown: process.shutdown.clone(),
-            tls: tls.as_ref().map(|tls| tls.speaking(config.listen.http2)),
+            tls: tls.as_ref().map(|tls| ListenerTls::new(tls, config.listen.http2)),
             places: Places::default(),
             rates: Rates::default(),
             all_lost: AtomicBool::default(),

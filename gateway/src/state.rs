@@ -16,7 +16,7 @@ use postern_daemon::places::Places;
 use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
-use postern_daemon::tls::ServerConfig;
+use postern_daemon::tls::{ServerConfig, ServerTls};
 use postern_spend::{Backend, Binding, Epoch, Store, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(crate) struct Core {
     pub(crate) balancers: Balancers,
     pub(crate) recorder: Recorder,
     pub(crate) shutdown: Shutdown,
-    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) tls: Option<ListenerTls>,
     pub(crate) places: Places,
     pub(crate) rates: Rates,
     /// Records of every key in use were lost, and the operator chose to refuse then.
@@ -47,6 +47,20 @@ pub(crate) struct Core {
     pub(crate) withdrawn: Mutex<Vec<TokenKeyId>>,
     /// A token of a key that is not known was presented.
     pub(crate) unknown_key: Notify,
+}
+
+/// How connections are accepted over TLS.
+pub(crate) struct ListenerTls {
+    /// In the versions of HTTP that are switched on.
+    pub(crate) serving: Arc<ServerConfig>,
+    /// In HTTP/1.1 alone: who is turned away gets an answer to no request, for which HTTP/2 has no form.
+    pub(crate) refusing: Arc<ServerConfig>,
+}
+
+impl ListenerTls {
+    pub(crate) fn new(tls: &ServerTls, http2: bool) -> Self {
+        Self { serving: tls.speaking(http2), refusing: tls.config() }
+    }
 }
 
 impl Core {

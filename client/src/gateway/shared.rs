@@ -61,7 +61,8 @@ struct Line {
     /// `None` once it takes no more tunnels.
     sender: Mutex<Option<SendRequest<Bytes>>>,
     ping: tokio::sync::Mutex<PingPong>,
-    heard: Mutex<Instant>,
+    /// When its gateway last gave a sign of life; `None` before the first.
+    heard: Mutex<Option<Instant>>,
     began: Instant,
     tunnels: AtomicUsize,
     /// The number of tunnels has changed.
@@ -126,10 +127,15 @@ impl Lines {
             return Ok(Joined::Alone(stream));
         }
         let line = self.begin(stream).await?;
+        // Behind its first sign of life it is known how many tunnels the gateway allows, and that it speaks HTTP/2 indeed.
+        if !line.answers().await {
+            line.retire();
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        let seat = line.take(self.sharing.tunnels).ok_or(io::ErrorKind::ConnectionAborted)?;
+        self.open.lock().push(line);
         drop(making);
-        line.take(self.sharing.tunnels)
-            .map(Joined::Shared)
-            .ok_or_else(|| io::ErrorKind::ConnectionAborted.into())
+        Ok(Joined::Shared(seat))
     }
 
     /// Room on a connection that is open and answers. After one that does not, a new one is worth more than another wait.
@@ -158,12 +164,11 @@ impl Lines {
         let stream = Turns::new(stream, Unpaid::lifted());
         let (sender, mut connection) = settings().handshake(stream).await.map_err(io::Error::other)?;
         let ping = connection.ping_pong().ok_or(io::ErrorKind::Unsupported)?;
-        let now = Instant::now();
         let line = Arc::new(Line {
             sender: Mutex::new(Some(sender)),
             ping: tokio::sync::Mutex::new(ping),
-            heard: Mutex::new(now),
-            began: now,
+            heard: Mutex::default(),
+            began: Instant::now(),
             tunnels: AtomicUsize::default(),
             changed: Notify::new(),
         });
@@ -172,7 +177,6 @@ impl Lines {
             let (line, shutdown) = (Arc::clone(&line), shutdown.clone());
             async move { shutdown.until_stopped(drive(connection, line, shutdown.clone())).await }
         });
-        self.open.lock().push(Arc::clone(&line));
         Ok(line)
     }
 }
@@ -242,7 +246,7 @@ impl Line {
         if poll_fn(|cx| Poll::Ready(matches!(sender.poll_ready(cx), Poll::Ready(Err(_))))).await {
             return false; // it has said that it goes away
         }
-        if self.heard.lock().elapsed() < SILENT {
+        if self.was_heard() {
             return true;
         }
         let mut ping = self.ping.lock().await;
@@ -250,9 +254,11 @@ impl Line {
         if self.sender.lock().is_none() {
             return false;
         }
-        if self.heard.lock().elapsed() < SILENT {
+        if self.was_heard() {
             return true;
         }
+        // One that was not waited for may have come long ago, and says nothing of now.
+        poll_fn(|cx| Poll::Ready(ping.poll_pong(cx).is_ready())).await;
         let _ = ping.send_ping(Ping::opaque()); // one that is on its way does as well
         let answered = timeout(SIGN_OF_LIFE, poll_fn(|cx| ping.poll_pong(cx))).await;
         let answers = matches!(answered, Ok(Ok(_)));
@@ -263,7 +269,11 @@ impl Line {
     }
 
     fn hear(&self) {
-        *self.heard.lock() = Instant::now();
+        *self.heard.lock() = Some(Instant::now());
+    }
+
+    fn was_heard(&self) -> bool {
+        self.heard.lock().is_some_and(|heard| heard.elapsed() < SILENT)
     }
 
     /// Returns when it has carried nothing for a while.

@@ -157,14 +157,14 @@ fn accept_connection(stream: TcpStream, from: SocketAddr, worker: &Arc<Worker>) 
         Err(NoPlace::Source) => Refusal::SourceLimit,
         Err(NoPlace::Full) => Refusal::TooMany,
     };
-    core.recorder.turned_away(&refusal);
-    if let Some(leaving) = core.places.leave(connections) {
-        let refused = Arc::clone(&core);
-        core.shutdown.tracker().spawn(async move {
-            refuse(stream, from, &refusal, &exchange, &refused).await;
-            drop(leaving);
-        });
-    }
+    let Some(leaving) = core.places.leave(connections) else {
+        return core.recorder.turned_away(&refusal);
+    };
+    let refused = Arc::clone(&core);
+    core.shutdown.tracker().spawn(async move {
+        refuse(stream, from, &refusal, &exchange, &refused).await;
+        drop(leaving);
+    });
 }
 
 /// A connection through a load balancer, whose PROXY header names the client.
@@ -177,8 +177,9 @@ async fn serve_named(mut stream: TcpStream, mut visitor: Visitor, worker: Arc<Wo
         if visitor.place.attribute(client.ip(), &limits.source).is_err() {
             let Visitor { place, exchange, .. } = visitor;
             drop(place);
-            core.recorder.turned_away(&Refusal::SourceLimit);
-            let Some(_leaving) = core.places.leave(limits.connections) else { return };
+            let Some(_leaving) = core.places.leave(limits.connections) else {
+                return core.recorder.turned_away(&Refusal::SourceLimit);
+            };
             let source = limits.source.source(client.ip());
             return turn_away(stream, source, &Refusal::SourceLimit, &exchange, &core).await;
         }
@@ -210,10 +211,15 @@ async fn serve(stream: TcpStream, visitor: Visitor, worker: Arc<Worker>) {
     let _open = core.recorder.connection_opened();
     // Answers are small and must not wait for a delayed acknowledgement (40 ms).
     let _ = stream.set_nodelay(true);
+    let source = visitor.place.source();
+    if let Err(refusal) = core.may_ask(source, &core.settings.limits.load()) {
+        // Boxed, for few come here and every connection has this room.
+        return Box::pin(turn_away(stream, source, &refusal, &visitor.exchange, &core)).await;
+    }
     let Some(tls) = &core.tls else {
         return connection::serve(stream, visitor, worker).await;
     };
-    if let Some(stream) = handshake(stream, tls, visitor.place.source(), &visitor.exchange, &core).await {
+    if let Some(stream) = handshake(stream, &tls.serving, source, &visitor.exchange, &core).await {
         connection::serve(stream, visitor, worker).await;
     }
 }
@@ -260,6 +266,7 @@ async fn refuse(
     turn_away(stream, source, refusal, exchange, core).await;
 }
 
+/// Says why, before any request, unless another connection needs the place.
 async fn turn_away(
     stream: TcpStream,
     source: Option<Source>,
@@ -267,13 +274,21 @@ async fn turn_away(
     exchange: &Exchange,
     core: &Core,
 ) {
+    core.recorder.turned_away(refusal);
     let answer = refused_raw(refusal);
-    let Some(tls) = &core.tls else {
-        core.shutdown.until_stopped(part(stream, &answer)).await;
-        return;
+    let parting = async {
+        match &core.tls {
+            None => _ = part(stream, &answer).await,
+            Some(tls) => {
+                if let Some(stream) = handshake(stream, &tls.refusing, source, exchange, core).await {
+                    part(stream, &answer).await;
+                }
+            }
+        }
     };
-    if let Some(stream) = handshake(stream, tls, source, exchange, core).await {
-        core.shutdown.until_stopped(part(stream, &answer)).await;
+    tokio::select! {
+        _ = core.shutdown.until_stopped(parting) => {}
+        () = exchange.displaced() => {}
     }
 }
 

@@ -43,15 +43,6 @@ where
     let (shutdown, limits) = (&worker.core.shutdown, worker.core.settings.limits.load_full());
     let client = visitor.client();
     let Visitor { client: address, mut place, exchange } = visitor;
-    if let Err(refusal) = worker.core.may_ask(client.source, &limits) {
-        worker.core.recorder.turned_away(&refusal);
-        let answer = refused_raw(&refusal);
-        tokio::select! {
-            _ = shutdown.until_stopped(part(stream, &answer)) => {}
-            () = exchange.displaced() => {}
-        }
-        return;
-    }
     // Boxed, so that the room HTTP needs is given back before the tunnel begins. Not cut off from here: an answer that
     // is being given has to end in a reset.
     let requests = h1::requests(stream, client, exchange.clone(), Arc::clone(&limits), Arc::clone(&worker));

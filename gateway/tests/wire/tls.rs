@@ -73,6 +73,35 @@ impl Front {
     }
 }
 
+/// Who offers HTTP/2, too, gets a refusal that is given before any request in HTTP/1.1: HTTP/2 has no form for one.
+#[tokio::test]
+async fn who_is_turned_away_reads_why_whatever_it_offers() {
+    let turned_away = async |front: &Front, status, details| {
+        let stream = front.speaking(&[b"h2", b"http/1.1"]).await;
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"http/1.1".as_slice()));
+        let answer = Client::over(stream).answer().await;
+        answer.assert_refused(status, "http_request_denied", details);
+        assert!(!answer.value("retry-after").is_empty());
+    };
+    let full = Front::start(1, ConfigDuration::secs(10)).await;
+    let echo = Echo::start().await;
+    let mut tunnel = full.connect().await;
+    tunnel.send(connect_with(echo.address, &[&ISSUER.authorization()])).await;
+    tunnel.head().await.assert_opened();
+    turned_away(&full, 503, "too many").await;
+
+    let limited = Front::start_with(|config| {
+        config.limits.source.exempt = Vec::new();
+        config.limits.source.refusals = 1;
+        config.limits.source.refusals_burst = 1;
+    })
+    .await;
+    let mut refused = limited.connect().await;
+    refused.send("nonsense\r\n\r\n").await;
+    assert_eq!(refused.answer().await.status, 400);
+    turned_away(&limited, 429, "too many").await;
+}
+
 #[tokio::test]
 async fn challenge_tunnel_replay_and_half_close_over_tls() {
     let (front, echo) = (Front::start(100, ConfigDuration::secs(10)).await, Echo::start().await);
