@@ -24,6 +24,7 @@ mod local_fleet;
 mod mint;
 mod monitoring;
 mod month;
+mod mutual_tls;
 mod outage;
 mod privacy;
 mod prometheus;

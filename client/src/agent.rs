@@ -1,5 +1,6 @@
 //! The agent: one listener for HTTP and SOCKS5, and the task that keeps the wallet filled.
 
+use crate::catalogue;
 use crate::config::{Config, GatewayConfig};
 use crate::connections::Connections;
 use crate::gateway::{Gateway, GatewayUrlError, Sharing};
@@ -17,6 +18,7 @@ use crate::supply::Supply;
 use crate::token_source::TokenSource;
 use crate::tunnel::Opener;
 use crate::wallet::{Wallet, WalletError};
+use metrics::gauge;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
 use postern_daemon::listen;
@@ -149,8 +151,15 @@ fn gateways(config: &GatewayConfig, process: &ProcessContext) -> Result<Vec<Arc<
         lifetime: config.connection_lifetime.get(),
         shutdown: process.shutdown.clone(),
     };
+    let own = config.own_certificate()?;
+    if let Some(own) = &own {
+        let ends = |second: u64| gauge!(catalogue::AGENT_CERTIFICATE_ENDS).set(second as f64);
+        let gate = process.readiness.gate("certificate");
+        tokio::spawn(own.clone().renew(gate, ends, process.shutdown.clone()));
+    }
     let gateway = |url: &String| {
-        Ok(Arc::new(Gateway::new(url, config)?.recorded(&process.live).sharing(sharing.clone())))
+        let gateway = Gateway::shown(url, config, own.clone())?;
+        Ok(Arc::new(gateway.recorded(&process.live).sharing(sharing.clone())))
     };
     config.url.list().iter().map(gateway).collect()
 }

@@ -2,6 +2,7 @@
 
 use postern_config::{Address, ConfigDuration, Secret, address};
 use postern_daemon::drain::DrainConfig;
+use postern_daemon::tls::{OwnCertificate, TlsError};
 use postern_telemetry::log::LogConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -75,6 +76,13 @@ pub struct GatewayConfig {
     /// PEM certificates to trust for an https gateway instead of the platform's.
     #[serde(default)]
     pub ca: Option<PathBuf>,
+    /// PEM file with a certificate chain of this agent, for an https gateway that requires one (mutual TLS). The gateway can tell
+    /// agents apart by it: only where it may. Read again when it changes, as its key is.
+    #[serde(default)]
+    pub certificate: Option<PathBuf>,
+    /// PEM file with that certificate's private key, unencrypted.
+    #[serde(default)]
+    pub key: Option<PathBuf>,
     /// Tunnels at once on one HTTP/2 connection to an https gateway that speaks it, so that not each needs a TLS
     /// handshake. The gateway sees that they belong together, as it sees their address. With 1 each tunnel has a connection of
     /// its own.
@@ -112,6 +120,20 @@ impl Urls {
     }
 }
 
+impl GatewayConfig {
+    /// What is shown to a gateway that requires a certificate.
+    pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
+        let files = self.certificate.clone().zip(self.key.clone());
+        files.map(|(certificate, key)| OwnCertificate::load(certificate, key)).transpose()
+    }
+
+    /// What an operator should know of that certificate now; `None` where all is well.
+    #[must_use]
+    pub fn remark(&self) -> Option<String> {
+        self.own_certificate().ok()??.remark()
+    }
+}
+
 fn tunnels() -> NonZeroUsize {
     const { NonZeroUsize::new(64).unwrap() }
 }
@@ -136,6 +158,8 @@ impl GatewayConfig {
             url: Urls::One(url.into()),
             origin: None,
             ca: None,
+            certificate: None,
+            key: None,
             tunnels: tunnels(),
             connection_lifetime: connection_lifetime(),
             connect_timeout: connect_timeout(),
@@ -220,6 +244,12 @@ pub enum ConfigProblem {
          the gateway's operator could have it sent anywhere"
     )]
     KeyWithoutIssuer,
+    /// A certificate that could not be shown.
+    #[error(
+        "gateway.certificate and gateway.key belong together, and only an https gateway can require them: set both or neither, \
+         and begin each gateway.url with https://"
+    )]
+    OwnCertificate,
 }
 
 /// The most tokens that a wallet is filled to: 4 MiB on disk, and half a minute of one core to mint.
@@ -257,6 +287,10 @@ impl Config {
         let different: BTreeSet<&str> = urls.iter().map(|url| url.trim_end_matches('/')).collect();
         if urls.is_empty() || urls.len() > MOST_GATEWAYS || different.len() < urls.len() {
             return Err(ConfigProblem::Gateways(urls.len()));
+        }
+        let shown = [&self.gateway.certificate, &self.gateway.key].map(Option::is_some);
+        if shown[0] != shown[1] || shown[0] && urls.iter().any(|url| !url.starts_with("https://")) {
+            return Err(ConfigProblem::OwnCertificate);
         }
         if self.issuer.api_key.is_some() && self.issuer.url.is_none() {
             return Err(ConfigProblem::KeyWithoutIssuer);

@@ -1,5 +1,6 @@
 //! The way to the gateway: a connection for one CONNECT, or one over TLS and HTTP/2 that tunnels share.
 
+mod failure;
 mod opened;
 mod refused;
 mod shared;
@@ -16,7 +17,7 @@ use opened::Io;
 use postern_admin::catalogue::LinkKind;
 use postern_admin::live::Live;
 use postern_daemon::http::{is_localhost, no_answer};
-use postern_daemon::tls::{self, TlsError};
+use postern_daemon::tls::{self, OwnCertificate, TlsError, client_config_showing};
 use postern_proxy::dial::connect;
 use postern_proxy::http2::Unsent;
 use postern_proxy::target::Target;
@@ -53,6 +54,8 @@ pub(crate) struct Gateway {
 
 struct Tls {
     connector: TlsConnector,
+    /// What is shown to a gateway that requires a certificate.
+    own: Option<OwnCertificate>,
     name: tokio_rustls::rustls::pki_types::ServerName<'static>,
 }
 
@@ -119,6 +122,15 @@ pub(crate) enum Answer {
 impl Gateway {
     /// The gateway at `address`, with the connection settings of `config`.
     pub(crate) fn new(address: &str, config: &GatewayConfig) -> Result<Self, GatewayUrlError> {
+        Self::shown(address, config, config.own_certificate()?)
+    }
+
+    /// The same, which is shown this certificate where it requires one.
+    pub(crate) fn shown(
+        address: &str,
+        config: &GatewayConfig,
+        own: Option<OwnCertificate>,
+    ) -> Result<Self, GatewayUrlError> {
         let refused = || GatewayUrlError::Url(address.to_owned());
         let url = Url::parse(address).map_err(|_| refused())?;
         let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
@@ -127,7 +139,8 @@ impl Gateway {
         let tls = match url.scheme() {
             "http" => None,
             "https" => {
-                Some(Tls::new(&host, config.ca.as_deref()).map_err(|error| error.unwrap_or_else(refused))?)
+                let ca = config.ca.as_deref();
+                Some(Tls::new(&host, ca, own).map_err(|error| error.unwrap_or_else(refused))?)
             }
             _ => return Err(refused()),
         };
@@ -200,6 +213,9 @@ impl Gateway {
             stream.set_nodelay(true).map(|()| stream)
         };
         let Some(tls) = &self.tls else { return Ok(Way::Alone(Box::new(connect.await?))) };
+        if let Some(reason) = tls.own.as_ref().and_then(OwnCertificate::refused) {
+            return Err(io::Error::other(reason)); // the gateway would say so only after a token was sent
+        }
         let connect = async {
             let stream = tls.connector.connect(tls.name.clone(), connect.await?).await?;
             let is_http2 = tls::is_http2(stream.get_ref().1);
@@ -225,10 +241,16 @@ fn name_of(url: &Url) -> Option<String> {
 }
 
 impl Tls {
-    fn new(host: &str, ca: Option<&Path>) -> Result<Self, Option<GatewayUrlError>> {
-        let config = tls::client_config(ca).map_err(|error| Some(error.into()))?;
+    fn new(
+        host: &str,
+        ca: Option<&Path>,
+        own: Option<OwnCertificate>,
+    ) -> Result<Self, Option<GatewayUrlError>> {
+        let config =
+            own.as_ref().map_or_else(|| tls::client_config(ca), |own| client_config_showing(ca, own));
+        let config = config.map_err(|error| Some(error.into()))?;
         let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Ok(Self { connector: TlsConnector::from(config), name: name.try_into().map_err(|_| None)? })
+        Ok(Self { connector: TlsConnector::from(config), own, name: name.try_into().map_err(|_| None)? })
     }
 }
 

@@ -9,6 +9,8 @@ pub struct Authority {
     pub ca: PathBuf,
     pub certificate: PathBuf,
     pub key: PathBuf,
+    /// Of a client.
+    pub client: [PathBuf; 2],
 }
 
 impl Authority {
@@ -19,7 +21,13 @@ impl Authority {
         let root = params.self_signed(&ca_key).unwrap();
         let key = KeyPair::generate().unwrap();
         let server = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
-        let server = server.signed_by(&key, &Issuer::new(params, ca_key)).unwrap();
+        let issuer = Issuer::new(params, ca_key);
+        let server = server.signed_by(&key, &issuer).unwrap();
+        let client_key = KeyPair::generate().unwrap();
+        let client = CertificateParams::new(vec!["agent".to_owned()])
+            .unwrap()
+            .signed_by(&client_key, &issuer)
+            .unwrap();
         let write = |name: &str, pem: String| {
             let path = home.join(name);
             std::fs::write(&path, pem).unwrap();
@@ -29,6 +37,7 @@ impl Authority {
             ca: write("ca.pem", root.pem()),
             certificate: write("server.pem", server.pem()),
             key: write("server.key", key.serialize_pem()),
+            client: [write("client.pem", client.pem()), write("client.key", client_key.serialize_pem())],
         }
     }
 

@@ -30,7 +30,7 @@ const UNBOUND: &str = "challenge.bind is \"off\": when a memcached loses its rec
 pub(super) struct Examined {
     /// The daemon that it is for, with its article.
     pub(super) name: &'static str,
-    /// What is odd about the environment, and a certificate that clients refuse or will refuse soon.
+    /// What is odd about the environment, and a certificate that the other end refuses or will refuse soon.
     pub(super) warnings: Vec<String>,
 }
 
@@ -101,9 +101,9 @@ pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
     let kind = Kind::of(path)?;
     let name = kind.name();
     let checked = match kind {
-        Kind::Gateway => load(path, postern_gateway::check, |config| config.tls.as_ref()),
-        Kind::Issuer => load(path, postern_issuer::check, |config| config.tls.as_ref()),
-        Kind::Client => load(path, postern_client::check, |_| None),
+        Kind::Gateway => load(path, postern_gateway::check, |config| shown(config.tls.as_ref()?)),
+        Kind::Issuer => load(path, postern_issuer::check, |config| shown(config.tls.as_ref()?)),
+        Kind::Client => load(path, postern_client::check, |config| config.gateway.remark()),
     };
     let refused = |failure: Failure| {
         let place = path.display();
@@ -115,7 +115,7 @@ pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
 fn load<T, E>(
     path: &Path,
     check: impl Fn(&T) -> Result<(), E>,
-    tls: impl Fn(&T) -> Option<&TlsConfig>,
+    certificate: impl Fn(&T) -> Option<String>,
 ) -> Result<Vec<String>, Failure>
 where
     T: DeserializeOwned + Serialize + JsonSchema,
@@ -124,6 +124,11 @@ where
     let (config, file) = postern_config::open::<T>(path, environment())?;
     check(&config)?;
     let mut warnings = file.warnings().to_vec();
-    warnings.extend(tls(&config).and_then(|tls| tls.load().ok()?.remark()));
+    warnings.extend(certificate(&config));
     Ok(warnings)
+}
+
+/// What is to be known of the certificate that clients are shown.
+fn shown(tls: &TlsConfig) -> Option<String> {
+    tls.load().ok()?.remark()
 }

@@ -3,6 +3,7 @@
 //! A connection takes no further tunnel once it carries as many as it may, is as old as it may be, or has ended. What it
 //! carries goes on. One that carries nothing is closed after half a minute.
 
+use super::failure::Failure;
 use super::opened::Tunnel;
 use crate::response::{Head, HeadError, INTERIM_LIMIT};
 use bytes::Bytes;
@@ -60,6 +61,8 @@ pub(super) struct Lines {
 struct Line {
     /// `None` once it takes no more tunnels.
     sender: Mutex<Option<SendRequest<Bytes>>>,
+    /// Why it broke.
+    failure: Failure,
     ping: tokio::sync::Mutex<PingPong>,
     /// When its gateway last gave a sign of life; `None` before the first.
     heard: Mutex<Option<Instant>>,
@@ -130,7 +133,7 @@ impl Lines {
         // Behind its first sign of life it is known how many tunnels the gateway allows, and that it speaks HTTP/2 indeed.
         if !line.answers().await {
             line.retire();
-            return Err(io::ErrorKind::ConnectionAborted.into());
+            return Err(line.failure.take().unwrap_or_else(|| io::ErrorKind::ConnectionAborted.into()));
         }
         let seat = line.take(self.sharing.tunnels).ok_or(io::ErrorKind::ConnectionAborted)?;
         self.open.lock().push(line);
@@ -161,11 +164,13 @@ impl Lines {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let stream = Turns::new(stream, Unpaid::lifted());
+        let failure = Failure::default();
+        let stream = Turns::new(failure.of(stream), Unpaid::lifted());
         let (sender, mut connection) = settings().handshake(stream).await.map_err(io::Error::other)?;
         let ping = connection.ping_pong().ok_or(io::ErrorKind::Unsupported)?;
         let line = Arc::new(Line {
             sender: Mutex::new(Some(sender)),
+            failure,
             ping: tokio::sync::Mutex::new(ping),
             heard: Mutex::default(),
             began: Instant::now(),

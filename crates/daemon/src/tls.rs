@@ -1,16 +1,20 @@
 //! TLS from certificate files or an authority, by rustls with the aws-lc provider (always named: the process default is never used).
 
 mod acme;
+mod client_auth;
 mod diagnosis;
 mod handshake;
 mod identity;
+mod own;
 mod self_signed;
 mod server;
 mod validity;
 
 pub use acme::{AcmeConfig, AcmeConfigError};
+pub use client_auth::is_client_refused;
 pub use diagnosis::diagnose;
 pub use handshake::{Bounded, accept};
+pub use own::{OwnCertificate, client_config_showing};
 pub use rustls::{ClientConfig, ServerConfig};
 pub use self_signed::{SelfSigned, SelfSignedError, self_signed};
 pub use server::{ServerTls, TlsConfig};
@@ -20,7 +24,10 @@ use crate::files::DataDirError;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WantsClientCert};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
-use rustls::{ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{
+    ConfigBuilder, DEFAULT_VERSIONS, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    SupportedProtocolVersion,
+};
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use std::path::{Path, PathBuf};
@@ -40,7 +47,7 @@ const HTTP2: &[u8] = b"h2";
 /// # Errors
 /// When the CA file is missing or holds no certificate.
 pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
-    let mut config = trusting(ca_file)?.with_no_client_auth();
+    let mut config = trusting(ca_file, DEFAULT_VERSIONS)?.with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
@@ -68,7 +75,7 @@ pub fn store_client_config(
     ca_file: Option<&Path>,
     own: Option<(&Path, &Path)>,
 ) -> Result<Arc<ClientConfig>, TlsError> {
-    let trusting = trusting(ca_file)?;
+    let trusting = trusting(ca_file, DEFAULT_VERSIONS)?;
     let Some((certificate, key)) = own else { return Ok(Arc::new(trusting.with_no_client_auth())) };
     let (chain, key_der) = identity(certificate, key)?;
     let config = trusting.with_client_auth_cert(chain, key_der).map_err(|source| TlsError::Refused {
@@ -79,13 +86,16 @@ pub fn store_client_config(
     Ok(Arc::new(config))
 }
 
-fn trusting(ca_file: Option<&Path>) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, TlsError> {
+fn trusting(
+    ca_file: Option<&Path>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, TlsError> {
     let verifier = match ca_file {
         Some(path) => trust_file(path)?,
         None => trust_platform(),
     };
     let builder = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .map_err(TlsError::Provider)?
         .dangerous() // only because the verifier is given as a value: each of the two below verifies in full
         .with_custom_certificate_verifier(verifier);
@@ -110,14 +120,20 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 fn trust_file(path: &Path) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+    let roots = Arc::new(roots(path)?);
+    let verifier = rustls::client::WebPkiServerVerifier::builder_with_provider(roots, provider())
+        .build()
+        .map_err(|_| TlsError::NoCertificate { path: path.to_owned() })?;
+    Ok(verifier)
+}
+
+/// The authorities of a file.
+fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
         roots.add(certificate).map_err(|source| TlsError::BadRoot { path: path.to_owned(), source })?;
     }
-    let verifier = rustls::client::WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
-        .build()
-        .map_err(|_| TlsError::NoCertificate { path: path.to_owned() })?;
-    Ok(verifier)
+    Ok(roots)
 }
 
 fn trust_platform() -> Arc<dyn ServerCertVerifier> {
@@ -243,7 +259,7 @@ pub enum TlsError {
     /// A certificate that cannot be a trust anchor.
     #[error(
         "a certificate in {} cannot be trusted as an authority's: {source}; give the certificate of the authority that \
-         signed the server's",
+         signed the other end's",
         path.display()
     )]
     BadRoot {

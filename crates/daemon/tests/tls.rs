@@ -361,7 +361,7 @@ fn what_is_wrong_with_the_section_is_said() {
             "read the terms of service of https://authority.example/dir",
         ),
     ] {
-        let error = TlsConfig { certificate, key, acme }.load().unwrap_err().to_string();
+        let error = TlsConfig { certificate, key, acme, client_ca: None }.load().unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
     let elsewhere =

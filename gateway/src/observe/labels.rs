@@ -145,6 +145,8 @@ postern_telemetry::label! {
         SourceLimit = "source_limit",
         /// Closed before the TLS handshake: too many handshakes of one source.
         SourceHandshakes = "source_handshakes",
+        /// Closed in the TLS handshake: the client showed no certificate that is trusted.
+        ClientCertificate = "client_certificate",
         /// 429: too many refused requests of one source; this one was not read.
         SourceRefusals = "source_refusals",
         /// 503, or closed: the connection brought no request, or its client did not read, and another needed its place.

@@ -93,6 +93,8 @@ pub(crate) enum Refusal {
     SourceLimit,
     /// Too many TLS handshakes of one source.
     SourceHandshakes,
+    /// No certificate of an authority that the operator trusts for clients.
+    ClientCertificate,
     /// Too many refused requests of one source. This one was not read.
     SourceRefusals(AboveRate),
     /// Another connection needed the place.
@@ -215,6 +217,8 @@ impl Refusal {
             ),
             // Never read: there is nothing to answer before the handshake.
             Self::SourceHandshakes => (S::TOO_MANY_REQUESTS, O::SourceHandshakes, DENIED, UNREAD),
+            // Never read: the handshake failed.
+            Self::ClientCertificate => (S::FORBIDDEN, O::ClientCertificate, DENIED, UNREAD),
             Self::SourceRefusals(_) => (S::TOO_MANY_REQUESTS, O::SourceRefusals, DENIED, SLOWER),
             Self::Displaced => (
                 S::SERVICE_UNAVAILABLE,
@@ -266,6 +270,9 @@ impl Refusal {
             Self::TooMany => "too many connections are open".into(),
             Self::SourceLimit => "too many connections are open from this address or network".into(),
             Self::SourceHandshakes => "too many TLS handshakes from this address or network".into(),
+            Self::ClientCertificate => {
+                "the client showed no certificate of tls.client_ca that holds now".into()
+            }
             Self::SourceRefusals(_) => {
                 "too many requests from this address or network were refused a moment ago".into()
             }

@@ -243,7 +243,15 @@ async fn handshake(
     let handshake = tls::accept(tls, stream);
     let handshake = core.shutdown.until_stopped(timeout(limits.header_timeout.get(), handshake));
     tokio::select! {
-        shaken = handshake => shaken?.ok()?.ok().map(Box::new),
+        shaken = handshake => match shaken?.ok()? {
+            Ok(stream) => Some(Box::new(stream)),
+            Err(error) => {
+                if tls::is_client_refused(&error) {
+                    core.recorder.turned_away(&Refusal::ClientCertificate);
+                }
+                None
+            }
+        },
         () = exchange.displaced() => {
             core.recorder.turned_away(&Refusal::Displaced);
             None

@@ -1,6 +1,6 @@
 //! Explains a failed TLS handshake to an operator: what is wrong, and what to do.
 
-use rustls::{CertificateError, Error as Tls, InvalidMessage};
+use rustls::{AlertDescription, CertificateError, Error as Tls, InvalidMessage};
 use rustls_pki_types::UnixTime;
 use std::error::Error;
 use std::io;
@@ -15,6 +15,10 @@ const RECIPE: &str = "docs/start.md, \"A gateway with TLS\", has the commands";
 pub fn diagnose(error: &(dyn Error + 'static), ca: &str) -> Option<String> {
     match cause(error)? {
         Tls::InvalidCertificate(wrong) => Some(certificate(wrong, ca)),
+        Tls::AlertReceived(alert) if is_about_a_certificate(*alert) => Some(format!(
+            "the server accepts only clients with a certificate of its operator's authority ({alert:?}); get one there, and set \
+             `certificate` and `key` beside {ca}"
+        )),
         Tls::NoCertificatesPresented => Some("the server shows no certificate; give it one".to_owned()),
         Tls::InvalidMessage(InvalidMessage::InvalidContentType) => Some(
             "the server does not speak TLS; write http:// in place of https://, or set [tls] certificate and key \
@@ -36,6 +40,23 @@ fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Tls> {
         next = wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| error.source());
     }
     None
+}
+
+/// Whether a server that sends this alert wants another certificate of its client, or any (RFC 8446, section 6.2).
+fn is_about_a_certificate(alert: AlertDescription) -> bool {
+    use AlertDescription as A;
+    matches!(
+        alert,
+        A::CertificateRequired
+            | A::BadCertificate
+            | A::UnsupportedCertificate
+            | A::CertificateRevoked
+            | A::CertificateExpired
+            | A::CertificateUnknown
+            | A::UnknownCA
+            | A::DecryptError // signed by another authority of the same name
+            | A::AccessDenied
+    )
 }
 
 fn certificate(wrong: &CertificateError, ca: &str) -> String {

@@ -1,12 +1,15 @@
 //! A TLS handshake with a client, which may send only a bounded amount before it is done.
 
 use super::acme;
+use super::client_auth::is_client_refused;
+use crate::farewell::leave;
 use rustls::ServerConfig;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsAcceptor;
@@ -25,15 +28,26 @@ pub async fn accept<S>(config: &Arc<ServerConfig>, stream: S) -> io::Result<TlsS
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let bounded = Bounded { stream, left: Some(MOST) };
-    let mut accepting = pin!(TlsAcceptor::from(Arc::clone(config)).accept(bounded));
-    let mut stream = poll_fn(|cx| match accepting.as_mut().poll(cx) {
-        Poll::Pending if accepting.get_ref().is_some_and(|stream| stream.left == Some(0)) => {
-            Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "an endless TLS handshake")))
+    let is_spent = Arc::new(AtomicBool::default());
+    let bounded = Bounded { stream, left: Some(Left { bytes: MOST, is_spent: Arc::clone(&is_spent) }) };
+    let mut accepting = pin!(TlsAcceptor::from(Arc::clone(config)).accept(bounded).into_fallible());
+    let accepted = poll_fn(|cx| match accepting.as_mut().poll(cx) {
+        Poll::Pending if is_spent.load(Ordering::Relaxed) => {
+            Poll::Ready(Err((io::Error::new(io::ErrorKind::InvalidData, "an endless TLS handshake"), None)))
         }
-        accepted => accepted,
+        accepted => accepted.map_err(|(error, stream)| (error, Some(stream))),
     })
-    .await?;
+    .await;
+    let mut stream = match accepted {
+        Ok(stream) => stream,
+        Err((error, stream)) => {
+            // It has sent a request already, with which a close would be a reset, and the alert be lost.
+            if let Some(Bounded { stream, .. }) = stream.filter(|_| is_client_refused(&error)) {
+                leave(stream).await;
+            }
+            return Err(error);
+        }
+    };
     stream.get_mut().0.left = None;
     if stream.get_ref().1.alpn_protocol() == Some(acme::ALPN) {
         return Err(io::Error::new(
@@ -49,7 +63,14 @@ where
 pub struct Bounded<S> {
     stream: S,
     /// What may still be read; `None` after the handshake, when there is no bound.
-    left: Option<usize>,
+    left: Option<Left>,
+}
+
+#[derive(Debug)]
+struct Left {
+    bytes: usize,
+    /// Nothing is left.
+    is_spent: Arc<AtomicBool>,
 }
 
 impl<S: AsFd> AsFd for Bounded<S> {
@@ -64,16 +85,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Some(left) = self.left else { return Pin::new(&mut self.stream).poll_read(cx, buf) };
-        if left == 0 {
+        let Self { stream, left } = &mut *self;
+        let Some(left) = left else { return Pin::new(stream).poll_read(cx, buf) };
+        if left.bytes == 0 {
             // No error yet: what came last may have been the end of the handshake, and data after it.
+            left.is_spent.store(true, Ordering::Relaxed);
             return Poll::Pending;
         }
-        let mut piece = ReadBuf::new(buf.initialize_unfilled_to(left.min(buf.remaining())));
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
+        let mut piece = ReadBuf::new(buf.initialize_unfilled_to(left.bytes.min(buf.remaining())));
+        ready!(Pin::new(stream).poll_read(cx, &mut piece))?;
         let read = piece.filled().len();
         buf.advance(read);
-        self.left = Some(left - read);
+        left.bytes -= read;
         Poll::Ready(Ok(()))
     }
 }

@@ -3,6 +3,7 @@
 use super::acme::Challenges;
 use super::validity::{Validity, Verdict};
 use super::{TlsError, identity, provider};
+use crate::drain::Reloads;
 use crate::readiness::Gate;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -11,9 +12,10 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 use std::mem::discriminant;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::timeout;
 
 /// How often to look whether a certificate still is good, and the same.
 pub(super) const LOOKS: Duration = Duration::from_secs(60);
@@ -37,10 +39,19 @@ struct Shown {
 
 /// What changes when a file does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+pub(super) struct Stamp {
     place: [u64; 2],
     written: [i64; 2],
     length: u64,
+}
+
+impl Stamp {
+    /// `None` where the file cannot be found.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let file = std::fs::metadata(path).ok()?;
+        let (place, written) = ([file.dev(), file.ino()], [file.mtime(), file.mtime_nsec()]);
+        Some(Self { place, written, length: file.len() })
+    }
 }
 
 impl Identity {
@@ -70,11 +81,35 @@ impl Identity {
     }
 
     fn stamps(&self) -> [Option<Stamp>; 2] {
-        [&self.certificate, &self.key].map(|path| {
-            let file = std::fs::metadata(path).ok()?;
-            let (place, written) = ([file.dev(), file.ino()], [file.mtime(), file.mtime_nsec()]);
-            Some(Stamp { place, written, length: file.len() })
-        })
+        [&self.certificate, &self.key].map(|path| Stamp::of(path))
+    }
+
+    pub(super) fn shown_key(&self) -> Option<Arc<CertifiedKey>> {
+        self.shown.load().as_ref().map(|shown| Arc::clone(&shown.key))
+    }
+
+    /// Reads the files again when they change, and on a reload. `advice` as for [`Identity::verdict`].
+    pub(super) async fn follow<F: Fn(u64)>(
+        &self,
+        report: &mut Report<F>,
+        reloads: &mut Reloads,
+        advice: &str,
+    ) {
+        loop {
+            report.set(self.verdict(advice), self.ends());
+            let is_reload = timeout(LOOKS, reloads.next()).await.is_ok();
+            if !is_reload && !self.has_changed() {
+                continue; // the clock went on
+            }
+            match self.read_again() {
+                Ok(()) => tracing::info!("the certificate was read again and is used for new connections"),
+                Err(error) => {
+                    tracing::warn!(
+                        "the new certificate or key cannot be used, so the old ones stay: {error}"
+                    );
+                }
+            }
+        }
     }
 
     /// The chain shown, the server's own certificate first.
@@ -104,7 +139,7 @@ impl ResolvesServerCert for Identity {
         if Challenges::is_asked(&hello) {
             return self.challenges.answer(&hello);
         }
-        self.shown.load().as_ref().map(|shown| Arc::clone(&shown.key))
+        self.shown_key()
     }
 }
 

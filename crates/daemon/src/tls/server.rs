@@ -2,19 +2,21 @@
 //! hours.
 
 use super::acme::{self, AcmeConfig};
-use super::identity::{Identity, LOOKS, Report};
+use super::client_auth::ClientAuthorities;
+use super::identity::{Identity, Report};
 use super::validity::Verdict;
 use super::{ALPN, HTTP2, TlsError, provider};
-use crate::drain::{Reloads, Shutdown};
+use crate::drain::Shutdown;
 use crate::files::DataDir;
 use crate::readiness::Gate;
 use rustls::ServerConfig;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
+use rustls::version::TLS13;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::time::timeout;
 
 /// What to do about a certificate that was read from files.
 const RENEW: &str = "Renew it: the files are read again within a minute, and on a reload (SIGHUP)";
@@ -32,13 +34,18 @@ pub struct TlsConfig {
     /// An authority that gives the certificate, in place of the two files.
     #[serde(default)]
     pub acme: Option<AcmeConfig>,
+    /// PEM file with authorities of clients' certificates: only clients that show a certificate of one of them can connect (mutual
+    /// TLS), and only by TLS 1.3, in which nobody on the way reads it. The server can tell such clients apart by it. Read again as
+    /// the certificate is.
+    #[serde(default)]
+    pub client_ca: Option<PathBuf>,
 }
 
 impl TlsConfig {
     /// With the certificate chain and private key of two PEM files.
     #[must_use]
     pub fn of_files(certificate: PathBuf, key: PathBuf) -> Self {
-        Self { certificate: Some(certificate), key: Some(key), acme: None }
+        Self { certificate: Some(certificate), key: Some(key), ..Self::default() }
     }
 
     /// Reads the files. Of a certificate from an authority nothing need be there yet.
@@ -46,14 +53,15 @@ impl TlsConfig {
     /// # Errors
     /// As [`ServerTls::load`], and what is missing or too much.
     pub fn load(&self) -> Result<ServerTls, TlsError> {
+        let clients = self.client_ca.as_deref().map(ClientAuthorities::load).transpose()?;
         match self {
-            Self { certificate: Some(certificate), key: Some(key), acme: None } => {
-                ServerTls::load(certificate, key)
+            Self { certificate: Some(certificate), key: Some(key), acme: None, .. } => {
+                ServerTls::of_files(certificate, key, clients)
             }
-            Self { certificate: None, key: None, acme: Some(acme) } => {
+            Self { certificate: None, key: None, acme: Some(acme), .. } => {
                 acme.check()?;
-                let mut tls =
-                    ServerTls::new(Identity::new(acme.certificate(), acme.certificate()), Some(acme::ALPN))?;
+                let identity = Identity::new(acme.certificate(), acme.certificate());
+                let mut tls = ServerTls::new(identity, Some(acme::ALPN), clients)?;
                 if acme.certificate().exists()
                     && let Err(error) = tls.identity.read_again()
                 {
@@ -86,6 +94,8 @@ impl TlsConfig {
 pub struct ServerTls {
     config: Arc<ServerConfig>,
     identity: Arc<Identity>,
+    /// `None` where anyone may connect.
+    clients: Option<Arc<ClientAuthorities>>,
     /// The folder only once this server serves.
     acme: Option<(Arc<AcmeConfig>, Option<Arc<DataDir>>)>,
 }
@@ -96,24 +106,44 @@ impl ServerTls {
     /// # Errors
     /// Names the file: missing, without a certificate or a key in it, or a key that is not the certificate's.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
-        let tls = Self::new(Identity::new(certificate.to_owned(), key.to_owned()), None)?;
+        Self::of_files(certificate, key, None)
+    }
+
+    fn of_files(
+        certificate: &Path,
+        key: &Path,
+        clients: Option<ClientAuthorities>,
+    ) -> Result<Self, TlsError> {
+        let tls = Self::new(Identity::new(certificate.to_owned(), key.to_owned()), None, clients)?;
         tls.identity.read_again()?;
         Ok(tls)
     }
 
-    fn new(identity: Identity, also: Option<&[u8]>) -> Result<Self, TlsError> {
-        let identity = Arc::new(identity);
+    fn new(
+        identity: Identity,
+        also: Option<&[u8]>,
+        clients: Option<ClientAuthorities>,
+    ) -> Result<Self, TlsError> {
+        let (identity, clients) = (Arc::new(identity), clients.map(Arc::new));
         let resolver: Arc<dyn ResolvesServerCert> = Arc::<Identity>::clone(&identity);
-        let mut config = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(TlsError::Provider)?
-            .with_no_client_auth()
-            .with_cert_resolver(resolver);
+        let builder = ServerConfig::builder_with_provider(provider());
+        let builder = match &clients {
+            Some(clients) => {
+                let verifier: Arc<dyn ClientCertVerifier> = Arc::<ClientAuthorities>::clone(clients);
+                let builder = builder.with_protocol_versions(&[&TLS13]).map_err(TlsError::Provider)?;
+                builder.with_client_cert_verifier(verifier)
+            }
+            None => {
+                let builder = builder.with_safe_default_protocol_versions().map_err(TlsError::Provider)?;
+                builder.with_no_client_auth()
+            }
+        };
+        let mut config = builder.with_cert_resolver(resolver);
         config.alpn_protocols = [ALPN].into_iter().chain(also).map(<[u8]>::to_vec).collect();
         // A ticket links the connections of a client that uses it.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Self { config: Arc::new(config), identity, acme: None })
+        Ok(Self { config: Arc::new(config), identity, clients, acme: None })
     }
 
     /// What connections are accepted with.
@@ -153,7 +183,7 @@ impl ServerTls {
         listening: impl Future<Output = ()>,
         shutdown: Shutdown,
     ) {
-        let (report, reloads) = (Report::new(gate, ends), shutdown.reloads());
+        let (mut report, mut reloads) = (Report::new(gate, ends), shutdown.reloads());
         let renewing = async {
             match &self.acme {
                 Some((config, Some(folder))) => {
@@ -164,27 +194,14 @@ impl ServerTls {
                         () = shutdown.draining() => {}
                     }
                 }
-                _ => self.follow_files(report, reloads).await,
+                _ => self.identity.follow(&mut report, &mut reloads, RENEW).await,
             }
         };
-        shutdown.until_stopped(renewing).await;
-    }
-
-    async fn follow_files<F: Fn(u64)>(&self, mut report: Report<F>, mut reloads: Reloads) {
-        loop {
-            report.set(self.identity.verdict(RENEW), self.identity.ends());
-            let is_asked = timeout(LOOKS, reloads.next()).await.is_ok();
-            if !is_asked && !self.identity.has_changed() {
-                continue; // the clock went on
+        let following = async {
+            if let Some(clients) = &self.clients {
+                clients.follow(shutdown.reloads()).await;
             }
-            match self.identity.read_again() {
-                Ok(()) => tracing::info!("the certificate was read again and is used for new connections"),
-                Err(error) => {
-                    tracing::warn!(
-                        "the new certificate or key cannot be used, so the old ones stay: {error}"
-                    );
-                }
-            }
-        }
+        };
+        shutdown.until_stopped(async { tokio::join!(renewing, following) }).await;
     }
 }
