@@ -101,7 +101,7 @@ impl Identity {
 
 impl ResolvesServerCert for Identity {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        if Challenges::is_asked(&hello) {
+        if Challenges::is_validation(&hello) {
             return self.challenges.answer(&hello);
         }
         self.shown.load().as_ref().map(|shown| Arc::clone(&shown.key))

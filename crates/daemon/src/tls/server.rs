@@ -173,8 +173,8 @@ impl ServerTls {
     async fn follow_files<F: Fn(u64)>(&self, mut report: Report<F>, mut reloads: Reloads) {
         loop {
             report.set(self.identity.verdict(RENEW), self.identity.ends());
-            let is_asked = timeout(LOOKS, reloads.next()).await.is_ok();
-            if !is_asked && !self.identity.has_changed() {
+            let is_reload = timeout(LOOKS, reloads.next()).await.is_ok();
+            if !is_reload && !self.identity.has_changed() {
                 continue; // the clock went on
             }
             match self.identity.read_again() {
