@@ -3,7 +3,7 @@
 use super::CERTIFICATE;
 use super::authority::Authority;
 use super::order::{Given, OrderError, order};
-use super::when::Window;
+use super::when::{SPACING, Window};
 use crate::backoff::{Backoff, jittered};
 use crate::drain::Reloads;
 use crate::http::{chain, one_line};
@@ -28,9 +28,6 @@ const ADVICE: Duration = Duration::from_secs(60);
 const ASK: Duration = Duration::from_secs(6 * 3600);
 const ASK_OFTEN: Duration = Duration::from_secs(3600);
 const ASK_SELDOM: Duration = Duration::from_secs(24 * 3600);
-/// After a success nothing is ordered for a quarter of the certificate's life, and for this long at most, whatever the authority
-/// advises: it counts certificates, too.
-const REST: Duration = Duration::from_secs(6 * 3600);
 
 /// Orders and renews the certificate, without end.
 pub(crate) async fn keep<F: Fn(u64)>(
@@ -48,9 +45,8 @@ pub(crate) async fn keep<F: Fn(u64)>(
             renewal.attempt().await;
             continue;
         }
-        if timeout(pause.min(LOOKS), reloads.next()).await.is_ok() {
-            renewal.ask_at = Instant::now();
-            renewal.rest_until = renewal.ask_at; // an operator may have mended something
+        if timeout(renewal.look(pause), reloads.next()).await.is_ok() {
+            renewal.hasten();
         }
     }
 }
@@ -59,11 +55,14 @@ struct Renewal<'a> {
     identity: &'a Identity,
     authority: &'a Authority,
     plan: Option<Plan>,
-    /// When to ask the authority again when to renew. By a clock that is not set, as the next.
+    /// When the authority was asked last when to renew, and when to ask it again. By a clock that is not set, as the next.
+    asked_at: Instant,
     ask_at: Instant,
     failures: u32,
-    /// Before this nothing is ordered.
+    /// Before this nothing is ordered, unless a reload comes.
     rest_until: Instant,
+    /// Before this nothing is ordered, whatever comes.
+    earliest: Instant,
     trouble: Option<String>,
 }
 
@@ -78,8 +77,18 @@ struct Plan {
 impl<'a> Renewal<'a> {
     fn new(identity: &'a Identity, authority: &'a Authority) -> Self {
         let now = Instant::now();
-        let (ask_at, rest_until) = (now, now);
-        Self { identity, authority, plan: None, ask_at, failures: 0, rest_until, trouble: None }
+        let (asked_at, ask_at, rest_until, earliest) = (now, now, now, now);
+        Self {
+            identity,
+            authority,
+            plan: None,
+            asked_at,
+            ask_at,
+            failures: 0,
+            rest_until,
+            earliest,
+            trouble: None,
+        }
     }
 
     /// The second at which to renew; 0 where there is no certificate that fits.
@@ -100,7 +109,8 @@ impl<'a> Renewal<'a> {
                     );
                 }
             }
-            self.ask_at = Instant::now() + pause;
+            self.asked_at = Instant::now();
+            self.ask_at = self.asked_at + pause;
         }
         match self.plan {
             Some(plan) if (plan.validity, plan.advice) == (validity, advice) => plan.due,
@@ -162,8 +172,8 @@ impl<'a> Renewal<'a> {
         tracing::info!("the authority gave a certificate, which is used for new connections");
         (self.failures, self.trouble, self.plan) = (0, None, None);
         self.ask_at = Instant::now();
-        self.rest_until =
-            self.ask_at + (Duration::from_secs(validity.until.saturating_sub(now())) / 4).min(REST);
+        self.earliest = self.ask_at + validity.spacing();
+        self.rest_until = self.ask_at + validity.rest(now());
     }
 
     fn fail(&mut self, trouble: String, is_finalized: bool) {
@@ -175,8 +185,34 @@ impl<'a> Renewal<'a> {
             rough(pause.as_secs())
         );
         self.failures += 1;
+        self.earliest = Instant::now() + SPACING;
         self.rest_until = Instant::now() + pause;
         self.trouble = Some(trouble);
+    }
+
+    /// A reload: an operator may have mended something. Automation may send one each second, too.
+    fn hasten(&mut self) {
+        let (now, fit) = (Instant::now(), self.fit());
+        self.rest_until = self.rest_until.min(self.earliest);
+        let mut next = self.rest_until;
+        if let Some(validity) = fit {
+            self.ask_at = self.ask_at.min(self.asked_at + validity.spacing());
+            next = next.max(self.ask_at);
+        }
+        if next > now {
+            tracing::info!(
+                "reload: the next attempt to renew the certificate is postponed by {}, because authorities limit requests",
+                rough((next - now).as_secs().max(1))
+            );
+        }
+    }
+
+    /// When to look again, if nothing is to be ordered for `pause`.
+    fn look(&self, pause: Duration) -> Duration {
+        let question = self.ask_at.saturating_duration_since(Instant::now());
+        // It is not asked where there is no certificate.
+        let question = if question.is_zero() { LOOKS } else { question };
+        pause.min(question).min(LOOKS)
     }
 
     fn verdict(&self) -> Verdict {

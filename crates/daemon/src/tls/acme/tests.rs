@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: i64 = 86_400;
 /// Of 90 days 10 are left: it is to be renewed at once.
@@ -164,4 +165,48 @@ async fn a_panic_in_the_question_when_to_renew_does_not_end_renewal() {
     let asked = authority.requested("/renewal").len();
     sleep(24 * HOUR).await;
     assert!(authority.requested("/renewal").len() > asked);
+}
+
+/// Automation that reloads every second, while the authority fails.
+#[tokio::test(start_paused = true)]
+async fn reloads_do_not_bring_attempts_closer_together_than_a_minute() {
+    let authority = Fake::new();
+    authority.now(|script| script.fault = Some(("/new-order", Fault::NoAnswer)));
+    let server = Server::start(&authority, None);
+    for _ in 0..1_800 {
+        sleep(SECOND).await;
+        server.shutdown.reload();
+    }
+    let pauses = server.pauses();
+    assert!(pauses.len() > 20, "else a reload lifts the longer pause: {pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause >= MINUTE), "{pauses:?}");
+}
+
+/// The same, while the authority wants each of its certificates renewed at once.
+#[tokio::test(start_paused = true)]
+async fn reloads_do_not_use_up_certificates() {
+    let authority = Fake::new();
+    authority.now(|script| script.window = Some(["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]));
+    let server = Server::start(&authority, None);
+    for _ in 0..600 {
+        sleep(SECOND).await;
+        server.shutdown.reload();
+    }
+    let pauses = server.pauses();
+    assert!(!pauses.is_empty() && pauses.iter().all(|pause| *pause >= MINUTE), "{pauses:?}");
+    let questions = authority.requested("/renewal").len();
+    assert!(questions <= 2 * pauses.len() + 3, "{questions} questions");
+}
+
+/// By the machine's clock, which does not go on here, it is due as soon as it comes.
+#[tokio::test(start_paused = true)]
+async fn certificates_that_are_due_as_they_come_are_not_ordered_without_a_pause() {
+    for (valid, least) in [([-90 * DAY, 20], MINUTE), ([-19, 1], 5 * SECOND), ([-2, 1], 5 * SECOND)] {
+        let authority = Fake::new();
+        authority.now(|script| script.valid = valid);
+        let server = Server::start(&authority, None);
+        sleep(10 * MINUTE).await;
+        let pauses = server.pauses();
+        assert!(pauses.iter().all(|pause| *pause >= least), "{valid:?}: {pauses:?}");
+    }
 }
