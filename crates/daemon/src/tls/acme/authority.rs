@@ -57,6 +57,11 @@ impl Authority {
         if let Some(account) = self.known_account().await? {
             return Ok(account);
         }
+        self.new_account().await
+    }
+
+    /// A new account, which is kept in the folder in place of the one before.
+    pub(super) async fn new_account(&self) -> Result<Account, OrderError> {
         let contact: Vec<_> = self.config.contact.as_deref().into_iter().collect();
         let new = NewAccount {
             contact: &contact,

@@ -3,7 +3,7 @@
 use super::AcmeConfig;
 use super::authority::Authority;
 use super::challenge::{ChallengeError, Challenges};
-use crate::http::{ClientError, chain};
+use crate::http::{ClientError, chain, one_line};
 use crate::tls::identity::{Shown, ShownError, now};
 use crate::tls::validity::Validity;
 use instant_acme::{
@@ -17,6 +17,9 @@ use std::time::Duration;
 
 /// How long the authority may take to look at the names, and then for the certificate.
 const VALIDATION: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(120));
+
+/// The type of the problem of an account that the authority does not know (RFC 8555, section 6.7).
+const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
@@ -50,9 +53,10 @@ pub(super) enum OrderError {
     TooLong(Duration),
 }
 
+/// Its text is the authority's in part, so it is cut.
 impl From<Error> for OrderError {
     fn from(error: Error) -> Self {
-        Self::Authority(chain(&error))
+        Self::Authority(one_line(chain(&error).as_bytes()))
     }
 }
 
@@ -74,7 +78,13 @@ pub(super) async fn order(
 ) -> Result<Given, OrderError> {
     authority.has_room().await?;
     let names: Vec<_> = authority.config.names.iter().cloned().map(Identifier::Dns).collect();
-    let mut order = open(&authority.account().await?, &names, shown).await?;
+    let mut order = match open(&authority.account().await?, &names, shown).await {
+        Err(Error::Api(problem)) if problem.r#type.as_deref() == Some(NO_ACCOUNT) => {
+            tracing::warn!("the authority does not know the account that is kept, so a new one is made");
+            open(&authority.new_account().await?, &names, shown).await?
+        }
+        opened => opened?,
+    };
     let proved = prove(&mut order, challenges).await;
     challenges.forget();
     proved?;
@@ -119,7 +129,9 @@ async fn prove(order: &mut Order, challenges: &Challenges) -> Result<(), OrderEr
         challenges.show(&name, challenge.key_authorization().digest().as_ref())?;
         challenge.set_ready().await.map_err(|error| match error {
             // It has looked already.
-            Error::Api(reason) => OrderError::NotSeen { name, reason: reason.to_string() },
+            Error::Api(reason) => {
+                OrderError::NotSeen { name, reason: one_line(reason.to_string().as_bytes()) }
+            }
             error => error.into(),
         })?;
     }
@@ -132,7 +144,7 @@ async fn prove(order: &mut Order, challenges: &Challenges) -> Result<(), OrderEr
 }
 
 fn named(authorization: &AuthorizationHandle<'_>) -> String {
-    authorization.identifier().to_string()
+    one_line(authorization.identifier().to_string().as_bytes())
 }
 
 /// The name that the authority did not find to be this server's, and why.
@@ -143,7 +155,7 @@ async fn not_seen(order: &mut Order) -> Result<Option<OrderError>, Error> {
         authorization.refresh().await?;
         let reason = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref());
         if let Some(reason) = reason {
-            let reason = reason.to_string();
+            let reason = one_line(reason.to_string().as_bytes());
             return Ok(Some(OrderError::NotSeen { name: named(&authorization), reason }));
         }
     }

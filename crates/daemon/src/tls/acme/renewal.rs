@@ -101,13 +101,10 @@ impl<'a> Renewal<'a> {
             match self.advice().await {
                 Ok(Some((window, again))) => (advice, pause) = (Some(window), again),
                 Ok(None) => advice = None, // not every authority gives it
-                Err(error) => {
-                    advice = None;
-                    tracing::warn!(
-                        "the authority did not say when to renew the certificate: {}",
-                        chain(&error)
-                    );
-                }
+                Err(error) => tracing::warn!(
+                    "the authority did not say when to renew the certificate, so what it said before stays: {}",
+                    chain(&error)
+                ),
             }
             self.asked_at = Instant::now();
             self.ask_at = self.asked_at + pause;

@@ -210,3 +210,49 @@ async fn certificates_that_are_due_as_they_come_are_not_ordered_without_a_pause(
         assert!(pauses.iter().all(|pause| *pause >= least), "{valid:?}: {pauses:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_authoritys_text_is_cut_to_one_line() {
+    let text = format!("a\r\n\u{1b}[31mline\n{}", "long ".repeat(10_000));
+    for path in ["/new-order", "/challenge", "/certificate"] {
+        let authority = Fake::new();
+        authority.now(|script| script.fault = Some((path, Fault::Problem("malformed", text.clone()))));
+        let server = Server::start(&authority, None);
+        sleep(5 * SECOND).await;
+        let said = server.readiness.reasons().concat();
+        assert!(said.contains("[31mline long long"), "{path}: {said:.200}");
+        assert!(said.len() < 800 && !said.contains(char::is_control), "{path}: {} bytes", said.len());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_the_authority_does_not_know_is_replaced() {
+    let authority = Fake::new();
+    let server = Server::start(&authority, None);
+    server.gets_another(None).await;
+    let account = server.file(ACCOUNT);
+    authority.forget_accounts();
+    authority.now(|script| script.window = Some(["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]));
+    server.gets_another(server.shown().as_ref()).await;
+    assert_ne!(server.file(ACCOUNT), account);
+    assert_eq!(authority.requested("/new-account").len(), 2);
+}
+
+/// The authority wants its certificate renewed, and cannot be reached when it is asked again.
+#[tokio::test(start_paused = true)]
+async fn advice_outlives_a_question_that_failed() {
+    let authority = Fake::new();
+    authority.now(|script| {
+        script.window = Some(["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]);
+        script.valid = [-50 * DAY, 40 * DAY]; // not due without advice
+    });
+    let server = Server::start(&authority, None);
+    server.gets_another(None).await;
+    sleep(HOUR / 2).await;
+    authority.now(|script| script.fault = Some(("/", Fault::NoAnswer)));
+    sleep(5 * HOUR).await;
+    let requests = authority.requested("/").len();
+    assert!(requests > 8, "it was asked in vain");
+    sleep(HOUR).await; // the rest ends, and the next question is later
+    assert!(authority.requested("/").len() > requests, "no attempt");
+}

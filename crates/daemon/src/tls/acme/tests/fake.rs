@@ -44,6 +44,8 @@ pub(super) struct Script {
 pub(super) enum Fault {
     Panic,
     NoAnswer,
+    /// The last part of its type, and its text.
+    Problem(&'static str, String),
 }
 
 #[derive(Clone)]
@@ -126,6 +128,10 @@ impl Fake {
         seen.iter().filter(|(_, seen)| seen.starts_with(path)).map(|(at, _)| *at).collect()
     }
 
+    pub(super) fn forget_accounts(&self) {
+        self.0.accounts.lock().clear();
+    }
+
     fn sign(&self, key: &impl PublicKeyData, names: &[String], valid: [i64; 2]) -> String {
         let mut params = CertificateParams::new(names).unwrap();
         let [from, until] = valid.map(|seconds| {
@@ -144,6 +150,7 @@ impl Fake {
         match script.fault.clone().filter(|(at, _)| path.starts_with(at)) {
             Some((_, Fault::Panic)) => panic!("as a defect of the ACME crate does"),
             Some((_, Fault::NoAnswer)) => return Err(Error::Str("an answer")),
+            Some((_, Fault::Problem(kind, detail))) => return Ok(problem(kind, &detail)),
             None => {}
         }
         let jws: Value = serde_json::from_slice(body).unwrap_or_default();
