@@ -9,11 +9,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
-use tokio::io::BufReader;
+use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 const DAY: Duration = Duration::from_secs(86_400);
+/// Without advice it is renewed after 40 s at the earliest, and on advice after 15, a quarter.
+const LIFE: Duration = Duration::from_secs(60);
 
 /// An issuer, and the configuration of a gateway that gets its certificate from the authority at `directory`.
 struct Stage {
@@ -99,7 +102,7 @@ async fn a_certificate_is_ordered_kept_and_renewed_when_the_authority_wants_it()
     assert!(said.contains("The next is in") && said.contains("SIGHUP"), "{said}");
     gateway.process.terminate();
 
-    let pebble = Pebble::start(stage.home.path(), &stage.authority, port, 90 * DAY).await;
+    let pebble = Pebble::start(stage.home.path(), &stage.authority, port, LIFE).await;
     let gateway = Daemon::ready("gateway", &stage.gateway(port, &pebble.directory())).await;
     let agent = stage.agent(&pebble, port).await;
     let mut open = tunnel(&agent).await;
@@ -121,7 +124,8 @@ async fn a_certificate_is_ordered_kept_and_renewed_when_the_authority_wants_it()
     proxy::echoes(&mut open, b"as before").await.unwrap();
     tunnel(&agent).await;
     drop(open); // a drain would wait for it
-    gateway.process.terminate();
+    let ended = gateway.process.terminate();
+    assert!(ended.stderr.contains("is postponed by"), "{}", ended.stderr);
 
     drop(pebble); // a restart needs no authority
     let gateway = Daemon::ready("gateway", &config).await;
@@ -150,6 +154,25 @@ async fn a_short_lived_certificate_is_renewed_in_time_again_and_again() {
     };
     timeout(2 * PATIENCE, watching).await.expect("it is renewed");
     tunnel(&agent).await;
+}
+
+/// The authority's own look shows none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Pebble: POSTERN_PEBBLE names the binary"]
+async fn a_name_is_proved_where_clients_need_a_certificate() {
+    let stage = Stage::new().await;
+    let port = ports::free();
+    let pebble = Pebble::start(stage.home.path(), &stage.authority, port, 90 * DAY).await;
+    let config = stage.gateway(port, &pebble.directory());
+    let text = std::fs::read_to_string(&config).unwrap();
+    let tls = format!("[tls]\nclient_ca = {:?}\n[tls.acme]", stage.authority.ca);
+    std::fs::write(&config, text.replacen("[tls.acme]", &tls, 1)).unwrap();
+    let _gateway = Daemon::ready("gateway", &config).await;
+    let stranger = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let connector = TlsConnector::from(stage.authority.client_trusting(&pebble.root().await));
+    let mut stream = connector.connect("localhost".try_into().unwrap(), stranger).await.unwrap();
+    let refused = stream.read(&mut [0]).await.unwrap_err().to_string();
+    assert!(refused.contains("CertificateRequired"), "{refused}");
 }
 
 /// The authority looks at a port where another server is.

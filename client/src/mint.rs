@@ -18,7 +18,9 @@ use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use postern_config::Secret;
-use postern_daemon::http::{BodyError, ClientOptions, NoneAllowed, client, date, fetch_limited, no_answer};
+use postern_daemon::http::{
+    BodyError, ClientOptions, NoneAllowed, client, date, fetch_limited, no_answer, one_line,
+};
 use postern_proxy::address::is_public;
 use postern_token::header::Challenge;
 use postern_token::{
@@ -259,11 +261,4 @@ fn address(url: &Url) -> Option<IpAddr> {
 /// By the `Date` of an answer; none where there is no such field.
 fn skew(headers: &HeaderMap) -> Skew {
     date(headers).map_or(Skew::default(), |theirs| Skew::between(UnixSeconds::now(), UnixSeconds(theirs)))
-}
-
-/// The first 300 characters of someone else's text, fit for one line of ours.
-pub(crate) fn one_line(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
-    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
-    clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -50,6 +50,13 @@ impl Authority {
         postern_daemon::tls::ServerTls::load(&self.certificate, &self.key).unwrap().config()
     }
 
+    /// A client that trusts this PEM, too.
+    pub fn client_trusting(&self, pem: &str) -> Arc<rustls::ClientConfig> {
+        let trusted = self.ca.with_extension("both.pem");
+        std::fs::write(&trusted, std::fs::read_to_string(&self.ca).unwrap() + pem).unwrap();
+        postern_daemon::tls::client_config(Some(&trusted)).unwrap()
+    }
+
     pub fn client(&self) -> Arc<rustls::ClientConfig> {
         postern_daemon::tls::client_config(Some(&self.ca)).unwrap()
     }

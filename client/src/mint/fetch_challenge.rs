@@ -1,11 +1,11 @@
 //! Fetches a gateway's challenge: the tokens that it accepts.
 
 use super::error::quoted;
-use super::one_line;
 use crate::config::GatewayConfig;
 use crate::gateway::{Answer, DialError, Gateway, GatewayUrlError, Refused};
 use http::StatusCode;
 use http::header::RETRY_AFTER;
+use postern_daemon::http::one_line;
 use postern_proxy::target::Target;
 use postern_token::header::Challenge;
 use std::path::Path;

@@ -150,6 +150,14 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
+/// The first 300 characters of someone else's text, fit for one line of ours.
+#[must_use]
+pub fn one_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
+    clean.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Why a request got no answer, and what to do. `ca` is the setting that names trusted certificates.
 #[must_use]
 pub fn no_answer(error: &(dyn Error + 'static), ca: &str) -> String {

@@ -7,12 +7,19 @@ mod order;
 mod renewal;
 mod when;
 
+#[cfg(test)]
+mod tests;
+
+pub(super) use authority::Authority;
 pub(super) use challenge::{ALPN, Challenges};
 pub(super) use renewal::keep;
 
+use super::identity::Shown;
+use super::validity::{Validity, names};
 use rustls_pki_types::DnsName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// The certificate chain and its key, in the folder of [`AcmeConfig::state`].
@@ -90,6 +97,13 @@ impl AcmeConfig {
             return Err(AcmeConfigError::Terms(self.directory.clone()));
         }
         Ok(())
+    }
+
+    /// How long a certificate is valid, if it has all of the names.
+    fn fits(&self, shown: &Shown) -> Option<Validity> {
+        let wanted: BTreeSet<_> = self.names.iter().map(|name| name.to_ascii_lowercase()).collect();
+        let own = shown.own()?;
+        if wanted.is_subset(&names(own)) { Validity::of(own) } else { None }
     }
 
     /// Where the certificate and its key are kept.

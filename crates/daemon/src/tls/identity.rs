@@ -9,7 +9,8 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::{self, PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::mem::discriminant;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,13 +29,46 @@ pub(super) struct Identity {
     shown: ArcSwapOption<Shown>,
     /// The state of the files when they were read last, and could be used.
     read: Mutex<[Option<Stamp>; 2]>,
-    pub(super) challenges: Challenges,
+    pub(super) challenges: Arc<Challenges>,
 }
 
+/// A certificate chain with its key, of which it is known that they belong together.
 #[derive(Debug)]
-struct Shown {
+pub(super) struct Shown {
     key: Arc<CertifiedKey>,
     validity: Option<Validity>,
+}
+
+/// Why a chain and a key in one text cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ShownError {
+    #[error("it is not PEM: {0}")]
+    Pem(#[from] pem::Error),
+    #[error("there is no certificate in it")]
+    NoCertificate,
+    #[error("it does not belong to the key: {0}")]
+    Key(#[from] rustls::Error),
+}
+
+impl Shown {
+    fn new(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Self, rustls::Error> {
+        let validity = chain.first().and_then(Validity::of);
+        Ok(Self { key: Arc::new(CertifiedKey::from_der(chain, key, &provider())?), validity })
+    }
+
+    /// Of a chain and a key in one PEM text.
+    pub(super) fn from_pem(text: &[u8]) -> Result<Self, ShownError> {
+        let chain = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>()?;
+        if chain.is_empty() {
+            return Err(ShownError::NoCertificate);
+        }
+        Ok(Self::new(chain, PrivateKeyDer::from_pem_slice(text)?)?)
+    }
+
+    /// The server's own certificate.
+    pub(super) fn own(&self) -> Option<&CertificateDer<'static>> {
+        self.key.cert.first()
+    }
 }
 
 /// What changes when a file does.
@@ -58,7 +92,7 @@ impl Identity {
     /// Nothing is read yet.
     pub(super) fn new(certificate: PathBuf, key: PathBuf) -> Self {
         let (shown, read) = (ArcSwapOption::empty(), Mutex::default());
-        Self { certificate, key, shown, read, challenges: Challenges::default() }
+        Self { certificate, key, shown, read, challenges: Arc::default() }
     }
 
     /// Shows what is in the files now to new connections.
@@ -66,11 +100,12 @@ impl Identity {
         let Self { certificate, key, .. } = self;
         let stamps = self.stamps(); // before: what changes during the reading is read again
         let (chain, key_der) = identity(certificate, key)?;
-        let validity = chain.first().and_then(Validity::of);
-        let certified = CertifiedKey::from_der(chain, key_der, &provider()).map_err(|source| {
-            TlsError::Refused { certificate: certificate.clone(), key: key.clone(), source }
+        let shown = Shown::new(chain, key_der).map_err(|source| TlsError::Refused {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            source,
         })?;
-        self.shown.store(Some(Arc::new(Shown { key: Arc::new(certified), validity })));
+        self.show(shown);
         *self.read.lock() = stamps;
         Ok(())
     }
@@ -112,9 +147,14 @@ impl Identity {
         }
     }
 
-    /// The chain shown, the server's own certificate first.
-    pub(super) fn chain(&self) -> Option<Vec<CertificateDer<'static>>> {
-        self.shown.load().as_ref().map(|shown| shown.key.cert.clone())
+    /// Shows another certificate to new connections.
+    pub(super) fn show(&self, shown: Shown) {
+        self.shown.store(Some(Arc::new(shown)));
+    }
+
+    /// What is shown now.
+    pub(super) fn shown(&self) -> Option<Arc<Shown>> {
+        self.shown.load_full()
     }
 
     /// When the certificate ends, in seconds since 1970; 0 if that is not known.
@@ -136,7 +176,7 @@ impl Identity {
 
 impl ResolvesServerCert for Identity {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        if Challenges::is_asked(&hello) {
+        if Challenges::is_validation(&hello) {
             return self.challenges.answer(&hello);
         }
         self.shown_key()

@@ -187,10 +187,11 @@ impl ServerTls {
         let renewing = async {
             match &self.acme {
                 Some((config, Some(folder))) => {
+                    let authority = acme::Authority::new(Arc::clone(config), Arc::clone(folder));
                     listening.await;
                     // While it drains it takes no connections, so no name could be proved.
                     tokio::select! {
-                        () = acme::keep(&self.identity, (config, folder), report, reloads) => {}
+                        () = acme::keep(&self.identity, &authority, report, reloads) => {}
                         () = shutdown.draining() => {}
                     }
                 }

@@ -3,7 +3,7 @@
 use super::order::OrderError;
 use super::{ACCOUNT, AcmeConfig};
 use crate::files::{DataDir, write_private};
-use crate::http::{ClientOptions, chain, client, fetch_limited};
+use crate::http::{ClientError, ClientOptions, chain, client, fetch_limited};
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Request, Response};
@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Full};
 use instant_acme::{Account, AccountCredentials, BodyWrapper, BytesResponse, Error, HttpClient, NewAccount};
 use serde::{Deserialize, Serialize};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest answer of an authority that is read: a certificate chain has some kilobytes.
@@ -20,6 +21,9 @@ const LONGEST_PAUSE: u64 = 86_400;
 /// The time limit of one request to the authority.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A file that shows that there is room for a certificate.
+const ROOM: &str = "room";
+
 /// An account as it is kept: with the authority that knows it.
 #[derive(Deserialize, Serialize)]
 struct Kept {
@@ -27,46 +31,81 @@ struct Kept {
     credentials: AccountCredentials,
 }
 
-/// The account in the folder, or a new one that is kept there.
-pub(super) async fn account(config: &AcmeConfig, folder: &DataDir) -> Result<Account, OrderError> {
-    if let Some(account) = known(config, folder).await? {
-        return Ok(account);
-    }
-    let contact: Vec<_> = config.contact.as_deref().into_iter().collect();
-    let new = NewAccount {
-        contact: &contact,
-        terms_of_service_agreed: config.agree_to_terms,
-        only_return_existing: false,
-    };
-    let created = Account::builder_with_http(http(config)?).create(&new, config.directory.clone(), None);
-    let (account, credentials) = created.await?;
-    let kept = Kept { directory: config.directory.clone(), credentials };
-    let bytes = serde_json::to_vec(&kept).map_err(Error::Json)?;
-    keep(folder, ACCOUNT, bytes).await?;
-    Ok(account)
+/// How the authority is reached: read from the configuration for each attempt, because a CA file may have been mended.
+type Connect = dyn Fn(&AcmeConfig) -> Result<Box<dyn HttpClient>, ClientError> + Send + Sync;
+
+/// The authority of a configuration, and the folder that keeps what it gave.
+#[derive(Clone)]
+pub(crate) struct Authority {
+    pub(super) config: Arc<AcmeConfig>,
+    folder: Arc<DataDir>,
+    connect: Arc<Connect>,
 }
 
-/// The account in the folder. `None` if there is none, or another authority's.
-pub(super) async fn known(config: &AcmeConfig, folder: &DataDir) -> Result<Option<Account>, OrderError> {
-    let Ok(bytes) = tokio::fs::read(folder.join(ACCOUNT)).await else { return Ok(None) };
-    match serde_json::from_slice(&bytes) {
-        Ok(Kept { directory, credentials }) if directory == config.directory => {
-            let restored = Account::builder_with_http(http(config)?).from_credentials(credentials);
-            Ok(Some(restored.await?))
+impl Authority {
+    /// Reached over HTTPS.
+    pub(crate) fn new(config: Arc<AcmeConfig>, folder: Arc<DataDir>) -> Self {
+        Self::reached_by(config, folder, Arc::new(connect))
+    }
+
+    pub(super) fn reached_by(config: Arc<AcmeConfig>, folder: Arc<DataDir>, connect: Arc<Connect>) -> Self {
+        Self { config, folder, connect }
+    }
+
+    /// The account in the folder, or a new one that is kept there.
+    pub(super) async fn account(&self) -> Result<Account, OrderError> {
+        if let Some(account) = self.known_account().await? {
+            return Ok(account);
         }
-        _ => Ok(None),
+        self.new_account().await
+    }
+
+    /// A new account, which is kept in the folder in place of the one before.
+    pub(super) async fn new_account(&self) -> Result<Account, OrderError> {
+        let contact: Vec<_> = self.config.contact.as_deref().into_iter().collect();
+        let new = NewAccount {
+            contact: &contact,
+            terms_of_service_agreed: self.config.agree_to_terms,
+            only_return_existing: false,
+        };
+        let directory = self.config.directory.clone();
+        let builder = Account::builder_with_http((self.connect)(&self.config)?);
+        let (account, credentials) = builder.create(&new, directory.clone(), None).await?;
+        let bytes = serde_json::to_vec(&Kept { directory, credentials }).map_err(Error::Json)?;
+        self.keep(ACCOUNT, bytes).await?;
+        Ok(account)
+    }
+
+    /// The account in the folder. `None` if there is none, or another authority's.
+    pub(super) async fn known_account(&self) -> Result<Option<Account>, OrderError> {
+        let Ok(bytes) = tokio::fs::read(self.folder.join(ACCOUNT)).await else { return Ok(None) };
+        match serde_json::from_slice(&bytes) {
+            Ok(Kept { directory, credentials }) if directory == self.config.directory => {
+                let builder = Account::builder_with_http((self.connect)(&self.config)?);
+                Ok(Some(builder.from_credentials(credentials).await?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Fails where a certificate could not be kept. To be called before the order: the authority counts certificates, and one
+    /// that cannot be kept is lost.
+    pub(super) async fn has_room(&self) -> Result<(), OrderError> {
+        self.keep(ROOM, vec![0; 16 << 10]).await?;
+        let _ = tokio::fs::remove_file(self.folder.join(ROOM)).await; // else it is written anew the next time
+        Ok(())
+    }
+
+    /// Writes a file of the folder, whole or not at all.
+    pub(super) async fn keep(&self, name: &str, bytes: Vec<u8>) -> Result<(), OrderError> {
+        let path = self.folder.join(name);
+        let file = path.clone();
+        let written = tokio::task::spawn_blocking(move || write_private(&file, &bytes)).await;
+        written.unwrap_or_else(|ended| Err(ended.into())).map_err(|source| OrderError::Keep { path, source })
     }
 }
 
-/// Writes a file of the folder, whole or not at all.
-pub(super) async fn keep(folder: &DataDir, name: &str, bytes: Vec<u8>) -> Result<(), OrderError> {
-    let path = folder.join(name);
-    let file = path.clone();
-    let written = tokio::task::spawn_blocking(move || write_private(&file, &bytes)).await;
-    written.unwrap_or_else(|ended| Err(ended.into())).map_err(|source| OrderError::Keep { path, source })
-}
-
-fn http(config: &AcmeConfig) -> Result<Box<dyn HttpClient>, OrderError> {
+fn connect(config: &AcmeConfig) -> Result<Box<dyn HttpClient>, ClientError> {
     let options = ClientOptions { ca_file: config.ca.clone(), timeout: PATIENCE, ..ClientOptions::default() };
     Ok(Box::new(Http(client(&options)?)))
 }

@@ -27,8 +27,8 @@ pub(super) enum ChallengeError {
 }
 
 impl Challenges {
-    /// Whether it is an authority that looks: it offers nothing else.
-    pub(crate) fn is_asked(hello: &ClientHello<'_>) -> bool {
+    /// Whether a handshake is an authority's validation of a name: it offers no other protocol.
+    pub(crate) fn is_validation(hello: &ClientHello<'_>) -> bool {
         hello.alpn().is_some_and(|mut offered| offered.next() == Some(ALPN) && offered.next().is_none())
     }
 

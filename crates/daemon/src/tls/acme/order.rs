@@ -1,30 +1,39 @@
 //! One order (RFC 8555, section 7.4): the names are proved, then a certificate is given.
 
-use super::authority::{account, keep};
+use super::AcmeConfig;
+use super::authority::Authority;
 use super::challenge::{ChallengeError, Challenges};
-use super::{AcmeConfig, CERTIFICATE};
-use crate::files::DataDir;
-use crate::http::ClientError;
+use crate::http::{ClientError, chain, one_line};
+use crate::tls::identity::{Shown, ShownError, now};
+use crate::tls::validity::Validity;
 use instant_acme::{
-    AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, Identifier, NewOrder, Order,
-    OrderStatus, RetryPolicy,
+    Account, AuthorizationHandle, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error,
+    Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
 };
-use rustls_pki_types::CertificateDer;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long the authority may take to look at the names, and then for the certificate.
 const VALIDATION: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(120));
 
-/// A file that shows that there is room for a certificate.
-const ROOM: &str = "room";
+/// The type of the problem of an account that the authority does not know (RFC 8555, section 6.7).
+const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OrderError {
     #[error("the authority does not give a certificate: {0}")]
-    Authority(#[from] Error),
+    Authority(String),
+    #[error("the authority's certificate cannot be used: {0}")]
+    Shown(#[from] ShownError),
+    #[error("the authority's certificate does not have all of the names")]
+    Names,
+    #[error("the authority's certificate has ended by this machine's clock: set the clock")]
+    Ended,
+    #[error("the ACME client failed, which is a defect: {0}")]
+    Panic(String),
     #[error(
         "the authority could not see that {name} is this server: {reason}. It connects to port 443 of each address of the name, \
          which must lead to this server's TLS listener"
@@ -44,34 +53,66 @@ pub(super) enum OrderError {
     TooLong(Duration),
 }
 
-/// Orders a certificate for the names of the configuration, in place of the one that is `shown`, and keeps it in the folder.
+/// Its text is the authority's in part, so it is cut.
+impl From<Error> for OrderError {
+    fn from(error: Error) -> Self {
+        Self::Authority(one_line(chain(&error).as_bytes()))
+    }
+}
+
+/// A certificate that was given, and that fits.
+pub(super) struct Given {
+    /// With its key, as it is kept.
+    pub(super) pem: String,
+    pub(super) shown: Shown,
+    pub(super) validity: Validity,
+}
+
+/// Orders a certificate for the names of the configuration, in place of the one that is `shown`. `is_finalized` is set as soon as
+/// the authority may have given one, which counts in its limits whether or not it is used.
 pub(super) async fn order(
-    config: &AcmeConfig,
-    folder: &DataDir,
+    authority: &Authority,
     challenges: &Challenges,
-    shown: Option<&CertificateDer<'_>>,
-) -> Result<(), OrderError> {
-    // Before the order: the authority counts certificates, and one that cannot be kept is lost.
-    keep(folder, ROOM, vec![0; 16 << 10]).await?;
-    let _ = tokio::fs::remove_file(folder.join(ROOM)).await; // else it is written anew the next time
-    let account = account(config, folder).await?;
-    let names: Vec<_> = config.names.iter().cloned().map(Identifier::Dns).collect();
-    let replaced = shown.and_then(|shown| CertificateIdentifier::try_from(shown).ok());
-    let replacing = match replaced {
-        // The authority then knows that the old one needs no more room in its limits (RFC 9773, section 5). It may not know it.
-        Some(replaced) => account.new_order(&NewOrder::new(&names).replaces(replaced)).await.ok(),
-        None => None,
-    };
-    let mut order = match replacing {
-        Some(order) => order,
-        None => account.new_order(&NewOrder::new(&names)).await?,
+    shown: Option<&Shown>,
+    is_finalized: &AtomicBool,
+) -> Result<Given, OrderError> {
+    authority.has_room().await?;
+    let names: Vec<_> = authority.config.names.iter().cloned().map(Identifier::Dns).collect();
+    let mut order = match open(&authority.account().await?, &names, shown).await {
+        Err(Error::Api(problem)) if problem.r#type.as_deref() == Some(NO_ACCOUNT) => {
+            tracing::warn!("the authority does not know the account that is kept, so a new one is made");
+            open(&authority.new_account().await?, &names, shown).await?
+        }
+        opened => opened?,
     };
     let proved = prove(&mut order, challenges).await;
     challenges.forget();
     proved?;
+    is_finalized.store(true, Ordering::Relaxed);
     let key = order.finalize().await?;
     let chain = order.poll_certificate(&VALIDATION).await?;
-    keep(folder, CERTIFICATE, format!("{key}{chain}").into_bytes()).await
+    judge(&authority.config, format!("{key}{chain}"))
+}
+
+async fn open(account: &Account, names: &[Identifier], shown: Option<&Shown>) -> Result<Order, Error> {
+    let replaced = shown.and_then(Shown::own).and_then(|own| CertificateIdentifier::try_from(own).ok());
+    if let Some(replaced) = replaced {
+        // The authority then knows that the old one needs no more room in its limits (RFC 9773, section 5). It may not know it.
+        if let Ok(order) = account.new_order(&NewOrder::new(names).replaces(replaced)).await {
+            return Ok(order);
+        }
+    }
+    account.new_order(&NewOrder::new(names)).await
+}
+
+/// A certificate is judged before it replaces anything.
+fn judge(config: &AcmeConfig, pem: String) -> Result<Given, OrderError> {
+    let shown = Shown::from_pem(pem.as_bytes())?;
+    let validity = config.fits(&shown).ok_or(OrderError::Names)?;
+    if validity.until <= now() {
+        return Err(OrderError::Ended);
+    }
+    Ok(Given { pem, shown, validity })
 }
 
 async fn prove(order: &mut Order, challenges: &Challenges) -> Result<(), OrderError> {
@@ -81,13 +122,16 @@ async fn prove(order: &mut Order, challenges: &Challenges) -> Result<(), OrderEr
         if authorization.status == AuthorizationStatus::Valid {
             continue; // it was seen lately
         }
-        let name = authorization.identifier().to_string();
+        let name = named(&authorization);
         let Some(mut challenge) = authorization.challenge(ChallengeType::TlsAlpn01) else {
             return Err(OrderError::NoWay { name });
         };
         challenges.show(&name, challenge.key_authorization().digest().as_ref())?;
         challenge.set_ready().await.map_err(|error| match error {
-            Error::Api(reason) => OrderError::NotSeen { name, reason: reason.to_string() }, // it has looked already
+            // It has looked already.
+            Error::Api(reason) => {
+                OrderError::NotSeen { name, reason: one_line(reason.to_string().as_bytes()) }
+            }
             error => error.into(),
         })?;
     }
@@ -96,7 +140,11 @@ async fn prove(order: &mut Order, challenges: &Challenges) -> Result<(), OrderEr
         Ok(_) => Error::Str("the reason why the order is not ready"),
         Err(error) => error,
     };
-    Err(not_seen(order).await?.unwrap_or(OrderError::Authority(failed)))
+    Err(not_seen(order).await?.unwrap_or_else(|| failed.into()))
+}
+
+fn named(authorization: &AuthorizationHandle<'_>) -> String {
+    one_line(authorization.identifier().to_string().as_bytes())
 }
 
 /// The name that the authority did not find to be this server's, and why.
@@ -107,8 +155,8 @@ async fn not_seen(order: &mut Order) -> Result<Option<OrderError>, Error> {
         authorization.refresh().await?;
         let reason = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref());
         if let Some(reason) = reason {
-            let name = authorization.identifier().to_string();
-            return Ok(Some(OrderError::NotSeen { name, reason: reason.to_string() }));
+            let reason = one_line(reason.to_string().as_bytes());
+            return Ok(Some(OrderError::NotSeen { name: named(&authorization), reason }));
         }
     }
     Ok(None)

@@ -1,20 +1,21 @@
 //! Keeps a certificate good for as long as the server runs.
 
-use super::AcmeConfig;
-use super::authority::known;
-use super::order::{OrderError, order};
-use super::when::Window;
+use super::CERTIFICATE;
+use super::authority::Authority;
+use super::order::{Given, OrderError, order};
+use super::when::{SPACING, Window};
 use crate::backoff::{Backoff, jittered};
 use crate::drain::Reloads;
-use crate::files::DataDir;
-use crate::http::chain;
-use crate::tls::identity::{Identity, LOOKS, Report, now};
-use crate::tls::validity::{Validity, Verdict, names};
+use crate::http::{chain, one_line};
+use crate::tls::identity::{Identity, LOOKS, Report, Shown, now};
+use crate::tls::validity::{Validity, Verdict};
 use crate::utc::rough;
-use instant_acme::CertificateIdentifier;
-use std::collections::BTreeSet;
+use instant_acme::{CertificateIdentifier, Error};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 /// Authorities count failures: some allow five an hour.
 const AFTER_FAILURES: Backoff =
@@ -27,51 +28,41 @@ const ADVICE: Duration = Duration::from_secs(60);
 const ASK: Duration = Duration::from_secs(6 * 3600);
 const ASK_OFTEN: Duration = Duration::from_secs(3600);
 const ASK_SELDOM: Duration = Duration::from_secs(24 * 3600);
-/// After a success nothing is ordered for a quarter of the certificate's life, and for this long at most, whatever the authority
-/// advises: it counts certificates, too.
-const REST: Duration = Duration::from_secs(6 * 3600);
 
 /// Orders and renews the certificate, without end.
 pub(crate) async fn keep<F: Fn(u64)>(
     identity: &Identity,
-    (config, folder): (&AcmeConfig, &DataDir),
+    authority: &Authority,
     mut report: Report<F>,
     mut reloads: Reloads,
 ) {
-    let start = Instant::now();
-    let mut renewal = Renewal {
-        identity,
-        config,
-        folder,
-        plan: None,
-        ask_at: start,
-        failures: 0,
-        rest_until: start,
-        trouble: None,
-    };
+    let mut renewal = Renewal::new(identity, authority);
     loop {
         report.set(renewal.verdict(), identity.ends());
         let left = Duration::from_secs(renewal.due().await.saturating_sub(now()));
         let pause = left.max(renewal.rest_until.saturating_duration_since(Instant::now()));
         if pause.is_zero() {
             renewal.attempt().await;
-        } else if timeout(pause.min(LOOKS), reloads.next()).await.is_ok() {
-            renewal.ask_at = Instant::now();
-            renewal.rest_until = renewal.ask_at; // somebody has mended something
+            continue;
+        }
+        if timeout(renewal.look(pause), reloads.next()).await.is_ok() {
+            renewal.hasten();
         }
     }
 }
 
 struct Renewal<'a> {
     identity: &'a Identity,
-    config: &'a AcmeConfig,
-    folder: &'a DataDir,
+    authority: &'a Authority,
     plan: Option<Plan>,
-    /// When to ask the authority again when to renew. By a clock that is not set, as the next.
+    /// When the authority was asked last when to renew, and when to ask it again. By a clock that is not set, as the next.
+    asked_at: Instant,
     ask_at: Instant,
     failures: u32,
-    /// Before this nothing is ordered.
+    /// Before this nothing is ordered, unless a reload comes.
     rest_until: Instant,
+    /// Before this nothing is ordered, whatever comes.
+    earliest: Instant,
     trouble: Option<String>,
 }
 
@@ -83,18 +74,41 @@ struct Plan {
     due: u64,
 }
 
-impl Renewal<'_> {
+impl<'a> Renewal<'a> {
+    fn new(identity: &'a Identity, authority: &'a Authority) -> Self {
+        let now = Instant::now();
+        let (asked_at, ask_at, rest_until, earliest) = (now, now, now, now);
+        Self {
+            identity,
+            authority,
+            plan: None,
+            asked_at,
+            ask_at,
+            failures: 0,
+            rest_until,
+            earliest,
+            trouble: None,
+        }
+    }
+
     /// The second at which to renew; 0 where there is no certificate that fits.
     async fn due(&mut self) -> u64 {
         let now = now();
         let Some(validity) = self.fit().filter(|validity| now <= validity.until) else { return 0 };
-        let advice = if self.ask_at <= Instant::now() {
-            let (advice, pause) = self.advice().await;
-            self.ask_at = Instant::now() + pause;
-            advice
-        } else {
-            self.plan.and_then(|plan| plan.advice)
-        };
+        let mut advice = self.plan.and_then(|plan| plan.advice);
+        if self.ask_at <= Instant::now() {
+            let mut pause = ASK;
+            match self.advice().await {
+                Ok(Some((window, again))) => (advice, pause) = (Some(window), again),
+                Ok(None) => advice = None, // not every authority gives it
+                Err(error) => tracing::warn!(
+                    "the authority did not say when to renew the certificate, so what it said before stays: {}",
+                    chain(&error)
+                ),
+            }
+            self.asked_at = Instant::now();
+            self.ask_at = self.asked_at + pause;
+        }
         match self.plan {
             Some(plan) if (plan.validity, plan.advice) == (validity, advice) => plan.due,
             _ => {
@@ -107,63 +121,95 @@ impl Renewal<'_> {
 
     /// How long the certificate is valid, if it has the names of the configuration.
     fn fit(&self) -> Option<Validity> {
-        let shown = self.identity.chain()?;
-        let wanted: BTreeSet<_> = self.config.names.iter().map(|name| name.to_ascii_lowercase()).collect();
-        Validity::of(shown.first()?)
-            .filter(|_| shown.first().is_some_and(|own| wanted.is_subset(&names(own))))
+        self.authority.config.fits(&*self.identity.shown()?)
     }
 
-    /// When the authority would have the certificate renewed, and when to ask again.
-    async fn advice(&self) -> (Option<Window>, Duration) {
-        let asking = async {
-            let shown = self.identity.chain()?;
-            let certificate = CertificateIdentifier::try_from(shown.first()?).ok()?;
-            let account = known(self.config, self.folder).await.ok()??;
-            let (info, pause) = account.renewal_info(&certificate).await.ok()?;
+    /// When the authority would have the certificate renewed, and when to ask again; `None` where it does not say such things.
+    async fn advice(&self) -> Result<Option<(Window, Duration)>, OrderError> {
+        let (shown, authority) = (self.identity.shown(), self.authority.clone());
+        let asking = async move {
+            let own = shown.as_deref().and_then(Shown::own);
+            let certificate = own.and_then(|own| CertificateIdentifier::try_from(own).ok());
+            let Some(certificate) = certificate else { return Ok(None) };
+            let Some(account) = authority.known_account().await? else { return Ok(None) };
+            let (info, pause) = match account.renewal_info(&certificate).await {
+                Err(Error::Unsupported(_)) => return Ok(None),
+                answered => answered?,
+            };
             let [start, end] = [info.suggested_window.start, info.suggested_window.end]
                 .map(|time| u64::try_from(time.unix_timestamp()).unwrap_or_default());
-            Some((Window { start, end }, pause.clamp(ASK_OFTEN, ASK_SELDOM)))
+            Ok(Some((Window { start, end }, pause.clamp(ASK_OFTEN, ASK_SELDOM))))
         };
-        match timeout(ADVICE, asking).await.ok().flatten() {
-            Some((window, pause)) => (Some(window), pause),
-            None => (None, ASK), // not every authority gives it
-        }
+        apart(ADVICE, asking).await
     }
 
     async fn attempt(&mut self) {
-        let Identity { challenges, .. } = self.identity;
-        let shown = self.identity.chain();
-        let shown = shown.as_deref().and_then(|chain| chain.first());
-        let ordered = timeout(ORDER, order(self.config, self.folder, challenges, shown)).await;
-        challenges.forget();
-        let ordered = ordered.unwrap_or(Err(OrderError::TooLong(ORDER))).map_err(|error| chain(&error));
-        let used = ordered.and_then(|()| self.identity.read_again().map_err(|error| error.to_string()));
-        match used.and_then(|()| self.given()) {
-            Ok(life) => {
-                tracing::info!("the authority gave a certificate, which is used for new connections");
-                (self.failures, self.ask_at, self.trouble) = (0, Instant::now(), None);
-                self.rest_until = self.ask_at + (life / 4).min(REST);
-            }
-            Err(trouble) => {
-                let pause = jittered(AFTER_FAILURES.pause(self.failures), Duration::ZERO, rand::random());
-                tracing::warn!(
-                    "the authority gave no certificate, the next attempt is in {}: {trouble}",
-                    rough(pause.as_secs())
-                );
-                self.failures += 1;
-                self.rest_until = Instant::now() + pause;
-                self.trouble = Some(trouble);
-            }
+        let is_finalized = Arc::new(AtomicBool::new(false));
+        let ordering = {
+            let (authority, shown) = (self.authority.clone(), self.identity.shown());
+            let (challenges, is_finalized) =
+                (Arc::clone(&self.identity.challenges), Arc::clone(&is_finalized));
+            async move { order(&authority, &challenges, shown.as_deref(), &is_finalized).await }
+        };
+        let ordered = apart(ORDER, ordering).await;
+        self.identity.challenges.forget();
+        match ordered {
+            Ok(given) => self.succeed(given).await,
+            Err(error) => self.fail(chain(&error), is_finalized.load(Ordering::Relaxed)),
         }
     }
 
-    /// For how long the certificate that was given is good; why it does not do.
-    fn given(&self) -> Result<Duration, String> {
-        let validity = self.fit().ok_or("it gave one without all of the names")?;
-        match validity.until.saturating_sub(now()) {
-            0 => Err("it gave one that has ended by this machine's clock: set the clock".to_owned()),
-            left => Ok(Duration::from_secs(left)),
+    async fn succeed(&mut self, Given { pem, shown, validity }: Given) {
+        if let Err(error) = self.authority.keep(CERTIFICATE, pem.into_bytes()).await {
+            tracing::error!(
+                "the new certificate is used, but not kept, so a restart orders another: {error}"
+            );
         }
+        self.identity.show(shown);
+        tracing::info!("the authority gave a certificate, which is used for new connections");
+        (self.failures, self.trouble, self.plan) = (0, None, None);
+        self.ask_at = Instant::now();
+        self.earliest = self.ask_at + validity.spacing();
+        self.rest_until = self.ask_at + validity.rest(now());
+    }
+
+    fn fail(&mut self, trouble: String, is_finalized: bool) {
+        // Soon again it would use up what the authority gives in a week.
+        let pause = if is_finalized { AFTER_FAILURES.longest } else { AFTER_FAILURES.pause(self.failures) };
+        let pause = jittered(pause, Duration::ZERO, rand::random());
+        tracing::warn!(
+            "the authority gave no certificate, the next attempt is in {}: {trouble}",
+            rough(pause.as_secs())
+        );
+        self.failures += 1;
+        self.earliest = Instant::now() + SPACING;
+        self.rest_until = Instant::now() + pause;
+        self.trouble = Some(trouble);
+    }
+
+    /// A reload: an operator may have mended something. Automation may send one each second, too.
+    fn hasten(&mut self) {
+        let (now, fit) = (Instant::now(), self.fit());
+        self.rest_until = self.rest_until.min(self.earliest);
+        let mut next = self.rest_until;
+        if let Some(validity) = fit {
+            self.ask_at = self.ask_at.min(self.asked_at + validity.spacing());
+            next = next.max(self.ask_at);
+        }
+        if next > now {
+            tracing::info!(
+                "reload: the next attempt to renew the certificate is postponed by {}, because authorities limit requests",
+                rough((next - now).as_secs().max(1))
+            );
+        }
+    }
+
+    /// When to look again, if nothing is to be ordered for `pause`.
+    fn look(&self, pause: Duration) -> Duration {
+        let question = self.ask_at.saturating_duration_since(Instant::now());
+        // It is not asked where there is no certificate.
+        let question = if question.is_zero() { LOOKS } else { question };
+        pause.min(question).min(LOOKS)
     }
 
     fn verdict(&self) -> Verdict {
@@ -175,5 +221,17 @@ impl Renewal<'_> {
             None => "Another one is being ordered".to_owned(),
         };
         self.identity.verdict(&advice)
+    }
+}
+
+/// Runs what uses the ACME client in a task, so that a panic in it is a failure like others. The task ends with this future.
+async fn apart<T: Send + 'static>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, OrderError>> + Send + 'static,
+) -> Result<T, OrderError> {
+    match timeout(limit, AbortOnDropHandle::new(tokio::spawn(work))).await {
+        Ok(Ok(done)) => done,
+        Ok(Err(ended)) => Err(OrderError::Panic(one_line(ended.to_string().as_bytes()))),
+        Err(_) => Err(OrderError::TooLong(limit)),
     }
 }

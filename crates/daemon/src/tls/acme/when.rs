@@ -1,6 +1,14 @@
 //! When to renew. No clock and no chance: both are arguments. All times are seconds since 1970.
 
 use super::super::validity::Validity;
+use std::time::Duration;
+
+/// Between two attempts there is never less, unless the certificate that was given lives for minutes only.
+pub(super) const SPACING: Duration = Duration::from_secs(60);
+/// Then there is never less than this.
+const LEAST_SPACING: Duration = Duration::from_secs(5);
+/// The longest rest after a success.
+const LONGEST_REST: Duration = Duration::from_secs(6 * 3600);
 
 /// When the authority would like a certificate to be renewed (RFC 9773, section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +20,19 @@ pub(super) struct Window {
 impl Validity {
     fn life(self) -> u64 {
         self.until.saturating_sub(self.from)
+    }
+
+    /// After this certificate was given nothing is ordered for this long, whatever comes: a minute, or a quarter of a shorter
+    /// life than four minutes, so that there is time for a second attempt.
+    pub(super) fn spacing(self) -> Duration {
+        (Duration::from_secs(self.life()) / 4).clamp(LEAST_SPACING, SPACING)
+    }
+
+    /// For how long nothing is ordered after it was given at `now`, whatever the authority advises, because it counts
+    /// certificates, too: a quarter of what is left, and some hours at most. A reload (SIGHUP) ends it.
+    pub(super) fn rest(self, now: u64) -> Duration {
+        let left = Duration::from_secs(self.until.saturating_sub(now));
+        (left / 4).clamp(self.spacing(), LONGEST_REST)
     }
 
     /// The second at which to renew, of those that are fit the one at `chance` (0 to 1): without advice between a third and
@@ -57,6 +78,24 @@ mod tests {
                 "{advice:?}"
             );
         }
+    }
+
+    #[test]
+    fn after_a_success_it_rests_for_a_quarter_of_what_is_left_within_bounds() {
+        for (from, until, [spacing, rest]) in [
+            (0, 90 * 86_400, [60, 6 * 3600]),
+            (0, 3_600, [60, 900]),
+            (0, 240, [60, 60]),
+            (0, 20, [5, 5]),
+            (0, 2, [5, 5]),
+            (0, 0, [5, 5]),
+        ] {
+            let validity = Validity { from, until };
+            let expected = [spacing, rest].map(Duration::from_secs);
+            assert_eq!([validity.spacing(), validity.rest(0)], expected, "{validity:?}");
+        }
+        let validity = Validity { from: 0, until: 90 * 86_400 };
+        assert_eq!(validity.rest(validity.until - 20), SPACING, "the clock is wrong");
     }
 
     #[test]
