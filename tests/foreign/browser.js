@@ -13,12 +13,12 @@ const executablePath = (process.env.PATH ?? '')
 /** Why tests with a browser are skipped, or false. */
 export const missing = executablePath ? false : 'there is no chromium on PATH';
 
-/** A headless browser without a proxy. */
-export function browser() {
+/** A headless browser, without a proxy unless other arguments say so. */
+export function browser(args = ['--no-proxy-server']) {
     return chromium.launch({
         executablePath,
         headless: true,
-        args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-proxy-server'], // CI runs as root
+        args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', ...args], // CI runs as root
         env: environment,
     });
 }

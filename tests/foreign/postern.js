@@ -72,13 +72,14 @@ export async function daemon(kind, file, toml) {
         admin: /the admin page listens on (\S+)/,
     });
     await ready(found.admin);
-    return found;
+    return { ...found, metrics: () => metrics(found.admin) };
 }
 
-/** `postern token mint`: the values of Proxy-Authorization, one a token. */
-export async function mint({ issuer, gateway, count = 1 }) {
-    const urls = ['--issuer', `http://${issuer}`, '--gateway', `http://${gateway}`];
-    const { code, stdout, stderr } = await run(binary, ['token', 'mint', ...urls, '--count', String(count)]);
+/** `postern token mint`: the values of Proxy-Authorization, one a token. With `ca` the gateway is reached over TLS. */
+export async function mint({ issuer, gateway, count = 1, ca }) {
+    const urls = ['--issuer', `http://${issuer}`, '--gateway', `${ca ? 'https' : 'http'}://${gateway}`];
+    const args = [...urls, '--count', String(count), ...(ca ? ['--ca', ca] : [])];
+    const { code, stdout, stderr } = await run(binary, ['token', 'mint', ...args]);
     if (code !== 0) throw new Error(`postern token mint: ${stderr}`);
     return stdout.trimEnd().split('\n');
 }
