@@ -34,5 +34,6 @@ mod self_signed;
 mod shared_connections;
 mod store_outage;
 mod support;
+mod systemd;
 mod unauthenticated;
 mod up;

@@ -9,6 +9,7 @@ use postern_daemon::tls::{TlsConfig, self_signed};
 use postern_gateway::Gateway;
 use postern_issuer::Issuer;
 use postern_telemetry::log::LogFormat;
+use std::future::ready;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -23,6 +24,7 @@ pub(crate) async fn gateway(args: &Server) -> Result<(), Failure> {
         "the gateway listens on {} as soon as its keys and its store can serve, and at the latest after {patience}",
         gateway.local_addr()
     );
+    process.report_to_systemd(gateway.listening());
     process.run(gateway.run(), config.drain.deadline.get()).await
 }
 
@@ -33,6 +35,7 @@ pub(crate) async fn issuer(args: &Server) -> Result<(), Failure> {
     let process = start(config.log.format, Some(admin), file.warnings()).await?;
     sign_for(&mut config.tls, config.listen.address, args)?;
     let issuer = Issuer::bind(config, &process.context).await?.reloading(file);
+    process.report_to_systemd(ready(())); // its socket listens by now
     let serving = async {
         issuer.run().await;
         Ok(())
@@ -46,6 +49,7 @@ pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
     let process = start(config.log.format, Some(admin), file.warnings()).await?;
     let agent = Agent::bind(config, &process.context).await?.reloading(file);
     tracing::info!("the agent listens on {}", agent.local_addr());
+    process.report_to_systemd(ready(()));
     let stopped = process.context.shutdown.clone();
     let serving = async move {
         agent.run().await;

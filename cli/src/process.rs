@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use postern_admin::{Admin, ProcessContext};
 use postern_daemon::descriptors::Descriptors;
 use postern_daemon::readiness::Gate;
+use postern_daemon::systemd::{self, Pulse};
 use postern_telemetry::log::{self, LogFormat};
 use postern_telemetry::metrics;
 use std::future::Future;
@@ -33,8 +34,8 @@ impl Process {
     ) -> Result<Self, Failure> {
         log::init(format).map_err(Failure::configuration)?;
         let exporter = metrics::install(&CATALOGUES).map_err(Failure::runtime)?;
-        let context =
-            ProcessContext { descriptors: Descriptors::raise(daemons), ..ProcessContext::default() };
+        let (descriptors, pulse) = (Descriptors::raise(daemons), Pulse::of_process());
+        let context = ProcessContext { descriptors, pulse, ..ProcessContext::default() };
         context
             .shutdown
             .on_signals()
@@ -52,6 +53,13 @@ impl Process {
             None => None,
         };
         Ok(Self { context, admin, start })
+    }
+
+    /// Reports to systemd, where that has started this process. `listening` completes when its daemon takes clients.
+    pub(crate) fn report_to_systemd(&self, listening: impl Future<Output = ()> + Send + 'static) {
+        let ProcessContext { readiness, pulse, shutdown, .. } = self.context.clone();
+        tokio::spawn(pulse.clone().beat());
+        tokio::spawn(systemd::report(listening, readiness, pulse, shutdown));
     }
 
     /// Runs until the daemons have drained: all tracked work done, or `deadline` past. `serving` is the daemons; when

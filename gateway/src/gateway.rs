@@ -293,6 +293,7 @@ impl Gateway {
                 let _here = runtime.enter();
                 core.backend.store()
             };
+            runtime.spawn(self.process.pulse.clone().beat());
             let worker = Worker { store, core, resolver };
             let (sender, listening) = oneshot::channel();
             give.push(sender);

@@ -4,6 +4,7 @@ use crate::live::Live;
 use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
+use postern_daemon::systemd::Pulse;
 
 /// The stop switch, the readiness, the live page and the file descriptors that all daemons of a process share. Clones share
 /// them.
@@ -17,4 +18,6 @@ pub struct ProcessContext {
     pub live: Live,
     /// How many connections they may have.
     pub descriptors: Descriptors,
+    /// Signs of life of its runtimes, for systemd.
+    pub pulse: Pulse,
 }

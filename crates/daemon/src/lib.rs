@@ -40,5 +40,6 @@ pub mod readiness;
 pub mod reload;
 pub mod seldom;
 pub mod sources;
+pub mod systemd;
 pub mod tls;
 pub mod utc;

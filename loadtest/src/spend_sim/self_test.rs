@@ -18,7 +18,7 @@ pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 11] = [
     ("some-probes", Store(Undo::SomeProbes), Kind::Twice, 195),
     ("planted-canaries", Store(Undo::PlantedCanaries), Kind::FalseAlarm, 22),
     ("permits-after-stored", Store(Undo::PermitsAfterStored), Kind::ThoughLost, 25),
-    ("witness-apart", Store(Undo::WitnessApart), Kind::Twice, 18),
+    ("witness-apart", Store(Undo::WitnessApart), Kind::Twice, 8),
     ("older-probes", Store(Undo::OlderProbes), Kind::Twice, 461),
     ("asks-in-vain", Defect::AsksInVain, Kind::AskedInVain, 1),
     ("asks-for-lost-keys", Defect::AsksForLostKeys, Kind::AskedInVain, 203),
