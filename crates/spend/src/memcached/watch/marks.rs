@@ -128,7 +128,8 @@ impl Rounds {
         unclear: Option<u32>,
         now: UnixSeconds,
     ) -> Unoffered {
-        let is_promised = self.is_promised(replicas, key).await;
+        let is_unmarked = self.store.marked.binding(key) == Some(Binding::Unmarked);
+        let is_promised = !is_unmarked && self.plants() && self.is_promised(replicas, key).await;
         let epoch = self.progress.get(&key).map(|progress| progress.epoch());
         let is_begun_here = epoch.as_ref().is_some_and(|epoch| epoch.begun_here);
         // Clocks of gateways differ, so that a key may look older than it is.
@@ -136,7 +137,7 @@ impl Rounds {
         Unoffered {
             // No process had a key before the one that began it, so there are no later offers than the first.
             is_unclear: if is_begun_here { unclear == Some(0) } else { unclear.is_some() },
-            is_unmarked: self.store.marked.binding(key) == Some(Binding::Unmarked),
+            is_unmarked,
             must_be_marked: self.store.options.replicas.are_three(), // there are no other keys
             plants: self.plants(),
             is_begun_here,
