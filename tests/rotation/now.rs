@@ -139,20 +139,21 @@ impl Rotation {
                 self.set_grace("0s").await; // step 5 requires it before step 3
             }
         } else if step.begins("Start the issuer.") {
+            // The check of step 6 counts in whole seconds: what gateways fetched when they started was before this one.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if at_once {
+                // A token of the new key makes a gateway fetch the directory by itself, before it gets the signal.
+                let all = [FULL, LOW, EMPTY].map(|agent| agent.unit());
+                self.markless = Some(windows.open("no key in use has a mark yet", all, users.now(), GRACE));
+            }
             site.issuer.start_ready().await;
             windows.close(self.issuer_away.take().expect("it was stopped"), users.now());
             let keys = key_ids(site).await;
             assert_eq!(keys.len(), 1, "the directory lists the new key alone: {keys:?}");
             assert_ne!(keys, self.old_keys);
         } else if step.begins("`kill -HUP` every gateway") {
-            // The check of step 6 counts in whole seconds.
-            tokio::time::sleep(Duration::from_secs(1)).await;
             self.told_second = unix_seconds();
             self.told = Some(users.now());
-            if at_once {
-                let all = [FULL, LOW, EMPTY].map(|agent| agent.unit());
-                self.markless = Some(windows.open("no key in use has a mark yet", all, users.now(), GRACE));
-            }
             for gateway in &site.gateways {
                 gateway.signal(step.command("kill -").trim_start_matches("kill -"));
             }
