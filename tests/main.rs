@@ -35,5 +35,6 @@ mod shared_connections;
 mod store_outage;
 mod support;
 mod systemd;
+mod two_hops;
 mod unauthenticated;
 mod up;

@@ -8,7 +8,7 @@ use crate::support::tls::Authority;
 use std::net::SocketAddr;
 use tempfile::TempDir;
 
-const UNANSWERED: &str = "postern_agent_tokens_total{fate=\"unanswered\"}";
+const UNANSWERED: &str = "postern_agent_tokens_total{fate=\"unanswered\",hop=\"last\"}";
 
 struct Stage {
     home: TempDir,
@@ -66,7 +66,9 @@ async fn an_agent_with_a_certificate_is_served_and_one_without_reads_why_and_los
     for sharing in ["", "tunnels = 1\n"] {
         let agent = stage.agent(&(stage.certificate() + sharing));
         assert_eq!(stage.connect(&agent).await.status, 200);
-        let ends = Metrics::of(agent.admin).await.value("postern_agent_certificate_ends_timestamp_seconds");
+        let ends = Metrics::of(agent.admin)
+            .await
+            .value("postern_agent_certificate_ends_timestamp_seconds{hop=\"last\"}");
         assert!(ends > 0, "an operator sees when it ends");
         agent.process.terminate().assert_stopped();
     }

@@ -79,7 +79,7 @@ impl Stage {
     /// As many tokens have left the wallet as tunnels were opened.
     async fn lost_nothing(&self) {
         let (agent, gateway) = (Metrics::of(self.agent.admin).await, Metrics::of(self.gateway.admin).await);
-        assert_eq!(agent.value("postern_agent_tokens_total{fate=\"unanswered\"}"), 0);
+        assert_eq!(agent.value("postern_agent_tokens_total{fate=\"unanswered\",hop=\"last\"}"), 0);
         assert_eq!(agent.agent_requests("opened"), gateway.requests("opened"));
     }
 }
@@ -231,7 +231,7 @@ async fn a_gateway_that_is_replaced_costs_no_token() {
     let head = proxy::connect(&mut refused, &stage.echo.to_string(), None).await.unwrap();
     assert!(matches!(head.status, 502 | 503), "{head:?}");
     let agent = Metrics::of(stage.agent.admin).await;
-    assert_eq!(agent.value("postern_agent_tokens_total{fate=\"unanswered\"}"), 0);
+    assert_eq!(agent.value("postern_agent_tokens_total{fate=\"unanswered\",hop=\"last\"}"), 0);
     drop((tunnel, refused));
     assert!(stage.home.path().exists() && stage.authority.ca.exists());
 }

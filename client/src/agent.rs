@@ -1,24 +1,13 @@
-//! The agent: one listener for HTTP and SOCKS5, and the task that keeps the wallet filled.
+//! The agent: one listener for HTTP and SOCKS5, and the hops that its tunnels lead through.
 
-use crate::catalogue;
-use crate::config::{Config, GatewayConfig};
+use crate::catalogue::Position;
+use crate::config::Config;
 use crate::connections::Connections;
-use crate::gateway::{Gateway, GatewayUrlError, Sharing};
-use crate::gateways::Gateways;
-use crate::marks::saved::SavedMarks;
-use crate::minting_status::MintingStatus;
-use crate::page;
-use crate::recorder::Recorder;
-use crate::refill::Refill;
+use crate::hop::Hop;
+use crate::recorder::Answers;
 use crate::reload::{self, Settings};
-use crate::saved_challenges::SavedChallenges;
 use crate::start::{StartError, check};
 use crate::state::AgentState;
-use crate::supply::Supply;
-use crate::token_source::TokenSource;
-use crate::tunnel::Opener;
-use crate::wallet::{Wallet, WalletError};
-use metrics::gauge;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
 use postern_daemon::listen;
@@ -27,7 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
+use tokio::task::JoinSet;
 
 /// The listener's name in the log and in errors.
 const WHAT: &str = "the agent";
@@ -38,47 +27,43 @@ pub struct Agent {
     local: SocketAddr,
     connections: Connections,
     state: Arc<AgentState>,
-    refill: Refill,
-    settings: watch::Sender<Settings>,
+    hops: Vec<Hop>,
+    settings: Vec<(Position, watch::Sender<Settings>)>,
     process: ProcessContext,
     reloader: Option<Reloader<Config>>,
 }
 
 impl Agent {
-    /// Opens the wallet and the listener. Neither the gateway nor the issuer is needed yet; the readiness gate "agent"
+    /// Opens the wallets and the listener. Neither the gateways nor the issuers are needed yet; the readiness gate "agent"
     /// reports what is missing.
     ///
     /// # Errors
     /// [`StartError`].
     pub async fn bind(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
         check(&config)?;
-        let gateways = gateways(&config.gateway, process)?;
-        let source = TokenSource::new(config.issuer.clone(), &process.live)?;
-        let (settings, changes) = watch::channel(Settings::of(&config));
-        let (path, fsync) = (config.wallet.path.clone(), config.wallet.fsync);
-        let opening = spawn_blocking(move || {
-            Ok((Wallet::open(&path, fsync)?, SavedChallenges::read(&path), SavedMarks::read(&path)))
-        });
-        let (wallet, saved, (saved_marks, marks)) = opening.await.unwrap_or_else(|error| {
-            let (path, source) = (config.wallet.path, std::io::Error::other(error));
-            Err(WalletError::Io { path, what: "open", source })
-        })?;
+        let answers = Arc::new(Answers::new());
+        let mut settings = Vec::new();
+        let mut kept = |position, hop| {
+            let (sender, changes) = watch::channel(Settings::of(hop));
+            settings.push((position, sender));
+            changes
+        };
+        let (before, here) = (Position::First, Position::Last);
+        let first = match config.hop(before) {
+            Some(hop) => Some(Hop::open(before, hop, None, &answers, kept(before, hop), process).await?),
+            None => None,
+        };
+        let (hop, way) = (config.last_hop(), first.as_ref().map(|hop| &hop.opener));
+        let last = Hop::open(here, hop, way, &answers, kept(here, hop), process).await?;
+        let opener = last.opener.clone();
         let limit = process.descriptors.connections("[listen] connections", config.listen.connections, 2);
         let listener = listen::bind(WHAT, config.listen.address).await?;
         let local = listener.local_addr().unwrap_or(config.listen.address);
-
-        let recorder = Arc::new(Recorder::new(wallet.shown().clone()));
-        let supply = Arc::new(Supply::new(wallet, recorder.clone()));
-        let gate = process.readiness.gate("gateway");
-        let gateways = Arc::new(Gateways::new(gateways, &saved, marks, supply.clone(), gate));
-        let status = MintingStatus::new(process.readiness.gate("agent"), recorder.clone());
-        page::add(&process.live, &recorder, changes.clone());
-        let counted = Arc::downgrade(&recorder);
+        let counted = Arc::downgrade(&opener.recorder);
         process.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |recorder| recorder.tunnels()));
-        let refill =
-            Refill::new(supply.clone(), gateways.clone(), source, (saved, saved_marks), changes, status);
         let state = Arc::new(AgentState {
-            opener: Opener { gateways, supply, recorder },
+            opener,
+            answers,
             shutdown: process.shutdown.clone(),
             readiness: process.readiness.clone(),
             address: local.to_string(),
@@ -88,7 +73,7 @@ impl Agent {
             local,
             connections: Connections::new(limit),
             state,
-            refill,
+            hops: first.into_iter().chain([last]).collect(),
             settings,
             process: process.clone(),
             reloader: None,
@@ -118,9 +103,8 @@ impl Agent {
         if let Some(reloader) = self.reloader {
             tokio::spawn(reload::keep(reloader, self.settings, shutdown.clone()));
         }
-        let refilling = tokio::spawn(self.refill.run(shutdown.clone()));
-        let gateways = self.state.opener.gateways.clone();
-        let keeping = tokio::spawn(gateways.keep(self.state.readiness.clone(), shutdown.clone()));
+        let keep = |hop: Hop| hop.keep(self.state.readiness.clone(), shutdown.clone());
+        let keeping: JoinSet<()> = self.hops.into_iter().map(keep).collect();
         let admit = |(stream, from)| self.connections.admit(stream, from, self.state.clone());
         loop {
             let next = async {
@@ -140,26 +124,6 @@ impl Agent {
             waiting.for_each(admit);
         }
         drop(accepting);
-        // Both end with the stop. A panic is already in the log, and nothing is left to do here.
-        let _ = (refilling.await, keeping.await);
+        keeping.join_all().await; // with the stop
     }
-}
-
-fn gateways(config: &GatewayConfig, process: &ProcessContext) -> Result<Vec<Arc<Gateway>>, GatewayUrlError> {
-    let sharing = Sharing {
-        tunnels: config.tunnels.get(),
-        lifetime: config.connection_lifetime.get(),
-        shutdown: process.shutdown.clone(),
-    };
-    let own = config.own_certificate()?;
-    if let Some(own) = &own {
-        let ends = |second: u64| gauge!(catalogue::AGENT_CERTIFICATE_ENDS).set(second as f64);
-        let gate = process.readiness.gate("certificate");
-        tokio::spawn(own.clone().renew(gate, ends, process.shutdown.clone()));
-    }
-    let gateway = |url: &String| {
-        let gateway = Gateway::shown(url, config, own.clone())?;
-        Ok(Arc::new(gateway.recorded(&process.live).sharing(sharing.clone())))
-    };
-    config.url.list().iter().map(gateway).collect()
 }

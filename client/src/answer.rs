@@ -3,6 +3,7 @@
 use crate::catalogue::AgentOutcome;
 use crate::gateway::{ExchangeError, Refused};
 use crate::gateways::{Outage, OutageKind};
+use crate::mint::seconds;
 use crate::sentence::full_stop;
 use crate::supply::Shortage;
 use crate::wallet::WalletError;
@@ -13,6 +14,7 @@ use http_body_util::Full;
 use postern_daemon::http::text;
 use postern_proxy::headers::quoted;
 use postern_proxy::target::TargetError;
+use std::time::Duration;
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// What of the gateway's answer is for the user. Its other fields are about its connection with us.
@@ -30,6 +32,9 @@ pub(crate) enum Refusal {
     /// No gateway serves. No token was sent.
     #[error("{} No token was sent", full_stop(.0))]
     Outage(Outage),
+    /// The hop before the gateway opens no way there.
+    #[error("{0}")]
+    FirstHop(Outage),
     /// No answer from the gateway, and for a broken connection none to the replacement either.
     #[error("{} The token that was sent is given up", full_stop(.0))]
     Exchange(ExchangeError),
@@ -91,13 +96,14 @@ impl Refusal {
                 ..
             }) => (*status, "", Reply::GeneralFailure, GatewayFailed),
             Self::Passed(refused) => (refused.status, "", reply_to(refused), TargetFailed),
-            Self::Outage(Outage { kind: OutageKind::Unavailable, .. }) => (
+            Self::Outage(Outage { kind: OutageKind::Unavailable, .. })
+            | Self::FirstHop(Outage { kind: OutageKind::Unavailable, .. }) => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "destination_unavailable",
                 Reply::GeneralFailure,
                 GatewayFailed,
             ),
-            Self::Outage(_) => {
+            Self::Outage(_) | Self::FirstHop(_) => {
                 (StatusCode::BAD_GATEWAY, "destination_unavailable", Reply::NetworkUnreachable, GatewayFailed)
             }
             Self::Exchange(ExchangeError::Silent { .. }) => {
@@ -132,6 +138,29 @@ impl Refusal {
         self.row().2
     }
 
+    /// The refusal of a first hop, as it matters to the one behind it. `None` where the first hop did its part, and the gateway
+    /// behind it is what could not be reached.
+    pub(crate) fn of_first_hop(&self) -> Option<Outage> {
+        if let Self::Passed(refused) = self
+            && !refused.is_unavailable()
+        {
+            return None;
+        }
+        let (status, ..) = self.row();
+        let is_unavailable =
+            status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS;
+        let kind = if is_unavailable { OutageKind::Unavailable } else { OutageKind::Unreachable };
+        let sentence = match self {
+            Self::Passed(refused) => format!("the first hop {}", refused.words()),
+            other => format!("the first hop opens no way to the second: {other}"),
+        };
+        let retry_after = match self {
+            Self::Passed(refused) => seconds(refused.headers.get(RETRY_AFTER)),
+            other => other.retry_after().map(Duration::from_secs),
+        };
+        Some(Outage { kind, retry_after, ..Outage::no_answer(sentence) })
+    }
+
     pub(crate) fn into_response(self) -> Response<Full<Bytes>> {
         if let Self::Passed(refused) = self {
             return passed(refused);
@@ -156,7 +185,7 @@ impl Refusal {
         match self {
             Self::Shortage(Shortage::Issuer { retry_after, .. }) => Some(retry_after.as_secs() + 1),
             Self::Shortage(Shortage::Slow) => Some(1),
-            Self::Outage(outage) if outage.kind == OutageKind::Unavailable => {
+            Self::Outage(outage) | Self::FirstHop(outage) if outage.kind == OutageKind::Unavailable => {
                 Some(outage.retry_after.map_or(1, |asked| asked.as_secs().max(1)))
             }
             _ => None,

@@ -4,17 +4,17 @@ postern_telemetry::catalogue! {
     /// Every metric of the agent.
     pub METRICS;
 
-    /// Unspent tokens in the agent's wallet.
-    WALLET_TOKENS: Gauge = "postern_wallet_tokens";
+    /// Unspent tokens in the agent's wallet for a hop.
+    WALLET_TOKENS: Gauge = "postern_wallet_tokens" [Position::SPEC];
 
     /// Tokens of the agent, by what became of them: minted = held in the wallet + all others.
-    AGENT_TOKENS: Counter = "postern_agent_tokens_total" [TokenFate::SPEC];
+    AGENT_TOKENS: Counter = "postern_agent_tokens_total" [TokenFate::SPEC, Position::SPEC];
 
     /// Attempts to mint that signed nothing because the gateway named too many marks, or alternated between some.
-    AGENT_MARKS_REFUSED: Counter = "postern_agent_marks_refused_total";
+    AGENT_MARKS_REFUSED: Counter = "postern_agent_marks_refused_total" [Position::SPEC];
 
     /// When the TLS certificate ends that the agent shows to its gateway, as a Unix time. 0 without one.
-    AGENT_CERTIFICATE_ENDS: Gauge = "postern_agent_certificate_ends_timestamp_seconds";
+    AGENT_CERTIFICATE_ENDS: Gauge = "postern_agent_certificate_ends_timestamp_seconds" [Position::SPEC];
 
     /// Requests that the agent answered, by outcome.
     AGENT_REQUESTS: Counter = "postern_agent_requests_total" [AgentOutcome::SPEC];
@@ -37,6 +37,26 @@ postern_telemetry::label! {
         BadRequest = "bad_request",
         /// Too many connections were open.
         TooMany = "too_many",
+    }
+}
+
+postern_telemetry::label! {
+    /// A gateway's place on the way to the target.
+    pub Position = "hop" {
+        /// The gateway of `[gateway]`, which opens tunnels to targets.
+        Last = "last",
+        /// The gateway of `[first_hop]`, which opens the way to that one.
+        First = "first",
+    }
+}
+
+impl Position {
+    /// What the keys of its configuration begin with.
+    pub(crate) const fn section(self) -> &'static str {
+        match self {
+            Self::First => "first_hop.",
+            Self::Last => "",
+        }
     }
 }
 

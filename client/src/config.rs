@@ -1,14 +1,18 @@
 //! The agent's configuration: `postern client --config FILE`.
 
-use postern_config::{Address, ConfigDuration, Secret, address};
+mod hop;
+
+pub(crate) use hop::HopConfig;
+pub use hop::{FirstHop, GatewayConfig, IssuerConfig, Urls, WalletConfig};
+
+use crate::catalogue::Position;
+use postern_config::{Address, address};
 use postern_daemon::drain::DrainConfig;
-use postern_daemon::tls::{OwnCertificate, TlsError};
 use postern_telemetry::log::LogConfig;
+use reqwest::Url;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 /// The local agent.
@@ -25,6 +29,10 @@ pub struct Config {
     pub issuer: IssuerConfig,
     /// The tokens kept ready.
     pub wallet: WalletConfig,
+    /// A gateway of another operator in front, through which all tunnels lead: it learns who you are and not where you go, and
+    /// the gateway of `[gateway]` where and not who. Each takes tokens of its own.
+    #[serde(default)]
+    pub first_hop: Option<FirstHop>,
     /// Stopping.
     #[serde(default)]
     pub drain: DrainConfig<30>,
@@ -61,162 +69,8 @@ impl Default for Listen {
     }
 }
 
-/// The gateway that opens the tunnels.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct GatewayConfig {
-    /// "http://127.0.0.1:8080", or "https://gateway.example" to reach it over TLS (port 443 unless given); or a list of
-    /// such URLs in order of preference. While one is unavailable the next is used.
-    pub url: Urls,
-    /// The origin name that the gateway's challenges must have (`[challenge] origin` there), if it differs from the
-    /// host of `url`. Challenges for other origins are ignored (RFC 9577, section 2.1.3). If this is not set and `url`
-    /// has an address or localhost, which identify no gateway, any origin is accepted.
-    #[serde(default)]
-    pub origin: Option<String>,
-    /// PEM certificates to trust for an https gateway instead of the platform's.
-    #[serde(default)]
-    pub ca: Option<PathBuf>,
-    /// PEM file with a certificate chain of this agent, for an https gateway that requires one (mutual TLS). The gateway can tell
-    /// agents apart by it: only where it may. Read again when it changes, as its key is.
-    #[serde(default)]
-    pub certificate: Option<PathBuf>,
-    /// PEM file with that certificate's private key, unencrypted.
-    #[serde(default)]
-    pub key: Option<PathBuf>,
-    /// Tunnels at once on one HTTP/2 connection to an https gateway that speaks it, so that not each needs a TLS
-    /// handshake. The gateway sees that they belong together, as it sees their address. With 1 each tunnel has a connection of
-    /// its own.
-    #[serde(default = "tunnels")]
-    pub tunnels: NonZeroUsize,
-    /// For how long such a connection takes tunnels. The gateway cannot link tunnels that are further apart by it.
-    #[serde(default = "connection_lifetime")]
-    pub connection_lifetime: ConfigDuration,
-    /// The time limit for name resolution, connecting and the TLS handshake together.
-    #[serde(default = "connect_timeout")]
-    pub connect_timeout: ConfigDuration,
-    /// The time limit for the gateway's answer to a CONNECT; in this time it resolves and dials the target.
-    #[serde(default = "answer_timeout")]
-    pub answer_timeout: ConfigDuration,
-}
-
-/// One URL or several.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "a URL, or a list of URLs")]
-pub enum Urls {
-    /// One.
-    One(String),
-    /// In order of preference.
-    Several(Vec<String>),
-}
-
-impl Urls {
-    /// All of them, in order of preference.
-    #[must_use]
-    pub fn list(&self) -> &[String] {
-        match self {
-            Self::One(url) => std::slice::from_ref(url),
-            Self::Several(urls) => urls,
-        }
-    }
-}
-
-impl GatewayConfig {
-    /// What is shown to a gateway that requires a certificate.
-    pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
-        let files = self.certificate.clone().zip(self.key.clone());
-        files.map(|(certificate, key)| OwnCertificate::load(certificate, key)).transpose()
-    }
-
-    /// What an operator should know of that certificate now; `None` where all is well.
-    #[must_use]
-    pub fn remark(&self) -> Option<String> {
-        self.own_certificate().ok()??.remark()
-    }
-}
-
-fn tunnels() -> NonZeroUsize {
-    const { NonZeroUsize::new(64).unwrap() }
-}
-
-fn connection_lifetime() -> ConfigDuration {
-    ConfigDuration::minutes(10)
-}
-
-fn connect_timeout() -> ConfigDuration {
-    ConfigDuration::secs(10)
-}
-
-fn answer_timeout() -> ConfigDuration {
-    ConfigDuration::secs(60)
-}
-
-impl GatewayConfig {
-    /// The gateway at `url`, everything else at its default.
-    #[must_use]
-    pub fn at(url: impl Into<String>) -> Self {
-        Self {
-            url: Urls::One(url.into()),
-            origin: None,
-            ca: None,
-            certificate: None,
-            key: None,
-            tunnels: tunnels(),
-            connection_lifetime: connection_lifetime(),
-            connect_timeout: connect_timeout(),
-            answer_timeout: answer_timeout(),
-        }
-    }
-}
-
-/// The issuer that signs the tokens.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct IssuerConfig {
-    /// The issuer's address, such as "https://issuer.example". By default https and the issuer name of the gateway's
-    /// challenge, if that host has a public address.
-    pub url: Option<String>,
-    /// The account's API key. It is sent only to the issuer at `url`, so it requires `url`.
-    pub api_key: Option<Secret>,
-    /// PEM certificates to trust for an https issuer instead of the platform's.
-    pub ca: Option<PathBuf>,
-}
-
-/// The tokens kept ready.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct WalletConfig {
-    /// The wallet file (created with mode 0600). The gateway's challenge is stored beside it, in a file of the same
-    /// name with ".challenge" appended, and the marks of gateways in one with ".marks".
-    pub path: PathBuf,
-    /// Minting ahead begins below this number of tokens.
-    #[serde(default = "low")]
-    pub low: usize,
-    /// Minting ahead ends at this number of tokens.
-    #[serde(default = "high")]
-    pub high: usize,
-    /// Flush the disk before a token is sent. Without it, a kill or crash of the agent never restores a spent token,
-    /// but a power loss may: the gateway then refuses the token as spent and learns that both tunnels were yours.
-    #[serde(default)]
-    pub fsync: bool,
-}
-
-fn low() -> usize {
-    32
-}
-
-fn high() -> usize {
-    128
-}
-
-impl WalletConfig {
-    /// A wallet at `path`, everything else at its default.
-    #[must_use]
-    pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), low: low(), high: high(), fsync: false }
-    }
-}
-
-/// Errors of a configuration that parses but cannot be served.
+/// Errors of a configuration that parses but cannot be served. Each begins with the keys that it is about; those of the first
+/// hop are in `[first_hop]`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigProblem {
     /// An open agent gives away tokens.
@@ -227,35 +81,61 @@ pub enum ConfigProblem {
     Remote(SocketAddr),
     /// The limits would mint nothing, or without end.
     #[error(
-        "wallet.low = {low} and wallet.high = {high}: high must be from 1 to {MOST_TOKENS} and not below low"
+        "{0}wallet.low = {low} and {0}wallet.high = {high}: high must be from 1 to {most} and not below low",
+        .hop.section(), most = hop::MOST_TOKENS
     )]
     Waters {
+        /// Whose wallet.
+        hop: Position,
         /// The low water.
         low: usize,
         /// The high water.
         high: usize,
     },
     /// No gateway, or too many.
-    #[error("gateway.url lists {0} gateways: name one at least and {MOST_GATEWAYS} at most, each once")]
-    Gateways(usize),
+    #[error(
+        "{}gateway.url lists {number} gateways: name one at least and {most} at most, each once",
+        .hop.section(), most = hop::MOST_GATEWAYS
+    )]
+    Gateways {
+        /// Whose list.
+        hop: Position,
+        /// How many it has.
+        number: usize,
+    },
     /// The gateway chooses the issuer's name: it must not choose who gets the key.
     #[error(
-        "issuer.api_key is set but issuer.url is not: name the issuer that the key is for, because otherwise \
-         the gateway's operator could have it sent anywhere"
+        "{0}issuer.api_key is set but {0}issuer.url is not: name the issuer that the key is for, because otherwise \
+         the gateway's operator could have it sent anywhere", .hop.section()
     )]
-    KeyWithoutIssuer,
+    KeyWithoutIssuer {
+        /// Whose issuer.
+        hop: Position,
+    },
     /// A certificate that could not be shown.
     #[error(
-        "gateway.certificate and gateway.key belong together, and only an https gateway can require them: set both or neither, \
-         and begin each gateway.url with https://"
+        "{0}gateway.certificate and {0}gateway.key belong together, and only an https gateway can require them: set both or \
+         neither, and begin each {0}gateway.url with https://", .hop.section()
     )]
-    OwnCertificate,
+    OwnCertificate {
+        /// Whose gateway.
+        hop: Position,
+    },
+    /// The first hop could read where tunnels lead, and spend the tokens for the second.
+    #[error(
+        "gateway.url = \"{0}\" is reached through [first_hop], which could read all that is sent there: begin it with https://"
+    )]
+    ReadByFirstHop(String),
+    /// One gateway at both ends knows who and where.
+    #[error(
+        "gateway.url and first_hop.gateway.url both name {0}: a gateway that is both hops knows who and where. Name one of \
+         another operator, or leave [first_hop] out"
+    )]
+    SameGateway(String),
+    /// Tokens of two gateways in one file.
+    #[error("wallet.path and first_hop.wallet.path are the same file, {}: give each hop its own", .0.display())]
+    SameWallet(PathBuf),
 }
-
-/// The most tokens that a wallet is filled to: 4 MiB on disk, and half a minute of one core to mint.
-const MOST_TOKENS: usize = 8_192;
-/// The most gateways in the list.
-const MOST_GATEWAYS: usize = 32;
 
 impl Config {
     /// An agent for the gateway at `gateway_url` with its wallet at `wallet`, everything else at its default.
@@ -266,6 +146,7 @@ impl Config {
             gateway: GatewayConfig::at(gateway_url),
             issuer: IssuerConfig::default(),
             wallet: WalletConfig::at(wallet),
+            first_hop: None,
             drain: DrainConfig::default(),
             log: LogConfig::default(),
         }
@@ -279,21 +160,44 @@ impl Config {
         if !self.listen.address.ip().is_loopback() && !self.listen.allow_remote {
             return Err(ConfigProblem::Remote(self.listen.address));
         }
-        let (low, high) = (self.wallet.low, self.wallet.high);
-        if high == 0 || high > MOST_TOKENS || low > high {
-            return Err(ConfigProblem::Waters { low, high });
+        self.hops().try_for_each(|(position, hop)| hop.check(position))?;
+        if let Some(first) = &self.first_hop {
+            self.check_apart(first)?;
         }
-        let urls = self.gateway.url.list();
-        let different: BTreeSet<&str> = urls.iter().map(|url| url.trim_end_matches('/')).collect();
-        if urls.is_empty() || urls.len() > MOST_GATEWAYS || different.len() < urls.len() {
-            return Err(ConfigProblem::Gateways(urls.len()));
+        Ok(())
+    }
+
+    /// The hops that tunnels lead through, in their order.
+    pub(crate) fn hops(&self) -> impl Iterator<Item = (Position, HopConfig<'_>)> {
+        let first = self.first_hop.as_ref().map(|hop| {
+            (Position::First, HopConfig { gateway: &hop.gateway, issuer: &hop.issuer, wallet: &hop.wallet })
+        });
+        first.into_iter().chain([(Position::Last, self.last_hop())])
+    }
+
+    /// The one that opens tunnels to targets.
+    pub(crate) fn last_hop(&self) -> HopConfig<'_> {
+        HopConfig { gateway: &self.gateway, issuer: &self.issuer, wallet: &self.wallet }
+    }
+
+    /// The one at this place, where there is one.
+    pub(crate) fn hop(&self, place: Position) -> Option<HopConfig<'_>> {
+        self.hops().find_map(|(position, hop)| (position == place).then_some(hop))
+    }
+
+    /// Whether the hops share what has to be each one's own.
+    fn check_apart(&self, first: &FirstHop) -> Result<(), ConfigProblem> {
+        if first.wallet.path == self.wallet.path {
+            return Err(ConfigProblem::SameWallet(self.wallet.path.clone()));
         }
-        let shown = [&self.gateway.certificate, &self.gateway.key].map(Option::is_some);
-        if shown[0] != shown[1] || shown[0] && urls.iter().any(|url| !url.starts_with("https://")) {
-            return Err(ConfigProblem::OwnCertificate);
-        }
-        if self.issuer.api_key.is_some() && self.issuer.url.is_none() {
-            return Err(ConfigProblem::KeyWithoutIssuer);
+        for url in self.gateway.url.list() {
+            if !url.starts_with("https://") {
+                return Err(ConfigProblem::ReadByFirstHop(url.clone()));
+            }
+            let place = |url: &String| Url::parse(url).ok();
+            if first.gateway.url.list().iter().any(|other| place(other) == place(url)) {
+                return Err(ConfigProblem::SameGateway(url.clone()));
+            }
         }
         Ok(())
     }
@@ -331,7 +235,7 @@ mod tests {
     #[test]
     fn an_api_key_goes_to_a_named_issuer_only() {
         let key = format!("{LEAST}[issuer]\napi_key = \"k\"\n");
-        assert_eq!(config(&key).check(), Err(ConfigProblem::KeyWithoutIssuer));
+        assert_eq!(config(&key).check(), Err(ConfigProblem::KeyWithoutIssuer { hop: Position::Last }));
         assert_eq!(config(&format!("{key}url = \"https://issuer.example\"\n")).check(), Ok(()));
     }
 
@@ -343,7 +247,10 @@ mod tests {
         assert_eq!(config(LEAST).gateway.url.list(), ["http://127.0.0.1:8080"]);
         for (bad, found) in [("[]", 0), ("[\"http://a:1\", \"http://a:1/\"]", 2)] {
             let bad = LEAST.replace("\"http://127.0.0.1:8080\"", bad);
-            assert_eq!(config(&bad).check(), Err(ConfigProblem::Gateways(found)));
+            assert_eq!(
+                config(&bad).check(),
+                Err(ConfigProblem::Gateways { hop: Position::Last, number: found })
+            );
         }
         let from_env = |value: &str| {
             let env = [("POSTERN_GATEWAY_URL".to_owned(), value.to_owned())];
@@ -355,10 +262,27 @@ mod tests {
 
     #[test]
     fn water_levels_must_make_sense() {
-        for (low, high) in [(0, 0), (33, 32), (1, MOST_TOKENS + 1)] {
+        for (low, high) in [(0, 0), (33, 32), (1, hop::MOST_TOKENS + 1)] {
             let mut config = config(LEAST);
             (config.wallet.low, config.wallet.high) = (low, high);
-            assert_eq!(config.check(), Err(ConfigProblem::Waters { low, high }));
+            assert_eq!(config.check(), Err(ConfigProblem::Waters { hop: Position::Last, low, high }));
         }
+    }
+
+    #[test]
+    fn hops_have_nothing_in_common() {
+        let first =
+            "[first_hop.gateway]\nurl = \"https://a.example\"\n[first_hop.wallet]\npath = \"first\"\n";
+        let two = |gateway: &str| LEAST.replace("http://127.0.0.1:8080", gateway) + first;
+        assert_eq!(config(&two("https://b.example")).check(), Ok(()));
+        let read = ConfigProblem::ReadByFirstHop("http://b.example".to_owned());
+        assert_eq!(config(&two("http://b.example")).check(), Err(read));
+        let same = ConfigProblem::SameGateway("https://A.example/".to_owned());
+        assert_eq!(config(&two("https://A.example/")).check(), Err(same));
+        let shared = two("https://b.example").replace("\"first\"", "\"wallet\"");
+        assert_eq!(config(&shared).check(), Err(ConfigProblem::SameWallet("wallet".into())));
+        let wrong = two("https://b.example") + "high = 0\n";
+        let error = config(&wrong).check().unwrap_err().to_string();
+        assert!(error.starts_with("first_hop.wallet.low = 32 and first_hop.wallet.high = 0"), "{error}");
     }
 }

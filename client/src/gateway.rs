@@ -1,36 +1,38 @@
-//! The way to the gateway: a connection for one CONNECT, or one over TLS and HTTP/2 that tunnels share.
+//! The way to a gateway: a connection for one CONNECT, or one over TLS and HTTP/2 that tunnels share.
 
 mod failure;
 mod opened;
 mod refused;
+mod route;
 mod shared;
 
 pub(crate) use opened::Tunnel;
 pub(crate) use refused::Refused;
+pub(crate) use route::NoWay;
 pub(crate) use shared::Sharing;
 
 use crate::config::GatewayConfig;
 use crate::recorder::Attempts;
 use crate::response::{self, Head, HeadError};
+use crate::tunnel::Opener;
 use bytes::BytesMut;
-use opened::Io;
+use opened::{Io, Received};
 use postern_admin::catalogue::LinkKind;
 use postern_admin::live::Live;
 use postern_daemon::http::{is_localhost, no_answer};
 use postern_daemon::tls::{self, OwnCertificate, TlsError, client_config_showing};
-use postern_proxy::dial::connect;
 use postern_proxy::http2::Unsent;
 use postern_proxy::target::Target;
 use postern_token::Token;
 use postern_token::header::format_authorization;
 use reqwest::Url;
-use shared::{Joined, Lines, Seat};
+use route::{Reached, Route, RouteError};
+use shared::{Joined, Lines, Made, Seat};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
-use tokio::net::lookup_host;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -44,6 +46,7 @@ pub(crate) struct Gateway {
     port: u16,
     /// What its challenges must name; `None` where it has no name.
     origin: Option<String>,
+    route: Route,
     tls: Option<Tls>,
     connect_timeout: Duration,
     answer_timeout: Duration,
@@ -149,6 +152,7 @@ impl Gateway {
             origin: config.origin.clone().or_else(|| name_of(&url)),
             port: url.port_or_known_default().unwrap_or(80),
             host,
+            route: Route::Direct,
             tls,
             connect_timeout: config.connect_timeout.get(),
             answer_timeout: config.answer_timeout.get(),
@@ -162,6 +166,19 @@ impl Gateway {
         let address = format!("{}:{}", self.host, self.port);
         self.attempts = Attempts::over(live.link(LinkKind::Gateway, &address));
         self
+    }
+
+    /// Is reached through another hop, which opens a tunnel there.
+    pub(crate) fn behind(mut self, first: Opener) -> Result<Self, GatewayUrlError> {
+        let target = Target::parse(&format!("{}:{}", self.host, self.port), None);
+        let target = target.map_err(|_| GatewayUrlError::Url(self.url.clone()))?;
+        self.route = Route::Through(first, target);
+        Ok(self)
+    }
+
+    /// Whether a connection there is paid for with a token of the hop before.
+    pub(crate) fn costs_a_token(&self) -> bool {
+        matches!(self.route, Route::Through(..))
     }
 
     /// Takes challenges for any origin: for who mints and does not spend.
@@ -189,45 +206,54 @@ impl Gateway {
     }
 
     /// Connects, over TLS where the address says https, or finds room on a connection. Nothing is sent yet.
-    pub(crate) async fn dial(self: &Arc<Self>) -> Result<Connection, DialError> {
-        let url = || self.url.clone();
+    pub(crate) async fn dial(self: &Arc<Self>) -> Result<Connection, NoWay> {
+        let (url, limit) = (|| self.url.clone(), self.connect_timeout);
         let began = Instant::now();
-        let failure = match timeout(self.connect_timeout, self.way()).await {
+        let failure = match timeout(limit, self.way()).await {
             Ok(Ok(way)) => {
                 self.attempts.answered(began.elapsed());
                 return Ok(Connection { gateway: self.clone(), way });
             }
-            Ok(Err(error)) => {
+            Ok(Err(RouteError::FirstHop(outage))) => return Err(NoWay::FirstHop(outage)),
+            Ok(Err(RouteError::Io(error))) => {
                 DialError::Failed { url: url(), reason: no_answer(&error, "gateway.ca (or --ca)") }
             }
-            Err(_) => DialError::Timeout { url: url(), limit: self.connect_timeout },
+            Err(_) if self.costs_a_token() => {
+                let reason =
+                    format!("no connection through the first hop within {limit:?}: one of them is slow");
+                DialError::Failed { url: url(), reason }
+            }
+            Err(_) => DialError::Timeout { url: url(), limit },
         };
         self.attempts.lost();
-        Err(failure)
+        Err(failure.into())
     }
 
-    async fn way(&self) -> io::Result<Way> {
-        let connect = async {
-            let host = self.host.trim_start_matches('[').trim_end_matches(']');
-            let stream = connect(lookup_host((host, self.port)).await?.collect()).await?;
-            stream.set_nodelay(true).map(|()| stream)
+    async fn way(&self) -> Result<Way, RouteError> {
+        let Some(tls) = &self.tls else {
+            let Reached { stream, received } = self.route.reach(self).await?;
+            return Ok(Way::Alone(Box::new(stream), received));
         };
-        let Some(tls) = &self.tls else { return Ok(Way::Alone(Box::new(connect.await?))) };
         if let Some(reason) = tls.own.as_ref().and_then(OwnCertificate::refused) {
-            return Err(io::Error::other(reason)); // the gateway would say so only after a token was sent
+            return Err(io::Error::other(reason).into()); // the gateway would say so only after a token was sent
         }
         let connect = async {
-            let stream = tls.connector.connect(tls.name.clone(), connect.await?).await?;
+            let Reached { stream, received } = self.route.reach(self).await?;
+            let handshake = tls.connector.connect(tls.name.clone(), stream);
+            let stream = received.keep_taking(handshake).await?;
             let is_http2 = tls::is_http2(stream.get_ref().1);
             if is_http2 {
                 stream.bound_unsent();
             }
-            Ok((stream, is_http2))
+            Ok(Made { io: Box::new(stream), received, is_http2 })
         };
         Ok(match &self.lines {
-            None => Way::Alone(Box::new(connect.await?.0)),
+            None => {
+                let Made { io, received, .. } = connect.await?;
+                Way::Alone(io, received)
+            }
             Some(lines) => match lines.join(connect).await? {
-                Joined::Alone(stream) => Way::Alone(Box::new(stream)),
+                Joined::Alone(io, received) => Way::Alone(io, received),
                 Joined::Shared(seat) => Way::Shared(seat),
             },
         })
@@ -262,7 +288,7 @@ pub(crate) struct Connection {
 
 enum Way {
     /// Over HTTP/1.1: one connection, one tunnel.
-    Alone(Box<dyn Io>),
+    Alone(Box<dyn Io>, Received),
     /// Over HTTP/2.
     Shared(Seat),
 }
@@ -278,7 +304,10 @@ impl Connection {
         let (authority, authorization) = (target.authority(), token.map(format_authorization));
         let exchange = async {
             match way {
-                Way::Alone(io) => connect_alone(io, &authority, authorization.as_deref()).await,
+                Way::Alone(io, received) => {
+                    let asking = connect_alone(io, received.clone(), &authority, authorization.as_deref());
+                    received.keep_taking(asking).await
+                }
                 Way::Shared(seat) => {
                     let (head, tunnel) = seat.connect(&authority, authorization.as_deref()).await?;
                     Ok((head, BytesMut::new(), tunnel))
@@ -300,6 +329,7 @@ impl Connection {
 /// Over HTTP/1.1: the head of the answer, what came after it, and the connection.
 async fn connect_alone(
     mut io: Box<dyn Io>,
+    received: Received,
     authority: &str,
     authorization: Option<&str>,
 ) -> Result<(Head, BytesMut, Tunnel), HeadError> {
@@ -311,7 +341,7 @@ async fn connect_alone(
     let mut buffer = BytesMut::new();
     let head = response::read_head(&mut io, &mut buffer).await;
     match (head, written) {
-        (Ok(head), _) => Ok((head, buffer, Tunnel::alone(io))),
+        (Ok(head), _) => Ok((head, buffer, Tunnel::alone(io, received))),
         (Err(HeadError::Broken(_)), Err(error)) => Err(HeadError::Broken(error.to_string())),
         (Err(error), _) => Err(error),
     }

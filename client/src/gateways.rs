@@ -30,12 +30,17 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 pub const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a probe may take: no target is dialled for it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The same through a hop before it, which may have to get a token first and waits longer for one, so that it can say why none
+/// came.
+const PAID_PROBE_TIMEOUT: Duration = Duration::from_secs(12);
 /// A request without an answer for this long makes us doubt its gateway.
 const SILENCE: Duration = Duration::from_secs(1);
 /// How long a probe may last before the next gateway of the list is probed beside it.
 const HEAD_START: Duration = Duration::from_millis(500);
 /// How old the last answer may be when someone looks whether the agent is ready.
 const NEWS: Duration = Duration::from_secs(5);
+/// The same where a probe may cost a token of the hop before.
+const PAID_NEWS: Duration = Duration::from_mins(1);
 
 /// The gateways, shared by all connections.
 pub(crate) struct Gateways {
@@ -74,7 +79,9 @@ impl Gateways {
     ) -> Self {
         let endpoint = |gateway: Arc<Gateway>| {
             let known = saved.challenge(gateway.url());
-            let health = Mutex::new(Health::new(known.is_some()));
+            let health = Health::new(known.is_some());
+            let health = if gateway.costs_a_token() { health.with_paid_probes() } else { health };
+            let health = Mutex::new(health);
             (Endpoint { gateway, health, current: Mutex::default() }, known)
         };
         let (list, known): (Vec<_>, Vec<_>) = gateways.into_iter().map(endpoint).unzip();
@@ -171,8 +178,9 @@ impl Gateways {
 
     /// Whether the last answer of a gateway is too old to judge its health by.
     fn is_old_news(&self, index: usize) -> bool {
-        let heard = self.list[index].health.lock().last_heard();
-        heard.is_none_or(|heard| heard.elapsed() >= NEWS)
+        let Endpoint { gateway, health, .. } = &self.list[index];
+        let news = if gateway.costs_a_token() { PAID_NEWS } else { NEWS };
+        health.lock().last_heard().is_none_or(|heard| heard.elapsed() >= news)
     }
 
     /// Challenges and the gateways that gave them, to be kept for the next start.
@@ -187,7 +195,7 @@ impl Gateways {
     pub(crate) async fn keep(self: Arc<Self>, readiness: Readiness, shutdown: Shutdown) {
         let work = async {
             // What an earlier run learned is used at once, and checked at once.
-            let mut probes = JoinSet::new();
+            let (mut probes, mut looks) = (JoinSet::new(), readiness.looks());
             self.begin_probe(0, &mut probes);
             loop {
                 let now = Instant::now();
@@ -198,7 +206,7 @@ impl Gateways {
                 tokio::select! {
                     () = self.due.notified() => {}
                     () = async { sleep_until(next.unwrap_or(now)).await }, if next.is_some() => {}
-                    () = readiness.looked_at() => {
+                    Ok(()) = looks.changed() => {
                         if let Some(index) = self.serving().filter(|index| self.is_old_news(*index)) {
                             self.begin_probe(index, &mut probes);
                         }
@@ -271,13 +279,14 @@ impl Gateways {
     async fn probe_alone(&self, index: usize) -> Result<(), Outage> {
         let Endpoint { gateway, health, .. } = &self.list[index];
         let url = gateway.url();
-        let learned = match timeout(PROBE_TIMEOUT, mint::fetch_challenge_from(gateway)).await {
+        let limit = if gateway.costs_a_token() { PAID_PROBE_TIMEOUT } else { PROBE_TIMEOUT };
+        let learned = match timeout(limit, mint::fetch_challenge_from(gateway)).await {
             Ok(Ok(challenge)) => CurrentChallenge::new(challenge).ok_or_else(|| {
                 Outage::no_answer(format_args!("the challenge of the gateway {url} cannot be read"))
             }),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(Outage::no_answer(format_args!(
-                "the gateway {url} did not answer within {PROBE_TIMEOUT:?}: it hangs, or the way to it does"
+                "the gateway {url} did not answer within {limit:?}: it hangs, or the way to it does"
             ))),
         };
         let unfit = |reason| Outage::no_answer(format_args!("the gateway {url} cannot be used: {reason}"));

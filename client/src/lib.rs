@@ -22,6 +22,7 @@ mod connections;
 mod forward;
 mod gateway;
 mod gateways;
+mod hop;
 mod http_proxy;
 mod marks;
 pub mod mint;
@@ -55,7 +56,7 @@ pub mod rules {
 
 pub use agent::Agent;
 pub use clock::Skew;
-pub use config::{Config, ConfigProblem, GatewayConfig, IssuerConfig, Listen, Urls, WalletConfig};
+pub use config::{Config, ConfigProblem, FirstHop, GatewayConfig, IssuerConfig, Listen, Urls, WalletConfig};
 pub use gateway::{DialError, GatewayUrlError};
 pub use sentence::full_stop;
 pub use start::{StartError, check};

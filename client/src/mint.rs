@@ -8,6 +8,7 @@ mod fetch_challenge;
 mod published;
 
 pub use error::MintError;
+pub(crate) use error::quoted;
 pub use fetch_challenge::{ChallengeFetchError, fetch_challenge};
 pub(crate) use fetch_challenge::{fetch_challenge_from, seconds};
 pub(crate) use published::Published;

@@ -1,48 +1,66 @@
-//! The agent's part of the live page: wallet, requests by outcome, where a tunnel's time goes, why minting fails.
+//! The agent's part of the live page: requests by outcome, and of each hop its wallet, where a tunnel's time goes, why minting
+//! fails.
 //!
 //! The page's own thread makes it once a second, from counts kept for the metrics.
 
-use crate::catalogue::AgentOutcome;
-use crate::recorder::{Fate, Part, Recorder, Trouble};
+use crate::catalogue::{AgentOutcome, Position};
+use crate::recorder::{Answers, Fate, Part, Recorder, Trouble};
 use crate::reload::Settings;
 use postern_admin::live::{Endings, Live, Section, Show, Stages, Table};
 use serde_json::{Value, json};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Adds the agent's section; `settings` has the levels between which the wallet is filled. It does not keep the agent
-/// alive.
-pub(crate) fn add(live: &Live, recorder: &Arc<Recorder>, settings: watch::Receiver<Settings>) {
-    let mut section = section(recorder, settings);
-    let recorder: Weak<Recorder> = Arc::downgrade(recorder);
-    live.add(move || match recorder.upgrade() {
-        Some(recorder) => section(&recorder),
-        None => Section::new("agent", "An agent that has stopped"),
+/// Adds a hop's section; `settings` has the levels between which its wallet is filled. The requests of programs stand in that of
+/// the last hop. It does not keep the agent alive.
+pub(crate) fn add(
+    live: &Live,
+    hop: Position,
+    records: (&Arc<Answers>, &Arc<Recorder>),
+    settings: watch::Receiver<Settings>,
+) {
+    let mut section = section(hop, records.1, settings);
+    let records = (Arc::downgrade(records.0), Arc::downgrade(records.1));
+    live.add(move || match (records.0.upgrade(), records.1.upgrade()) {
+        (Some(answers), Some(recorder)) => section(&answers, &recorder),
+        _ => Section::new(name(hop).0, "An agent that has stopped"),
     });
 }
 
+fn name(hop: Position) -> (&'static str, &'static str) {
+    match hop {
+        Position::First => ("first-hop", "Agent, first hop"),
+        Position::Last => ("agent", "Agent"),
+    }
+}
+
 fn section(
+    hop: Position,
     recorder: &Recorder,
     settings: watch::Receiver<Settings>,
-) -> impl FnMut(&Recorder) -> Section + Send + use<> {
+) -> impl FnMut(&Answers, &Recorder) -> Section + Send + use<> {
     let mut parts = Stages::over(Part::ALL.iter().map(|part| (part.as_str(), recorder.latency(*part))));
-    let mut answers = Endings::default();
-    move |recorder| {
+    let mut endings = Endings::default();
+    move |answers, recorder| {
         let (low, high) = {
             let settings = settings.borrow();
             (settings.low, settings.high)
         };
-        let totals = AgentOutcome::ALL.iter().map(|outcome| (outcome.as_str(), recorder.total(*outcome)));
-        let (outcomes, requests) = answers.tick("Answers by outcome", "No requests yet.", totals);
-        let mut section = Section::new("agent", "Agent")
+        let (key, title) = name(hop);
+        let mut section = Section::new(key, title)
             .tile("Wallet", Show::Count, recorder.wallet() as f64)
             .tile("Low water", Show::Count, low as f64)
-            .tile("High water", Show::Count, high as f64)
-            .tile("Requests", Show::Rate, requests)
-            .tile("Tunnels open", Show::Count, recorder.tunnels() as f64);
+            .tile("High water", Show::Count, high as f64);
+        if hop == Position::Last {
+            let totals = AgentOutcome::ALL.iter().map(|outcome| (outcome.as_str(), answers.total(*outcome)));
+            let (outcomes, requests) = endings.tick("Answers by outcome", "No requests yet.", totals);
+            section = section.tile("Requests", Show::Rate, requests);
+            section.tables.push(outcomes);
+        }
+        section = section.tile("Tunnels open", Show::Count, recorder.tunnels() as f64);
         section.latency = Some(parts.tick());
-        section.tables = vec![outcomes, minting(recorder.trouble()), fates(recorder)];
+        section.tables.extend([minting(recorder.trouble()), fates(recorder)]);
         section
     }
 }

@@ -1,9 +1,9 @@
-//! What the agent records of its requests, through handles made once, for metrics and live page alike. It holds nothing
-//! about who sent a request, or for what.
+//! What the agent records of its requests and its tokens, through handles made once, for metrics and live page alike. It holds
+//! nothing about who sent a request, or for what.
 
 pub(crate) use crate::catalogue::TokenFate as Fate;
-use crate::catalogue::{self, AgentOutcome};
-use metrics::counter;
+use crate::catalogue::{self, AgentOutcome, Position};
+use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use postern_admin::live::{Latency, Link};
 use postern_telemetry::metrics::{ReadableCounter, ReadableGauge};
@@ -12,9 +12,31 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The handles. Every series is there from the start, so that Prometheus sees the first error as an increase.
+/// The requests of programs, by how they were answered.
+pub(crate) struct Answers(Vec<ReadableCounter>);
+
+impl Answers {
+    pub(crate) fn new() -> Self {
+        let outcome = |outcome: &AgentOutcome| {
+            ReadableCounter::new(counter!(catalogue::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()))
+        };
+        Self(AgentOutcome::ALL.iter().map(outcome).collect())
+    }
+
+    /// A request was answered.
+    pub(crate) fn count(&self, outcome: AgentOutcome) {
+        self.0[outcome as usize].add(1);
+    }
+
+    pub(crate) fn total(&self, outcome: AgentOutcome) -> u64 {
+        self.0[outcome as usize].total()
+    }
+}
+
+/// The tokens of one hop and the tunnels they pay for. Every series is there from the start, so that Prometheus sees the first
+/// error as an increase.
 pub(crate) struct Recorder {
-    outcomes: Vec<ReadableCounter>,
+    hop: Position,
     fates: Vec<ReadableCounter>,
     wallet: Arc<ReadableGauge>,
     /// A gateway in the same process has the metric of this name, so it is for the page only.
@@ -61,27 +83,20 @@ impl Part {
 
 impl Recorder {
     /// `wallet` is the level that the wallet keeps.
-    pub(crate) fn new(wallet: Arc<ReadableGauge>) -> Self {
-        let outcome = |outcome: &AgentOutcome| {
-            ReadableCounter::new(counter!(catalogue::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()))
-        };
+    pub(crate) fn new(hop: Position, wallet: Arc<ReadableGauge>) -> Self {
         let fate = |fate: &Fate| {
-            ReadableCounter::new(counter!(catalogue::AGENT_TOKENS, Fate::LABEL => fate.as_str()))
+            let labels = [(Fate::LABEL, fate.as_str()), (Position::LABEL, hop.as_str())];
+            ReadableCounter::new(counter!(catalogue::AGENT_TOKENS, &labels))
         };
-        counter!(catalogue::AGENT_MARKS_REFUSED).increment(0); // there from the start
+        marks_refused(hop).increment(0); // there from the start
         Self {
-            outcomes: AgentOutcome::ALL.iter().map(outcome).collect(),
+            hop,
             fates: Fate::ALL.iter().map(fate).collect(),
             wallet,
             tunnels: AtomicUsize::new(0),
             spreads: Part::ALL.iter().map(|_| Latency::default()).collect(),
             trouble: Mutex::default(),
         }
-    }
-
-    /// A request was answered.
-    pub(crate) fn answered(&self, outcome: AgentOutcome) {
-        self.outcomes[outcome as usize].add(1);
     }
 
     /// What became of `number` tokens.
@@ -103,7 +118,7 @@ impl Recorder {
 
     /// Nothing was minted because of the gateway's marks.
     pub(crate) fn marks_refused(&self) {
-        counter!(catalogue::AGENT_MARKS_REFUSED).increment(1);
+        marks_refused(self.hop).increment(1);
     }
 
     /// Sets the state of minting.
@@ -112,10 +127,6 @@ impl Recorder {
     }
 
     // ---- For the live page ----
-
-    pub(crate) fn total(&self, outcome: AgentOutcome) -> u64 {
-        self.outcomes[outcome as usize].total()
-    }
 
     pub(crate) fn fates(&self, fate: Fate) -> u64 {
         self.fates[fate as usize].total()
@@ -136,6 +147,10 @@ impl Recorder {
     pub(crate) fn latency(&self, part: Part) -> &Latency {
         &self.spreads[part as usize]
     }
+}
+
+fn marks_refused(hop: Position) -> Counter {
+    counter!(catalogue::AGENT_MARKS_REFUSED, Position::LABEL => hop.as_str())
 }
 
 /// An open tunnel, counted until the value is dropped.

@@ -1,15 +1,23 @@
 //! What the agent applies when its configuration is read again (SIGHUP).
 
-use crate::config::{Config, IssuerConfig};
+use crate::catalogue::Position;
+use crate::config::{Config, HopConfig, IssuerConfig};
 use crate::start::check;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
 use tokio::sync::watch;
 
 /// The keys that take effect at once; the others need a restart.
-const LIVE: [&str; 3] = ["issuer", "wallet.low", "wallet.high"];
+const LIVE: [&str; 6] = [
+    "issuer",
+    "wallet.low",
+    "wallet.high",
+    "first_hop.issuer",
+    "first_hop.wallet.low",
+    "first_hop.wallet.high",
+];
 
-/// The values of those keys.
+/// The values of those keys, for one hop.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) issuer: IssuerConfig,
@@ -18,8 +26,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn of(config: &Config) -> Self {
-        Self { issuer: config.issuer.clone(), low: config.wallet.low, high: config.wallet.high }
+    pub(crate) fn of(hop: HopConfig<'_>) -> Self {
+        Self { issuer: hop.issuer.clone(), low: hop.wallet.low, high: hop.wallet.high }
     }
 }
 
@@ -27,15 +35,19 @@ impl Settings {
 /// something, so minting is tried again at once even when nothing in the file has changed.
 pub(crate) async fn keep(
     mut reloader: Reloader<Config>,
-    settings: watch::Sender<Settings>,
+    settings: Vec<(Position, watch::Sender<Settings>)>,
     shutdown: Shutdown,
 ) {
     let reloading = async {
         loop {
             reloader.requested().await;
-            match reloader.reload(&LIVE, check) {
-                Some(config) => drop(settings.send_replace(Settings::of(&config))),
-                None => settings.send_modify(|_| {}),
+            let config = reloader.reload(&LIVE, check);
+            for (position, settings) in &settings {
+                let hop = config.as_ref().and_then(|config| config.hop(*position));
+                match hop {
+                    Some(hop) => drop(settings.send_replace(Settings::of(hop))),
+                    None => settings.send_modify(|_| {}),
+                }
             }
         }
     };

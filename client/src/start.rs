@@ -44,13 +44,15 @@ impl StartError {
 /// [`StartError`], whose message states what to change.
 pub fn check(config: &Config) -> Result<(), StartError> {
     config.check()?;
-    for url in config.gateway.url.list() {
-        Gateway::new(url, &config.gateway)?;
+    for (_, hop) in config.hops() {
+        for url in hop.gateway.url.list() {
+            Gateway::new(url, hop.gateway)?;
+        }
+        let (issuer, ca) = (hop.issuer, hop.issuer.ca.clone());
+        match &issuer.url {
+            Some(url) => IssuerClient::new(url, issuer.api_key.clone(), ca)?,
+            None => IssuerClient::named("issuer.example", ca)?, // the name is the challenge's, which only a gateway knows
+        };
     }
-    let (issuer, ca) = (&config.issuer, config.issuer.ca.clone());
-    match &issuer.url {
-        Some(url) => IssuerClient::new(url, issuer.api_key.clone(), ca)?,
-        None => IssuerClient::named("issuer.example", ca)?, // the name is the challenge's, which only a gateway knows
-    };
     Ok(())
 }

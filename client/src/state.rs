@@ -2,13 +2,16 @@
 
 use crate::answer::Refusal;
 use crate::catalogue::AgentOutcome;
+use crate::recorder::Answers;
 use crate::tunnel::Opener;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
+use std::sync::Arc;
 
 /// State shared by all connections.
 pub(crate) struct AgentState {
     pub(crate) opener: Opener,
+    pub(crate) answers: Arc<Answers>,
     pub(crate) shutdown: Shutdown,
     pub(crate) readiness: Readiness,
     /// The agent's own address, for help texts.
@@ -17,7 +20,7 @@ pub(crate) struct AgentState {
 
 impl AgentState {
     pub(crate) fn count(&self, outcome: AgentOutcome) {
-        self.opener.recorder.answered(outcome);
+        self.answers.count(outcome);
     }
 
     /// Logs a failed request, because a SOCKS5 reply has no room for a sentence. A gateway's answer about a target is

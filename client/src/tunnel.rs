@@ -6,7 +6,7 @@
 
 use crate::answer::Refusal;
 use crate::challenge::CurrentChallenge;
-use crate::gateway::{Answer, Connection, ExchangeError, Refused, Tunnel};
+use crate::gateway::{Answer, Connection, ExchangeError, NoWay, Refused, Tunnel};
 use crate::gateways::{Chosen, Gateways, Outage};
 use crate::recorder::{Fate, Part, Recorder};
 use crate::supply::{Shortage, Supply, Wanted};
@@ -15,6 +15,7 @@ use http::StatusCode;
 use postern_daemon::http::one_line;
 use postern_proxy::target::Target;
 use postern_token::{Token, TokenKeyId};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -60,6 +61,14 @@ impl Opener {
                 (Err(refusal), _) => return Err(refusal),
             }
         }
+    }
+
+    /// The same, for the hop behind this one. Boxed: that hop's tunnels are opened in the same way.
+    pub(crate) fn open_way<'a>(
+        &'a self,
+        target: &'a Target,
+    ) -> Pin<Box<dyn Future<Output = Result<Tunnel, Refusal>> + Send + 'a>> {
+        Box::pin(self.open(target))
     }
 
     /// One token, sent once. `Err` is final; after [`Attempt::Failed`] another token may do.
@@ -157,7 +166,8 @@ impl Opener {
                     return Ok((chosen, connection));
                 }
                 // `choose` ends this when no gateway can come back soon.
-                Err(error) => self.gateways.failed(&chosen, error.into()),
+                Err(NoWay::Dial(error)) => self.gateways.failed(&chosen, error.into()),
+                Err(NoWay::FirstHop(outage)) => return Err(Refusal::FirstHop(outage)),
             }
         }
     }

@@ -7,7 +7,7 @@ mod format;
 
 pub(crate) use format::Unspent;
 
-use crate::catalogue;
+use crate::catalogue::{self, Position};
 use format::{FREE, HeaderError, SECTOR, Sector, Slot};
 use metrics::gauge;
 use parking_lot::Mutex;
@@ -89,12 +89,12 @@ pub enum WalletError {
 }
 
 impl Wallet {
-    /// Opens the wallet at `path`, or makes an empty one (mode 0600; the directory must exist). Torn slots are
+    /// Opens the wallet of a hop at `path`, or makes an empty one (mode 0600; the directory must exist). Torn slots are
     /// cleared.
     ///
     /// # Errors
     /// In use by another process, not a wallet, or an I/O error.
-    pub(crate) fn open(path: &Path, fsync: bool) -> Result<Self, WalletError> {
+    pub(crate) fn open(path: &Path, fsync: bool, hop: Position) -> Result<Self, WalletError> {
         let failed = |what| move |source| WalletError::Io { path: path.to_owned(), what, source };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -115,7 +115,8 @@ impl Wallet {
         }
         file.set_permissions(Permissions::from_mode(0o600)).map_err(failed("protect"))?;
         let contents = Contents::read(file, length).map_err(failed("read"))?;
-        let level = Arc::new(ReadableGauge::new(gauge!(catalogue::WALLET_TOKENS)));
+        let level =
+            Arc::new(ReadableGauge::new(gauge!(catalogue::WALLET_TOKENS, Position::LABEL => hop.as_str())));
         let wallet = Self { path: path.to_owned(), fsync, contents: Mutex::new(contents), level };
         wallet.show(&wallet.contents.lock());
         Ok(wallet)

@@ -70,7 +70,7 @@ impl Metrics {
     }
 
     pub fn wallet(&self) -> u64 {
-        self.value("postern_wallet_tokens")
+        self.value("postern_wallet_tokens{hop=\"last\"}")
     }
 }
 

@@ -1,6 +1,6 @@
 //! An open tunnel.
 
-use super::shared::Taken;
+use super::shared::{Line, Taken};
 use crate::recorder::Open;
 use bytes::{Buf, Bytes};
 use postern_proxy::http2::{Http2Stream, Inbox};
@@ -8,6 +8,7 @@ use postern_proxy::reset::Reset;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -24,24 +25,30 @@ pub(crate) struct Tunnel {
     _open: Option<Open>,
 }
 
-/// What a tunnel on a shared connection has received and not read.
-#[derive(Clone)]
-pub(crate) struct Received(Option<Inbox>);
+/// What a tunnel on a shared connection has received and not read; nothing where it has a connection of its own. One in another
+/// that is shared has that one's.
+#[derive(Clone, Default)]
+pub(crate) struct Received(Option<(Inbox, Arc<Line>)>);
 
 impl Received {
     /// Runs `work`, which reads the tunnel or will; meanwhile the tunnel stops no other one of its connection.
     pub(crate) async fn keep_taking<F: Future>(&self, work: F) -> F::Output {
         match &self.0 {
-            Some(inbox) => inbox.keep_taking(work).await,
+            Some((inbox, _)) => inbox.keep_taking(work).await,
             None => work.await,
         }
+    }
+
+    /// Whether the connection it comes over takes no more tunnels, and is about to end.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.0.as_ref().is_some_and(|(_, line)| line.is_leaving())
     }
 }
 
 impl Tunnel {
     /// One with a connection of its own.
-    pub(super) fn alone(io: Box<dyn Io>) -> Self {
-        Self { early: Bytes::new(), io, received: Received(None), _taken: None, _open: None }
+    pub(super) fn alone(io: Box<dyn Io>, received: Received) -> Self {
+        Self { early: Bytes::new(), io, received, _taken: None, _open: None }
     }
 
     /// The same, of which `early` came together with the answer.
@@ -51,7 +58,7 @@ impl Tunnel {
 
     /// One that shares its connection.
     pub(super) fn shared(stream: Http2Stream, inbox: Inbox, taken: Taken) -> Self {
-        let received = Received(Some(inbox));
+        let received = Received(Some((inbox, taken.line())));
         Self { early: Bytes::new(), io: Box::new(stream), received, _taken: Some(taken), _open: None }
     }
 

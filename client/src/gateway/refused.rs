@@ -1,9 +1,11 @@
 //! An answer that opens nothing, and what is learnt from it.
 
 use crate::challenge::mark_of;
+use crate::mint::quoted;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, PROXY_AUTHENTICATE};
+use postern_daemon::http::one_line;
 use postern_token::header::Challenge;
 use postern_token::{TokenChallenge, TokenType};
 
@@ -53,6 +55,16 @@ impl Refused {
             (_, None, true) => "it requires tokens of a type other than 2 (blind RSA)".to_owned(),
             (_, None, false) => "it requires something other than a PrivateToken".to_owned(),
         })
+    }
+
+    /// Whether it says that nothing is served now, whatever is asked for.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)
+    }
+
+    /// To be read after the name of whoever answered this.
+    pub(crate) fn words(&self) -> String {
+        format!("answered {}{}", self.status, quoted(&one_line(&self.body)))
     }
 
     /// Why a challenge is none of this gateway's.

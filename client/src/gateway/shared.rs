@@ -4,7 +4,8 @@
 //! carries goes on. One that carries nothing is closed after half a minute.
 
 use super::failure::Failure;
-use super::opened::Tunnel;
+use super::opened::{Io, Received, Tunnel};
+use super::route::RouteError;
 use crate::response::{Head, HeadError, INTERIM_LIMIT};
 use bytes::Bytes;
 use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
@@ -21,7 +22,7 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
@@ -58,7 +59,7 @@ pub(super) struct Lines {
 }
 
 /// A connection.
-struct Line {
+pub(super) struct Line {
     /// `None` once it takes no more tunnels.
     sender: Mutex<Option<SendRequest<Bytes>>>,
     /// Why it broke.
@@ -68,6 +69,8 @@ struct Line {
     heard: Mutex<Option<Instant>>,
     began: Instant,
     tunnels: AtomicUsize,
+    /// What it is in, where that is a tunnel of another hop.
+    received: Received,
     /// The number of tunnels has changed.
     changed: Notify,
 }
@@ -82,6 +85,12 @@ pub(super) struct Seat {
 /// Counts as a tunnel for as long as it lives.
 pub(super) struct Taken(Arc<Line>);
 
+impl Taken {
+    pub(super) fn line(&self) -> Arc<Line> {
+        Arc::clone(&self.0)
+    }
+}
+
 impl Drop for Taken {
     fn drop(&mut self) {
         self.0.tunnels.fetch_sub(1, Ordering::AcqRel);
@@ -89,10 +98,19 @@ impl Drop for Taken {
     }
 }
 
+/// A new connection.
+pub(super) struct Made {
+    pub(super) io: Box<dyn Io>,
+    /// To be kept taking by the task that reads it.
+    pub(super) received: Received,
+    /// What the gateway chose.
+    pub(super) is_http2: bool,
+}
+
 /// What a new connection turned out to be.
-pub(super) enum Joined<S> {
+pub(super) enum Joined {
     /// It speaks HTTP/1.1, and carries one tunnel.
-    Alone(S),
+    Alone(Box<dyn Io>, Received),
     /// It is shared.
     Shared(Seat),
 }
@@ -103,14 +121,11 @@ impl Lines {
         Self { sharing, open, making, speaks_http1: AtomicBool::default() }
     }
 
-    /// Room on a connection that is open, or on the one that `connect` makes. That says whether the gateway chose HTTP/2.
-    pub(super) async fn join<S>(
+    /// Room on a connection that is open, or on the one that `connect` makes.
+    pub(super) async fn join(
         &self,
-        connect: impl Future<Output = io::Result<(S, bool)>>,
-    ) -> io::Result<Joined<S>>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+        connect: impl Future<Output = Result<Made, RouteError>>,
+    ) -> Result<Joined, RouteError> {
         let mut making = None;
         if !self.speaks_http1.load(Ordering::Relaxed) {
             if let Some(seat) = self.seat().await {
@@ -124,18 +139,20 @@ impl Lines {
                 making = None; // learnt meanwhile: all may connect at once
             }
         }
-        let (stream, is_http2) = connect.await?;
+        let Made { io, received, is_http2 } = connect.await?;
         self.speaks_http1.store(!is_http2, Ordering::Relaxed);
         if !is_http2 {
-            return Ok(Joined::Alone(stream));
+            return Ok(Joined::Alone(io, received));
         }
-        let line = self.begin(stream).await?;
+        let line = self.begin(io, received).await?;
         // Behind its first sign of life it is known how many tunnels the gateway allows, and that it speaks HTTP/2 indeed.
         if !line.answers().await {
             line.retire();
-            return Err(line.failure.take().unwrap_or_else(|| io::ErrorKind::ConnectionAborted.into()));
+            let failure = line.failure.take();
+            return Err(failure.unwrap_or_else(|| io::ErrorKind::ConnectionAborted.into()).into());
         }
-        let seat = line.take(self.sharing.tunnels).ok_or(io::ErrorKind::ConnectionAborted)?;
+        let seat = line.take(self.sharing.tunnels);
+        let seat = seat.ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionAborted))?;
         self.open.lock().push(line);
         drop(making);
         Ok(Joined::Shared(seat))
@@ -160,12 +177,9 @@ impl Lines {
         }
     }
 
-    async fn begin<S>(&self, stream: S) -> io::Result<Arc<Line>>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn begin(&self, io: Box<dyn Io>, received: Received) -> io::Result<Arc<Line>> {
         let failure = Failure::default();
-        let stream = Turns::new(failure.of(stream), Unpaid::lifted());
+        let stream = Turns::new(failure.of(io), Unpaid::lifted());
         let (sender, mut connection) = settings().handshake(stream).await.map_err(io::Error::other)?;
         let ping = connection.ping_pong().ok_or(io::ErrorKind::Unsupported)?;
         let line = Arc::new(Line {
@@ -175,12 +189,16 @@ impl Lines {
             heard: Mutex::default(),
             began: Instant::now(),
             tunnels: AtomicUsize::default(),
+            received: received.clone(),
             changed: Notify::new(),
         });
         let shutdown = self.sharing.shutdown.clone();
         shutdown.tracker().spawn({
             let (line, shutdown) = (Arc::clone(&line), shutdown.clone());
-            async move { shutdown.until_stopped(drive(connection, line, shutdown.clone())).await }
+            async move {
+                let driving = drive(connection, line, shutdown.clone());
+                shutdown.until_stopped(received.keep_taking(driving)).await
+            }
         });
         Ok(line)
     }
@@ -219,10 +237,18 @@ where
 impl Line {
     /// Whether it takes tunnels, if it has room.
     fn is_open(&self, lifetime: Duration) -> bool {
-        if self.began.elapsed() >= lifetime {
+        if self.began.elapsed() >= lifetime || self.received.is_leaving() {
             self.retire();
         }
         self.sender.lock().is_some()
+    }
+
+    /// Whether it takes no more tunnels, by its age or because its gateway goes away.
+    pub(super) fn is_leaving(&self) -> bool {
+        let sender = self.sender.lock().clone();
+        let ready =
+            |mut sender: SendRequest<Bytes>| sender.poll_ready(&mut Context::from_waker(Waker::noop()));
+        sender.is_none_or(|sender| matches!(ready(sender), Poll::Ready(Err(_))))
     }
 
     fn has_room(&self, most: usize) -> bool {
@@ -247,9 +273,8 @@ impl Line {
 
     /// Whether its gateway is there: a token that is sent into a dead connection is lost.
     async fn answers(&self) -> bool {
-        let Some(mut sender) = self.sender.lock().clone() else { return false };
-        if poll_fn(|cx| Poll::Ready(matches!(sender.poll_ready(cx), Poll::Ready(Err(_))))).await {
-            return false; // it has said that it goes away
+        if self.is_leaving() {
+            return false;
         }
         if self.was_heard() {
             return true;

@@ -8,6 +8,8 @@ use tokio::time::Instant;
 
 /// The pauses of our own choice.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
+/// The same where each probe costs a token of the hop before.
+const PAID_BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_mins(5) };
 /// The longest that a gateway can keep us away.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// How soon after one probe a request of a user may have the next one sent.
@@ -62,6 +64,7 @@ impl From<ChallengeFetchError> for Outage {
         let sentence = error.to_string();
         match error {
             ChallengeFetchError::Dial(error) => error.into(),
+            ChallengeFetchError::FirstHop(outage) => outage,
             ChallengeFetchError::Exchange(_) => Self::no_answer(sentence),
             ChallengeFetchError::Unavailable { retry_after, .. } => {
                 let cause = "the gateway takes no tokens now";
@@ -86,6 +89,7 @@ pub struct Health {
     is_probing: bool,
     /// When it last answered anything.
     heard: Option<Instant>,
+    backoff: Backoff,
 }
 
 #[derive(Clone, Debug)]
@@ -103,7 +107,13 @@ impl Health {
     /// `is_trusted`: an earlier run learned its challenge, so it may be sent tokens before a probe.
     pub fn new(is_trusted: bool) -> Self {
         let state = if is_trusted { State::Serving } else { State::Unasked };
-        Self { state, failures: 0, probed: None, is_probing: false, heard: None }
+        Self { state, failures: 0, probed: None, is_probing: false, heard: None, backoff: BACKOFF }
+    }
+
+    /// The same, of a gateway each of whose probes costs a token of the hop before: they come less often.
+    #[must_use]
+    pub fn with_paid_probes(self) -> Self {
+        Self { backoff: PAID_BACKOFF, ..self }
     }
 
     /// Whether it is sent tokens.
@@ -183,7 +193,7 @@ impl Health {
         }
         let is_news = self.outage().is_none_or(|known| known.sentence != outage.sentence);
         let theirs = outage.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
-        let next_probe = now + jittered(BACKOFF.pause(self.failures), theirs, jitter);
+        let next_probe = now + jittered(self.backoff.pause(self.failures), theirs, jitter);
         self.failures = self.failures.saturating_add(1);
         self.state = State::Away { outage, next_probe };
         is_news
@@ -239,6 +249,11 @@ mod tests {
         assert_eq!(health.next_probe(now), None);
         assert!(away(&mut health, now), "it is news again");
         assert_eq!(health.next_probe(now), Some(now + BACKOFF.first));
+        let mut paid = Health::new(false).with_paid_probes();
+        for _ in 0..20 {
+            away(&mut paid, now);
+        }
+        assert_eq!(paid.next_probe(now), Some(now + PAID_BACKOFF.longest));
     }
 
     #[tokio::test(start_paused = true)]

@@ -151,7 +151,7 @@ impl MintError {
     }
 }
 
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(": \"{text}\"") }
 }
 

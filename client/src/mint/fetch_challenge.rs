@@ -2,7 +2,8 @@
 
 use super::error::quoted;
 use crate::config::GatewayConfig;
-use crate::gateway::{Answer, DialError, Gateway, GatewayUrlError, Refused};
+use crate::gateway::{Answer, DialError, Gateway, GatewayUrlError, NoWay, Refused};
+use crate::gateways::Outage;
 use http::StatusCode;
 use http::header::RETRY_AFTER;
 use postern_daemon::http::one_line;
@@ -21,6 +22,9 @@ pub enum ChallengeFetchError {
     /// It cannot be reached.
     #[error(transparent)]
     Dial(#[from] DialError),
+    /// The hop before it opens no way there.
+    #[error("{0}")]
+    FirstHop(Outage),
     /// It did not answer, or not in HTTP.
     #[error("{0}")]
     Exchange(String),
@@ -46,6 +50,15 @@ pub enum ChallengeFetchError {
         /// The gateway's `Retry-After`.
         retry_after: Option<Duration>,
     },
+}
+
+impl From<NoWay> for ChallengeFetchError {
+    fn from(reason: NoWay) -> Self {
+        match reason {
+            NoWay::Dial(error) => Self::Dial(error),
+            NoWay::FirstHop(outage) => Self::FirstHop(outage),
+        }
+    }
 }
 
 impl ChallengeFetchError {

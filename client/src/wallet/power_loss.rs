@@ -20,7 +20,8 @@ fn lives(fsync: bool, syncs: Syncs, seed: u64) -> Result<(), String> {
         _ = use_until_the_power_fails(&path, fsync, &mut number, &mut gone);
         let survivors = if seed == 0 { Survivors::None } else { Survivors::Some(seed * 1_000 + steps) };
         disk.restart(survivors);
-        let wallet = Wallet::open(&path, fsync).map_err(|error| format!("after {steps} steps: {error}"))?;
+        let wallet = Wallet::open(&path, fsync, Position::Last)
+            .map_err(|error| format!("after {steps} steps: {error}"))?;
         let held: Vec<_> =
             wallet.contents.lock().held.iter().map(|held| held.unspent.token.nonce()).collect();
         if held.iter().any(|nonce| gone.contains(nonce)) {
@@ -38,7 +39,7 @@ fn use_until_the_power_fails(
     number: &mut u32,
     gone: &mut HashSet<Nonce>,
 ) -> Result<(), WalletError> {
-    let wallet = Wallet::open(path, fsync)?;
+    let wallet = Wallet::open(path, fsync, Position::Last)?;
     loop {
         wallet.reserve(3)?;
         for key in [KEYS[0], KEYS[0], KEYS[1], KEYS[1]] {
@@ -88,9 +89,10 @@ fn a_wallet_that_was_being_made_opens() {
         let disk = ForgetfulDisk::mount();
         let path = disk.path().join("wallet");
         disk.cut_after(steps);
-        _ = Wallet::open(&path, true);
+        _ = Wallet::open(&path, true, Position::Last);
         disk.restart(Survivors::Some(seed));
-        Wallet::open(&path, true).unwrap_or_else(|error| panic!("{steps} steps, seed {seed}: {error}"));
+        Wallet::open(&path, true, Position::Last)
+            .unwrap_or_else(|error| panic!("{steps} steps, seed {seed}: {error}"));
     }
 }
 
@@ -100,7 +102,7 @@ fn a_wallet_that_was_being_made_opens() {
 fn a_wallet_that_was_made_stays() {
     let disk = ForgetfulDisk::mount();
     let path = disk.path().join("wallet");
-    drop(Wallet::open(&path, true).unwrap());
+    drop(Wallet::open(&path, true, Position::Last).unwrap());
     disk.restart(Survivors::None);
     assert_eq!(std::fs::metadata(&path).unwrap().len(), SECTOR as u64);
 }

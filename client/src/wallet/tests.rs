@@ -19,7 +19,7 @@ fn directory() -> (TempDir, PathBuf) {
 }
 
 fn open(path: &Path) -> Wallet {
-    Wallet::open(path, false).unwrap()
+    Wallet::open(path, false, Position::Last).unwrap()
 }
 
 fn add(wallet: &Wallet, token: Token, not_after: Option<UnixSeconds>) {
@@ -70,7 +70,7 @@ fn slots_are_used_again() {
 fn the_file_belongs_to_one_wallet() {
     let (_directory, path) = directory();
     let first = open(&path);
-    assert!(matches!(Wallet::open(&path, false), Err(WalletError::InUse { .. })));
+    assert!(matches!(Wallet::open(&path, false, Position::Last), Err(WalletError::InUse { .. })));
     drop(first);
     open(&path);
 }
@@ -160,7 +160,7 @@ fn another_file_is_refused_and_left_alone() {
     let (_directory, path) = directory();
     for contents in [&b"notes"[..], &[b'x'; 2_000]] {
         std::fs::write(&path, contents).unwrap();
-        let error = Wallet::open(&path, false).err().unwrap().to_string();
+        let error = Wallet::open(&path, false, Position::Last).err().unwrap().to_string();
         assert!(error.contains("is not a postern wallet") && error.contains("move this one away"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), contents);
     }

@@ -2,7 +2,7 @@
 
 use parking_lot::RwLock;
 use std::sync::Arc;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 /// What has to be ready before a process may be sent traffic. Clones share one list.
 #[derive(Clone, Debug, Default)]
@@ -11,7 +11,8 @@ pub struct Readiness(Arc<Awaiting>);
 #[derive(Debug, Default)]
 struct Awaiting {
     gates: RwLock<Vec<Awaited>>,
-    looked: Notify,
+    /// How often someone has looked.
+    looked: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -61,15 +62,15 @@ impl Readiness {
         })
     }
 
-    /// Completes when someone has looked at `/readyz` since the last time: a daemon that finds out only when it is used
-    /// may then find out. Cancel safe; one listener.
-    pub async fn looked_at(&self) {
-        self.0.looked.notified().await;
+    /// Changes when someone looks at `/readyz`: a daemon that finds out only when it is used may then find out.
+    #[must_use]
+    pub fn looks(&self) -> watch::Receiver<u64> {
+        self.0.looked.subscribe()
     }
 
     /// Someone looks, as `/readyz` does.
     pub fn look(&self) {
-        self.0.looked.notify_one();
+        self.0.looked.send_modify(|count| *count = count.wrapping_add(1));
     }
 
     fn list(&self, reason: impl Fn(&State) -> Option<&String>) -> Vec<String> {

@@ -134,6 +134,11 @@ impl Refusal {
         status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS
     }
 
+    /// Whether its answer has to name a challenge.
+    pub(crate) fn needs_challenge(&self) -> bool {
+        self.row().0 == StatusCode::PROXY_AUTHENTICATION_REQUIRED
+    }
+
     /// How the refusal is counted.
     pub(crate) fn outcome(&self) -> Outcome {
         self.row().1

@@ -27,6 +27,7 @@ use crate::state::Worker;
 use http::{Method, Request, Response, request};
 use http_body_util::Either;
 use postern_daemon::sources::Source;
+use postern_spend::Unknown;
 use postern_token::{KeyRefusal, UnixSeconds};
 use std::net::SocketAddr;
 
@@ -77,14 +78,26 @@ pub(crate) async fn answer(
         }
         Err(refusal) => Err(refusal),
     };
+    let mut challenge = None;
+    let answered = answered.map_err(|refusal| {
+        challenge = core.challenge(UnixSeconds::now());
+        answerable(refusal, challenge.is_some())
+    });
     let account = core.recorder.answered(answered.as_ref().err(), &timeline, &decision, who);
     match answered {
         Ok((response, Some(dialled))) => Answer::Tunnel(response, (dialled, account)),
         Ok((response, None)) => Answer::Forwarded(response),
-        Err(refusal) => {
-            let challenge = core.challenge(UnixSeconds::now());
-            Answer::Refused(answer::refused(&refusal, challenge))
-        }
+        Err(refusal) => Answer::Refused(answer::refused(&refusal, challenge)),
+    }
+}
+
+/// The refusal as it can be answered. A 407 needs a challenge (RFC 9110, section 11.7.1): where the last one was withdrawn while
+/// the request was examined, another token would be refused like this one, until the next is there.
+fn answerable(refusal: Refusal, has_challenge: bool) -> Refusal {
+    if refusal.needs_challenge() && !has_challenge {
+        Refusal::StoreUnknown(Unknown::Unmarked)
+    } else {
+        refusal
     }
 }
 
@@ -140,4 +153,19 @@ fn parse(
         core.unknown_key.notify_one(); // the issuer may have published it just now
     }
     presented
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_407_goes_out_without_a_challenge() {
+        assert!(matches!(answerable(Refusal::WrongChallenge, true), Refusal::WrongChallenge));
+        for refusal in [Refusal::NoToken, Refusal::AlreadySpent, Refusal::Key(KeyRefusal::Unknown)] {
+            let answered = answerable(refusal, false);
+            assert!(matches!(answered, Refusal::StoreUnknown(Unknown::Unmarked)), "{answered:?}");
+        }
+        assert!(matches!(answerable(Refusal::Unresolved, false), Refusal::Unresolved));
+    }
 }

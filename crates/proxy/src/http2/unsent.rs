@@ -25,9 +25,9 @@ impl<S: AsFd> Unsent for tokio_rustls::server::TlsStream<S> {
     }
 }
 
-impl<S: AsFd> Unsent for tokio_rustls::client::TlsStream<S> {
+impl<S: Unsent> Unsent for tokio_rustls::client::TlsStream<S> {
     fn bound_unsent(&self) {
-        bound(self.get_ref().0.as_fd());
+        self.get_ref().0.bound_unsent();
     }
 }
 

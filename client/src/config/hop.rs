@@ -1,0 +1,214 @@
+//! What one hop takes: its gateway, the issuer of its tokens, and where they are kept.
+
+use super::ConfigProblem;
+use crate::catalogue::Position;
+use postern_config::{ConfigDuration, Secret};
+use postern_daemon::tls::{OwnCertificate, TlsError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+/// The most tokens that a wallet is filled to: 4 MiB on disk, and half a minute of one core to mint.
+pub(super) const MOST_TOKENS: usize = 8_192;
+/// The most gateways in a list.
+pub(super) const MOST_GATEWAYS: usize = 32;
+
+/// The gateway in front of the one that opens the tunnels. Its keys are those of `[gateway]`, `[issuer]` and `[wallet]`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FirstHop {
+    /// The gateway that opens the way to the second one. It has to allow that (`[egress]` there).
+    pub gateway: GatewayConfig,
+    /// The issuer that signs its tokens.
+    #[serde(default)]
+    pub issuer: IssuerConfig,
+    /// Its tokens, in a file of their own.
+    pub wallet: WalletConfig,
+}
+
+/// The configuration of one hop, wherever it is in the file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HopConfig<'a> {
+    pub(crate) gateway: &'a GatewayConfig,
+    pub(crate) issuer: &'a IssuerConfig,
+    pub(crate) wallet: &'a WalletConfig,
+}
+
+impl HopConfig<'_> {
+    pub(super) fn check(&self, hop: Position) -> Result<(), ConfigProblem> {
+        let (low, high) = (self.wallet.low, self.wallet.high);
+        if high == 0 || high > MOST_TOKENS || low > high {
+            return Err(ConfigProblem::Waters { hop, low, high });
+        }
+        let urls = self.gateway.url.list();
+        let different: BTreeSet<&str> = urls.iter().map(|url| url.trim_end_matches('/')).collect();
+        if urls.is_empty() || urls.len() > MOST_GATEWAYS || different.len() < urls.len() {
+            return Err(ConfigProblem::Gateways { hop, number: urls.len() });
+        }
+        let shown = [&self.gateway.certificate, &self.gateway.key].map(Option::is_some);
+        if shown[0] != shown[1] || shown[0] && urls.iter().any(|url| !url.starts_with("https://")) {
+            return Err(ConfigProblem::OwnCertificate { hop });
+        }
+        if self.issuer.api_key.is_some() && self.issuer.url.is_none() {
+            return Err(ConfigProblem::KeyWithoutIssuer { hop });
+        }
+        Ok(())
+    }
+}
+
+/// The gateway that opens the tunnels.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayConfig {
+    /// "http://127.0.0.1:8080", or "https://gateway.example" to reach it over TLS (port 443 unless given); or a list of
+    /// such URLs in order of preference. While one is unavailable the next is used.
+    pub url: Urls,
+    /// The origin name that the gateway's challenges must have (`[challenge] origin` there), if it differs from the
+    /// host of `url`. Challenges for other origins are ignored (RFC 9577, section 2.1.3). If this is not set and `url`
+    /// has an address or localhost, which identify no gateway, any origin is accepted.
+    #[serde(default)]
+    pub origin: Option<String>,
+    /// PEM certificates to trust for an https gateway instead of the platform's.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
+    /// PEM file with a certificate chain of this agent, for an https gateway that requires one (mutual TLS). The gateway can tell
+    /// agents apart by it: only where it may. Read again when it changes, as its key is.
+    #[serde(default)]
+    pub certificate: Option<PathBuf>,
+    /// PEM file with that certificate's private key, unencrypted.
+    #[serde(default)]
+    pub key: Option<PathBuf>,
+    /// Tunnels at once on one HTTP/2 connection to an https gateway that speaks it, so that not each needs a TLS
+    /// handshake. The gateway sees that they belong together, as it sees their address. With 1 each tunnel has a connection of
+    /// its own.
+    #[serde(default = "tunnels")]
+    pub tunnels: NonZeroUsize,
+    /// For how long such a connection takes tunnels. The gateway cannot link tunnels that are further apart by it.
+    #[serde(default = "connection_lifetime")]
+    pub connection_lifetime: ConfigDuration,
+    /// The time limit for name resolution, connecting and the TLS handshake together.
+    #[serde(default = "connect_timeout")]
+    pub connect_timeout: ConfigDuration,
+    /// The time limit for the gateway's answer to a CONNECT; in this time it resolves and dials the target.
+    #[serde(default = "answer_timeout")]
+    pub answer_timeout: ConfigDuration,
+}
+
+/// One URL or several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "a URL, or a list of URLs")]
+pub enum Urls {
+    /// One.
+    One(String),
+    /// In order of preference.
+    Several(Vec<String>),
+}
+
+impl Urls {
+    /// All of them, in order of preference.
+    #[must_use]
+    pub fn list(&self) -> &[String] {
+        match self {
+            Self::One(url) => std::slice::from_ref(url),
+            Self::Several(urls) => urls,
+        }
+    }
+}
+
+impl GatewayConfig {
+    /// What is shown to a gateway that requires a certificate.
+    pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
+        let files = self.certificate.clone().zip(self.key.clone());
+        files.map(|(certificate, key)| OwnCertificate::load(certificate, key)).transpose()
+    }
+
+    /// What an operator should know of that certificate now; `None` where all is well.
+    #[must_use]
+    pub fn remark(&self) -> Option<String> {
+        self.own_certificate().ok()??.remark()
+    }
+}
+
+fn tunnels() -> NonZeroUsize {
+    const { NonZeroUsize::new(64).unwrap() }
+}
+
+fn connection_lifetime() -> ConfigDuration {
+    ConfigDuration::minutes(10)
+}
+
+fn connect_timeout() -> ConfigDuration {
+    ConfigDuration::secs(10)
+}
+
+fn answer_timeout() -> ConfigDuration {
+    ConfigDuration::secs(60)
+}
+
+impl GatewayConfig {
+    /// The gateway at `url`, everything else at its default.
+    #[must_use]
+    pub fn at(url: impl Into<String>) -> Self {
+        Self {
+            url: Urls::One(url.into()),
+            origin: None,
+            ca: None,
+            certificate: None,
+            key: None,
+            tunnels: tunnels(),
+            connection_lifetime: connection_lifetime(),
+            connect_timeout: connect_timeout(),
+            answer_timeout: answer_timeout(),
+        }
+    }
+}
+
+/// The issuer that signs the tokens.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct IssuerConfig {
+    /// The issuer's address, such as "https://issuer.example". By default https and the issuer name of the gateway's
+    /// challenge, if that host has a public address.
+    pub url: Option<String>,
+    /// The account's API key. It is sent only to the issuer at `url`, so it requires `url`.
+    pub api_key: Option<Secret>,
+    /// PEM certificates to trust for an https issuer instead of the platform's.
+    pub ca: Option<PathBuf>,
+}
+
+/// The tokens kept ready.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WalletConfig {
+    /// The wallet file (created with mode 0600). The gateway's challenge is stored beside it, in a file of the same
+    /// name with ".challenge" appended, and the marks of gateways in one with ".marks".
+    pub path: PathBuf,
+    /// Minting ahead begins below this number of tokens.
+    #[serde(default = "low")]
+    pub low: usize,
+    /// Minting ahead ends at this number of tokens.
+    #[serde(default = "high")]
+    pub high: usize,
+    /// Flush the disk before a token is sent. Without it, a kill or crash of the agent never restores a spent token,
+    /// but a power loss may: the gateway then refuses the token as spent and learns that both tunnels were yours.
+    #[serde(default)]
+    pub fsync: bool,
+}
+
+fn low() -> usize {
+    32
+}
+
+fn high() -> usize {
+    128
+}
+
+impl WalletConfig {
+    /// A wallet at `path`, everything else at its default.
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), low: low(), high: high(), fsync: false }
+    }
+}

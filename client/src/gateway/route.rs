@@ -1,0 +1,85 @@
+//! How a gateway is reached: over TCP, or through a tunnel of the hop before it.
+
+use super::opened::{Received, Tunnel};
+use super::{DialError, Gateway};
+use crate::answer::Refusal;
+use crate::gateways::Outage;
+use crate::tunnel::Opener;
+use postern_proxy::dial::connect;
+use postern_proxy::http2::Unsent;
+use postern_proxy::reset::Reset;
+use postern_proxy::target::Target;
+use std::io;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::lookup_host;
+
+/// How a gateway is reached.
+pub(super) enum Route {
+    /// Over TCP.
+    Direct,
+    /// Through the hop before it, for which the gateway is a target.
+    Through(Opener, Target),
+}
+
+/// Why there is no connection to a gateway.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoWay {
+    /// The gateway cannot be reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// The hop before it opens no way there, for a reason that is not this gateway's.
+    #[error("{0}")]
+    FirstHop(Outage),
+}
+
+/// The same, while the gateway's name is not in it yet.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RouteError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    FirstHop(Outage),
+}
+
+/// What a TCP connection and a tunnel have in common.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin> Stream for T {}
+
+/// A stream to a gateway, on which nothing was sent.
+pub(super) struct Reached {
+    pub(super) stream: Box<dyn Stream>,
+    /// To be kept taking by the task that reads the stream.
+    pub(super) received: Received,
+}
+
+impl Route {
+    pub(super) async fn reach(&self, gateway: &Gateway) -> Result<Reached, RouteError> {
+        let Self::Through(first, target) = self else {
+            let host = gateway.host.trim_start_matches('[').trim_end_matches(']');
+            let stream = connect(lookup_host((host, gateway.port)).await?.collect()).await?;
+            stream.set_nodelay(true)?;
+            return Ok(Reached { stream: Box::new(stream), received: Received::default() });
+        };
+        let tunnel = first.open_way(target).await.map_err(RouteError::at_first_hop)?;
+        let received = tunnel.received();
+        Ok(Reached { stream: Box::new(tunnel), received })
+    }
+}
+
+impl RouteError {
+    /// A first hop that answered for the gateway behind it did its part.
+    fn at_first_hop(refusal: Refusal) -> Self {
+        match (refusal.of_first_hop(), refusal) {
+            (Some(outage), _) => Self::FirstHop(outage),
+            (None, Refusal::Passed(refused)) => {
+                Self::Io(io::Error::other(format!("the first hop {}", refused.words())))
+            }
+            (None, refusal) => Self::Io(io::Error::other(refusal.to_string())),
+        }
+    }
+}
+
+/// The first hop's connection bounds what it holds.
+impl Unsent for Tunnel {
+    fn bound_unsent(&self) {}
+}
