@@ -37,6 +37,36 @@ fn the_configurations_that_we_deploy_are_fit() {
 }
 
 #[test]
+fn where_tunnels_may_go_is_explained_rule_by_rule() {
+    let home = TempDir::new().unwrap();
+    let rules = "[[egress.rules]]\nallow = [\"localhost:443\", \"10.0.0.0/8:8000-8999\"]\n[[egress.rules]]\ndeny = [\"*\"]\n";
+    let config = gateway_config(home.path(), "http://127.0.0.1:1", "", "1s", rules);
+    let text = std::fs::read_to_string(&config).unwrap().replace("private = true\nports = \"any\"\n", "");
+    std::fs::write(&config, text).unwrap();
+    let asked = |target: &str| doctor(&["--config", config.to_str().unwrap(), "--egress", target]);
+    let allowed = asked("10.1.2.3:8443");
+    allowed.assert_stopped();
+    assert!(allowed.stdout.contains("10.1.2.3 is allowed by egress.rules[0] (allow = "), "{allowed:#?}");
+    for (target, sentence) in [
+        ("10.1.2.3:443", "10.1.2.3 is refused by egress.rules[1] (deny = [\"*\"]), before a token is spent."),
+        (
+            "other.example:443",
+            "other.example is refused by egress.rules[1] (deny = [\"*\"]), before a token is spent.",
+        ),
+        ("localhost:443", "127.0.0.1 is refused by egress.private = false, although egress.rules[0]"),
+    ] {
+        let refused = asked(target);
+        assert_eq!(refused.code, Some(70), "{refused:#?}");
+        assert!(
+            refused.stderr.contains("opens no tunnel there") && refused.stdout.contains(sentence),
+            "{refused:#?}"
+        );
+    }
+    let senseless = asked("nowhere");
+    assert!(senseless.code == Some(2) && senseless.stderr.contains("--egress nowhere"), "{senseless:#?}");
+}
+
+#[test]
 fn what_can_admit_twice_is_refused_by_its_place_and_reason() {
     let home = TempDir::new().unwrap();
     let path = home.path().join("mcrouter.json");

@@ -5,6 +5,7 @@ use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_confi
 use crate::support::needles::Needles;
 use crate::support::proxy::{self, Head};
 use crate::support::tls::Authority;
+use crate::support::up::{Ports, Up, up};
 use crate::support::{eventually, target, tokens};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -34,6 +35,14 @@ impl Party {
         fs::write(&config, text.replacen("workers = 8", listen, 1)).unwrap();
         let gateway = Daemon::ready("gateway", &config).await;
         Self { issuer, gateway, home }
+    }
+
+    /// One more gateway of this operator, with a store of its own.
+    async fn another_gateway(&self, name: &str, authority: &Authority) -> Daemon {
+        let home = self.home.path().join(name);
+        fs::create_dir(&home).unwrap();
+        let config = gateway_config(&home, &self.issuer.http(), "", "1s", &authority.section());
+        Daemon::ready("gateway", &config).await
     }
 
     async fn opened(&self) -> u64 {
@@ -67,7 +76,7 @@ impl Stage {
         let (ca, wallet) = (&self.authority.ca, wallets.join("first"));
         write!(
             text,
-            "[first_hop.gateway]\nurl = {:?}\nca = {ca:?}\n{}\n[first_hop.issuer]\nurl = {first_issuer:?}\n\
+            "[first_hop.gateway]\nurl = [\"{}\"]\nca = {ca:?}\n{}\n[first_hop.issuer]\nurl = {first_issuer:?}\n\
              [first_hop.wallet]\npath = {wallet:?}\n",
             first.0, first.1
         )
@@ -165,6 +174,44 @@ async fn a_refusal_says_which_hop_it_is_from() {
     let metrics = Metrics::of(agent.admin).await;
     let lost = metrics.value("postern_agent_tokens_total{fate=\"unanswered\",hop=\"last\"}");
     assert!(lost <= 1, "{lost} tokens were sent to a second hop that was gone");
+}
+
+/// A connection to the second hop is only as good as the one that carries it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_hop_that_drains_gets_no_more_tunnels_and_keeps_those_it_has() {
+    let (stage, echo) = (Stage::start().await, target::echo().await.to_string());
+    let successor = stage.first.another_gateway("successor", &stage.authority).await;
+    let urls = format!("{}\", \"{}", stage.first.gateway.https(), successor.https());
+    let agent = stage.agent((&urls, ""), (&stage.second.gateway.https(), ""));
+    is_ready(&agent).await;
+    let mut tunnel = proxy::dial(agent.address).await.unwrap();
+    assert_eq!(proxy::connect(&mut tunnel, &echo, None).await.unwrap().status, 200);
+    stage.first.gateway.process.signal("TERM");
+    eventually("tunnels lead through the successor", || async {
+        assert_eq!(connect(agent.address, &echo).await.status, 200);
+        (Metrics::of(successor.admin).await.requests("opened") > 0).then_some(())
+    })
+    .await;
+    proxy::echoes(&mut tunnel, b"through the one that drains").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hops_can_be_tried_with_one_command() {
+    let (home, echo) = (TempDir::new().unwrap(), target::echo().await);
+    let mut command = up(&home.path().join("data"), Ports::any());
+    command.args(["--open-egress", "--two-hops", "--first-hop", "127.0.0.1:0"]);
+    let system = Up::of(command);
+    let first = system.process.wait_for_address("    first    ");
+    assert_eq!(connect(system.ports.client, &echo.to_string()).await.status, 200);
+    let metrics = Metrics::of(system.ports.admin).await;
+    for hop in ["first", "last"] {
+        let opened = format!("postern_agent_tokens_total{{fate=\"opened\",hop=\"{hop}\"}}");
+        assert_eq!(metrics.value(&opened), 1, "{hop}");
+    }
+    let mut stream = proxy::dial(first).await.unwrap();
+    let refused = proxy::connect(&mut stream, &echo.to_string(), None).await.unwrap();
+    assert_eq!(refused.status, 403, "it opens tunnels to the second hop alone: {refused:?}");
+    system.terminate().assert_stopped();
 }
 
 /// With everything in the logs that an operator can switch on. The first hop knows the client, the second the target, and what

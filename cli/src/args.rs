@@ -94,6 +94,13 @@ pub(crate) struct Up {
     /// Where the live page, /metrics, /livez and /readyz are served
     #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:9090")]
     pub(crate) admin: SocketAddr,
+    /// Run a second gateway in front, through which the agent reaches the first, as two operators would: the one in front knows
+    /// who, the other knows where. Both are in one process here, and one issuer signs for both: to try it, not to hide
+    #[arg(long)]
+    pub(crate) two_hops: bool,
+    /// Where the gateway in front listens
+    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8082", requires = "two_hops")]
+    pub(crate) first_hop: SocketAddr,
     /// Let tunnels reach any address and port: by default private addresses and ports other than 80 and 443 are refused
     #[arg(long)]
     pub(crate) open_egress: bool,
@@ -125,6 +132,9 @@ pub(crate) struct Doctor {
     /// A twemproxy configuration file (nutcracker.yml), beside the gateway's: can a token be admitted twice behind it?
     #[arg(long, value_name = "FILE")]
     pub(crate) twemproxy_config: Option<PathBuf>,
+    /// Whether the gateway of --config opens tunnels to this target, and which of its rules decides
+    #[arg(long, value_name = "NAME:PORT", requires = "config")]
+    pub(crate) egress: Option<String>,
     /// The admin address of a running gateway, issuer or agent, such as http://127.0.0.1:9090: attempts, losses and
     /// times of each of its links
     #[arg(long, value_name = "URL")]
@@ -142,9 +152,9 @@ pub(crate) struct Doctor {
 impl Doctor {
     /// Whether no option selects one examination.
     pub(crate) fn names_nothing(&self) -> bool {
-        let Self { config, mcrouter_config, twemproxy_config, links, ready, plan, planned: _ } = self;
+        let Self { config, mcrouter_config, twemproxy_config, egress, links, ready, plan, planned: _ } = self;
         let files = config.is_some() || mcrouter_config.is_some() || twemproxy_config.is_some();
-        !files && links.is_none() && ready.is_none() && !plan
+        !files && egress.is_none() && links.is_none() && ready.is_none() && !plan
     }
 }
 

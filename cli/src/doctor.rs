@@ -3,6 +3,7 @@
 
 mod admin;
 mod config;
+mod egress;
 mod links;
 mod machine;
 mod plan;
@@ -26,6 +27,10 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
     let twemproxy = doctor.twemproxy_config.as_deref();
     let twemproxy =
         twemproxy.map_or(Ok(()), |path| router_config(path, "twemproxy", gateway, judge_twemproxy));
+    let egress = match (&doctor.egress, &doctor.config) {
+        (Some(target), Some(config)) => egress::check(target, config).await,
+        _ => Ok(()),
+    };
     let links = match &doctor.links {
         Some(admin) => links::check(admin).await,
         None => Ok(()),
@@ -35,8 +40,10 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
         None => Ok(()),
     };
     let plan = if doctor.plan { plan::print(&doctor.planned) } else { Ok(()) };
-    let failures: Vec<Failure> =
-        [config, mcrouter, twemproxy, links, ready, plan].into_iter().filter_map(Result::err).collect();
+    let failures: Vec<Failure> = [config, mcrouter, twemproxy, egress, links, ready, plan]
+        .into_iter()
+        .filter_map(Result::err)
+        .collect();
     let Some(code) = failures.first().map(|failure| failure.code) else { return Ok(()) };
     let sentences: Vec<String> = failures.into_iter().map(|failure| failure.sentence).collect();
     Err(Failure::new(code, sentences.join("\npostern: ")))

@@ -3,23 +3,29 @@
 use crate::args::Up;
 use crate::failure::Failure;
 use crate::process::Process;
-use postern_client::Agent;
+use postern_admin::ProcessContext;
+use postern_admin::live::Live;
+use postern_client::{Agent, FirstHop, GatewayConfig, IssuerConfig, WalletConfig};
 use postern_config::ConfigDuration;
 use postern_daemon::files::DataDir;
 use postern_daemon::readiness::Readiness;
+use postern_daemon::tls::self_signed;
 use postern_gateway::Gateway;
-use postern_gateway::config::{Bind, ChallengeConfig, Egress, Lever, Listen, Ports, StoreConfig};
+use postern_gateway::config::{Bind, ChallengeConfig, Egress, Lever, Listen, Ports, Rule, StoreConfig};
 use postern_issuer::Issuer;
 use postern_telemetry::log::{self, LogFormat};
 use postern_telemetry::traces::TracingConfig;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 
 /// The names in the challenge. They do not contain addresses, so that tokens outlive a change of ports.
 const ISSUER_NAME: &str = "issuer.localhost";
 const ORIGIN: &str = "gateway.localhost";
+const FIRST_HOP_ORIGIN: &str = "first-hop.localhost";
 /// How long open tunnels may go on after Ctrl-C.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// How often to check whether everything is ready, and how long to wait before reporting what is not.
@@ -30,7 +36,8 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     check(&args)?;
     log::init_quiet(LogFormat::Text).map_err(Failure::configuration)?; // before Process starts it: the first call counts
     let data = DataDir::open(&args.data).map_err(Failure::runtime)?;
-    let process = Process::start(LogFormat::Text, Some(args.admin), 3).await?;
+    let daemons = if args.two_hops { 4 } else { 3 };
+    let process = Process::start(LogFormat::Text, Some(args.admin), daemons).await?;
     let context = &process.context;
 
     // The numbers of connections are defaults here, so one that the limit of open files makes lower is not worth a warning.
@@ -40,14 +47,27 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     let issuer = Issuer::bind(issuer, context).await?;
     let mut gateway = gateway_config(&args, issuer.directory_url(), &data);
     lower(&mut gateway.limits.connections, Some(descriptors.most(2)));
-    let gateway = Gateway::bind(&gateway, context)?;
+    let authority = if args.two_hops {
+        let signed = self_signed(&data.join("tls"), args.gateway.ip()).map_err(Failure::configuration)?;
+        gateway.tls = Some(signed.tls);
+        Some(signed.authority)
+    } else {
+        None
+    };
+    let config = gateway;
+    let gateway = Gateway::bind(&config, context)?;
+    let first_hop = match args.two_hops {
+        true => Some(bind_first_hop(&args, config, gateway.local_addr(), &data, context)?),
+        false => None,
+    };
     let addresses = Addresses {
         gateway: gateway.local_addr(),
+        first_hop: first_hop.as_ref().map(Gateway::local_addr),
         issuer: issuer.local_addr(),
         admin: process.admin.unwrap_or(args.admin),
         client: args.client,
     };
-    let mut agent = agent_config(&args, addresses, &data);
+    let mut agent = agent_config(&args, addresses, authority, &data);
     lower(&mut agent.listen.connections, Some(descriptors.most(2)));
     let agent = Agent::bind(agent, context).await?;
     let addresses = Addresses { client: agent.local_addr(), ..addresses };
@@ -55,13 +75,28 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     tokio::spawn(issuer.run());
     // An agent that fetches its challenge before the gateway accepts clients would begin with a failure.
     let (listening, shutdown) = (gateway.listening(), context.shutdown.clone());
+    let in_front = first_hop.as_ref().map(Gateway::listening);
     tokio::spawn(async move {
-        tokio::select! { () = listening => {}, () = shutdown.draining() => {} }
+        let all = async {
+            listening.await;
+            if let Some(listening) = in_front {
+                listening.await;
+            }
+        };
+        tokio::select! { () = all => {}, () = shutdown.draining() => {} }
         agent.run().await;
     });
     tokio::spawn(announce(process.context.readiness.clone(), addresses, args.data.display().to_string()));
     // Whoever pressed Ctrl-C looks at the terminal, and `up` has no log below "warn".
-    process.run_reporting(gateway.run(), DRAIN_DEADLINE, |_, text| print(io::stderr(), text)).await
+    let serving = async {
+        let gateways = first_hop.into_iter().chain([gateway]);
+        let mut running: JoinSet<io::Result<()>> = gateways.map(Gateway::run).collect();
+        while let Some(ended) = running.join_next().await {
+            ended??;
+        }
+        Ok(())
+    };
+    process.run_reporting(serving, DRAIN_DEADLINE, |_, text| print(io::stderr(), text)).await
 }
 
 /// What the daemons would refuse with the names of keys in a configuration, which there is none of here.
@@ -113,6 +148,28 @@ fn gateway_config(args: &Up, directory: String, data: &DataDir) -> postern_gatew
     }
 }
 
+/// The gateway in front of that of `config`: it opens tunnels there, and nowhere else.
+fn bind_first_hop(
+    args: &Up,
+    config: postern_gateway::Config,
+    second: SocketAddr,
+    data: &DataDir,
+    process: &ProcessContext,
+) -> Result<Gateway, Failure> {
+    let mut config = config;
+    config.listen.address = args.first_hop;
+    config.tls = None;
+    config.challenge.origin = FIRST_HOP_ORIGIN.into();
+    config.store.path = data.join("first-hop-spent");
+    let rules = [(true, second.to_string()), (false, "*".to_owned())];
+    let rules = rules.iter().map(|(is_allowed, pattern)| Rule::new(*is_allowed, &[pattern]));
+    let rules = rules.collect::<Result<_, _>>().map_err(Failure::configuration)?;
+    config.egress = Egress { rules, ..Egress::default() };
+    // The live page has room for one gateway: the one that opens tunnels to targets.
+    let apart = ProcessContext { live: Live::default(), ..process.clone() };
+    Ok(Gateway::bind(&config, &apart)?)
+}
+
 fn lower<T: Ord + Copy>(limit: &mut T, most: Option<T>) {
     *limit = most.map_or(*limit, |most| most.min(*limit));
 }
@@ -122,9 +179,19 @@ fn tracing(endpoint: Option<String>) -> TracingConfig {
     TracingConfig { endpoint, sample_ratio: 1.0, ..TracingConfig::default() }
 }
 
-fn agent_config(args: &Up, addresses: Addresses, data: &DataDir) -> postern_client::Config {
-    let mut config =
-        postern_client::Config::new(format!("http://{}", addresses.gateway), data.join("wallet"));
+fn agent_config(
+    args: &Up,
+    addresses: Addresses,
+    authority: Option<PathBuf>,
+    data: &DataDir,
+) -> postern_client::Config {
+    let mut config = postern_client::Config::new(addresses.gateway_url(), data.join("wallet"));
+    config.gateway.ca = authority;
+    config.first_hop = addresses.first_hop.map(|address| FirstHop {
+        gateway: GatewayConfig::at(format!("http://{address}")),
+        issuer: IssuerConfig { url: Some(format!("http://{}", addresses.issuer)), ..IssuerConfig::default() },
+        wallet: WalletConfig::at(data.join("first-hop-wallet")),
+    });
     config.listen.address = args.client;
     config.listen.allow_remote = args.allow_remote;
     config.issuer.url = Some(format!("http://{}", addresses.issuer));
@@ -136,8 +203,17 @@ fn agent_config(args: &Up, addresses: Addresses, data: &DataDir) -> postern_clie
 struct Addresses {
     client: SocketAddr,
     gateway: SocketAddr,
+    first_hop: Option<SocketAddr>,
     issuer: SocketAddr,
     admin: SocketAddr,
+}
+
+impl Addresses {
+    /// Behind a first hop a gateway has TLS, which the first cannot look into.
+    fn gateway_url(self) -> String {
+        let scheme = if self.first_hop.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.gateway)
+    }
 }
 
 /// Says what to type next, once it works; and before that what is in the way, if something is.
@@ -167,16 +243,26 @@ fn print(mut to: impl Write, text: &str) {
 }
 
 fn banner(addresses: Addresses, data: &str) -> String {
-    let Addresses { client, gateway, issuer, admin } = addresses;
+    let Addresses { client, first_hop, issuer, admin, .. } = addresses;
+    let gateway = addresses.gateway_url();
+    let (paid, in_front) = match first_hop {
+        None => ("with one token", String::new()),
+        Some(address) => (
+            "with one token, and the connection to its gateway\nwith one of the first hop's",
+            format!(
+                "\n    first    http://{address}    (the first hop: it opens tunnels to the gateway alone)"
+            ),
+        ),
+    };
     format!(
-        "Postern is ready. Each tunnel through the agent is paid for with one token.
+        "Postern is ready. Each tunnel through the agent is paid for {paid}.
 
     curl -x http://{client} https://example.com/
 
 A browser takes {client} as its HTTP or SOCKS5 proxy.
 
-    agent    http://{client}
-    gateway  http://{gateway}
+    agent    http://{client}{in_front}
+    gateway  {gateway}
     issuer   http://{issuer}
     admin    http://{admin}/    (the live page; /metrics, /readyz)
     data     {data}    (keys, spent records, wallet: kept when it stops)

@@ -152,6 +152,12 @@ impl Config {
         }
     }
 
+    /// What an operator should know of the certificates that it shows to gateways; `None` where all is well.
+    #[must_use]
+    pub fn remark(&self) -> Option<String> {
+        self.hops().find_map(|(_, hop)| hop.gateway.remark())
+    }
+
     /// Checks what no single value shows.
     ///
     /// # Errors

@@ -79,6 +79,14 @@ pub enum StartError {
     /// The certificate files.
     #[error("tls: {0}")]
     Tls(#[from] TlsError),
+    /// A rule of `[[egress.rules]]`.
+    #[error("egress.rules[{index}] {reason}")]
+    Rule {
+        /// Counted from 0.
+        index: usize,
+        /// What is wrong.
+        reason: &'static str,
+    },
     /// A rate that is too slow to work.
     #[error(
         "limits.tunnel_rate = \"{0:?}\" a second is too slow for any use: write at least \"1KiB\", or leave it out"
@@ -125,6 +133,7 @@ impl StartError {
             | Self::TunnelRate(_)
             | Self::SharedSecretLength
             | Self::SharedSecretStore
+            | Self::Rule { .. }
             | Self::HeaderSize(_) => exit::CONFIG,
             Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
             Self::Tls(TlsError::State(_)) => exit::RUNTIME,
@@ -149,6 +158,9 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     }
     check_bind(config)?;
     check_shared_secret(config)?;
+    for (index, rule) in config.egress.rules.iter().enumerate() {
+        rule.check().map_err(|reason| StartError::Rule { index, reason })?;
+    }
     Offer::new(&config.challenge)?;
     Source::new(&config.issuer)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;

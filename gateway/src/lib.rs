@@ -30,4 +30,5 @@ pub use config::Config;
 pub use gateway::{Gateway, StartError, check};
 pub use keys::source::SourceError;
 pub use observe::{catalogue, labels, spans};
+pub use request::egress::explain::{ExplainError, Explanation, explain};
 pub use request::resolve::ResolverError;

@@ -190,6 +190,7 @@ impl Collected {
 fn address_after(text: &str, phrase: &str) -> Option<SocketAddr> {
     let (_, rest) = text.split_once(phrase)?;
     let end = rest.find(|c: char| c.is_whitespace())?; // a line that is still being written has no end
-    let address = rest[..end].trim_start_matches("http://").trim_end_matches('/');
+    let address =
+        rest[..end].trim_start_matches("http://").trim_start_matches("https://").trim_end_matches('/');
     Some(address.parse().unwrap_or_else(|_| panic!("{address:?} is no address")))
 }

@@ -103,7 +103,7 @@ pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
     let checked = match kind {
         Kind::Gateway => load(path, postern_gateway::check, |config| shown(config.tls.as_ref()?)),
         Kind::Issuer => load(path, postern_issuer::check, |config| shown(config.tls.as_ref()?)),
-        Kind::Client => load(path, postern_client::check, |config| config.gateway.remark()),
+        Kind::Client => load(path, postern_client::check, postern_client::Config::remark),
     };
     let refused = |failure: Failure| {
         let place = path.display();

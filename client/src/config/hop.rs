@@ -125,8 +125,7 @@ impl GatewayConfig {
     }
 
     /// What an operator should know of that certificate now; `None` where all is well.
-    #[must_use]
-    pub fn remark(&self) -> Option<String> {
+    pub(super) fn remark(&self) -> Option<String> {
         self.own_certificate().ok()??.remark()
     }
 }

@@ -178,7 +178,7 @@ impl Refusal {
             Self::StoreUnknown(_) => (S::SERVICE_UNAVAILABLE, O::StoreUnknown, "proxy_internal_error", RETRY),
             Self::StoreDown(_) => (S::SERVICE_UNAVAILABLE, O::StoreDown, "proxy_internal_error", UNREAD),
             Self::NoKeys => (S::SERVICE_UNAVAILABLE, O::NoKeys, "proxy_internal_error", UNREAD),
-            Self::Policy(PolicyRefusal::Port(lever)) => {
+            Self::Policy(PolicyRefusal::Port(lever) | PolicyRefusal::Target(lever)) => {
                 (S::FORBIDDEN, O::PolicyRefused, DENIED, more(*lever))
             }
             Self::Policy(PolicyRefusal::Address(lever)) => {

@@ -4,7 +4,7 @@ use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
 use postern_config::ConfigDuration;
-use postern_gateway::config::Ports;
+use postern_gateway::config::{Ports, Rule};
 use postern_testkit::ports;
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
@@ -26,6 +26,27 @@ async fn old_clients_get_the_challenge_without_quotation_marks() {
     let answer = Client::ask(gateway.address, connect_with("target.example:443", &[])).await;
     answer.assert_refused(407, "http_request_denied", "no token was presented");
     assert!(!answer.value("proxy-authenticate").contains('"'));
+}
+
+/// A gateway that reaches little, such as the first of two hops.
+#[tokio::test]
+async fn rules_decide_before_the_token_and_the_challenge_is_to_be_had_whatever_they_are() {
+    let (echo, other) = (Echo::start().await, Echo::start().await);
+    let gateway = Running::start_with(|config| {
+        let reached = Rule::new(true, &[&echo.address.to_string()]).unwrap();
+        config.egress.rules = vec![reached, Rule::new(false, &["*"]).unwrap()];
+        config.egress.ports = Ports::List(vec![80]);
+    })
+    .await;
+    let probe = Client::ask(gateway.address, connect_with("challenge.invalid:443", &[])).await;
+    probe.assert_refused(407, "http_request_denied", "no token was presented");
+    let authorization = ISSUER.authorization();
+    for target in [&other.address.to_string(), "name.example:80"] {
+        let answer = Client::ask(gateway.address, connect_with(target, &[&authorization])).await;
+        answer.assert_refused(403, "http_request_denied", "to this target");
+    }
+    let answer = Client::ask(gateway.address, connect_with(echo.address, &[&authorization])).await;
+    assert_eq!(answer.status, 200, "the token is as good as new");
 }
 
 #[tokio::test]
