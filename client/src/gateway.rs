@@ -232,7 +232,7 @@ impl Gateway {
     async fn way(&self) -> Result<Way, RouteError> {
         let Some(tls) = &self.tls else {
             let Reached { stream, received } = self.route.reach(self).await?;
-            return Ok(Way::Alone(Box::new(stream), received));
+            return Ok(Way::Alone(stream, received));
         };
         if let Some(reason) = tls.own.as_ref().and_then(OwnCertificate::refused) {
             return Err(io::Error::other(reason).into()); // the gateway would say so only after a token was sent

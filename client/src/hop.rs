@@ -21,9 +21,15 @@ use postern_admin::ProcessContext;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::join;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
+
+/// How long a connection to a gateway stays open that carries nothing.
+const IDLE: Duration = Duration::from_secs(30);
+/// The same where another one costs a token of the hop before; less than a gateway allows it (`limits.idle_timeout`).
+const PAID_IDLE: Duration = Duration::from_mins(5);
 
 /// A hop, whose tasks do not run yet.
 pub(crate) struct Hop {
@@ -103,6 +109,7 @@ fn gateways(
     let sharing = Sharing {
         tunnels: config.tunnels.get(),
         lifetime: config.connection_lifetime.get(),
+        idle: if before.is_some() { PAID_IDLE } else { IDLE },
         shutdown: process.shutdown.clone(),
     };
     let own = config.own_certificate()?;

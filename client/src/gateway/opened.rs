@@ -3,7 +3,7 @@
 use super::shared::{Line, Taken};
 use crate::recorder::Open;
 use bytes::{Buf, Bytes};
-use postern_proxy::http2::{Http2Stream, Inbox};
+use postern_proxy::http2::{Http2Stream, Inbox, Unsent};
 use postern_proxy::reset::Reset;
 use std::future::Future;
 use std::io;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What a connection to the gateway can do, plain or TLS.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Reset + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Reset + Send + Unpin> Io for T {}
+/// What a connection to a gateway can do, plain or TLS, and what a tunnel can that leads to the next one.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin> Io for T {}
 
 /// An open tunnel: bytes that came together with the answer first, then the connection.
 pub(crate) struct Tunnel {
@@ -80,6 +80,12 @@ impl Reset for Tunnel {
 
     fn is_delivered(&self) -> bool {
         self.io.is_delivered()
+    }
+}
+
+impl Unsent for Tunnel {
+    fn bound_unsent(&self) {
+        self.io.bound_unsent();
     }
 }
 

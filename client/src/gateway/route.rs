@@ -1,16 +1,13 @@
 //! How a gateway is reached: over TCP, or through a tunnel of the hop before it.
 
-use super::opened::{Received, Tunnel};
+use super::opened::{Io, Received};
 use super::{DialError, Gateway};
 use crate::answer::Refusal;
 use crate::gateways::Outage;
 use crate::tunnel::Opener;
 use postern_proxy::dial::connect;
-use postern_proxy::http2::Unsent;
-use postern_proxy::reset::Reset;
 use postern_proxy::target::Target;
 use std::io;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::lookup_host;
 
 /// How a gateway is reached.
@@ -41,13 +38,9 @@ pub(super) enum RouteError {
     FirstHop(Outage),
 }
 
-/// What a TCP connection and a tunnel have in common.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin> Stream for T {}
-
 /// A stream to a gateway, on which nothing was sent.
 pub(super) struct Reached {
-    pub(super) stream: Box<dyn Stream>,
+    pub(super) stream: Box<dyn Io>,
     /// To be kept taking by the task that reads the stream.
     pub(super) received: Received,
 }
@@ -77,9 +70,4 @@ impl RouteError {
             (None, refusal) => Self::Io(io::Error::other(refusal.to_string())),
         }
     }
-}
-
-/// The first hop's connection bounds what it holds.
-impl Unsent for Tunnel {
-    fn bound_unsent(&self) {}
 }

@@ -1,7 +1,7 @@
 //! HTTP/2 connections to a gateway, each shared by several tunnels.
 //!
 //! A connection takes no further tunnel once it carries as many as it may, is as old as it may be, or has ended. What it
-//! carries goes on. One that carries nothing is closed after half a minute.
+//! carries goes on. One that carries nothing is closed after a while.
 
 use super::failure::Failure;
 use super::opened::{Io, Received, Tunnel};
@@ -30,8 +30,6 @@ use tokio::time::{Instant, timeout};
 
 /// The largest head of an answer, in bytes as RFC 9113, section 6.5.2, reckons.
 const HEAD_LIMIT: u32 = 32 << 10;
-/// How long a connection stays open that carries nothing.
-const IDLE: Duration = Duration::from_secs(30);
 /// A connection that was silent for this long is asked for a sign of life before a token goes there.
 const SILENT: Duration = Duration::from_secs(1);
 /// How long it may take to give it.
@@ -44,6 +42,8 @@ pub(crate) struct Sharing {
     pub(crate) tunnels: usize,
     /// For how long a connection takes tunnels.
     pub(crate) lifetime: Duration,
+    /// How long a connection stays open that carries nothing.
+    pub(crate) idle: Duration,
     /// With its drain connections take no more tunnels, with its stop they end.
     pub(crate) shutdown: Shutdown,
 }
@@ -194,9 +194,9 @@ impl Lines {
         });
         let shutdown = self.sharing.shutdown.clone();
         shutdown.tracker().spawn({
-            let (line, shutdown) = (Arc::clone(&line), shutdown.clone());
+            let (line, idle, shutdown) = (Arc::clone(&line), self.sharing.idle, shutdown.clone());
             async move {
-                let driving = drive(connection, line, shutdown.clone());
+                let driving = drive(connection, line, idle, shutdown.clone());
                 shutdown.until_stopped(received.keep_taking(driving)).await
             }
         });
@@ -219,7 +219,7 @@ fn settings() -> Builder {
 }
 
 /// Reads and writes a connection to its end.
-async fn drive<S>(connection: Connection<S, Bytes>, line: Arc<Line>, shutdown: Shutdown)
+async fn drive<S>(connection: Connection<S, Bytes>, line: Arc<Line>, idle: Duration, shutdown: Shutdown)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -227,7 +227,7 @@ where
     while line.sender.lock().is_some() {
         tokio::select! {
             _ = &mut connection => return line.retire(),
-            () = line.idle() => line.retire(),
+            () = line.idle(idle) => line.retire(),
             () = &mut draining => line.retire(),
         }
     }
@@ -306,13 +306,13 @@ impl Line {
         self.heard.lock().is_some_and(|heard| heard.elapsed() < SILENT)
     }
 
-    /// Returns when it has carried nothing for a while.
-    async fn idle(&self) {
+    /// Returns when it has carried nothing for this long.
+    async fn idle(&self, limit: Duration) {
         loop {
             let changed = self.changed.notified();
             if self.tunnels.load(Ordering::Acquire) > 0 {
                 changed.await;
-            } else if timeout(IDLE, changed).await.is_err() && self.tunnels.load(Ordering::Acquire) == 0 {
+            } else if timeout(limit, changed).await.is_err() && self.tunnels.load(Ordering::Acquire) == 0 {
                 return;
             }
         }

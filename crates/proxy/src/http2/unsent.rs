@@ -1,5 +1,6 @@
 //! What the kernel holds of a connection and has not sent.
 
+use super::stream::Http2Stream;
 use socket2::SockRef;
 use std::os::fd::{AsFd, BorrowedFd};
 use tokio::net::TcpStream;
@@ -35,6 +36,11 @@ impl<S: Unsent + ?Sized> Unsent for Box<S> {
     fn bound_unsent(&self) {
         (**self).bound_unsent();
     }
+}
+
+/// Its connection is bound already.
+impl Unsent for Http2Stream {
+    fn bound_unsent(&self) {}
 }
 
 fn bound(socket: BorrowedFd<'_>) {
