@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::process::Process;
 use postern_client::Agent;
 use postern_config::Environment;
+use postern_daemon::listen::handed;
 use postern_daemon::tls::{TlsConfig, self_signed};
 use postern_gateway::Gateway;
 use postern_issuer::Issuer;
@@ -24,6 +25,7 @@ pub(crate) async fn gateway(args: &Server) -> Result<(), Failure> {
         "the gateway listens on {} as soon as its keys and its store can serve, and at the latest after {patience}",
         gateway.local_addr()
     );
+    warn_of_unclaimed();
     process.report_to_systemd(gateway.listening());
     process.run(gateway.run(), config.drain.deadline.get()).await
 }
@@ -35,6 +37,7 @@ pub(crate) async fn issuer(args: &Server) -> Result<(), Failure> {
     let process = start(config.log.format, Some(admin), file.warnings()).await?;
     sign_for(&mut config.tls, config.listen.address, args)?;
     let issuer = Issuer::bind(config, &process.context).await?.reloading(file);
+    warn_of_unclaimed();
     process.report_to_systemd(ready(())); // its socket listens by now
     let serving = async {
         issuer.run().await;
@@ -49,6 +52,7 @@ pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
     let process = start(config.log.format, Some(admin), file.warnings()).await?;
     let agent = Agent::bind(config, &process.context).await?.reloading(file);
     tracing::info!("the agent listens on {}", agent.local_addr());
+    warn_of_unclaimed();
     process.report_to_systemd(ready(()));
     let stopped = process.context.shutdown.clone();
     let serving = async move {
@@ -57,6 +61,16 @@ pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
         Ok(())
     };
     process.run(serving, deadline).await
+}
+
+/// A socket unit and the configuration have to name the same addresses.
+fn warn_of_unclaimed() {
+    for address in handed::unclaimed() {
+        tracing::warn!(
+            "systemd handed over a socket that listens on {address}, and nothing here does: clients that connect there wait in vain. \
+             Write the same address as ListenStream= of the socket unit and in [listen] of the configuration"
+        );
+    }
 }
 
 /// With `--self-signed`: a certificate for trying, where the configuration has none.

@@ -12,10 +12,12 @@ mod up;
 use args::{Cli, Command, Token};
 use failure::Failure;
 use postern_daemon::exit;
+use postern_daemon::listen::handed;
 use std::process::ExitCode;
 use tokio::runtime::{Builder, Runtime};
 
 fn main() -> ExitCode {
+    handed::take_over(); // before there are threads
     match run(Cli::read().command) {
         Ok(()) => ExitCode::from(exit::STOPPED),
         Err(failure) => {

@@ -35,6 +35,15 @@ fn units_leave_time_to_drain_and_descriptors_for_tunnels() {
     }
 }
 
+/// A socket unit hands over what the daemon would open itself.
+#[test]
+fn socket_units_have_the_addresses_of_the_configurations() {
+    let fleet = all().remove("fleet").unwrap();
+    let unit = |name| value(name, "ListenStream");
+    assert_eq!(unit("postern-gateway.socket"), fleet.gateway.listen.address.to_string());
+    assert_eq!(unit("postern-issuer.socket"), fleet.issuer.listen.address.to_string());
+}
+
 #[test]
 fn units_do_not_restart_what_has_to_be_edited_first() {
     for unit in UNITS {

@@ -5,6 +5,7 @@ use super::{admin, eventually};
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// One daemon, listening.
 pub struct Daemon {
@@ -35,9 +36,14 @@ impl Daemon {
     }
 
     fn start_with(kind: &str, config: &Path, more: &[&OsStr]) -> Self {
-        let name = if kind == "client" { "agent" } else { kind };
         let mut command = command([kind.as_ref(), "--config".as_ref(), config.as_os_str()]);
         command.args(more);
+        Self::of(kind, command)
+    }
+
+    /// The daemon of this kind that a command starts.
+    pub fn of(kind: &str, command: Command) -> Self {
+        let name = if kind == "client" { "agent" } else { kind };
         let process = Postern::start(command);
         let address = process.wait_for_address(&format!("the {name} listens on "));
         let admin = process.wait_for_address("the admin page listens on ");

@@ -1,5 +1,7 @@
 //! Opening a listening socket, with an error that names the listener and states what to do.
 
+pub mod handed;
+
 use crate::seldom::Seldom;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdStream};
@@ -10,12 +12,16 @@ use tokio::time::sleep;
 /// How long to leave a listener alone when accepting fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Listens on `address`. `what` is the listener's name in the error, such as "the admin listener".
+/// Listens on `address`, with the socket that systemd [handed over](handed) for it, if it did. `what` is the listener's name in the error, such as "the admin listener".
 ///
 /// # Errors
 /// When the address cannot be bound: in use, not on this machine, or a port below 1024 without the right to it.
 pub async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
-    TcpListener::bind(address).await.map_err(|source| BindError { what, address, source })
+    let listener = match handed::claim(address) {
+        Some(listener) => TcpListener::from_std(listener),
+        None => TcpListener::bind(address).await,
+    };
+    listener.map_err(|source| BindError { what, address, source })
 }
 
 /// The connections that wait in the kernel's queue when a drain begins, until it is empty; then the listener is closed.

@@ -40,9 +40,14 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// Binds them; port 0 becomes the same free port for all.
+    /// Binds them; port 0 becomes the same free port for all. A socket that systemd handed over listens already, and all
+    /// workers accept from it.
     pub(crate) fn bind(address: SocketAddr, workers: usize) -> Result<Self, BindError> {
         let failed = |source| BindError { what: WHAT, address, source };
+        if let Some(handed) = listen::handed::claim(address) {
+            let sockets: io::Result<_> = (0..workers).map(|_| Ok(handed.try_clone()?.into())).collect();
+            return Ok(Self { address, sockets: sockets.map_err(failed)?, listening: true });
+        }
         let bound = alone(address).map_err(failed)?;
         let address = bound.local_addr().map_err(failed)?.as_socket().unwrap_or(address);
         drop(bound);
