@@ -10,6 +10,7 @@ use crate::support::{eventually, target, tokens};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use std::{fs, io};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -86,12 +87,20 @@ impl Stage {
     }
 }
 
-/// A tunnel that carries bytes both ways, or the refusal.
+/// An agent's deadline for a drain, unless it is set.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// A tunnel that carries some bytes both ways, or the refusal.
 async fn connect(agent: SocketAddr, target: &str) -> Head {
+    carry(agent, target, 10_000).await
+}
+
+/// The same with this number of bytes.
+async fn carry(agent: SocketAddr, target: &str, bytes: usize) -> Head {
     let mut stream = proxy::dial(agent).await.unwrap();
     let head = proxy::connect(&mut stream, target, None).await.unwrap();
     if head.status == 200 {
-        proxy::echoes(&mut stream, &[7; 300_000]).await.unwrap();
+        proxy::echoes(&mut stream, &vec![7; bytes]).await.unwrap();
     }
     head
 }
@@ -121,7 +130,7 @@ async fn each_hop_has_a_token_for_each_of_its_tunnels() {
         let mut tunnels = JoinSet::new();
         for _ in 0..TUNNELS {
             let (agent, echo) = (agent.address, echo.to_string());
-            tunnels.spawn(async move { connect(agent, &echo).await });
+            tunnels.spawn(async move { carry(agent, &echo, 300_000).await });
         }
         let heads = tunnels.join_all().await;
         assert!(heads.iter().all(|head| head.status == 200), "{case}: {heads:?}");
@@ -131,7 +140,9 @@ async fn each_hop_has_a_token_for_each_of_its_tunnels() {
         let paid =
             |hop| metrics.value(&format!("postern_agent_tokens_total{{fate=\"opened\",hop=\"{hop}\"}}"));
         assert_eq!((paid("first"), paid("last")), opened, "{case}");
+        let began = Instant::now();
         agent.process.terminate().assert_stopped();
+        assert!(began.elapsed() < DRAIN, "{case}: without a tunnel there is nothing to wait for");
     }
 }
 
@@ -273,7 +284,7 @@ async fn neither_hop_knows_who_and_where() {
     assert_ne!(place.search(&second), Vec::<String>::new(), "the second hop opens these tunnels");
     assert_eq!(who.search(&second), Vec::<String>::new());
     let passed = between.bytes();
-    assert!(passed.len() > 600_000, "{} bytes passed between the hops", passed.len());
+    assert!(passed.len() > 40_000, "{} bytes passed between the hops", passed.len());
     for (what, seen) in [("the first hop's outputs", &first), ("what passes the first hop", &passed)] {
         assert_eq!(place.search(seen), Vec::<String>::new(), "{what}");
         assert_eq!(paid.search(seen), Vec::<String>::new(), "{what}");

@@ -39,9 +39,9 @@ impl Received {
         }
     }
 
-    /// Whether the connection it comes over takes no more tunnels, and is about to end.
-    pub(super) fn is_leaving(&self) -> bool {
-        self.0.as_ref().is_some_and(|(_, line)| line.is_leaving())
+    /// The connection it comes over.
+    pub(super) fn carrier(&self) -> Option<Arc<Line>> {
+        self.0.as_ref().map(|(_, line)| Arc::clone(line))
     }
 }
 

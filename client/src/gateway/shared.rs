@@ -69,8 +69,8 @@ pub(super) struct Line {
     heard: Mutex<Option<Instant>>,
     began: Instant,
     tunnels: AtomicUsize,
-    /// What it is in, where that is a tunnel of another hop.
-    received: Received,
+    /// The one that carries it, where that is another hop's. Nothing of the tunnel on it: that ends with this connection.
+    carrier: Option<Arc<Line>>,
     /// The number of tunnels has changed.
     changed: Notify,
 }
@@ -189,7 +189,7 @@ impl Lines {
             heard: Mutex::default(),
             began: Instant::now(),
             tunnels: AtomicUsize::default(),
-            received: received.clone(),
+            carrier: received.carrier(),
             changed: Notify::new(),
         });
         let shutdown = self.sharing.shutdown.clone();
@@ -237,14 +237,16 @@ where
 impl Line {
     /// Whether it takes tunnels, if it has room.
     fn is_open(&self, lifetime: Duration) -> bool {
-        if self.began.elapsed() >= lifetime || self.received.is_leaving() {
+        if self.began.elapsed() >= lifetime
+            || self.carrier.as_ref().is_some_and(|carrier| carrier.is_leaving())
+        {
             self.retire();
         }
         self.sender.lock().is_some()
     }
 
     /// Whether it takes no more tunnels, by its age or because its gateway goes away.
-    pub(super) fn is_leaving(&self) -> bool {
+    fn is_leaving(&self) -> bool {
         let sender = self.sender.lock().clone();
         let ready =
             |mut sender: SendRequest<Bytes>| sender.poll_ready(&mut Context::from_waker(Waker::noop()));
