@@ -14,6 +14,7 @@ pub(crate) use shared::Sharing;
 use crate::config::GatewayConfig;
 use crate::recorder::Attempts;
 use crate::response::{self, Head, HeadError};
+use crate::supply;
 use crate::tunnel::Opener;
 use bytes::BytesMut;
 use opened::{Io, Received};
@@ -48,6 +49,8 @@ pub(crate) struct Gateway {
     origin: Option<String>,
     route: Route,
     tls: Option<Tls>,
+    /// What names the certificates to trust.
+    ca_key: &'static str,
     connect_timeout: Duration,
     answer_timeout: Duration,
     attempts: Attempts,
@@ -154,6 +157,7 @@ impl Gateway {
             host,
             route: Route::Direct,
             tls,
+            ca_key: "gateway.ca (or --ca)",
             connect_timeout: config.connect_timeout.get(),
             answer_timeout: config.answer_timeout.get(),
             attempts: Attempts::default(),
@@ -166,6 +170,11 @@ impl Gateway {
         let address = format!("{}:{}", self.host, self.port);
         self.attempts = Attempts::over(live.link(LinkKind::Gateway, &address));
         self
+    }
+
+    /// Is a hop before another.
+    pub(crate) fn in_front(self) -> Self {
+        Self { ca_key: "first_hop.gateway.ca", ..self }
     }
 
     /// Is reached through another hop, which opens a tunnel there.
@@ -207,7 +216,7 @@ impl Gateway {
 
     /// Connects, over TLS where the address says https, or finds room on a connection. Nothing is sent yet.
     pub(crate) async fn dial(self: &Arc<Self>) -> Result<Connection, NoWay> {
-        let (url, limit) = (|| self.url.clone(), self.connect_timeout);
+        let (url, limit) = (|| self.url.clone(), self.dial_limit());
         let began = Instant::now();
         let failure = match timeout(limit, self.way()).await {
             Ok(Ok(way)) => {
@@ -216,7 +225,7 @@ impl Gateway {
             }
             Ok(Err(RouteError::FirstHop(outage))) => return Err(NoWay::FirstHop(outage)),
             Ok(Err(RouteError::Io(error))) => {
-                DialError::Failed { url: url(), reason: no_answer(&error, "gateway.ca (or --ca)") }
+                DialError::Failed { url: url(), reason: no_answer(&error, self.ca_key) }
             }
             Err(_) if self.costs_a_token() => {
                 let reason =
@@ -227,6 +236,11 @@ impl Gateway {
         };
         self.attempts.lost();
         Err(failure.into())
+    }
+
+    /// How long a dial may take. A hop before this one may have to get a token first, and says why if none comes.
+    fn dial_limit(&self) -> Duration {
+        self.connect_timeout + if self.costs_a_token() { supply::PATIENCE } else { Duration::ZERO }
     }
 
     async fn way(&self) -> Result<Way, RouteError> {

@@ -14,7 +14,7 @@ use crate::gateway::{Gateway, Refused};
 use crate::marks::saved::Ledger;
 use crate::mint;
 use crate::saved_challenges::SavedChallenges;
-use crate::supply::Supply;
+use crate::supply::{PATIENCE as PATIENCE_FOR_A_TOKEN, Supply};
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::{Gate, Readiness};
@@ -30,9 +30,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 pub const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a probe may take: no target is dialled for it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The same through a hop before it, which may have to get a token first and waits longer for one, so that it can say why none
-/// came.
-const PAID_PROBE_TIMEOUT: Duration = Duration::from_secs(12);
+/// The same through a hop before it, which may have to get a token first, and says why if none comes.
+const PAID_PROBE_TIMEOUT: Duration = PROBE_TIMEOUT.saturating_add(PATIENCE_FOR_A_TOKEN);
 /// A request without an answer for this long makes us doubt its gateway.
 const SILENCE: Duration = Duration::from_secs(1);
 /// How long a probe may last before the next gateway of the list is probed beside it.

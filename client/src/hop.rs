@@ -121,9 +121,10 @@ fn gateways(
     }
     let gateway = |url: &String| {
         let gateway = Gateway::shown(url, config, own.clone())?;
-        let gateway = match before {
-            Some(before) => gateway.behind(before.clone())?,
-            None => gateway,
+        let gateway = match (before, position) {
+            (Some(before), _) => gateway.behind(before.clone())?,
+            (None, Position::First) => gateway.in_front(),
+            (None, Position::Last) => gateway,
         };
         Ok(Arc::new(gateway.recorded(&process.live).sharing(sharing.clone())))
     };

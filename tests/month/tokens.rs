@@ -180,7 +180,7 @@ impl Account {
 
 impl Said {
     fn of(fates: &Counts) -> Self {
-        let of = |fate: &str| fates.get(&format!("{{fate=\"{fate}\"}}")).copied().unwrap_or(0);
+        let of = |fate: &str| fates.get(&format!("{{fate=\"{fate}\",hop=\"last\"}}")).copied().unwrap_or(0);
         let (minted, opened) = (of("minted"), of("opened"));
         Self { minted, opened, lost: fates.values().sum::<i64>() - minted - opened }
     }

@@ -86,16 +86,14 @@ mod any {
 }
 
 /// A rule of `[[egress.rules]]`: exactly one of `allow` and `deny`.
-///
-/// A pattern is a place, or a place and ports: "proxy.example:443", "*.example.org" (every name below, not example.org itself),
-/// "10.0.0.0/8:8000-8999", "[2001:db8::/32]:443", "*:25". Without ports `deny` is for all of them, and `allow` for those of
-/// `egress.ports`. A name matches as it was asked for; an address, asked for or resolved, matches networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rule {
-    /// Targets that may be reached. A network is then allowed even if it is private; the addresses of a name are not.
+    /// Targets that may be reached, each a place, or a place and ports: "proxy.example:443", "*.example.org" (every name below,
+    /// not example.org itself), "10.0.0.0/8:8000-8999", "[2001:db8::/32]:443", "*:25", "*". Without ports those of `egress.ports`
+    /// are meant, or "*" for all: "proxy.example:*". A network is allowed even if it is private; the addresses of a name are not.
     pub(crate) allow: Vec<Pattern>,
-    /// Targets that may not be reached.
+    /// Targets that may not be reached, written like those of `allow`; without ports all of them.
     pub(crate) deny: Vec<Pattern>,
     /// With `allow`: names may lead to private addresses, too. Whoever answers for these names in DNS then chooses which.
     pub(crate) private: bool,
