@@ -217,6 +217,41 @@ fn without_an_argument_it_looks_at_this_machine_and_reports_in_some_lines() {
 }
 
 #[test]
+fn an_egress_policy_is_explained_with_what_a_refusal_costs() {
+    let home = TempDir::new().unwrap();
+    let rules = "[[egress.rules]]\nallow = [\"localhost:443\", \"127.0.0.0/8:22\"]\n[[egress.rules]]\ndeny = [\"*\"]\n\
+                 [[egress.rules]]\nallow = [\"late.example\"]\n";
+    let text = format!(
+        "[issuer]\ndirectory = \"http://127.0.0.1:1/\"\n[challenge]\nissuer_name = \"i.example\"\norigin = \"o.example\"\n{rules}"
+    );
+    let path = home.path().join("gateway.toml");
+    std::fs::write(&path, &text).unwrap();
+    let ask = |target: &str| doctor(&["egress", target, "--config", path.to_str().unwrap()]);
+
+    let allowed = ask("127.0.0.1:22");
+    allowed.assert_stopped();
+    assert!(allowed.stdout.contains("127.0.0.1: allowed: rule 1 allows \"127.0.0.0/8:22\""), "{allowed:#?}");
+    assert!(allowed.stdout.contains("warning: egress.rules: \"late.example\" of rule 3"), "{allowed:#?}");
+    let denied = ask("b.example:443");
+    assert_eq!(denied.code, Some(70), "{denied:#?}");
+    let costs_nothing = "b.example:443: tunnels may not go there; a refusal costs no token";
+    assert!(denied.stderr.contains(costs_nothing), "{denied:#?}");
+    assert!(denied.stdout.contains("b.example: refused: rule 2 denies \"*\""), "{denied:#?}");
+    let resolved = ask("localhost:443");
+    assert_eq!(resolved.code, Some(70), "{resolved:#?}");
+    assert!(resolved.stderr.contains("each attempt costs its token"), "{resolved:#?}");
+    assert!(resolved.stdout.contains("localhost: allowed if its addresses are: rule 1"), "{resolved:#?}");
+    assert!(resolved.stdout.contains("127.0.0.1: refused: it is a private"), "{resolved:#?}");
+
+    ask("b.example").assert_failed(2, &["NAME:PORT", "the target must be host:port"]);
+    std::fs::write(&path, text.replace("localhost:443", "localhost:https")).unwrap();
+    ask("b.example:443")
+        .assert_failed(64, &["gateway.toml, line ", "localhost:https", "\"https\" are no ports"]);
+    let checked = doctor(&["--config", path.to_str().unwrap()]);
+    checked.assert_failed(64, &["localhost:https"]);
+}
+
+#[test]
 fn its_help_is_short_and_that_of_a_plan_has_the_rest() {
     let help = doctor(&["--help"]);
     help.assert_stopped();

@@ -5,6 +5,7 @@ mod quantity;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use postern_config::address::argument;
 use postern_config::{ConfigDuration, Size};
+use postern_gateway::{Target, TargetError};
 use quantity::{bandwidth, rate};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -113,9 +114,12 @@ pub(crate) struct Up {
 /// arguments of a plan.
 ///
 /// Exit code 0 when nothing is refused, 64 when a configuration is, 70 when something on this machine or a link is bad,
-/// a process is not ready, or nothing answers.
+/// a process is not ready, nothing answers, or a gateway refuses a target.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Doctor {
+    #[command(subcommand)]
+    pub(crate) question: Option<Question>,
     /// A gateway's, issuer's or agent's configuration file (TOML), with the environment variables as they are now
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -142,10 +146,35 @@ pub(crate) struct Doctor {
 impl Doctor {
     /// Whether no option selects one examination.
     pub(crate) fn names_nothing(&self) -> bool {
-        let Self { config, mcrouter_config, twemproxy_config, links, ready, plan, planned: _ } = self;
+        let Self { question, config, mcrouter_config, twemproxy_config, links, ready, plan, planned: _ } =
+            self;
         let files = config.is_some() || mcrouter_config.is_some() || twemproxy_config.is_some();
-        !files && links.is_none() && ready.is_none() && !plan
+        question.is_none() && !files && links.is_none() && ready.is_none() && !plan
     }
+}
+
+/// One question, with arguments of its own.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Question {
+    /// May a gateway's tunnels reach a target: which rule or key of its [egress] decides, and does a refusal cost a token?
+    ///
+    /// Resolves the target as a gateway on this machine does, and connects to nothing. Exit code 0 when tunnels may reach it, 70
+    /// when they may not or its name has no address, 64 when the configuration is refused.
+    Egress(EgressQuestion),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EgressQuestion {
+    /// The target as a client gives it, such as b.example:443, 192.0.2.7:80 or [2001:db8::1]:443
+    #[arg(value_name = "NAME:PORT", value_parser = target)]
+    pub(crate) target: Target,
+    /// The gateway's configuration file (TOML), with the environment variables as they are now
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+}
+
+fn target(text: &str) -> Result<Target, TargetError> {
+    Target::parse(text, None)
 }
 
 /// What `--plan` plans for.

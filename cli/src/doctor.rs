@@ -3,18 +3,22 @@
 
 mod admin;
 mod config;
+mod egress;
 mod links;
 mod machine;
 mod plan;
 mod ready;
 
-use crate::args::Doctor;
+use crate::args::{Doctor, Question};
 use crate::failure::Failure;
 use postern_mcrouter_lint::{Finding, Gateway, Severity, judge, judge_beside, judge_twemproxy};
 use std::path::Path;
 
 /// Checks everything that is named; the findings go to standard output, what was refused is the failure.
 pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
+    if let Some(Question::Egress(question)) = &doctor.question {
+        return egress::check(question).await;
+    }
     if doctor.names_nothing() {
         return machine::check().await;
     }

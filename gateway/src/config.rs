@@ -1,12 +1,16 @@
 //! The gateway's configuration file. `docs/reference/configuration.md` is generated from these types.
 
+mod egress;
+mod pattern;
+mod shadow;
 mod store;
 
+pub use egress::{Action, Egress, Lever, Ports, Rule};
+pub use pattern::{Hosts, Pattern, PatternError};
 pub use store::{
     CheckTiming, Fsync, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
 };
 
-use ipnet::IpNet;
 use postern_config::{Address, ConfigDuration, Secret, Size, address};
 use postern_daemon::drain::DrainConfig;
 use postern_daemon::proxy_protocol::Balancers;
@@ -174,77 +178,6 @@ pub struct ChallengeConfig {
 
 fn default_max_age() -> ConfigDuration {
     ConfigDuration::hours(24)
-}
-
-/// Where tunnels may go.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Egress {
-    /// Allow private, loopback, link-local and other special addresses. Anyone with a token then reaches what the
-    /// gateway reaches.
-    pub private: bool,
-    /// Allow the public addresses of the gateway's own machine, and so what listens there for others. `private` allows them,
-    /// too.
-    pub own: bool,
-    /// The ports that may be reached: a list, or "any".
-    pub ports: Ports,
-    /// Networks that may not be reached whatever else is allowed, such as "203.0.113.0/24".
-    #[schemars(with = "Vec<String>")]
-    pub deny: Vec<IpNet>,
-    /// Who can allow more. Not a key of the file: `postern up` has a switch instead.
-    #[serde(skip)]
-    pub lever: Lever,
-}
-
-/// Who can allow what the egress policy refuses, for the advice in a refusal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lever {
-    /// The operator, in the configuration.
-    #[default]
-    Operator,
-    /// The person who types `postern up`, by `--open-egress`.
-    OpenEgress,
-}
-
-/// The ports that may be reached.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Ports {
-    /// These.
-    List(Vec<u16>),
-    /// All of them.
-    #[serde(with = "any")]
-    #[schemars(with = "String", extend("enum" = ["any"]))]
-    Any,
-}
-
-impl Ports {
-    /// Whether tunnels to `port` are allowed.
-    #[must_use]
-    pub fn allow(&self, port: u16) -> bool {
-        match self {
-            Self::List(ports) => ports.contains(&port),
-            Self::Any => true,
-        }
-    }
-}
-
-impl Default for Ports {
-    fn default() -> Self {
-        Self::List(vec![80, 443])
-    }
-}
-
-/// The one word that stands for all ports.
-mod any {
-    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
-        let text = <String as serde::Deserialize>::deserialize(deserializer)?;
-        if text == "any" { Ok(()) } else { Err(serde::de::Error::custom("not \"any\"")) }
-    }
-
-    pub(super) fn serialize<S: serde::Serializer>(serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str("any")
-    }
 }
 
 /// Deadlines and bounds.

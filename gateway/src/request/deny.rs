@@ -173,10 +173,10 @@ impl Refusal {
             Self::StoreUnknown(_) => (S::SERVICE_UNAVAILABLE, O::StoreUnknown, "proxy_internal_error", RETRY),
             Self::StoreDown(_) => (S::SERVICE_UNAVAILABLE, O::StoreDown, "proxy_internal_error", UNREAD),
             Self::NoKeys => (S::SERVICE_UNAVAILABLE, O::NoKeys, "proxy_internal_error", UNREAD),
-            Self::Policy(PolicyRefusal::Port(lever)) => {
+            Self::Policy(PolicyRefusal::Port(lever) | PolicyRefusal::Target(lever)) => {
                 (S::FORBIDDEN, O::PolicyRefused, DENIED, more(*lever))
             }
-            Self::Policy(PolicyRefusal::Address(lever)) => {
+            Self::Policy(PolicyRefusal::Address(lever) | PolicyRefusal::Network(lever)) => {
                 (S::FORBIDDEN, O::PolicyRefused, "destination_ip_prohibited", more(*lever))
             }
             Self::Unresolved => (S::BAD_GATEWAY, O::DialUnresolved, "dns_error", TARGET),
@@ -230,7 +230,7 @@ impl Refusal {
     }
 
     /// What was wrong, without a byte of the request in it.
-    fn details(&self) -> String {
+    pub(crate) fn details(&self) -> String {
         match self {
             Self::NoToken => "no token was presented".into(),
             Self::OtherScheme => "Proxy-Authorization has no PrivateToken credentials".into(),

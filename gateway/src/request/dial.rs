@@ -6,7 +6,7 @@ use crate::request::egress::Policy;
 use crate::request::resolve::Resolver;
 use crate::request::spend::Spent;
 use postern_proxy::dial::connect;
-use postern_proxy::target::Host;
+use postern_proxy::target::{Host, Target};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl Dialled {
             Host::Address(address) => vec![*address],
             Host::Name(name) => resolver.resolve(name, deadline).await?,
         };
-        let allowed = allowed(addresses, policy)?;
+        let allowed = allowed(target, addresses, policy)?;
         let candidates: Vec<SocketAddr> =
             allowed.into_iter().map(|address| SocketAddr::new(address, target.port())).collect();
         let connected = timeout_at(deadline, connect(candidates)).await.map_err(|_| Refusal::DialTimeout)?;
@@ -45,11 +45,13 @@ impl Dialled {
 }
 
 /// The addresses the policy lets through; when it lets none through, its refusal.
-fn allowed(addresses: Vec<IpAddr>, policy: &Policy) -> Result<Vec<IpAddr>, Refusal> {
+fn allowed(target: &Target, addresses: Vec<IpAddr>, policy: &Policy) -> Result<Vec<IpAddr>, Refusal> {
     let mut refused = None;
     let allowed: Vec<IpAddr> = addresses
         .into_iter()
-        .filter(|&address| policy.check_address(address).map_err(|refusal| refused = Some(refusal)).is_ok())
+        .filter(|&address| {
+            policy.check_address(target, address).map_err(|refusal| refused = Some(refusal)).is_ok()
+        })
         .collect();
     match (allowed.is_empty(), refused) {
         (false, _) => Ok(allowed),
@@ -75,9 +77,11 @@ mod tests {
     fn a_private_address_among_public_ones_is_left_out_and_alone_refused() {
         let policy = Policy::new(&Egress::default());
         let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
-        assert_eq!(allowed(ips(&["10.0.0.1", "1.1.1.1"]), &policy).unwrap(), ips(&["1.1.1.1"]));
-        assert!(matches!(allowed(ips(&["10.0.0.1"]), &policy), Err(Refusal::Policy(_))));
-        assert!(matches!(allowed(ips(&[]), &policy), Err(Refusal::Unresolved)));
+        let target = Target::parse("example.com:443", None).unwrap();
+        let allowed = |texts: &[&str]| allowed(&target, ips(texts), &policy);
+        assert_eq!(allowed(&["10.0.0.1", "1.1.1.1"]).unwrap(), ips(&["1.1.1.1"]));
+        assert!(matches!(allowed(&["10.0.0.1"]), Err(Refusal::Policy(_))));
+        assert!(matches!(allowed(&[]), Err(Refusal::Unresolved)));
     }
 
     #[test]

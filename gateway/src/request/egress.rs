@@ -1,8 +1,8 @@
-//! Where tunnels may go. The one place that decides it, for literal addresses before a token is spent and for every
-//! resolved address before it is dialled: a name that resolves to a private address is caught here, whatever it
+//! Where tunnels may go. The one place that decides it, for the target as it was written before a token is spent, and for
+//! every resolved address before it is dialled: a name that resolves to a private address is caught here, whatever it
 //! resolved to a moment ago.
 
-use crate::config::{Egress, Lever, Ports};
+use crate::config::{Action, Egress, Hosts, Lever, Pattern, Ports, Rule};
 use ipnet::IpNet;
 use own::OwnAddresses;
 use postern_proxy::address::{forms, is_special};
@@ -10,7 +10,10 @@ use postern_proxy::target::{Host, Target};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub(crate) mod explain;
 mod own;
+#[cfg(test)]
+mod tests;
 
 /// The egress policy of a gateway.
 #[derive(Clone, Debug)]
@@ -20,16 +23,52 @@ pub(crate) struct Policy {
     own: Option<Arc<OwnAddresses>>,
     ports: Ports,
     deny: Vec<IpNet>,
+    rules: Vec<Rule>,
     lever: Lever,
 }
 
-/// Why a target is not allowed, and who could allow it. The sentences are shown to clients.
+/// Why a target is not allowed, and who could allow it. The sentences are shown to clients, and tell nothing of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PolicyRefusal {
     #[error("this gateway does not open tunnels to this port")]
     Port(Lever),
     #[error("this gateway does not open tunnels to private, local or otherwise special addresses")]
     Address(Lever),
+    #[error("this gateway does not open tunnels to this target")]
+    Target(Lever),
+    #[error("this gateway does not open tunnels to this address")]
+    Network(Lever),
+}
+
+/// What decides about a target or an address.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum By<'a> {
+    /// A network of `deny`.
+    Deny(&'a IpNet),
+    /// The rule of this number, counted from 1, by this pattern of it.
+    Rule(usize, &'a Pattern),
+    /// `ports`.
+    Ports,
+    /// `private`.
+    Private,
+    /// `own`.
+    Own,
+    /// No rule, and none of these keys.
+    Nothing,
+}
+
+/// Allowed by the one, or refused by the other.
+type Decision<'a> = Result<By<'a>, By<'a>>;
+
+/// What is decided about a name before it is resolved.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum OfName<'a> {
+    /// It may be resolved, and its addresses are judged.
+    Allowed(By<'a>),
+    /// It is refused.
+    Refused(By<'a>),
+    /// It is refused unless it has an address that a rule with networks allows, one that stands before this.
+    Open(By<'a>),
 }
 
 impl Policy {
@@ -39,79 +78,113 @@ impl Policy {
             own: (!egress.private && !egress.own).then(|| Arc::new(OwnAddresses::read())),
             ports: egress.ports.clone(),
             deny: egress.deny.clone(),
+            rules: egress.rules.clone(),
             lever: egress.lever,
         }
     }
 
-    /// What can be decided before a token is spent: the port, and a literal address.
+    /// What can be decided before a token is spent: a name and its port, and a literal address.
     pub(crate) fn check_target(&self, target: &Target) -> Result<(), PolicyRefusal> {
-        if !self.ports.allow(target.port()) {
-            return Err(PolicyRefusal::Port(self.lever));
-        }
-        match *target.host() {
-            Host::Address(address) => self.check_address(address),
-            Host::Name(_) => Ok(()),
-        }
-    }
-
-    /// The address that is about to be dialled. One that carries an IPv4 address is judged by both.
-    pub(crate) fn check_address(&self, address: IpAddr) -> Result<(), PolicyRefusal> {
-        if forms(address).any(|address| self.refuses(address)) {
-            Err(PolicyRefusal::Address(self.lever))
-        } else {
-            Ok(())
+        match target.host() {
+            Host::Address(address) => self.check_address(target, *address),
+            Host::Name(name) => match self.of_name(name, target.port()) {
+                OfName::Allowed(_) | OfName::Open(_) => Ok(()),
+                OfName::Refused(by) => Err(self.refusal(by)),
+            },
         }
     }
 
-    fn refuses(&self, address: IpAddr) -> bool {
-        self.deny.iter().any(|net| net.contains(&address))
-            || (!self.private && is_special(address))
-            || self.own.as_ref().is_some_and(|own| own.contains(address))
+    /// The address that is about to be dialled for `target`. One that carries an IPv4 address is judged by both.
+    pub(crate) fn check_address(&self, target: &Target, address: IpAddr) -> Result<(), PolicyRefusal> {
+        let refused = forms(address).find_map(|form| self.of_address(target, form).err());
+        refused.map_or(Ok(()), |by| Err(self.refusal(by)))
+    }
+
+    /// What the rules and `ports` say of a name.
+    pub(crate) fn of_name(&self, name: &str, port: u16) -> OfName<'_> {
+        let mut may_be_allowed = false;
+        let refused = |by, open: bool| if open { OfName::Open(by) } else { OfName::Refused(by) };
+        for (number, rule) in (1..).zip(&self.rules) {
+            if let Some(pattern) = self.pattern(rule, port, |pattern| pattern.has_name(name)) {
+                let by = By::Rule(number, pattern);
+                return match rule.action {
+                    Action::Allow { .. } => OfName::Allowed(by),
+                    Action::Deny => refused(by, may_be_allowed),
+                };
+            }
+            may_be_allowed |= rule.action != Action::Deny
+                && self.pattern(rule, port, |pattern| matches!(pattern.hosts(), Hosts::Network(_))).is_some();
+        }
+        if self.ports.allow(port) { OfName::Allowed(By::Nothing) } else { refused(By::Ports, may_be_allowed) }
+    }
+
+    /// What the policy says of one form of an address, the target's own or one that its name resolved to.
+    pub(crate) fn of_address(&self, target: &Target, form: IpAddr) -> Decision<'_> {
+        if let Some(network) = self.deny.iter().find(|network| network.contains(&form)) {
+            return Err(By::Deny(network));
+        }
+        let port = target.port();
+        // The rule that allows the target as it was written, whose address is judged further.
+        let mut allowed = None;
+        for (number, rule) in (1..).zip(&self.rules) {
+            if let Some(pattern) = self.pattern(rule, port, |pattern| pattern.has_address(form)) {
+                let by = By::Rule(number, pattern);
+                return if rule.action == Action::Deny { Err(by) } else { Ok(by) };
+            }
+            if allowed.is_some() {
+                continue;
+            }
+            let Some(pattern) = self.pattern(rule, port, |pattern| names(pattern, target)) else { continue };
+            let by = By::Rule(number, pattern);
+            match rule.action {
+                Action::Deny => return Err(by),
+                Action::Allow { private: true } => return Ok(by),
+                Action::Allow { private: false } => allowed = Some(by),
+            }
+        }
+        if allowed.is_none() && !self.ports.allow(port) {
+            return Err(By::Ports);
+        }
+        if !self.private && is_special(form) {
+            return Err(By::Private);
+        }
+        if self.own.as_ref().is_some_and(|own| own.contains(form)) {
+            return Err(By::Own);
+        }
+        Ok(allowed.unwrap_or(By::Nothing))
+    }
+
+    /// The first pattern of a rule that has the port and is `wanted`.
+    fn pattern<'a>(
+        &self,
+        rule: &'a Rule,
+        port: u16,
+        wanted: impl Fn(&Pattern) -> bool,
+    ) -> Option<&'a Pattern> {
+        let has_port = |pattern: &Pattern| match (pattern.ports(), rule.action) {
+            (Some(ports), _) => ports.contains(&port),
+            (None, Action::Deny) => true,
+            (None, Action::Allow { .. }) => self.ports.allow(port),
+        };
+        rule.patterns.iter().find(|pattern| wanted(pattern) && has_port(pattern))
+    }
+
+    fn refusal(&self, by: By<'_>) -> PolicyRefusal {
+        match by {
+            By::Ports => PolicyRefusal::Port(self.lever),
+            By::Rule(_, pattern) if matches!(pattern.hosts(), Hosts::Network(_)) => {
+                PolicyRefusal::Network(self.lever)
+            }
+            By::Rule(..) => PolicyRefusal::Target(self.lever),
+            By::Deny(_) | By::Private | By::Own | By::Nothing => PolicyRefusal::Address(self.lever),
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn strict() -> Policy {
-        Policy::new(&Egress::default())
-    }
-
-    #[test]
-    fn ports_and_networks_follow_the_configuration() {
-        let target = |text: &str| Target::parse(text, None).unwrap();
-        assert_eq!(
-            strict().check_target(&target("example.com:22")),
-            Err(PolicyRefusal::Port(Lever::Operator))
-        );
-        assert_eq!(strict().check_target(&target("example.com:443")), Ok(()));
-        assert_eq!(
-            strict().check_target(&target("127.0.0.1:443")),
-            Err(PolicyRefusal::Address(Lever::Operator))
-        );
-        assert_eq!(
-            strict().check_target(&target("[64:ff9b::7f00:1]:443")),
-            Err(PolicyRefusal::Address(Lever::Operator))
-        );
-        let deny = vec!["1.1.1.0/24".parse().unwrap()];
-        let open = Policy::new(&Egress { private: true, ports: Ports::Any, deny, ..Egress::default() });
-        assert_eq!(open.check_target(&target("127.0.0.1:22")), Ok(()));
-        for denied in ["1.1.1.1:443", "[64:ff9b::101:101]:443", "[2a00::5efe:101:101]:443"] {
-            assert_eq!(open.check_target(&target(denied)), Err(PolicyRefusal::Address(Lever::Operator)));
-        }
-    }
-
-    #[test]
-    fn the_machines_own_addresses_are_refused_unless_they_are_allowed() {
-        let own = "1.2.3.4".parse().unwrap();
-        let policy = Policy { own: Some(Arc::new(OwnAddresses::these(vec![own]))), ..strict() };
-        let refused = Err(PolicyRefusal::Address(Lever::Operator));
-        for address in ["1.2.3.4", "::ffff:1.2.3.4", "64:ff9b::102:304"] {
-            assert_eq!(policy.check_address(address.parse().unwrap()), refused, "{address}");
-        }
-        assert_eq!(policy.check_address("1.2.3.5".parse().unwrap()), Ok(()));
-        let allowing = Policy::new(&Egress { own: true, ..Egress::default() });
-        assert!(allowing.own.is_none() && strict().own.is_some());
+/// Whether a pattern without a network is about the target as it was written.
+fn names(pattern: &Pattern, target: &Target) -> bool {
+    match target.host() {
+        Host::Name(name) => pattern.has_name(name),
+        Host::Address(_) => *pattern.hosts() == Hosts::Any,
     }
 }
