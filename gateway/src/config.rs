@@ -2,11 +2,13 @@
 
 mod egress;
 mod pattern;
+mod resolver;
 mod shadow;
 mod store;
 
 pub use egress::{Action, Egress, Lever, Ports, Rule};
 pub use pattern::{Hosts, Pattern, PatternError};
+pub use resolver::{NameServer, NameServerError, ResolverConfig, ResolverConfigError, ResolverKind};
 pub use store::{
     CheckTiming, Fsync, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
 };

@@ -12,7 +12,7 @@ use crate::maintenance::{Maintenance, StoreMaintenance};
 use crate::observe::recorder::Recorder;
 use crate::observe::{catalogue, page};
 use crate::reload;
-use crate::request::resolve::{Resolver, ResolverError};
+use crate::request::resolve::{self, CurrentResolver, ResolverError};
 use crate::server::accept::{self, Sockets};
 use crate::shared_limits::{LEAST_SECRET, SharedLimits};
 use crate::start::Start;
@@ -50,7 +50,7 @@ const LEAST_TUNNEL_RATE: Size = Size::kib(1);
 /// A gateway whose sockets are bound and whose store is loaded, ready to [`run`](Gateway::run).
 pub struct Gateway {
     core: Arc<Core>,
-    workers: Vec<(Resolver, TaskTrackerToken)>,
+    workers: Vec<(CurrentResolver, TaskTrackerToken)>,
     maintenance: Maintenance,
     start: Start,
     tls: Option<(ServerTls, Gate)>,
@@ -130,6 +130,7 @@ impl StartError {
             Self::Tls(TlsError::State(_)) => exit::RUNTIME,
             Self::Tls(_) => exit::CONFIG,
             Self::Store(error) if error.is_configuration() => exit::CONFIG,
+            Self::Resolver(error) if error.is_configuration() => exit::CONFIG,
             Self::Store(_) | Self::Bind(_) | Self::Resolver(_) | Self::Tracer(_) => exit::RUNTIME,
         }
     }
@@ -149,6 +150,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     }
     check_bind(config)?;
     check_shared_secret(config)?;
+    resolve::check(&config.egress.resolver)?;
     Offer::new(&config.challenge)?;
     Source::new(&config.issuer)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
@@ -201,9 +203,11 @@ impl Gateway {
         if config.listen.patience.get().is_zero() {
             sockets.listen()?;
         }
+        let settings = Settings::of(config, process.descriptors);
+        let resolver = settings.resolver.load_full();
         let workers: Vec<_> = (0..workers(config))
             // The kernel will accept, so a drain has something to wait for from now on.
-            .map(|_| Ok((Resolver::new()?, process.shutdown.tracker().token())))
+            .map(|_| Ok((CurrentResolver::new(&resolver)?, process.shutdown.tracker().token())))
             .collect::<Result<_, ResolverError>>()?;
         let tracer = Tracer::start(&config.tracing, SERVICE)?;
         // Without traces the TCP facts of a slow command are not used.
@@ -211,7 +215,7 @@ impl Gateway {
         let backend = backend::open(&config.store, offer.marks(), workers.len(), slow)?;
         let mut saved = saved_keys(config, &source);
         let core = Arc::new(Core {
-            settings: Settings::of(config, process.descriptors),
+            settings,
             offer,
             keyring: ArcSwap::from_pointee(saved.as_mut().map(Saved::load).unwrap_or_default()),
             recorder: Recorder::new(&process.live, &backend, tracer, config.log.access),

@@ -1,6 +1,6 @@
 //! `[egress]`: where tunnels may go.
 
-use super::Pattern;
+use super::{Pattern, ResolverConfig};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,8 @@ pub struct Egress {
     /// docs/operate/change.md has examples.
     #[schemars(with = "Vec<RuleTable>")]
     pub rules: Vec<Rule>,
+    /// Who resolves the names of targets.
+    pub resolver: ResolverConfig,
     /// Who can allow more. Not a key of the file: `postern up` has a switch instead.
     #[serde(skip)]
     pub lever: Lever,

@@ -47,7 +47,7 @@ pub async fn explain(
     if is_refused {
         return Ok(Explanation { sentences: vec![before], end: End::RefusedUnspent });
     }
-    let resolver = Resolver::new()?;
+    let resolver = Resolver::new(&egress.resolver)?;
     let found = resolver.resolve(name, Instant::now() + limit).await;
     Ok(policy.explain_resolved(target, before, found.map_err(|refusal| refusal.details())))
 }
