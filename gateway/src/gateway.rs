@@ -32,7 +32,7 @@ use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{ServerTls, TlsConfig, TlsError};
 use postern_telemetry::traces::{Tracer, TracerError};
 use postern_token::ChallengeError;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -99,6 +99,11 @@ pub enum StartError {
          leave the secret out where there is one gateway"
     )]
     SharedSecretStore,
+    /// No address to connect from.
+    #[error(
+        "egress.source has {0}, from which nothing can connect: list addresses of this machine's interfaces, IPv4 ones as such"
+    )]
+    LocalAddress(IpAddr),
     /// The double-spend store.
     #[error(transparent)]
     Store(#[from] BackendError),
@@ -125,6 +130,7 @@ impl StartError {
             | Self::TunnelRate(_)
             | Self::SharedSecretLength
             | Self::SharedSecretStore
+            | Self::LocalAddress(_)
             | Self::HeaderSize(_) => exit::CONFIG,
             Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
             Self::Tls(TlsError::State(_)) => exit::RUNTIME,
@@ -151,6 +157,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     check_bind(config)?;
     check_shared_secret(config)?;
     resolve::check(&config.egress.resolver)?;
+    config.egress.unusable_source().map_or(Ok(()), |address| Err(StartError::LocalAddress(address)))?;
     Offer::new(&config.challenge)?;
     Source::new(&config.issuer)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;

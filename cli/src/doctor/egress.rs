@@ -26,7 +26,7 @@ pub(super) async fn check(question: &EgressQuestion) -> Result<(), Failure> {
             "{target}: tunnels may not go there; a refusal costs no token"
         ))),
         End::RefusedSpent => Err(Failure::runtime(format_args!(
-            "{target}: tunnels do not get there; each attempt costs its token, for its name has to be resolved first"
+            "{target}: tunnels do not get there; each attempt costs its token, which is spent before this is found out"
         ))),
     }
 }

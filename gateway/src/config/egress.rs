@@ -4,6 +4,7 @@ use super::{Pattern, ResolverConfig};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// Where tunnels may go: the first of the `rules` that matches decides, and where none does, `ports`, `private` and `own` do.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -29,9 +30,23 @@ pub struct Egress {
     pub rules: Vec<Rule>,
     /// Who resolves the names of targets.
     pub resolver: ResolverConfig,
+    /// Local addresses of this machine that tunnels go out from, in turn, such as ["198.51.100.7", "198.51.100.8"]: each goes from one
+    /// of its target's family, and a target of a family without any is refused. One address has as many tunnels at once as
+    /// net.ipv4.ip_local_port_range has ports. Without any the system chooses. A rule may have its own.
+    pub source: Vec<IpAddr>,
     /// Who can allow more. Not a key of the file: `postern up` has a switch instead.
     #[serde(skip)]
     pub lever: Lever,
+}
+
+impl Egress {
+    /// The first of all `source` addresses that no connection can go out from.
+    pub(crate) fn unusable_source(&self) -> Option<IpAddr> {
+        let is_unusable = |address: &IpAddr| {
+            address.is_unspecified() || address.is_multicast() || address.to_canonical() != *address
+        };
+        self.rules.iter().flat_map(|rule| &rule.source).chain(&self.source).copied().find(is_unusable)
+    }
 }
 
 /// Who can allow what the egress policy refuses, for the advice in a refusal.
@@ -93,6 +108,8 @@ pub struct Rule {
     pub action: Action,
     /// The targets, at least one.
     pub patterns: Vec<Pattern>,
+    /// Local addresses for tunnels that this rule allows; those of [`Egress`] if it has none.
+    pub source: Vec<IpAddr>,
 }
 
 /// What a rule does with its targets.
@@ -122,6 +139,9 @@ struct RuleTable {
     /// whose DNS is in your own hands.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     private: bool,
+    /// Local addresses that tunnels to the addresses for which this rule decides go out from, in place of `egress.source`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    source: Vec<IpAddr>,
 }
 
 /// Why a table is no rule.
@@ -137,8 +157,8 @@ enum RuleError {
         "its list has no pattern, so it would match nothing: write one, such as \"b.example:443\", or remove the rule"
     )]
     Empty,
-    #[error("private is for what a rule allows, and this one denies: remove it")]
-    Private,
+    #[error("private and source are for what a rule allows, and this one denies: remove them")]
+    Denies,
 }
 
 impl TryFrom<RuleTable> for Rule {
@@ -149,17 +169,23 @@ impl TryFrom<RuleTable> for Rule {
             (Some(_), Some(_)) => return Err(RuleError::Both),
             (None, None) => return Err(RuleError::Neither),
             (Some(patterns), None) => (Action::Allow { private: table.private }, patterns),
-            (None, Some(_)) if table.private => return Err(RuleError::Private),
+            (None, Some(_)) if table.private || !table.source.is_empty() => return Err(RuleError::Denies),
             (None, Some(patterns)) => (Action::Deny, patterns),
         };
-        if patterns.is_empty() { Err(RuleError::Empty) } else { Ok(Self { action, patterns }) }
+        if patterns.is_empty() {
+            Err(RuleError::Empty)
+        } else {
+            Ok(Self { action, patterns, source: table.source })
+        }
     }
 }
 
 impl From<Rule> for RuleTable {
     fn from(rule: Rule) -> Self {
         match rule.action {
-            Action::Allow { private } => Self { allow: Some(rule.patterns), private, ..Self::default() },
+            Action::Allow { private } => {
+                Self { allow: Some(rule.patterns), private, source: rule.source, ..Self::default() }
+            }
             Action::Deny => Self { deny: Some(rule.patterns), ..Self::default() },
         }
     }

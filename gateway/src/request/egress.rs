@@ -9,6 +9,7 @@ use postern_proxy::address::{forms, is_special};
 use postern_proxy::target::{Host, Target};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) mod explain;
 mod own;
@@ -24,6 +25,10 @@ pub(crate) struct Policy {
     ports: Ports,
     deny: Vec<IpNet>,
     rules: Vec<Rule>,
+    /// Local addresses of tunnels.
+    source: Vec<IpAddr>,
+    /// How many tunnels have taken a local address, for the next one's turn.
+    turn: Arc<AtomicUsize>,
     lever: Lever,
 }
 
@@ -39,6 +44,10 @@ pub(crate) enum PolicyRefusal {
     #[error("this gateway does not open tunnels to this address")]
     Network(Lever),
 }
+
+/// There are local addresses for tunnels, and none is of the target's family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoSource;
 
 /// What decides about a target or an address.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,6 +88,8 @@ impl Policy {
             ports: egress.ports.clone(),
             deny: egress.deny.clone(),
             rules: egress.rules.clone(),
+            source: egress.source.clone(),
+            turn: Arc::default(),
             lever: egress.lever,
         }
     }
@@ -98,6 +109,38 @@ impl Policy {
     pub(crate) fn check_address(&self, target: &Target, address: IpAddr) -> Result<(), PolicyRefusal> {
         let refused = forms(address).find_map(|form| self.of_address(target, form).err());
         refused.map_or(Ok(()), |by| Err(self.refusal(by)))
+    }
+
+    /// The turn of a tunnel, which chooses among local addresses.
+    pub(crate) fn turn(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The local address for a tunnel to an address that was checked; none where the system chooses.
+    pub(crate) fn source(
+        &self,
+        target: &Target,
+        address: IpAddr,
+        turn: usize,
+    ) -> Result<Option<IpAddr>, NoSource> {
+        let sources = self.sources(target, address);
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        let is_v4 = address.to_canonical().is_ipv4();
+        let fitting: Vec<IpAddr> = sources.iter().copied().filter(|own| own.is_ipv4() == is_v4).collect();
+        let chosen = turn.checked_rem(fitting.len()).and_then(|at| fitting.get(at).copied());
+        chosen.map(Some).ok_or(NoSource)
+    }
+
+    /// Of the rule that decides about the address, or those of all tunnels.
+    fn sources(&self, target: &Target, address: IpAddr) -> &[IpAddr] {
+        let decided = forms(address).next().map(|form| self.of_address(target, form));
+        let own = match decided {
+            Some(Ok(By::Rule(number, _))) => self.rules.get(number - 1).map(|rule| rule.source.as_slice()),
+            _ => None,
+        };
+        own.filter(|own| !own.is_empty()).unwrap_or(&self.source)
     }
 
     /// What the rules and `ports` say of a name.

@@ -1,8 +1,8 @@
 //! `[egress]` over the wire: what a rule refuses, with which words, and whether it costs the token.
 
 use crate::support::client::{Client, connect, connect_with};
-use crate::support::target::Echo;
-use crate::support::{ISSUER, Running};
+use crate::support::target::{Echo, Held};
+use crate::support::{ISSUER, Running, home_with_keys};
 use postern_gateway::config::{Egress, Ports};
 
 /// `[egress]` from its text.
@@ -58,4 +58,46 @@ async fn a_name_reaches_private_addresses_only_where_its_rule_or_a_network_says_
             answer.assert_refused(403, "destination_ip_prohibited", "private, local or otherwise special");
         }
     }
+}
+
+/// The local address is seen at the target.
+#[tokio::test]
+async fn tunnels_go_out_from_the_listed_addresses_in_turn_and_from_a_rules_own() {
+    let mut target = Held::start().await;
+    let (port, address) = (target.address.port(), target.address);
+    let rules = format!(
+        "private = true\nports = \"any\"\nsource = [\"127.0.0.2\", \"127.0.0.3\"]\n\
+         [[rules]]\nallow = [\"localhost:{port}\"]\nsource = [\"127.0.0.4\"]"
+    );
+    let gateway = Running::start_with(|config| config.egress = egress(&rules)).await;
+    let mut seen = Vec::new();
+    for asked in [address.to_string(), address.to_string(), format!("localhost:{port}"), address.to_string()]
+    {
+        Client::ask(gateway.address, connect(asked)).await.assert_opened();
+        seen.push(target.next().await.peer_addr().unwrap().ip().to_string());
+    }
+    assert_eq!(seen[2], "127.0.0.4");
+    assert!(
+        [["127.0.0.2", "127.0.0.3"], ["127.0.0.3", "127.0.0.2"]]
+            .contains(&[&seen[0], &seen[1]].map(String::as_str))
+    );
+    assert!(["127.0.0.2", "127.0.0.3"].contains(&seen[3].as_str()), "{seen:?}");
+
+    let refused = Client::ask(gateway.address, connect("[::1]:9")).await;
+    refused.assert_refused(502, "destination_ip_unroutable", "no address to reach the target from");
+}
+
+#[tokio::test]
+async fn a_source_that_nothing_can_connect_from_is_refused_at_start_and_anothers_address_at_the_dial() {
+    for text in ["source = [\"0.0.0.0\"]", "[[rules]]\nallow = [\"*\"]\nsource = [\"::ffff:198.51.100.7\"]"] {
+        let refused =
+            Running::start_in(home_with_keys(), |config| config.egress = egress(text)).err().unwrap();
+        assert!(refused.to_string().contains("egress.source has "), "{refused}");
+        assert_eq!(refused.exit_code(), 64);
+    }
+    let echo = Echo::start().await;
+    let others = "private = true\nports = \"any\"\nsource = [\"192.0.2.1\"]";
+    let gateway = Running::start_with(|config| config.egress = egress(others)).await;
+    let answer = Client::ask(gateway.address, connect(echo.address)).await;
+    answer.assert_refused(502, "destination_ip_unroutable", "no address to reach the target from");
 }

@@ -1,6 +1,6 @@
 //! What the policy decides about one target and why, in words for the operator: `postern doctor egress`.
 
-use super::{By, OfName, Policy};
+use super::{By, NoSource, OfName, Policy};
 use crate::config::{Action, Egress};
 use crate::request::resolve::{Resolver, ResolverError};
 use postern_proxy::address::forms;
@@ -55,7 +55,11 @@ pub async fn explain(
 impl Policy {
     fn explain_address(&self, target: &Target, address: IpAddr) -> Explanation {
         let (sentence, is_allowed) = self.of_forms(target, address);
-        let end = if is_allowed { End::Allowed } else { End::RefusedUnspent };
+        let end = match self.check_target(target) {
+            Err(_) => End::RefusedUnspent,
+            Ok(()) if is_allowed => End::Allowed,
+            Ok(()) => End::RefusedSpent,
+        };
         Explanation { sentences: vec![sentence], end }
     }
 
@@ -112,7 +116,19 @@ impl Policy {
                 Ok(_) => {}
             }
         }
-        (sentence, true)
+        match self.source(target, address, 0) {
+            Ok(None) => (sentence, true),
+            Ok(Some(_)) => {
+                let is_v4 = address.to_canonical().is_ipv4();
+                let fitting = self.sources(target, address).iter().filter(|own| own.is_ipv4() == is_v4);
+                let fitting: Vec<String> = fitting.map(ToString::to_string).collect();
+                (format!("{sentence}; from {} in turn", fitting.join(", ")), true)
+            }
+            Err(NoSource) => (
+                format!("{address}: not reached: source has no address of its family, so it is not dialled"),
+                false,
+            ),
+        }
     }
 
     /// Whether a rule allows a name whatever its addresses are.

@@ -165,6 +165,7 @@ fn a_table_that_is_no_rule_is_refused_with_what_to_write() {
         ("[[rules]]\nprivate = true", "write allow = "),
         ("[[rules]]\ndeny = []", "remove the rule"),
         ("[[rules]]\ndeny = [\"*\"]\nprivate = true", "this one denies"),
+        ("[[rules]]\ndeny = [\"*\"]\nsource = [\"198.51.100.7\"]", "this one denies"),
         (
             "[[rules]]\ndeny = [\"*\"]\n[[rules]]\ndeny = [\"10.0.0.1/8\"]",
             "write \"10.0.0.0/8\" for the network",
