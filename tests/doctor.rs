@@ -37,36 +37,6 @@ fn the_configurations_that_we_deploy_are_fit() {
 }
 
 #[test]
-fn where_tunnels_may_go_is_explained_rule_by_rule() {
-    let home = TempDir::new().unwrap();
-    let rules = "[[egress.rules]]\nallow = [\"localhost:443\", \"10.0.0.0/8:8000-8999\"]\n[[egress.rules]]\ndeny = [\"*\"]\n";
-    let config = gateway_config(home.path(), "http://127.0.0.1:1", "", "1s", rules);
-    let text = std::fs::read_to_string(&config).unwrap().replace("private = true\nports = \"any\"\n", "");
-    std::fs::write(&config, text).unwrap();
-    let asked = |target: &str| doctor(&["--config", config.to_str().unwrap(), "--egress", target]);
-    let allowed = asked("10.1.2.3:8443");
-    allowed.assert_stopped();
-    assert!(allowed.stdout.contains("10.1.2.3 is allowed by egress.rules[0] (allow = "), "{allowed:#?}");
-    for (target, sentence) in [
-        ("10.1.2.3:443", "10.1.2.3 is refused by egress.rules[1] (deny = [\"*\"]), before a token is spent."),
-        (
-            "other.example:443",
-            "other.example is refused by egress.rules[1] (deny = [\"*\"]), before a token is spent.",
-        ),
-        ("localhost:443", "127.0.0.1 is refused by egress.private = false, although egress.rules[0]"),
-    ] {
-        let refused = asked(target);
-        assert_eq!(refused.code, Some(70), "{refused:#?}");
-        assert!(
-            refused.stderr.contains("opens no tunnel there") && refused.stdout.contains(sentence),
-            "{refused:#?}"
-        );
-    }
-    let senseless = asked("nowhere");
-    assert!(senseless.code == Some(2) && senseless.stderr.contains("--egress nowhere"), "{senseless:#?}");
-}
-
-#[test]
 fn what_can_admit_twice_is_refused_by_its_place_and_reason() {
     let home = TempDir::new().unwrap();
     let path = home.path().join("mcrouter.json");
@@ -244,6 +214,41 @@ fn without_an_argument_it_looks_at_this_machine_and_reports_in_some_lines() {
     let ended = bare(home.path());
     let is_bad = ended.stdout.lines().any(|line| line.starts_with("bad ")); // something else on this machine
     assert_eq!(ended.code, Some(if is_bad { 70 } else { 0 }), "{ended:#?}");
+}
+
+#[test]
+fn an_egress_policy_is_explained_with_what_a_refusal_costs() {
+    let home = TempDir::new().unwrap();
+    let rules = "[[egress.rules]]\nallow = [\"localhost:443\", \"127.0.0.0/8:22\"]\n[[egress.rules]]\ndeny = [\"*\"]\n\
+                 [[egress.rules]]\nallow = [\"late.example\"]\n";
+    let text = format!(
+        "[issuer]\ndirectory = \"http://127.0.0.1:1/\"\n[challenge]\nissuer_name = \"i.example\"\norigin = \"o.example\"\n{rules}"
+    );
+    let path = home.path().join("gateway.toml");
+    std::fs::write(&path, &text).unwrap();
+    let ask = |target: &str| doctor(&["egress", target, "--config", path.to_str().unwrap()]);
+
+    let allowed = ask("127.0.0.1:22");
+    allowed.assert_stopped();
+    assert!(allowed.stdout.contains("127.0.0.1: allowed: rule 1 allows \"127.0.0.0/8:22\""), "{allowed:#?}");
+    assert!(allowed.stdout.contains("warning: egress.rules: \"late.example\" of rule 3"), "{allowed:#?}");
+    let denied = ask("b.example:443");
+    assert_eq!(denied.code, Some(70), "{denied:#?}");
+    let costs_nothing = "b.example:443: tunnels may not go there; a refusal costs no token";
+    assert!(denied.stderr.contains(costs_nothing), "{denied:#?}");
+    assert!(denied.stdout.contains("b.example: refused: rule 2 denies \"*\""), "{denied:#?}");
+    let resolved = ask("localhost:443");
+    assert_eq!(resolved.code, Some(70), "{resolved:#?}");
+    assert!(resolved.stderr.contains("each attempt costs its token"), "{resolved:#?}");
+    assert!(resolved.stdout.contains("localhost: allowed if its addresses are: rule 1"), "{resolved:#?}");
+    assert!(resolved.stdout.contains("127.0.0.1: refused: it is a private"), "{resolved:#?}");
+
+    ask("b.example").assert_failed(2, &["NAME:PORT", "the target must be host:port"]);
+    std::fs::write(&path, text.replace("localhost:443", "localhost:https")).unwrap();
+    ask("b.example:443")
+        .assert_failed(64, &["gateway.toml, line ", "localhost:https", "\"https\" are no ports"]);
+    let checked = doctor(&["--config", path.to_str().unwrap()]);
+    checked.assert_failed(64, &["localhost:https"]);
 }
 
 #[test]

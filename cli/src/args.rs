@@ -5,6 +5,7 @@ mod quantity;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use postern_config::address::argument;
 use postern_config::{ConfigDuration, Size};
+use postern_gateway::{Target, TargetError};
 use quantity::{bandwidth, rate};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -120,9 +121,12 @@ pub(crate) struct Up {
 /// arguments of a plan.
 ///
 /// Exit code 0 when nothing is refused, 64 when a configuration is, 70 when something on this machine or a link is bad,
-/// a process is not ready, or nothing answers.
+/// a process is not ready, nothing answers, or a gateway refuses a target.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Doctor {
+    #[command(subcommand)]
+    pub(crate) question: Option<Question>,
     /// A gateway's, issuer's or agent's configuration file (TOML), with the environment variables as they are now
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -132,9 +136,6 @@ pub(crate) struct Doctor {
     /// A twemproxy configuration file (nutcracker.yml), beside the gateway's: can a token be admitted twice behind it?
     #[arg(long, value_name = "FILE")]
     pub(crate) twemproxy_config: Option<PathBuf>,
-    /// Whether the gateway of --config opens tunnels to this target, and which of its rules decides
-    #[arg(long, value_name = "NAME:PORT", requires = "config")]
-    pub(crate) egress: Option<String>,
     /// The admin address of a running gateway, issuer or agent, such as http://127.0.0.1:9090: attempts, losses and
     /// times of each of its links
     #[arg(long, value_name = "URL")]
@@ -152,10 +153,35 @@ pub(crate) struct Doctor {
 impl Doctor {
     /// Whether no option selects one examination.
     pub(crate) fn names_nothing(&self) -> bool {
-        let Self { config, mcrouter_config, twemproxy_config, egress, links, ready, plan, planned: _ } = self;
+        let Self { question, config, mcrouter_config, twemproxy_config, links, ready, plan, planned: _ } =
+            self;
         let files = config.is_some() || mcrouter_config.is_some() || twemproxy_config.is_some();
-        !files && egress.is_none() && links.is_none() && ready.is_none() && !plan
+        question.is_none() && !files && links.is_none() && ready.is_none() && !plan
     }
+}
+
+/// One question, with arguments of its own.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Question {
+    /// May a gateway's tunnels reach a target: which rule or key of its [egress] decides, and does a refusal cost a token?
+    ///
+    /// Resolves the target as a gateway on this machine does, and connects to nothing. Exit code 0 when tunnels may reach it, 70
+    /// when they may not or its name has no address, 64 when the configuration is refused.
+    Egress(EgressQuestion),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EgressQuestion {
+    /// The target as a client gives it, such as b.example:443, 192.0.2.7:80 or [2001:db8::1]:443
+    #[arg(value_name = "NAME:PORT", value_parser = target)]
+    pub(crate) target: Target,
+    /// The gateway's configuration file (TOML), with the environment variables as they are now
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+}
+
+fn target(text: &str) -> Result<Target, TargetError> {
+    Target::parse(text, None)
 }
 
 /// What `--plan` plans for.

@@ -9,13 +9,16 @@ mod machine;
 mod plan;
 mod ready;
 
-use crate::args::Doctor;
+use crate::args::{Doctor, Question};
 use crate::failure::Failure;
 use postern_mcrouter_lint::{Finding, Gateway, Severity, judge, judge_beside, judge_twemproxy};
 use std::path::Path;
 
 /// Checks everything that is named; the findings go to standard output, what was refused is the failure.
 pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
+    if let Some(Question::Egress(question)) = &doctor.question {
+        return egress::check(question).await;
+    }
     if doctor.names_nothing() {
         return machine::check().await;
     }
@@ -27,10 +30,6 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
     let twemproxy = doctor.twemproxy_config.as_deref();
     let twemproxy =
         twemproxy.map_or(Ok(()), |path| router_config(path, "twemproxy", gateway, judge_twemproxy));
-    let egress = match (&doctor.egress, &doctor.config) {
-        (Some(target), Some(config)) => egress::check(target, config).await,
-        _ => Ok(()),
-    };
     let links = match &doctor.links {
         Some(admin) => links::check(admin).await,
         None => Ok(()),
@@ -40,10 +39,8 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
         None => Ok(()),
     };
     let plan = if doctor.plan { plan::print(&doctor.planned) } else { Ok(()) };
-    let failures: Vec<Failure> = [config, mcrouter, twemproxy, egress, links, ready, plan]
-        .into_iter()
-        .filter_map(Result::err)
-        .collect();
+    let failures: Vec<Failure> =
+        [config, mcrouter, twemproxy, links, ready, plan].into_iter().filter_map(Result::err).collect();
     let Some(code) = failures.first().map(|failure| failure.code) else { return Ok(()) };
     let sentences: Vec<String> = failures.into_iter().map(|failure| failure.sentence).collect();
     Err(Failure::new(code, sentences.join("\npostern: ")))

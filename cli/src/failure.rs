@@ -44,6 +44,12 @@ impl From<postern_gateway::StartError> for Failure {
     }
 }
 
+impl From<postern_gateway::ResolverError> for Failure {
+    fn from(error: postern_gateway::ResolverError) -> Self {
+        Self::runtime(error)
+    }
+}
+
 impl From<postern_issuer::StartError> for Failure {
     fn from(error: postern_issuer::StartError) -> Self {
         Self::new(error.exit_code(), error)

@@ -11,7 +11,9 @@ use postern_daemon::files::DataDir;
 use postern_daemon::readiness::Readiness;
 use postern_daemon::tls::self_signed;
 use postern_gateway::Gateway;
-use postern_gateway::config::{Bind, ChallengeConfig, Egress, Lever, Listen, Ports, Rule, StoreConfig};
+use postern_gateway::config::{
+    Bind, ChallengeConfig, Egress, Lever, Listen, PatternError, Ports, Rule, StoreConfig,
+};
 use postern_issuer::Issuer;
 use postern_telemetry::log::{self, LogFormat};
 use postern_telemetry::traces::TracingConfig;
@@ -161,13 +163,15 @@ fn bind_first_hop(
     config.tls = None;
     config.challenge.origin = FIRST_HOP_ORIGIN.into();
     config.store.path = data.join("first-hop-spent");
-    let rules = [(true, second.to_string()), (false, "*".to_owned())];
-    let rules = rules.iter().map(|(is_allowed, pattern)| Rule::new(*is_allowed, &[pattern]));
-    let rules = rules.collect::<Result<_, _>>().map_err(Failure::configuration)?;
-    config.egress = Egress { rules, ..Egress::default() };
+    config.egress = Egress { rules: only(second).map_err(Failure::configuration)?, ..Egress::default() };
     // The live page has room for one gateway: the one that opens tunnels to targets.
     let apart = ProcessContext { live: Live::default(), ..process.clone() };
     Ok(Gateway::bind(&config, &apart)?)
+}
+
+/// The rules of a gateway whose tunnels lead to one address.
+fn only(address: SocketAddr) -> Result<Vec<Rule>, PatternError> {
+    Ok(vec![Rule::allow(address.to_string().parse()?), Rule::deny("*".parse()?)])
 }
 
 fn lower<T: Ord + Copy>(limit: &mut T, most: Option<T>) {

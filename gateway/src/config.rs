@@ -1,10 +1,14 @@
 //! The gateway's configuration file. `docs/reference/configuration.md` is generated from these types.
 
 mod egress;
+mod pattern;
+mod resolver;
+mod shadow;
 mod store;
 
-pub(crate) use egress::Place;
-pub use egress::{Egress, Lever, Ports, Rule};
+pub use egress::{Action, Egress, Lever, Ports, Rule};
+pub use pattern::{Hosts, Pattern, PatternError};
+pub use resolver::{NameServer, NameServerError, ResolverConfig, ResolverConfigError, ResolverKind};
 pub use store::{
     CheckTiming, Fsync, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
 };

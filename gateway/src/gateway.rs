@@ -12,7 +12,7 @@ use crate::maintenance::{Maintenance, StoreMaintenance};
 use crate::observe::recorder::Recorder;
 use crate::observe::{catalogue, page};
 use crate::reload;
-use crate::request::resolve::{Resolver, ResolverError};
+use crate::request::resolve::{self, CurrentResolver, ResolverError};
 use crate::server::accept::{self, Sockets};
 use crate::shared_limits::{LEAST_SECRET, SharedLimits};
 use crate::start::Start;
@@ -32,7 +32,7 @@ use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{ServerTls, TlsConfig, TlsError};
 use postern_telemetry::traces::{Tracer, TracerError};
 use postern_token::ChallengeError;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -50,7 +50,7 @@ const LEAST_TUNNEL_RATE: Size = Size::kib(1);
 /// A gateway whose sockets are bound and whose store is loaded, ready to [`run`](Gateway::run).
 pub struct Gateway {
     core: Arc<Core>,
-    workers: Vec<(Resolver, TaskTrackerToken)>,
+    workers: Vec<(CurrentResolver, TaskTrackerToken)>,
     maintenance: Maintenance,
     start: Start,
     tls: Option<(ServerTls, Gate)>,
@@ -79,14 +79,6 @@ pub enum StartError {
     /// The certificate files.
     #[error("tls: {0}")]
     Tls(#[from] TlsError),
-    /// A rule of `[[egress.rules]]`.
-    #[error("egress.rules[{index}] {reason}")]
-    Rule {
-        /// Counted from 0.
-        index: usize,
-        /// What is wrong.
-        reason: &'static str,
-    },
     /// A rate that is too slow to work.
     #[error(
         "limits.tunnel_rate = \"{0:?}\" a second is too slow for any use: write at least \"1KiB\", or leave it out"
@@ -107,6 +99,11 @@ pub enum StartError {
          leave the secret out where there is one gateway"
     )]
     SharedSecretStore,
+    /// No address to connect from.
+    #[error(
+        "egress.source has {0}, from which nothing can connect: list addresses of this machine's interfaces, IPv4 ones as such"
+    )]
+    LocalAddress(IpAddr),
     /// The double-spend store.
     #[error(transparent)]
     Store(#[from] BackendError),
@@ -133,12 +130,13 @@ impl StartError {
             | Self::TunnelRate(_)
             | Self::SharedSecretLength
             | Self::SharedSecretStore
-            | Self::Rule { .. }
+            | Self::LocalAddress(_)
             | Self::HeaderSize(_) => exit::CONFIG,
             Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
             Self::Tls(TlsError::State(_)) => exit::RUNTIME,
             Self::Tls(_) => exit::CONFIG,
             Self::Store(error) if error.is_configuration() => exit::CONFIG,
+            Self::Resolver(error) if error.is_configuration() => exit::CONFIG,
             Self::Store(_) | Self::Bind(_) | Self::Resolver(_) | Self::Tracer(_) => exit::RUNTIME,
         }
     }
@@ -158,9 +156,8 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     }
     check_bind(config)?;
     check_shared_secret(config)?;
-    for (index, rule) in config.egress.rules.iter().enumerate() {
-        rule.check().map_err(|reason| StartError::Rule { index, reason })?;
-    }
+    resolve::check(&config.egress.resolver)?;
+    config.egress.unusable_source().map_or(Ok(()), |address| Err(StartError::LocalAddress(address)))?;
     Offer::new(&config.challenge)?;
     Source::new(&config.issuer)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
@@ -213,9 +210,11 @@ impl Gateway {
         if config.listen.patience.get().is_zero() {
             sockets.listen()?;
         }
+        let settings = Settings::of(config, process.descriptors);
+        let resolver = settings.resolver.load_full();
         let workers: Vec<_> = (0..workers(config))
             // The kernel will accept, so a drain has something to wait for from now on.
-            .map(|_| Ok((Resolver::new()?, process.shutdown.tracker().token())))
+            .map(|_| Ok((CurrentResolver::new(&resolver)?, process.shutdown.tracker().token())))
             .collect::<Result<_, ResolverError>>()?;
         let tracer = Tracer::start(&config.tracing, SERVICE)?;
         // Without traces the TCP facts of a slow command are not used.
@@ -223,7 +222,7 @@ impl Gateway {
         let backend = backend::open(&config.store, offer.marks(), workers.len(), slow)?;
         let mut saved = saved_keys(config, &source);
         let core = Arc::new(Core {
-            settings: Settings::of(config, process.descriptors),
+            settings,
             offer,
             keyring: ArcSwap::from_pointee(saved.as_mut().map(Saved::load).unwrap_or_default()),
             recorder: Recorder::new(&process.live, &backend, tracer, config.log.access),

@@ -30,5 +30,6 @@ pub use config::Config;
 pub use gateway::{Gateway, StartError, check};
 pub use keys::source::SourceError;
 pub use observe::{catalogue, labels, spans};
-pub use request::egress::explain::{ExplainError, Explanation, explain};
+pub use postern_proxy::target::{Target, TargetError};
+pub use request::egress::explain::{End, Explanation, explain};
 pub use request::resolve::ResolverError;

@@ -1,12 +1,12 @@
 //! What requests share: among all workers ([`Core`]), and on one worker thread ([`Worker`]).
 
-use crate::config::{CheckTiming, Config, Limits};
+use crate::config::{CheckTiming, Config, Limits, ResolverConfig};
 use crate::keys::keyring::Keyring;
 use crate::keys::offer::Offer;
 use crate::observe::recorder::Recorder;
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
-use crate::request::resolve::Resolver;
+use crate::request::resolve::CurrentResolver;
 use arc_swap::ArcSwap;
 use http::HeaderValue;
 use parking_lot::Mutex;
@@ -125,7 +125,7 @@ impl Core {
 pub(crate) struct Worker {
     pub(crate) core: Arc<Core>,
     pub(crate) store: Store,
-    pub(crate) resolver: Resolver,
+    pub(crate) resolver: CurrentResolver,
 }
 
 impl Worker {
@@ -145,6 +145,8 @@ pub(crate) struct Settings {
     pub(crate) limits: ArcSwap<Limits>,
     /// Each request is judged by the present one, also on a connection that is older.
     pub(crate) policy: ArcSwap<Policy>,
+    /// Another one for each configuration that differs in it: resolvers are then made anew.
+    pub(crate) resolver: ArcSwap<ResolverConfig>,
 }
 
 impl Settings {
@@ -153,6 +155,7 @@ impl Settings {
             descriptors,
             limits: ArcSwap::from_pointee(limits(config, descriptors)),
             policy: ArcSwap::from_pointee(Policy::new(&config.egress)),
+            resolver: ArcSwap::from_pointee(config.egress.resolver.clone()),
         }
     }
 
@@ -160,6 +163,9 @@ impl Settings {
     pub(crate) fn replace(&self, config: &Config) {
         self.limits.store(Arc::new(limits(config, self.descriptors)));
         self.policy.store(Arc::new(Policy::new(&config.egress)));
+        if **self.resolver.load() != config.egress.resolver {
+            self.resolver.store(Arc::new(config.egress.resolver.clone()));
+        }
     }
 }
 

@@ -30,7 +30,8 @@ const UNBOUND: &str = "challenge.bind is \"off\": when a memcached loses its rec
 pub(super) struct Examined {
     /// The daemon that it is for, with its article.
     pub(super) name: &'static str,
-    /// What is odd about the environment, and a certificate that the other end refuses or will refuse soon.
+    /// What is odd about the environment or about egress rules, and a certificate that the other end refuses or will refuse
+    /// soon.
     pub(super) warnings: Vec<String>,
 }
 
@@ -96,14 +97,25 @@ pub(super) fn gateway_of_a_fleet(path: &Path) -> Option<Gateway> {
     (store.kind == StoreKind::Memcached).then(|| Gateway { timeout: store.memcached.timeout.get(), bound })
 }
 
+/// The configuration of a gateway that would start with this file.
+pub(super) fn gateway(path: &Path) -> Result<postern_gateway::Config, Failure> {
+    let (config, _) = postern_config::open::<postern_gateway::Config>(path, environment())?;
+    postern_gateway::check(&config)?;
+    Ok(config)
+}
+
 /// Loads the file as its daemon does, and checks what the daemon checks before it listens.
 pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
     let kind = Kind::of(path)?;
     let name = kind.name();
     let checked = match kind {
-        Kind::Gateway => load(path, postern_gateway::check, |config| shown(config.tls.as_ref()?)),
-        Kind::Issuer => load(path, postern_issuer::check, |config| shown(config.tls.as_ref()?)),
-        Kind::Client => load(path, postern_client::check, postern_client::Config::remark),
+        Kind::Gateway => load(path, postern_gateway::check, |config| {
+            config.tls.as_ref().and_then(shown).into_iter().chain(config.egress.remarks()).collect()
+        }),
+        Kind::Issuer => load(path, postern_issuer::check, |config| {
+            config.tls.as_ref().and_then(shown).into_iter().collect()
+        }),
+        Kind::Client => load(path, postern_client::check, |config| config.remark().into_iter().collect()),
     };
     let refused = |failure: Failure| {
         let place = path.display();
@@ -115,7 +127,7 @@ pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
 fn load<T, E>(
     path: &Path,
     check: impl Fn(&T) -> Result<(), E>,
-    certificate: impl Fn(&T) -> Option<String>,
+    remarks: impl Fn(&T) -> Vec<String>,
 ) -> Result<Vec<String>, Failure>
 where
     T: DeserializeOwned + Serialize + JsonSchema,
@@ -124,7 +136,7 @@ where
     let (config, file) = postern_config::open::<T>(path, environment())?;
     check(&config)?;
     let mut warnings = file.warnings().to_vec();
-    warnings.extend(certificate(&config));
+    warnings.extend(remarks(&config));
     Ok(warnings)
 }
 

@@ -1,21 +1,32 @@
-//! Where the gateway of a configuration opens tunnels.
+//! `postern doctor egress NAME:PORT --config FILE`: what a gateway's `[egress]` decides about one target, and why.
 
-use crate::daemon::environment;
+use super::config;
+use crate::args::EgressQuestion;
 use crate::failure::Failure;
-use postern_gateway::{Config, ExplainError, explain};
-use std::path::Path;
+use postern_gateway::{End, explain};
 
-/// Says what decides about `target`. Refused is a failure.
-pub(super) async fn check(target: &str, path: &Path) -> Result<(), Failure> {
-    let (config, _) = postern_config::open::<Config>(path, environment())?;
-    let explained = explain(&config.egress, target).await.map_err(|error| match error {
-        ExplainError::Target(error) => Failure::usage(format_args!("--egress {target}: {error}")),
-        ExplainError::Resolver(error) => Failure::runtime(error),
-    })?;
-    explained.sentences.iter().for_each(|sentence| println!("{sentence}"));
-    if explained.is_allowed {
-        println!("{target}: the gateway of {} opens tunnels there.", path.display());
-        return Ok(());
+/// Prints a sentence for the target and one for each of its addresses; a refusal is the failure.
+pub(super) async fn check(question: &EgressQuestion) -> Result<(), Failure> {
+    let gateway = config::gateway(&question.config)?;
+    let limit = gateway.limits.dial_timeout.get();
+    let explanation = explain(&gateway.egress, &question.target, limit).await?;
+    for remark in gateway.egress.remarks() {
+        println!("warning: {remark}");
     }
-    Err(Failure::runtime(format_args!("{target}: the gateway of {} opens no tunnel there", path.display())))
+    for sentence in explanation.sentences {
+        println!("{sentence}");
+    }
+    let target = question.target.authority();
+    match explanation.end {
+        End::Allowed => {
+            println!("{target}: tunnels may go there. Whether it answers was not tried.");
+            Ok(())
+        }
+        End::RefusedUnspent => Err(Failure::runtime(format_args!(
+            "{target}: tunnels may not go there; a refusal costs no token"
+        ))),
+        End::RefusedSpent => Err(Failure::runtime(format_args!(
+            "{target}: tunnels do not get there; each attempt costs its token, which is spent before this is found out"
+        ))),
+    }
 }

@@ -2,9 +2,9 @@
 //! (RFC 8305).
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -24,8 +24,34 @@ static BESIDE: Semaphore = Semaphore::const_new(32);
 /// # Errors
 /// Why the attempt that failed last did; `NotFound` without candidates. The caller limits the time.
 pub async fn connect(candidates: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    connect_from(candidates.into_iter().map(|to| Candidate { to, from: None }).collect()).await
+}
+
+/// An address to connect to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Where to.
+    pub to: SocketAddr,
+    /// The local address, of the same family; none for the one that the system chooses.
+    pub from: Option<IpAddr>,
+}
+
+impl Candidate {
+    async fn connect(self) -> io::Result<TcpStream> {
+        let Some(from) = self.from else { return TcpStream::connect(self.to).await };
+        let socket = if from.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.bind(SocketAddr::new(from, 0))?;
+        socket.connect(self.to).await
+    }
+}
+
+/// [`connect`] with a local address for each candidate.
+///
+/// # Errors
+/// Those of [`connect`]; `AddrNotAvailable` where a local address is none of this machine, or all of its ports are in use.
+pub async fn connect_from(candidates: Vec<Candidate>) -> io::Result<TcpStream> {
     if let [only] = candidates[..] {
-        return TcpStream::connect(only).await;
+        return only.connect().await;
     }
     let mut waiting = interleaved(candidates).into_iter().take(MOST_TRIED);
     let mut attempts = JoinSet::new();
@@ -35,10 +61,10 @@ pub async fn connect(candidates: Vec<SocketAddr>) -> io::Result<TcpStream> {
         let beside = if is_alone { None } else { BESIDE.try_acquire().ok() };
         let next = if is_alone || beside.is_some() { waiting.next() } else { None };
         let delay = match next {
-            Some(address) => {
+            Some(candidate) => {
                 attempts.spawn(async move {
                     let _beside = beside;
-                    TcpStream::connect(address).await
+                    candidate.connect().await
                 });
                 ATTEMPT_DELAY
             }
@@ -56,10 +82,10 @@ pub async fn connect(candidates: Vec<SocketAddr>) -> io::Result<TcpStream> {
 }
 
 /// One of each family in turn, that of the first address first (RFC 8305, section 4), each in the order it came.
-fn interleaved(candidates: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    let first_is_v6 = candidates.first().is_some_and(SocketAddr::is_ipv6);
+fn interleaved(candidates: Vec<Candidate>) -> Vec<Candidate> {
+    let first_is_v6 = candidates.first().is_some_and(|candidate| candidate.to.is_ipv6());
     let (first, second): (Vec<_>, Vec<_>) =
-        candidates.into_iter().partition(|address| address.is_ipv6() == first_is_v6);
+        candidates.into_iter().partition(|candidate| candidate.to.is_ipv6() == first_is_v6);
     let (mut first, mut second) = (first.into_iter(), second.into_iter());
     let mut ordered = Vec::with_capacity(first.len() + second.len());
     while first.len() + second.len() > 0 {
@@ -80,6 +106,10 @@ mod tests {
 
     #[test]
     fn families_take_turns_and_the_first_answers_family_begins() {
+        let interleaved = |given: Vec<SocketAddr>| -> Vec<SocketAddr> {
+            let given = given.into_iter().map(|to| Candidate { to, from: None }).collect();
+            interleaved(given).into_iter().map(|candidate| candidate.to).collect()
+        };
         let given = addresses(&["[::1]:1", "[::2]:1", "[::3]:1", "127.0.0.1:1"]);
         assert_eq!(interleaved(given), addresses(&["[::1]:1", "127.0.0.1:1", "[::2]:1", "[::3]:1"]));
         let given = addresses(&["1.1.1.1:1", "1.1.1.2:1", "[2606::1]:1", "1.1.1.3:1"]);
@@ -98,5 +128,16 @@ mod tests {
             assert_eq!(connect(dead).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         }
         assert_eq!(connect(Vec::new()).await.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[tokio::test]
+    async fn the_local_address_is_the_one_that_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = listener.local_addr().unwrap();
+        let from = |text: &str| vec![Candidate { to, from: Some(text.parse().unwrap()) }];
+        let stream = connect_from(from("127.0.0.3")).await.unwrap();
+        assert_eq!(stream.local_addr().unwrap().ip(), IpAddr::from([127, 0, 0, 3]));
+        let error = connect_from(from("192.0.2.1")).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
     }
 }

@@ -1,17 +1,12 @@
 //! `[egress]`: where tunnels may go.
 
+use super::{Pattern, ResolverConfig};
 use ipnet::IpNet;
-use postern_proxy::target::Host;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::borrow::Cow;
-use std::fmt::{self, Display};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
-use std::str::FromStr;
 
-/// Where tunnels may go.
+/// Where tunnels may go: the first of the `rules` that matches decides, and where none does, `ports`, `private` and `own` do.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Egress {
@@ -23,15 +18,35 @@ pub struct Egress {
     pub own: bool,
     /// The ports that may be reached: a list, or "any".
     pub ports: Ports,
-    /// Networks that may not be reached whatever else is allowed, such as "203.0.113.0/24".
+    /// Networks that may not be reached whatever else is allowed, by a rule or otherwise, such as "203.0.113.0/24".
     #[schemars(with = "Vec<String>")]
     pub deny: Vec<IpNet>,
-    /// Rules in order; the first that matches a target decides, and where none does, the keys above. `deny` goes before all of
-    /// them. `postern doctor --config FILE --egress NAME:PORT` says which one decides.
+    /// Rules, in order: the first that matches a target decides. A name is matched by names and "*", before a token is spent; an
+    /// address by networks and "*". The addresses of a name that a rule allows are judged in turn, by the rules with networks and
+    /// then by `private` and `own`: otherwise whoever runs the name's DNS could lead tunnels into private networks. An IPv6
+    /// address that carries an IPv4 one must be allowed as both. `postern doctor egress NAME:PORT` says which rule decides;
+    /// docs/operate/change.md has examples.
+    #[schemars(with = "Vec<RuleTable>")]
     pub rules: Vec<Rule>,
+    /// Who resolves the names of targets.
+    pub resolver: ResolverConfig,
+    /// Local addresses of this machine that tunnels go out from, in turn, such as ["198.51.100.7", "198.51.100.8"]: each goes from one
+    /// of its target's family, and a target of a family without any is refused. One address has as many tunnels at once as
+    /// net.ipv4.ip_local_port_range has ports. Without any the system chooses. A rule may have its own.
+    pub source: Vec<IpAddr>,
     /// Who can allow more. Not a key of the file: `postern up` has a switch instead.
     #[serde(skip)]
     pub lever: Lever,
+}
+
+impl Egress {
+    /// The first of all `source` addresses that no connection can go out from.
+    pub(crate) fn unusable_source(&self) -> Option<IpAddr> {
+        let is_unusable = |address: &IpAddr| {
+            address.is_unspecified() || address.is_multicast() || address.to_canonical() != *address
+        };
+        self.rules.iter().flat_map(|rule| &rule.source).chain(&self.source).copied().find(is_unusable)
+    }
 }
 
 /// Who can allow what the egress policy refuses, for the advice in a refusal.
@@ -85,241 +100,105 @@ mod any {
     }
 }
 
-/// A rule of `[[egress.rules]]`: exactly one of `allow` and `deny`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+/// What to do with the targets of some patterns.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "RuleTable", into = "RuleTable")]
 pub struct Rule {
-    /// Targets that may be reached, each a place, or a place and ports: "proxy.example:443", "*.example.org" (every name below,
-    /// not example.org itself), "10.0.0.0/8:8000-8999", "[2001:db8::/32]:443", "*:25", "*". Without ports those of `egress.ports`
-    /// are meant, or "*" for all: "proxy.example:*". A network is allowed even if it is private; the addresses of a name are not.
-    pub(crate) allow: Vec<Pattern>,
-    /// Targets that may not be reached, written like those of `allow`; without ports all of them.
-    pub(crate) deny: Vec<Pattern>,
-    /// With `allow`: names may lead to private addresses, too. Whoever answers for these names in DNS then chooses which.
-    pub(crate) private: bool,
+    /// What to do.
+    pub action: Action,
+    /// The targets, at least one.
+    pub patterns: Vec<Pattern>,
+    /// Local addresses for tunnels that this rule allows; those of [`Egress`] if it has none.
+    pub source: Vec<IpAddr>,
 }
 
 impl Rule {
-    /// One that allows these targets, or with `is_allowed` false denies them.
-    ///
-    /// # Errors
-    /// A sentence about the pattern that is none.
-    pub fn new(is_allowed: bool, patterns: &[&str]) -> Result<Self, String> {
-        let patterns = patterns.iter().map(|text| text.parse()).collect::<Result<Vec<_>, _>>()?;
-        let (allow, deny) = if is_allowed { (patterns, Vec::new()) } else { (Vec::new(), patterns) };
-        Ok(Self { allow, deny, private: false })
+    /// One that allows what a pattern is about; the addresses of a name are judged.
+    pub fn allow(pattern: Pattern) -> Self {
+        Self { action: Action::Allow { private: false }, patterns: vec![pattern], source: Vec::new() }
     }
 
-    /// What is wrong with it, to be read after its name.
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
-        if self.allow.is_empty() == self.deny.is_empty() {
-            return Err("has to have either allow or deny, with one pattern at least");
+    /// One that denies it.
+    pub fn deny(pattern: Pattern) -> Self {
+        Self { action: Action::Deny, patterns: vec![pattern], source: Vec::new() }
+    }
+}
+
+/// What a rule does with its targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Tunnels may go there.
+    Allow {
+        /// Whatever the addresses of a name are.
+        private: bool,
+    },
+    /// They may not.
+    Deny,
+}
+
+/// A rule as the file has it: exactly one of `allow` and `deny` is given.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct RuleTable {
+    /// Targets that may be reached. Without ports in a pattern: on the ports of `egress.ports`. A network or an address here may
+    /// be private.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allow: Option<Vec<Pattern>>,
+    /// Targets that may not be reached. Without ports in a pattern: on any port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deny: Option<Vec<Pattern>>,
+    /// The addresses of a name that this rule allows are not judged, except by `egress.deny`: they may be private. Only for names
+    /// whose DNS is in your own hands.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    private: bool,
+    /// Local addresses that tunnels to the addresses for which this rule decides go out from, in place of `egress.source`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    source: Vec<IpAddr>,
+}
+
+/// Why a table is no rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum RuleError {
+    #[error(
+        "a rule has either allow or deny, and this one has both: make two rules of it, in the order in which they decide"
+    )]
+    Both,
+    #[error("a rule has allow or deny: write allow = [\"b.example:443\"] or deny = [\"*\"]")]
+    Neither,
+    #[error(
+        "its list has no pattern, so it would match nothing: write one, such as \"b.example:443\", or remove the rule"
+    )]
+    Empty,
+    #[error("private and source are for what a rule allows, and this one denies: remove them")]
+    Denies,
+}
+
+impl TryFrom<RuleTable> for Rule {
+    type Error = RuleError;
+
+    fn try_from(table: RuleTable) -> Result<Self, RuleError> {
+        let (action, patterns) = match (table.allow, table.deny) {
+            (Some(_), Some(_)) => return Err(RuleError::Both),
+            (None, None) => return Err(RuleError::Neither),
+            (Some(patterns), None) => (Action::Allow { private: table.private }, patterns),
+            (None, Some(_)) if table.private || !table.source.is_empty() => return Err(RuleError::Denies),
+            (None, Some(patterns)) => (Action::Deny, patterns),
+        };
+        if patterns.is_empty() {
+            Err(RuleError::Empty)
+        } else {
+            Ok(Self { action, patterns, source: table.source })
         }
-        if self.private && self.allow.is_empty() {
-            return Err("denies, and private belongs to a rule with allow");
-        }
-        Ok(())
-    }
-
-    /// Its patterns, and whether they are allowed.
-    pub(crate) fn patterns(&self) -> (&[Pattern], bool) {
-        if self.deny.is_empty() { (&self.allow, true) } else { (&self.deny, false) }
     }
 }
 
-impl Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (patterns, is_allowed) = self.patterns();
-        let patterns: Vec<String> =
-            patterns.iter().map(|pattern| format!("{:?}", pattern.to_string())).collect();
-        let private = if self.private { ", private = true" } else { "" };
-        write!(f, "{} = [{}]{private}", if is_allowed { "allow" } else { "deny" }, patterns.join(", "))
-    }
-}
-
-/// A place, and ports.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern {
-    pub(crate) place: Place,
-    /// `None` where it names none.
-    pub(crate) ports: Option<RangeInclusive<u16>>,
-}
-
-/// Where a target may be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Anywhere.
-    Any,
-    /// A name, in lower case, without a dot at its end.
-    Name(String),
-    /// Every name that ends with this, which begins with a dot.
-    Below(String),
-    /// Addresses.
-    Net(IpNet),
-}
-
-impl FromStr for Pattern {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (place, ports) = split(text);
-        let place = place.parse().map_err(|()| {
-            format!(
-                "\"{text}\" is no target: write a name, \"*.\" and a name, a network such as \"10.0.0.0/8\" (one of IPv6 in \
-                 brackets) or \"*\", and behind a colon a port, two with a hyphen between them or \"*\""
-            )
-        })?;
-        let port = |digits: &str| digits.parse::<u16>().ok().filter(|port| *port > 0);
-        let ports = match ports {
-            None => None,
-            Some("*") => Some(1..=u16::MAX),
-            Some(ports) => {
-                let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
-                let range = port(first).zip(port(last)).filter(|(first, last)| first <= last);
-                let (first, last) = range.ok_or_else(|| {
-                    format!("\"{ports}\" in \"{text}\" are no ports: write 443, 8000-8999 or *")
-                })?;
-                Some(first..=last)
+impl From<Rule> for RuleTable {
+    fn from(rule: Rule) -> Self {
+        match rule.action {
+            Action::Allow { private } => {
+                Self { allow: Some(rule.patterns), private, source: rule.source, ..Self::default() }
             }
-        };
-        Ok(Self { place, ports })
-    }
-}
-
-/// The place, and what stands behind the colon that ends it.
-fn split(text: &str) -> (&str, Option<&str>) {
-    if let Some((inner, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        return match rest.strip_prefix(':') {
-            Some(ports) => (inner, Some(ports)),
-            None if rest.is_empty() => (inner, None),
-            None => (text, None),
-        };
-    }
-    match text.rsplit_once(':') {
-        Some((place, ports)) if !place.contains(':') => (place, Some(ports)),
-        _ => (text, None),
-    }
-}
-
-impl FromStr for Place {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let name = |text: &str| match Host::parse(text) {
-            Ok(Host::Name(name)) => Ok(name.to_ascii_lowercase()),
-            _ => Err(()),
-        };
-        if text == "*" {
-            return Ok(Self::Any);
-        }
-        if let Some(below) = text.strip_prefix("*.") {
-            return name(below).map(|name| Self::Below(format!(".{name}")));
-        }
-        let net = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        net.map(Self::Net).or_else(|_| name(text).map(Self::Name))
-    }
-}
-
-impl Display for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Any => f.write_str("*")?,
-            Place::Name(name) => f.write_str(name)?,
-            Place::Below(suffix) => write!(f, "*{suffix}")?,
-            Place::Net(net @ IpNet::V6(_)) => write!(f, "[{net}]")?,
-            Place::Net(net) => write!(f, "{net}")?,
-        }
-        match self.ports.as_ref().map(|ports| (*ports.start(), *ports.end())) {
-            None => Ok(()),
-            Some((1, u16::MAX)) => f.write_str(":*"),
-            Some((first, last)) if first == last => write!(f, ":{first}"),
-            Some((first, last)) => write!(f, ":{first}-{last}"),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Pattern {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
-}
-
-impl Serialize for Pattern {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl JsonSchema for Pattern {
-    fn schema_name() -> Cow<'static, str> {
-        "Pattern".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string" })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pattern_is_written_as_it_was_read() {
-        for text in [
-            "*",
-            "*:25",
-            "proxy.example",
-            "proxy.example:443",
-            "*.example.org:8000-8999",
-            "10.0.0.0/8",
-            "10.1.2.3/32:*",
-            "[2001:db8::/32]:443",
-            "[::1/128]",
-        ] {
-            assert_eq!(text.parse::<Pattern>().unwrap().to_string(), text);
-        }
-        for (text, same) in [
-            ("Proxy.Example.:443", "proxy.example:443"),
-            ("10.1.2.3:80", "10.1.2.3/32:80"),
-            ("2001:db8::/32", "[2001:db8::/32]"),
-        ] {
-            assert_eq!(text.parse::<Pattern>().unwrap().to_string(), same);
-        }
-    }
-
-    #[test]
-    fn what_is_no_pattern_is_refused_with_its_text() {
-        for text in [
-            "",
-            "*.",
-            "a b",
-            "**.example",
-            "example:",
-            "example:0",
-            "example:9-1",
-            "example:70000",
-            "10.0.0.0/33",
-            "[::1",
-        ] {
-            let error = text.parse::<Pattern>().unwrap_err();
-            assert!(error.contains(&format!("\"{text}\"")), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_rule_allows_or_denies() {
-        let rule = |text: &str| serde_json::from_str::<Rule>(text);
-        let read = rule(r#"{"allow": ["b.example:443"], "private": true}"#).unwrap();
-        assert_eq!(read.to_string(), r#"allow = ["b.example:443"], private = true"#);
-        assert_eq!(read.check(), Ok(()));
-        for bad in [
-            r"{}",
-            r#"{"allow": []}"#,
-            r#"{"allow": ["*"], "deny": ["*"]}"#,
-            r#"{"deny": ["*"], "private": true}"#,
-        ] {
-            assert!(rule(bad).unwrap().check().is_err(), "{bad}");
+            Action::Deny => Self { deny: Some(rule.patterns), ..Self::default() },
         }
     }
 }

@@ -53,6 +53,8 @@ pub(crate) enum Refusal {
     ConnectionRefused,
     /// The target cannot be reached.
     Unreachable,
+    /// There is no local address to reach the target from.
+    NoSource,
     /// The target did not answer in time.
     DialTimeout,
     /// The target's answer to a plain `http://` request broke.
@@ -181,13 +183,14 @@ impl Refusal {
             Self::Policy(PolicyRefusal::Port(lever) | PolicyRefusal::Target(lever)) => {
                 (S::FORBIDDEN, O::PolicyRefused, DENIED, more(*lever))
             }
-            Self::Policy(PolicyRefusal::Address(lever)) => {
+            Self::Policy(PolicyRefusal::Address(lever) | PolicyRefusal::Network(lever)) => {
                 (S::FORBIDDEN, O::PolicyRefused, "destination_ip_prohibited", more(*lever))
             }
             Self::Unresolved => (S::BAD_GATEWAY, O::DialUnresolved, "dns_error", TARGET),
             Self::ResolveTimeout => (S::GATEWAY_TIMEOUT, O::DialTimeout, "dns_timeout", TARGET),
             Self::ConnectionRefused => (S::BAD_GATEWAY, O::DialRefused, "connection_refused", TARGET),
             Self::Unreachable => (S::BAD_GATEWAY, O::DialRefused, "destination_ip_unroutable", TARGET),
+            Self::NoSource => (S::BAD_GATEWAY, O::DialRefused, "destination_ip_unroutable", TARGET),
             Self::DialTimeout => (S::GATEWAY_TIMEOUT, O::DialTimeout, "connection_timeout", TARGET),
             Self::UpstreamBroken => (S::BAD_GATEWAY, O::UpstreamBroken, "http_protocol_error", TARGET),
             Self::UpstreamTimeout => (S::GATEWAY_TIMEOUT, O::UpstreamBroken, "http_response_timeout", TARGET),
@@ -235,7 +238,7 @@ impl Refusal {
     }
 
     /// What was wrong, without a byte of the request in it.
-    fn details(&self) -> String {
+    pub(crate) fn details(&self) -> String {
         match self {
             Self::NoToken => "no token was presented".into(),
             Self::OtherScheme => "Proxy-Authorization has no PrivateToken credentials".into(),
@@ -255,6 +258,7 @@ impl Refusal {
             Self::ResolveTimeout => "the target's name could not be resolved in time".into(),
             Self::ConnectionRefused => "the target refused the connection".into(),
             Self::Unreachable => "the target cannot be reached".into(),
+            Self::NoSource => "this gateway has no address to reach the target from".into(),
             Self::DialTimeout => "the target did not answer in time".into(),
             Self::UpstreamBroken => "the target's answer was not valid HTTP or broke off".into(),
             Self::UpstreamTimeout => "the target did not answer the request in time".into(),

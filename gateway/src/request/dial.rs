@@ -5,7 +5,8 @@ use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
 use crate::request::resolve::Resolver;
 use crate::request::spend::Spent;
-use postern_proxy::dial::connect;
+use postern_daemon::seldom::Seldom;
+use postern_proxy::dial::{Candidate, connect_from};
 use postern_proxy::target::{Host, Target};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -34,9 +35,14 @@ impl Dialled {
             Host::Name(name) => resolver.resolve(name, deadline).await?,
         };
         let allowed = allowed(target, addresses, policy)?;
-        let candidates: Vec<SocketAddr> =
-            allowed.into_iter().map(|address| SocketAddr::new(address, target.port())).collect();
-        let connected = timeout_at(deadline, connect(candidates)).await.map_err(|_| Refusal::DialTimeout)?;
+        let candidates = candidates(target, allowed, policy)?;
+        let has_source = candidates.iter().any(|candidate| candidate.from.is_some());
+        let connecting = timeout_at(deadline, connect_from(candidates));
+        let connected = connecting.await.map_err(|_| Refusal::DialTimeout)?;
+        if has_source && is_unavailable(&connected) {
+            warn_of_source("an address in it is none of this machine's, or all of its ports are in use");
+            return Err(Refusal::NoSource);
+        }
         let stream = connected.map_err(|error| refusal(&error))?;
         // Without it a small write waits for the acknowledgement of the previous one (up to 40 ms).
         stream.set_nodelay(true).map_err(|error| refusal(&error))?;
@@ -60,6 +66,35 @@ fn allowed(target: &Target, addresses: Vec<IpAddr>, policy: &Policy) -> Result<V
     }
 }
 
+/// The addresses to dial, each with its local one. Those of a family without a local address are left out.
+fn candidates(target: &Target, allowed: Vec<IpAddr>, policy: &Policy) -> Result<Vec<Candidate>, Refusal> {
+    let turn = policy.turn();
+    let candidate = |address: IpAddr| {
+        let from = policy.source(target, address, turn).ok()?;
+        // The system's own choice is left as it was; a socket with a local IPv4 address connects to IPv4 alone.
+        let address = if from.is_some() { address.to_canonical() } else { address };
+        Some(Candidate { to: SocketAddr::new(address, target.port()), from })
+    };
+    let candidates: Vec<Candidate> = allowed.into_iter().filter_map(candidate).collect();
+    if candidates.is_empty() {
+        warn_of_source("it has no address of the target's family");
+        return Err(Refusal::NoSource);
+    }
+    Ok(candidates)
+}
+
+fn is_unavailable(connected: &io::Result<TcpStream>) -> bool {
+    matches!(connected, Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable)
+}
+
+/// For the operator, without the target.
+fn warn_of_source(reason: &str) {
+    static REPORTED: Seldom = Seldom::every(Duration::from_secs(60));
+    if REPORTED.due(std::time::Instant::now()).is_some() {
+        tracing::warn!("a tunnel was refused (502) because of egress.source: {reason}");
+    }
+}
+
 fn refusal(error: &io::Error) -> Refusal {
     match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Refusal::ConnectionRefused,
@@ -74,14 +109,42 @@ mod tests {
     use crate::config::Egress;
 
     #[test]
+    fn each_address_is_dialled_from_one_of_its_family_in_turn() {
+        let policy = |text: &str| Policy::new(&postern_config::parse("egress.toml", text, []).unwrap());
+        let dialled = |policy: &Policy, addresses: &[&str]| {
+            let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
+            let target = Target::parse("example.com:443", None).unwrap();
+            let from = |candidate: Candidate| {
+                format!("{} {}", candidate.to, candidate.from.map_or("-".into(), |from| from.to_string()))
+            };
+            candidates(&target, addresses, policy)
+                .map(|candidates| candidates.into_iter().map(from).collect::<Vec<_>>())
+        };
+        let own = policy("source = [\"198.51.100.7\", \"198.51.100.8\", \"2001:db8::7\"]");
+        for from in ["198.51.100.7", "198.51.100.8", "198.51.100.7"] {
+            let expected = ["[2606::1]:443 2001:db8::7".to_owned(), format!("1.1.1.1:443 {from}")];
+            assert_eq!(dialled(&own, &["2606::1", "1.1.1.1"]).unwrap(), expected);
+        }
+        let v4 = policy(
+            "source = [\"198.51.100.7\"]\n[[rules]]\nallow = [\"9.0.0.0/8\"]\nsource = [\"198.51.100.9\"]",
+        );
+        assert_eq!(
+            dialled(&v4, &["2606::1", "9.9.9.9", "::ffff:1.1.1.1"]).unwrap(),
+            ["9.9.9.9:443 198.51.100.9", "1.1.1.1:443 198.51.100.7"]
+        );
+        assert!(matches!(dialled(&v4, &["2606::1"]), Err(Refusal::NoSource)));
+        assert_eq!(dialled(&policy(""), &["1.1.1.1"]).unwrap(), ["1.1.1.1:443 -"]);
+    }
+
+    #[test]
     fn a_private_address_among_public_ones_is_left_out_and_alone_refused() {
         let policy = Policy::new(&Egress::default());
-        let target = Target::parse("name.example:443", None).unwrap();
-        let allowed = |addresses| allowed(&target, addresses, &policy);
         let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
-        assert_eq!(allowed(ips(&["10.0.0.1", "1.1.1.1"])).unwrap(), ips(&["1.1.1.1"]));
-        assert!(matches!(allowed(ips(&["10.0.0.1"])), Err(Refusal::Policy(_))));
-        assert!(matches!(allowed(ips(&[])), Err(Refusal::Unresolved)));
+        let target = Target::parse("example.com:443", None).unwrap();
+        let allowed = |texts: &[&str]| allowed(&target, ips(texts), &policy);
+        assert_eq!(allowed(&["10.0.0.1", "1.1.1.1"]).unwrap(), ips(&["1.1.1.1"]));
+        assert!(matches!(allowed(&["10.0.0.1"]), Err(Refusal::Policy(_))));
+        assert!(matches!(allowed(&[]), Err(Refusal::Unresolved)));
     }
 
     #[test]

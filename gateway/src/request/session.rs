@@ -114,7 +114,8 @@ async fn dial(
     let spent = pay(worker, head, &policy, timeline).await;
     let spent = spent.inspect_err(|refusal| worker.core.refused(source, limits, refusal))?;
     body.paid();
-    let dialled = Dialled::dial(spent, &policy, &worker.resolver, limits.dial_timeout.get()).await;
+    let resolver = worker.resolver.of(&worker.core.settings.resolver.load());
+    let dialled = Dialled::dial(spent, &policy, &resolver, limits.dial_timeout.get()).await;
     timeline.end(Stage::Dial);
     dialled
 }

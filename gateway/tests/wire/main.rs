@@ -8,6 +8,7 @@ mod aborted;
 mod absolute;
 mod backlog;
 mod drain;
+mod egress;
 mod header;
 mod http2;
 mod keys;

@@ -33,8 +33,8 @@ async fn old_clients_get_the_challenge_without_quotation_marks() {
 async fn rules_decide_before_the_token_and_the_challenge_is_to_be_had_whatever_they_are() {
     let (echo, other) = (Echo::start().await, Echo::start().await);
     let gateway = Running::start_with(|config| {
-        let reached = Rule::new(true, &[&echo.address.to_string()]).unwrap();
-        config.egress.rules = vec![reached, Rule::new(false, &["*"]).unwrap()];
+        let reached = Rule::allow(echo.address.to_string().parse().unwrap());
+        config.egress.rules = vec![reached, Rule::deny("*".parse().unwrap())];
         config.egress.ports = Ports::List(vec![80]);
     })
     .await;

@@ -1,100 +1,251 @@
-//! Which part of the configuration decides about a target, for `postern doctor`.
+//! What the policy decides about one target and why, in words for the operator: `postern doctor egress`.
 
-use super::{Decider, Decision, Policy};
-use crate::config::Egress;
+use super::{By, NoSource, OfName, Policy};
+use crate::config::{Action, Egress};
 use crate::request::resolve::{Resolver, ResolverError};
-use postern_proxy::target::{Host, Target, TargetError};
+use postern_proxy::address::forms;
+use postern_proxy::target::{Host, Target};
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long resolving may take.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// What a gateway does with a target.
-#[derive(Clone, Debug)]
+/// What the policy decides about one target. It names the target: only for the operator who asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// Whether a tunnel may be opened there, as far as the configuration decides.
-    pub is_allowed: bool,
-    /// One sentence for the name, and for each address.
+    /// A sentence for the target as it is written, and one for each address that it resolves to.
     pub sentences: Vec<String>,
+    /// What a client gets.
+    pub end: End,
 }
 
-/// Why nothing can be said of a target.
-#[derive(Debug, thiserror::Error)]
-pub enum ExplainError {
-    /// It is none.
-    #[error(transparent)]
-    Target(#[from] TargetError),
-    /// Its name cannot be resolved here.
-    #[error(transparent)]
-    Resolver(#[from] ResolverError),
+/// What a client gets for a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The gateway connects to it.
+    Allowed,
+    /// A refusal before its token is spent.
+    RefusedUnspent,
+    /// A refusal that costs its token: the target had to be resolved.
+    RefusedSpent,
 }
 
-/// Decides about `target`, "name:port", as a gateway with this `[egress]` does on this machine, and resolves its name as it
-/// would.
+/// Judges `target` as a gateway with this `[egress]` does, and resolves it where the gateway would, in `limit` at most.
 ///
 /// # Errors
-/// [`ExplainError`].
-pub async fn explain(egress: &Egress, target: &str) -> Result<Explanation, ExplainError> {
-    let target = &Target::parse(target, None)?;
+/// [`ResolverError`] where the gateway could not start.
+pub async fn explain(
+    egress: &Egress,
+    target: &Target,
+    limit: Duration,
+) -> Result<Explanation, ResolverError> {
     let policy = Policy::new(egress);
     let name = match target.host() {
-        Host::Address(address) => {
-            let (sentence, is_allowed) = policy.sentence(target, *address);
-            let when = if is_allowed { "" } else { ", before a token is spent" };
-            return Ok(Explanation { is_allowed, sentences: vec![format!("{sentence}{when}.")] });
-        }
+        Host::Address(address) => return Ok(policy.explain_address(target, *address)),
         Host::Name(name) => name,
     };
-    if let Some(decision) = policy.decide_name(name, target.port()).filter(|(_, decision)| decision.is_err())
-    {
-        let sentence =
-            format!("{name} is refused by {}, before a token is spent.", policy.words(decision, true));
-        return Ok(Explanation { is_allowed: false, sentences: vec![sentence] });
+    let (before, is_refused) = policy.explain_name(name, target.port());
+    if is_refused {
+        return Ok(Explanation { sentences: vec![before], end: End::RefusedUnspent });
     }
-    let resolver = Resolver::new()?;
-    let Ok(addresses) = resolver.resolve(name, Instant::now() + PATIENCE).await else {
-        let sentence =
-            format!("{name} is not refused itself, and has no address here: its token would be spent.");
-        return Ok(Explanation { is_allowed: false, sentences: vec![sentence] });
-    };
-    let decided: Vec<(String, bool)> =
-        addresses.into_iter().map(|address| policy.sentence(target, address)).collect();
-    let is_allowed = decided.iter().any(|(_, is_allowed)| *is_allowed);
-    let mut sentences: Vec<String> =
-        decided.into_iter().map(|(sentence, _)| format!("{sentence}.")).collect();
-    if !is_allowed {
-        sentences.push(
-            "The token is spent by then: what a name leads to is known only after it is resolved.".into(),
-        );
-    }
-    Ok(Explanation { is_allowed, sentences })
+    let resolver = Resolver::new(&egress.resolver)?;
+    let found = resolver.resolve(name, Instant::now() + limit).await;
+    Ok(policy.explain_resolved(target, before, found.map_err(|refusal| refusal.details())))
 }
 
 impl Policy {
-    fn sentence(&self, target: &Target, address: IpAddr) -> (String, bool) {
-        let decision = self.decide_address(target, address);
-        let is_allowed = decision.1.is_ok();
-        let verb = if is_allowed { "allowed" } else { "refused" };
-        (format!("{address} is {verb} by {}", self.words(decision, false)), is_allowed)
+    fn explain_address(&self, target: &Target, address: IpAddr) -> Explanation {
+        let (sentence, is_allowed) = self.of_forms(target, address);
+        let end = match self.check_target(target) {
+            Err(_) => End::RefusedUnspent,
+            Ok(()) if is_allowed => End::Allowed,
+            Ok(()) => End::RefusedSpent,
+        };
+        Explanation { sentences: vec![sentence], end }
     }
 
-    fn words(&self, (decider, _): Decision, is_name: bool) -> String {
-        let rule = |index: usize| format!("egress.rules[{index}] ({})", self.rules[index]);
-        let although = |index: Option<usize>| {
-            index.map_or(String::new(), |index| format!(", although {} allows the name", rule(index)))
-        };
-        match decider {
-            Decider::Network => "egress.deny".to_owned(),
-            Decider::Rule(index) => rule(index),
-            Decider::Ports => "egress.ports".to_owned(),
-            Decider::Private(index) => format!("egress.private = false{}", although(index)),
-            Decider::Own(index) => {
-                format!("egress.own = false (it is an address of this machine){}", although(index))
+    /// The sentence, and whether the name is refused without being resolved.
+    fn explain_name(&self, name: &str, port: u16) -> (String, bool) {
+        match self.of_name(name, port) {
+            OfName::Refused(by) => (format!("{name}: refused: {}", self.why(by)), true),
+            OfName::Allowed(by) if self.is_final(by) => {
+                let why = self.why(by);
+                (format!("{name}: allowed, whatever its addresses are, except by egress.deny: {why}"), false)
             }
-            Decider::Nothing if is_name => "nothing".to_owned(),
-            Decider::Nothing => "egress.ports, and no rule is about it".to_owned(),
+            OfName::Allowed(by) => (format!("{name}: allowed if its addresses are: {}", self.why(by)), false),
+            OfName::Open(by) => {
+                let why = self.why(by);
+                (format!("{name}: refused but for addresses that an earlier rule allows: {why}"), false)
+            }
         }
+    }
+
+    /// The same, with what it resolved to, or why it did not.
+    fn explain_resolved(
+        &self,
+        target: &Target,
+        before: String,
+        found: Result<Vec<IpAddr>, String>,
+    ) -> Explanation {
+        let (mut sentences, mut end) = (vec![before], End::RefusedSpent);
+        match found {
+            Err(reason) => sentences.push(format!("not resolved: {reason}")),
+            Ok(addresses) => {
+                for address in addresses {
+                    let (sentence, is_allowed) = self.of_forms(target, address);
+                    sentences.push(sentence);
+                    if is_allowed {
+                        end = End::Allowed;
+                    }
+                }
+            }
+        }
+        Explanation { sentences, end }
+    }
+
+    /// The sentence about an address, and whether it is allowed: in all of its forms.
+    fn of_forms(&self, target: &Target, address: IpAddr) -> (String, bool) {
+        let mut sentence = String::new();
+        for form in forms(address) {
+            let carried =
+                if form == address { String::new() } else { format!(", which is or carries {form}") };
+            match self.of_address(target, form) {
+                Err(by) => return (format!("{address}{carried}: refused: {}", self.why(by)), false),
+                Ok(by) if sentence.is_empty() => {
+                    sentence = format!("{address}: allowed: {}", self.why(by));
+                }
+                Ok(_) => {}
+            }
+        }
+        match self.source(target, address, 0) {
+            Ok(None) => (sentence, true),
+            Ok(Some(_)) => {
+                let is_v4 = address.to_canonical().is_ipv4();
+                let fitting = self.sources(target, address).iter().filter(|own| own.is_ipv4() == is_v4);
+                let fitting: Vec<String> = fitting.map(ToString::to_string).collect();
+                (format!("{sentence}; from {} in turn", fitting.join(", ")), true)
+            }
+            Err(NoSource) => (
+                format!("{address}: not reached: source has no address of its family, so it is not dialled"),
+                false,
+            ),
+        }
+    }
+
+    /// Whether a rule allows a name whatever its addresses are.
+    fn is_final(&self, by: By<'_>) -> bool {
+        matches!(by, By::Rule(number, _) if self.action(number) == Some(Action::Allow { private: true }))
+    }
+
+    fn action(&self, number: usize) -> Option<Action> {
+        self.rules.get(number.checked_sub(1)?).map(|rule| rule.action)
+    }
+
+    fn why(&self, by: By<'_>) -> String {
+        match by {
+            By::Deny(network) => format!("egress.deny has {network}"),
+            By::Rule(number, pattern) => match self.action(number) {
+                Some(Action::Deny) => format!("rule {number} denies \"{pattern}\""),
+                Some(Action::Allow { private: true }) => {
+                    format!("rule {number} allows \"{pattern}\" with private = true")
+                }
+                _ => format!("rule {number} allows \"{pattern}\""),
+            },
+            By::Ports => "egress.ports does not have the port, and no rule allows it".to_owned(),
+            By::Private => {
+                "it is a private, local or otherwise special address; egress.private or a rule that allows \
+                            its network would allow it"
+                    .to_owned()
+            }
+            By::Own => {
+                "it is an address of this machine itself; egress.own or a rule that allows its network would \
+                        allow it"
+                    .to_owned()
+            }
+            By::Nowhere => {
+                "names below \"invalid\" have no address; agents ask for the challenge with one".to_owned()
+            }
+            By::Nothing => "no rule matches, and no key of egress refuses it".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(text: &str) -> Policy {
+        Policy::new(&postern_config::parse("egress.toml", text, []).unwrap())
+    }
+
+    const RULES: &str = "deny = [\"10.9.0.0/16\"]\n\
+        [[rules]]\nallow = [\"10.0.0.0/8:443\"]\n\
+        [[rules]]\nallow = [\"db.example:443\"]\nprivate = true\n\
+        [[rules]]\nallow = [\"*.example:443\"]\n\
+        [[rules]]\ndeny = [\"*:443\"]\n";
+
+    #[test]
+    fn a_name_and_its_addresses_are_explained_by_rule_and_key() {
+        let policy = policy(RULES);
+        let name = |name: &str, port| policy.explain_name(name, port);
+        assert_eq!(
+            name("db.example", 443),
+            (
+                "db.example: allowed, whatever its addresses are, except by egress.deny: rule 2 allows \"db.example:443\" \
+                 with private = true"
+                    .into(),
+                false
+            )
+        );
+        assert_eq!(
+            name("a.example", 443),
+            ("a.example: allowed if its addresses are: rule 3 allows \"*.example:443\"".into(), false)
+        );
+        assert_eq!(
+            name("a.test", 443),
+            (
+                "a.test: refused but for addresses that an earlier rule allows: rule 4 denies \"*:443\""
+                    .into(),
+                false
+            )
+        );
+        assert_eq!(
+            name("a.test", 22),
+            ("a.test: refused: egress.ports does not have the port, and no rule allows it".into(), true)
+        );
+
+        let target = Target::parse("a.example:443", None).unwrap();
+        let found = ["10.1.0.1", "10.9.0.1", "1.1.1.1", "::1", "64:ff9b::7f00:1"];
+        let found = found.map(|address| address.parse().unwrap()).to_vec();
+        let Explanation { sentences, end } = policy.explain_resolved(&target, String::new(), Ok(found));
+        assert_eq!(end, End::Allowed);
+        assert_eq!(
+            sentences[1..4],
+            [
+                "10.1.0.1: allowed: rule 1 allows \"10.0.0.0/8:443\"",
+                "10.9.0.1: refused: egress.deny has 10.9.0.0/16",
+                "1.1.1.1: allowed: rule 3 allows \"*.example:443\"",
+            ]
+        );
+        assert!(sentences[4].starts_with("::1: refused: it is a private, local"), "{sentences:#?}");
+        let carried = "64:ff9b::7f00:1, which is or carries 127.0.0.1: refused: it is a private";
+        assert!(sentences[5].starts_with(carried), "{sentences:#?}");
+    }
+
+    #[test]
+    fn what_is_refused_after_it_was_resolved_has_cost_a_token() {
+        let policy = policy(RULES);
+        let end = |text: &str, found: Result<&str, &str>| {
+            let found = found.map(|address| vec![address.parse().unwrap()]).map_err(str::to_owned);
+            policy.explain_resolved(&Target::parse(text, None).unwrap(), String::new(), found).end
+        };
+        assert_eq!(end("a.test:443", Ok("10.0.0.1")), End::Allowed);
+        assert_eq!(end("a.test:443", Ok("1.1.1.1")), End::RefusedSpent);
+        assert_eq!(end("a.example:443", Err("the target's name has no address")), End::RefusedSpent);
+        let literal = |text: &str| {
+            let target = Target::parse(text, None).unwrap();
+            let Host::Address(address) = *target.host() else { panic!("a name") };
+            policy.explain_address(&target, address).end
+        };
+        assert_eq!([literal("10.0.0.1:443"), literal("1.1.1.1:443")], [End::Allowed, End::RefusedUnspent]);
     }
 }

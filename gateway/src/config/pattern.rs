@@ -1,0 +1,334 @@
+//! One pattern of an egress rule: which targets it is about.
+
+use ipnet::IpNet;
+use postern_proxy::target::Host;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize, Serializer};
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+const ACCEPTED: &str = "\"HOST:PORTS\" or \"HOST\", where HOST is a name (\"b.example\"), all names below one \
+     (\"*.example.org\"), an address or a network (\"192.0.2.7\", \"10.0.0.0/8\", \"[2001:db8::1]\", \"[2001:db8::]/32\") or \
+     \"*\", and PORTS is a port, a range (\"8000-8999\") or \"*\"";
+
+/// Targets: hosts, and ports of them. It keeps the text that it was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    text: Box<str>,
+    hosts: Hosts,
+    /// None if the pattern has no ports of its own.
+    ports: Option<RangeInclusive<u16>>,
+}
+
+/// Which hosts a pattern is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hosts {
+    /// All of them.
+    Any,
+    /// The host of this name, in A-labels and without a final dot.
+    Name(Box<str>),
+    /// Every name below this one, not the name itself.
+    Below(Box<str>),
+    /// The addresses of this network.
+    Network(IpNet),
+}
+
+/// Why a text is no pattern.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// "", ":443"
+    #[error("it has no host")]
+    NoHost,
+    /// "https://b.example"
+    #[error("it is a URL")]
+    Url,
+    /// "::1", "2001:db8::/32"
+    #[error("an IPv6 address stands in brackets, such as \"[2001:db8::1]:443\" or \"[2001:db8::]/32\"")]
+    Brackets,
+    /// "[::ffff:10.0.0.1]"
+    #[error(
+        "an IPv4 address in an IPv6 one is judged as the IPv4 address, so this matches nothing: write \"{0}\""
+    )]
+    Mapped(IpAddr),
+    /// "[::ffff:10.0.0.0]/104"
+    #[error(
+        "IPv4 addresses in IPv6 ones are judged as IPv4 addresses, so this matches nothing: write the IPv4 network"
+    )]
+    MappedNetwork,
+    /// "10.0.0.0/33"
+    #[error("\"/{0}\" is no prefix length of this address")]
+    Prefix(String),
+    /// "10.0.0.1/8"
+    #[error(
+        "the address has bits beyond its prefix: write \"{0}\" for the network, or leave the prefix out for the address"
+    )]
+    HostBits(String),
+    /// "*example.org", "a.*.example"
+    #[error("a \"*\" stands alone, or as the whole first label: \"*.example.org\"")]
+    Star,
+    /// "b.example:https", "b.example:0", "b.example:9-8"
+    #[error("\"{0}\" are no ports")]
+    Ports(String),
+    /// "b..example", "999.1.1.1"
+    #[error("\"{0}\" is neither a DNS name nor an address")]
+    Host(String),
+}
+
+impl Pattern {
+    /// Which hosts it is about.
+    #[must_use]
+    pub const fn hosts(&self) -> &Hosts {
+        &self.hosts
+    }
+
+    /// The ports that it names; `None` where it leaves them out.
+    #[must_use]
+    pub const fn ports(&self) -> Option<&RangeInclusive<u16>> {
+        self.ports.as_ref()
+    }
+
+    /// Whether it is about this name, of which case is without meaning and the final dot is gone.
+    #[must_use]
+    pub fn has_name(&self, name: &str) -> bool {
+        match &self.hosts {
+            Hosts::Any => true,
+            Hosts::Name(own) => name.eq_ignore_ascii_case(own),
+            Hosts::Below(above) => is_below(name, above),
+            Hosts::Network(_) => false,
+        }
+    }
+
+    /// Whether it is about a network that has this address.
+    #[must_use]
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        matches!(&self.hosts, Hosts::Network(network) if network.contains(&address))
+    }
+}
+
+/// Whether a name is below another one, not equal to it.
+pub(super) fn is_below(name: &str, above: &str) -> bool {
+    let (name, above) = (name.as_bytes(), above.as_bytes());
+    let Some((labels, end)) = name.len().checked_sub(above.len()).and_then(|at| name.split_at_checked(at))
+    else {
+        return false;
+    };
+    labels.len() > 1 && labels.ends_with(b".") && end.eq_ignore_ascii_case(above)
+}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        if text.contains("://") {
+            return Err(PatternError::Url);
+        }
+        let (host, ports) = split(text)?;
+        let ports = ports.map(|ports| range(ports).ok_or_else(|| PatternError::Ports(ports.to_owned())));
+        Ok(Self { text: text.into(), hosts: hosts(host)?, ports: ports.transpose()? })
+    }
+}
+
+/// The host, and the ports after a colon.
+fn split(text: &str) -> Result<(&str, Option<&str>), PatternError> {
+    let end_of_address = text.strip_prefix('[').map(|_| text.find(']').unwrap_or(text.len()));
+    let after = end_of_address.unwrap_or(0);
+    let (host, ports) = match text[after..].find(':') {
+        Some(colon) => (&text[..after + colon], Some(&text[after + colon + 1..])),
+        None => (text, None),
+    };
+    match (host.is_empty(), ports) {
+        (_, Some(ports)) if ports.contains(':') => Err(PatternError::Brackets),
+        (true, _) => Err(PatternError::NoHost),
+        _ => Ok((host, ports)),
+    }
+}
+
+fn range(text: &str) -> Option<RangeInclusive<u16>> {
+    let port = |digits: &str| {
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse::<u16>().ok().filter(|port| is_number && *port > 0)
+    };
+    let (first, last) = match (text, text.split_once('-')) {
+        ("*", _) => (1, u16::MAX),
+        (_, None) => (port(text)?, port(text)?),
+        (_, Some((first, last))) => (port(first)?, port(last)?),
+    };
+    (first <= last).then_some(first..=last)
+}
+
+fn hosts(text: &str) -> Result<Hosts, PatternError> {
+    if text == "*" {
+        return Ok(Hosts::Any);
+    }
+    let below = text.strip_prefix("*.");
+    let host = below.unwrap_or(text);
+    if host.contains('*') {
+        return Err(PatternError::Star);
+    }
+    let not_a_host = || PatternError::Host(text.to_owned());
+    if let Some((address, prefix)) = host.split_once('/') {
+        return network(address, prefix).map(Hosts::Network);
+    }
+    let ascii = if host.is_ascii() {
+        host.to_owned()
+    } else {
+        idna::domain_to_ascii(host).map_err(|_| not_a_host())?
+    };
+    match (Host::parse(&ascii), below) {
+        (Ok(Host::Name(name)), None) => Ok(Hosts::Name(name)),
+        (Ok(Host::Name(name)), Some(_)) => Ok(Hosts::Below(name)),
+        (Ok(Host::Address(address)), None) if address.to_canonical() != address => {
+            Err(PatternError::Mapped(address.to_canonical()))
+        }
+        (Ok(Host::Address(address)), None) => Ok(Hosts::Network(address.into())),
+        _ => Err(not_a_host()),
+    }
+}
+
+fn network(address: &str, prefix: &str) -> Result<IpNet, PatternError> {
+    let Ok(Host::Address(address)) = Host::parse(address) else {
+        let is_v6 = address.parse::<Ipv6Addr>().is_ok();
+        let no_host = || PatternError::Host(address.to_owned());
+        return Err(if is_v6 { PatternError::Brackets } else { no_host() });
+    };
+    let no_prefix = || PatternError::Prefix(prefix.to_owned());
+    let length = prefix.parse().ok().filter(|_| prefix.bytes().all(|byte| byte.is_ascii_digit()));
+    let network = IpNet::new(address, length.ok_or_else(no_prefix)?).map_err(|_| no_prefix())?;
+    if network.trunc() != network {
+        return Err(PatternError::HostBits(written(network.trunc())));
+    }
+    if address.to_canonical() != address && network.prefix_len() >= 96 {
+        return Err(PatternError::MappedNetwork);
+    }
+    Ok(network)
+}
+
+/// A network as a pattern has it.
+fn written(network: IpNet) -> String {
+    let (address, length) = (network.addr(), network.prefix_len());
+    if address.is_ipv6() { format!("[{address}]/{length}") } else { format!("{address}/{length}") }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Serialize for Pattern {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Cow::<'de, str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl JsonSchema for Pattern {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Pattern".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "x-accepted": ACCEPTED })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> Pattern {
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn hosts_and_ports_are_read() {
+        let read = |text: &str| {
+            let pattern = pattern(text);
+            (pattern.hosts, pattern.ports)
+        };
+        let network = |text: &str| Hosts::Network(text.parse().unwrap());
+        assert_eq!(read("*"), (Hosts::Any, None));
+        assert_eq!(read("*:443"), (Hosts::Any, Some(443..=443)));
+        assert_eq!(read("b.example"), (Hosts::Name("b.example".into()), None));
+        assert_eq!(read("b.example.:*"), (Hosts::Name("b.example".into()), Some(1..=65535)));
+        assert_eq!(read("*.example.org:8000-8999"), (Hosts::Below("example.org".into()), Some(8000..=8999)));
+        assert_eq!(read("B\u{fc}cher.example"), (Hosts::Name("xn--bcher-kva.example".into()), None));
+        assert_eq!(read("*.b\u{fc}cher.example"), (Hosts::Below("xn--bcher-kva.example".into()), None));
+        assert_eq!(read("10.0.0.0/8:22"), (network("10.0.0.0/8"), Some(22..=22)));
+        assert_eq!(read("192.0.2.7"), (network("192.0.2.7/32"), None));
+        assert_eq!(read("[2001:db8::]/32"), (network("2001:db8::/32"), None));
+        assert_eq!(read("[::1]:80"), (network("::1/128"), Some(80..=80)));
+        assert_eq!(read("0.0.0.0/0"), (network("0.0.0.0/0"), None));
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused_with_a_hint() {
+        use PatternError as E;
+        let bits = |text: &str| E::HostBits(text.into());
+        for (text, error) in [
+            ("", E::NoHost),
+            (":443", E::NoHost),
+            ("https://b.example", E::Url),
+            ("::1", E::Brackets),
+            ("2001:db8::/32", E::Brackets),
+            ("[::ffff:10.0.0.1]:22", E::Mapped([10, 0, 0, 1].into())),
+            ("[::ffff:10.0.0.0]/104", E::MappedNetwork),
+            ("10.0.0.0/33", E::Prefix("33".into())),
+            ("10.0.0.0/", E::Prefix("".into())),
+            ("10.0.0.0/+8", E::Prefix("+8".into())),
+            ("10.0.0.1/8:22", bits("10.0.0.0/8")),
+            ("[2001:db8::1]/32", bits("[2001:db8::]/32")),
+            ("*example.org", E::Star),
+            ("a.*.example", E::Star),
+            ("*.*.example", E::Star),
+            ("*.10.0.0.1", E::Host("*.10.0.0.1".into())),
+            ("b.example:https", E::Ports("https".into())),
+            ("b.example:", E::Ports("".into())),
+            ("b.example:0", E::Ports("0".into())),
+            ("b.example:9-8", E::Ports("9-8".into())),
+            ("b.example:1-65536", E::Ports("1-65536".into())),
+            ("b..example", E::Host("b..example".into())),
+            ("999.1.1.1", E::Host("999.1.1.1".into())),
+            ("example.org/8", E::Host("example.org".into())),
+            ("[::1", E::Host("[::1".into())),
+            ("[::1]x", E::Host("[::1]x".into())),
+            ("*.", E::Host("*.".into())),
+            ("a b", E::Host("a b".into())),
+        ] {
+            assert_eq!(text.parse::<Pattern>(), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_compare_as_dns_does() {
+        for (text, name, matches) in [
+            ("b.example", "B.Example", true),
+            ("b.example", "a.b.example", false),
+            ("*.example.org", "a.example.org", true),
+            ("*.example.org", "a.b.EXAMPLE.org", true),
+            ("*.example.org", "example.org", false),
+            ("*.example.org", "aexample.org", false),
+            ("*.example.org", ".example.org", false),
+            ("*.example.org", "org", false),
+            ("*", "anything.example", true),
+            ("10.0.0.0/8", "a.example", false),
+        ] {
+            assert_eq!(pattern(text).has_name(name), matches, "{text} {name}");
+        }
+        let address = "10.1.2.3".parse().unwrap();
+        assert!(pattern("10.0.0.0/8").has_address(address) && !pattern("*").has_address(address));
+    }
+}

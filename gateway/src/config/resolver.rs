@@ -1,0 +1,249 @@
+//! `[egress.resolver]`: who resolves the names of targets.
+
+use postern_config::ConfigDuration;
+use postern_proxy::target::Host;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize, Serializer};
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The most that `max_ttl` can be.
+const LONGEST_KEPT: Duration = Duration::from_secs(30 * 86_400);
+
+/// Who resolves the names of targets. Search domains never apply. What a name resolved to is kept for its time to live.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResolverConfig {
+    /// "system": the name servers of /etc/resolv.conf, after /etc/hosts, read at start. "udp": DNS with the `servers`, and over
+    /// TCP for long answers; "tcp": over TCP alone; "tls": DNS over TLS (RFC 7858); "https": DNS over HTTPS (RFC 8484) on
+    /// HTTP/2. All but "system" leave /etc/hosts aside.
+    pub kind: ResolverKind,
+    /// The name servers, for all kinds but "system": addresses, with a port if it is not the usual one (53, 853 or 443). Two
+    /// are asked at once, and the others when these fail.
+    pub servers: Vec<NameServer>,
+    /// The name in the servers' certificates, such as "dns.example": for "tls" and "https".
+    pub name: Option<String>,
+    /// The path of the URL, for "https".
+    pub path: String,
+    /// PEM file with the certificates to trust for the servers instead of the platform's, for "tls" and "https".
+    pub ca: Option<PathBuf>,
+    /// How long one question to one server may take. `limits.dial_timeout` bounds all of them together.
+    pub timeout: ConfigDuration,
+    /// Keep answers for at least this long, even if their time to live is shorter.
+    pub min_ttl: ConfigDuration,
+    /// Keep answers for at most this long, even if their time to live is longer.
+    pub max_ttl: ConfigDuration,
+}
+
+impl Default for ResolverConfig {
+    fn default() -> Self {
+        Self {
+            kind: ResolverKind::System,
+            servers: Vec::new(),
+            name: None,
+            path: "/dns-query".to_owned(),
+            ca: None,
+            timeout: ConfigDuration::secs(5),
+            min_ttl: ConfigDuration::secs(0),
+            max_ttl: ConfigDuration::hours(24),
+        }
+    }
+}
+
+/// How name servers are found and spoken to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ResolverKind {
+    /// As the machine's other programs do, by UDP and TCP.
+    #[default]
+    System,
+    /// UDP, and TCP for long answers.
+    Udp,
+    /// TCP alone.
+    Tcp,
+    /// DNS over TLS.
+    Tls,
+    /// DNS over HTTPS.
+    Https,
+}
+
+impl ResolverKind {
+    /// Whether the servers show a certificate.
+    #[must_use]
+    pub const fn is_over_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::Https)
+    }
+}
+
+/// Why these keys do not go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolverConfigError {
+    /// No server to ask.
+    #[error(
+        "egress.resolver.servers is empty: list the name servers, such as [\"192.0.2.53\"], or leave kind out for the system's"
+    )]
+    NoServers,
+    /// Servers that would not be asked.
+    #[error(
+        "egress.resolver.servers is for another kind than \"system\": set kind to \"udp\", \"tcp\", \"tls\" or \"https\""
+    )]
+    SystemServers,
+    /// No name to verify.
+    #[error(
+        "egress.resolver.name is missing: write the name in the servers' certificates, such as \"dns.example\""
+    )]
+    NoName,
+    /// Not a name.
+    #[error(
+        "egress.resolver.name is neither a DNS name nor an address: write the name in the servers' certificates"
+    )]
+    Name,
+    /// A name that would not be verified.
+    #[error(
+        "egress.resolver.name and ca are for the kinds \"tls\" and \"https\": the others verify nobody. Remove them, or change kind"
+    )]
+    Unverified,
+    /// Not a path.
+    #[error("egress.resolver.path must begin with a slash, such as \"/dns-query\"")]
+    Path,
+    /// No time for a question.
+    #[error("egress.resolver.timeout must be longer than nothing, such as \"5s\"")]
+    Timeout,
+    /// An empty span, or one without end.
+    #[error("egress.resolver.min_ttl must not be longer than max_ttl, and max_ttl not longer than \"30d\"")]
+    Ttl,
+}
+
+impl ResolverConfig {
+    /// Finds keys that do not go together.
+    pub(crate) fn check(&self) -> Result<(), ResolverConfigError> {
+        use ResolverConfigError as E;
+        let (is_system, verifies) = (self.kind == ResolverKind::System, self.kind.is_over_tls());
+        match &self.name {
+            _ if is_system && !self.servers.is_empty() => Err(E::SystemServers),
+            _ if !is_system && self.servers.is_empty() => Err(E::NoServers),
+            None if verifies => Err(E::NoName),
+            Some(_) if !verifies => Err(E::Unverified),
+            None if self.ca.is_some() => Err(E::Unverified),
+            Some(name) if !is_verifiable(name) => Err(E::Name),
+            _ if !self.path.starts_with('/') => Err(E::Path),
+            _ if self.timeout.get().is_zero() => Err(E::Timeout),
+            _ if self.min_ttl.get() > self.max_ttl.get() || self.max_ttl.get() > LONGEST_KEPT => Err(E::Ttl),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a certificate can be verified for it.
+fn is_verifiable(name: &str) -> bool {
+    name.parse::<IpAddr>().is_ok() || matches!(Host::parse(name), Ok(Host::Name(_)))
+}
+
+/// The address of a name server, and its port if it is not the usual one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameServer {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port; none for the usual one of the kind.
+    pub port: Option<u16>,
+}
+
+/// Why a text is no name server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a name server is given by its address: a name would have to be resolved first")]
+pub struct NameServerError;
+
+impl FromStr for NameServer {
+    type Err = NameServerError;
+
+    fn from_str(text: &str) -> Result<Self, NameServerError> {
+        if let Ok(socket) = text.parse::<SocketAddr>() {
+            return Ok(Self { address: socket.ip(), port: Some(socket.port()).filter(|port| *port > 0) });
+        }
+        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        let address = bare.parse().map_err(|_| NameServerError)?;
+        Ok(Self { address, port: None })
+    }
+}
+
+impl fmt::Display for NameServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => SocketAddr::new(self.address, port).fmt(f),
+            None => self.address.fmt(f),
+        }
+    }
+}
+
+impl Serialize for NameServer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for NameServer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Cow::<'de, str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl JsonSchema for NameServer {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "NameServer".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let accepted = "an address, such as \"192.0.2.53\", \"192.0.2.53:5353\" or \"[2001:db8::53]:53\"";
+        json_schema!({ "type": "string", "x-accepted": accepted })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(text: &str) -> Result<(), ResolverConfigError> {
+        postern_config::parse::<ResolverConfig>("resolver.toml", text, []).unwrap().check()
+    }
+
+    #[test]
+    fn keys_that_do_not_go_together_are_refused() {
+        use ResolverConfigError as E;
+        for (text, expected) in [
+            ("", Ok(())),
+            ("kind = \"udp\"\nservers = [\"192.0.2.53\", \"[2001:db8::53]:5353\", \"2001:db8::53\"]", Ok(())),
+            ("kind = \"tls\"\nservers = [\"192.0.2.53\"]\nname = \"dns.example\"", Ok(())),
+            ("kind = \"https\"\nservers = [\"192.0.2.53\"]\nname = \"192.0.2.53\"", Ok(())),
+            ("servers = [\"192.0.2.53\"]", Err(E::SystemServers)),
+            ("kind = \"tcp\"", Err(E::NoServers)),
+            ("kind = \"tls\"\nservers = [\"192.0.2.53\"]", Err(E::NoName)),
+            ("kind = \"tls\"\nservers = [\"192.0.2.53\"]\nname = \"https://dns\"", Err(E::Name)),
+            ("kind = \"udp\"\nservers = [\"192.0.2.53\"]\nname = \"dns.example\"", Err(E::Unverified)),
+            ("ca = \"ca.pem\"", Err(E::Unverified)),
+            ("path = \"dns-query\"", Err(E::Path)),
+            ("timeout = \"0s\"", Err(E::Timeout)),
+            ("min_ttl = \"2h\"\nmax_ttl = \"1h\"", Err(E::Ttl)),
+        ] {
+            assert_eq!(checked(text), expected, "{text}");
+        }
+        let named =
+            postern_config::parse::<ResolverConfig>("resolver.toml", "servers = [\"dns.example\"]", []);
+        assert!(named.err().unwrap().to_string().contains("a name would have to be resolved first"));
+    }
+
+    #[test]
+    fn name_servers_are_written_as_they_are_read() {
+        for text in ["192.0.2.53", "192.0.2.53:5353", "2001:db8::53", "[2001:db8::53]:5353"] {
+            assert_eq!(text.parse::<NameServer>().unwrap().to_string(), text);
+        }
+    }
+}

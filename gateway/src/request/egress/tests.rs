@@ -1,0 +1,179 @@
+//! What the policy decides, by tables.
+
+use super::*;
+
+fn strict() -> Policy {
+    Policy::new(&Egress::default())
+}
+
+/// A policy from the text of `[egress]`.
+fn policy(text: &str) -> Policy {
+    Policy::new(&postern_config::parse("egress.toml", text, []).unwrap())
+}
+
+fn target(text: &str) -> Target {
+    Target::parse(text, None).unwrap()
+}
+
+/// A literal address at a port that every policy here allows.
+fn check(policy: &Policy, address: &str) -> Result<(), PolicyRefusal> {
+    let address = address.parse().unwrap();
+    policy.check_address(&Target::new(Host::Address(address), 443).unwrap(), address)
+}
+
+#[test]
+fn ports_and_networks_follow_the_configuration() {
+    assert_eq!(strict().check_target(&target("example.com:22")), Err(PolicyRefusal::Port(Lever::Operator)));
+    assert_eq!(strict().check_target(&target("example.com:443")), Ok(()));
+    assert_eq!(strict().check_target(&target("127.0.0.1:443")), Err(PolicyRefusal::Address(Lever::Operator)));
+    assert_eq!(
+        strict().check_target(&target("[64:ff9b::7f00:1]:443")),
+        Err(PolicyRefusal::Address(Lever::Operator))
+    );
+    let deny = vec!["1.1.1.0/24".parse().unwrap()];
+    let open = Policy::new(&Egress { private: true, ports: Ports::Any, deny, ..Egress::default() });
+    assert_eq!(open.check_target(&target("127.0.0.1:22")), Ok(()));
+    for denied in ["1.1.1.1:443", "[64:ff9b::101:101]:443", "[2a00::5efe:101:101]:443"] {
+        assert_eq!(open.check_target(&target(denied)), Err(PolicyRefusal::Address(Lever::Operator)));
+    }
+}
+
+#[test]
+fn the_machines_own_addresses_are_refused_unless_they_are_allowed() {
+    let own = "1.2.3.4".parse().unwrap();
+    let policy = Policy { own: Some(Arc::new(OwnAddresses::these(vec![own]))), ..strict() };
+    let refused = Err(PolicyRefusal::Address(Lever::Operator));
+    for address in ["1.2.3.4", "::ffff:1.2.3.4", "64:ff9b::102:304"] {
+        assert_eq!(check(&policy, address), refused, "{address}");
+    }
+    assert_eq!(check(&policy, "1.2.3.5"), Ok(()));
+    let allowing = Policy::new(&Egress { own: true, ..Egress::default() });
+    assert!(allowing.own.is_none() && strict().own.is_some());
+}
+
+/// What becomes of a target, without its lever: before it is resolved, and with each of these addresses.
+fn fate(policy: &Policy, text: &str, addresses: &[&str]) -> String {
+    let target = target(text);
+    let word = |checked: Result<(), PolicyRefusal>| match checked {
+        Ok(()) => "allowed",
+        Err(PolicyRefusal::Port(_)) => "port",
+        Err(PolicyRefusal::Address(_)) => "address",
+        Err(PolicyRefusal::Target(_)) => "target",
+        Err(PolicyRefusal::Network(_)) => "network",
+    };
+    let mut words = vec![word(policy.check_target(&target))];
+    words.extend(addresses.iter().map(|text| word(policy.check_address(&target, text.parse().unwrap()))));
+    words.join(" ")
+}
+
+#[test]
+fn a_first_hop_reaches_the_listed_second_hops_alone() {
+    let policy = policy(
+        "[[rules]]\nallow = [\"gateway-b.example:443\", \"198.41.0.4:8443\"]\n[[rules]]\ndeny = [\"*\"]",
+    );
+    for (target, addresses, expected) in [
+        (
+            "gateway-b.example:443",
+            &["1.1.1.1", "10.0.0.1", "::ffff:127.0.0.1"][..],
+            "allowed allowed address address",
+        ),
+        ("GATEWAY-B.example.:443", &["1.1.1.1"], "allowed allowed"),
+        ("gateway-b.example:444", &[], "target"),
+        ("a.gateway-b.example:443", &[], "target"),
+        ("elsewhere.example:443", &[], "target"),
+        ("1.1.1.1:443", &[], "target"),
+        ("198.41.0.4:8443", &[], "allowed"),
+        ("[::ffff:198.41.0.4]:8443", &[], "allowed"),
+        // Its IPv6 form is not listed.
+        ("[64:ff9b::c629:4]:8443", &[], "target"),
+        ("198.41.0.4:443", &[], "target"),
+    ] {
+        assert_eq!(fate(&policy, target, addresses), expected, "{target}");
+    }
+}
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let policy = policy(
+        "ports = [443]\n\
+         deny = [\"10.9.0.0/16\"]\n\
+         [[rules]]\nallow = [\"good.bad.example\"]\n\
+         [[rules]]\ndeny = [\"*.bad.example\", \"1.2.3.0/24\", \"*:25\"]\n\
+         [[rules]]\nallow = [\"10.0.0.0/8:22\", \"[2001:db8::]/32\", \"*.example:8000-8999\", \"1.2.3.4:25\"]\n",
+    );
+    for (target, addresses, expected) in [
+        // Allowed by its name; its addresses are judged by the networks of later rules, and by the keys.
+        (
+            "good.bad.example:443",
+            &["1.1.1.1", "1.2.3.4", "10.0.0.1", "2001:db8::1"][..],
+            "allowed allowed network address allowed",
+        ),
+        // Without ports, an allowed name has those of `ports`.
+        ("good.bad.example:8443", &[], "target"),
+        ("other.bad.example:443", &[], "target"),
+        ("bad.example:443", &["1.1.1.1", "1.2.3.4"], "allowed allowed network"),
+        ("bad.example:25", &[], "target"),
+        ("a.example:8443", &["1.1.1.1", "10.0.0.1"], "allowed allowed address"),
+        ("a.test:8443", &[], "port"),
+        // No rule and no key allows the port for the name; a rule does for addresses.
+        ("a.test:22", &["1.1.1.1", "10.0.0.1", "10.9.0.1"], "allowed port allowed address"),
+        ("10.0.0.1:22", &[], "allowed"),
+        ("10.9.0.1:22", &[], "address"),
+        ("10.0.0.1:443", &[], "address"),
+        ("1.2.3.4:443", &[], "network"),
+        ("1.2.3.4:25", &[], "network"),
+        // Both forms are judged.
+        ("[64:ff9b::102:304]:443", &[], "network"),
+        ("[64:ff9b::a00:1]:22", &[], "port"),
+        ("[2001:db8::1]:443", &[], "allowed"),
+    ] {
+        assert_eq!(fate(&policy, target, addresses), expected, "{target}");
+    }
+}
+
+#[test]
+fn a_network_that_is_allowed_first_is_reached_by_name_although_other_names_are_denied() {
+    let policy = policy("[[rules]]\nallow = [\"10.0.0.0/8:443\"]\n[[rules]]\ndeny = [\"*\"]");
+    assert_eq!(fate(&policy, "a.example:443", &["10.0.0.1", "1.1.1.1"]), "allowed allowed target");
+    assert_eq!(fate(&policy, "a.example:80", &[]), "target", "no address of it is allowed on this port");
+}
+
+#[test]
+fn only_what_is_private_by_its_rule_reaches_private_addresses_by_name() {
+    let policy = policy(
+        "deny = [\"10.9.0.0/16\"]\n\
+         [[rules]]\nallow = [\"db.example:5432\"]\nprivate = true\n\
+         [[rules]]\nallow = [\"*\"]\n\
+         [[rules]]\ndeny = [\"10.0.0.0/8\"]\n",
+    );
+    assert_eq!(
+        fate(&policy, "db.example:5432", &["10.0.0.1", "127.0.0.1", "10.9.0.1"]),
+        "allowed allowed allowed address"
+    );
+    assert_eq!(
+        fate(&policy, "db.example:443", &["10.0.0.1", "127.0.0.1", "1.1.1.1"]),
+        "allowed network address allowed"
+    );
+    assert_eq!(fate(&policy, "127.0.0.1:443", &[]), "address", "a star lists no address");
+    assert_eq!(fate(&policy, "1.1.1.1:443", &[]), "allowed");
+}
+
+#[test]
+fn a_table_that_is_no_rule_is_refused_with_what_to_write() {
+    for (text, part) in [
+        ("[[rules]]\nallow = [\"a.example\"]\ndeny = [\"*\"]", "make two rules of it"),
+        ("[[rules]]\nprivate = true", "write allow = "),
+        ("[[rules]]\ndeny = []", "remove the rule"),
+        ("[[rules]]\ndeny = [\"*\"]\nprivate = true", "this one denies"),
+        ("[[rules]]\ndeny = [\"*\"]\nsource = [\"198.51.100.7\"]", "this one denies"),
+        (
+            "[[rules]]\ndeny = [\"*\"]\n[[rules]]\ndeny = [\"10.0.0.1/8\"]",
+            "write \"10.0.0.0/8\" for the network",
+        ),
+        ("[[rules]]\nalow = [\"*\"]", "did you mean"),
+    ] {
+        let error = postern_config::parse::<Egress>("egress.toml", text, []).err().unwrap().to_string();
+        assert!(error.contains(part) && error.starts_with("egress.toml, line "), "{error}");
+        println!("{error}");
+    }
+}

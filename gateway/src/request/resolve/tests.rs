@@ -1,0 +1,252 @@
+//! Lookups, against name servers in this process.
+
+use super::*;
+use h2::server::handshake;
+use http::Response;
+use postern_config::ConfigDuration;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+/// A name server that fails every question, and a count of them.
+async fn failing() -> (Resolver, Arc<AtomicUsize>) {
+    let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    tokio::spawn(async move {
+        let mut question = [0; 512];
+        while let Ok((length, client)) = server.recv_from(&mut question).await {
+            count.fetch_add(1, Ordering::Relaxed);
+            question[2..4].copy_from_slice(&[0x81, 0x82]); // an answer: SERVFAIL
+            let _ = server.send_to(&question[..length], client).await;
+        }
+    });
+    let mut connection = ConnectionConfig::udp();
+    connection.port = address.port();
+    let server = NameServerConfig::new(address.ip(), true, vec![connection]);
+    (Resolver::of(vec![server], ResolverOpts::default(), None, [Duration::ZERO, 2 * FAILED]).unwrap(), asked)
+}
+
+#[tokio::test]
+async fn a_failure_is_remembered_for_a_second_and_for_its_name_alone() {
+    let (resolver, asked) = failing().await;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let fails = async |name| {
+        let before = asked.load(Ordering::Relaxed);
+        let failed = resolver.resolve(name, deadline).await;
+        assert!(matches!(failed, Err(Refusal::Unresolved)), "{failed:?}");
+        asked.load(Ordering::Relaxed) > before
+    };
+    assert!(fails("broken.example.").await);
+    resolver.answers.lock().0.insert("broken.example.".into(), ([].into(), deadline)); // however slow the machine is
+    assert!(!fails("broken.example.").await, "the same question again");
+    assert!(fails("other.example.").await);
+    resolver.answers.lock().0.insert("broken.example.".into(), ([].into(), Instant::now()));
+    assert!(fails("broken.example.").await, "after its time");
+}
+
+#[tokio::test]
+async fn what_was_found_is_kept_for_its_time_to_live() {
+    let (resolver, asked) = failing().await;
+    let (deadline, addresses) = (Instant::now() + Duration::from_secs(60), ["192.0.2.1".parse().unwrap()]);
+    resolver.answers.lock().remember("known.example", &addresses, deadline, Instant::now());
+    assert_eq!(resolver.resolve("known.example", deadline).await.unwrap(), addresses);
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn what_is_remembered_is_bounded_and_makes_room_by_itself() {
+    let (mut answers, now) = (Answers::default(), Instant::now());
+    let later = now + Duration::from_secs(60);
+    for n in 0..MOST_NAMES {
+        answers.remember(&n.to_string(), &[], if n < 9 { later } else { now + FAILED }, now);
+    }
+    assert_eq!(answers.0.len(), MOST_NAMES);
+    answers.remember("new", &[], later, now + FAILED);
+    assert_eq!(answers.0.len(), 10, "what has expired goes first");
+    for n in 0..MOST_NAMES {
+        answers.remember(&n.to_string(), &[], later, now);
+    }
+    assert!(answers.0.len() < MOST_NAMES && answers.find(&(MOST_NAMES - 1).to_string(), now).is_some());
+}
+
+#[test]
+fn of_many_addresses_some_of_each_family_are_kept() {
+    let v4 = |n: u8| IpAddr::from([192, 0, 2, n]);
+    let v6 = |n: u16| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, n]);
+    let kept = |six: u16, four: u8| {
+        let all: Vec<_> = (0..six).map(v6).chain((0..four).map(v4)).collect();
+        let kept = of_both_families(&all);
+        assert!(kept.is_sorted_by_key(IpAddr::is_ipv4), "IPv6 first: {kept:?}");
+        let of_v4 = kept.iter().filter(|address| address.is_ipv4()).count();
+        (kept.len() - of_v4, of_v4)
+    };
+    assert_eq!((kept(0, 0), kept(1, 2), kept(3, 200)), ((0, 0), (1, 2), (3, 13)));
+    assert_eq!((kept(200, 0), kept(200, 3), kept(200, 200)), ((16, 0), (13, 3), (8, 8)));
+}
+
+/// What every name here resolves to, with a time to live of 100 seconds.
+const FOUND: [u8; 4] = [192, 0, 2, 1];
+const TTL: u64 = 100;
+
+/// The answer to a question: one address of IPv4, none of IPv6. `cut` answers have none, and say that there is more.
+fn answer(question: &[u8], cut: bool) -> Vec<u8> {
+    let name_ends = 12 + question[12..].iter().position(|byte| *byte == 0).unwrap() + 1;
+    let has_address = question[name_ends..name_ends + 2] == [0, 1] && !cut;
+    let mut answer = question[..name_ends + 4].to_vec();
+    answer[2..4].copy_from_slice(&[if cut { 0x83 } else { 0x81 }, 0x80]);
+    answer[4..12].copy_from_slice(&[0, 1, 0, u8::from(has_address), 0, 0, 0, 0]);
+    if has_address {
+        answer.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, TTL as u8, 0, 4]);
+        answer.extend_from_slice(&FOUND);
+    }
+    answer
+}
+
+/// Answers with a length before each message, as TCP has it.
+async fn answer_stream(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    while let Ok(length) = stream.read_u16().await {
+        let mut question = vec![0; length.into()];
+        stream.read_exact(&mut question).await.unwrap();
+        let answer = answer(&question, false);
+        stream.write_u16(answer.len().try_into().unwrap()).await.unwrap();
+        stream.write_all(&answer).await.unwrap();
+    }
+}
+
+/// Answers the body of each request.
+async fn answer_http2(stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let mut connection = handshake(stream).await.unwrap();
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
+        assert_eq!(request.uri().path(), "/ask");
+        tokio::spawn(async move {
+            let mut body = request.into_body();
+            let mut question = Vec::new();
+            while let Some(bytes) = body.data().await {
+                question.extend_from_slice(&bytes.unwrap());
+            }
+            let head =
+                Response::builder().header("content-type", "application/dns-message").body(()).unwrap();
+            let mut stream = respond.send_response(head, false).unwrap();
+            stream.send_data(answer(&question, false).into(), true).unwrap();
+        });
+    }
+}
+
+/// A name server of each kind on one port. Its certificate is for `dns.example`.
+async fn name_server_of(kind: ResolverKind, home: &Path) -> Settings {
+    let made = rcgen::generate_simple_self_signed(["dns.example".to_owned()]).unwrap();
+    let ca = home.join("ca.pem");
+    std::fs::write(&ca, made.cert.pem()).unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
+    let mut tls = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    if kind == ResolverKind::Https {
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+    }
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let (listener, udp) = loop {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // The port may be another test's for UDP.
+        if let Ok(udp) = UdpSocket::bind(listener.local_addr().unwrap()).await {
+            break (listener, udp);
+        }
+    };
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(cut_answers(udp));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                match kind {
+                    ResolverKind::Tls => answer_stream(acceptor.accept(stream).await.unwrap()).await,
+                    ResolverKind::Https => answer_http2(acceptor.accept(stream).await.unwrap()).await,
+                    _ => answer_stream(stream).await,
+                }
+            });
+        }
+    });
+    Settings {
+        kind,
+        servers: vec![NameServer { address: address.ip(), port: Some(address.port()) }],
+        name: kind.is_over_tls().then(|| "dns.example".to_owned()),
+        ca: kind.is_over_tls().then_some(ca),
+        path: "/ask".to_owned(),
+        ..Settings::default()
+    }
+}
+
+/// Over UDP every answer is cut, so that TCP has to be used, too.
+async fn cut_answers(server: UdpSocket) {
+    let mut question = [0; 512];
+    while let Ok((length, client)) = server.recv_from(&mut question).await {
+        let _ = server.send_to(&answer(&question[..length], true), client).await;
+    }
+}
+
+const CHOSEN: [ResolverKind; 4] =
+    [ResolverKind::Udp, ResolverKind::Tcp, ResolverKind::Tls, ResolverKind::Https];
+
+#[tokio::test]
+async fn name_servers_of_the_operators_choice_are_asked_as_their_kind_says() {
+    let home = tempfile::tempdir().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for kind in CHOSEN {
+        let settings = name_server_of(kind, home.path()).await;
+        let found = Resolver::new(&settings).unwrap().resolve("a.example", deadline).await;
+        assert_eq!(found.unwrap(), [IpAddr::from(FOUND)], "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_server_whose_certificate_is_anothers_is_not_believed() {
+    let home = tempfile::tempdir().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for kind in [ResolverKind::Tls, ResolverKind::Https] {
+        let settings =
+            Settings { name: Some("other.example".into()), ..name_server_of(kind, home.path()).await };
+        let found = Resolver::new(&settings).unwrap().resolve("a.example", deadline).await;
+        assert!(matches!(found, Err(Refusal::Unresolved)), "{kind:?}: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn answers_are_kept_for_their_time_to_live_within_bounds() {
+    let home = tempfile::tempdir().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let settings = name_server_of(ResolverKind::Tcp, home.path()).await;
+    for (least, most, kept) in [(0, 3600, TTL), (200, 3600, 200), (0, 50, 50)] {
+        let [min_ttl, max_ttl] = [least, most].map(ConfigDuration::secs);
+        let resolver = Resolver::new(&Settings { min_ttl, max_ttl, ..settings.clone() }).unwrap();
+        resolver.resolve("a.example", deadline).await.unwrap();
+        let left = resolver.answers.lock().0["a.example"].1.duration_since(Instant::now()).as_secs();
+        assert!((kept.saturating_sub(20)..=kept).contains(&left), "{left} of {kept}");
+    }
+}
+
+#[tokio::test]
+async fn other_settings_make_another_resolver_and_equal_ones_keep_it() {
+    let home = tempfile::tempdir().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let first = Arc::new(name_server_of(ResolverKind::Tcp, home.path()).await);
+    let current = CurrentResolver::new(&first).unwrap();
+    assert!(Arc::ptr_eq(&current.of(&first), &current.of(&first)));
+    let second = Arc::new(name_server_of(ResolverKind::Tls, home.path()).await);
+    let changed = current.of(&second);
+    assert!(!Arc::ptr_eq(&changed, &current.of(&first)));
+    assert_eq!(changed.resolve("a.example", deadline).await.unwrap(), [IpAddr::from(FOUND)]);
+    // Settings that cannot be used leave the last ones in use.
+    let broken = Arc::new(Settings { servers: Vec::new(), ..Settings::clone(&second) });
+    let kept = current.of(&second);
+    assert!(Arc::ptr_eq(&kept, &current.of(&broken)));
+}
