@@ -163,7 +163,7 @@ impl Doctor {
 /// One question, with arguments of its own.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Question {
-    /// May a gateway's tunnels reach a target: which rule or key of its [egress] decides, and does a refusal cost a token?
+    /// May a gateway's tunnels reach a target: which of its egress rules or keys decides, and does a refusal cost a token?
     ///
     /// Resolves the target as a gateway on this machine does, and connects to nothing. Exit code 0 when tunnels may reach it, 70
     /// when they may not or its name has no address, 64 when the configuration is refused.
@@ -172,7 +172,9 @@ pub(crate) enum Question {
 
 #[derive(Debug, Args)]
 pub(crate) struct EgressQuestion {
-    /// The target as a client gives it, such as b.example:443, 192.0.2.7:80 or [2001:db8::1]:443
+    #[arg(
+        help = "The target as a client gives it, such as b.example:443, 192.0.2.7:80 or [2001:db8::1]:443"
+    )]
     #[arg(value_name = "NAME:PORT", value_parser = target)]
     pub(crate) target: Target,
     /// The gateway's configuration file (TOML), with the environment variables as they are now

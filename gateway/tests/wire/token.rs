@@ -98,7 +98,8 @@ async fn tokens_of_retired_keys_and_of_keys_to_come_are_refused() {
     let (gateway, echo) = (Running::start().await, Echo::start().await);
     let now = UnixSeconds::now().0;
     let keys = directory(vec![
-        coming.entry(Some(now + 3600), Some(now + 7200)),
+        // Further ahead than the hour that `assert_challenge` expects: a challenge lasts until the successor begins.
+        coming.entry(Some(now + 7200), Some(now + 10_800)),
         ISSUER.entry(Some(now - 60), Some(now + 86_400)),
         retired.entry(Some(now - 7200), Some(now - 1)),
     ]);
