@@ -1,12 +1,14 @@
 //! The gateway's configuration file. `docs/reference/configuration.md` is generated from these types.
 
 mod egress;
+mod next_hop;
 mod pattern;
 mod resolver;
 mod shadow;
 mod store;
 
 pub use egress::{Action, Egress, Lever, Ports, Rule};
+pub use next_hop::{HopKind, HopUrl, HopUrlError, NextHop, NextHopError};
 pub use pattern::{Hosts, Pattern, PatternError};
 pub use resolver::{NameServer, NameServerError, ResolverConfig, ResolverConfigError, ResolverKind};
 pub use store::{

@@ -1,7 +1,7 @@
 //! A gateway, from its configuration to its last connection.
 
 use crate::backend::{self, BackendError};
-use crate::config::{Bind, ChallengeConfig, Config, StoreKind};
+use crate::config::{Bind, ChallengeConfig, Config, NextHopError, StoreKind};
 use crate::health::LoggedGate;
 use crate::keys::keyring::Lifetimes;
 use crate::keys::offer::Offer;
@@ -104,6 +104,9 @@ pub enum StartError {
         "egress.source has {0}, from which nothing can connect: list addresses of this machine's interfaces, IPv4 ones as such"
     )]
     LocalAddress(IpAddr),
+    /// Next hops and rules that do not go together.
+    #[error(transparent)]
+    NextHops(#[from] NextHopError),
     /// The double-spend store.
     #[error(transparent)]
     Store(#[from] BackendError),
@@ -131,6 +134,7 @@ impl StartError {
             | Self::SharedSecretLength
             | Self::SharedSecretStore
             | Self::LocalAddress(_)
+            | Self::NextHops(_)
             | Self::HeaderSize(_) => exit::CONFIG,
             Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
             Self::Tls(TlsError::State(_)) => exit::RUNTIME,
@@ -157,6 +161,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     check_bind(config)?;
     check_shared_secret(config)?;
     resolve::check(&config.egress.resolver)?;
+    config.egress.check_next_hops()?;
     config.egress.unusable_source().map_or(Ok(()), |address| Err(StartError::LocalAddress(address)))?;
     Offer::new(&config.challenge)?;
     Source::new(&config.issuer)?;

@@ -1,6 +1,6 @@
 //! `[egress]`: where tunnels may go.
 
-use super::{Pattern, ResolverConfig};
+use super::{NextHop, NextHopError, Pattern, ResolverConfig};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,8 @@ pub struct Egress {
     pub own: bool,
     /// The ports that may be reached: a list, or "any".
     pub ports: Ports,
-    /// Networks that may not be reached whatever else is allowed, by a rule or otherwise, such as "203.0.113.0/24".
+    /// Networks that may not be reached whatever else is allowed, by a rule or otherwise, such as "203.0.113.0/24"; except by names
+    /// that a next hop resolves.
     #[schemars(with = "Vec<String>")]
     pub deny: Vec<IpNet>,
     /// Rules, in order: the first that matches a target decides. A name is matched by names and "*", before a token is spent; an
@@ -34,6 +35,8 @@ pub struct Egress {
     /// of its target's family, and a target of a family without any is refused. One address has as many tunnels at once as
     /// net.ipv4.ip_local_port_range has ports. Without any the system chooses. A rule may have its own.
     pub source: Vec<IpAddr>,
+    /// Proxies of yours that tunnels go on through, by the rules that name them with `via`.
+    pub next_hops: Vec<NextHop>,
     /// Who can allow more. Not a key of the file: `postern up` has a switch instead.
     #[serde(skip)]
     pub lever: Lever,
@@ -46,6 +49,26 @@ impl Egress {
             address.is_unspecified() || address.is_multicast() || address.to_canonical() != *address
         };
         self.rules.iter().flat_map(|rule| &rule.source).chain(&self.source).copied().find(is_unusable)
+    }
+
+    /// Finds next hops and rules that do not go together.
+    pub(crate) fn check_next_hops(&self) -> Result<(), NextHopError> {
+        for (at, hop) in self.next_hops.iter().enumerate() {
+            hop.check()?;
+            if self.next_hops.iter().skip(at + 1).any(|other| other.name == hop.name) {
+                return Err(NextHopError::Twice(hop.name.clone()));
+            }
+        }
+        for (rule, via) in (1..).zip(self.rules.iter().map(|rule| &rule.via)) {
+            if let Some(name) = via.as_ref().filter(|via| self.next_hop(via).is_none()) {
+                return Err(NextHopError::Unknown { rule, name: name.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn next_hop(&self, name: &str) -> Option<&NextHop> {
+        self.next_hops.iter().find(|hop| hop.name == name)
     }
 }
 
@@ -110,17 +133,24 @@ pub struct Rule {
     pub patterns: Vec<Pattern>,
     /// Local addresses for tunnels that this rule allows; those of [`Egress`] if it has none.
     pub source: Vec<IpAddr>,
+    /// The name of the next hop that they go on through.
+    pub via: Option<String>,
 }
 
 impl Rule {
     /// One that allows what a pattern is about; the addresses of a name are judged.
     pub fn allow(pattern: Pattern) -> Self {
-        Self { action: Action::Allow { private: false }, patterns: vec![pattern], source: Vec::new() }
+        Self {
+            action: Action::Allow { private: false },
+            patterns: vec![pattern],
+            source: Vec::new(),
+            via: None,
+        }
     }
 
     /// One that denies it.
     pub fn deny(pattern: Pattern) -> Self {
-        Self { action: Action::Deny, patterns: vec![pattern], source: Vec::new() }
+        Self { action: Action::Deny, patterns: vec![pattern], source: Vec::new(), via: None }
     }
 }
 
@@ -154,6 +184,11 @@ struct RuleTable {
     /// Local addresses that tunnels to the addresses for which this rule decides go out from, in place of `egress.source`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     source: Vec<IpAddr>,
+    /// The name of the `[[egress.next_hops]]` that tunnels go on through where this rule decides. A name that this rule allows is
+    /// not resolved here but by the next hop, so that no address of it is judged, neither by `egress.deny` nor as a private one:
+    /// what the next hop must not reach is its own affair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    via: Option<String>,
 }
 
 /// Why a table is no rule.
@@ -169,7 +204,7 @@ enum RuleError {
         "its list has no pattern, so it would match nothing: write one, such as \"b.example:443\", or remove the rule"
     )]
     Empty,
-    #[error("private and source are for what a rule allows, and this one denies: remove them")]
+    #[error("private, source and via are for what a rule allows, and this one denies: remove them")]
     Denies,
 }
 
@@ -181,13 +216,15 @@ impl TryFrom<RuleTable> for Rule {
             (Some(_), Some(_)) => return Err(RuleError::Both),
             (None, None) => return Err(RuleError::Neither),
             (Some(patterns), None) => (Action::Allow { private: table.private }, patterns),
-            (None, Some(_)) if table.private || !table.source.is_empty() => return Err(RuleError::Denies),
+            (None, Some(_)) if table.private || !table.source.is_empty() || table.via.is_some() => {
+                return Err(RuleError::Denies);
+            }
             (None, Some(patterns)) => (Action::Deny, patterns),
         };
         if patterns.is_empty() {
             Err(RuleError::Empty)
         } else {
-            Ok(Self { action, patterns, source: table.source })
+            Ok(Self { action, patterns, source: table.source, via: table.via })
         }
     }
 }
@@ -195,9 +232,13 @@ impl TryFrom<RuleTable> for Rule {
 impl From<Rule> for RuleTable {
     fn from(rule: Rule) -> Self {
         match rule.action {
-            Action::Allow { private } => {
-                Self { allow: Some(rule.patterns), private, source: rule.source, ..Self::default() }
-            }
+            Action::Allow { private } => Self {
+                allow: Some(rule.patterns),
+                private,
+                source: rule.source,
+                via: rule.via,
+                ..Self::default()
+            },
             Action::Deny => Self { deny: Some(rule.patterns), ..Self::default() },
         }
     }

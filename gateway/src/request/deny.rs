@@ -57,6 +57,10 @@ pub(crate) enum Refusal {
     NoSource,
     /// The target did not answer in time.
     DialTimeout,
+    /// The proxy that the tunnel was to go on through cannot be used.
+    NextHop,
+    /// That proxy does not open the tunnel.
+    NextHopRefused,
     /// The target's answer to a plain `http://` request broke.
     UpstreamBroken,
     /// The target's answer to a plain `http://` request did not begin in time.
@@ -192,6 +196,8 @@ impl Refusal {
             Self::Unreachable => (S::BAD_GATEWAY, O::DialRefused, "destination_ip_unroutable", TARGET),
             Self::NoSource => (S::BAD_GATEWAY, O::DialRefused, "destination_ip_unroutable", TARGET),
             Self::DialTimeout => (S::GATEWAY_TIMEOUT, O::DialTimeout, "connection_timeout", TARGET),
+            Self::NextHop => (S::BAD_GATEWAY, O::DialRefused, "destination_unavailable", RETRY),
+            Self::NextHopRefused => (S::FORBIDDEN, O::PolicyRefused, DENIED, TARGET),
             Self::UpstreamBroken => (S::BAD_GATEWAY, O::UpstreamBroken, "http_protocol_error", TARGET),
             Self::UpstreamTimeout => (S::GATEWAY_TIMEOUT, O::UpstreamBroken, "http_response_timeout", TARGET),
             Self::UpstreamCredentials => (S::BAD_GATEWAY, O::UpstreamBroken, "http_protocol_error", TARGET),
@@ -260,6 +266,12 @@ impl Refusal {
             Self::Unreachable => "the target cannot be reached".into(),
             Self::NoSource => "this gateway has no address to reach the target from".into(),
             Self::DialTimeout => "the target did not answer in time".into(),
+            Self::NextHop => {
+                "the proxy that this gateway reaches the target through cannot be used now".into()
+            }
+            Self::NextHopRefused => {
+                "the proxy that this gateway reaches the target through does not open this tunnel".into()
+            }
             Self::UpstreamBroken => "the target's answer was not valid HTTP or broke off".into(),
             Self::UpstreamTimeout => "the target did not answer the request in time".into(),
             Self::UpstreamCredentials => "the target asked for proxy credentials, as only a proxy may".into(),

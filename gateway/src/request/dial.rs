@@ -14,6 +14,8 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
+mod next_hop;
+
 /// A connection to the target of a spent token.
 pub(crate) struct Dialled {
     pub(crate) stream: TcpStream,
@@ -29,25 +31,46 @@ impl Dialled {
         limit: Duration,
     ) -> Result<Self, Refusal> {
         let deadline = Instant::now() + limit;
-        let target = spent.target();
-        let addresses = match target.host() {
-            Host::Address(address) => vec![*address],
-            Host::Name(name) => resolver.resolve(name, deadline).await?,
-        };
-        let allowed = allowed(target, addresses, policy)?;
-        let candidates = candidates(target, allowed, policy)?;
-        let has_source = candidates.iter().any(|candidate| candidate.from.is_some());
-        let connecting = timeout_at(deadline, connect_from(candidates));
-        let connected = connecting.await.map_err(|_| Refusal::DialTimeout)?;
-        if has_source && is_unavailable(&connected) {
-            warn_of_source("an address in it is none of this machine's, or all of its ports are in use");
-            return Err(Refusal::NoSource);
-        }
-        let stream = connected.map_err(|error| refusal(&error))?;
-        // Without it a small write waits for the acknowledgement of the previous one (up to 40 ms).
-        stream.set_nodelay(true).map_err(|error| refusal(&error))?;
+        let stream = connect(spent.target(), policy, resolver, deadline).await?;
         Ok(Self { stream, _spent: spent })
     }
+}
+
+/// A connection to the target, or a tunnel to it through a next hop.
+async fn connect(
+    target: &Target,
+    policy: &Policy,
+    resolver: &Resolver,
+    deadline: Instant,
+) -> Result<TcpStream, Refusal> {
+    let addresses = match target.host() {
+        Host::Address(address) => vec![*address],
+        Host::Name(name) => match policy.via_of_name(name, target.port()) {
+            // Boxed: most tunnels have no next hop, and would move its room for nothing.
+            Some(via) => {
+                let turn = policy.turn();
+                return Box::pin(next_hop::connect(via, target, turn, resolver, deadline)).await;
+            }
+            None => resolver.resolve(name, deadline).await?,
+        },
+    };
+    let allowed = allowed(target, addresses, policy)?;
+    if let Some((via, address)) = policy.via_of_first(target, &allowed) {
+        let target = Target::new(Host::Address(address), target.port()).map_err(Refusal::Target)?;
+        return Box::pin(next_hop::connect(via, &target, policy.turn(), resolver, deadline)).await;
+    }
+    let candidates = candidates(target, allowed, policy)?;
+    let has_source = candidates.iter().any(|candidate| candidate.from.is_some());
+    let connecting = timeout_at(deadline, connect_from(candidates));
+    let connected = connecting.await.map_err(|_| Refusal::DialTimeout)?;
+    if has_source && is_unavailable(&connected) {
+        warn_of_source("an address in it is none of this machine's, or all of its ports are in use");
+        return Err(Refusal::NoSource);
+    }
+    let stream = connected.map_err(|error| refusal(&error))?;
+    // Without it a small write waits for the acknowledgement of the previous one (up to 40 ms).
+    stream.set_nodelay(true).map_err(|error| refusal(&error))?;
+    Ok(stream)
 }
 
 /// The addresses the policy lets through; when it lets none through, its refusal.
@@ -70,6 +93,9 @@ fn allowed(target: &Target, addresses: Vec<IpAddr>, policy: &Policy) -> Result<V
 fn candidates(target: &Target, allowed: Vec<IpAddr>, policy: &Policy) -> Result<Vec<Candidate>, Refusal> {
     let turn = policy.turn();
     let candidate = |address: IpAddr| {
+        if policy.via(target, address).is_some() {
+            return None; // another address of the name may be reached directly, and stood first
+        }
         let from = policy.source(target, address, turn).ok()?;
         // The system's own choice is left as it was; a socket with a local IPv4 address connects to IPv4 alone.
         let address = if from.is_some() { address.to_canonical() } else { address };

@@ -2,7 +2,7 @@
 //! every resolved address before it is dialled: a name that resolves to a private address is caught here, whatever it
 //! resolved to a moment ago.
 
-use crate::config::{Action, Egress, Hosts, Lever, Pattern, Ports, Rule};
+use crate::config::{Action, Egress, Hosts, Lever, NextHop, Pattern, Ports, Rule};
 use ipnet::IpNet;
 use own::OwnAddresses;
 use postern_proxy::address::{forms, is_special};
@@ -25,6 +25,7 @@ pub(crate) struct Policy {
     ports: Ports,
     deny: Vec<IpNet>,
     rules: Vec<Rule>,
+    next_hops: Vec<NextHop>,
     /// Local addresses of tunnels.
     source: Vec<IpAddr>,
     /// How many tunnels have taken a local address, for the next one's turn.
@@ -48,6 +49,14 @@ pub(crate) enum PolicyRefusal {
 /// There are local addresses for tunnels, and none is of the target's family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoSource;
+
+/// Where a tunnel goes on through.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Via<'a> {
+    pub(crate) hop: &'a NextHop,
+    /// Local addresses for the connection to it.
+    pub(crate) sources: &'a [IpAddr],
+}
 
 /// What decides about a target or an address.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,6 +99,7 @@ impl Policy {
             ports: egress.ports.clone(),
             deny: egress.deny.clone(),
             rules: egress.rules.clone(),
+            next_hops: egress.next_hops.clone(),
             source: egress.source.clone(),
             turn: Arc::default(),
             lever: egress.lever,
@@ -125,24 +135,55 @@ impl Policy {
         address: IpAddr,
         turn: usize,
     ) -> Result<Option<IpAddr>, NoSource> {
-        let sources = self.sources(target, address);
-        if sources.is_empty() {
-            return Ok(None);
-        }
-        let is_v4 = address.to_canonical().is_ipv4();
-        let fitting: Vec<IpAddr> = sources.iter().copied().filter(|own| own.is_ipv4() == is_v4).collect();
-        let chosen = turn.checked_rem(fitting.len()).and_then(|at| fitting.get(at).copied());
-        chosen.map(Some).ok_or(NoSource)
+        choose(self.sources(target, address), address, turn)
     }
 
     /// Of the rule that decides about the address, or those of all tunnels.
     fn sources(&self, target: &Target, address: IpAddr) -> &[IpAddr] {
-        let decided = forms(address).next().map(|form| self.of_address(target, form));
-        let own = match decided {
-            Some(Ok(By::Rule(number, _))) => self.rules.get(number - 1).map(|rule| rule.source.as_slice()),
+        self.deciding(target, address).map_or(&self.source, |rule| self.sources_of(rule))
+    }
+
+    fn sources_of<'a>(&'a self, rule: &'a Rule) -> &'a [IpAddr] {
+        if rule.source.is_empty() { &self.source } else { &rule.source }
+    }
+
+    /// The rule that allows an address, if a rule does.
+    fn deciding(&self, target: &Target, address: IpAddr) -> Option<&Rule> {
+        match self.of_address(target, forms(address).next()?) {
+            Ok(By::Rule(number, _)) => self.rules.get(number - 1),
             _ => None,
-        };
-        own.filter(|own| !own.is_empty()).unwrap_or(&self.source)
+        }
+    }
+
+    /// The next hop that a name goes on to unresolved.
+    pub(crate) fn via_of_name(&self, name: &str, port: u16) -> Option<Via<'_>> {
+        if self.next_hops.is_empty() {
+            return None;
+        }
+        match self.of_name(name, port) {
+            OfName::Allowed(By::Rule(number, _)) => self.via_of(self.rules.get(number - 1)?),
+            _ => None,
+        }
+    }
+
+    /// The next hop for an address that was checked.
+    pub(crate) fn via(&self, target: &Target, address: IpAddr) -> Option<Via<'_>> {
+        if self.next_hops.is_empty() {
+            return None;
+        }
+        self.via_of(self.deciding(target, address)?)
+    }
+
+    /// The first of the addresses, and its next hop, if it has one.
+    pub(crate) fn via_of_first(&self, target: &Target, addresses: &[IpAddr]) -> Option<(Via<'_>, IpAddr)> {
+        let first = *addresses.first()?;
+        Some((self.via(target, first)?, first))
+    }
+
+    fn via_of<'a>(&'a self, rule: &'a Rule) -> Option<Via<'a>> {
+        let name = rule.via.as_ref()?;
+        let hop = self.next_hops.iter().find(|hop| hop.name == *name)?;
+        Some(Via { hop, sources: self.sources_of(rule) })
     }
 
     /// What the rules and `ports` say of a name.
@@ -229,6 +270,17 @@ impl Policy {
             }
         }
     }
+}
+
+/// The local address whose turn it is for a connection to `address`; none where the system chooses.
+pub(crate) fn choose(sources: &[IpAddr], address: IpAddr, turn: usize) -> Result<Option<IpAddr>, NoSource> {
+    if sources.is_empty() {
+        return Ok(None);
+    }
+    let is_v4 = address.to_canonical().is_ipv4();
+    let fitting: Vec<IpAddr> = sources.iter().copied().filter(|own| own.is_ipv4() == is_v4).collect();
+    let chosen = turn.checked_rem(fitting.len()).and_then(|at| fitting.get(at).copied());
+    chosen.map(Some).ok_or(NoSource)
 }
 
 /// Names below "invalid" have no address (RFC 6761, section 6.4), so that there is nothing to refuse; agents ask for the

@@ -12,6 +12,7 @@ mod egress;
 mod header;
 mod http2;
 mod keys;
+mod next_hop;
 mod pipeline;
 mod places;
 mod proxy_protocol;

@@ -1,7 +1,7 @@
 //! What the policy decides about one target and why, in words for the operator: `postern doctor egress`.
 
-use super::{By, NoSource, OfName, Policy};
-use crate::config::{Action, Egress};
+use super::{By, NoSource, OfName, Policy, Via};
+use crate::config::{Action, Egress, NextHop};
 use crate::request::resolve::{Resolver, ResolverError};
 use postern_proxy::address::forms;
 use postern_proxy::target::{Host, Target};
@@ -43,6 +43,9 @@ pub async fn explain(
         Host::Address(address) => return Ok(policy.explain_address(target, *address)),
         Host::Name(name) => name,
     };
+    if let Some(via) = policy.via_of_name(name, target.port()) {
+        return Ok(policy.explain_via(name, target.port(), via));
+    }
     let (before, is_refused) = policy.explain_name(name, target.port());
     if is_refused {
         return Ok(Explanation { sentences: vec![before], end: End::RefusedUnspent });
@@ -61,6 +64,15 @@ impl Policy {
             Ok(()) => End::RefusedSpent,
         };
         Explanation { sentences: vec![sentence], end }
+    }
+
+    /// A name that is not resolved here.
+    fn explain_via(&self, name: &str, port: u16, via: Via<'_>) -> Explanation {
+        let why = match self.of_name(name, port) {
+            OfName::Allowed(by) | OfName::Refused(by) | OfName::Open(by) => self.why(by),
+        };
+        let sentence = format!("{name}: allowed through {}, which resolves it: {why}", written(via.hop));
+        Explanation { sentences: vec![sentence], end: End::Allowed }
     }
 
     /// The sentence, and whether the name is refused without being resolved.
@@ -116,6 +128,9 @@ impl Policy {
                 Ok(_) => {}
             }
         }
+        if let Some(via) = self.via(target, address) {
+            return (format!("{sentence}; through {}", written(via.hop)), true);
+        }
         match self.source(target, address, 0) {
             Ok(None) => (sentence, true),
             Ok(Some(_)) => {
@@ -167,6 +182,10 @@ impl Policy {
             By::Nothing => "no rule matches, and no key of egress refuses it".to_owned(),
         }
     }
+}
+
+fn written(hop: &NextHop) -> String {
+    format!("the next hop \"{}\" ({})", hop.name, hop.url)
 }
 
 #[cfg(test)]
@@ -229,6 +248,29 @@ mod tests {
         assert!(sentences[4].starts_with("::1: refused: it is a private, local"), "{sentences:#?}");
         let carried = "64:ff9b::7f00:1, which is or carries 127.0.0.1: refused: it is a private";
         assert!(sentences[5].starts_with(carried), "{sentences:#?}");
+    }
+
+    #[tokio::test]
+    async fn the_next_hop_of_a_rule_is_named_and_a_name_for_it_is_not_resolved() {
+        let text = "[[rules]]\nallow = [\"*.example:443\", \"9.0.0.0/8:443\"]\nvia = \"exit\"\n\
+            [[next_hops]]\nname = \"exit\"\nurl = \"socks5://192.0.2.1:1080\"\n";
+        let egress: Egress = postern_config::parse("egress.toml", text, []).unwrap();
+        for (target, expected) in [
+            (
+                "a.example:443",
+                "a.example: allowed through the next hop \"exit\" (socks5://192.0.2.1:1080), which resolves it: rule 1 \
+                 allows \"*.example:443\"",
+            ),
+            (
+                "9.1.1.1:443",
+                "9.1.1.1: allowed: rule 1 allows \"9.0.0.0/8:443\"; through the next hop \"exit\" \
+                 (socks5://192.0.2.1:1080)",
+            ),
+        ] {
+            let target = Target::parse(target, None).unwrap();
+            let explanation = explain(&egress, &target, Duration::from_secs(1)).await.unwrap();
+            assert_eq!((explanation.sentences, explanation.end), (vec![expected.to_owned()], End::Allowed));
+        }
     }
 
     #[test]

@@ -159,12 +159,40 @@ fn only_what_is_private_by_its_rule_reaches_private_addresses_by_name() {
 }
 
 #[test]
+fn a_target_goes_on_through_the_next_hop_of_the_rule_that_decides() {
+    let policy = policy(
+        "[[rules]]\nallow = [\"9.0.0.0/8:443\"]\nvia = \"net\"\n\
+         [[rules]]\ndeny = [\"blocked.example\"]\n\
+         [[rules]]\nallow = [\"*.example:443\", \"*:22\"]\nvia = \"names\"\n\
+         [[next_hops]]\nname = \"net\"\nurl = \"socks5://192.0.2.1:1080\"\n\
+         [[next_hops]]\nname = \"names\"\nurl = \"http://proxy.test:3128\"\n",
+    );
+    let of_name = |name: &str, port| policy.via_of_name(name, port).map(|via| via.hop.name.as_str());
+    assert_eq!(of_name("a.example", 443), Some("names"));
+    assert_eq!(of_name("a.test", 22), Some("names"));
+    for (name, port) in [("a.test", 443), ("a.example", 80), ("blocked.example", 443), ("a.invalid", 22)] {
+        assert_eq!(of_name(name, port), None, "{name}:{port} is resolved here, or refused");
+    }
+    let of_addresses = |text: &str, addresses: &[&str]| {
+        let addresses: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        let first = policy.via_of_first(&target(text), &addresses);
+        first.map(|(via, address)| format!("{} {address}", via.hop.name))
+    };
+    assert_eq!(of_addresses("9.1.1.1:443", &["9.1.1.1"]).as_deref(), Some("net 9.1.1.1"));
+    assert_eq!(of_addresses("1.1.1.1:22", &["1.1.1.1"]).as_deref(), Some("names 1.1.1.1"));
+    // A name that no rule has, whose addresses a rule may have: the resolver's first one says whether it goes directly.
+    assert_eq!(of_addresses("a.test:443", &["9.1.1.1", "1.1.1.1"]).as_deref(), Some("net 9.1.1.1"));
+    assert_eq!(of_addresses("a.test:443", &["1.1.1.1", "9.1.1.1"]), None);
+}
+
+#[test]
 fn a_table_that_is_no_rule_is_refused_with_what_to_write() {
     for (text, part) in [
         ("[[rules]]\nallow = [\"a.example\"]\ndeny = [\"*\"]", "make two rules of it"),
         ("[[rules]]\nprivate = true", "write allow = "),
         ("[[rules]]\ndeny = []", "remove the rule"),
         ("[[rules]]\ndeny = [\"*\"]\nprivate = true", "this one denies"),
+        ("[[rules]]\ndeny = [\"*\"]\nvia = \"a\"", "this one denies"),
         ("[[rules]]\ndeny = [\"*\"]\nsource = [\"198.51.100.7\"]", "this one denies"),
         (
             "[[rules]]\ndeny = [\"*\"]\n[[rules]]\ndeny = [\"10.0.0.1/8\"]",
