@@ -1,17 +1,16 @@
 // The gateway as https:// proxy of HTTP/2 clients by other authors: libcurl, Python's h2, Go, undici, nghttpx, Chromium.
 
 import assert from 'node:assert/strict';
-import { spawn, spawnSync } from 'node:child_process';
+import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
-import net from 'node:net';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { Client } from 'undici';
 import { browser, missing as noChromium } from './browser.js';
 import { echoed } from './connect.js';
-import { daemon, environment, mint, run } from './postern.js';
+import { daemon, mint, run } from './postern.js';
+import { free, proxy } from './proxies.js';
 import { stage } from './stage.js';
 import { echo } from './targets.js';
 
@@ -94,9 +93,8 @@ test('nghttpx passes tunnels on', { ...within, skip: nghttpx ? false : 'there is
     const port = await free();
     const backend = `${gateway.address.replace(':', ',')};;proto=h2;tls;sni=localhost`;
     const args = ['-s', '-f', `127.0.0.1,${port};no-tls`, '-b', backend, '--cacert', ca, '-n', '1'];
-    const proxy = spawn(nghttpx, args, { env: environment, stdio: 'ignore' });
+    const stopProxy = await proxy(nghttpx, args, [port]);
     try {
-        await listening(port);
         const page = (authorization) => run('curl', [
             ...['--silent', '--show-error', '--max-time', '40', '--cacert', ca, '-x', `http://127.0.0.1:${port}`],
             ...['--proxy-header', `Proxy-Authorization: ${authorization}`, secure.url],
@@ -106,8 +104,7 @@ test('nghttpx passes tunnels on', { ...within, skip: nghttpx ? false : 'there is
         const refused = await costs(0, () => page('PrivateToken token="none"'));
         assert.match(refused.stderr, /response 407/);
     } finally {
-        proxy.kill();
-        await once(proxy, 'exit');
+        await stopProxy();
     }
 });
 
@@ -126,23 +123,3 @@ test('Chromium is refused', { timeout: 100_000, skip: noChromium }, async () => 
     assert.ok((await gateway.metrics()).value(outcome) > refused, 'it came to the gateway');
     assert.equal(secure.connections(), reached, 'it went past the gateway');
 });
-
-async function free() {
-    const server = net.createServer().listen(0, '127.0.0.1');
-    await once(server, 'listening');
-    const { port } = server.address();
-    server.close();
-    await once(server, 'close');
-    return port;
-}
-
-async function listening(port) {
-    for (;;) {
-        const socket = net.connect(port, '127.0.0.1');
-        const came = await Promise.race([once(socket, 'connect').then(() => true), once(socket, 'close').then(() => false)])
-            .catch(() => false);
-        socket.destroy();
-        if (came) return;
-        await new Promise((done) => setTimeout(done, 20));
-    }
-}
