@@ -19,7 +19,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use postern_proxy::answer_head::{AnswerStream, HeadLimit};
-use postern_proxy::headers::{remove_hop_by_hop, to_origin_form};
+use postern_proxy::headers::{has_other_coding, remove_hop_by_hop, to_origin_form};
 use postern_proxy::target::Target;
 
 /// The most tunnels kept for one client connection; most programs use a connection for one target only.
@@ -46,8 +46,11 @@ impl Kept {
         let authority = request.uri().authority().map_or("", |authority| authority.as_str());
         let target = Target::parse(authority, Some(80))?;
         let (mut head, body) = request.into_parts();
-        to_origin_form(&mut head);
+        to_origin_form(&mut head, !body.is_end_stream());
         let (upstream, response) = self.exchange(&target, head, body, state).await?;
+        if has_other_coding(response.headers()) {
+            return Err(Refusal::Upstream);
+        }
         upstream.limit.end();
         if !upstream.sender.is_closed() {
             self.keep(target, upstream);

@@ -7,6 +7,7 @@ use crate::connections::Visitor;
 use crate::forward::Kept;
 use crate::state::AgentState;
 use bytes::Bytes;
+use http::header::HOST;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use postern_daemon::client_stream::ClientStream;
 use postern_daemon::exchange::Exchange;
 use postern_daemon::places::Place;
+use postern_proxy::headers::has_other_coding;
 use postern_proxy::relay::Relay;
 use postern_proxy::target::Target;
 use std::convert::Infallible;
@@ -93,6 +95,10 @@ async fn respond(
     } else if uri.scheme_str() != Some("http") {
         state.count(AgentOutcome::BadRequest);
         let sentence = "Only http:// is forwarded in absolute form: use CONNECT for everything else";
+        return answer::bad_request(sentence).map(boxed);
+    } else if request.headers().get_all(HOST).iter().count() > 1 || has_other_coding(request.headers()) {
+        state.count(AgentOutcome::BadRequest);
+        let sentence = "A request has one Host field, and its body no other transfer coding than chunked";
         return answer::bad_request(sentence).map(boxed);
     } else {
         kept.forward(request, &state).await.inspect(|_| exchange.stream())

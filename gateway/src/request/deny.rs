@@ -83,6 +83,8 @@ pub(crate) enum Refusal {
     OtherHost,
     /// A CONNECT that announces a body.
     ConnectBody,
+    /// A body in another transfer coding than chunked.
+    Coding,
     /// Neither CONNECT nor an absolute `http://` URL.
     NotProxied,
     /// An absolute URL with another scheme than http.
@@ -207,7 +209,8 @@ impl Refusal {
             | Self::SeveralAuthorizations
             | Self::SeveralHosts
             | Self::OtherHost
-            | Self::ConnectBody => (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST),
+            | Self::ConnectBody
+            | Self::Coding => (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST),
             Self::NoHost | Self::NotProxied | Self::Scheme | Self::Malformed => {
                 (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST)
             }
@@ -283,6 +286,7 @@ impl Refusal {
             Self::SeveralHosts => "more than one Host field".into(),
             Self::OtherHost => "the Host field differs from :authority (RFC 9113, section 8.3.1)".into(),
             Self::ConnectBody => "a CONNECT request has no body".into(),
+            Self::Coding => "the request's body has another transfer coding than chunked".into(),
             Self::NotProxied => "this is a forward proxy, not a web server".into(),
             Self::Scheme => "only http:// URLs are forwarded; use CONNECT for anything else".into(),
             Self::Malformed => "the request is not valid HTTP/1.1".into(),

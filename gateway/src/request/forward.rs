@@ -6,14 +6,14 @@ use crate::request::deny::Refusal;
 use crate::request::dial::Dialled;
 use crate::request::upload::{Progress, RequestBody, Upload};
 use bytes::Bytes;
-use http::header::{HeaderValue, VIA};
+use http::header::{CONTENT_LENGTH, HOST, HeaderValue, VIA};
 use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use postern_proxy::answer_head::{AnswerStream, HeadLimit, LIMIT};
-use postern_proxy::headers::{remove_hop_by_hop, to_origin_form};
+use postern_proxy::headers::{has_other_coding, remove_hop_by_hop, to_origin_form};
 use postern_proxy::idle::Idle;
 use std::future::Future;
 use std::pin::Pin;
@@ -34,7 +34,7 @@ pub(crate) async fn send(
 ) -> Result<Response<ForwardedBody>, Refusal> {
     let (mut head, body) = request.into_parts();
     let via = if head.version == Version::HTTP_2 { VIA_SELF_2 } else { VIA_SELF };
-    to_origin_form(&mut head);
+    to_origin_form(&mut head, !body.is_end_stream());
     head.headers.append(VIA, via);
     let (upload, progress) = Upload::new(body);
     let request = Request::from_parts(head, upload);
@@ -60,6 +60,7 @@ pub(crate) async fn send(
         Some(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             return Err(Refusal::UpstreamBroken);
         }
+        Some(Ok(response)) if has_other_coding(response.headers()) => return Err(Refusal::UpstreamBroken),
         Some(Ok(response)) => response,
         Some(Err(_)) if progress.is_broken() => return Err(Refusal::BodyBroken),
         Some(Err(_)) => return Err(Refusal::UpstreamBroken),
@@ -85,6 +86,18 @@ fn remove_own_status(headers: &mut HeaderMap) {
         headers.get_all(PROXY_STATUS).iter().filter(|value| !is_own(value)).cloned().collect();
     headers.remove(PROXY_STATUS);
     kept.into_iter().for_each(|value| _ = headers.append(PROXY_STATUS, value));
+}
+
+/// Trailer fields without those that mean something in a header alone (RFC 9110, section 6.5.1).
+fn harmless(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    if let Some(trailers) = frame.trailers_mut() {
+        remove_hop_by_hop(trailers);
+        remove_own_status(trailers);
+        for name in [CONTENT_LENGTH, HOST] {
+            trailers.remove(name);
+        }
+    }
+    frame
 }
 
 /// The connection to the target; gone once it has ended.
@@ -132,7 +145,7 @@ impl Body for ForwardedBody {
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(frame) => {
                 this.moved = Instant::now();
-                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+                Poll::Ready(frame.map(|frame| frame.map(harmless).map_err(Into::into)))
             }
             Poll::Pending => {
                 let moved = this.moved.max(this.progress.moved());

@@ -9,6 +9,7 @@ use crate::state::Worker;
 use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, TRANSFER_ENCODING};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Version, request};
+use postern_proxy::headers::has_other_coding;
 use postern_proxy::target::{Target, TargetError};
 use postern_spend::{Binding, Epoch, Unknown};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
@@ -100,6 +101,9 @@ fn target(head: &request::Parts, require_host: bool) -> Result<Target, Refusal> 
                 return Err(Refusal::ConnectBody);
             }
             Target::parse(authority, None)
+        }
+        Some(scheme) if *scheme == Scheme::HTTP && has_other_coding(&head.headers) => {
+            return Err(Refusal::Coding);
         }
         Some(scheme) if *scheme == Scheme::HTTP => Target::parse(authority, Some(80)),
         _ => return Err(Refusal::Scheme),
