@@ -32,6 +32,7 @@ mod reload;
 mod rotation;
 mod self_signed;
 mod shared_connections;
+mod smuggling;
 mod store_outage;
 mod support;
 mod systemd;

@@ -7,12 +7,18 @@ pub const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
 pub const DATA: u8 = 0;
 /// The type of a frame (section 6.2).
 pub const HEADERS: u8 = 1;
+/// The type of a frame (section 6.3).
+pub const PRIORITY: u8 = 2;
 /// The type of a frame (section 6.4).
 pub const RST_STREAM: u8 = 3;
 /// The type of a frame (section 6.5).
 pub const SETTINGS: u8 = 4;
 /// The type of a frame (section 6.7).
 pub const PING: u8 = 6;
+/// The type of a frame (section 6.8).
+pub const GOAWAY: u8 = 7;
+/// The type of a frame (section 6.9).
+pub const WINDOW_UPDATE: u8 = 8;
 /// The type of a frame (section 6.10).
 pub const CONTINUATION: u8 = 9;
 
@@ -30,12 +36,23 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// The type and payload of each frame in `bytes`, as far as it is whole.
 #[must_use]
-pub fn frames(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
+pub fn frames(bytes: &[u8]) -> Vec<(u8, &[u8])> {
+    all(bytes).into_iter().map(|(kind, _, payload)| (kind, payload)).collect()
+}
+
+/// The same of one stream.
+#[must_use]
+pub fn frames_of(bytes: &[u8], stream: u32) -> Vec<(u8, &[u8])> {
+    let of_stream = all(bytes).into_iter().filter(|(_, of, _)| *of == stream);
+    of_stream.map(|(kind, _, payload)| (kind, payload)).collect()
+}
+
+fn all(mut bytes: &[u8]) -> Vec<(u8, u32, &[u8])> {
     let mut found = Vec::new();
     while let Some((head, rest)) = bytes.split_first_chunk::<9>() {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
         let Some((payload, rest)) = rest.split_at_checked(length) else { break };
-        found.push((head[3], payload));
+        found.push((head[3], u32::from_be_bytes([head[5], head[6], head[7], head[8]]), payload));
         bytes = rest;
     }
     found

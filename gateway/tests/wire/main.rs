@@ -20,6 +20,7 @@ mod rates;
 mod replay;
 mod shared;
 mod shared_limits;
+mod smuggling;
 mod status;
 mod telemetry;
 mod tls;
