@@ -18,6 +18,7 @@ mod exactly_once;
 mod fleet;
 mod getting_started;
 mod guides;
+mod hostile_http2;
 mod issuer;
 mod jaeger;
 mod local_fleet;

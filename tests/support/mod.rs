@@ -4,6 +4,7 @@ pub mod admin;
 pub mod collector;
 pub mod daemon;
 pub mod disk;
+pub mod http2;
 pub mod jaeger;
 pub mod ledger;
 pub mod memcached;

@@ -8,7 +8,7 @@ use h2::Reason;
 use h2::client::Builder;
 use postern_proxy::http2::STREAM_WINDOW;
 use postern_testkit::http2::{DATA, END_HEADERS, HEADERS, HELLO, fields, frame};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
@@ -65,14 +65,28 @@ async fn both_ways(mut tunnel: Tunnel, far: TcpStream, seed: usize) {
     far_side.await.unwrap();
 }
 
-/// Both directions stall for forty tunnels, twenty MiB each way: a connection's window that they could use up would be smaller.
+/// The median time of thirty-two CONNECTs.
+async fn time_to_open(client: &mut Http2, echo: &Echo) -> Duration {
+    let mut times = Vec::new();
+    for _ in 0..32 {
+        let began = Instant::now();
+        let mut tunnel = client.tunnel(echo.address).await;
+        times.push(began.elapsed());
+        tunnel.echo(b"open").await;
+    }
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Both directions stall for 64 tunnels, 32 MiB each way: a connection's window that they could use up would be smaller.
 #[tokio::test]
 async fn stalled_tunnels_stop_no_other() {
     let (gateway, mut target, echo) = (Running::start().await, Held::start().await, Echo::start().await);
     let stream = TcpStream::connect(gateway.address).await.unwrap();
     let mut client = Http2::with(Builder::new().initial_connection_window_size(1 << 30), stream).await;
+    let alone = time_to_open(&mut client, &echo).await;
     let mut stalled = Vec::new();
-    for _ in 0..40 {
+    for _ in 0..64 {
         let (mut tunnel, mut far) = open(&mut client, &mut target).await;
         tokio::spawn(async move {
             let _ = far.write_all(&vec![1; 8 << 20]).await; // the client reads none of it
@@ -84,6 +98,9 @@ async fn stalled_tunnels_stop_no_other() {
         }
         stalled.push(tunnel);
     }
+    let beside = time_to_open(&mut client, &echo).await;
+    println!("a tunnel opens in {alone:?} alone, in {beside:?} beside 64 that stall");
+    assert!(beside < 5 * alone.max(Duration::from_millis(1)), "{beside:?}, and {alone:?} alone");
     let mut other = client.tunnel(echo.address).await;
     other.echo(&pattern(1 << 20, 3)).await;
     assert!(fill(&mut stalled[0]).await <= 16 << 20, "kernel buffers and one window");

@@ -1,0 +1,92 @@
+//! A client of HTTP/2: several tunnels on one connection.
+
+use super::PATIENCE;
+use super::proxy::Head;
+use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::{RecvStream, SendStream};
+use http::{Method, Request, Version};
+use std::fmt::Write;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// A connection to a gateway. Clones share it.
+#[derive(Clone)]
+pub struct Connection(SendRequest<Bytes>);
+
+/// A stream that was answered 200.
+pub struct Tunnel {
+    send: SendStream<Bytes>,
+    receive: RecvStream,
+}
+
+impl Connection {
+    pub async fn to(gateway: SocketAddr) -> io::Result<Self> {
+        let opening = async {
+            let stream = TcpStream::connect(gateway).await?;
+            stream.set_nodelay(true)?;
+            let (sender, connection) = h2::client::handshake(stream).await.map_err(io::Error::other)?;
+            tokio::spawn(connection); // how it ends shows in its streams
+            sender.ready().await.map(Self).map_err(io::Error::other)
+        };
+        in_time(opening).await
+    }
+
+    /// A CONNECT with this value of Proxy-Authorization: the head of the answer, and the tunnel if it is a 200.
+    pub async fn connect(&self, target: &str, authorization: &str) -> io::Result<(Head, Option<Tunnel>)> {
+        let request = Request::builder().version(Version::HTTP_2).method(Method::CONNECT).uri(target);
+        let request =
+            request.header("proxy-authorization", authorization).body(()).map_err(io::Error::other)?;
+        let asking = async {
+            let mut sender = self.0.clone().ready().await.map_err(io::Error::other)?;
+            let (response, send) = sender.send_request(request, false).map_err(io::Error::other)?;
+            let (head, receive) = response.await.map_err(io::Error::other)?.into_parts();
+            let mut fields = String::new();
+            for (name, value) in &head.headers {
+                let _ = writeln!(fields, "{name}: {}", String::from_utf8_lossy(value.as_bytes()));
+            }
+            let status = head.status.as_u16();
+            Ok((Head { status, fields }, (status == 200).then_some(Tunnel { send, receive })))
+        };
+        in_time(asking).await
+    }
+}
+
+impl Tunnel {
+    /// Sends until nothing is taken for so long; how many bytes were.
+    pub async fn fill(&mut self, stuck: Duration) -> io::Result<usize> {
+        let mut sent = 0;
+        loop {
+            self.send.reserve_capacity(16 << 10);
+            let granted = poll_fn(|cx| self.send.poll_capacity(cx));
+            let Ok(granted) = timeout(stuck, granted).await else { return Ok(sent) };
+            let granted = granted.ok_or(io::ErrorKind::BrokenPipe)?.map_err(io::Error::other)?;
+            self.send.send_data(vec![7; granted].into(), false).map_err(io::Error::other)?;
+            sent += granted;
+        }
+    }
+
+    /// Sends a few bytes to an echo and reads them back.
+    pub async fn echoes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let echoing = async {
+            self.send.send_data(Bytes::copy_from_slice(bytes), false).map_err(io::Error::other)?;
+            let mut back = Vec::new();
+            while back.len() < bytes.len() {
+                let some = self.receive.data().await.ok_or(io::ErrorKind::UnexpectedEof)?;
+                let some = some.map_err(io::Error::other)?;
+                let _ = self.receive.flow_control().release_capacity(some.len()); // it fails for a stream that is over
+                back.extend_from_slice(&some);
+            }
+            if back == bytes { Ok(()) } else { Err(io::Error::other("other bytes came back")) }
+        };
+        in_time(echoing).await
+    }
+}
+
+async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
