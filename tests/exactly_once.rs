@@ -3,12 +3,16 @@
 
 use crate::support::admin::Metrics;
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::http2::Connection;
 use crate::support::ledger::{Answer, Outage, Record, Summary, judge};
+use crate::support::proxy::Head;
 use crate::support::{PATIENCE, proxy, target, tokens};
 use std::fs::DirBuilder;
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -19,26 +23,38 @@ const TOKENS: usize = 200;
 const PRESENTERS: usize = 64;
 /// Tokens that are raced for at the same time: 256 connections.
 const AT_A_TIME: usize = 4;
+/// On which all presenters meet over HTTP/2: with 32 streams each at a time.
+const CONNECTIONS: usize = 8;
 const KILLS: usize = 5;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_token_opens_exactly_one_tunnel_when_each_spend_is_synced() {
-    assert_exactly_once("always").await;
+    assert_exactly_once("always", Way::Http1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_token_opens_exactly_one_tunnel_with_a_sync_every_second() {
-    assert_exactly_once("1s").await;
+    assert_exactly_once("1s", Way::Http1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_token_opens_exactly_one_tunnel_on_many_streams_of_few_connections() {
+    assert_exactly_once("1s", Way::http2()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_token_opens_two_tunnels_across_kills_when_each_spend_is_synced() {
-    assert_at_most_once_across_kills("always").await;
+    assert_at_most_once_across_kills("always", Way::Http1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_token_opens_two_tunnels_across_kills_with_a_sync_every_second() {
-    assert_at_most_once_across_kills("1s").await;
+    assert_at_most_once_across_kills("1s", Way::Http1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_token_opens_two_tunnels_across_kills_over_http_2() {
+    assert_at_most_once_across_kills("1s", Way::http2()).await;
 }
 
 /// Where a mark binds tokens, what was spent since a backup, or before the directory was emptied, is not good again.
@@ -92,8 +108,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-async fn assert_exactly_once(fsync: &str) {
-    let scene = Scene::new(fsync).await;
+async fn assert_exactly_once(fsync: &str, way: Way) {
+    let scene = Scene::new(fsync, way).await;
     let gateway = scene.open().await;
     scene.race().await;
     let summary = scene.verdict(&[]);
@@ -105,8 +121,8 @@ async fn assert_exactly_once(fsync: &str) {
     gateway.process.terminate().assert_stopped();
 }
 
-async fn assert_at_most_once_across_kills(fsync: &str) {
-    let scene = Scene::new(fsync).await;
+async fn assert_at_most_once_across_kills(fsync: &str, way: Way) {
+    let scene = Scene::new(fsync, way).await;
     let mut gateway = scene.open().await;
     let mut outages = Vec::new();
     let racing = tokio::spawn({
@@ -147,10 +163,31 @@ struct Scene {
     /// `None` while there is none to be sent to.
     gateway: watch::Sender<Option<SocketAddr>>,
     book: Book,
+    way: Way,
+}
+
+/// A connection to the gateway that was there when it was needed.
+type Shared = tokio::sync::Mutex<Option<(SocketAddr, Connection)>>;
+
+/// How presenters reach a gateway.
+enum Way {
+    /// Each on a connection of its own.
+    Http1,
+    /// Each on a stream of one of these connections, which are opened when they are needed.
+    Http2 { connections: Vec<Shared>, turn: AtomicUsize },
+}
+
+impl Way {
+    fn http2() -> Self {
+        Self::Http2 {
+            connections: (0..CONNECTIONS).map(|_| Shared::default()).collect(),
+            turn: AtomicUsize::new(0),
+        }
+    }
 }
 
 impl Scene {
-    async fn new(fsync: &str) -> Arc<Self> {
+    async fn new(fsync: &str, way: Way) -> Arc<Self> {
         let home = TempDir::new().unwrap();
         let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
         let config = gateway_config(home.path(), &issuer.http(), "", fsync, "");
@@ -166,6 +203,7 @@ impl Scene {
             target: target::echo().await,
             gateway: watch::Sender::new(None),
             book: Book::new(),
+            way,
         })
     }
 
@@ -215,6 +253,21 @@ impl Scene {
     }
 
     async fn exchange(&self, gateway: SocketAddr, token: usize, together: Option<Arc<Barrier>>) -> Answer {
+        match &self.way {
+            Way::Http1 => self.exchange_alone(gateway, token, together).await,
+            Way::Http2 { connections, turn } => {
+                let connection = &connections[turn.fetch_add(1, Ordering::Relaxed) % CONNECTIONS];
+                self.exchange_on(connection, gateway, token, together).await
+            }
+        }
+    }
+
+    async fn exchange_alone(
+        &self,
+        gateway: SocketAddr,
+        token: usize,
+        together: Option<Arc<Barrier>>,
+    ) -> Answer {
         let connected = proxy::dial(gateway).await;
         if let Some(barrier) = together {
             barrier.wait().await;
@@ -222,15 +275,34 @@ impl Scene {
         let Ok(mut stream) = connected else { return Answer::Broken };
         let target = self.target.to_string();
         match proxy::connect(&mut stream, &target, Some(&self.tokens[token])).await {
-            Ok(head) if head.status == 200 => {
-                let sent = format!("token {token} paid for this");
-                match proxy::echoes(&mut stream, sent.as_bytes()).await {
-                    Ok(()) => Answer::Opened,
-                    Err(_) => Answer::OpenedAndLost,
-                }
+            Ok(head) if head.status == 200 => opened(proxy::echoes(&mut stream, &paid(token)).await),
+            Ok(head) => refused(&head),
+            Err(_) => Answer::Broken,
+        }
+    }
+
+    async fn exchange_on(
+        &self,
+        shared: &Shared,
+        gateway: SocketAddr,
+        token: usize,
+        together: Option<Arc<Barrier>>,
+    ) -> Answer {
+        let connection = async {
+            let mut shared = shared.lock().await;
+            match &*shared {
+                Some((to, connection)) if *to == gateway => Ok(connection.clone()),
+                _ => Connection::to(gateway).await.inspect(|new| *shared = Some((gateway, new.clone()))),
             }
-            Ok(head) if head.says_spent() => Answer::AlreadySpent,
-            Ok(head) => Answer::Other(head.status),
+        };
+        let connection = connection.await;
+        if let Some(barrier) = together {
+            barrier.wait().await;
+        }
+        let Ok(connection) = connection else { return Answer::Broken };
+        match connection.connect(&self.target.to_string(), &self.tokens[token]).await {
+            Ok((_, Some(mut tunnel))) => opened(tunnel.echoes(&paid(token)).await),
+            Ok((head, None)) => refused(&head),
             Err(_) => Answer::Broken,
         }
     }
@@ -239,6 +311,19 @@ impl Scene {
         judge(&self.book.records.lock().unwrap(), TOKENS, outages)
             .unwrap_or_else(|violation| panic!("{violation}"))
     }
+}
+
+fn paid(token: usize) -> Vec<u8> {
+    format!("token {token} paid for this").into_bytes()
+}
+
+/// The answer of a 200, by what became of its tunnel.
+fn opened(carried: io::Result<()>) -> Answer {
+    if carried.is_ok() { Answer::Opened } else { Answer::OpenedAndLost }
+}
+
+fn refused(head: &Head) -> Answer {
+    if head.says_spent() { Answer::AlreadySpent } else { Answer::Other(head.status) }
 }
 
 /// The records, and a clock.

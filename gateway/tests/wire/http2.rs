@@ -4,4 +4,5 @@ mod ends;
 mod forward;
 mod hostile;
 mod refusals;
+mod resets;
 mod tunnels;
