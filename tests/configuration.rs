@@ -89,7 +89,7 @@ async fn a_bad_file_is_refused_whole_and_seen_at_readyz_until_it_is_mended() {
     mint(&issuer, KEYS[0]).assert_stopped();
 
     issuer_config(home.path(), &format!("{good}[drain]\ndeadline = \"3s\"\n"));
-    let said = reload(&issuer, "these changes wait for a restart");
+    let said = reload(&issuer, "is in force from now on");
     assert!(said.contains("drain.deadline = \"3s\" (was \"10s\")"), "{said}");
     assert_eq!(readyz(&issuer).await, "ready\n");
 }

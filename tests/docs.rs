@@ -225,9 +225,9 @@ fn the_configuration_reference_is_up_to_date() {
     let path = root().join("docs/reference/configuration.md");
     let generated = format!(
         "{INTRODUCTION}\n{}\n{}\n{}",
-        postern_config::reference::<postern_gateway::Config>("postern gateway"),
-        postern_config::reference::<postern_issuer::Config>("postern issuer"),
-        postern_config::reference::<postern_client::Config>("postern client"),
+        postern_config::reference::<postern_gateway::Config>("postern gateway", &postern_gateway::FIXED),
+        postern_config::reference::<postern_issuer::Config>("postern issuer", &postern_issuer::FIXED),
+        postern_config::reference::<postern_client::Config>("postern client", &postern_client::FIXED),
     );
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &generated).unwrap();

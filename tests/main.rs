@@ -30,6 +30,7 @@ mod outage;
 mod privacy;
 mod prometheus;
 mod reload;
+mod reload_groups;
 mod rotation;
 mod self_signed;
 mod shared_connections;

@@ -1,7 +1,7 @@
 //! SIGHUP over the three real daemons: accounts, keys and limits change while they serve; a file that cannot be used
 //! changes nothing; the log has what changed.
 
-use crate::support::proxy::{connect, dial};
+use crate::support::proxy::{connect, dial, echoes};
 use crate::support::site::{AgentPlan, Plan, Site, api_key, write};
 use crate::support::target;
 use crate::support::tokens::mint_with;
@@ -11,6 +11,9 @@ use std::time::Duration;
 
 const FIRST: AgentPlan = AgentPlan { name: "first", gateways: &[0], low: 2, high: 4 };
 const SECOND: AgentPlan = AgentPlan { name: "second", gateways: &[0], low: 2, high: 4 };
+const BUSY: AgentPlan = AgentPlan { name: "busy", gateways: &[0], low: 20, high: 40 };
+/// How many reloads a fleet of three daemons gets under load.
+const THOUSAND: usize = 1_000;
 /// What makes a file unusable, and what the log has to name.
 const NONSENSE: &str = "\n[nonsense]\n";
 
@@ -124,6 +127,75 @@ async fn an_agents_key_and_wallet_change_without_a_restart() {
     })
     .await;
     site.terminate();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_reloads_under_load_fail_no_tunnel_and_leave_nothing_open() {
+    let site = Site::started(Plan { quota: Some("1000000/1d"), agents: vec![BUSY], ..Plan::default() }).await;
+    let [gateway, agent] = [&site.gateways[0], &site.agents[0]];
+    let [gateway_file, agent_file] =
+        [gateway, agent].map(|unit| std::fs::read_to_string(&unit.config).unwrap());
+    let other_rules = "[egress]\nrules = [{ deny = [\"blocked.example\"] }]\n";
+    let other_gateway = gateway_file
+        .replace("[egress]\n", other_rules)
+        .replace("bind = \"off\"\n", "bind = \"off\"\nmax_age = \"12h\"\n")
+        .replace("[store]\n", "[store]\nfsync = \"always\"\n")
+        .replace("poll = \"1s\"\n", "poll = \"2s\"\n")
+        + "[egress.resolver]\nkind = \"udp\"\nservers = [\"127.0.0.1:53\"]\n[limits]\ndial_timeout = \"9s\"\n";
+    let rounds = [
+        [
+            (&site.issuer, site.issuer_config(&[BUSY, SECOND]) + "[signing]\nthreads = 1\n"),
+            (gateway, other_gateway),
+            (agent, agent_file.replace("low = 20", "low = 30")),
+        ],
+        [(&site.issuer, site.issuer_config(&[BUSY])), (gateway, gateway_file), (agent, agent_file)],
+    ];
+    let echo = target::echo().await;
+    let mut held = dial(agent.address).await.unwrap();
+    assert_eq!(connect(&mut held, &echo.to_string(), None).await.unwrap().status, 200);
+    let users = Users::of(echo);
+    let programs: Vec<_> = (0..4).map(|_| users.program(agent, Duration::from_millis(10))).collect();
+    let mut open = Vec::new();
+    for round in 0..THOUSAND.div_ceil(3) {
+        // Tokens, threads and connections have come to stay by now.
+        if round == 30 {
+            open = open_files(&site).await;
+        }
+        let files = &rounds[round % 2];
+        let from = files.each_ref().map(|(unit, text)| reloaded(unit, text));
+        for ((unit, _), from) in files.iter().zip(from) {
+            unit.logs(from, &["is in force from now on"]).await;
+        }
+        echoes(&mut held, b"open through all of it").await.unwrap();
+    }
+    for program in programs {
+        program.stop().await;
+    }
+    users.assert_all_served("reloads under load");
+    println!(
+        "{} tunnels; open files before and after: {open:?}, {:?}",
+        users.attempts().len(),
+        open_files(&site).await
+    );
+    for (unit, before) in site.units().zip(open) {
+        crate::support::eventually("no more files are open than before", || async {
+            (files_of(unit).await <= before).then_some(())
+        })
+        .await;
+    }
+    site.terminate();
+}
+
+async fn open_files(site: &Site) -> Vec<u64> {
+    let mut open = Vec::new();
+    for unit in site.units() {
+        open.push(files_of(unit).await);
+    }
+    open
+}
+
+async fn files_of(unit: &Unit) -> u64 {
+    unit.metrics().await.expect("it serves").sum("process_open_fds", &[])
 }
 
 /// Writes the file, sends SIGHUP, and returns the position of the log.

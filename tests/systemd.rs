@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -118,7 +118,7 @@ fn activated(kind: &str, config: &Path, socket: &TcpListener) -> Daemon {
 /// Clients connect without a pause while the gateway is replaced: each is answered, by the old one or the new one.
 #[test]
 fn a_gateway_that_is_replaced_under_a_socket_unit_refuses_no_client() {
-    const REPLACED: usize = 4;
+    const REPLACED: usize = 20;
     let home = TempDir::new().unwrap();
     let issuer = Daemon::start("issuer", &issuer_config(home.path(), ""));
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -126,7 +126,7 @@ fn a_gateway_that_is_replaced_under_a_socket_unit_refuses_no_client() {
     let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
     let text = fs::read_to_string(&config).unwrap();
     fs::write(&config, text.replacen("127.0.0.1:0", &address.to_string(), 1)).unwrap();
-    let is_over = AtomicBool::new(false);
+    let (is_over, answers) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let asking = || {
             let mut answered = 0_usize;
@@ -142,13 +142,19 @@ fn a_gateway_that_is_replaced_under_a_socket_unit_refuses_no_client() {
                     String::from_utf8_lossy(&start)
                 );
                 answered += 1;
+                answers.fetch_add(1, Ordering::Relaxed);
             }
             answered
         };
         let mut gateway = activated("gateway", &config, &socket);
         let clients: Vec<_> = (0..4).map(|_| scope.spawn(asking)).collect();
-        for _ in 0..REPLACED {
-            std::thread::sleep(Duration::from_millis(300));
+        for replaced in 1..=REPLACED {
+            let before = answers.load(Ordering::Relaxed);
+            let began = Instant::now();
+            while answers.load(Ordering::Relaxed) < before + 20 {
+                assert!(began.elapsed() < PATIENCE, "replacement {replaced} serves no one");
+                std::thread::sleep(Duration::from_millis(1));
+            }
             assert_eq!(gateway.address, address);
             gateway.process.terminate().assert_stopped();
             gateway = activated("gateway", &config, &socket);

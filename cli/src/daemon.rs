@@ -18,8 +18,8 @@ pub(crate) async fn gateway(args: &Server) -> Result<(), Failure> {
     let path = &args.daemon.config;
     let (mut config, file) = postern_config::open::<postern_gateway::Config>(path, environment())?;
     let process = start(config.log.format, Some(config.listen.admin), file.warnings()).await?;
-    sign_for(&mut config.tls, config.listen.address, args)?;
-    let gateway = Gateway::bind(&config, &process.context)?.reloading(file);
+    let signed = sign_for(&mut config.tls, config.listen.address, args)?;
+    let gateway = Gateway::bind(&config, &process.context)?.reloading(file, signed);
     let patience = config.listen.patience;
     tracing::info!(
         "the gateway listens on {} as soon as its keys and its store can serve, and at the latest after {patience}",
@@ -35,8 +35,8 @@ pub(crate) async fn issuer(args: &Server) -> Result<(), Failure> {
     let (mut config, file) = postern_config::open::<postern_issuer::Config>(path, environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
     let process = start(config.log.format, Some(admin), file.warnings()).await?;
-    sign_for(&mut config.tls, config.listen.address, args)?;
-    let issuer = Issuer::bind(config, &process.context).await?.reloading(file);
+    let signed = sign_for(&mut config.tls, config.listen.address, args)?;
+    let issuer = Issuer::bind(config, &process.context).await?.reloading(file, signed);
     warn_of_unclaimed();
     process.report_to_systemd(ready(())); // its socket listens by now
     let serving = async {
@@ -73,9 +73,13 @@ fn warn_of_unclaimed() {
     }
 }
 
-/// With `--self-signed`: a certificate for trying, where the configuration has none.
-fn sign_for(tls: &mut Option<TlsConfig>, address: SocketAddr, args: &Server) -> Result<(), Failure> {
-    let Some(directory) = &args.self_signed else { return Ok(()) };
+/// With `--self-signed`: a certificate for trying, where the configuration has none. Returns it.
+fn sign_for(
+    tls: &mut Option<TlsConfig>,
+    address: SocketAddr,
+    args: &Server,
+) -> Result<Option<TlsConfig>, Failure> {
+    let Some(directory) = &args.self_signed else { return Ok(None) };
     if tls.is_some() {
         let file = args.daemon.config.display();
         return Err(Failure::usage(format!(
@@ -88,7 +92,7 @@ fn sign_for(tls: &mut Option<TlsConfig>, address: SocketAddr, args: &Server) -> 
         signed.authority.display()
     );
     *tls = Some(signed.tls);
-    Ok(())
+    Ok(tls.clone())
 }
 
 /// The variables of this process: one environment may serve all three daemons.

@@ -56,7 +56,6 @@ impl Agent {
         let (hop, way) = (config.last_hop(), first.as_ref().map(|hop| &hop.opener));
         let last = Hop::open(here, hop, way, &answers, kept(here, hop), process).await?;
         let opener = last.opener.clone();
-        let limit = process.descriptors.connections("[listen] connections", config.listen.connections, 2);
         let listener = listen::bind(WHAT, config.listen.address).await?;
         let local = listener.local_addr().unwrap_or(config.listen.address);
         let counted = Arc::downgrade(&opener.recorder);
@@ -71,7 +70,7 @@ impl Agent {
         Ok(Self {
             listener,
             local,
-            connections: Connections::new(limit),
+            connections: Connections::new(config.listen.connections, process.descriptors),
             state,
             hops: first.into_iter().chain([last]).collect(),
             settings,
@@ -101,7 +100,7 @@ impl Agent {
         // Without a tracked task, a drain would end before the last connections are accepted.
         let accepting = shutdown.tracker().token();
         if let Some(reloader) = self.reloader {
-            tokio::spawn(reload::keep(reloader, self.settings, shutdown.clone()));
+            tokio::spawn(reload::keep(reloader, self.settings, self.connections.limit(), shutdown.clone()));
         }
         let keep = |hop: Hop| hop.keep(self.state.readiness.clone(), shutdown.clone());
         let keeping: JoinSet<()> = self.hops.into_iter().map(keep).collect();

@@ -4,12 +4,14 @@ use crate::catalogue::AgentOutcome;
 use crate::state::AgentState;
 use crate::{http_proxy, socks};
 use http::StatusCode;
+use postern_daemon::descriptors::Descriptors;
 use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::farewell;
 use postern_daemon::places::{Bounds, Place, Places};
 use postern_daemon::sources::SourceLimits;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -25,7 +27,7 @@ const PATIENCE: Patience = Patience { answer: Duration::from_secs(5), stream: Du
 /// The connections that are open. Each takes two file descriptors at most: its own, and the one to the gateway.
 pub(crate) struct Connections {
     places: Places,
-    limit: usize,
+    limit: Limit,
     sources: SourceLimits,
 }
 
@@ -35,20 +37,46 @@ pub(crate) struct Visitor {
     pub(crate) exchange: Exchange,
 }
 
+/// How many connections there may be. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Limit {
+    most: Arc<AtomicUsize>,
+    descriptors: Descriptors,
+}
+
+impl Limit {
+    /// So many as are wanted, if there are descriptors for them.
+    pub(crate) fn set(&self, wanted: usize) {
+        self.most.store(self.descriptors.connections("[listen] connections", wanted, 2), Ordering::Relaxed);
+    }
+
+    fn most(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
+}
+
 impl Connections {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(wanted: usize, descriptors: Descriptors) -> Self {
+        let limit = Limit { most: Arc::default(), descriptors };
+        limit.set(wanted);
         Self { places: Places::default(), limit, sources: SourceLimits::default() }
+    }
+
+    /// How many there may be, for a reload.
+    pub(crate) fn limit(&self) -> Limit {
+        self.limit.clone()
     }
 
     /// To be awaited before one is accepted. Cancel safe.
     pub(crate) async fn settled(&self) {
-        self.places.settled(self.limit).await;
+        self.places.settled(self.limit.most()).await;
     }
 
     /// Serves a connection that was accepted, or lets its client read that there are too many.
     pub(crate) fn admit(&self, stream: TcpStream, from: SocketAddr, state: Arc<AgentState>) {
         let exchange = Exchange::new(PATIENCE);
-        let bounds = Bounds { connections: self.limit, sources: &self.sources };
+        let connections = self.limit.most();
+        let bounds = Bounds { connections, sources: &self.sources };
         let (shutdown, tracker) = (state.shutdown.clone(), state.shutdown.tracker().clone());
         if let Ok(place) = self.places.take(Some(from.ip()), bounds, &exchange) {
             let visitor = Visitor { place, exchange };
@@ -56,7 +84,7 @@ impl Connections {
             return;
         }
         state.count(AgentOutcome::TooMany);
-        if let Some(leaving) = self.places.leave(self.limit) {
+        if let Some(leaving) = self.places.leave(connections) {
             tracker.spawn(async move {
                 shutdown.until_stopped(turn_away(stream)).await;
                 drop(leaving);

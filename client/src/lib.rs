@@ -58,6 +58,7 @@ pub use agent::Agent;
 pub use clock::Skew;
 pub use config::{Config, ConfigProblem, FirstHop, GatewayConfig, IssuerConfig, Listen, Urls, WalletConfig};
 pub use gateway::{DialError, GatewayUrlError};
+pub use reload::FIXED;
 pub use sentence::full_stop;
 pub use start::{StartError, check};
 pub use wallet::WalletError;

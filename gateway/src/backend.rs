@@ -98,11 +98,7 @@ pub(crate) fn open(
 ) -> Result<Backend, BackendError> {
     match config.kind {
         StoreKind::Embedded => {
-            let fsync = match config.fsync {
-                Fsync::Always => postern_spend::Fsync::Always,
-                Fsync::Interval(span) => postern_spend::Fsync::Interval(span.get()),
-            };
-            let store = Embedded::open(&config.path, fsync, UnixSeconds::now())?;
+            let store = Embedded::open(&config.path, fsync(config), UnixSeconds::now())?;
             Ok(Backend::Embedded(Arc::new(store.bound_by(marks))))
         }
         StoreKind::Memcached => {
@@ -110,6 +106,27 @@ pub(crate) fn open(
             log_settings(&config.memcached, &options, workers);
             Ok(Backend::Memcached(Memcached::open(options).map_err(BackendError::Start)?))
         }
+    }
+}
+
+/// Opens the shared store that is open already in another way, beside it.
+pub(crate) fn reopen(
+    open: &Memcached,
+    config: &MemcachedConfig,
+    marks: Option<Marks>,
+    workers: usize,
+    slow: Duration,
+) -> Result<Memcached, BackendError> {
+    let options = Options { marks, ..options(config, workers, slow)? };
+    log_settings(config, &options, workers);
+    open.reopen(options).map_err(BackendError::Start)
+}
+
+/// When the records of an embedded store reach the disk.
+pub(crate) fn fsync(config: &StoreConfig) -> postern_spend::Fsync {
+    match config.fsync {
+        Fsync::Always => postern_spend::Fsync::Always,
+        Fsync::Interval(span) => postern_spend::Fsync::Interval(span.get()),
     }
 }
 

@@ -80,13 +80,13 @@ pub struct Listen {
     /// all the same, answers 503, and logs what is missing. "0s" does not wait.
     pub patience: ConfigDuration,
     /// Also speak HTTP/2, on which many tunnels share a connection: over TLS with clients that offer it (ALPN), without TLS
-    /// with those that begin with its preface. A change needs a restart.
+    /// with those that begin with its preface.
     pub http2: bool,
     /// Refuse HTTP/1.1 requests without a Host field, as RFC 9112, section 3.2, requires. False lets old clients in.
     pub require_host: bool,
     /// Networks of load balancers that send a PROXY header (version 1 or 2). A connection from there must begin with one, and
     /// counts for the client that it names, in `limits.source` and in the access log. Whoever is in these networks chooses
-    /// that client, so list only the balancers. A PROXY header from elsewhere is a bad request. A change needs a restart.
+    /// that client, so list only the balancers. A PROXY header from elsewhere is a bad request.
     #[schemars(with = "Vec<String>")]
     pub proxy_protocol: Balancers,
 }

@@ -3,33 +3,31 @@
 use crate::backend::{self, BackendError};
 use crate::config::{Bind, ChallengeConfig, Config, NextHopError, StoreKind};
 use crate::health::LoggedGate;
-use crate::keys::keyring::Lifetimes;
 use crate::keys::offer::Offer;
-use crate::keys::refresh::Refresh;
-use crate::keys::saved::{self, Saved};
+use crate::keys::refresh::{Refresh, Supply};
+use crate::keys::saved::Saved;
 use crate::keys::source::{Source, SourceError};
 use crate::maintenance::{Maintenance, StoreMaintenance};
 use crate::observe::recorder::Recorder;
 use crate::observe::{catalogue, page};
-use crate::reload;
+use crate::reload::Reloading;
 use crate::request::resolve::{self, CurrentResolver, ResolverError};
 use crate::server::accept::{self, Sockets};
 use crate::shared_limits::{LEAST_SECRET, SharedLimits};
 use crate::start::Start;
-use crate::state::{Core, ListenerTls, Settings, Worker};
+use crate::state::{Core, Generation, ListenerTls, Settings, Worker};
 use arc_swap::ArcSwap;
 use metrics::gauge;
 use parking_lot::Mutex;
 use postern_admin::ProcessContext;
-use postern_admin::catalogue::LinkKind;
 use postern_config::{ConfigFile, Size};
 use postern_daemon::exit;
 use postern_daemon::listen::BindError;
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
-use postern_daemon::readiness::Gate;
 use postern_daemon::reload::Reloader;
-use postern_daemon::tls::{ServerTls, TlsConfig, TlsError};
+use postern_daemon::tls::{Renewed, TlsConfig, TlsError};
+use postern_spend::{Backend, Store};
 use postern_telemetry::traces::{Tracer, TracerError};
 use postern_token::ChallengeError;
 use std::net::{IpAddr, SocketAddr};
@@ -37,11 +35,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use std::{io, thread};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// What the gateway is called in traces.
-const SERVICE: &str = "postern-gateway";
+pub(crate) const SERVICE: &str = "postern-gateway";
 /// hyper's smallest read buffer.
 const LEAST_HEADER_SIZE: Size = Size::kib(8);
 /// A second of it carries a TLS record's worth of a page.
@@ -53,9 +52,13 @@ pub struct Gateway {
     workers: Vec<(CurrentResolver, TaskTrackerToken)>,
     maintenance: Maintenance,
     start: Start,
-    tls: Option<(ServerTls, Gate)>,
+    certificate: Renewed,
     process: ProcessContext,
     reloader: Option<Reloader<Config>>,
+    /// What a reload is compared with, and how it reaches the keys' maintenance.
+    config: Config,
+    signed: Option<TlsConfig>,
+    supplies: mpsc::UnboundedSender<Supply>,
 }
 
 /// Why a gateway cannot start.
@@ -208,8 +211,7 @@ impl Gateway {
     /// [`StartError`], with what to change.
     pub fn bind(config: &Config, process: &ProcessContext) -> Result<Self, StartError> {
         check(config)?;
-        let offer = Offer::new(&config.challenge)?;
-        let source = Source::new(&config.issuer)?;
+        let (offer, mut supply) = (Offer::new(&config.challenge)?, Supply::of(config, &process.live)?);
         let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
         let mut sockets = Sockets::bind(config.listen.address, workers(config))?;
         if config.listen.patience.get().is_zero() {
@@ -222,22 +224,24 @@ impl Gateway {
             .map(|_| Ok((CurrentResolver::new(&resolver)?, process.shutdown.tracker().token())))
             .collect::<Result<_, ResolverError>>()?;
         let tracer = Tracer::start(&config.tracing, SERVICE)?;
-        // Without traces the TCP facts of a slow command are not used.
-        let slow = tracer.slow().unwrap_or(Duration::MAX);
-        let backend = backend::open(&config.store, offer.marks(), workers.len(), slow)?;
-        let mut saved = saved_keys(config, &source);
-        let core = Arc::new(Core {
-            settings,
+        let backend = backend::open(&config.store, offer.marks(), workers.len(), slow(&tracer))?;
+        let generation = Generation {
             offer,
-            keyring: ArcSwap::from_pointee(saved.as_mut().map(Saved::load).unwrap_or_default()),
-            recorder: Recorder::new(&process.live, &backend, tracer, config.log.access),
-            backend,
+            backend: Arc::new(backend),
+            stores: Vec::new(), // they belong to the workers' runtimes
             check_timing: config.store.memcached.hint,
+            on_loss: config.store.memcached.on_loss,
             http2: config.listen.http2,
             require_host: config.listen.require_host,
             balancers: config.listen.proxy_protocol.clone(),
-            shutdown: process.shutdown.clone(),
             tls: tls.as_ref().map(|tls| ListenerTls::new(tls, config.listen.http2)),
+        };
+        let core = Arc::new(Core {
+            settings,
+            keyring: ArcSwap::from_pointee(supply.saved.as_mut().map(Saved::load).unwrap_or_default()),
+            recorder: Recorder::new(&process.live, &generation.backend, tracer, config.log.access),
+            generation: ArcSwap::from_pointee(generation),
+            shutdown: process.shutdown.clone(),
             places: Places::default(),
             rates: Rates::default(),
             all_lost: AtomicBool::default(),
@@ -255,28 +259,37 @@ impl Gateway {
             shutdown: process.shutdown.clone(),
             listening: watch::Sender::new(false),
         };
-        let lifetimes = Lifetimes {
-            without_not_after: config.issuer.key_lifetime.get(),
-            removed: config.issuer.removed_grace.get(),
-        };
-        let issuer = source.address().map(|address| process.live.link(LinkKind::Issuer, &address));
-        let poll = config.issuer.poll.get();
+        let (supplies, replaced) = mpsc::unbounded_channel();
         let maintenance = Maintenance {
-            keys: Refresh::new(Arc::clone(&core), source, issuer, lifetimes, saved, poll, keys),
-            store: StoreMaintenance::new(Arc::clone(&core), config.store.memcached.on_loss, store),
+            keys: Refresh::new(Arc::clone(&core), supply, replaced, keys),
+            store: StoreMaintenance::new(Arc::clone(&core), store),
             shared_limits: SharedLimits::new(Arc::clone(&core)),
         };
-        let tls = tls.map(|tls| (tls, process.readiness.gate("certificate")));
+        let ends = |second: u64| gauge!(catalogue::CERTIFICATE_ENDS).set(second as f64);
+        let ProcessContext { readiness, shutdown, .. } = process;
+        let certificate = Renewed::new(tls, readiness, shutdown, ends, start.listening.subscribe());
         let counted = Arc::downgrade(&core);
         process
             .shutdown
             .count_tunnels(move || counted.upgrade().map_or(0, |core| core.recorder.open_tunnels()));
-        Ok(Self { core, workers, maintenance, start, tls, process: process.clone(), reloader: None })
+        Ok(Self {
+            core,
+            workers,
+            maintenance,
+            start,
+            certificate,
+            process: process.clone(),
+            reloader: None,
+            config: config.clone(),
+            signed: None,
+            supplies,
+        })
     }
 
-    /// Reads `file`, which the configuration came from, again on SIGHUP.
+    /// Reads `file`, which the configuration came from, again on SIGHUP. `signed` is the certificate, where it is not the file's.
     #[must_use]
-    pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
+    pub fn reloading(mut self, file: ConfigFile<Config>, signed: Option<TlsConfig>) -> Self {
+        self.signed = signed;
         self.reloader = Some(Reloader::new(file, &self.process.readiness, &self.process.shutdown));
         self
     }
@@ -299,18 +312,18 @@ impl Gateway {
     /// # Errors
     /// When a thread or its runtime cannot be started, or ended by itself, or another gateway listens on its address
     /// now.
-    pub async fn run(self) -> io::Result<()> {
-        let (mut threads, mut give) = (Vec::new(), Vec::new());
-        for (index, (resolver, accepting)) in self.workers.into_iter().enumerate() {
-            let core = Arc::clone(&self.core);
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let store = {
-                // The store's connections belong to the runtime that opens them.
-                let _here = runtime.enter();
-                core.backend.store()
-            };
+    pub async fn run(mut self) -> io::Result<()> {
+        let (mut threads, mut give, mut runtimes) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in &self.workers {
+            runtimes.push(tokio::runtime::Builder::new_current_thread().enable_all().build()?);
+        }
+        let handles: Vec<Handle> = runtimes.iter().map(|runtime| runtime.handle().clone()).collect();
+        let mut generation = Generation::clone(&self.core.generation.load());
+        generation.stores = stores(&generation.backend, &handles);
+        self.core.generation.store(Arc::new(generation));
+        for (index, (runtime, (resolver, accepting))) in runtimes.into_iter().zip(self.workers).enumerate() {
             runtime.spawn(self.process.pulse.clone().beat());
-            let worker = Worker { store, core, resolver };
+            let worker = Worker { core: Arc::clone(&self.core), index, resolver };
             let (sender, listening) = oneshot::channel();
             give.push(sender);
             let name = format!("gateway-{index}");
@@ -320,14 +333,18 @@ impl Gateway {
                     .spawn(move || runtime.block_on(accept::work(listening, worker, accepting)))?,
             );
         }
-        if let Some((tls, gate)) = self.tls {
-            let ends = |second: u64| gauge!(catalogue::CERTIFICATE_ENDS).set(second as f64);
-            let mut listening = self.start.listening.subscribe();
-            let listening = async move { drop(listening.wait_for(|is_listening| *is_listening).await) };
-            tokio::spawn(tls.renew(gate, ends, listening, self.core.shutdown.clone()));
-        }
+        self.certificate.start();
         if let Some(reloader) = self.reloader {
-            tokio::spawn(reload::run(reloader, Arc::clone(&self.core), check));
+            let reloading = Reloading {
+                core: Arc::clone(&self.core),
+                config: self.config,
+                signed: self.signed,
+                certificate: self.certificate,
+                supplies: self.supplies,
+                workers: handles,
+                process: self.process,
+            };
+            tokio::spawn(reloading.run(reloader));
         }
         let (maintenance, start) = (self.maintenance.run(), self.start.run(give));
         let serving = async {
@@ -347,9 +364,16 @@ impl Gateway {
     }
 }
 
-/// The file of the issuer's keys, where they come from its directory.
-fn saved_keys(config: &Config, source: &Source) -> Option<Saved> {
-    let directory = source.url()?.to_owned();
-    let beside = (config.store.kind == StoreKind::Embedded).then(|| saved::beside(&config.store.path));
-    Some(Saved::new(config.issuer.saved.clone().or(beside)?, directory))
+/// How long a command to the store may take before its TCP facts are read: without traces they are not used.
+pub(crate) fn slow(tracer: &Tracer) -> Duration {
+    tracer.slow().unwrap_or(Duration::MAX)
+}
+
+/// The store as each of the workers uses it. Its connections belong to the runtime that opens them.
+pub(crate) fn stores(backend: &Backend, workers: &[Handle]) -> Vec<Store> {
+    let store = |worker: &Handle| {
+        let _here = worker.enter();
+        backend.store()
+    };
+    workers.iter().map(store).collect()
 }

@@ -31,5 +31,6 @@ pub use gateway::{Gateway, StartError, check};
 pub use keys::source::SourceError;
 pub use observe::{catalogue, labels, spans};
 pub use postern_proxy::target::{Target, TargetError};
+pub use reload::FIXED;
 pub use request::egress::explain::{End, Explanation, explain};
 pub use request::resolve::ResolverError;

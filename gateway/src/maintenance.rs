@@ -1,6 +1,5 @@
 //! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness, shares limits.
 
-use crate::config::LossPolicy;
 use crate::health::{self, Checks, Findings, LoggedGate, Recent};
 use crate::keys::refresh::Refresh;
 use crate::observe::catalogue;
@@ -40,14 +39,13 @@ pub(crate) struct StoreMaintenance {
     core: Arc<Core>,
     gate: LoggedGate,
     metrics: StoreMetrics,
-    on_loss: LossPolicy,
     recent: Recent,
 }
 
 impl StoreMaintenance {
-    pub(crate) fn new(core: Arc<Core>, on_loss: LossPolicy, gate: LoggedGate) -> Self {
-        let metrics = StoreMetrics::new(&core.backend);
-        Self { core, gate, metrics, on_loss, recent: Recent::default() }
+    pub(crate) fn new(core: Arc<Core>, gate: LoggedGate) -> Self {
+        let metrics = StoreMetrics::new(&core.generation.load().backend);
+        Self { core, gate, metrics, recent: Recent::default() }
     }
 
     async fn run(mut self) {
@@ -65,10 +63,11 @@ impl StoreMaintenance {
         let core = Arc::clone(&self.core);
         // The disk may be slow, and must not block this runtime.
         let dropped = tokio::task::spawn_blocking(move || {
-            if let Backend::Embedded(store) = &core.backend {
+            let generation = core.generation.load_full();
+            if let Backend::Embedded(store) = &*generation.backend {
                 gauge!(catalogue::SPENT_RECORDS).set(store.stats().records as f64);
             }
-            core.backend.drop_expired(UnixSeconds::now(), Instant::now())
+            generation.backend.drop_expired(UnixSeconds::now(), Instant::now())
         });
         if let Ok(Err(error)) = dropped.await {
             tracing::warn!(%error, "records of retired keys cannot be removed and take up room; it is tried \
@@ -79,15 +78,16 @@ impl StoreMaintenance {
     /// Updates the store's gate, and publishes its counters.
     async fn look_after_store(&mut self) {
         let (core, now) = (Arc::clone(&self.core), UnixSeconds::now());
+        let generation = core.generation.load_full();
         let (mut round, mut lost, mut torn) = (Round::default(), 0, 0);
         let (mut away, mut lacking, mut overlaps) = (0, 0, false);
         let (mut blind, mut strays) = (None, None);
-        if let Backend::Memcached(memcached) = &core.backend {
+        if let Backend::Memcached(memcached) = &*generation.backend {
             let health = self.publish(memcached);
             (round, lost, torn) = (health.round, health.lost.len(), health.torn);
             (away, lacking, overlaps) = (health.away, health.lacking, health.overlaps);
             // Where a mark binds every token, a loss admits none again, noticed or not.
-            let unmarked = |epoch: Epoch| core.backend.binding(epoch.key) == Binding::Unmarked;
+            let unmarked = |epoch: Epoch| generation.backend.binding(epoch.key) == Binding::Unmarked;
             let is_blind = health.blind && core.keyring.load().epochs(now).any(unmarked);
             blind = is_blind.then_some(health.watched);
             strays = health::strays(&health.endpoints);
@@ -95,19 +95,19 @@ impl StoreMaintenance {
         core.withdraw_retired(now);
         let keyring = core.keyring.load();
         let offered: Vec<_> = keyring.unretired(now).collect();
-        let offering = Arc::clone(&core);
+        let offering = Arc::clone(&generation);
         _ = tokio::task::spawn_blocking(move || offering.backend.offer(&offered)).await; // the disk may be slow
         let keys = keyring.epochs(now).count();
-        let refused_keys = keyring.epochs(now).filter(|epoch| core.has_lost(epoch.key, now)).count();
+        let refused_keys = keyring.epochs(now).filter(|epoch| generation.has_lost(epoch.key, now)).count();
         let all_lost = keys > 0 && refused_keys == keys;
         core.all_lost.store(all_lost, Ordering::Relaxed);
         // Also while no key is in use yet: with the first one tokens can be presented only once the store has a mark for it.
-        let requested = keyring.requested(|key| core.requested_binding(key, now), now);
-        let unbound = core.offer.binds() && !all_lost && requested.is_none();
+        let requested = keyring.requested(|key| generation.requested_binding(key, now), now);
+        let unbound = generation.offer.binds() && !all_lost && requested.is_none();
         let requested = if unbound { Err(Unknown::Unmarked) } else { Ok(()) };
         let (total, refused) = core.recorder.verdicts();
         let findings = Findings {
-            ready: core.backend.ready().await.and(requested),
+            ready: generation.backend.ready().await.and(requested),
             recent: self.recent.tick(Checks { total, refused }),
             reason: core.recorder.last_unknown(),
             round,
@@ -120,7 +120,7 @@ impl StoreMaintenance {
             keys,
             refused_keys,
             lost,
-            on_loss: self.on_loss,
+            on_loss: generation.on_loss,
         };
         self.gate.set(findings.condition());
     }

@@ -1,29 +1,243 @@
-//! What a reload of the configuration changes while the gateway serves: limits, where tunnels may go, the access log.
-//! Everything else needs a restart.
+//! What a reload of the configuration changes while the gateway serves: everything but [`FIXED`].
+//!
+//! A reload makes the next [`Generation`] and lets it prove itself; then new requests use it, and those under way finish with
+//! the one before. What cannot be made, or does not work where the one before does, leaves everything as it was.
 
+use crate::backend;
 use crate::config::Config;
-use crate::state::Core;
+use crate::gateway::{SERVICE, StartError, check, slow, stores};
+use crate::keys::offer::Offer;
+use crate::keys::refresh::Supply;
+use crate::state::{Core, Generation, ListenerTls};
+use postern_admin::ProcessContext;
+use postern_config::Fixed;
+use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
-use std::fmt::Display;
+use postern_daemon::tls::{Renewed, ServerTls, TlsConfig, keep_signed};
+use postern_spend::{Backend, Store};
+use postern_telemetry::log;
+use postern_telemetry::traces::Tracer;
+use postern_token::UnixSeconds;
+use serde::Serialize;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, interval, sleep};
 
-/// The keys that take effect at once.
-const LIVE: [&str; 3] = ["limits", "egress", "log.access"];
+const OTHER_SOCKETS: &str = "the sockets are bound at the start";
+const OTHER_MEMORY: &str = "spent tokens would be recorded in one place by requests under way and in another by new ones, and a \
+                            token could open two tunnels";
 
-/// Reads the configuration again on each request for it, until the stop. `check` is what a start would refuse.
-pub(crate) async fn run<E: Display>(
-    mut reloader: Reloader<Config>,
-    core: Arc<Core>,
-    check: impl Fn(&Config) -> Result<(), E>,
-) {
-    let reloading = async {
-        loop {
-            reloader.requested().await;
-            if let Some(config) = reloader.reload(&LIVE, &check) {
-                core.settings.replace(&config);
-                core.recorder.log_accesses(config.log.access);
+/// The keys that wait for a restart.
+pub const FIXED: [Fixed; 7] = [
+    Fixed { key: "listen.address", why: OTHER_SOCKETS },
+    Fixed { key: "listen.admin", why: OTHER_SOCKETS },
+    Fixed {
+        key: "listen.workers",
+        why: "each worker is a thread with a listening socket, and clients that wait at a socket are reset when it closes",
+    },
+    Fixed { key: "store.kind", why: OTHER_MEMORY },
+    Fixed { key: "store.path", why: OTHER_MEMORY },
+    Fixed { key: "store.memcached.addresses", why: OTHER_MEMORY },
+    Fixed { key: "store.memcached.replicas", why: OTHER_MEMORY },
+];
+
+/// How long the store may take to serve by another way, where it serves by the present one.
+const PROVING: Duration = Duration::from_secs(5);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+/// How often it is looked at whether anything still uses what a reload has replaced.
+const USED: Duration = Duration::from_millis(100);
+
+/// What a reload reaches.
+pub(crate) struct Reloading {
+    pub(crate) core: Arc<Core>,
+    /// What is in force.
+    pub(crate) config: Config,
+    /// The certificate, where it is not the file's.
+    pub(crate) signed: Option<TlsConfig>,
+    pub(crate) certificate: Renewed,
+    /// To the maintenance of the issuer's keys.
+    pub(crate) supplies: mpsc::UnboundedSender<Supply>,
+    /// The workers' runtimes.
+    pub(crate) workers: Vec<Handle>,
+    pub(crate) process: ProcessContext,
+}
+
+/// All that can fail, made and not yet in force.
+struct Prepared {
+    generation: Generation,
+    tracer: Option<Tracer>,
+    supply: Option<Supply>,
+    /// Of the listener, where `[tls]` has changed.
+    tls: Option<Option<ServerTls>>,
+}
+
+impl Reloading {
+    /// Reads the configuration again on each request for it, until the stop.
+    pub(crate) async fn run(mut self, mut reloader: Reloader<Config>) {
+        let shutdown = self.core.shutdown.clone();
+        let reloading = async {
+            loop {
+                reloader.requested().await;
+                let Some(reading) = reloader.read(&FIXED, check) else { continue };
+                let mut new = reading.config.clone();
+                let prepared = match keep_signed(&mut new.tls, self.signed.as_ref()) {
+                    Ok(()) => self.prepare(&new).await,
+                    Err(error) => Err(error.to_string()),
+                };
+                match prepared {
+                    Ok(prepared) => {
+                        self.put_in_force(new, prepared);
+                        reloader.applied(reading);
+                    }
+                    Err(reason) => reloader.refused(&reason),
+                }
             }
+        };
+        shutdown.until_stopped(reloading).await;
+    }
+
+    /// Makes everything that `new` asks for and that the present configuration does not.
+    async fn prepare(&self, new: &Config) -> Result<Prepared, String> {
+        let old = &self.config;
+        let sentence = |error: StartError| error.to_string();
+        let traces = differ(&old.tracing, &new.tracing);
+        let tracer = traces.then(|| Tracer::start(&new.tracing, SERVICE)).transpose();
+        let tracer = tracer.map_err(|error| sentence(error.into()))?;
+        let supplies = differ(&old.issuer, &new.issuer);
+        let supply = supplies.then(|| Supply::of(new, &self.process.live)).transpose();
+        let supply = supply.map_err(|error| sentence(error.into()))?;
+        let tls = differ(&old.tls, &new.tls).then(|| self.certificate.open(new.tls.as_ref())).transpose();
+        let tls = tls.map_err(|error| sentence(error.into()))?;
+        let present = self.core.generation.load_full();
+        let offer = Offer::new(&new.challenge).map_err(|error| sentence(error.into()))?;
+        let (backend, stores) = self.store(new, &offer, tracer.as_ref(), &present)?;
+        let listener = match &tls {
+            Some(tls) => tls.as_ref().map(|tls| ListenerTls::new(tls, new.listen.http2)),
+            None => self.certificate.current().map(|tls| ListenerTls::new(tls, new.listen.http2)),
+        };
+        let generation = Generation {
+            offer,
+            backend,
+            stores,
+            check_timing: new.store.memcached.hint,
+            on_loss: new.store.memcached.on_loss,
+            http2: new.listen.http2,
+            require_host: new.listen.require_host,
+            balancers: new.listen.proxy_protocol.clone(),
+            tls: listener,
+        };
+        self.serves(&generation, &present).await?;
+        Ok(Prepared { generation, tracer, supply, tls })
+    }
+
+    /// The store by the way that `new` says: the present one, unless something about that way has changed.
+    fn store(
+        &self,
+        new: &Config,
+        offer: &Offer,
+        tracer: Option<&Tracer>,
+        present: &Generation,
+    ) -> Result<(Arc<Backend>, Vec<Store>), String> {
+        let old = &self.config;
+        let is_same =
+            !differ(&old.store, &new.store) && !differ(&old.challenge, &new.challenge) && tracer.is_none(); // how slow a command is that is looked into
+        let Backend::Memcached(memcached) = &*present.backend else {
+            return Ok((Arc::clone(&present.backend), present.stores.clone()));
+        };
+        if is_same {
+            return Ok((Arc::clone(&present.backend), present.stores.clone()));
+        }
+        let slow = tracer.map_or_else(|| self.core.recorder.slow(), slow);
+        let config = &new.store.memcached;
+        let reopened = backend::reopen(memcached, config, offer.marks(), self.workers.len(), slow);
+        let backend = reopened.map_err(|error| StartError::from(error).to_string())?;
+        let backend = Arc::new(Backend::Memcached(backend));
+        let stores = stores(&backend, &self.workers);
+        Ok((backend, stores))
+    }
+
+    /// Waits until the store serves by another way. Where the present way does not serve either there is nothing to lose.
+    async fn serves(&self, next: &Generation, present: &Generation) -> Result<(), String> {
+        if Arc::ptr_eq(&next.backend, &present.backend) {
+            return Ok(());
+        }
+        let (began, keyring) = (Instant::now(), self.core.keyring.load_full());
+        loop {
+            let now = UnixSeconds::now();
+            next.backend.offer(&keyring.unretired(now).collect::<Vec<_>>());
+            let is_bound = |generation: &Generation| {
+                keyring.requested(|key| generation.requested_binding(key, now), now).is_some()
+            };
+            let ready = next.backend.ready().await;
+            if ready.is_ok() && is_bound(next) {
+                return Ok(());
+            }
+            if present.backend.ready().await.is_err() || !is_bound(present) {
+                return Ok(());
+            }
+            if began.elapsed() > PROVING {
+                let reason = ready.err().map_or("it has no mark yet".to_owned(), |error| error.to_string());
+                return Err(format!(
+                    "[store] or [challenge]: the store serves as it is reached now, and not as the file says: {reason}"
+                ));
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// From here on nothing can fail.
+    fn put_in_force(&mut self, new: Config, prepared: Prepared) {
+        let Prepared { generation, tracer, supply, tls } = prepared;
+        let (core, shutdown) = (&self.core, &self.core.shutdown);
+        core.settings.replace(&new);
+        if let Backend::Embedded(store) = &*generation.backend {
+            store.sync(backend::fsync(&new.store));
+            store.bind(generation.offer.marks());
+        }
+        let generation = Arc::new(generation);
+        let before = core.generation.swap(Arc::clone(&generation));
+        if let (Backend::Memcached(now), Backend::Memcached(before)) =
+            (&*generation.backend, &*before.backend)
+        {
+            now.learn_from(before); // what it has noticed while the other one proved itself
+        }
+        tokio::spawn(release(before, |before| Arc::strong_count(before) == 1, shutdown.clone()));
+        if let Some(tracer) = tracer {
+            let before = core.recorder.trace_by(tracer);
+            let is_unused = |before: &Arc<Tracer>| Arc::strong_count(before) == 1 && before.is_alone();
+            tokio::spawn(release(before, is_unused, shutdown.clone()));
+        }
+        if let Some(supply) = supply {
+            let _ = self.supplies.send(supply); // it has ended only with the gateway
+        }
+        if let Some(tls) = tls {
+            self.certificate.replace(tls);
+        }
+        core.recorder.log_accesses(new.log.access);
+        log::set_format(new.log.format);
+        shutdown.set_deadline(new.drain.deadline.get());
+        self.config = new;
+    }
+}
+
+/// Whether two values of a section differ.
+fn differ<T: Serialize>(one: &T, other: &T) -> bool {
+    // Neither holds a secret, which would redact itself, and both can be written: they were read.
+    serde_json::to_value(one).ok() != serde_json::to_value(other).ok()
+}
+
+/// Drops what was replaced as soon as nothing uses it, on a thread that may wait for it to end.
+async fn release<T: Send + 'static>(replaced: T, is_unused: impl Fn(&T) -> bool, shutdown: Shutdown) {
+    let unused = async {
+        let mut looks = interval(USED);
+        while !is_unused(&replaced) {
+            looks.tick().await;
         }
     };
-    core.shutdown.until_stopped(reloading).await;
+    let _ = shutdown.until_stopped(unused).await;
+    let _ = spawn_blocking(move || drop(replaced)).await;
 }

@@ -30,6 +30,13 @@ const MINUTE: u64 = 60;
 /// A shorter secret could be guessed by whoever reads the memory, and the addresses with it.
 pub(crate) const LEAST_SECRET: usize = 16;
 
+fn counters(backend: &Backend) -> Option<FleetCounters> {
+    match backend {
+        Backend::Memcached(memcached) => Some(memcached.counters()),
+        Backend::Embedded(_) => None,
+    }
+}
+
 pub(crate) struct SharedLimits {
     core: Arc<Core>,
     rounds: Vec<Counter>,
@@ -46,11 +53,18 @@ impl SharedLimits {
 
     /// Goes on until it is dropped, or returns where there is no memory to share.
     pub(crate) async fn run(mut self) {
-        let Backend::Memcached(memcached) = &self.core.backend else { return };
-        let (mut counters, mut ticks) = (memcached.counters(), interval(ROUND));
+        let mut backend = Arc::clone(&self.core.generation.load().backend);
+        let Some(mut counters) = counters(&backend) else { return };
+        let mut ticks = interval(ROUND);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            let present = Arc::clone(&self.core.generation.load().backend);
+            if !Arc::ptr_eq(&present, &backend)
+                && let Some(theirs) = self::counters(&present)
+            {
+                (backend, counters) = (present, theirs); // the way to the memory has changed
+            }
             let secret = self.core.settings.limits.load().shared_secret.clone(); // a reload may change it
             self.core.rates.share(secret.is_some());
             if let Some(secret) = secret {

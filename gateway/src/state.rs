@@ -1,6 +1,6 @@
 //! What requests share: among all workers ([`Core`]), and on one worker thread ([`Worker`]).
 
-use crate::config::{CheckTiming, Config, Limits, ResolverConfig};
+use crate::config::{CheckTiming, Config, Limits, LossPolicy, ResolverConfig};
 use crate::keys::keyring::Keyring;
 use crate::keys::offer::Offer;
 use crate::observe::recorder::Recorder;
@@ -26,19 +26,11 @@ use tokio::sync::Notify;
 /// What every request needs, shared by all workers.
 pub(crate) struct Core {
     pub(crate) settings: Settings,
-    pub(crate) offer: Offer,
+    /// What the configuration made. A reload puts another one in its place; a request keeps the one that it began with.
+    pub(crate) generation: ArcSwap<Generation>,
     pub(crate) keyring: ArcSwap<Keyring>,
-    pub(crate) backend: Backend,
-    pub(crate) check_timing: CheckTiming,
-    /// Whether clients may speak HTTP/2.
-    pub(crate) http2: bool,
-    /// Whether an HTTP/1.1 request needs a Host field.
-    pub(crate) require_host: bool,
-    /// Whose connections begin with a PROXY header.
-    pub(crate) balancers: Balancers,
     pub(crate) recorder: Recorder,
     pub(crate) shutdown: Shutdown,
-    pub(crate) tls: Option<ListenerTls>,
     pub(crate) places: Places,
     pub(crate) rates: Rates,
     /// Records of every key in use were lost, and the operator chose to refuse then.
@@ -49,7 +41,27 @@ pub(crate) struct Core {
     pub(crate) unknown_key: Notify,
 }
 
+/// What one reading of the configuration made. Two of them at once are like two gateways of a fleet: they have the same
+/// store, so a token is spent once, whichever of them it is presented to.
+#[derive(Clone)]
+pub(crate) struct Generation {
+    pub(crate) offer: Offer,
+    pub(crate) backend: Arc<Backend>,
+    /// The store as each worker uses it, by its number.
+    pub(crate) stores: Vec<Store>,
+    pub(crate) check_timing: CheckTiming,
+    pub(crate) on_loss: LossPolicy,
+    /// Whether clients may speak HTTP/2.
+    pub(crate) http2: bool,
+    /// Whether an HTTP/1.1 request needs a Host field.
+    pub(crate) require_host: bool,
+    /// Whose connections begin with a PROXY header.
+    pub(crate) balancers: Balancers,
+    pub(crate) tls: Option<ListenerTls>,
+}
+
 /// How connections are accepted over TLS.
+#[derive(Clone)]
 pub(crate) struct ListenerTls {
     /// In the versions of HTTP that are switched on.
     pub(crate) serving: Arc<ServerConfig>,
@@ -63,22 +75,10 @@ impl ListenerTls {
     }
 }
 
-impl Core {
+impl Generation {
     /// The value of Proxy-Authenticate for a client without a good token.
-    pub(crate) fn challenge(&self, now: UnixSeconds) -> Option<HeaderValue> {
-        self.keyring.load().challenge(&self.offer, |key| self.requested_binding(key, now), now)
-    }
-
-    /// Whether a request of this source is read, or refused because too many before it were.
-    pub(crate) fn may_ask(&self, source: Option<Source>, limits: &Limits) -> Result<(), Refusal> {
-        self.rates.request(source, &limits.source).map_err(Refusal::SourceRefusals)
-    }
-
-    /// Counts a refusal that no good token has paid for, if the client caused it.
-    pub(crate) fn refused(&self, source: Option<Source>, limits: &Limits, refusal: &Refusal) {
-        if refusal.is_of_client() {
-            self.rates.refused(source, &limits.source);
-        }
+    pub(crate) fn challenge(&self, keyring: &Keyring, now: UnixSeconds) -> Option<HeaderValue> {
+        keyring.challenge(&self.offer, |key| self.requested_binding(key, now), now)
     }
 
     /// What binds tokens of a key, as far as any are requested: of a key whose records are lost the store spends none.
@@ -95,19 +95,33 @@ impl Core {
     fn has_retired(&self, epoch: &Epoch, now: UnixSeconds) -> bool {
         self.backend.refuses(epoch.key, now) == Some(Unknown::EpochRetired)
     }
+}
+
+impl Core {
+    /// Whether a request of this source is read, or refused because too many before it were.
+    pub(crate) fn may_ask(&self, source: Option<Source>, limits: &Limits) -> Result<(), Refusal> {
+        self.rates.request(source, &limits.source).map_err(Refusal::SourceRefusals)
+    }
+
+    /// Counts a refusal that no good token has paid for, if the client caused it.
+    pub(crate) fn refused(&self, source: Option<Source>, limits: &Limits, refusal: &Refusal) {
+        if refusal.is_of_client() {
+            self.rates.refused(source, &limits.source);
+        }
+    }
 
     /// Withdraws the keys in use that the store has retired since.
     pub(crate) fn withdraw_retired(&self, now: UnixSeconds) {
-        let keyring = self.keyring.load_full();
-        if keyring.epochs(now).any(|epoch| self.has_retired(&epoch, now)) {
+        let (keyring, generation) = (self.keyring.load_full(), self.generation.load());
+        if keyring.epochs(now).any(|epoch| generation.has_retired(&epoch, now)) {
             self.use_keys(&keyring, now);
         }
     }
 
     /// Puts keys into use, without those that the store has retired: challenges would ask for tokens that nothing accepts.
     pub(crate) fn use_keys(&self, keyring: &Keyring, now: UnixSeconds) {
-        let mut withdrawn = self.withdrawn.lock();
-        for Epoch { key, .. } in keyring.epochs(now).filter(|epoch| self.has_retired(epoch, now)) {
+        let (mut withdrawn, generation) = (self.withdrawn.lock(), self.generation.load());
+        for Epoch { key, .. } in keyring.epochs(now).filter(|epoch| generation.has_retired(epoch, now)) {
             if !withdrawn.contains(&key) {
                 tracing::warn!(
                     token_key = %&key.to_hex()[..8],
@@ -124,17 +138,23 @@ impl Core {
 /// What the connections of one worker thread share.
 pub(crate) struct Worker {
     pub(crate) core: Arc<Core>,
-    pub(crate) store: Store,
+    /// Its number among the workers.
+    pub(crate) index: usize,
     pub(crate) resolver: CurrentResolver,
 }
 
 impl Worker {
+    /// The store of a generation, as this worker uses it.
+    pub(crate) fn store<'a>(&self, generation: &'a Generation) -> &'a Store {
+        &generation.stores[self.index]
+    }
+
     /// Whether a spend of any token could be answered with a verdict now.
-    pub(crate) fn serving(&self) -> Result<(), Unknown> {
+    pub(crate) fn serving(&self, generation: &Generation) -> Result<(), Unknown> {
         if self.core.all_lost.load(Ordering::Relaxed) {
             return Err(Unknown::RecordsLost); // known before a token is read
         }
-        self.store.serving()
+        self.store(generation).serving()
     }
 }
 

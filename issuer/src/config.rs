@@ -67,7 +67,7 @@ pub struct Listen {
     pub admin: SocketAddr,
     /// Networks of load balancers that send a PROXY header (version 1 or 2). A connection from there must begin with one, and
     /// counts for the client that it names, in `limits.source`. Whoever is in these networks chooses that client, so list
-    /// only the balancers. A PROXY header from elsewhere is a bad request. A change needs a restart.
+    /// only the balancers. A PROXY header from elsewhere is a bad request.
     #[schemars(with = "Vec<String>")]
     pub proxy_protocol: Balancers,
 }

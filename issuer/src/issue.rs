@@ -7,7 +7,6 @@ use crate::keyring::Keyring;
 use crate::quota::Charge;
 use crate::recorder::{Part, Recorder};
 use crate::reload::Settings;
-use crate::signing::SigningPool;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
@@ -25,7 +24,6 @@ const MAX_BODY: usize = 1_024;
 pub(crate) struct Issuance {
     pub(crate) accounts: Arc<Accounts>,
     pub(crate) keyring: Arc<Keyring>,
-    pub(crate) pool: SigningPool,
     pub(crate) settings: Settings,
     pub(crate) recorder: Arc<Recorder>,
 }
@@ -76,8 +74,12 @@ impl Issuance {
         request: TokenRequest,
         charge: Charge,
     ) -> Result<TokenResponse, Refusal> {
-        let signature =
-            self.pool.submit(caller, key, request, || charge.keep()).map_err(Refusal::Unsigned)?;
+        let signature = self
+            .settings
+            .load()
+            .pool
+            .submit(caller, key, request, || charge.keep())
+            .map_err(Refusal::Unsigned)?;
         signature.await.map_err(Refusal::Unsigned)
     }
 }

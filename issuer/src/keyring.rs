@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_secs(10);
 pub(crate) struct Keyring {
     schedule: ArcSwap<Schedule>,
     rescheduled: Notify,
-    request_uri: String,
+    request_uri: ArcSwap<String>,
     served: ArcSwap<Served>,
 }
 
@@ -68,14 +68,15 @@ impl Keyring {
         Self {
             schedule: ArcSwap::from_pointee(schedule),
             rescheduled: Notify::new(),
-            request_uri,
+            request_uri: ArcSwap::from_pointee(request_uri),
             served: ArcSwap::from_pointee(served),
         }
     }
 
-    /// Sets the lifetimes of keys made from now on.
-    pub(crate) fn reschedule(&self, schedule: Schedule) {
+    /// Sets the lifetimes of keys made from now on, and where the directory says that tokens are requested.
+    pub(crate) fn reschedule(&self, schedule: Schedule, request_uri: &str) {
         self.schedule.store(Arc::new(schedule));
+        self.request_uri.store(Arc::new(request_uri.to_owned()));
         self.rescheduled.notify_one();
     }
 
@@ -177,7 +178,7 @@ impl Keyring {
             (store, rotated)
         });
         let (store, rotated) = turning.await.ok()?;
-        self.served.store(Arc::new(Served::of(&store, &schedule, &self.request_uri, now)));
+        self.served.store(Arc::new(Served::of(&store, &schedule, &self.request_uri.load(), now)));
         Some((store, rotated))
     }
 

@@ -31,6 +31,7 @@ mod weak_api_keys;
 pub use config::Config;
 pub use keys::KeysError;
 pub use quota::Quota;
+pub use reload::FIXED;
 
 use accounts::Accounts;
 use health::Health;
@@ -44,19 +45,18 @@ use postern_daemon::exit;
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
-use postern_daemon::readiness::Gate;
 use postern_daemon::reload::Reloader;
-use postern_daemon::tls::{ServerTls, TlsConfig, TlsError};
+use postern_daemon::tls::{Renewed, TlsConfig, TlsError};
 use postern_token::{DIRECTORY_PATH, UnixSeconds};
 use recorder::Recorder;
 use reload::{Reloading, Settings};
 use server::{Routes, Server};
-use signing::SigningPool;
-use std::future::ready;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
+use weak_api_keys::Strong;
 
 /// An issuer that listens, and serves once it runs.
 pub struct Issuer {
@@ -68,7 +68,10 @@ pub struct Issuer {
     accounts: Arc<Accounts>,
     health: Health,
     process: ProcessContext,
-    tls: Option<(ServerTls, Gate)>,
+    certificate: Renewed,
+    /// What a reload is compared with.
+    config: Config,
+    signed: Option<TlsConfig>,
     reloader: Option<Reloader<Config>>,
 }
 
@@ -81,7 +84,6 @@ impl Issuer {
     pub async fn bind(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
         check_values(&config)?;
         let health = Health::new(process.readiness.gate("issuer"));
-        let settings = Settings::of(&config, process.descriptors);
         let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
         let state = tokio::task::spawn_blocking({
             let config = config.clone();
@@ -89,18 +91,16 @@ impl Issuer {
         });
         let State { store, keyring, accounts } = state.await.map_err(|_| StartError::Interrupted)??;
         let recorder = Arc::new(Recorder::new());
+        let settings = Settings::of(&config, process.descriptors, &recorder, tls.as_ref())?;
         let issuance = Issuance {
             accounts: accounts.clone(),
             keyring: keyring.clone(),
-            pool: SigningPool::new(config.signing.threads, config.signing.queue, recorder.clone())
-                .map_err(StartError::Threads)?,
             settings: settings.clone(),
             recorder: recorder.clone(),
         };
         let routes = Arc::new(Routes {
             keyring: keyring.clone(),
             issuance,
-            request_path: config.directory.path()?,
             settings: settings.clone(),
             recorder,
             rates: Rates::default(),
@@ -119,23 +119,31 @@ impl Issuer {
         }
         page::add(&process.live, &routes);
         let (places, shutdown) = (Places::default(), process.shutdown.clone());
-        let balancers = config.listen.proxy_protocol;
-        let server = Server {
-            routes,
-            tls: tls.as_ref().map(ServerTls::config),
-            settings,
-            balancers,
-            places,
-            shutdown,
-        };
-        let tls = tls.map(|tls| (tls, process.readiness.gate("certificate")));
+        let server = Server { routes, settings, places, shutdown };
+        let ends = |second: u64| gauge!(catalogue::ISSUER_CERTIFICATE_ENDS).set(second as f64);
+        let listening = watch::Sender::new(true).subscribe();
+        let certificate = Renewed::new(tls, &process.readiness, &process.shutdown, ends, listening);
         let process = process.clone();
-        Ok(Self { local, listener, server, tls, store, keyring, accounts, health, process, reloader: None })
+        Ok(Self {
+            local,
+            listener,
+            server,
+            certificate,
+            store,
+            keyring,
+            accounts,
+            health,
+            process,
+            config,
+            signed: None,
+            reloader: None,
+        })
     }
 
-    /// Reads `file`, which the configuration came from, again on SIGHUP. What changes at once is in `reload`.
+    /// Reads `file`, which the configuration came from, again on SIGHUP. `signed` is the certificate, where it is not the file's.
     #[must_use]
-    pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
+    pub fn reloading(mut self, file: ConfigFile<Config>, signed: Option<TlsConfig>) -> Self {
+        self.signed = signed;
         self.reloader = Some(Reloader::new(file, &self.process.readiness, &self.process.shutdown));
         self
     }
@@ -149,7 +157,7 @@ impl Issuer {
     /// The URL of the directory, by the address it listens on.
     #[must_use]
     pub fn directory_url(&self) -> String {
-        let scheme = if self.server.tls.is_some() { "https" } else { "http" };
+        let scheme = if self.certificate.current().is_some() { "https" } else { "http" };
         format!("{scheme}://{}{DIRECTORY_PATH}", self.local)
     }
 
@@ -161,17 +169,16 @@ impl Issuer {
     }
 
     async fn serve(self) {
-        let Self { local, listener, server, tls, store, keyring, accounts, health, process, reloader } = self;
+        let Self { local, listener, server, store, keyring, accounts, health, process, .. } = self;
+        let (mut certificate, config, signed) = (self.certificate, self.config, self.signed);
         let shutdown = process.shutdown;
         tracing::info!("the issuer listens on {local}");
         health.started();
-        if let Some((tls, gate)) = tls {
-            let ends = |second: u64| gauge!(catalogue::ISSUER_CERTIFICATE_ENDS).set(second as f64);
-            tokio::spawn(tls.renew(gate, ends, ready(()), shutdown.clone()));
-        }
-        if let Some(reloader) = reloader {
+        certificate.start();
+        if let Some(reloader) = self.reloader {
             let (accounts, keyring) = (accounts.clone(), keyring.clone());
-            let reached = Reloading { settings: server.settings.clone(), accounts, keyring };
+            let (settings, recorder) = (server.settings.clone(), server.routes.recorder.clone());
+            let reached = Reloading { config, signed, settings, accounts, keyring, recorder, certificate };
             tokio::spawn(reached.run(reloader, shutdown.clone()));
         }
         let recorder = server.routes.recorder.clone();
@@ -198,14 +205,16 @@ impl std::fmt::Debug for Issuer {
 /// # Errors
 /// [`StartError`], whose message states what to change.
 pub fn check(config: &Config) -> Result<(), StartError> {
-    check_without_keys(config)?;
+    check_without_keys(config, &Strong::default())?;
     keys::inspect(&config.keys.directory)?;
     accounts::inspect(&config.keys.directory.join(accounts::FILE_NAME))
 }
 
-/// The same without what the issuer that runs has open.
-fn check_without_keys(config: &Config) -> Result<(), StartError> {
-    check_values(config)?;
+/// The same without what the issuer that runs has open; `strong` are API keys that need not be guessed at.
+fn check_without_keys(config: &Config, strong: &Strong) -> Result<(), StartError> {
+    config.check()?;
+    accounts::check(&config.accounts)?;
+    strong.check(&config.accounts)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
     Ok(())
 }

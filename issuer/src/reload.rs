@@ -1,19 +1,37 @@
-//! What a reload of the configuration changes while the issuer serves: accounts, limits, how long the directory may be
-//! kept, and the times of the next keys. Everything else needs a restart.
+//! What a reload of the configuration changes while the issuer serves: everything but [`FIXED`]. A request under way ends with
+//! what it began with.
 
 use crate::accounts::Accounts;
 use crate::config::{Config, Limits};
 use crate::keyring::Keyring;
+use crate::recorder::Recorder;
+use crate::signing::SigningPool;
+use crate::weak_api_keys::Strong;
+use crate::{StartError, check_without_keys};
 use arc_swap::{ArcSwap, Guard};
+use postern_config::Fixed;
 use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
+use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::reload::Reloader;
+use postern_daemon::tls::{Renewed, ServerConfig, ServerTls, TlsConfig, keep_signed};
+use postern_telemetry::log;
+use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::spawn_blocking;
 
-/// The keys that take effect at once.
-const LIVE: [&str; 6] =
-    ["accounts", "limits", "directory.max_age", "keys.rotate_every", "keys.publish_ahead", "keys.redeem_for"];
+const OTHER_SOCKETS: &str = "the sockets are bound at the start";
+
+/// The keys that wait for a restart.
+pub const FIXED: [Fixed; 3] = [
+    Fixed { key: "listen.address", why: OTHER_SOCKETS },
+    Fixed { key: "listen.admin", why: OTHER_SOCKETS },
+    Fixed {
+        key: "keys.directory",
+        why: "it holds this issuer's keys and the counts of its quotas: with others it is another issuer",
+    },
+];
 
 /// The values that may change between two requests. Reading them takes no lock.
 #[derive(Clone, Debug)]
@@ -28,15 +46,33 @@ pub(crate) struct Present {
     /// The most open connections: those of the limits, if there are descriptors for them.
     pub(crate) connections: usize,
     pub(crate) directory_max_age: Duration,
+    /// Where tokens are requested: the directory's path, and those that it named since the start, for copies of it last.
+    request_paths: Vec<String>,
+    /// A pool that was replaced signs what waits in it.
+    pub(crate) pool: Arc<SigningPool>,
+    /// Whose connections begin with a PROXY header.
+    pub(crate) balancers: Balancers,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
 }
 
 impl Settings {
-    pub(crate) fn of(config: &Config, descriptors: Descriptors) -> Self {
-        Self { present: Arc::new(ArcSwap::from_pointee(Present::of(config, descriptors))), descriptors }
-    }
-
-    fn replace(&self, config: &Config) {
-        self.present.store(Arc::new(Present::of(config, self.descriptors)));
+    pub(crate) fn of(
+        config: &Config,
+        descriptors: Descriptors,
+        recorder: &Arc<Recorder>,
+        tls: Option<&ServerTls>,
+    ) -> Result<Self, StartError> {
+        let mut present = Present {
+            limits: config.limits.clone(),
+            connections: 0,
+            directory_max_age: Duration::ZERO,
+            request_paths: Vec::new(),
+            pool: Arc::new(pool(config, recorder)?),
+            balancers: Balancers::default(),
+            tls: tls.map(ServerTls::config),
+        };
+        present.take_up(config, descriptors)?;
+        Ok(Self { present: Arc::new(ArcSwap::from_pointee(present)), descriptors })
     }
 
     pub(crate) fn load(&self) -> Guard<Arc<Present>> {
@@ -50,44 +86,93 @@ impl Settings {
 }
 
 impl Present {
-    fn of(config: &Config, descriptors: Descriptors) -> Self {
-        let limits = config.limits.clone();
-        let connections = descriptors.connections("[limits] connections", limits.connections.get(), 1);
-        Self { limits, connections, directory_max_age: config.directory.max_age() }
+    pub(crate) fn takes_requests_at(&self, path: &str) -> bool {
+        self.request_paths.iter().any(|known| known == path)
     }
+
+    /// Takes up what is only read.
+    fn take_up(&mut self, config: &Config, descriptors: Descriptors) -> Result<(), StartError> {
+        let path = config.directory.path()?;
+        if !self.takes_requests_at(&path) {
+            self.request_paths.push(path);
+        }
+        self.limits = config.limits.clone();
+        self.connections =
+            descriptors.connections("[limits] connections", config.limits.connections.get(), 1);
+        self.directory_max_age = config.directory.max_age();
+        self.balancers = config.listen.proxy_protocol.clone();
+        Ok(())
+    }
+}
+
+fn pool(config: &Config, recorder: &Arc<Recorder>) -> Result<SigningPool, StartError> {
+    SigningPool::new(config.signing.threads, config.signing.queue, recorder.clone())
+        .map_err(StartError::Threads)
 }
 
 /// What a reload reaches.
 pub(crate) struct Reloading {
+    /// What is in force.
+    pub(crate) config: Config,
+    /// The certificate, where it is not the file's.
+    pub(crate) signed: Option<TlsConfig>,
     pub(crate) settings: Settings,
     pub(crate) accounts: Arc<Accounts>,
     pub(crate) keyring: Arc<Keyring>,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) certificate: Renewed,
 }
 
 impl Reloading {
     /// Reloads on each request, until the stop.
-    pub(crate) async fn run(self, mut reloader: Reloader<Config>, shutdown: Shutdown) {
+    pub(crate) async fn run(mut self, mut reloader: Reloader<Config>, shutdown: Shutdown) {
+        let strong = Arc::new(Strong::of(&self.config.accounts));
         let reloading = async {
             loop {
                 reloader.requested().await;
-                // It reads files and guesses keys, which takes a thread some hundred milliseconds.
-                let reading = tokio::task::spawn_blocking(move || {
-                    let config = reloader.reload(&LIVE, crate::check_without_keys);
-                    (reloader, config)
+                let known = Arc::clone(&strong);
+                // It reads files and guesses at new keys, which takes a thread some hundred milliseconds.
+                let reading = spawn_blocking(move || {
+                    let reading = reloader.read(&FIXED, |config| check_without_keys(config, &known));
+                    (reloader, reading)
                 });
-                let Ok((back, config)) = reading.await else { return }; // the runtime is shutting down
+                let Ok((back, reading)) = reading.await else { return }; // the runtime is shutting down
                 reloader = back;
-                if let Some(config) = config {
-                    self.apply(&config);
+                let Some(reading) = reading else { continue };
+                match self.apply(reading.config.clone(), &shutdown) {
+                    Ok(()) => reloader.applied(reading),
+                    Err(error) => reloader.refused(&error.to_string()),
                 }
             }
         };
         shutdown.until_stopped(reloading).await;
     }
 
-    fn apply(&self, config: &Config) {
-        self.accounts.replace(&config.accounts);
-        self.keyring.reschedule(config.keys.schedule());
-        self.settings.replace(config);
+    /// First what can fail: then nothing has changed.
+    fn apply(&mut self, mut new: Config, shutdown: &Shutdown) -> Result<(), StartError> {
+        keep_signed(&mut new.tls, self.signed.as_ref())?;
+        let old = &self.config;
+        let mut present = Present::clone(&self.settings.load());
+        let tls = differ(&old.tls, &new.tls).then(|| self.certificate.open(new.tls.as_ref())).transpose()?;
+        present.take_up(&new, self.settings.descriptors)?;
+        if differ(&old.signing, &new.signing) {
+            present.pool = Arc::new(pool(&new, &self.recorder)?);
+        }
+        if let Some(tls) = tls {
+            present.tls = tls.as_ref().map(ServerTls::config);
+            self.certificate.replace(tls);
+        }
+        self.settings.present.store(Arc::new(present));
+        self.accounts.replace(&new.accounts);
+        self.keyring.reschedule(new.keys.schedule(), &new.directory.issuer_request_uri);
+        log::set_format(new.log.format);
+        shutdown.set_deadline(new.drain.deadline.get());
+        self.config = new;
+        Ok(())
     }
+}
+
+/// Whether two values of a section differ. Neither holds a secret, which would redact itself.
+fn differ<T: Serialize>(one: &T, other: &T) -> bool {
+    serde_json::to_value(one).ok() != serde_json::to_value(other).ok()
 }

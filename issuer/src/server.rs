@@ -21,7 +21,7 @@ use postern_daemon::farewell;
 use postern_daemon::http::is_for_this_machine;
 use postern_daemon::listen;
 use postern_daemon::places::{Bounds, Place, Places};
-use postern_daemon::proxy_protocol::{self, Balancers, Named, NoHeader};
+use postern_daemon::proxy_protocol::{self, Named, NoHeader};
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
 use postern_daemon::tls::{self, Bounded, ServerConfig, TlsStream};
@@ -42,7 +42,6 @@ const MAX_HEADER: usize = 16 * 1024;
 pub(crate) struct Routes {
     pub(crate) keyring: Arc<Keyring>,
     pub(crate) issuance: Issuance,
-    pub(crate) request_path: String,
     pub(crate) settings: Settings,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) rates: Rates,
@@ -51,10 +50,7 @@ pub(crate) struct Routes {
 /// Connections that are open, and how new ones are treated.
 pub(crate) struct Server {
     pub(crate) routes: Arc<Routes>,
-    pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) settings: Settings,
-    /// Whose connections begin with a PROXY header.
-    pub(crate) balancers: Balancers,
     pub(crate) places: Places,
     pub(crate) shutdown: Shutdown,
 }
@@ -84,7 +80,7 @@ impl Server {
         let (timeout, present) = (self.header_timeout(), self.settings.load_full());
         let exchange = Exchange::new(Patience { answer: timeout, stream: timeout });
         let bounds = Bounds { connections: present.connections, sources: &present.limits.source };
-        let through_balancer = self.balancers.has(from);
+        let through_balancer = present.balancers.has(from);
         match self.places.wait((!through_balancer).then_some(from), bounds, &exchange).await {
             Ok(place) if through_balancer => {
                 connections.spawn(async move {
@@ -140,7 +136,8 @@ impl Server {
 
     async fn connection(&self, stream: TcpStream, place: &Place, exchange: &Exchange) {
         let _ = stream.set_nodelay(true); // without it answers may be slow, no more
-        let Some(tls) = &self.tls else { return Box::pin(self.http(stream, place, exchange)).await };
+        let tls = self.settings.load().tls.clone();
+        let Some(tls) = &tls else { return Box::pin(self.http(stream, place, exchange)).await };
         tokio::select! {
             shaken = self.handshake(tls, stream, place.source()) => if let Some(stream) = shaken {
                 Box::pin(self.http(stream, place, exchange)).await;
@@ -177,7 +174,8 @@ impl Server {
     }
 
     async fn turn_away(&self, stream: TcpStream, source: Option<Source>, answer: &[u8]) {
-        let Some(tls) = &self.tls else { return farewell::part(stream, answer).await };
+        let tls = self.settings.load().tls.clone();
+        let Some(tls) = &tls else { return farewell::part(stream, answer).await };
         if let Some(stream) = self.handshake(tls, stream, source).await {
             farewell::part(stream, answer).await;
         }
@@ -252,7 +250,7 @@ impl Routes {
     ) -> Response<Answered<Full<Bytes>>> {
         let began = Instant::now();
         let (head, body) = request.into_parts();
-        let is_for_token = head.uri.path() == self.request_path;
+        let is_for_token = self.settings.load().takes_requests_at(head.uri.path());
         let is_posted = is_for_token && head.method == Method::POST;
         // Until its body is there, a request gives way to another connection as one does whose header is not.
         let may_ask = self.may_ask(source);
@@ -286,11 +284,11 @@ impl Routes {
         match (head.uri.path(), &head.method) {
             (DIRECTORY_PATH, &Method::GET | &Method::HEAD) => Ok(self.directory(head)),
             (DIRECTORY_PATH, _) => Err(Refusal::Method("GET, HEAD")),
-            (path, &Method::POST) if path == self.request_path => {
+            (path, &Method::POST) if self.settings.load().takes_requests_at(path) => {
                 let response = self.issuance.answer(&head.headers, body?, asked).await?;
                 Ok((issued(&response), IssuerOutcome::Issued))
             }
-            (path, _) if path == self.request_path => Err(Refusal::Method("POST")),
+            (path, _) if self.settings.load().takes_requests_at(path) => Err(Refusal::Method("POST")),
             _ => Err(Refusal::NotFound),
         }
     }

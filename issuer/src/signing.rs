@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-/// Threads that sign. They end when it is dropped.
+/// Threads that sign. When it is dropped they sign what waits, and end.
 #[derive(Debug)]
 pub(crate) struct SigningPool {
     desk: Arc<Desk>,
@@ -125,12 +125,8 @@ impl SigningPool {
 
 impl Drop for SigningPool {
     fn drop(&mut self) {
-        let mut state = self.desk.state.lock();
-        state.is_closed = true;
-        let left = std::mem::take(&mut state.waiting);
-        drop(state);
+        self.desk.state.lock().is_closed = true;
         self.desk.changed.notify_all();
-        drop(left);
     }
 }
 
@@ -153,12 +149,12 @@ impl Desk {
     fn next(&self) -> Option<Job> {
         let mut state = self.state.lock();
         loop {
-            if state.is_closed {
-                return None;
-            }
             if let Some(job) = state.waiting.pop() {
                 state.signing += 1;
                 return Some(job);
+            }
+            if state.is_closed {
+                return None;
             }
             self.changed.wait(&mut state);
         }

@@ -7,7 +7,8 @@
 use crate::StartError;
 use crate::config::{Account, KeyHash, invalid};
 use aws_lc_rs::digest::{SHA256, digest};
-use std::collections::HashMap;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 /// Numbers of up to this many digits, with leading zeros, are tried.
@@ -240,24 +241,56 @@ const EXAMPLES: &[&str] = &[
 const MAKE: &str = "make one of random bytes with `key=$(openssl rand -hex 32)`, give it to the client, and write here what \
                     `printf %s \"$key\" | sha256sum` prints";
 
+/// Hashes of keys that were guessed at in vain: guessing takes some hundred milliseconds, and a reload changes few of them.
+#[derive(Debug, Default)]
+pub(crate) struct Strong(Mutex<HashSet<[u8; 32]>>);
+
+impl Strong {
+    /// Those of a configuration that was [checked](check).
+    pub(crate) fn of(accounts: &[Account]) -> Self {
+        Self(Mutex::new(accounts.iter().map(|account| account.key_sha256.0).collect()))
+    }
+
+    /// The same as [`check`], without guessing twice at a key. A name that an account got since is tried with every key.
+    pub(crate) fn check(&self, accounts: &[Account]) -> Result<(), StartError> {
+        let mut known = self.0.lock();
+        let is_new = |account: &&Account| !known.contains(&account.key_sha256.0);
+        let new: Vec<Account> = accounts.iter().filter(is_new).cloned().collect();
+        check_names(accounts)?;
+        check(&new)?;
+        known.extend(new.iter().map(|account| account.key_sha256.0));
+        Ok(())
+    }
+}
+
+/// Refuses the first account whose API key is the name of an account.
+fn check_names(accounts: &[Account]) -> Result<(), StartError> {
+    let hashes = accounts.iter().map(|account| (account.key_sha256.0, account)).collect::<HashMap<_, _>>();
+    let spelled = accounts.iter().flat_map(|account| spellings(&account.name));
+    let named = spelled.into_iter().find_map(|guess| hashes.get(&sha256(guess.as_bytes())).copied());
+    named.map_or(Ok(()), |account| Err(weak(account, GUESSED)))
+}
+
 /// Refuses the first account whose API key can be guessed.
 pub(crate) fn check(accounts: &[Account]) -> Result<(), StartError> {
     if let Some(account) = accounts.iter().find(|account| is_placeholder(account.key_sha256)) {
-        return Err(invalid(format!(
-            "[[accounts]] {:?}: its key_sha256 is a placeholder, and no key has this hash: {MAKE}",
-            account.name
-        )));
+        return Err(weak(account, "is a placeholder, and no key has this hash"));
     }
     let hashes = accounts.iter().map(|account| (account.key_sha256.0, account)).collect::<HashMap<_, _>>();
     let Some(account) = hashes.get(&sha256(b"")).copied().or_else(|| guessed(accounts, &hashes)) else {
         return Ok(());
     };
-    let what = if account.key_sha256.0 == sha256(b"") {
-        "is the hash of nothing, as of a variable that is not set"
-    } else {
-        "is the hash of a key that is easily guessed, so that anyone can have its tokens"
-    };
-    Err(invalid(format!("[[accounts]] {:?}: its key_sha256 {what}: {MAKE}", account.name)))
+    let is_empty = account.key_sha256.0 == sha256(b"");
+    Err(weak(
+        account,
+        if is_empty { "is the hash of nothing, as of a variable that is not set" } else { GUESSED },
+    ))
+}
+
+const GUESSED: &str = "is the hash of a key that is easily guessed, so that anyone can have its tokens";
+
+fn weak(account: &Account, what: &str) -> StartError {
+    invalid(format!("[[accounts]] {:?}: its key_sha256 {what}: {MAKE}", account.name))
 }
 
 /// One byte, or one pair of digits after the other: no real key has such a hash.
@@ -357,6 +390,17 @@ mod tests {
             assert!(error.contains("openssl rand -hex 32"), "{error}");
         }
         assert!(of_key("").unwrap_err().to_string().contains("is the hash of nothing"));
+    }
+
+    #[test]
+    fn a_reload_guesses_at_new_keys_alone_and_tries_new_names_with_all() {
+        let (first, second) = (account("one", sha256(b"9c1e4f6a8b2d")), account("two", sha256(b"blue team")));
+        let strong = Strong::of(std::slice::from_ref(&first));
+        strong.check(std::slice::from_ref(&first)).unwrap();
+        strong.check(&[first.clone(), second.clone()]).unwrap(); // no one thinks of it
+        let renamed = Account { name: "Blue Team".to_owned(), ..second };
+        assert!(strong.check(&[first.clone(), renamed]).unwrap_err().to_string().contains("easily guessed"));
+        assert!(strong.check(&[first, account("three", sha256(b"letmein"))]).is_err());
     }
 
     #[test]

@@ -13,28 +13,38 @@ const NAMED: usize = 10;
 /// The keys that identify a table in a list; the first that is present is used.
 const NAMES: [&str; 2] = ["name", "url"];
 
-/// The differences from `old` to `new`, one sentence a key, by its dotted path.
-pub(super) fn changes(old: &Value, new: &Value, schema: &Schema) -> Vec<String> {
+/// A difference between two readings.
+pub(super) struct Change {
+    /// Its dotted path.
+    pub(super) key: String,
+    pub(super) sentence: String,
+}
+
+/// The differences from `old` to `new`, one for each key.
+pub(super) fn changes(old: &Value, new: &Value, schema: &Schema) -> Vec<Change> {
     let (old, new) = (leaves(old), leaves(new));
     let paths: BTreeSet<&Vec<String>> = old.keys().chain(new.keys()).collect();
     paths
         .into_iter()
         .filter(|path| old.get(*path) != new.get(*path))
-        .map(|path| sentence(path, old.get(path).copied(), new.get(path).copied(), schema))
+        .map(|path| Change {
+            key: path.join("."),
+            sentence: sentence(path, old.get(path).copied(), new.get(path).copied(), schema),
+        })
         .collect()
 }
 
-/// Copies from `new` to `tree` what is under each of `prefixes` ("accounts", "limits.body_timeout").
-pub(super) fn graft(tree: &mut Value, new: &Value, prefixes: &[&str]) {
-    for prefix in prefixes {
-        let steps: Vec<&str> = prefix.split('.').collect();
-        let Some((last, above)) = steps.split_last() else { continue };
-        let section = above.iter().try_fold(&mut *tree, |node, step| node.get_mut(*step));
-        let Some(Value::Object(section)) = section else { continue };
-        match steps.iter().try_fold(new, |node, step| node.get(step)) {
-            Some(value) => section.insert((*last).to_owned(), value.clone()),
-            None => section.remove(*last),
-        };
+/// Copies what `old` has under `key` to `tree`. A section that only one of them has comes or goes with the key.
+pub(super) fn keep(tree: &mut Value, old: &Value, key: &str) {
+    let (step, rest) = key.split_once('.').map_or((key, None), |(step, rest)| (step, Some(rest)));
+    let (Value::Object(now), Value::Object(before)) = (&mut *tree, old) else {
+        tree.clone_from(old);
+        return;
+    };
+    let (now, before) = (now.entry(step).or_insert(Value::Null), before.get(step).unwrap_or(&Value::Null));
+    match rest {
+        Some(rest) => keep(now, before, rest),
+        None => now.clone_from(before),
     }
 }
 

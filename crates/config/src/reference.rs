@@ -1,23 +1,25 @@
 //! The reference of a configuration in Markdown, from its schema.
 
+use super::reload::{Fixed, fixed_by};
 use super::schema::{Leaf, Schema, Section};
 use schemars::JsonSchema;
 use serde_json::Value;
 
 /// The reference of `T`: a heading `## title`, then a table for each section with every key, what it accepts, its
-/// default, its environment variable, and its doc comment. Defaults show when `T` implements `Serialize`.
+/// default, its environment variable, and its doc comment, with the reason where a change waits for a restart. Defaults show when
+/// `T` implements `Serialize`.
 #[must_use]
-pub fn reference<T: JsonSchema>(title: &str) -> String {
+pub fn reference<T: JsonSchema>(title: &str, fixed: &[Fixed]) -> String {
     let schema = Schema::of::<T>();
     let sections = schema.sections();
     let mut text = format!("## {title}\n");
     for section in &sections {
-        write_section(&mut text, section);
+        write_section(&mut text, section, fixed);
     }
     text
 }
 
-fn write_section(text: &mut String, section: &Section<'_>) {
+fn write_section(text: &mut String, section: &Section<'_>, fixed: &[Fixed]) {
     let path = section.path.join(".");
     match (path.is_empty(), section.in_list) {
         (true, _) => {}
@@ -33,11 +35,11 @@ fn write_section(text: &mut String, section: &Section<'_>) {
     }
     text.push_str("\n| key | value | default | environment | |\n|---|---|---|---|---|\n");
     for leaf in &section.leaves {
-        write_leaf(text, leaf, section.in_list);
+        write_leaf(text, leaf, section.in_list, fixed);
     }
 }
 
-fn write_leaf(text: &mut String, leaf: &Leaf<'_>, in_list: bool) {
+fn write_leaf(text: &mut String, leaf: &Leaf<'_>, in_list: bool, fixed: &[Fixed]) {
     let key = leaf.path.last().map_or("", String::as_str);
     let default = match leaf.default {
         Some(Value::Null) => "none".to_owned(),
@@ -47,7 +49,10 @@ fn write_leaf(text: &mut String, leaf: &Leaf<'_>, in_list: bool) {
     };
     let variable = if in_list { String::new() } else { format!("`{}`", leaf.variable()) };
     let accepted = cell(&leaf.node.accepted());
-    let description = cell(leaf.node.description());
+    let mut description = cell(leaf.node.description());
+    if let Some(fixed) = fixed_by(&leaf.path.join("."), fixed) {
+        description.push_str(&format!(" A change needs a restart: {}.", fixed.why));
+    }
     text.push_str(&format!("| `{key}` | {accepted} | {default} | {variable} | {description} |\n"));
 }
 

@@ -1,10 +1,9 @@
 //! A configuration file that is read again while the daemon runs.
 //!
-//! A daemon declares which keys it applies while it runs; all others need a restart and keep their values until then,
-//! so what a reload gives is always a configuration that the daemon really runs with. A file that cannot be used
-//! changes nothing.
+//! A daemon declares which keys it cannot change while it runs, and why. These keep their values until a restart, so what
+//! a reload gives is always a configuration that the daemon can really run with. A file that cannot be used changes nothing.
 
-use super::change::{changes, graft};
+use super::change::{Change, changes, keep};
 use super::environment::Environment;
 use super::error::ConfigError;
 use super::load::read;
@@ -69,37 +68,57 @@ impl<T> fmt::Debug for ConfigFile<T> {
     }
 }
 
+/// A key, or a section, that a running process cannot change.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed {
+    /// Its dotted path, such as "listen.address".
+    pub key: &'static str,
+    /// Why only a restart changes it, as the end of a sentence for the operator.
+    pub why: &'static str,
+}
+
 /// What reading a file again has come to.
 #[derive(Debug)]
 pub struct Reading<T> {
-    /// What to run with from now on: the live keys as the file has them, the others as they were.
+    /// What to run with from now on: as the file has it, but the fixed keys as they were.
     pub config: T,
-    /// The changes of live keys, a sentence each.
-    pub applied: Vec<String>,
-    /// The changes that wait for a restart.
+    /// The changes that can be put in force now, a sentence each.
+    pub changed: Vec<String>,
+    /// Those that wait for a restart, each with its reason.
     pub pending: Vec<String>,
+    /// The values of `config`.
+    effective: Value,
 }
 
 impl<T: DeserializeOwned + Serialize + JsonSchema> ConfigFile<T> {
-    /// Reads the file again. `live` are the prefixes of the keys that the daemon applies at once ("accounts",
-    /// "limits.body_timeout"); `check` is what its start would refuse. Blocks on the disk.
+    /// Reads the file again. `fixed` are the keys that wait for a restart; `check` is what a start would refuse. Blocks on the
+    /// disk.
     ///
     /// # Errors
     /// Sentences. What was read before stays in force.
     pub fn read_again<E: Display>(
-        &mut self,
-        live: &[&str],
+        &self,
+        fixed: &[Fixed],
         check: impl Fn(&T) -> Result<(), E>,
     ) -> Result<Reading<T>, String> {
         let (fresh, new) =
             read_tree::<T>(&self.path, &self.environment).map_err(|error| error.to_string())?;
         let refused = |error: E| format!("{}: {error}", self.path.display());
         check(&fresh).map_err(refused)?;
-        let mut effective = self.in_force.clone();
-        graft(&mut effective, &new, live);
+        let mut effective = new.clone();
+        fixed.iter().for_each(|fixed| keep(&mut effective, &self.in_force, fixed.key));
         let schema = Schema::of::<T>();
-        let applied = changes(&self.in_force, &effective, &schema);
-        let pending = changes(&effective, &new, &schema);
+        let changed = changes(&self.in_force, &effective, &schema);
+        let changed = changed.into_iter().map(|change| change.sentence).collect();
+        let waiting = |change: Change| {
+            // What is not below a fixed key came or went with the section of one.
+            let is_beside = |fixed: &&Fixed| fixed.key.split('.').next() == change.key.split('.').next();
+            let why = fixed_by(&change.key, fixed)
+                .or_else(|| fixed.iter().find(is_beside))
+                .map_or("", |fixed| fixed.why);
+            format!("{}: {why}", change.sentence)
+        };
+        let pending: Vec<_> = changes(&effective, &new, &schema).into_iter().map(waiting).collect();
         let config = if pending.is_empty() {
             fresh
         } else {
@@ -116,9 +135,19 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> ConfigFile<T> {
             })?;
             config
         };
-        self.in_force = effective;
-        Ok(Reading { config, applied, pending })
+        Ok(Reading { config, changed, pending, effective })
     }
+
+    /// What was read is in force now: the next reading is compared with it.
+    pub fn adopt(&mut self, reading: Reading<T>) {
+        self.in_force = reading.effective;
+    }
+}
+
+/// The fixed key that has this dotted path, or is above it.
+pub(super) fn fixed_by<'a>(path: &str, fixed: &'a [Fixed]) -> Option<&'a Fixed> {
+    let is_below = |rest: &str| rest.is_empty() || rest.starts_with('.');
+    fixed.iter().find(|fixed| path.strip_prefix(fixed.key).is_some_and(is_below))
 }
 
 /// A configuration, and its values with their defaults.

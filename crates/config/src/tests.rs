@@ -228,7 +228,7 @@ fn variables_are_unambiguous() {
 
 #[test]
 fn the_reference_lists_every_key_with_default_and_variable() {
-    let text = reference::<Whole>("postern gateway");
+    let text = reference::<Whole>("postern gateway", &[]);
     for line in [
         "## postern gateway",
         "### `[listen]`\n\nWhere it listens.",

@@ -36,6 +36,8 @@ struct State {
     tracker: TaskTracker,
     reloads: watch::Sender<u64>,
     tunnels: Mutex<Vec<CountTunnels>>,
+    /// The deadline of a configuration that was read again.
+    deadline: Mutex<Option<Duration>>,
 }
 
 /// A daemon's count of its open tunnels.
@@ -154,6 +156,11 @@ impl Shutdown {
         self.wait_reporting(deadline, |_, _| {}).await
     }
 
+    /// A drain that has not begun lasts this long at most, whatever its caller was going to wait.
+    pub fn set_deadline(&self, deadline: Duration) {
+        *self.0.deadline.lock() = Some(deadline);
+    }
+
     /// As [`Shutdown::wait`], and calls `report` with what it waits for and for how long: as soon as there is something
     /// to wait for, then every few seconds, and at the end what was cut off, which is the only warning.
     pub async fn wait_reporting(
@@ -163,6 +170,7 @@ impl Shutdown {
     ) -> Drained {
         self.draining().await;
         self.0.tracker.close();
+        let deadline = self.0.deadline.lock().unwrap_or(deadline);
         let mut progress = Progress::begin(deadline, report);
         let mut finishing = pin!(self.0.tracker.wait());
         let mut stopping = pin!(self.stopped());
@@ -257,6 +265,17 @@ mod tests {
         assert_eq!(shutdown.wait(Duration::from_secs(30)).await, Drained::CutOff(1));
         assert_eq!(begun.elapsed(), Duration::from_secs(30));
         assert_eq!(tunnel.await.unwrap(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_that_was_set_meanwhile_counts() {
+        let shutdown = Shutdown::new();
+        let _open = shutdown.tracker().token();
+        shutdown.set_deadline(Duration::from_secs(7));
+        shutdown.drain();
+        let begun = tokio::time::Instant::now();
+        assert_eq!(shutdown.wait(LONG).await, Drained::CutOff(1));
+        assert_eq!(begun.elapsed(), Duration::from_secs(7));
     }
 
     #[tokio::test(start_paused = true)]

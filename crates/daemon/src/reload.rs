@@ -4,7 +4,7 @@
 use crate::drain::{Reloads, Shutdown};
 use crate::readiness::{Gate, Readiness};
 use crate::utc;
-use postern_config::{ConfigFile, Reading};
+use postern_config::{ConfigFile, Fixed, Reading};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,50 +32,67 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
         self.requests.next().await;
     }
 
-    /// Reads the file again. `live` are the prefixes of the keys that the daemon applies at once ("accounts",
-    /// "limits.body_timeout"); `check` is what its start would refuse.
-    ///
-    /// Returns what to run with from now on, when a live key has changed: the live keys as the file has them, the
-    /// others as they were. Logs what changed, what is in force, and what needs a restart. Blocks on the
-    /// disk.
-    pub fn reload<E: Display>(&mut self, live: &[&str], check: impl Fn(&T) -> Result<(), E>) -> Option<T> {
-        let reading = self.file.read_again(live, check);
-        let path = self.file.path().display();
-        match reading {
-            Ok(Reading { config, applied, pending }) => {
-                self.gate.set_ready();
-                if applied.is_empty() && pending.is_empty() {
-                    tracing::info!("{path} was read again: nothing in it has changed");
-                }
-                if !applied.is_empty() {
+    /// Reads the file again. `fixed` are the keys that wait for a restart; `check` is what a start would refuse. Returns
+    /// what to put in force, when something else has changed: then call [`Reloader::applied`] or [`Reloader::refused`].
+    /// Logs what a restart is needed for. Blocks on the disk.
+    pub fn read<E: Display>(
+        &mut self,
+        fixed: &[Fixed],
+        check: impl Fn(&T) -> Result<(), E>,
+    ) -> Option<Reading<T>> {
+        match self.file.read_again(fixed, check) {
+            Ok(reading) if reading.changed.is_empty() => {
+                if reading.pending.is_empty() {
+                    self.gate.set_ready();
                     tracing::info!(
-                        "{path} was read again, and is in force from now on: {}",
-                        applied.join("; ")
+                        "{} was read again: nothing in it has changed",
+                        self.file.path().display()
                     );
+                } else {
+                    self.applied(reading);
                 }
-                if !pending.is_empty() {
-                    tracing::warn!(
-                        "{path} was read again, and these changes wait for a restart: {}",
-                        pending.join("; ")
-                    );
-                }
-                (!applied.is_empty()).then_some(config)
+                None
             }
+            Ok(reading) => Some(reading),
             Err(reason) => {
-                let reason = reason.replace('\n', "; ");
-                // Before the log, so that readiness agrees with it.
-                self.gate.set_degraded(format!(
-                    "the configuration file cannot be used since {}, and what was read before stays in force: \
-                     {reason}; mend the file and send SIGHUP again",
-                    utc::now()
-                ));
-                tracing::error!(
-                    "{path} cannot be used, and what was read before stays in force: {reason}; mend the file and send \
-                     SIGHUP again"
-                );
+                self.refused(&reason);
                 None
             }
         }
+    }
+
+    /// What was read is in force.
+    pub fn applied(&mut self, reading: Reading<T>) {
+        self.gate.set_ready(); // before the log, so that readiness agrees with it
+        let path = self.file.path().display();
+        if !reading.changed.is_empty() {
+            tracing::info!(
+                "{path} was read again, and is in force from now on: {}",
+                reading.changed.join("; ")
+            );
+        }
+        if !reading.pending.is_empty() {
+            tracing::warn!(
+                "{path} was read again, and these changes wait for a restart: {}. Restart the daemon when it suits; where \
+                 systemd holds its port (a socket unit), no client is refused meanwhile",
+                reading.pending.join("; ")
+            );
+        }
+        self.file.adopt(reading);
+    }
+
+    /// Nothing of what was read is in force.
+    pub fn refused(&mut self, reason: &str) {
+        let (path, reason) = (self.file.path().display(), reason.replace('\n', "; "));
+        // Before the log, so that readiness agrees with it.
+        self.gate.set_degraded(format!(
+            "the configuration file cannot be used since {}, and what was read before stays in force: {reason}; mend the \
+             file and send SIGHUP again",
+            utc::now()
+        ));
+        tracing::error!(
+            "{path} cannot be used, and what was read before stays in force: {reason}; mend the file and send SIGHUP again"
+        );
     }
 }
 

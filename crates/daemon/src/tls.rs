@@ -6,6 +6,7 @@ mod diagnosis;
 mod handshake;
 mod identity;
 mod own;
+mod renewed;
 mod self_signed;
 mod server;
 mod validity;
@@ -15,6 +16,7 @@ pub use client_auth::is_client_refused;
 pub use diagnosis::diagnose;
 pub use handshake::{Bounded, accept};
 pub use own::{OwnCertificate, client_config_showing};
+pub use renewed::{Renewed, keep_signed};
 pub use rustls::{ClientConfig, ServerConfig};
 pub use self_signed::{SelfSigned, SelfSignedError, self_signed};
 pub use server::{ServerTls, TlsConfig};
@@ -274,6 +276,11 @@ pub enum TlsError {
          files, or that section alone"
     )]
     Source,
+    /// A certificate for trying and another one.
+    #[error(
+        "--self-signed made a certificate, and the file has one in [tls]: choose one, and start again without the other"
+    )]
+    Signed,
     /// What an authority needs to know.
     #[error(transparent)]
     Acme(#[from] AcmeConfigError),

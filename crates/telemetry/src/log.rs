@@ -15,9 +15,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::io::IsTerminal;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
+use tracing_subscriber::fmt::format::{Format, Json, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// The form of a log line.
@@ -70,26 +75,59 @@ pub fn init_quiet(format: LogFormat) -> Result<(), LogError> {
 
 fn start(format: LogFormat, default: &str) -> Result<(), LogError> {
     let filter = filter(std::env::var("RUST_LOG").ok().as_deref(), default)?;
+    set_format(format);
     // A line that cannot be written is lost. Reporting that, to standard error again, would panic, and clients cause
     // lines.
     let subscriber = fmt()
         .log_internal_errors(false)
         .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_ansi(std::io::stderr().is_terminal())
+        .event_format(Switched {
+            text: Format::default(),
+            json: Format::default().json().flatten_event(true),
+        });
     let limit = LIMIT.get_or_init(Limit::default);
-    let installed = match format {
-        LogFormat::Text => subscriber.finish().with(filter).with(limit.clone()).try_init(),
-        LogFormat::Json => {
-            subscriber.json().flatten_event(true).finish().with(filter).with(limit.clone()).try_init()
-        }
-    };
+    let installed = subscriber.finish().with(filter).with(limit.clone()).try_init();
     // An Err means that a logger is installed already: tests and `up` call this more than once.
     if installed.is_ok() {
         // Without the thread, omitted lines are summarized at the end.
         let _ = limit.start();
     }
     Ok(())
+}
+
+/// Whether lines are JSON.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Lines have this form from now on.
+pub fn set_format(format: LogFormat) {
+    IS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
+}
+
+/// Both forms, of which a reload may choose the other.
+struct Switched {
+    text: Format,
+    json: Format<Json>,
+}
+
+impl<S, N> FormatEvent<S, N> for Switched
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        if IS_JSON.load(Ordering::Relaxed) {
+            self.json.format_event(context, writer, event)
+        } else {
+            self.text.format_event(context, writer, event)
+        }
+    }
 }
 
 /// The limit of the logger that is installed.

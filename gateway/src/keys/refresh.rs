@@ -1,20 +1,23 @@
 //! Refreshes the issuer's keys: fetches the directory, updates the keyring, and sets the gate.
 
+use crate::config::{Config, StoreKind};
 use crate::health::{Condition, LoggedGate, plural};
 use crate::keys::clock::Clock;
 use crate::keys::keyring::{Keyring, Lifetimes, Outlook};
-use crate::keys::saved::Saved;
-use crate::keys::source::{Answer, FetchError, Fetched, Source};
+use crate::keys::saved::{self, Saved};
+use crate::keys::source::{Answer, FetchError, Fetched, Source, SourceError};
 use crate::observe::catalogue;
 use crate::observe::labels::KeyPhase;
 use crate::state::Core;
 use metrics::gauge;
-use postern_admin::live::Link;
+use postern_admin::catalogue::LinkKind;
+use postern_admin::live::{Link, Live};
 use postern_daemon::utc::rough;
 use postern_spend::Backend;
 use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until};
 
 mod schedule;
@@ -25,6 +28,36 @@ const TICK: Duration = Duration::from_secs(1);
 /// The same failure to fetch is logged again after this long.
 const REMINDER: Duration = Duration::from_secs(300);
 
+/// Where the keys come from and how long they are good, as the configuration says.
+pub(crate) struct Supply {
+    pub(crate) source: Source,
+    /// To the issuer, unless the keys come from a file.
+    issuer: Option<Link>,
+    lifetimes: Lifetimes,
+    pub(crate) saved: Option<Saved>,
+    poll: Duration,
+}
+
+impl Supply {
+    pub(crate) fn of(config: &Config, live: &Live) -> Result<Self, SourceError> {
+        let source = Source::new(&config.issuer)?;
+        let lifetimes = Lifetimes {
+            without_not_after: config.issuer.key_lifetime.get(),
+            removed: config.issuer.removed_grace.get(),
+        };
+        let issuer = source.address().map(|address| live.link(LinkKind::Issuer, &address));
+        let saved = saved_keys(config, &source);
+        Ok(Self { source, issuer, lifetimes, saved, poll: config.issuer.poll.get() })
+    }
+}
+
+/// The file of the issuer's keys, where they come from its directory.
+fn saved_keys(config: &Config, source: &Source) -> Option<Saved> {
+    let directory = source.url()?.to_owned();
+    let beside = (config.store.kind == StoreKind::Embedded).then(|| saved::beside(&config.store.path));
+    Some(Saved::new(config.issuer.saved.clone().or(beside)?, directory))
+}
+
 /// The issuer's keys of one gateway.
 pub(crate) struct Refresh {
     core: Arc<Core>,
@@ -33,6 +66,8 @@ pub(crate) struct Refresh {
     issuer: Option<Link>,
     lifetimes: Lifetimes,
     saved: Option<Saved>,
+    /// What a reload puts in the place of those.
+    supplies: mpsc::UnboundedReceiver<Supply>,
     gate: LoggedGate,
     schedule: Schedule,
     clock: Clock,
@@ -43,13 +78,11 @@ pub(crate) struct Refresh {
 impl Refresh {
     pub(crate) fn new(
         core: Arc<Core>,
-        source: Source,
-        issuer: Option<Link>,
-        lifetimes: Lifetimes,
-        saved: Option<Saved>,
-        poll: Duration,
+        supply: Supply,
+        supplies: mpsc::UnboundedReceiver<Supply>,
         gate: LoggedGate,
     ) -> Self {
+        let Supply { source, issuer, lifetimes, saved, poll } = supply;
         let schedule = Schedule::new(poll, source.is_polled());
         Self {
             core,
@@ -57,6 +90,7 @@ impl Refresh {
             issuer,
             lifetimes,
             saved,
+            supplies,
             gate,
             schedule,
             clock: Clock::default(),
@@ -77,8 +111,18 @@ impl Refresh {
                 () = sleep_until(self.schedule.next()) => self.fetch().await,
                 () = core.unknown_key.notified(), if !self.schedule.is_soon() => self.schedule.soon(),
                 () = reloads.next() => self.schedule.now(),
+                Some(supply) = self.supplies.recv() => self.replace(supply),
             }
         }
+    }
+
+    /// Fetches from there now. The known keys stay in use until that answers; those that it does not list are good for
+    /// `removed_grace` more, as those that a directory has dropped.
+    fn replace(&mut self, supply: Supply) {
+        let Supply { source, issuer, lifetimes, saved, poll } = supply;
+        self.schedule = Schedule::new(poll, source.is_polled());
+        (self.source, self.issuer, self.lifetimes, self.saved) = (source, issuer, lifetimes, saved);
+        self.failure = None;
     }
 
     /// Fetches the keys. On failure the known ones stay.
@@ -186,7 +230,7 @@ impl Refresh {
 
     fn all_withdrawn(&self, withdrawn: usize) -> String {
         let keys = plural(withdrawn, "token key");
-        match self.core.backend {
+        match *self.core.generation.load().backend {
             Backend::Embedded(_) => format!(
                 "the store has retired {keys}, every one that the issuer lists: every request is refused with 503; rotate \
                  the issuer's keys, and check this machine's clock"

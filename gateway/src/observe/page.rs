@@ -61,7 +61,7 @@ fn checks(core: &Core) -> impl FnMut(&Core) -> Section + Send + use<> {
 /// Each address, or the size of what is embedded.
 fn store() -> impl FnMut(&Core) -> Section + Send {
     let mut hits = Rate::default();
-    move |core| match &core.backend {
+    move |core| match &*core.generation.load().backend {
         Backend::Embedded(store) => {
             let records = store.stats().records as f64;
             Section::new("store", "Store: embedded").tile("Records", Show::Count, records)

@@ -18,6 +18,7 @@ use crate::observe::labels::{CheckResult, CheckStage, Direction, Outcome, Unknow
 use crate::observe::timeline::{Stage, Timeline};
 use crate::request::deny::Refusal;
 use access::Access;
+use arc_swap::ArcSwap;
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use parking_lot::Mutex;
 use postern_admin::catalogue::LinkKind;
@@ -48,7 +49,7 @@ pub(crate) struct Recorder {
     /// To each address of a shared store, and what the addresses are called.
     links: Vec<Link>,
     addresses: Vec<String>,
-    tracer: Tracer,
+    tracer: ArcSwap<Tracer>,
     refusals: Refusals,
     access: Access,
     /// Why the last check without a verdict had none.
@@ -106,7 +107,7 @@ impl Recorder {
             connections_open: ReadableGauge::new(gauge!(catalogue::CONNECTIONS_OPEN)),
             links: addresses.iter().map(|address| live.link(LinkKind::Store, address)).collect(),
             addresses,
-            tracer,
+            tracer: ArcSwap::from_pointee(tracer),
             refusals: Refusals::new(),
             access: Access::new(access),
             last_unknown: Mutex::default(),
@@ -117,12 +118,12 @@ impl Recorder {
 
     /// Makes the sampling decision of a request that begins.
     pub(crate) fn sample(&self, headers: &http::HeaderMap) -> SamplingDecision {
-        self.tracer.decide(headers)
+        self.tracer.load().decide(headers)
     }
 
     /// Whether a quick request with this decision would be traced.
     pub(crate) fn keeps(&self, decision: &SamplingDecision) -> bool {
-        self.tracer.keep(decision, Duration::ZERO, false).is_some()
+        self.tracer.load().keep(decision, Duration::ZERO, false).is_some()
     }
 
     /// The client and the target, only if the operator switched that on.
@@ -133,6 +134,16 @@ impl Recorder {
     /// From now on the access log holds this.
     pub(crate) fn log_accesses(&self, access: AccessLog) {
         self.access.set(access);
+    }
+
+    /// From now on traces go where this one sends them. Returns the one before.
+    pub(crate) fn trace_by(&self, tracer: Tracer) -> Arc<Tracer> {
+        self.tracer.swap(Arc::new(tracer))
+    }
+
+    /// From which time on a command to the store is looked into.
+    pub(crate) fn slow(&self) -> Duration {
+        crate::gateway::slow(&self.tracer.load())
     }
 
     /// Whether the access log names clients.
@@ -153,10 +164,11 @@ impl Recorder {
         if let Some(refusal) = refusal {
             self.refusals.refused(refusal, timeline.began);
         }
-        let kept = self.tracer.keep(decision, timeline.check().unwrap_or_default(), outcome.is_error());
+        let tracer = self.tracer.load();
+        let kept = tracer.keep(decision, timeline.check().unwrap_or_default(), outcome.is_error());
         let trace = kept.map(|trace| {
             let later = Box::new(trace.later());
-            trace::send(trace, timeline, refusal, &self.addresses, self.tracer.slow().unwrap_or_default());
+            trace::send(trace, timeline, refusal, &self.addresses, tracer.slow().unwrap_or_default());
             later
         });
         Account { trace, line: self.access.line(outcome, timeline, who).map(Box::new) }

@@ -97,7 +97,7 @@ impl StoreMetrics {
             handles.outstanding.set(endpoint.outstanding as f64);
             handles.capacity.set(endpoint.capacity as f64);
             let before = std::mem::replace(&mut handles.failures, endpoint.connect_failures);
-            endpoint.connect_failures - before
+            endpoint.connect_failures.saturating_sub(before) // a store that was opened anew counts from 0
         };
         handles.endpoints.iter_mut().zip(&health.endpoints).map(publish).enumerate().collect()
     }

@@ -5,7 +5,7 @@ use crate::keys::keyring::epoch;
 use crate::keys::offer::Answered;
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
-use crate::state::Worker;
+use crate::state::{Generation, Worker};
 use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, TRANSFER_ENCODING};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Version, request};
@@ -31,29 +31,29 @@ impl Presented {
     pub(crate) fn parse(
         head: &request::Parts,
         policy: &Policy,
-        worker: &Worker,
+        (worker, generation): (&Worker, &Generation),
         now: UnixSeconds,
     ) -> Result<Self, Refusal> {
-        let (core, keyring) = (&worker.core, worker.core.keyring.load());
-        let target = target(head, core.require_host)?;
+        let keyring = worker.core.keyring.load();
+        let target = target(head, generation.require_host)?;
         policy.check_target(&target).map_err(Refusal::Policy)?;
         if !keyring.is_usable(now) {
             return Err(Refusal::NoKeys);
         }
-        worker.serving().map_err(Refusal::StoreDown)?;
-        if keyring.requested(|key| core.requested_binding(key, now), now).is_none() {
+        worker.serving(generation).map_err(Refusal::StoreDown)?;
+        if keyring.requested(|key| generation.requested_binding(key, now), now).is_none() {
             // With no challenge to answer, no token helps.
-            let is_lost = keyring.epochs(now).any(|epoch| core.has_lost(epoch.key, now));
+            let is_lost = keyring.epochs(now).any(|epoch| generation.has_lost(epoch.key, now));
             return Err(Refusal::StoreDown(if is_lost { Unknown::RecordsLost } else { Unknown::Unmarked }));
         }
         let token = token(&head.headers)?;
         if token.token_type() != TokenType::BlindRsa2048 {
             return Err(Refusal::TokenType(token.token_type()));
         }
-        let answered = core.offer.answered(token.token_key_id(), token.challenge_digest());
+        let answered = generation.offer.answered(token.token_key_id(), token.challenge_digest());
         let answered = answered.ok_or(Refusal::WrongChallenge)?;
         let trusted = keyring.find(token.token_key_id(), now).map_err(Refusal::Key)?;
-        let mark = match (answered, core.backend.binding(trusted.key.id())) {
+        let mark = match (answered, generation.backend.binding(trusted.key.id())) {
             (Answered::Marked(mark), _) => Some(mark),
             (Answered::Unmarked, Binding::Unmarked) => None,
             (Answered::Unmarked, Binding::Offered(_)) => return Err(Refusal::WrongChallenge),

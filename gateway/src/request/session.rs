@@ -23,7 +23,7 @@ use crate::request::parse::Presented;
 use crate::request::spend::Spent;
 use crate::request::upload::RequestBody;
 use crate::request::verify::Verified;
-use crate::state::Worker;
+use crate::state::{Generation, Worker};
 use http::{Method, Request, Response, request};
 use http_body_util::Either;
 use postern_daemon::sources::Source;
@@ -65,10 +65,11 @@ pub(crate) async fn answer(
         core.recorder.turned_away(&refusal);
         return Answer::Refused(answer::refused(&refusal, None));
     }
+    let generation = core.generation.load_full();
     let (head, body) = request.into_parts();
     let (mut timeline, decision) = (Timeline::begin(), core.recorder.sample(&head.headers));
     let (who, is_connect) = (core.recorder.who(client.address, &head), head.method == Method::CONNECT);
-    let answered = match dial(worker, &head, &body, limits, client.source, &mut timeline).await {
+    let answered = match dial(worker, &generation, &head, &body, limits, client.source, &mut timeline).await {
         Ok(dialled) if is_connect => Ok((answer::opened(), Some(dialled))),
         Ok(dialled) => {
             let request = Request::from_parts(head, body);
@@ -80,7 +81,7 @@ pub(crate) async fn answer(
     };
     let mut challenge = None;
     let answered = answered.map_err(|refusal| {
-        challenge = core.challenge(UnixSeconds::now());
+        challenge = generation.challenge(&core.keyring.load(), UnixSeconds::now());
         answerable(refusal, challenge.is_some())
     });
     let account = core.recorder.answered(answered.as_ref().err(), &timeline, &decision, who);
@@ -104,6 +105,7 @@ fn answerable(refusal: Refusal, has_challenge: bool) -> Refusal {
 /// From a request's head to a connection to its target, through every stage.
 async fn dial(
     worker: &Worker,
+    generation: &Generation,
     head: &request::Parts,
     body: &RequestBody,
     limits: &Limits,
@@ -111,7 +113,7 @@ async fn dial(
     timeline: &mut Timeline,
 ) -> Result<Dialled, Refusal> {
     let policy = worker.core.settings.policy.load_full();
-    let spent = pay(worker, head, &policy, timeline).await;
+    let spent = pay(worker, generation, head, &policy, timeline).await;
     let spent = spent.inspect_err(|refusal| worker.core.refused(source, limits, refusal))?;
     body.paid();
     let resolver = worker.resolver.of(&worker.core.settings.resolver.load());
@@ -123,19 +125,20 @@ async fn dial(
 /// From a request's head to a spent token.
 async fn pay(
     worker: &Worker,
+    generation: &Generation,
     head: &request::Parts,
     policy: &Policy,
     timeline: &mut Timeline,
 ) -> Result<Spent, Refusal> {
-    let (core, now) = (&worker.core, UnixSeconds::now());
-    let presented = timeline.time(Stage::Parse, || parse(worker, head, policy, now))?;
+    let (core, store, now) = (&worker.core, worker.store(generation), UnixSeconds::now());
+    let presented = timeline.time(Stage::Parse, || parse(worker, generation, head, policy, now))?;
 
     let mut checking = Checking::begin(&core.recorder, timeline); // recorded however it ends
     let spent = async {
-        let (check, timeline) = (Check::new(&worker.store, &presented), checking.timeline());
+        let (check, timeline) = (Check::new(store, &presented), checking.timeline());
         let verify = || Verified::verify(presented);
-        let verified = check.run_with(core.check_timing, timeline, verify).await?;
-        Spent::spend(verified, &worker.store, now, timeline).await
+        let verified = check.run_with(generation.check_timing, timeline, verify).await?;
+        Spent::spend(verified, store, now, timeline).await
     }
     .await;
     checking.end(spent.as_ref().err());
@@ -144,12 +147,13 @@ async fn pay(
 
 fn parse(
     worker: &Worker,
+    generation: &Generation,
     head: &request::Parts,
     policy: &Policy,
     now: UnixSeconds,
 ) -> Result<Presented, Refusal> {
     let core = &worker.core;
-    let presented = Presented::parse(head, policy, worker, now);
+    let presented = Presented::parse(head, policy, (worker, generation), now);
     if let Err(Refusal::Key(KeyRefusal::Unknown)) = &presented {
         core.unknown_key.notify_one(); // the issuer may have published it just now
     }

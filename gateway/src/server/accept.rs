@@ -146,7 +146,7 @@ fn accept_connection(stream: TcpStream, from: SocketAddr, worker: &Arc<Worker>) 
     let limits = core.settings.limits.load();
     let patience = Patience { answer: limits.header_timeout.get(), stream: limits.idle_timeout.get() };
     let (exchange, connections) = (Exchange::new(patience), limits.connections);
-    let through_balancer = core.balancers.has(from.ip());
+    let through_balancer = core.generation.load().balancers.has(from.ip());
     let source = (!through_balancer).then_some(from.ip());
     let refusal = match core.places.take(source, Bounds { connections, sources: &limits.source }, &exchange) {
         Ok(place) => {
@@ -221,10 +221,11 @@ async fn serve(stream: TcpStream, visitor: Visitor, worker: Arc<Worker>) {
         // Boxed, for few come here and every connection has this room.
         return Box::pin(turn_away(stream, source, &refusal, &visitor.exchange, &core)).await;
     }
-    let Some(tls) = &core.tls else {
+    let tls = core.generation.load().tls.as_ref().map(|tls| Arc::clone(&tls.serving));
+    let Some(tls) = tls else {
         return connection::serve(stream, visitor, worker).await;
     };
-    if let Some(stream) = handshake(stream, &tls.serving, source, &visitor.exchange, &core).await {
+    if let Some(stream) = handshake(stream, tls, source, &visitor.exchange, &core).await {
         connection::serve(stream, visitor, worker).await;
     }
 }
@@ -233,7 +234,7 @@ async fn serve(stream: TcpStream, visitor: Visitor, worker: Arc<Worker>) {
 /// needs the place.
 async fn handshake(
     stream: TcpStream,
-    tls: &Arc<ServerConfig>,
+    tls: Arc<ServerConfig>,
     source: Option<Source>,
     exchange: &Exchange,
     core: &Core,
@@ -245,7 +246,7 @@ async fn handshake(
         core.recorder.turned_away(&Refusal::SourceHandshakes);
         return None;
     }
-    let handshake = tls::accept(tls, stream);
+    let handshake = tls::accept(&tls, stream);
     let handshake = core.shutdown.until_stopped(timeout(limits.header_timeout.get(), handshake));
     tokio::select! {
         shaken = handshake => match shaken?.ok()? {
@@ -272,7 +273,7 @@ async fn refuse(
     exchange: &Exchange,
     core: &Core,
 ) {
-    let through_balancer = core.balancers.has(from.ip());
+    let through_balancer = core.generation.load().balancers.has(from.ip());
     let client = if through_balancer { named(&mut stream, exchange, core).await } else { Some(Some(from)) };
     let Some(client) = client else { return };
     let source = client.and_then(|client| core.settings.limits.load().source.source(client.ip()));
@@ -289,11 +290,12 @@ async fn turn_away(
 ) {
     core.recorder.turned_away(refusal);
     let answer = refused_raw(refusal);
+    let tls = core.generation.load().tls.as_ref().map(|tls| Arc::clone(&tls.refusing));
     let parting = async {
-        match &core.tls {
+        match tls {
             None => _ = part(stream, &answer).await,
             Some(tls) => {
-                if let Some(stream) = handshake(stream, &tls.refusing, source, exchange, core).await {
+                if let Some(stream) = handshake(stream, tls, source, exchange, core).await {
                     part(stream, &answer).await;
                 }
             }

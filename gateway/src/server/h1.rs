@@ -116,7 +116,9 @@ where
         (Ended::Stopped | Ended::Http(Err(_)), _) if !exchange.is_idle() => Finished::Torn { stream },
         (Ended::Stopped, _) => Finished::Closed { stream },
         (Ended::Http(Err(error)), _)
-            if worker.core.http2 && !served.has_begun() && is_http2(&error, &parts.read_buf) =>
+            if worker.core.generation.load().http2
+                && !served.has_begun()
+                && is_http2(&error, &parts.read_buf) =>
         {
             Finished::Http2 { stream, early: parts.read_buf }
         }

@@ -107,6 +107,20 @@ async fn the_queue_is_empty_after_answers_and_panics() {
 }
 
 #[tokio::test]
+async fn a_pool_that_is_replaced_signs_what_waits() {
+    let (pool, key) = (pool(1, 8), key());
+    let request = TokenRequest::new(key.id(), [1; 256]);
+    let (release, first) = occupy(&pool, &key);
+    let waiting: Vec<_> =
+        (0..8).map(|_| pool.submit(0, key.clone(), request.clone(), || {}).unwrap()).collect();
+    drop(pool);
+    drop(release);
+    for signature in waiting.into_iter().chain([first]) {
+        assert!(signature.await.is_ok());
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_signed_is_not_counted() {
     let (pool, key) = (pool(1, 8), key());
     let request = TokenRequest::new(key.id(), [0xff; 256]);

@@ -1,5 +1,5 @@
 use super::*;
-use postern_config::{ConfigDuration, Environment, Secret, open};
+use postern_config::{ConfigDuration, Environment, Fixed, Secret, open};
 use serde::Deserialize;
 
 /// A daemon's configuration.
@@ -54,7 +54,11 @@ struct Account {
     quota: u64,
 }
 
-const LIVE: [&str; 2] = ["accounts", "limits"];
+const FIXED: [Fixed; 3] = [
+    Fixed { key: "listen.address", why: "the socket is bound" },
+    Fixed { key: "tls", why: "it is read at the start" },
+    Fixed { key: "api_key", why: "it is read at the start" },
+];
 
 struct Scene {
     home: tempfile::TempDir,
@@ -82,7 +86,10 @@ impl Scene {
 
     fn reload(&mut self, text: &str) -> Option<Config> {
         self.write(text);
-        self.reloader.reload(&LIVE, check)
+        let reading = self.reloader.read(&FIXED, check)?;
+        let config = reading.config.clone();
+        self.reloader.applied(reading);
+        Some(config)
     }
 
     fn write(&self, text: &str) {
@@ -92,8 +99,10 @@ impl Scene {
     /// What is said of the file: what is in force now, and what waits.
     fn said(&mut self, text: &str) -> (Vec<String>, Vec<String>) {
         self.write(text);
-        let reading = self.reloader.file.read_again(&LIVE, check).unwrap();
-        (reading.applied, reading.pending)
+        let reading = self.reloader.file.read_again(&FIXED, check).unwrap();
+        let said = (reading.changed.clone(), reading.pending.clone());
+        self.reloader.file.adopt(reading);
+        said
     }
 }
 
@@ -112,11 +121,20 @@ fn what_changed_is_said_by_its_path_and_a_secret_by_its_name_alone() {
         list(&["limits.connections = 20 (was 10)"]),
         "a default that is written out is no change"
     );
-    assert_eq!(later, list(&["api_key has another value", "tls.key = \"k.pem\" (was not set)"]));
+    assert_eq!(
+        later,
+        list(&[
+            "api_key has another value: it is read at the start",
+            "tls.key = \"k.pem\" (was not set): it is read at the start"
+        ])
+    );
 
     let (now, later) = scene.said("[listen]\naddress = \"127.0.0.1:2\"\n");
     assert_eq!(now, list(&["limits.connections = 10 (was 20)"]));
-    let still = ["api_key is no longer set", "listen.address = \"127.0.0.1:2\" (was \"127.0.0.1:1\")"];
+    let still = [
+        "api_key is no longer set: it is read at the start",
+        "listen.address = \"127.0.0.1:2\" (was \"127.0.0.1:1\"): the socket is bound",
+    ];
     assert_eq!(later, list(&still), "it is compared with what is in force, not with the last file");
 }
 
@@ -144,7 +162,21 @@ fn what_needs_a_restart_stays_as_it_was() {
     assert_eq!(config.accounts[0].password.expose(), "b");
     assert_eq!(config.listen.address, "127.0.0.1:1");
     assert_eq!(config.api_key.unwrap().expose(), "kept");
-    assert!(scene.reload(&text).is_none(), "nothing live has changed since");
+    assert!(scene.reload(&text).is_none(), "nothing else has changed since");
+}
+
+#[test]
+fn what_could_not_be_put_in_force_is_tried_again_and_readiness_says_why() {
+    let mut scene = Scene::new("");
+    scene.write("[limits]\nconnections = 20\n");
+    assert!(scene.reloader.read(&FIXED, check).is_some());
+    scene.reloader.refused("the store does not answer");
+    assert!(scene.readiness.degraded()[0].contains("the store does not answer; mend the file"));
+    let again = scene.reloader.read(&FIXED, check).unwrap();
+    assert_eq!(again.changed, list(&["limits.connections = 20 (was 10)"]));
+    scene.reloader.applied(again);
+    assert_eq!(scene.readiness.degraded(), list(&[]));
+    assert!(scene.reloader.read(&FIXED, check).is_none());
 }
 
 #[test]
@@ -165,7 +197,7 @@ fn a_bad_file_changes_nothing_and_readiness_says_so_until_it_is_good_again() {
     assert!(said[0].contains("line 2: unknown key \"limits.connection\""), "{said:?}");
     assert!(scene.readiness.reasons().is_empty(), "the daemon works");
     std::fs::remove_file(scene.home.path().join("daemon.toml")).unwrap();
-    assert!(scene.reloader.reload(&LIVE, check).is_none());
+    assert!(scene.reloader.read(&FIXED, check).is_none());
     assert!(scene.readiness.degraded()[0].contains("cannot read the configuration"));
 
     assert!(scene.reload("").is_none(), "as it was at the start");

@@ -81,9 +81,19 @@ impl TlsConfig {
     /// # Errors
     /// As [`TlsConfig::load`] and [`DataDir::open`].
     pub fn open(&self) -> Result<ServerTls, TlsError> {
+        self.open_after(None)
+    }
+
+    /// The same while `before` serves: a folder that both have is not taken twice.
+    pub(super) fn open_after(&self, before: Option<&ServerTls>) -> Result<ServerTls, TlsError> {
         let mut tls = self.load()?;
         if let Some((config, folder)) = &mut tls.acme {
-            *folder = Some(Arc::new(DataDir::open(&config.state)?));
+            let held = before.and_then(|before| before.acme.as_ref());
+            let held = held.filter(|(theirs, _)| theirs.state == config.state);
+            *folder = match held.and_then(|(_, folder)| folder.clone()) {
+                Some(folder) => Some(folder),
+                None => Some(Arc::new(DataDir::open(&config.state)?)),
+            };
         }
         Ok(tls)
     }

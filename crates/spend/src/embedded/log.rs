@@ -5,13 +5,13 @@ use super::format::{HEADER_LEN, HEADERS, Header, HeaderFault, RECORD_LEN, RECORD
 use super::index::Index;
 use super::origin::{ORIGIN, ORIGIN_LEN, Origin, Read};
 use crate::{Epoch, Marks};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes read at a time while loading: 512 Ki records, 10 MiB.
@@ -43,7 +43,7 @@ pub(crate) struct EpochLog {
     found: Found,
     /// What binds its tokens, and the id of that.
     mark: Option<Mark>,
-    id: OnceLock<MarkId>,
+    id: RwLock<Option<(Marks, MarkId)>>,
 }
 
 /// What was found while loading.
@@ -82,7 +82,7 @@ impl EpochLog {
             headers: Mutex::new([Some(epoch.expires); 2]),
             found: Found::default(),
             mark,
-            id: OnceLock::new(),
+            id: RwLock::default(),
         }
     }
 
@@ -186,7 +186,15 @@ impl EpochLog {
 
     /// Whether its tokens carry the mark with this id.
     pub(crate) fn knows(&self, id: MarkId, marks: &Marks) -> bool {
-        self.mark.is_some_and(|mark| *self.id.get_or_init(|| (marks.id)(self.key, mark)) == id)
+        let Some(mark) = self.mark else { return false };
+        if let Some((of, known)) = &*self.id.read()
+            && Arc::ptr_eq(&of.id, &marks.id)
+        {
+            return *known == id;
+        }
+        let known = (marks.id)(self.key, mark); // the first time, or others since
+        *self.id.write() = Some((marks.clone(), known));
+        known == id
     }
 
     pub(crate) fn expires(&self) -> UnixSeconds {

@@ -52,7 +52,7 @@ pub struct Embedded {
     /// Held while epochs are created, extended or dropped, and never while one is spent from.
     changes: Mutex<Changes>,
     directory: Arc<Directory>,
-    marks: Option<Marks>,
+    marks: RwLock<Option<Marks>>,
 }
 
 /// What the syncing thread works on.
@@ -146,15 +146,25 @@ impl Embedded {
         let (epochs, directory) = (Arc::new(RwLock::new(epochs)), Arc::new(directory));
         let disk = Disk { epochs: Arc::clone(&epochs), directory: Arc::clone(&directory) };
         let syncer = Syncer::start(fsync, disk)?;
-        Ok(Self { syncer, epochs, changes: Mutex::new(changes), directory, marks: None })
+        Ok(Self { syncer, epochs, changes: Mutex::new(changes), directory, marks: RwLock::default() })
     }
 
     /// Binds tokens to the files that record them: a key that begins here gets a mark, if `marks` says so, and its tokens are
     /// void once another file takes the place of the one that knew it.
     #[must_use]
-    pub fn bound_by(mut self, marks: Option<Marks>) -> Self {
-        self.marks = marks;
+    pub fn bound_by(self, marks: Option<Marks>) -> Self {
+        self.bind(marks);
         self
+    }
+
+    /// Binds tokens so from now on. Keys that began before keep the mark they began with, or none.
+    pub fn bind(&self, marks: Option<Marks>) {
+        *self.marks.write() = marks;
+    }
+
+    /// Spends that begin from now on reach the disk so.
+    pub fn sync(&self, fsync: Fsync) {
+        self.syncer.set(fsync);
     }
 
     /// Begins these epochs with a mark where they have no records yet, if marks are planted. Blocks on the disk, once for each.
@@ -174,7 +184,7 @@ impl Embedded {
     /// What binds the tokens of a key.
     #[must_use]
     pub fn binding(&self, key: TokenKeyId) -> Binding {
-        if self.marks.is_none() {
+        if self.marks.read().is_none() {
             return Binding::Unmarked;
         }
         match self.epochs.read().find(key) {
@@ -185,7 +195,7 @@ impl Embedded {
     }
 
     fn plants(&self) -> bool {
-        plants(self.marks.as_ref())
+        plants(self.marks.read().as_ref())
     }
 
     /// Drops every epoch that has been over for an hour by both clocks, as far as calls to this show: its file becomes a
@@ -352,9 +362,9 @@ impl SpendStore for Embedded {
         }
         self.syncer.intact()?;
         let log = self.log_for(epoch)?;
-        if let (Some(id), Some(marks)) = (epoch.mark, &self.marks)
-            && !log.knows(id, marks)
-        {
+        // Where marks bind no token any more, none that was asked for by a mark is good.
+        let knows = |id| self.marks.read().as_ref().is_some_and(|marks| log.knows(id, marks));
+        if epoch.mark.is_some_and(|id| !knows(id)) {
             return Ok(Spend::Void);
         }
         if !log.spend(ShortKey::of(key)).map_err(|error| self.unwritten(&error))? {

@@ -31,16 +31,24 @@ impl Default for Fsync {
     }
 }
 
+fn millis(fsync: Fsync) -> u64 {
+    match fsync {
+        Fsync::Always => 0,
+        Fsync::Interval(interval) => u64::try_from(interval.as_millis()).unwrap_or(u64::MAX).max(1),
+    }
+}
+
 /// Syncs the logs it is given until dropped, and then once more.
 pub(crate) struct Syncer {
     shared: Arc<Shared>,
     synced: watch::Receiver<u64>,
-    always: bool,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
 struct Shared {
+    /// The interval in milliseconds; 0 is [`Fsync::Always`].
+    interval: AtomicU64,
     /// Spends whose records have been written, under [`Fsync::Always`]: a spend's ticket is its number.
     written: AtomicU64,
     /// A sync failed, and no later sync is trusted.
@@ -69,18 +77,20 @@ pub(crate) trait Work: Send + 'static {
 impl Syncer {
     /// Starts the thread.
     pub(crate) fn start(fsync: Fsync, work: impl Work) -> Result<Self, StoreError> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { interval: millis(fsync).into(), ..Shared::default() });
         let (sender, synced) = watch::channel(0);
         let theirs = Arc::clone(&shared);
-        let interval = match fsync {
-            Fsync::Always => None,
-            Fsync::Interval(interval) => Some(interval.max(Duration::from_millis(1))),
-        };
         let thread = thread::Builder::new()
             .name("spend-sync".to_owned())
-            .spawn(move || theirs.run(interval, &sender, &work))
+            .spawn(move || theirs.run(&sender, &work))
             .map_err(StoreError::Thread)?;
-        Ok(Self { shared, synced, always: fsync == Fsync::Always, thread: Some(thread) })
+        Ok(Self { shared, synced, thread: Some(thread) })
+    }
+
+    /// Spends that begin from now on are synced so; those that wait for a sync get it.
+    pub(crate) fn set(&self, fsync: Fsync) {
+        self.shared.interval.store(millis(fsync), Ordering::Release);
+        self.shared.ring(|order| order.sync = true);
     }
 
     /// Whether every sync so far succeeded.
@@ -104,7 +114,7 @@ impl Syncer {
     /// Returns when what the caller has just written is as durable as the policy promises: at once with an interval,
     /// after the next sync otherwise. Dropping the future takes the caller off the list and has no other effect.
     pub(crate) async fn durable(&self) -> Result<(), Unknown> {
-        if self.always {
+        if self.shared.interval().is_none() {
             let ticket = self.shared.written.fetch_add(1, Ordering::AcqRel) + 1;
             self.shared.ring(|order| order.sync = true);
             let mut synced = self.synced.clone();
@@ -130,10 +140,18 @@ impl Drop for Syncer {
 }
 
 impl Shared {
-    fn run(&self, interval: Option<Duration>, synced: &watch::Sender<u64>, work: &dyn Work) {
+    /// The time between two syncs; none where each answer waits for one.
+    fn interval(&self) -> Option<Duration> {
+        match self.interval.load(Ordering::Acquire) {
+            0 => None,
+            interval => Some(Duration::from_millis(interval)),
+        }
+    }
+
+    fn run(&self, synced: &watch::Sender<u64>, work: &dyn Work) {
         let mut tried = Instant::now();
         loop {
-            let stop = self.next_order(interval);
+            let stop = self.next_order(self.interval());
             // In this order: a ticket that is out by now has its record written and its log marked and listed. (One that is no
             // longer listed has its tombstone on disk, which keeps the key spent.)
             let ticket = self.written.load(Ordering::Acquire);

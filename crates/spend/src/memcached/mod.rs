@@ -180,7 +180,29 @@ impl Memcached {
     /// # Errors
     /// When there is no address or too many, or no thread can be started.
     pub fn open(options: Options) -> io::Result<Self> {
-        Self::open_in(options, None)
+        Self::open_in(options, None, Arc::default())
+    }
+
+    /// Opens the same store with other options, beside this one: as another gateway of a fleet has it, so spends through
+    /// either count for both. What this one has counted, and the losses that it knows of, are the new one's, too.
+    ///
+    /// # Errors
+    /// As [`Memcached::open`].
+    pub fn reopen(&self, options: Options) -> io::Result<Self> {
+        let reopened = Self::open_in(options, None, Arc::clone(&self.store.counters))?;
+        reopened.learn_from(self);
+        Ok(reopened)
+    }
+
+    /// Takes over which epochs `other` has lost records of.
+    pub fn learn_from(&self, other: &Self) {
+        for known in other.store.epochs.all() {
+            if known.is_lost() || known.is_parted() {
+                let epoch = self.store.epochs.enter(known.key, known.wanted);
+                let _ = known.is_lost() && epoch.set_lost(); // it is in the log already
+                let _ = known.is_parted() && epoch.set_parted();
+            }
+        }
     }
 
     /// Opens the store in a simulated network, on the present runtime. The watch is a task instead of a thread.
@@ -188,10 +210,10 @@ impl Memcached {
     /// # Errors
     /// When there is no address or too many.
     pub fn simulate(options: Options, world: Arc<dyn World>) -> io::Result<Self> {
-        Self::open_in(options, Some(world))
+        Self::open_in(options, Some(world), Arc::default())
     }
 
-    fn open_in(options: Options, world: Option<Arc<dyn World>>) -> io::Result<Self> {
+    fn open_in(options: Options, world: Option<Arc<dyn World>>, counters: Arc<Counters>) -> io::Result<Self> {
         let needs_more = options.replicas.are_three()
             && !(plants(options.marks.as_ref()) && matches!(options.transport, Transport::Pipelined { .. }));
         let without = "three replicas need marks that are planted, and the pipelined transport".to_owned();
@@ -210,7 +232,7 @@ impl Memcached {
         let store = Arc::new(SharedStore {
             endpoints: options.replicas.addresses().map(endpoint).collect(),
             epochs: Epochs::new(options.cache_bytes),
-            counters: Arc::default(),
+            counters,
             clients: Mutex::default(),
             verdicts: Verdicts::default(),
             watched: Watched::new(options.canary_interval),

@@ -139,6 +139,12 @@ impl Tracer {
         self.0.as_ref().map(|active| active.slow)
     }
 
+    /// Whether no clone and no trace of it is left.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.0.as_ref().is_none_or(|active| Arc::strong_count(active) == 1)
+    }
+
     fn send(&self, spans: Vec<opentelemetry_sdk::trace::SpanData>) {
         if let Some(active) = &self.0 {
             active.exporter.send(spans);

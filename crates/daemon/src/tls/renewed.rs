@@ -1,0 +1,88 @@
+//! The certificate that a server shows, over the reloads of its configuration: which one it is, and the task that renews it.
+
+use super::{ServerTls, TlsConfig, TlsError};
+use crate::drain::Shutdown;
+use crate::readiness::{Gate, Readiness};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// The certificate in use, and its renewal.
+#[derive(Debug)]
+pub struct Renewed {
+    tls: Option<ServerTls>,
+    renewal: Option<AbortHandle>,
+    gate: Option<Gate>,
+    readiness: Readiness,
+    shutdown: Shutdown,
+    ends: fn(u64),
+    listening: watch::Receiver<bool>,
+}
+
+impl Renewed {
+    /// With the certificate of the start, if there is one. `ends` is called with its end in seconds since 1970, 0 where there
+    /// is none any more; nothing is ordered from an authority before `listening`.
+    #[must_use]
+    pub fn new(
+        tls: Option<ServerTls>,
+        readiness: &Readiness,
+        shutdown: &Shutdown,
+        ends: fn(u64),
+        listening: watch::Receiver<bool>,
+    ) -> Self {
+        let gate = tls.is_some().then(|| readiness.gate("certificate"));
+        let (readiness, shutdown) = (readiness.clone(), shutdown.clone());
+        Self { tls, renewal: None, gate, readiness, shutdown, ends, listening }
+    }
+
+    /// The certificate in use.
+    #[must_use]
+    pub fn current(&self) -> Option<&ServerTls> {
+        self.tls.as_ref()
+    }
+
+    /// Opens what another configuration says, and leaves what is in use alone. Blocks on the disk.
+    ///
+    /// # Errors
+    /// As [`TlsConfig::open`].
+    pub fn open(&self, config: Option<&TlsConfig>) -> Result<Option<ServerTls>, TlsError> {
+        config.map(|config| config.open_after(self.tls.as_ref())).transpose()
+    }
+
+    /// Renews this one from now on, until the stop, and no longer the one before.
+    pub fn replace(&mut self, tls: Option<ServerTls>) {
+        self.tls = tls;
+        self.start();
+    }
+
+    /// Begins the renewal.
+    pub fn start(&mut self) {
+        if let Some(renewal) = self.renewal.take() {
+            renewal.abort();
+        }
+        let Some(tls) = self.tls.clone() else {
+            (self.ends)(0);
+            self.gate.iter().for_each(Gate::set_ready);
+            return;
+        };
+        let gate = self.gate.get_or_insert_with(|| self.readiness.gate("certificate")).clone();
+        let mut listening = self.listening.clone();
+        let listening = async move { drop(listening.wait_for(|is_listening| *is_listening).await) };
+        let renewal = tokio::spawn(tls.renew(gate, self.ends, listening, self.shutdown.clone()));
+        self.renewal = Some(renewal.abort_handle());
+    }
+}
+
+/// Puts the certificate that was made at the start into a configuration that was read again.
+///
+/// # Errors
+/// [`TlsError::Signed`] where that has another one.
+pub fn keep_signed(tls: &mut Option<TlsConfig>, signed: Option<&TlsConfig>) -> Result<(), TlsError> {
+    match (signed, &tls) {
+        (Some(_), Some(_)) => Err(TlsError::Signed),
+        (Some(signed), None) => {
+            *tls = Some(signed.clone());
+            Ok(())
+        }
+        (None, _) => Ok(()),
+    }
+}
