@@ -9,6 +9,7 @@ use crate::keys::refresh::Refresh;
 use crate::keys::saved::{self, Saved};
 use crate::keys::source::{Source, SourceError};
 use crate::maintenance::{Maintenance, StoreMaintenance};
+use crate::next_hops::{self, Connections};
 use crate::observe::recorder::Recorder;
 use crate::observe::{catalogue, page};
 use crate::reload;
@@ -241,11 +242,13 @@ impl Gateway {
             places: Places::default(),
             rates: Rates::default(),
             all_lost: AtomicBool::default(),
+            next_hop_away: AtomicBool::default(),
             withdrawn: Mutex::default(),
             unknown_key: Notify::new(),
         });
         page::add(&process.live, &core);
-        let [keys, store] = ["keys", "store"].map(|name| LoggedGate::new(name, process.readiness.gate(name)));
+        let [keys, store, hops] =
+            ["keys", "store", "next hops"].map(|name| LoggedGate::new(name, process.readiness.gate(name)));
         let start = Start {
             sockets,
             served: [keys.served(), store.served()],
@@ -265,6 +268,7 @@ impl Gateway {
             keys: Refresh::new(Arc::clone(&core), source, issuer, lifetimes, saved, poll, keys),
             store: StoreMaintenance::new(Arc::clone(&core), config.store.memcached.on_loss, store),
             shared_limits: SharedLimits::new(Arc::clone(&core)),
+            next_hops: next_hops::Checks::new(Arc::clone(&core), CurrentResolver::new(&resolver)?, hops),
         };
         let tls = tls.map(|tls| (tls, process.readiness.gate("certificate")));
         let counted = Arc::downgrade(&core);
@@ -310,7 +314,8 @@ impl Gateway {
                 core.backend.store()
             };
             runtime.spawn(self.process.pulse.clone().beat());
-            let worker = Worker { store, core, resolver };
+            let next_hops = Connections::new(core.shutdown.clone());
+            let worker = Worker { store, core, resolver, next_hops };
             let (sender, listening) = oneshot::channel();
             give.push(sender);
             let name = format!("gateway-{index}");

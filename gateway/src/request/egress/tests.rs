@@ -164,10 +164,10 @@ fn a_target_goes_on_through_the_next_hop_of_the_rule_that_decides() {
         "[[rules]]\nallow = [\"9.0.0.0/8:443\"]\nvia = \"net\"\n\
          [[rules]]\ndeny = [\"blocked.example\"]\n\
          [[rules]]\nallow = [\"*.example:443\", \"*:22\"]\nvia = \"names\"\n\
-         [[next_hops]]\nname = \"net\"\nurl = \"socks5://192.0.2.1:1080\"\n\
-         [[next_hops]]\nname = \"names\"\nurl = \"http://proxy.test:3128\"\n",
+         [[next_hops]]\nname = \"net\"\nurls = [\"socks5://192.0.2.1:1080\"]\n\
+         [[next_hops]]\nname = \"names\"\nurls = [\"http://proxy.test:3128\"]\n",
     );
-    let of_name = |name: &str, port| policy.via_of_name(name, port).map(|via| via.hop.name.as_str());
+    let of_name = |name: &str, port| policy.via_of_name(name, port).map(|via| via.hop.config().name.as_str());
     assert_eq!(of_name("a.example", 443), Some("names"));
     assert_eq!(of_name("a.test", 22), Some("names"));
     for (name, port) in [("a.test", 443), ("a.example", 80), ("blocked.example", 443), ("a.invalid", 22)] {
@@ -176,7 +176,7 @@ fn a_target_goes_on_through_the_next_hop_of_the_rule_that_decides() {
     let of_addresses = |text: &str, addresses: &[&str]| {
         let addresses: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
         let first = policy.via_of_first(&target(text), &addresses);
-        first.map(|(via, address)| format!("{} {address}", via.hop.name))
+        first.map(|(via, address)| format!("{} {address}", via.hop.config().name))
     };
     assert_eq!(of_addresses("9.1.1.1:443", &["9.1.1.1"]).as_deref(), Some("net 9.1.1.1"));
     assert_eq!(of_addresses("1.1.1.1:22", &["1.1.1.1"]).as_deref(), Some("names 1.1.1.1"));
