@@ -66,7 +66,7 @@ pub struct NextHop {
 }
 
 const fn default_tunnels() -> NonZeroUsize {
-    NonZeroUsize::new(64).unwrap()
+    const { NonZeroUsize::new(64).unwrap() }
 }
 
 fn default_lifetime() -> ConfigDuration {
