@@ -1,39 +1,33 @@
 //! The way to a gateway: a connection for one CONNECT, or one over TLS and HTTP/2 that tunnels share.
 
-mod failure;
-mod opened;
 mod refused;
 mod route;
-mod shared;
 
-pub(crate) use opened::Tunnel;
 pub(crate) use refused::Refused;
 pub(crate) use route::NoWay;
-pub(crate) use shared::Sharing;
 
 use crate::config::GatewayConfig;
 use crate::recorder::Attempts;
-use crate::response::{self, Head, HeadError};
 use crate::supply;
 use crate::tunnel::Opener;
 use bytes::BytesMut;
-use opened::{Io, Received};
 use postern_admin::catalogue::LinkKind;
 use postern_admin::live::Live;
 use postern_daemon::http::{is_localhost, no_answer};
 use postern_daemon::tls::{self, OwnCertificate, TlsError, client_config_showing};
 use postern_proxy::http2::Unsent;
 use postern_proxy::target::Target;
+use postern_proxy::tunnel::{
+    Asked, Head, HeadError, Io, Joined, Lines, Made, Received, Seat, Sharing, Tunnel, ask, read_body,
+};
 use postern_token::Token;
 use postern_token::header::format_authorization;
 use reqwest::Url;
 use route::{Reached, Route, RouteError};
-use shared::{Joined, Lines, Made, Seat};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -259,7 +253,7 @@ impl Gateway {
             if is_http2 {
                 stream.bound_unsent();
             }
-            Ok(Made { io: Box::new(stream), received, is_http2 })
+            Ok::<_, RouteError>(Made { io: Box::new(stream), received, is_http2 })
         };
         Ok(match &self.lines {
             None => {
@@ -319,8 +313,9 @@ impl Connection {
         let exchange = async {
             match way {
                 Way::Alone(io, received) => {
-                    let asking = connect_alone(io, received.clone(), &authority, authorization.as_deref());
-                    received.keep_taking(asking).await
+                    let Asked { head, rest, tunnel } =
+                        ask(io, received, &authority, authorization.as_deref()).await?;
+                    Ok((head, rest, tunnel))
                 }
                 Way::Shared(seat) => {
                     let (head, tunnel) = seat.connect(&authority, authorization.as_deref()).await?;
@@ -340,39 +335,6 @@ impl Connection {
     }
 }
 
-/// Over HTTP/1.1: the head of the answer, what came after it, and the connection.
-async fn connect_alone(
-    mut io: Box<dyn Io>,
-    received: Received,
-    authority: &str,
-    authorization: Option<&str>,
-) -> Result<(Head, BytesMut, Tunnel), HeadError> {
-    // A gateway that answers before it has read everything closes its side: read the answer even so.
-    let written = match io.write_all(&request(authority, authorization)).await {
-        Ok(()) => io.flush().await,
-        Err(error) => Err(error),
-    };
-    let mut buffer = BytesMut::new();
-    let head = response::read_head(&mut io, &mut buffer).await;
-    match (head, written) {
-        (Ok(head), _) => Ok((head, buffer, Tunnel::alone(io, received))),
-        (Err(HeadError::Broken(_)), Err(error)) => Err(HeadError::Broken(error.to_string())),
-        (Err(error), _) => Err(error),
-    }
-}
-
-/// Nothing in it comes from the client but the target.
-fn request(authority: &str, authorization: Option<&str>) -> Vec<u8> {
-    let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
-    if let Some(authorization) = authorization {
-        request.push_str("Proxy-Authorization: ");
-        request.push_str(authorization);
-        request.push_str("\r\n");
-    }
-    request.push_str("\r\n");
-    request.into_bytes()
-}
-
 async fn answer(gateway: &Gateway, head: Head, mut buffer: BytesMut, mut tunnel: Tunnel) -> Answer {
     if head.status.is_success() {
         // RFC 9110, section 9.3.6: what follows is the tunnel's, whatever the length fields contain.
@@ -380,7 +342,7 @@ async fn answer(gateway: &Gateway, head: Head, mut buffer: BytesMut, mut tunnel:
     }
     let mut body = BytesMut::new();
     let received = tunnel.received();
-    let reading = response::read_body(&mut tunnel, &head, &mut buffer, &mut body);
+    let reading = read_body(&mut tunnel, &head, &mut buffer, &mut body);
     // What has come is enough: it only explains the status.
     let _ = timeout(BODY_TIMEOUT, received.keep_taking(reading)).await;
     let (status, headers, origin) = (head.status, head.headers, gateway.origin.clone());

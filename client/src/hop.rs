@@ -2,7 +2,7 @@
 
 use crate::catalogue::{self, Position};
 use crate::config::{GatewayConfig, HopConfig};
-use crate::gateway::{Gateway, GatewayUrlError, Sharing};
+use crate::gateway::{Gateway, GatewayUrlError};
 use crate::gateways::Gateways;
 use crate::marks::saved::SavedMarks;
 use crate::minting_status::MintingStatus;
@@ -20,6 +20,7 @@ use metrics::gauge;
 use postern_admin::ProcessContext;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
+use postern_proxy::tunnel::{OnDrain, Sharing};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::join;
@@ -111,6 +112,7 @@ fn gateways(
         lifetime: config.connection_lifetime.get(),
         idle: if before.is_some() { PAID_IDLE } else { IDLE },
         shutdown: process.shutdown.clone(),
+        on_drain: OnDrain::Retire,
     };
     let own = config.own_certificate()?;
     if let Some(own) = &own {

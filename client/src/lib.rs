@@ -31,7 +31,6 @@ mod page;
 mod recorder;
 mod refill;
 mod reload;
-mod response;
 mod saved_challenges;
 mod sentence;
 mod socks;

@@ -6,7 +6,7 @@
 
 use crate::answer::Refusal;
 use crate::challenge::CurrentChallenge;
-use crate::gateway::{Answer, Connection, ExchangeError, NoWay, Refused, Tunnel};
+use crate::gateway::{Answer, Connection, ExchangeError, NoWay, Refused};
 use crate::gateways::{Chosen, Gateways, Outage};
 use crate::recorder::{Fate, Part, Recorder};
 use crate::supply::{Shortage, Supply, Wanted};
@@ -14,6 +14,7 @@ use crate::token_guard::ReservedToken;
 use http::StatusCode;
 use postern_daemon::http::one_line;
 use postern_proxy::target::Target;
+use postern_proxy::tunnel::Tunnel;
 use postern_token::{Token, TokenKeyId};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -84,7 +85,7 @@ impl Opener {
                 self.gateways.accepted(&chosen, sent.token.challenge_digest());
                 sent.became(Fate::Opened);
                 let open = self.recorder.opened(asked.elapsed(), began.elapsed());
-                return Ok(Attempt::Opened(tunnel.counted(open)));
+                return Ok(Attempt::Opened(tunnel.holding(open)));
             }
             Ok(Answer::Refused(refused)) => refused,
             Err(error) => {

@@ -1,6 +1,7 @@
 //! The gateway's configuration file. `docs/reference/configuration.md` is generated from these types.
 
 mod egress;
+mod hop_url;
 mod next_hop;
 mod pattern;
 mod resolver;
@@ -8,7 +9,9 @@ mod shadow;
 mod store;
 
 pub use egress::{Action, Egress, Lever, Ports, Rule};
-pub use next_hop::{HopKind, HopUrl, HopUrlError, NextHop, NextHopError};
+pub use hop_url::{HopKind, HopUrl, HopUrlError};
+pub use next_hop::{Balance, NextHop, NextHopError};
+pub(crate) use next_hop::{DIRECT, HopTls};
 pub use pattern::{Hosts, Pattern, PatternError};
 pub use resolver::{NameServer, NameServerError, ResolverConfig, ResolverConfigError, ResolverKind};
 pub use store::{

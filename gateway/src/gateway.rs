@@ -8,6 +8,7 @@ use crate::keys::refresh::{Refresh, Supply};
 use crate::keys::saved::Saved;
 use crate::keys::source::{Source, SourceError};
 use crate::maintenance::{Maintenance, StoreMaintenance};
+use crate::next_hops::{self, Connections};
 use crate::observe::recorder::Recorder;
 use crate::observe::{catalogue, page};
 use crate::reload::Reloading;
@@ -245,11 +246,13 @@ impl Gateway {
             places: Places::default(),
             rates: Rates::default(),
             all_lost: AtomicBool::default(),
+            next_hop_away: AtomicBool::default(),
             withdrawn: Mutex::default(),
             unknown_key: Notify::new(),
         });
         page::add(&process.live, &core);
-        let [keys, store] = ["keys", "store"].map(|name| LoggedGate::new(name, process.readiness.gate(name)));
+        let [keys, store, hops] =
+            ["keys", "store", "next hops"].map(|name| LoggedGate::new(name, process.readiness.gate(name)));
         let start = Start {
             sockets,
             served: [keys.served(), store.served()],
@@ -264,6 +267,7 @@ impl Gateway {
             keys: Refresh::new(Arc::clone(&core), supply, replaced, keys),
             store: StoreMaintenance::new(Arc::clone(&core), store),
             shared_limits: SharedLimits::new(Arc::clone(&core)),
+            next_hops: next_hops::Checks::new(Arc::clone(&core), CurrentResolver::new(&resolver)?, hops),
         };
         let ends = |second: u64| gauge!(catalogue::CERTIFICATE_ENDS).set(second as f64);
         let ProcessContext { readiness, shutdown, .. } = process;
@@ -323,7 +327,8 @@ impl Gateway {
         self.core.generation.store(Arc::new(generation));
         for (index, (runtime, (resolver, accepting))) in runtimes.into_iter().zip(self.workers).enumerate() {
             runtime.spawn(self.process.pulse.clone().beat());
-            let worker = Worker { core: Arc::clone(&self.core), index, resolver };
+            let next_hops = Connections::new(self.core.shutdown.clone());
+            let worker = Worker { core: Arc::clone(&self.core), index, resolver, next_hops };
             let (sender, listening) = oneshot::channel();
             give.push(sender);
             let name = format!("gateway-{index}");

@@ -17,6 +17,7 @@ mod gateway;
 mod health;
 mod keys;
 mod maintenance;
+mod next_hops;
 mod observe;
 mod reload;
 mod request;

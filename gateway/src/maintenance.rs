@@ -1,7 +1,8 @@
-//! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness, shares limits.
+//! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness, shares limits, checks next hops.
 
 use crate::health::{self, Checks, Findings, LoggedGate, Recent};
 use crate::keys::refresh::Refresh;
+use crate::next_hops;
 use crate::observe::catalogue;
 use crate::observe::store_metrics::StoreMetrics;
 use crate::shared_limits::SharedLimits;
@@ -24,13 +25,14 @@ pub(crate) struct Maintenance {
     pub(crate) keys: Refresh,
     pub(crate) store: StoreMaintenance,
     pub(crate) shared_limits: SharedLimits,
+    pub(crate) next_hops: next_hops::Checks,
 }
 
 impl Maintenance {
     /// Goes on until it is dropped.
     pub(crate) async fn run(self) {
         // Concurrently: an issuer that does not answer must not delay the store's readiness.
-        tokio::join!(self.keys.run(), self.store.run(), self.shared_limits.run());
+        tokio::join!(self.keys.run(), self.store.run(), self.shared_limits.run(), self.next_hops.run());
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::config::{CheckTiming, Config, Limits, LossPolicy, ResolverConfig};
 use crate::keys::keyring::Keyring;
 use crate::keys::offer::Offer;
+use crate::next_hops::Connections;
 use crate::observe::recorder::Recorder;
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
@@ -35,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) rates: Rates,
     /// Records of every key in use were lost, and the operator chose to refuse then.
     pub(crate) all_lost: AtomicBool,
+    /// The next hop that all tunnels go through is away.
+    pub(crate) next_hop_away: AtomicBool,
     /// Keys that the store has retired although the issuer may list them: see [`Core::use_keys`].
     pub(crate) withdrawn: Mutex<Vec<TokenKeyId>>,
     /// A token of a key that is not known was presented.
@@ -141,6 +144,7 @@ pub(crate) struct Worker {
     /// Its number among the workers.
     pub(crate) index: usize,
     pub(crate) resolver: CurrentResolver,
+    pub(crate) next_hops: Connections,
 }
 
 impl Worker {
@@ -182,7 +186,8 @@ impl Settings {
     /// Takes up those of a configuration that was read again.
     pub(crate) fn replace(&self, config: &Config) {
         self.limits.store(Arc::new(limits(config, self.descriptors)));
-        self.policy.store(Arc::new(Policy::new(&config.egress)));
+        let policy = Policy::after(self.policy.load().next_hops(), &config.egress);
+        self.policy.store(Arc::new(policy));
         if **self.resolver.load() != config.egress.resolver {
             self.resolver.store(Arc::new(config.egress.resolver.clone()));
         }

@@ -14,7 +14,7 @@ use postern_token::{TokenChallenge, TokenType};
 pub(crate) struct Refused {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
-    /// At most [`crate::response::BODY_LIMIT`] bytes.
+    /// At most [`postern_proxy::tunnel::BODY_LIMIT`] bytes.
     pub(crate) body: Bytes,
     /// What a challenge must name.
     pub(super) origin: Option<String>,

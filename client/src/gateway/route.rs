@@ -1,12 +1,12 @@
 //! How a gateway is reached: over TCP, or through a tunnel of the hop before it.
 
-use super::opened::{Io, Received};
 use super::{DialError, Gateway};
 use crate::answer::Refusal;
 use crate::gateways::Outage;
 use crate::tunnel::Opener;
 use postern_proxy::dial::connect;
 use postern_proxy::target::Target;
+use postern_proxy::tunnel::{Io, Received};
 use std::io;
 use tokio::net::lookup_host;
 

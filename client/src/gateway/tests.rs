@@ -1,4 +1,5 @@
 use super::*;
+use tokio::io::AsyncWriteExt;
 
 #[tokio::test]
 async fn an_answer_that_is_there_before_the_request_is_written_counts() {

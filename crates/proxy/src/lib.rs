@@ -1,5 +1,5 @@
 //! What every HTTP proxy of the project does alike: it reads where a client wants to go ([`target`]), connects ([`dial`]),
-//! copies bytes both ways until both sides are done ([`relay`]), ends in a way that cannot be taken for the end of what was
+//! asks another proxy for a tunnel ([`tunnel`]), copies bytes both ways until both sides are done ([`relay`]), ends in a way that cannot be taken for the end of what was
 //! sent ([`reset`]), rewrites [`headers`], bounds the heads of answers ([`answer_head`]) and the time in which nothing moves
 //! ([`idle`]), and distinguishes public addresses from others ([`address`]).
 //!
@@ -24,3 +24,4 @@ pub mod idle;
 pub mod relay;
 pub mod reset;
 pub mod target;
+pub mod tunnel;

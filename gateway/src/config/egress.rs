@@ -1,5 +1,6 @@
 //! `[egress]`: where tunnels may go.
 
+use super::next_hop::DIRECT;
 use super::{NextHop, NextHopError, Pattern, ResolverConfig};
 use ipnet::IpNet;
 use schemars::JsonSchema;
@@ -35,7 +36,10 @@ pub struct Egress {
     /// of its target's family, and a target of a family without any is refused. One address has as many tunnels at once as
     /// net.ipv4.ip_local_port_range has ports. Without any the system chooses. A rule may have its own.
     pub source: Vec<IpAddr>,
-    /// Proxies of yours that tunnels go on through, by the rules that name them with `via`.
+    /// The name of the `[[egress.next_hops]]` that all tunnels go on through, except those for which a rule has a `via` of its own.
+    /// Names are then resolved by the next hop, as with `via` in a rule.
+    pub via: Option<String>,
+    /// Proxies of yours that tunnels go on through, all of them by `via`, or those of the rules that name one.
     pub next_hops: Vec<NextHop>,
     /// Who can allow more. Not a key of the file: `postern up` has a switch instead.
     #[serde(skip)]
@@ -59,16 +63,18 @@ impl Egress {
                 return Err(NextHopError::Twice(hop.name.clone()));
             }
         }
-        for (rule, via) in (1..).zip(self.rules.iter().map(|rule| &rule.via)) {
-            if let Some(name) = via.as_ref().filter(|via| self.next_hop(via).is_none()) {
-                return Err(NextHopError::Unknown { rule, name: name.clone() });
+        let of_rule =
+            |(number, rule): (usize, &Rule)| (format!("rule {number} of egress.rules"), rule.via.clone());
+        let of_rules = (1..).zip(&self.rules).map(of_rule);
+        let of_all = std::iter::once(("egress.via".to_owned(), self.via.clone()));
+        for (place, via) in of_all.chain(of_rules) {
+            let is_known =
+                |name: &String| name == DIRECT || self.next_hops.iter().any(|hop| hop.name == *name);
+            if let Some(name) = via.filter(|name| !is_known(name)) {
+                return Err(NextHopError::Unknown { place, name });
             }
         }
         Ok(())
-    }
-
-    fn next_hop(&self, name: &str) -> Option<&NextHop> {
-        self.next_hops.iter().find(|hop| hop.name == name)
     }
 }
 
@@ -184,9 +190,9 @@ struct RuleTable {
     /// Local addresses that tunnels to the addresses for which this rule decides go out from, in place of `egress.source`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     source: Vec<IpAddr>,
-    /// The name of the `[[egress.next_hops]]` that tunnels go on through where this rule decides. A name that this rule allows is
-    /// not resolved here but by the next hop, so that no address of it is judged, neither by `egress.deny` nor as a private one:
-    /// what the next hop must not reach is its own affair.
+    /// The name of the `[[egress.next_hops]]` that tunnels go on through where this rule decides, or "direct" for none where
+    /// `egress.via` has one. A name that this rule allows is not resolved here but by the next hop, so that no address of it is
+    /// judged, neither by `egress.deny` nor as a private one: what the next hop must not reach is its own affair.
     #[serde(skip_serializing_if = "Option::is_none")]
     via: Option<String>,
 }

@@ -1,58 +1,155 @@
-//! `[[egress.next_hops]]`: proxies that tunnels go on through, by the rules that name them.
+//! `[[egress.next_hops]]`: proxies that tunnels go on through, all of them or those of the rules that name one.
 
-use postern_config::Secret;
-use postern_proxy::target::Target;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserializer};
-use serde::ser::Serializer;
+use super::hop_url::{HopKind, HopUrl};
+use postern_config::{ConfigDuration, Secret};
+use postern_daemon::tls::{self, ClientConfig, OwnCertificate, TlsError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-use std::fmt;
-use std::str::FromStr;
+use std::num::{NonZeroU16, NonZeroUsize};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
-const ACCEPTED: &str =
-    "the URL of a proxy, such as \"socks5://127.0.0.1:9050\" or \"http://proxy.example:3128\"";
 /// The longest user name and password that SOCKS can carry, in bytes (RFC 1929, section 2).
 const LONGEST: usize = 255;
+/// The name that stands for no next hop.
+pub(crate) const DIRECT: &str = "direct";
+/// A check costs a connection.
+const LEAST_CHECK: Duration = Duration::from_secs(1);
 
-/// A proxy that tunnels go on through. It resolves the names of their targets.
+/// A proxy that tunnels go on through, or several that take turns. It resolves the names of their targets.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NextHop {
     /// What rules call it, by `via`.
     pub name: String,
-    /// Its URL: "http://HOST:PORT" of a proxy that takes CONNECT, or "socks5://HOST:PORT". The connection to it is not encrypted.
-    pub url: HopUrl,
+    /// Its URLs: "https://HOST:PORT" or "http://HOST:PORT" of a proxy that takes CONNECT, or "socks5://HOST:PORT". The connection
+    /// is encrypted only to an https one; over HTTP/2, where that speaks it, tunnels share connections. Where a tunnel cannot be
+    /// opened by the fault of one URL, the next one is tried.
+    pub urls: Vec<HopUrl>,
+    /// Which of several URLs a tunnel takes: the less loaded of two ("load"), or always the same for a target's host
+    /// ("target"), at every gateway.
+    #[serde(default)]
+    pub balance: Balance,
+    /// The share of each URL, in their order, such as [2, 1]. Without it all are alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<NonZeroU16>,
     /// The user name that it demands: Basic over HTTP (RFC 7617), RFC 1929 over SOCKS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The user's password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
+    /// PEM file with the certificates to trust for an https URL instead of the platform's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// PEM file with the certificate that is shown to an https URL which requires one (mutual TLS), its own first. It is read again
+    /// within a minute after it changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<PathBuf>,
+    /// PEM file with its private key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+    /// The most tunnels at once on one HTTP/2 connection of one worker. 1 gives each tunnel a connection of its own.
+    #[serde(default = "default_tunnels")]
+    pub tunnels: NonZeroUsize,
+    /// For how long an HTTP/2 connection takes tunnels. Those that it carries go on.
+    #[serde(default = "default_lifetime")]
+    pub connection_lifetime: ConfigDuration,
+    /// How long connecting to one URL may take, with the TLS handshake, before the next one is tried.
+    #[serde(default = "default_connect_timeout")]
+    pub connect_timeout: ConfigDuration,
+    /// How often each URL is checked, at least "1s": whether it takes connections and speaks its protocol. One that failed is
+    /// checked sooner.
+    #[serde(default = "default_check_every")]
+    pub check_every: ConfigDuration,
+}
+
+const fn default_tunnels() -> NonZeroUsize {
+    const { NonZeroUsize::new(64).unwrap() }
+}
+
+fn default_lifetime() -> ConfigDuration {
+    ConfigDuration::minutes(10)
+}
+
+fn default_connect_timeout() -> ConfigDuration {
+    ConfigDuration::secs(3)
+}
+
+fn default_check_every() -> ConfigDuration {
+    ConfigDuration::secs(10)
+}
+
+/// Which of several URLs a tunnel takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Balance {
+    /// Of two that are drawn, the one with fewer tunnels of this gateway for its weight.
+    #[default]
+    Load,
+    /// By weighted rendezvous hashing of the target's host: a site sees one address of many users, and all of a user's tunnels.
+    Target,
+}
+
+/// How the https URLs of a next hop are spoken to.
+#[derive(Clone, Debug)]
+pub(crate) struct HopTls {
+    pub(crate) config: Arc<ClientConfig>,
+    /// What is shown to a server that requires a certificate.
+    pub(crate) own: Option<OwnCertificate>,
 }
 
 /// Why next hops and the rules that name them do not go together.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum NextHopError {
     /// A name that no next hop has.
-    #[error("rule {rule} of egress.rules goes via \"{name}\", and no [[egress.next_hops]] has that name")]
+    #[error("{place} goes via \"{name}\", and no [[egress.next_hops]] has that name")]
     Unknown {
-        /// The number of the rule, counted from 1.
-        rule: usize,
+        /// The rule, or the key for all tunnels.
+        place: String,
         /// What it names.
         name: String,
     },
     /// A name of two.
     #[error("two [[egress.next_hops]] have the name \"{0}\": rules could not tell them apart")]
     Twice(String),
+    /// A name that means something else.
+    #[error(
+        "a next hop has the name \"direct\", by which a rule says that its tunnels have none: call it otherwise"
+    )]
+    Direct,
+    /// Nothing to connect to.
+    #[error("the next hop \"{0}\" has no URL: write urls = [\"https://exit.example:443\"]")]
+    NoUrl(String),
+    /// Weights that belong to no URLs.
+    #[error("the next hop \"{0}\" has not as many weights as URLs: write one for each, or none")]
+    Weights(String),
     /// A user without a password, or a password without a user.
     #[error("the next hop \"{0}\" has one of user and password: write both, or neither")]
     HalfCredentials(String),
     /// Credentials that cannot be sent.
     #[error(
-        "the user or the password of the next hop \"{0}\" cannot be sent: each has 1 to {LONGEST} bytes, none a control character, and the user of an http:// proxy no colon"
+        "the user or the password of the next hop \"{0}\" cannot be sent: each has 1 to {LONGEST} bytes, none a control character, and the user of an HTTP proxy no colon"
     )]
     Credentials(String),
+    /// A certificate without a key, or a key without a certificate.
+    #[error("the next hop \"{0}\" has one of certificate and key: write both, or neither")]
+    HalfCertificate(String),
+    /// Certificates for nothing.
+    #[error("the next hop \"{0}\" has ca or certificate, and no https URL that they are for")]
+    NotTls(String),
+    /// A check for each of many moments.
+    #[error("the next hop \"{0}\" has a check_every below \"1s\"")]
+    Checks(String),
+    /// Files that cannot be used.
+    #[error("the next hop \"{name}\": {source}")]
+    Tls {
+        /// The next hop.
+        name: String,
+        /// What is wrong with them.
+        source: TlsError,
+    },
 }
 
 impl NextHop {
@@ -61,123 +158,61 @@ impl NextHop {
         Some((self.user.as_deref()?, self.password.as_ref()?.expose()))
     }
 
-    /// Finds keys that do not go together.
+    /// Reads the certificates for its https URLs; `None` where it has none.
+    pub(crate) fn client_tls(&self) -> Result<Option<HopTls>, TlsError> {
+        if !self.has(HopKind::Https) {
+            return Ok(None);
+        }
+        let files = self.certificate.clone().zip(self.key.clone());
+        let own = files.map(|(certificate, key)| OwnCertificate::load(certificate, key)).transpose()?;
+        let ca = self.ca.as_deref();
+        let config = match &own {
+            Some(own) => tls::client_config_showing(ca, own)?,
+            None => tls::client_config(ca)?,
+        };
+        let config = if self.tunnels.get() > 1 { tls::offering_http2(config) } else { config };
+        Ok(Some(HopTls { config, own }))
+    }
+
+    fn has(&self, kind: HopKind) -> bool {
+        self.urls.iter().any(|url| url.kind() == kind)
+    }
+
+    /// Finds keys that do not go together, and files that cannot be used.
     pub(super) fn check(&self) -> Result<(), NextHopError> {
+        let name = || self.name.clone();
+        if self.name == DIRECT {
+            return Err(NextHopError::Direct);
+        }
+        if self.urls.is_empty() {
+            return Err(NextHopError::NoUrl(name()));
+        }
+        if !self.weights.is_empty() && self.weights.len() != self.urls.len() {
+            return Err(NextHopError::Weights(name()));
+        }
         if self.user.is_some() != self.password.is_some() {
-            return Err(NextHopError::HalfCredentials(self.name.clone()));
+            return Err(NextHopError::HalfCredentials(name()));
         }
         let is_sendable =
             |text: &str| (1..=LONGEST).contains(&text.len()) && !text.chars().any(char::is_control);
         let can_be_sent = self.credentials().is_none_or(|(user, password)| {
-            let has_colon = self.url.kind == HopKind::Http && user.contains(':');
+            let has_colon = (self.has(HopKind::Http) || self.has(HopKind::Https)) && user.contains(':');
             is_sendable(user) && is_sendable(password) && !has_colon
         });
-        if can_be_sent { Ok(()) } else { Err(NextHopError::Credentials(self.name.clone())) }
-    }
-}
-
-/// How a next hop is spoken to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HopKind {
-    /// CONNECT of HTTP/1.1.
-    Http,
-    /// CONNECT of SOCKS5 (RFC 1928).
-    Socks5,
-}
-
-/// The URL of a next hop.
-#[derive(Clone, PartialEq, Eq)]
-pub struct HopUrl {
-    text: Box<str>,
-    kind: HopKind,
-    at: Target,
-}
-
-/// Why a text is no URL of a next hop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HopUrlError {
-    /// "ftp://proxy.example:21", "127.0.0.1:9050"
-    #[error("it begins neither with \"http://\" nor with \"socks5://\"")]
-    Scheme,
-    /// "http://user:password@proxy.example:3128"
-    #[error("credentials stand in the keys user and password, not in the URL")]
-    Credentials,
-    /// "http://proxy.example:3128/path"
-    #[error("it has a path")]
-    Path,
-    /// "http://proxy.example"
-    #[error("it does not end with a host and a port")]
-    Address,
-}
-
-impl HopUrl {
-    /// How it is spoken to.
-    pub(crate) const fn kind(&self) -> HopKind {
-        self.kind
-    }
-
-    /// Where it listens.
-    pub(crate) const fn at(&self) -> &Target {
-        &self.at
-    }
-}
-
-impl FromStr for HopUrl {
-    type Err = HopUrlError;
-
-    fn from_str(text: &str) -> Result<Self, HopUrlError> {
-        let (kind, rest) = match text.split_once("://") {
-            Some(("http", rest)) => (HopKind::Http, rest),
-            Some(("socks5" | "socks5h", rest)) => (HopKind::Socks5, rest),
-            _ => return Err(HopUrlError::Scheme),
-        };
-        let authority = rest.strip_suffix('/').unwrap_or(rest);
-        if authority.contains('@') {
-            return Err(HopUrlError::Credentials);
+        if !can_be_sent {
+            return Err(NextHopError::Credentials(name()));
         }
-        if authority.contains(['/', '?', '#']) {
-            return Err(HopUrlError::Path);
+        if self.certificate.is_some() != self.key.is_some() {
+            return Err(NextHopError::HalfCertificate(name()));
         }
-        let at = Target::parse(authority, None).map_err(|_| HopUrlError::Address)?;
-        Ok(Self { text: text.into(), kind, at })
-    }
-}
-
-impl fmt::Display for HopUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl fmt::Debug for HopUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl Serialize for HopUrl {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
-    }
-}
-
-impl<'de> Deserialize<'de> for HopUrl {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Cow::<'de, str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-impl JsonSchema for HopUrl {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "HopUrl".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "x-accepted": ACCEPTED })
+        if !self.has(HopKind::Https) && (self.ca.is_some() || self.certificate.is_some()) {
+            return Err(NextHopError::NotTls(name()));
+        }
+        if self.check_every.get() < LEAST_CHECK {
+            return Err(NextHopError::Checks(name()));
+        }
+        self.client_tls().map_err(|source| NextHopError::Tls { name: name(), source })?;
+        Ok(())
     }
 }
 
@@ -185,49 +220,34 @@ impl JsonSchema for HopUrl {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_url_has_one_of_two_schemes_a_host_and_a_port() {
-        for (text, kind, authority) in [
-            ("http://proxy.example:3128", HopKind::Http, "proxy.example:3128"),
-            ("http://[2001:db8::1]:3128/", HopKind::Http, "[2001:db8::1]:3128"),
-            ("socks5://127.0.0.1:9050", HopKind::Socks5, "127.0.0.1:9050"),
-            ("socks5h://tor:9050", HopKind::Socks5, "tor:9050"),
-        ] {
-            let url: HopUrl = text.parse().unwrap();
-            assert_eq!(
-                (url.kind(), url.at().authority().as_str(), url.to_string().as_str()),
-                (kind, authority, text)
-            );
-        }
-        for (text, error) in [
-            ("127.0.0.1:9050", HopUrlError::Scheme),
-            ("https://proxy.example:443", HopUrlError::Scheme),
-            ("http://a:b@proxy.example:3128", HopUrlError::Credentials),
-            ("http://proxy.example:3128/path", HopUrlError::Path),
-            ("http://proxy.example", HopUrlError::Address),
-            ("socks5://:9050", HopUrlError::Address),
-        ] {
-            assert_eq!(text.parse::<HopUrl>().unwrap_err(), error, "{text}");
-        }
+    fn check(text: &str) -> String {
+        let hop: Result<NextHop, _> = postern_config::parse("hop.toml", &format!("name = \"a\"\n{text}"), []);
+        hop.unwrap().check().map_or_else(|error| error.to_string(), |()| "good".to_owned())
     }
 
     #[test]
-    fn credentials_that_cannot_be_sent_are_refused() {
-        let check = |url: &str, user: Option<&str>, password: Option<&str>| {
-            let (user, password) = (user.map(str::to_owned), password.map(Secret::new));
-            NextHop { name: "a".into(), url: url.parse().unwrap(), user, password }.check()
-        };
-        let (http, socks) = ("http://a:1", "socks5://a:1");
-        assert_eq!(check(http, None, None), Ok(()));
-        assert_eq!(check(http, Some("u"), Some("p:w")), Ok(()));
-        assert_eq!(check(socks, Some("u:v"), Some("p")), Ok(()));
-        assert_eq!(check(http, Some("u"), None), Err(NextHopError::HalfCredentials("a".into())));
-        assert_eq!(check(http, None, Some("p")), Err(NextHopError::HalfCredentials("a".into())));
+    fn keys_that_do_not_go_together_are_refused() {
+        let (http, socks) = ("urls = [\"http://a:1\"]\n", "urls = [\"socks5://a:1\"]\n");
         let long = "x".repeat(256);
-        for (url, user, password) in
-            [(http, "u:v", "p"), (socks, "", "p"), (socks, "u", long.as_str()), (http, "u", "p\r\nX: y")]
-        {
-            assert_eq!(check(url, Some(user), Some(password)), Err(NextHopError::Credentials("a".into())));
+        for (text, expected) in [
+            (http.to_owned(), "good"),
+            (format!("{http}user = \"u\"\npassword = \"p:w\""), "good"),
+            (format!("{socks}user = \"u:v\"\npassword = \"p\""), "good"),
+            (format!("{http}user = \"u\""), "has one of user and password"),
+            (format!("{http}password = \"p\""), "has one of user and password"),
+            (format!("{http}user = \"u:v\"\npassword = \"p\""), "cannot be sent"),
+            (format!("{socks}user = \"\"\npassword = \"p\""), "cannot be sent"),
+            (format!("{socks}user = \"u\"\npassword = \"{long}\""), "cannot be sent"),
+            (format!("{http}user = \"u\"\npassword = \"p\\r\\nX: y\""), "cannot be sent"),
+            ("urls = []".to_owned(), "has no URL"),
+            (format!("{http}weights = [1, 2]"), "has not as many weights as URLs"),
+            (format!("{http}ca = \"ca.pem\""), "no https URL that they are for"),
+            (format!("{http}check_every = \"10ms\""), "a check_every below"),
+            ("urls = [\"https://a:1\"]\nkey = \"k.pem\"".to_owned(), "has one of certificate and key"),
+            ("urls = [\"https://a:1\"]\nca = \"/nowhere/ca.pem\"".to_owned(), "cannot read /nowhere/ca.pem"),
+        ] {
+            let found = check(&text);
+            assert!(found.contains(expected), "{text}: {found}");
         }
     }
 }

@@ -43,6 +43,16 @@ postern_telemetry::catalogue! {
     /// names are kept for their time to live.
     LOOKUPS: Counter = "postern_lookups_total" [LookupEnded::SPEC];
 
+    /// Whether a URL of a next hop can be used, as tunnels and checks have found it: 1 or 0.
+    NEXT_HOP_UP: Gauge = "postern_next_hop_up" [ADDRESS];
+
+    /// Tunnels through a URL of a next hop that are open, or being opened.
+    NEXT_HOP_TUNNELS: Gauge = "postern_next_hop_tunnels" [ADDRESS];
+
+    /// Tunnels that a URL of a next hop did not open by its own fault: not reached, broken off, credentials refused, silent.
+    /// Another URL of the same next hop may have opened them.
+    NEXT_HOP_FAILURES: Counter = "postern_next_hop_failures_total" [ADDRESS];
+
     /// Rounds in which this gateway shared what it refused with the fleet, by how they ended. There is
     /// one a second at most, and none while nothing is refused.
     SHARING_ROUNDS: Counter = "postern_limit_sharing_rounds_total" [SharingRound::SPEC];

@@ -121,6 +121,8 @@ postern_telemetry::label! {
         StoreDown = "store_down",
         /// 503: no issuer key is in use; the token was not read.
         NoKeys = "no_keys",
+        /// 503: the next hop that all tunnels go through is away; the token was not read.
+        NextHopDown = "next_hop_down",
         /// 403: the target is not allowed.
         PolicyRefused = "policy_refused",
         /// 502: the target's name has no address.
@@ -157,7 +159,7 @@ postern_telemetry::label! {
 impl Outcome {
     /// Whether the gateway failed to do what it should: such a request is always traced, and marked as an error.
     pub(crate) const fn is_error(self) -> bool {
-        matches!(self, Self::StoreUnknown | Self::StoreDown | Self::NoKeys)
+        matches!(self, Self::StoreUnknown | Self::StoreDown | Self::NoKeys | Self::NextHopDown)
     }
 }
 

@@ -57,6 +57,8 @@ pub(crate) enum Refusal {
     NoSource,
     /// The target did not answer in time.
     DialTimeout,
+    /// The proxy that all tunnels go on through is known to be away: the request was refused before its token was read.
+    NextHopAway,
     /// The proxy that the tunnel was to go on through cannot be used.
     NextHop,
     /// That proxy does not open the tunnel.
@@ -198,6 +200,7 @@ impl Refusal {
             Self::Unreachable => (S::BAD_GATEWAY, O::DialRefused, "destination_ip_unroutable", TARGET),
             Self::NoSource => (S::BAD_GATEWAY, O::DialRefused, "destination_ip_unroutable", TARGET),
             Self::DialTimeout => (S::GATEWAY_TIMEOUT, O::DialTimeout, "connection_timeout", TARGET),
+            Self::NextHopAway => (S::SERVICE_UNAVAILABLE, O::NextHopDown, "destination_unavailable", UNREAD),
             Self::NextHop => (S::BAD_GATEWAY, O::DialRefused, "destination_unavailable", RETRY),
             Self::NextHopRefused => (S::FORBIDDEN, O::PolicyRefused, DENIED, TARGET),
             Self::UpstreamBroken => (S::BAD_GATEWAY, O::UpstreamBroken, "http_protocol_error", TARGET),
@@ -269,7 +272,7 @@ impl Refusal {
             Self::Unreachable => "the target cannot be reached".into(),
             Self::NoSource => "this gateway has no address to reach the target from".into(),
             Self::DialTimeout => "the target did not answer in time".into(),
-            Self::NextHop => {
+            Self::NextHop | Self::NextHopAway => {
                 "the proxy that this gateway reaches the target through cannot be used now".into()
             }
             Self::NextHopRefused => {

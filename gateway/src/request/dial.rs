@@ -1,6 +1,7 @@
 //! The fifth stage: from a target to a connection. Every resolved address is checked against the egress policy, and
 //! the address that was checked is the one that is dialled.
 
+use crate::next_hops::Connections;
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
 use crate::request::resolve::Resolver;
@@ -11,45 +12,47 @@ use postern_proxy::target::{Host, Target};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+use stream::TargetStream;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 mod next_hop;
+mod stream;
 
 /// A connection to the target of a spent token.
 pub(crate) struct Dialled {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: TargetStream,
     _spent: Spent,
+}
+
+/// How targets are reached.
+#[derive(Clone, Copy)]
+pub(crate) struct Onward<'a> {
+    pub(crate) policy: &'a Policy,
+    pub(crate) resolver: &'a Resolver,
+    /// The worker's own to next hops.
+    pub(crate) connections: &'a Connections,
 }
 
 impl Dialled {
     /// Resolves and connects, `limit` at most together.
-    pub(crate) async fn dial(
-        spent: Spent,
-        policy: &Policy,
-        resolver: &Resolver,
-        limit: Duration,
-    ) -> Result<Self, Refusal> {
+    pub(crate) async fn dial(spent: Spent, onward: Onward<'_>, limit: Duration) -> Result<Self, Refusal> {
         let deadline = Instant::now() + limit;
-        let stream = connect(spent.target(), policy, resolver, deadline).await?;
+        let stream = connect(spent.target(), &onward, deadline).await?;
         Ok(Self { stream, _spent: spent })
     }
 }
 
 /// A connection to the target, or a tunnel to it through a next hop.
-async fn connect(
-    target: &Target,
-    policy: &Policy,
-    resolver: &Resolver,
-    deadline: Instant,
-) -> Result<TcpStream, Refusal> {
+async fn connect(target: &Target, onward: &Onward<'_>, deadline: Instant) -> Result<TargetStream, Refusal> {
+    let Onward { policy, resolver, .. } = *onward;
     let addresses = match target.host() {
         Host::Address(address) => vec![*address],
         Host::Name(name) => match policy.via_of_name(name, target.port()) {
             // Boxed: most tunnels have no next hop, and would move its room for nothing.
             Some(via) => {
-                let turn = policy.turn();
-                return Box::pin(next_hop::connect(via, target, turn, resolver, deadline)).await;
+                let tunnel = Box::pin(next_hop::connect(via, target, onward, deadline)).await?;
+                return Ok(TargetStream::Through(Box::new(tunnel)));
             }
             None => resolver.resolve(name, deadline).await?,
         },
@@ -57,7 +60,8 @@ async fn connect(
     let allowed = allowed(target, addresses, policy)?;
     if let Some((via, address)) = policy.via_of_first(target, &allowed) {
         let target = Target::new(Host::Address(address), target.port()).map_err(Refusal::Target)?;
-        return Box::pin(next_hop::connect(via, &target, policy.turn(), resolver, deadline)).await;
+        let tunnel = Box::pin(next_hop::connect(via, &target, onward, deadline)).await?;
+        return Ok(TargetStream::Through(Box::new(tunnel)));
     }
     let candidates = candidates(target, allowed, policy)?;
     let has_source = candidates.iter().any(|candidate| candidate.from.is_some());
@@ -70,7 +74,7 @@ async fn connect(
     let stream = connected.map_err(|error| refusal(&error))?;
     // Without it a small write waits for the acknowledgement of the previous one (up to 40 ms).
     stream.set_nodelay(true).map_err(|error| refusal(&error))?;
-    Ok(stream)
+    Ok(TargetStream::Direct(stream))
 }
 
 /// The addresses the policy lets through; when it lets none through, its refusal.

@@ -2,7 +2,8 @@
 //! every resolved address before it is dialled: a name that resolves to a private address is caught here, whatever it
 //! resolved to a moment ago.
 
-use crate::config::{Action, Egress, Hosts, Lever, NextHop, Pattern, Ports, Rule};
+use crate::config::{Action, DIRECT, Egress, Hosts, Lever, Pattern, Ports, Rule};
+use crate::next_hops::{NextHop, NextHops};
 use ipnet::IpNet;
 use own::OwnAddresses;
 use postern_proxy::address::{forms, is_special};
@@ -25,7 +26,9 @@ pub(crate) struct Policy {
     ports: Ports,
     deny: Vec<IpNet>,
     rules: Vec<Rule>,
-    next_hops: Vec<NextHop>,
+    next_hops: NextHops,
+    /// The name of the next hop of all tunnels for which no rule has another.
+    via: Option<String>,
     /// Local addresses of tunnels.
     source: Vec<IpAddr>,
     /// How many tunnels have taken a local address, for the next one's turn.
@@ -53,7 +56,7 @@ pub(crate) struct NoSource;
 /// Where a tunnel goes on through.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Via<'a> {
-    pub(crate) hop: &'a NextHop,
+    pub(crate) hop: &'a Arc<NextHop>,
     /// Local addresses for the connection to it.
     pub(crate) sources: &'a [IpAddr],
 }
@@ -93,13 +96,19 @@ pub(crate) enum OfName<'a> {
 
 impl Policy {
     pub(crate) fn new(egress: &Egress) -> Self {
+        Self::after(&NextHops::default(), egress)
+    }
+
+    /// One that follows another, whose next hops stay in use where they have not changed.
+    pub(crate) fn after(next_hops: &NextHops, egress: &Egress) -> Self {
         Self {
             private: egress.private,
             own: (!egress.private && !egress.own).then(|| Arc::new(OwnAddresses::read())),
             ports: egress.ports.clone(),
             deny: egress.deny.clone(),
             rules: egress.rules.clone(),
-            next_hops: egress.next_hops.clone(),
+            next_hops: NextHops::new(&egress.next_hops, next_hops),
+            via: egress.via.clone(),
             source: egress.source.clone(),
             turn: Arc::default(),
             lever: egress.lever,
@@ -161,7 +170,8 @@ impl Policy {
             return None;
         }
         match self.of_name(name, port) {
-            OfName::Allowed(By::Rule(number, _)) => self.via_of(self.rules.get(number - 1)?),
+            OfName::Allowed(By::Rule(number, _)) => self.via_of(Some(self.rules.get(number - 1)?)),
+            OfName::Allowed(By::Nothing) => self.via_of(None),
             _ => None,
         }
     }
@@ -171,7 +181,7 @@ impl Policy {
         if self.next_hops.is_empty() {
             return None;
         }
-        self.via_of(self.deciding(target, address)?)
+        self.via_of(self.deciding(target, address))
     }
 
     /// The first of the addresses, and its next hop, if it has one.
@@ -180,10 +190,36 @@ impl Policy {
         Some((self.via(target, first)?, first))
     }
 
-    fn via_of<'a>(&'a self, rule: &'a Rule) -> Option<Via<'a>> {
-        let name = rule.via.as_ref()?;
-        let hop = self.next_hops.iter().find(|hop| hop.name == *name)?;
-        Some(Via { hop, sources: self.sources_of(rule) })
+    /// Of what this rule decides, or no rule.
+    fn via_of<'a>(&'a self, rule: Option<&'a Rule>) -> Option<Via<'a>> {
+        let name = rule.and_then(|rule| rule.via.as_ref()).or(self.via.as_ref())?;
+        let hop = self.next_hops.named(name).filter(|_| name != DIRECT)?;
+        Some(Via { hop, sources: rule.map_or(&self.source, |rule| self.sources_of(rule)) })
+    }
+
+    /// The next hop of all tunnels for which no rule has another.
+    pub(crate) fn via_of_all(&self) -> Option<&Arc<NextHop>> {
+        self.via_of(None).map(|via| via.hop)
+    }
+
+    /// Whether a target is reached through [that](Self::via_of_all), or is one by which clients find out whether it would be.
+    pub(crate) fn goes_through_that_of_all(&self, target: &Target) -> bool {
+        let via = match target.host() {
+            Host::Name(name) if is_nowhere(name) => self.via_of(None),
+            Host::Name(name) => self.via_of_name(name, target.port()),
+            Host::Address(address) => self.via(target, *address),
+        };
+        via.zip(self.via_of_all()).is_some_and(|(via, of_all)| Arc::ptr_eq(via.hop, of_all))
+    }
+
+    /// All next hops.
+    pub(crate) const fn next_hops(&self) -> &NextHops {
+        &self.next_hops
+    }
+
+    /// The local addresses of tunnels for which no rule has others.
+    pub(crate) fn source_of_all(&self) -> &[IpAddr] {
+        &self.source
     }
 
     /// What the rules and `ports` say of a name.

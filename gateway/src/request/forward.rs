@@ -39,6 +39,7 @@ pub(crate) async fn send(
     let (upload, progress) = Upload::new(body);
     let request = Request::from_parts(head, upload);
     let limit = HeadLimit::begun();
+    let received = dialled.stream.received();
     let stream = AnswerStream::new(dialled.stream, limit.clone());
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(LIMIT)
@@ -47,7 +48,7 @@ pub(crate) async fn send(
         .map_err(|_| Refusal::UpstreamBroken)?;
     let connection = Box::pin(async move {
         // Its errors reach the reader of the body.
-        let _ = connection.await;
+        let _ = received.keep_taking(connection).await;
     });
     // Driven here and then by the body, not by a task: when the client goes, so does the connection to the target.
     let mut connection: Driver = Some(connection);

@@ -15,6 +15,7 @@ use postern_spend::{Binding, Epoch, Unknown};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, TokenType, UnixSeconds, VerifyingKey};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A request that presents a token of ours for a target that may be reached. The signature has not been looked at.
 pub(crate) struct Presented {
@@ -41,6 +42,9 @@ impl Presented {
             return Err(Refusal::NoKeys);
         }
         worker.serving(generation).map_err(Refusal::StoreDown)?;
+        if worker.core.next_hop_away.load(Ordering::Relaxed) && policy.goes_through_that_of_all(&target) {
+            return Err(Refusal::NextHopAway);
+        }
         if keyring.requested(|key| generation.requested_binding(key, now), now).is_none() {
             // With no challenge to answer, no token helps.
             let is_lost = keyring.epochs(now).any(|epoch| generation.has_lost(epoch.key, now));

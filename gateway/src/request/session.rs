@@ -16,7 +16,7 @@ use crate::observe::timeline::{Stage, Timeline};
 use crate::request::answer::{self, Body};
 use crate::request::check::Check;
 use crate::request::deny::Refusal;
-use crate::request::dial::Dialled;
+use crate::request::dial::{Dialled, Onward};
 use crate::request::egress::Policy;
 use crate::request::forward;
 use crate::request::parse::Presented;
@@ -117,7 +117,8 @@ async fn dial(
     let spent = spent.inspect_err(|refusal| worker.core.refused(source, limits, refusal))?;
     body.paid();
     let resolver = worker.resolver.of(&worker.core.settings.resolver.load());
-    let dialled = Dialled::dial(spent, &policy, &resolver, limits.dial_timeout.get()).await;
+    let onward = Onward { policy: &policy, resolver: &resolver, connections: &worker.next_hops };
+    let dialled = Dialled::dial(spent, onward, limits.dial_timeout.get()).await;
     timeline.end(Stage::Dial);
     dialled
 }

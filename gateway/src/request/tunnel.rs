@@ -23,19 +23,18 @@ pub(crate) async fn run<C>(
 ) where
     C: AsyncRead + AsyncWrite + Reset + Unpin,
 {
-    let _open = recorder.tunnel_opened();
+    let (_open, received) = (recorder.tunnel_opened(), dialled.stream.received());
     let relay = Relay::new(client, dialled.stream, &early, Some(limits.idle))
         .metered(recorder.meter())
         .paced(limits.bytes_a_second);
     drop(early); // copied; what it shares is HTTP's read buffer, which a tunnel has no use for
     let mut tunnel = Tunnel { relay, began: Instant::now(), account: Some(account), recorder };
+    let relaying = received.keep_taking(&mut tunnel.relay);
     let relayed = match limits.lifetime {
-        None => (&mut tunnel.relay).await,
-        Some(lifetime) => match timeout(lifetime, &mut tunnel.relay).await {
-            Ok(relayed) => relayed,
-            Err(_) => Relayed { ended: TunnelEnd::Expired, ..tunnel.relay.cut() },
-        },
+        None => Some(relaying.await),
+        Some(lifetime) => timeout(lifetime, relaying).await.ok(),
     };
+    let relayed = relayed.unwrap_or_else(|| Relayed { ended: TunnelEnd::Expired, ..tunnel.relay.cut() });
     tunnel.record_end(&relayed);
 }
 

@@ -5,6 +5,8 @@ pub(crate) mod client;
 pub(crate) mod http2;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 pub(crate) mod log;
+#[allow(dead_code, reason = "of use to one of the binaries")]
+pub(crate) mod proxies;
 pub(crate) mod proxy_status;
 pub(crate) mod target;
 

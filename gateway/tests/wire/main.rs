@@ -7,6 +7,7 @@ mod support;
 mod aborted;
 mod absolute;
 mod backlog;
+mod chains;
 mod drain;
 mod egress;
 mod header;

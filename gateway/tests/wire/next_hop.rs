@@ -1,77 +1,13 @@
 //! Tunnels that go on through a proxy, to real ones: microsocks and tinyproxy.
 
 use crate::support::client::{Client, connect, connect_with};
+use crate::support::proxies::{CREDENTIALS, Proxy, all_via, egress};
 use crate::support::target::{Echo, Held};
-use crate::support::{ISSUER, PATIENCE, Running, home_with_keys};
-use postern_gateway::config::Egress;
+use crate::support::{ISSUER, Running, home_with_keys};
 use postern_testkit::ports;
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
+use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-
-/// A proxy process that demands the user "u" with the password "p-w"; killed when it is dropped.
-struct Proxy {
-    process: Child,
-    url: String,
-    _home: TempDir,
-}
-
-impl Proxy {
-    fn socks() -> Self {
-        Self::start("socks5", "microsocks", |port, _| {
-            ["-i", "127.0.0.1", "-p", port, "-u", "u", "-P", "p-w"].map(str::to_owned).to_vec()
-        })
-    }
-
-    fn http() -> Self {
-        Self::start("http", "tinyproxy", |port, home| {
-            let file = home.path().join("tinyproxy.conf");
-            let config =
-                format!("Port {port}\nListen 127.0.0.1\nAllow 127.0.0.1\nBasicAuth u p-w\nTimeout 600\n");
-            std::fs::write(&file, config).unwrap();
-            vec!["-d".to_owned(), "-c".to_owned(), file.display().to_string()]
-        })
-    }
-
-    fn start(scheme: &str, program: &str, arguments: impl FnOnce(&str, &TempDir) -> Vec<String>) -> Self {
-        let (port, home) = (ports::free(), TempDir::new().unwrap());
-        let arguments = arguments(&port.to_string(), &home);
-        let mut command = Command::new(program);
-        let process = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let process = process.unwrap_or_else(|error| panic!("{program}: {error}; scripts/test installs it"));
-        let began = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(began.elapsed() < PATIENCE, "{program} does not listen");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Self { process, url: format!("{scheme}://127.0.0.1:{port}"), _home: home }
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// `[egress]` from its text.
-fn egress(text: &str) -> Egress {
-    postern_config::parse("egress.toml", text, []).unwrap()
-}
-
-/// Everything goes through this proxy.
-fn all_via(url: &str, credentials: &str) -> Egress {
-    egress(&format!(
-        "ports = \"any\"\n[[next_hops]]\nname = \"a\"\nurl = \"{url}\"\n{credentials}\n\
-         [[rules]]\nallow = [\"127.0.0.0/8\", \"*\"]\nvia = \"a\"\n"
-    ))
-}
-
-const CREDENTIALS: &str = "user = \"u\"\npassword = \"p-w\"";
 
 #[tokio::test]
 async fn names_and_addresses_go_through_a_next_hop_that_resolves_the_names() {
@@ -153,7 +89,7 @@ async fn a_rule_without_a_next_hop_dials_itself() {
     let (direct, via): (SocketAddr, u16) = (target.address, target.address.port());
     let proxy = Proxy::socks();
     let rules = format!(
-        "source = [\"127.0.0.3\"]\n[[next_hops]]\nname = \"a\"\nurl = \"{}\"\n{CREDENTIALS}\n\
+        "source = [\"127.0.0.3\"]\n[[next_hops]]\nname = \"a\"\nurls = [\"{}\"]\n{CREDENTIALS}\n\
          [[rules]]\nallow = [\"{direct}\"]\n[[rules]]\nallow = [\"localhost:{via}\"]\nvia = \"a\"\n",
         proxy.url
     );
@@ -187,7 +123,8 @@ async fn what_the_target_says_first_arrives() {
 
 #[tokio::test]
 async fn next_hops_that_cannot_be_used_are_refused_at_start() {
-    let hop = |name: &str| format!("[[next_hops]]\nname = \"{name}\"\nurl = \"socks5://127.0.0.1:9050\"\n");
+    let hop =
+        |name: &str| format!("[[next_hops]]\nname = \"{name}\"\nurls = [\"socks5://127.0.0.1:9050\"]\n");
     let rule = "[[rules]]\nallow = [\"*\"]\nvia = \"b\"\n";
     for (text, wanted) in [
         (format!("{}{rule}", hop("a")), "rule 1 of egress.rules goes via \"b\""),

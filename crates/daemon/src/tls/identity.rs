@@ -136,13 +136,16 @@ impl Identity {
             if !is_reload && !self.has_changed() {
                 continue; // the clock went on
             }
-            match self.read_again() {
-                Ok(()) => tracing::info!("the certificate was read again and is used for new connections"),
-                Err(error) => {
-                    tracing::warn!(
-                        "the new certificate or key cannot be used, so the old ones stay: {error}"
-                    );
-                }
+            self.follow_change();
+        }
+    }
+
+    /// Reads the files again; where they cannot be used, the certificate before stays.
+    pub(super) fn follow_change(&self) {
+        match self.read_again() {
+            Ok(()) => tracing::info!("the certificate was read again and is used for new connections"),
+            Err(error) => {
+                tracing::warn!("the new certificate or key cannot be used, so the old ones stay: {error}");
             }
         }
     }

@@ -48,6 +48,13 @@ impl OwnCertificate {
         }
     }
 
+    /// Reads the files again if they have changed; where they cannot be used, the certificate before stays.
+    pub fn read_if_changed(&self) {
+        if self.0.has_changed() {
+            self.0.follow_change();
+        }
+    }
+
     /// Reads the files again when they change, and keeps `gate` and `ends` (its end, in seconds since 1970) up to date, until
     /// the stop.
     pub async fn renew(self, gate: Gate, ends: impl Fn(u64), shutdown: Shutdown) {

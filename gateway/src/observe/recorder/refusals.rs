@@ -65,7 +65,7 @@ fn log(outcome: Outcome, number: u64, reason: Option<&'static str>) {
     match outcome {
         // These are failures of the gateway, not of the client. Missing keys are logged where they are fetched, and are
         // normal for a moment at every start.
-        Outcome::StoreUnknown | Outcome::StoreDown | Outcome::TooMany => {
+        Outcome::StoreUnknown | Outcome::StoreDown | Outcome::NextHopDown | Outcome::TooMany => {
             tracing::warn!(outcome = outcome_name, number, reason, "requests refused");
         }
         _ => tracing::info!(outcome = outcome_name, number, reason, "requests refused"),

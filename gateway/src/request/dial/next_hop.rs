@@ -1,34 +1,33 @@
-//! A tunnel that goes on through a proxy of the operator's. Both protocols are read to the byte where the tunnel begins: the target
-//! may speak first, and its bytes may come together with the proxy's answer.
+//! A tunnel that goes on through another proxy of the operator's. Each protocol is read to the byte where the tunnel begins: the
+//! target may speak first, and its bytes may come together with the proxy's answer.
 
-use crate::config::{HopKind, NextHop};
+use super::Onward;
+use crate::config::{HopKind, NextHop as Config};
+use crate::next_hops::{Dialler, Member, Reached, reach};
 use crate::request::deny::Refusal;
-use crate::request::egress::{Via, choose};
-use crate::request::resolve::Resolver;
+use crate::request::egress::Via;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use http::StatusCode;
 use postern_daemon::seldom::Seldom;
-use postern_proxy::dial::{Candidate, connect_from};
 use postern_proxy::target::{Host, Target};
+use postern_proxy::tunnel::{Asked, HeadError, Received, Tunnel, ask};
+use std::future::pending;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_socks::Error as SocksError;
 use tokio_socks::tcp::Socks5Stream;
-
-/// The most that a proxy answers before the tunnel begins, in bytes.
-const HEAD_LIMIT: usize = 16 * 1024;
-/// The most fields of an answer.
-const FIELD_LIMIT: usize = 100;
 
 /// Why there is no tunnel.
 #[derive(Debug)]
 enum Failure {
     /// The next hop says so of the target.
     Target(Refusal),
+    /// It opens no tunnels now, and another one may.
+    Busy(StatusCode),
     /// It is the next hop's own fault: a sentence for the operator, without the target.
     Hop(String),
 }
@@ -45,138 +44,145 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Opens a tunnel to `target` through the next hop.
+impl From<HeadError> for Failure {
+    fn from(error: HeadError) -> Self {
+        match error {
+            HeadError::Broken(reason) => {
+                Self::Hop(format!("the connection broke before the tunnel was open: {reason}"))
+            }
+            HeadError::Grammar(reason) => Self::Hop(format!("it does not answer in HTTP: {reason}")),
+            HeadError::TooLarge | HeadError::NoEnd => Self::hop("its answer's head is too large"),
+        }
+    }
+}
+
+/// Opens a tunnel to `target` through the next hop. Where one URL of it fails by its own fault, the next one is tried: nothing of
+/// the client's was sent yet.
 pub(super) async fn connect(
     via: Via<'_>,
     target: &Target,
-    turn: usize,
-    resolver: &Resolver,
+    onward: &Onward<'_>,
     deadline: Instant,
-) -> Result<TcpStream, Refusal> {
-    let opened = match timeout_at(deadline, reach(&via, turn, resolver, deadline)).await {
-        Err(_) => Err(Failure::hop("it did not take the connection in time")),
-        Ok(Err(failure)) => Err(failure),
-        Ok(Ok(stream)) => match timeout_at(deadline, open(stream, via.hop, target)).await {
-            Ok(opened) => opened,
-            Err(_) => Err(Failure::Target(Refusal::DialTimeout)),
-        },
-    };
-    opened.map_err(|failure| match failure {
-        Failure::Target(refusal) => refusal,
-        Failure::Hop(reason) => {
-            warn(via.hop, &reason);
-            Refusal::NextHop
+) -> Result<Tunnel, Refusal> {
+    let hop = via.hop.config();
+    let dialler = Dialler { resolver: onward.resolver, sources: via.sources, turn: onward.policy.turn() };
+    let mut refused = Refusal::NextHop;
+    for member in via.hop.order(target, Instant::now()) {
+        let through = member.begin();
+        let lines = onward.connections.to(via.hop, &member, via.sources);
+        let limit = deadline.min(Instant::now() + hop.connect_timeout.get());
+        let opened = match timeout_at(limit, reach(via.hop, &member, dialler, &lines, limit)).await {
+            Err(_) => Err(Failure::hop("it did not take the connection in time")),
+            Ok(Err(reason)) => Err(Failure::Hop(reason)),
+            Ok(Ok(reached)) => open(reached, hop, &member, target, deadline).await,
+        };
+        match opened {
+            Ok(tunnel) => {
+                member.served();
+                return Ok(tunnel.holding(through));
+            }
+            Err(Failure::Target(refusal)) => return Err(refusal),
+            Err(Failure::Busy(status)) => {
+                warn(hop, &member, &format!("it answered {status}"));
+                refused = Refusal::Unreachable;
+            }
+            Err(Failure::Hop(reason)) => {
+                member.failed(&reason);
+                warn(hop, &member, &reason);
+                refused = Refusal::NextHop;
+            }
         }
-    })
+        if Instant::now() >= deadline {
+            break;
+        }
+    }
+    Err(refused)
 }
 
 /// For the operator, without the target.
-fn warn(hop: &NextHop, reason: &str) {
+fn warn(hop: &Config, member: &Member, reason: &str) {
     static REPORTED: Seldom = Seldom::every(Duration::from_secs(10));
     if REPORTED.due(std::time::Instant::now()).is_some() {
-        let NextHop { name, url, .. } = hop;
-        tracing::warn!("a tunnel was refused (502) because of the next hop \"{name}\" ({url}): {reason}");
+        let (name, url) = (&hop.name, &member.url);
+        tracing::warn!("no tunnel was opened through {url} of the next hop \"{name}\": {reason}");
     }
 }
 
-/// Connects to the next hop itself.
-async fn reach(
-    via: &Via<'_>,
-    turn: usize,
-    resolver: &Resolver,
+/// Asks for the tunnel.
+async fn open(
+    reached: Reached,
+    hop: &Config,
+    member: &Arc<Member>,
+    target: &Target,
     deadline: Instant,
-) -> Result<TcpStream, Failure> {
-    let at = via.hop.url.at();
-    let addresses = match at.host() {
-        Host::Address(address) => vec![*address],
-        Host::Name(name) => resolver
-            .resolve(name, deadline)
-            .await
-            .map_err(|refusal| Failure::Hop(format!("its name was not resolved: {}", refusal.details())))?,
+) -> Result<Tunnel, Failure> {
+    let began = Instant::now();
+    let vigil = match &reached {
+        Reached::Shared(seat) => Some(seat.vigil()),
+        Reached::Plain(_) | Reached::Tls(_) => None,
     };
-    let candidate = |address: IpAddr| {
-        let from = choose(via.sources, address, turn).ok()?;
-        Some(Candidate { to: SocketAddr::new(address, at.port()), from })
-    };
-    let candidates: Vec<Candidate> = addresses.into_iter().filter_map(candidate).collect();
-    if candidates.is_empty() {
-        return Err(Failure::hop("source has no address of its family"));
-    }
-    let stream =
-        connect_from(candidates).await.map_err(|error| Failure::Hop(format!("not reached: {error}")))?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
-
-async fn open(stream: TcpStream, hop: &NextHop, target: &Target) -> Result<TcpStream, Failure> {
-    match hop.url.kind() {
-        HopKind::Http => open_http(stream, hop, target).await,
-        HopKind::Socks5 => open_socks(stream, hop, target).await,
-    }
-}
-
-async fn open_http(mut stream: TcpStream, hop: &NextHop, target: &Target) -> Result<TcpStream, Failure> {
-    let authority = target.authority();
-    let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
-    if let Some((user, password)) = hop.credentials() {
-        let credentials = BASE64_STANDARD.encode(format!("{user}:{password}"));
-        request.push_str("Proxy-Authorization: Basic ");
-        request.push_str(&credentials);
-        request.push_str("\r\n");
-    }
-    request.push_str("\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut left = HEAD_LIMIT;
-    let status = loop {
-        match read_status(&mut stream, &mut left).await? {
-            100..=199 => {} // RFC 9110, section 15.2
-            status => break status,
+    let lost = async {
+        match vigil {
+            Some(vigil) => vigil.lost(hop.connect_timeout.get()).await,
+            None => pending().await,
         }
+    };
+    let opening = async {
+        match reached {
+            Reached::Plain(stream) if member.url.kind() == HopKind::Socks5 => {
+                let stream = open_socks(stream, hop, target).await?;
+                Ok(Tunnel::alone(Box::new(stream), Received::default()))
+            }
+            reached => open_http(reached, hop, target).await,
+        }
+    };
+    let opened = tokio::select! {
+        opened = opening => opened,
+        () = lost => Err(Failure::hop("its connection gives no sign of life")),
+        () = sleep_until(deadline) => {
+            member.was_silent(began);
+            return Err(Failure::Target(Refusal::DialTimeout));
+        }
+    };
+    if let Err(Failure::Target(_) | Failure::Busy(_)) = &opened {
+        member.served(); // it answered
+    }
+    opened
+}
+
+async fn open_http(reached: Reached, hop: &Config, target: &Target) -> Result<Tunnel, Failure> {
+    let authority = target.authority();
+    let authorization = hop
+        .credentials()
+        .map(|(user, password)| format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))));
+    let authorization = authorization.as_deref();
+    let alone = Received::default;
+    let (head, tunnel) = match reached {
+        Reached::Shared(seat) => seat.connect(&authority, authorization).await?,
+        Reached::Plain(stream) => whole(ask(Box::new(stream), alone(), &authority, authorization).await?),
+        Reached::Tls(stream) => whole(ask(stream, alone(), &authority, authorization).await?),
     };
     let target = |refusal| Err(Failure::Target(refusal));
-    match status {
-        200..=299 => Ok(stream),
-        401 | 407 if hop.user.is_none() => {
+    match head.status.as_u16() {
+        200..=299 => Ok(tunnel),
+        status @ (401 | 407) if hop.user.is_none() => {
             Err(Failure::Hop(format!("it demands credentials ({status}): set user and password")))
         }
-        401 | 407 => Err(Failure::Hop(format!("it does not accept the user and the password ({status})"))),
+        status @ (401 | 407) => {
+            Err(Failure::Hop(format!("it does not accept the user and the password ({status})")))
+        }
+        429 | 503 => Err(Failure::Busy(head.status)),
         504 => target(Refusal::DialTimeout),
         500.. => target(Refusal::Unreachable),
         _ => target(Refusal::NextHopRefused),
     }
 }
 
-/// Takes one head off the stream, `left` bytes of it at most, and not a byte more than the head.
-async fn read_status(stream: &mut TcpStream, left: &mut usize) -> Result<u16, Failure> {
-    let mut head = Vec::new();
-    let mut next = [0; 1024];
-    loop {
-        let seen = stream.peek(&mut next).await?;
-        if seen == 0 {
-            return Err(Failure::hop("it closed without a whole answer"));
-        }
-        let before = head.len();
-        head.extend_from_slice(next.get(..seen).unwrap_or_default());
-        let mut fields = [httparse::EMPTY_HEADER; FIELD_LIMIT];
-        let mut answer = httparse::Response::new(&mut fields);
-        let parsed = answer
-            .parse(&head)
-            .map_err(|error| Failure::Hop(format!("it does not answer in HTTP: {error}")))?;
-        let (status, end) = match parsed {
-            httparse::Status::Complete(end) => (answer.code, end),
-            httparse::Status::Partial => (None, head.len()),
-        };
-        *left =
-            left.checked_sub(end - before).ok_or_else(|| Failure::hop("its answer's head is too large"))?;
-        let part = next.get_mut(..end - before).unwrap_or_default();
-        stream.read_exact(part).await?;
-        if let Some(status) = status {
-            return Ok(status);
-        }
-    }
+fn whole(Asked { head, rest, tunnel }: Asked) -> (postern_proxy::tunnel::Head, Tunnel) {
+    (head, tunnel.after(rest.freeze()))
 }
 
-async fn open_socks(stream: TcpStream, hop: &NextHop, target: &Target) -> Result<TcpStream, Failure> {
+async fn open_socks(stream: TcpStream, hop: &Config, target: &Target) -> Result<TcpStream, Failure> {
     let opened = match (target.host(), hop.credentials()) {
         (Host::Name(name), None) => Socks5Stream::connect_with_socket(stream, (&**name, target.port())).await,
         (Host::Address(address), None) => {
@@ -215,6 +221,8 @@ fn failure(error: SocksError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::next_hops::NextHop;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use tokio::time::sleep;
 
@@ -234,18 +242,18 @@ mod tests {
         stream
     }
 
-    fn hop(url: &str) -> NextHop {
-        NextHop { name: "a".into(), url: url.parse().unwrap(), user: None, password: None }
-    }
-
     async fn opened(url: &str, pieces: &'static [&'static [u8]]) -> Result<String, Failure> {
+        let text = format!("name = \"a\"\nurls = [\"{url}\"]");
+        let hop = NextHop::only(postern_config::parse("hop.toml", &text, []).unwrap());
         let target = Target::parse("b.example:443", None).unwrap();
-        let mut stream = open(answered(pieces).await, &hop(url), &target).await?;
+        let member = hop.order(&target, Instant::now()).remove(0);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let reached = Reached::Plain(answered(pieces).await);
+        let mut tunnel = open(reached, hop.config(), &member, &target, deadline).await?;
         let mut rest = String::new();
-        stream.read_to_string(&mut rest).await.unwrap();
+        tunnel.read_to_string(&mut rest).await.unwrap();
         Ok(rest)
     }
-
     #[tokio::test]
     async fn what_the_target_says_first_is_the_tunnels_however_the_answer_is_cut() {
         let http: &[&[&[u8]]] = &[
@@ -272,7 +280,6 @@ mod tests {
             ("http://a:1", &[b"HTTP/1.1 403 No\r\n\r\n"], "NextHopRefused"),
             ("http://a:1", &[b"HTTP/1.1 302 No\r\n\r\n"], "NextHopRefused"),
             ("http://a:1", &[b"HTTP/1.1 500 No\r\n\r\n"], "Unreachable"),
-            ("http://a:1", &[b"HTTP/1.1 503 No\r\n\r\n"], "Unreachable"),
             ("http://a:1", &[b"HTTP/1.1 504 No\r\n\r\n"], "DialTimeout"),
             ("socks5://a:1", &[b"\x05\x00\x05\x02\x00\x01\x00\x00\x00\x00\x00\x00"], "NextHopRefused"),
             ("socks5://a:1", &[b"\x05\x00\x05\x04\x00\x01\x00\x00\x00\x00\x00\x00"], "Unreachable"),
@@ -287,8 +294,8 @@ mod tests {
         let of_hop: &[(&str, &'static [&'static [u8]], &str)] = &[
             ("http://a:1", &[b"HTTP/1.1 407 No\r\n\r\n"], "it demands credentials (407)"),
             ("http://a:1", &[b"SSH-2.0-x\r\n"], "it does not answer in HTTP"),
-            ("http://a:1", &[b"HTTP/1.1 200 OK\r\nX: y"], "it closed without a whole answer"),
-            ("http://a:1", &[b"HTTP/1.1 200 OK\r\nX: ", &[b'y'; 20_000]], "its answer's head is too large"),
+            ("http://a:1", &[b"HTTP/1.1 200 OK\r\nX: y"], "the connection broke before the tunnel was open"),
+            ("http://a:1", &[b"HTTP/1.1 200 OK\r\nX: ", &[b'y'; 40_000]], "its answer's head is too large"),
             ("socks5://a:1", &[b"\x05\xff"], "it takes none of our ways"),
             ("socks5://a:1", &[b"HTTP/1.1 400"], "Invalid response version"),
             ("socks5://a:1", &[b"\x05"], "the connection broke before the tunnel was open"),
@@ -298,6 +305,15 @@ mod tests {
                 Err(Failure::Hop(reason)) => assert!(reason.starts_with(expected), "{reason}"),
                 other => panic!("{expected}: {other:?}"),
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_is_busy_may_be_followed_by_another() {
+        let answers: [&'static [&'static [u8]]; 2] =
+            [&[b"HTTP/1.1 503 No\r\n\r\n"], &[b"HTTP/1.1 429 No\r\n\r\n"]];
+        for answer in answers {
+            assert!(matches!(opened("http://a:1", answer).await, Err(Failure::Busy(_))));
         }
     }
 }

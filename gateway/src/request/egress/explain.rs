@@ -1,7 +1,7 @@
 //! What the policy decides about one target and why, in words for the operator: `postern doctor egress`.
 
 use super::{By, NoSource, OfName, Policy, Via};
-use crate::config::{Action, Egress, NextHop};
+use crate::config::{Action, Balance, Egress, NextHop};
 use crate::request::resolve::{Resolver, ResolverError};
 use postern_proxy::address::forms;
 use postern_proxy::target::{Host, Target};
@@ -71,7 +71,8 @@ impl Policy {
         let why = match self.of_name(name, port) {
             OfName::Allowed(by) | OfName::Refused(by) | OfName::Open(by) => self.why(by),
         };
-        let sentence = format!("{name}: allowed through {}, which resolves it: {why}", written(via.hop));
+        let sentence =
+            format!("{name}: allowed through {}, which resolves it: {why}", written(via.hop.config()));
         Explanation { sentences: vec![sentence], end: End::Allowed }
     }
 
@@ -129,7 +130,7 @@ impl Policy {
             }
         }
         if let Some(via) = self.via(target, address) {
-            return (format!("{sentence}; through {}", written(via.hop)), true);
+            return (format!("{sentence}; through {}", written(via.hop.config())), true);
         }
         match self.source(target, address, 0) {
             Ok(None) => (sentence, true),
@@ -185,7 +186,13 @@ impl Policy {
 }
 
 fn written(hop: &NextHop) -> String {
-    format!("the next hop \"{}\" ({})", hop.name, hop.url)
+    let urls: Vec<String> = hop.urls.iter().map(ToString::to_string).collect();
+    let choice = match (&urls[..], hop.balance) {
+        ([_], _) => "",
+        (_, Balance::Load) => ", the less loaded of two",
+        (_, Balance::Target) => ", always the same for a host",
+    };
+    format!("the next hop \"{}\" ({}{choice})", hop.name, urls.join(", "))
 }
 
 #[cfg(test)]
@@ -253,7 +260,7 @@ mod tests {
     #[tokio::test]
     async fn the_next_hop_of_a_rule_is_named_and_a_name_for_it_is_not_resolved() {
         let text = "[[rules]]\nallow = [\"*.example:443\", \"9.0.0.0/8:443\"]\nvia = \"exit\"\n\
-            [[next_hops]]\nname = \"exit\"\nurl = \"socks5://192.0.2.1:1080\"\n";
+            [[next_hops]]\nname = \"exit\"\nurls = [\"socks5://192.0.2.1:1080\"]\n";
         let egress: Egress = postern_config::parse("egress.toml", text, []).unwrap();
         for (target, expected) in [
             (

@@ -164,10 +164,10 @@ fn a_target_goes_on_through_the_next_hop_of_the_rule_that_decides() {
         "[[rules]]\nallow = [\"9.0.0.0/8:443\"]\nvia = \"net\"\n\
          [[rules]]\ndeny = [\"blocked.example\"]\n\
          [[rules]]\nallow = [\"*.example:443\", \"*:22\"]\nvia = \"names\"\n\
-         [[next_hops]]\nname = \"net\"\nurl = \"socks5://192.0.2.1:1080\"\n\
-         [[next_hops]]\nname = \"names\"\nurl = \"http://proxy.test:3128\"\n",
+         [[next_hops]]\nname = \"net\"\nurls = [\"socks5://192.0.2.1:1080\"]\n\
+         [[next_hops]]\nname = \"names\"\nurls = [\"http://proxy.test:3128\"]\n",
     );
-    let of_name = |name: &str, port| policy.via_of_name(name, port).map(|via| via.hop.name.as_str());
+    let of_name = |name: &str, port| policy.via_of_name(name, port).map(|via| via.hop.config().name.as_str());
     assert_eq!(of_name("a.example", 443), Some("names"));
     assert_eq!(of_name("a.test", 22), Some("names"));
     for (name, port) in [("a.test", 443), ("a.example", 80), ("blocked.example", 443), ("a.invalid", 22)] {
@@ -176,13 +176,60 @@ fn a_target_goes_on_through_the_next_hop_of_the_rule_that_decides() {
     let of_addresses = |text: &str, addresses: &[&str]| {
         let addresses: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
         let first = policy.via_of_first(&target(text), &addresses);
-        first.map(|(via, address)| format!("{} {address}", via.hop.name))
+        first.map(|(via, address)| format!("{} {address}", via.hop.config().name))
     };
     assert_eq!(of_addresses("9.1.1.1:443", &["9.1.1.1"]).as_deref(), Some("net 9.1.1.1"));
     assert_eq!(of_addresses("1.1.1.1:22", &["1.1.1.1"]).as_deref(), Some("names 1.1.1.1"));
     // A name that no rule has, whose addresses a rule may have: the resolver's first one says whether it goes directly.
     assert_eq!(of_addresses("a.test:443", &["9.1.1.1", "1.1.1.1"]).as_deref(), Some("net 9.1.1.1"));
     assert_eq!(of_addresses("a.test:443", &["1.1.1.1", "9.1.1.1"]), None);
+}
+
+#[test]
+fn what_no_rule_sends_elsewhere_goes_through_the_next_hop_of_all() {
+    let text = "via = \"all\"\n\
+         [[rules]]\nallow = [\"near.example:443\", \"9.0.0.0/8:443\"]\nvia = \"direct\"\n\
+         [[rules]]\nallow = [\"*.onion:443\"]\nvia = \"tor\"\n\
+         [[rules]]\nallow = [\"*.example:443\"]\n\
+         [[next_hops]]\nname = \"all\"\nurls = [\"http://192.0.2.1:3128\"]\n\
+         [[next_hops]]\nname = \"tor\"\nurls = [\"socks5://127.0.0.1:9050\"]\n";
+    let before = policy(text);
+    for (text, expected) in [
+        ("a.test:443", Some("all")),
+        ("a.example:443", Some("all")),
+        ("a.onion:443", Some("tor")),
+        ("near.example:443", None),
+        ("a.test:22", None), // refused
+        ("a.invalid:443", None),
+        ("1.1.1.1:443", Some("all")),
+        ("9.1.1.1:443", None),
+    ] {
+        let target = target(text);
+        let via = match target.host() {
+            Host::Name(name) => before.via_of_name(name, target.port()),
+            Host::Address(address) => {
+                before.via(&target, *address).filter(|_| before.check_target(&target).is_ok())
+            }
+        };
+        assert_eq!(via.map(|via| via.hop.config().name.as_str()), expected, "{text}");
+        // Clients find out by a name below "invalid" whether the gateway serves.
+        let of_all = expected == Some("all") || text.starts_with("a.invalid");
+        assert_eq!(before.goes_through_that_of_all(&target), of_all, "{text}");
+    }
+    // A reload leaves alone what it does not change.
+    let egress = postern_config::parse(
+        "egress.toml",
+        &text
+            .replace("near.example", "far.example")
+            .replace("socks5://127.0.0.1:9050", "socks5://127.0.0.1:9051"),
+        [],
+    );
+    let after = Policy::after(before.next_hops(), &egress.unwrap());
+    let kept = |name: &str| {
+        let [before, after] = [&before, &after].map(|policy| policy.next_hops().named(name).unwrap());
+        Arc::ptr_eq(before, after)
+    };
+    assert_eq!([kept("all"), kept("tor")], [true, false]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Reading the gateway's answer: a head of limited size, and for refusals a body that explains.
+//! Reading a proxy's answer: a head of limited size, and for refusals a body that explains.
 //!
 //! Not hyper's client: it discards an answer that is there before the request is written, and a gateway that has too many
 //! connections sends its 503 like that. Here such an answer is read, with its `Retry-After`.
@@ -11,35 +11,41 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// The largest head that is read, in bytes.
 const HEAD_LIMIT: usize = 32 * 1024;
 /// The most interim answers (1xx) before the answer, in bytes.
-pub(crate) const INTERIM_LIMIT: usize = 8 * 1024;
+pub(super) const INTERIM_LIMIT: usize = 8 * 1024;
 /// The most header fields in a head.
 const FIELD_LIMIT: usize = 100;
 /// The most of a body that is read, in bytes.
-pub(crate) const BODY_LIMIT: usize = 64 * 1024;
+pub const BODY_LIMIT: usize = 64 * 1024;
 
 /// Status and header fields.
 #[derive(Debug)]
-pub(crate) struct Head {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
+pub struct Head {
+    /// The status of the answer, never an interim one (1xx).
+    pub status: StatusCode,
+    /// Its fields.
+    pub headers: HeaderMap,
 }
 
 /// Why there is no head.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HeadError {
+pub enum HeadError {
+    /// The connection ended or broke before.
     #[error("{0}")]
     Broken(String),
+    /// What came is not HTTP.
     #[error("{0}")]
     Grammar(String),
+    /// Longer than the limit.
     #[error("the header is longer than {HEAD_LIMIT} bytes")]
     TooLarge,
+    /// Interim answers without end.
     #[error("more than {INTERIM_LIMIT} bytes of interim answers (1xx) came, and no answer")]
     NoEnd,
 }
 
 /// Reads one head. What came after it is left in `buffer`. Interim answers (1xx) are skipped,
 /// [`INTERIM_LIMIT`] bytes at most.
-pub(crate) async fn read_head(
+pub(super) async fn read_head(
     io: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
 ) -> Result<Head, HeadError> {
@@ -94,7 +100,7 @@ fn parse_head(buffer: &mut BytesMut) -> Result<Option<Head>, HeadError> {
 
 /// Reads the body of `head` into `body`, [`BODY_LIMIT`] bytes at most; `buffer` holds what has come already. It ends
 /// where the framing ends it (RFC 9112, section 6.3), and without an error where the bytes end.
-pub(crate) async fn read_body(
+pub async fn read_body(
     io: &mut (impl AsyncRead + Unpin),
     head: &Head,
     buffer: &mut BytesMut,

@@ -1,12 +1,14 @@
-//! HTTP/2 connections to a gateway, each shared by several tunnels.
+//! HTTP/2 connections to a proxy, each shared by several tunnels.
 //!
 //! A connection takes no further tunnel once it carries as many as it may, is as old as it may be, or has ended. What it
 //! carries goes on. One that carries nothing is closed after a while.
 
+use super::answer::{Head, HeadError, INTERIM_LIMIT};
 use super::failure::Failure;
-use super::opened::{Io, Received, Tunnel};
-use super::route::RouteError;
-use crate::response::{Head, HeadError, INTERIM_LIMIT};
+use super::{Io, Received, Tunnel};
+use crate::http2::{
+    CONNECTION_WINDOW, FRAME, FRAME_BUDGET, Http2Stream, Inbox, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid,
+};
 use bytes::Bytes;
 use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use h2::{Ping, PingPong};
@@ -14,9 +16,7 @@ use http::header::{HeaderMap, PROXY_AUTHORIZATION};
 use http::{HeaderValue, Method, Request, Version};
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
-use postern_proxy::http2::{
-    CONNECTION_WINDOW, FRAME, FRAME_BUDGET, Http2Stream, Inbox, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid,
-};
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -26,7 +26,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// The largest head of an answer, in bytes as RFC 9113, section 6.5.2, reckons.
 const HEAD_LIMIT: u32 = 32 << 10;
@@ -37,25 +37,42 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 
 /// How tunnels share connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Sharing {
+pub struct Sharing {
     /// The most tunnels at once on one connection.
-    pub(crate) tunnels: usize,
+    pub tunnels: usize,
     /// For how long a connection takes tunnels.
-    pub(crate) lifetime: Duration,
+    pub lifetime: Duration,
     /// How long a connection stays open that carries nothing.
-    pub(crate) idle: Duration,
-    /// With its drain connections take no more tunnels, with its stop they end.
-    pub(crate) shutdown: Shutdown,
+    pub idle: Duration,
+    /// With its stop connections end.
+    pub shutdown: Shutdown,
+    /// What its drain means for them.
+    pub on_drain: OnDrain,
 }
 
-/// The connections to one gateway.
-pub(super) struct Lines {
+/// What the drain of a process means for its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnDrain {
+    /// They take no more tunnels, and the drain waits for them.
+    Retire,
+    /// They take tunnels to the stop, for requests that came before; the drain waits for the tunnels alone.
+    Serve,
+}
+
+/// The connections to one proxy.
+pub struct Lines {
     sharing: Sharing,
     open: Mutex<Vec<Arc<Line>>>,
     /// Whoever needs a connection waits for one that is being made: it has room for several.
     making: tokio::sync::Mutex<()>,
-    /// The gateway chose HTTP/1.1 last.
+    /// The proxy chose HTTP/1.1 last.
     speaks_http1: AtomicBool,
+}
+
+impl fmt::Debug for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lines").field("sharing", &self.sharing).finish_non_exhaustive()
+    }
 }
 
 /// A connection.
@@ -65,7 +82,7 @@ pub(super) struct Line {
     /// Why it broke.
     failure: Failure,
     ping: tokio::sync::Mutex<PingPong>,
-    /// When its gateway last gave a sign of life; `None` before the first.
+    /// When its proxy last gave a sign of life; `None` before the first.
     heard: Mutex<Option<Instant>>,
     began: Instant,
     tunnels: AtomicUsize,
@@ -76,10 +93,16 @@ pub(super) struct Line {
 }
 
 /// Room for a tunnel on a connection.
-pub(super) struct Seat {
+pub struct Seat {
     line: Arc<Line>,
     sender: SendRequest<Bytes>,
     _taken: Taken,
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seat")
+    }
 }
 
 /// Counts as a tunnel for as long as it lives.
@@ -99,33 +122,54 @@ impl Drop for Taken {
 }
 
 /// A new connection.
-pub(super) struct Made {
-    pub(super) io: Box<dyn Io>,
+pub struct Made {
+    /// Its bytes.
+    pub io: Box<dyn Io>,
     /// To be kept taking by the task that reads it.
-    pub(super) received: Received,
-    /// What the gateway chose.
-    pub(super) is_http2: bool,
+    pub received: Received,
+    /// What the proxy chose.
+    pub is_http2: bool,
+}
+
+impl fmt::Debug for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Made").field("is_http2", &self.is_http2).finish_non_exhaustive()
+    }
 }
 
 /// What a new connection turned out to be.
-pub(super) enum Joined {
+pub enum Joined {
     /// It speaks HTTP/1.1, and carries one tunnel.
     Alone(Box<dyn Io>, Received),
     /// It is shared.
     Shared(Seat),
 }
 
+impl fmt::Debug for Joined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Alone(..) => "Alone",
+            Self::Shared(_) => "Shared",
+        })
+    }
+}
+
 impl Lines {
-    pub(super) fn new(sharing: Sharing) -> Self {
+    /// Without a connection yet.
+    #[must_use]
+    pub fn new(sharing: Sharing) -> Self {
         let (open, making) = (Mutex::default(), tokio::sync::Mutex::default());
         Self { sharing, open, making, speaks_http1: AtomicBool::default() }
     }
 
     /// Room on a connection that is open, or on the one that `connect` makes.
-    pub(super) async fn join(
+    ///
+    /// # Errors
+    /// Those of `connect`, and of the new connection where it breaks before its proxy gave a sign of life.
+    pub async fn join<E: From<io::Error>>(
         &self,
-        connect: impl Future<Output = Result<Made, RouteError>>,
-    ) -> Result<Joined, RouteError> {
+        connect: impl Future<Output = Result<Made, E>>,
+    ) -> Result<Joined, E> {
         let mut making = None;
         if !self.speaks_http1.load(Ordering::Relaxed) {
             if let Some(seat) = self.seat().await {
@@ -145,7 +189,7 @@ impl Lines {
             return Ok(Joined::Alone(io, received));
         }
         let line = self.begin(io, received).await?;
-        // Behind its first sign of life it is known how many tunnels the gateway allows, and that it speaks HTTP/2 indeed.
+        // Behind its first sign of life it is known how many tunnels the proxy allows, and that it speaks HTTP/2 indeed.
         if !line.answers().await {
             line.retire();
             let failure = line.failure.take();
@@ -192,19 +236,22 @@ impl Lines {
             carrier: received.carrier(),
             changed: Notify::new(),
         });
-        let shutdown = self.sharing.shutdown.clone();
-        shutdown.tracker().spawn({
-            let (line, idle, shutdown) = (Arc::clone(&line), self.sharing.idle, shutdown.clone());
+        let task = {
+            let (line, sharing) = (Arc::clone(&line), self.sharing.clone());
             async move {
-                let driving = drive(connection, line, idle, shutdown.clone());
-                shutdown.until_stopped(received.keep_taking(driving)).await
+                let driving = drive(connection, line, &sharing);
+                sharing.shutdown.until_stopped(received.keep_taking(driving)).await
             }
-        });
+        };
+        match self.sharing.on_drain {
+            OnDrain::Retire => drop(self.sharing.shutdown.tracker().spawn(task)),
+            OnDrain::Serve => drop(tokio::spawn(task)),
+        }
         Ok(line)
     }
 }
 
-/// All agents' are alike: a gateway cannot tell one from another by them.
+/// All clients' are alike: a gateway cannot tell one agent from another by them.
 fn settings() -> Builder {
     let mut settings = Builder::new();
     settings
@@ -219,16 +266,16 @@ fn settings() -> Builder {
 }
 
 /// Reads and writes a connection to its end.
-async fn drive<S>(connection: Connection<S, Bytes>, line: Arc<Line>, idle: Duration, shutdown: Shutdown)
+async fn drive<S>(connection: Connection<S, Bytes>, line: Arc<Line>, sharing: &Sharing)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut connection, mut draining) = (pin!(connection), pin!(shutdown.draining()));
+    let (mut connection, mut draining) = (pin!(connection), pin!(sharing.shutdown.draining()));
     while line.sender.lock().is_some() {
         tokio::select! {
             _ = &mut connection => return line.retire(),
-            () = line.idle(idle) => line.retire(),
-            () = &mut draining => line.retire(),
+            () = line.idle(sharing.idle) => line.retire(),
+            () = &mut draining, if sharing.on_drain == OnDrain::Retire => line.retire(),
         }
     }
     let _ = connection.await; // its end reaches the tunnels
@@ -245,7 +292,7 @@ impl Line {
         self.sender.lock().is_some()
     }
 
-    /// Whether it takes no more tunnels, by its age or because its gateway goes away.
+    /// Whether it takes no more tunnels, by its age or because its proxy goes away.
     fn is_leaving(&self) -> bool {
         let sender = self.sender.lock().clone();
         let ready =
@@ -273,7 +320,7 @@ impl Line {
         Some(Seat { line: Arc::clone(self), sender, _taken })
     }
 
-    /// Whether its gateway is there: a token that is sent into a dead connection is lost.
+    /// Whether its proxy is there: a token that is sent into a dead connection is lost.
     async fn answers(&self) -> bool {
         if self.is_leaving() {
             return false;
@@ -321,9 +368,39 @@ impl Line {
     }
 }
 
+/// Whether the proxy of a connection is there, while a tunnel on it is waited for.
+pub struct Vigil(Arc<Line>);
+
+impl fmt::Debug for Vigil {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Vigil")
+    }
+}
+
+impl Vigil {
+    /// Returns when the connection gives no sign of life; looks each time that `pause` is over.
+    pub async fn lost(&self, pause: Duration) {
+        loop {
+            sleep(pause).await;
+            if !self.0.answers().await {
+                return self.0.retire();
+            }
+        }
+    }
+}
+
 impl Seat {
-    /// Asks for a tunnel. An answer that opens none is followed by its body.
-    pub(super) async fn connect(
+    /// To find out meanwhile whether an answer can come.
+    #[must_use]
+    pub fn vigil(&self) -> Vigil {
+        Vigil(Arc::clone(&self.line))
+    }
+
+    /// Asks for a tunnel to `authority`, with this value of Proxy-Authorization. An answer that opens none is followed by its body.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn connect(
         self,
         authority: &str,
         authorization: Option<&str>,

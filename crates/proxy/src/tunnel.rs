@@ -1,10 +1,20 @@
-//! An open tunnel.
+//! A tunnel through another proxy, as its client sees it: a CONNECT over HTTP/1.1 on a connection of its own ([`ask`]), or on a
+//! connection of HTTP/2 that tunnels share ([`Lines`]), and the bytes of both.
 
-use super::shared::{Line, Taken};
-use crate::recorder::Open;
+mod answer;
+mod failure;
+mod request;
+mod shared;
+
+pub use answer::{BODY_LIMIT, Head, HeadError, read_body};
+pub use request::{Asked, ask};
+pub use shared::{Joined, Lines, Made, OnDrain, Seat, Sharing, Vigil};
+
+use crate::http2::{Http2Stream, Inbox, Unsent};
+use crate::reset::Reset;
 use bytes::{Buf, Bytes};
-use postern_proxy::http2::{Http2Stream, Inbox, Unsent};
-use postern_proxy::reset::Reset;
+use shared::{Line, Taken};
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -12,27 +22,39 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What a connection to a gateway can do, plain or TLS, and what a tunnel can that leads to the next one.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin {}
+/// What a connection to a proxy can do, plain or TLS, and what a tunnel can that leads to the next one.
+pub trait Io: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin> Io for T {}
 
 /// An open tunnel: bytes that came together with the answer first, then the connection.
-pub(crate) struct Tunnel {
+pub struct Tunnel {
     early: Bytes,
     io: Box<dyn Io>,
     received: Received,
     _taken: Option<Taken>,
-    _open: Option<Open>,
+    _held: Option<Box<dyn Send + Sync>>,
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tunnel")
+    }
 }
 
 /// What a tunnel on a shared connection has received and not read; nothing where it has a connection of its own. One in another
 /// that is shared has that one's.
 #[derive(Clone, Default)]
-pub(crate) struct Received(Option<(Inbox, Arc<Line>)>);
+pub struct Received(Option<(Inbox, Arc<Line>)>);
+
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Received")
+    }
+}
 
 impl Received {
     /// Runs `work`, which reads the tunnel or will; meanwhile the tunnel stops no other one of its connection.
-    pub(crate) async fn keep_taking<F: Future>(&self, work: F) -> F::Output {
+    pub async fn keep_taking<F: Future>(&self, work: F) -> F::Output {
         match &self.0 {
             Some((inbox, _)) => inbox.keep_taking(work).await,
             None => work.await,
@@ -40,36 +62,40 @@ impl Received {
     }
 
     /// The connection it comes over.
-    pub(super) fn carrier(&self) -> Option<Arc<Line>> {
+    fn carrier(&self) -> Option<Arc<Line>> {
         self.0.as_ref().map(|(_, line)| Arc::clone(line))
     }
 }
 
 impl Tunnel {
-    /// One with a connection of its own.
-    pub(super) fn alone(io: Box<dyn Io>, received: Received) -> Self {
-        Self { early: Bytes::new(), io, received, _taken: None, _open: None }
+    /// One with a connection of its own, for whose reader `received` is to be kept taking.
+    #[must_use]
+    pub fn alone(io: Box<dyn Io>, received: Received) -> Self {
+        Self { early: Bytes::new(), io, received, _taken: None, _held: None }
     }
 
     /// The same, of which `early` came together with the answer.
-    pub(super) fn after(self, early: Bytes) -> Self {
+    #[must_use]
+    pub fn after(self, early: Bytes) -> Self {
         Self { early, ..self }
     }
 
     /// One that shares its connection.
-    pub(super) fn shared(stream: Http2Stream, inbox: Inbox, taken: Taken) -> Self {
+    fn shared(stream: Http2Stream, inbox: Inbox, taken: Taken) -> Self {
         let received = Received(Some((inbox, taken.line())));
-        Self { early: Bytes::new(), io: Box::new(stream), received, _taken: Some(taken), _open: None }
+        Self { early: Bytes::new(), io: Box::new(stream), received, _taken: Some(taken), _held: None }
     }
 
     /// To be kept taking by the task that reads the tunnel.
-    pub(crate) fn received(&self) -> Received {
+    #[must_use]
+    pub fn received(&self) -> Received {
         self.received.clone()
     }
 
-    /// The tunnel, which counts as open for as long as it lives.
-    pub(crate) fn counted(self, open: Open) -> Self {
-        Self { _open: Some(open), ..self }
+    /// The tunnel, which keeps `held` for as long as it lives, such as its place in a count.
+    #[must_use]
+    pub fn holding(self, held: impl Send + Sync + 'static) -> Self {
+        Self { _held: Some(Box::new(held)), ..self }
     }
 }
 

@@ -1,0 +1,108 @@
+//! A connection to a URL of a next hop, or room on one.
+
+use super::{Member, NextHop};
+use crate::request::egress::choose;
+use crate::request::resolve::Resolver;
+use postern_daemon::http::no_answer;
+use postern_daemon::tls;
+use postern_proxy::dial::{Candidate, connect_from};
+use postern_proxy::http2::Unsent;
+use postern_proxy::target::{Host, Target};
+use postern_proxy::tunnel::{Io, Joined, Lines, Made, Received, Seat};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+/// How connections are made.
+#[derive(Clone, Copy)]
+pub(crate) struct Dialler<'a> {
+    pub(crate) resolver: &'a Resolver,
+    /// Local addresses, and the turn that chooses among them.
+    pub(crate) sources: &'a [IpAddr],
+    pub(crate) turn: usize,
+}
+
+/// A connection to a next hop, on which nothing was sent, or room on one.
+pub(crate) enum Reached {
+    Plain(TcpStream),
+    Tls(Box<dyn Io>),
+    Shared(Seat),
+}
+
+/// Connects, or finds room on a connection of `lines`.
+///
+/// # Errors
+/// A sentence for the operator, without the target of the tunnel.
+pub(crate) async fn reach(
+    hop: &NextHop,
+    member: &Member,
+    dialler: Dialler<'_>,
+    lines: &Lines,
+    deadline: Instant,
+) -> Result<Reached, String> {
+    let Some(tls) = member.tls() else {
+        return Ok(Reached::Plain(connect(member.url.at(), dialler, deadline).await?));
+    };
+    let tls = tls.as_ref().map_err(Clone::clone)?;
+    if let Some(reason) = tls.own.as_ref().and_then(|own| own.refused()) {
+        return Err(reason); // in TLS 1.3 the other end says so only after the handshake
+    }
+    let connect = async {
+        let stream = connect(member.url.at(), dialler, deadline).await.map_err(io::Error::other)?;
+        let io = handshake(stream, member.url.at(), tls.config.clone()).await?;
+        let is_http2 = tls::is_http2(io.get_ref().1);
+        if is_http2 {
+            io.bound_unsent();
+        }
+        Ok::<_, io::Error>(Made { io: Box::new(io), received: Received::default(), is_http2 })
+    };
+    let joined = if hop.config().tunnels.get() > 1 {
+        lines.join(connect).await
+    } else {
+        connect.await.map(|made| Joined::Alone(made.io, made.received))
+    };
+    match joined {
+        Ok(Joined::Shared(seat)) => Ok(Reached::Shared(seat)),
+        Ok(Joined::Alone(io, _)) => Ok(Reached::Tls(io)),
+        Err(error) => Err(no_answer(&error, "ca of the next hop")),
+    }
+}
+
+async fn handshake(
+    stream: TcpStream,
+    at: &Target,
+    config: Arc<tls::ClientConfig>,
+) -> io::Result<TlsStream<TcpStream>> {
+    let name = match at.host() {
+        Host::Name(name) => ServerName::try_from(name.to_string()).map_err(io::Error::other)?,
+        Host::Address(address) => ServerName::from(*address),
+    };
+    TlsConnector::from(config).connect(name, stream).await
+}
+
+async fn connect(at: &Target, dialler: Dialler<'_>, deadline: Instant) -> Result<TcpStream, String> {
+    let addresses = match at.host() {
+        Host::Address(address) => vec![*address],
+        Host::Name(name) => dialler
+            .resolver
+            .resolve(name, deadline)
+            .await
+            .map_err(|refusal| format!("its name was not resolved: {}", refusal.details()))?,
+    };
+    let candidate = |address: IpAddr| {
+        let from = choose(dialler.sources, address, dialler.turn).ok()?;
+        Some(Candidate { to: SocketAddr::new(address, at.port()), from })
+    };
+    let candidates: Vec<Candidate> = addresses.into_iter().filter_map(candidate).collect();
+    if candidates.is_empty() {
+        return Err("source has no address of its family".to_owned());
+    }
+    let stream = connect_from(candidates).await.map_err(|error| format!("not reached: {error}"))?;
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    Ok(stream)
+}
