@@ -37,6 +37,7 @@ mod shared_connections;
 mod smuggling;
 mod store_outage;
 mod support;
+mod system_calls;
 mod systemd;
 mod two_hops;
 mod unauthenticated;

@@ -7,6 +7,9 @@ BUILT = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "t
 # Absolute: some programs are started in another directory.
 POSTERN = os.path.abspath(os.environ.get("POSTERN_BINARY") or os.path.join(BUILT, "postern"))
 
+# Another build of the same, which some studies compare with it.
+BEFORE = os.path.abspath(os.environ.get("POSTERN_BEFORE") or "/nonexistent")
+
 
 def runs(path):
     return os.path.isfile(path) and os.access(path, os.X_OK)

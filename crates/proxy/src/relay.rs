@@ -38,7 +38,7 @@ thread_local! {
 const AFTER_BREAK: Duration = Duration::from_secs(10);
 
 /// Copies between `client` and `target` until both directions have ended or nothing moves for `idle`. `early` are bytes
-/// of the client that came with its request: they go first.
+/// of the client that came with its request: they go first. Drop it when it is over: the end of a side may be passed on by that.
 pub struct Relay<C: Reset, T: Reset> {
     client: C,
     target: T,
@@ -176,8 +176,10 @@ where
         }
         let before = (relay.up.copied, relay.down.copied);
         let (up, down) = SCRATCH.with_borrow_mut(|scratch| {
-            let up = relay.up.poll_copy(cx, &mut relay.client, &mut relay.target, scratch);
-            (up, relay.down.poll_copy(cx, &mut relay.target, &mut relay.client, scratch))
+            let last = relay.down.whole;
+            let up = relay.up.poll_copy(cx, &mut relay.client, &mut relay.target, scratch, last);
+            let last = relay.up.whole;
+            (up, relay.down.poll_copy(cx, &mut relay.target, &mut relay.client, scratch, last))
         });
         let moved = (relay.up.copied - before.0, relay.down.copied - before.1);
         if moved != (0, 0) {

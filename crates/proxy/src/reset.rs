@@ -20,6 +20,12 @@ pub trait Reset {
 
     /// Whether the peer's machine has everything that was written.
     fn is_delivered(&self) -> bool;
+
+    /// The socket, where the stream is nothing else: each byte of the one is a byte of the other, and dropping the stream when
+    /// all that came was read tells the peer the same as a shutdown.
+    fn socket(&self) -> Option<&TcpStream> {
+        None
+    }
 }
 
 /// Returns when the peer's machine has everything that was written, or after `limit`.
@@ -37,6 +43,10 @@ impl Reset for TcpStream {
 
     fn is_delivered(&self) -> bool {
         is_delivered(self.as_fd())
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(self)
     }
 }
 
@@ -77,6 +87,10 @@ impl<S: Reset + ?Sized> Reset for Box<S> {
 
     fn is_delivered(&self) -> bool {
         (**self).is_delivered()
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        (**self).socket()
     }
 }
 

@@ -45,7 +45,9 @@ impl Sockets {
     pub(crate) fn bind(address: SocketAddr, workers: usize) -> Result<Self, BindError> {
         let failed = |source| BindError { what: WHAT, address, source };
         if let Some(handed) = listen::handed::claim(address) {
-            let sockets: io::Result<_> = (0..workers).map(|_| Ok(handed.try_clone()?.into())).collect();
+            let shared = Socket::from(handed);
+            answer_at_once(&shared).map_err(failed)?;
+            let sockets: io::Result<_> = (0..workers).map(|_| shared.try_clone()).collect();
             return Ok(Self { address, sockets: sockets.map_err(failed)?, listening: true });
         }
         let bound = alone(address).map_err(failed)?;
@@ -92,8 +94,15 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
     socket.set_nonblocking(true)?;
+    answer_at_once(&socket)?;
     socket.bind(&address.into())?;
     Ok(socket)
+}
+
+/// Answers are small and must not wait for a delayed acknowledgement (40 ms). Connections inherit it from the socket they
+/// are accepted from, which saves each of them a system call.
+fn answer_at_once(listening: &Socket) -> io::Result<()> {
+    listening.set_tcp_nodelay(true)
 }
 
 /// A worker's listener, once there is one.
@@ -214,8 +223,6 @@ async fn named(stream: &mut TcpStream, exchange: &Exchange, core: &Core) -> Opti
 async fn serve(stream: TcpStream, visitor: Visitor, worker: Arc<Worker>) {
     let core = Arc::clone(&worker.core);
     let _open = core.recorder.connection_opened();
-    // Answers are small and must not wait for a delayed acknowledgement (40 ms).
-    let _ = stream.set_nodelay(true);
     let source = visitor.place.source();
     if let Err(refusal) = core.may_ask(source, &core.settings.limits.load()) {
         // Boxed, for few come here and every connection has this room.

@@ -9,6 +9,7 @@ ALL = [
     tinyproxy.Tinyproxy,
     apache.Apache,
     postern.Embedded,
+    postern.Before,
     postern.Pipelined,
     postern.Pooled,
 ]

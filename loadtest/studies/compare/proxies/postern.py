@@ -49,6 +49,21 @@ class Embedded(Gateway):
         return configs.embedded("spent")
 
 
+class Before(Embedded):
+    """Another build of the gateway, to see what a change costs: the program that POSTERN_BEFORE names."""
+
+    name = "postern-before"
+    title = "Postern before, embedded store"
+    install = "POSTERN_BEFORE names another build"
+
+    @classmethod
+    def found(cls):
+        return binaries.BEFORE if binaries.runs(binaries.BEFORE) else None
+
+    def command(self):
+        return [binaries.BEFORE, *super().command()[1:]]
+
+
 class WithMemcached(Gateway):
     """A memcached of its own, with one thread."""
 
