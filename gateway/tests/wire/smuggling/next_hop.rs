@@ -35,7 +35,7 @@ async fn proxy(answer: &'static str) -> SocketAddr {
 async fn gateway(answer: &'static str) -> Running {
     let hop = proxy(answer).await;
     let text = format!(
-        "private = true\nports = \"any\"\n[[next_hops]]\nname = \"a\"\nurl = \"http://{hop}\"\n\
+        "private = true\nports = \"any\"\n[[next_hops]]\nname = \"a\"\nurls = [\"http://{hop}\"]\n\
          [[rules]]\nallow = [\"127.0.0.0/8\"]\nvia = \"a\"\n"
     );
     let egress: Egress = postern_config::parse("egress.toml", &text, []).unwrap();
