@@ -73,4 +73,5 @@ class Http2(OverTls):
     http2 = True
 
     def way(self, connections=1):
-        return [*super().way(connections), "--reset"]  # it does not pass on the end of a stream
+        # It does not pass on the end of a stream, so tunnels end by a reset; and it closes a connection after 1,000 of those.
+        return [*super().way(max(connections, 4)), "--reset"]
