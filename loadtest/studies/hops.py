@@ -35,14 +35,15 @@ class Agent:
             keys = {"url": f"https://{gateway.address}", "ca": made.ca}
             text += configs.section(f"{prefix}gateway", keys if shares else keys | {"tunnels": 1})
             text += configs.section(f"{prefix}issuer", {"url": programs.issuer_url})
-            # Below one token it would mint: the first wallet holds one for each tunnel at most.
-            wallet = {"path": programs.path("wallet"), "low": 1, "high": TOKENS}
+            # It mints below one token only. The first hop's tokens also pay for challenges of the second.
+            wallet = {"path": programs.path("wallet"), "low": 1, "high": TOKENS + 100 * bool(prefix)}
             text += configs.section(f"{prefix}wallet", wallet)
         command = [postern(), "client", "--config", programs.config("client.toml", text)]
         self.program = programs.start("agent", command, self.address)
         self.pids = {"agent": [self.program.pid]}
         self.pids |= {name: [gateway.pid] for name, gateway in zip("BA", gateways[:hops])}
-        full = lambda: len(re.findall(rf"postern_wallet_tokens{{.*}} {TOKENS}$", reading.metrics(admin), re.M)) == hops
+        # The last hop's is filled behind the first one's, which pays for the way to its challenge.
+        full = lambda: re.search(rf'^postern_wallet_tokens{{hop="last"}} {TOKENS}$', reading.metrics(admin), re.M)
         wait_until(f"the wallets of {self.name} are full", full)
 
     def drive(self, count):
