@@ -1,7 +1,7 @@
 """The daemons under attack, with the settings of the product's defaults unless a scenario names others."""
 
 import base64, hashlib, json, os, subprocess
-from rig import configs
+from rig import certificates, configs
 from rig.binaries import postern
 from rig.net import free_address, get
 from rig.programs import Programs
@@ -64,21 +64,8 @@ class Stage(Programs):
 
     def certificate(self):
         """An authority, and a server's certificate for 127.0.0.1 and localhost: the section `[tls]`, and the former."""
-        home = self.path("tls")
-        os.mkdir(home)
-        with open(f"{home}/ext", "w") as file:
-            file.write("subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
-        quiet = {"check": True, "cwd": home, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc", "-days", "30"]
-        subprocess.run(
-            ["openssl", "req", "-x509", *key, "-subj", "/CN=a", "-keyout", "ca.key", "-out", "ca.pem"], **quiet
-        )
-        subprocess.run(
-            ["openssl", "req", *key[:-2], "-subj", "/CN=localhost", "-keyout", "key", "-out", "csr"], **quiet
-        )
-        sign = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", "crt", "-extfile", "ext", "-days", "30"]
-        subprocess.run(["openssl", "x509", "-req", "-in", "csr", *sign], **quiet)
-        return {"certificate": f"{home}/crt", "key": f"{home}/key"}, f"{home}/ca.pem"
+        made = certificates.make(self.path("tls"))
+        return made.section(), made.ca
 
 
 def published(issuer_url):

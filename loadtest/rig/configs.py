@@ -50,9 +50,11 @@ def issuer(address, admin, keys):
     return ISSUER.format(address=address, admin=admin, keys=keys)
 
 
-def gateway(address, admin, issuer, store, workers=1, limits=None):
-    """`issuer` is a URL, `store` the section `[store]`; by default it has one worker and the limits of the default."""
+def gateway(address, admin, issuer, store, workers=1, limits=None, tls=None):
+    """`issuer` is a URL, `store` the section `[store]`; by default it has one worker and the limits of the default.
+    `tls` are the keys of `[tls]`."""
     text = GATEWAY.format(address=address, admin=admin, workers=workers, issuer=issuer)
+    text += section("tls", tls) if tls else ""
     return text + (section("limits", limits) if limits else "") + store
 
 

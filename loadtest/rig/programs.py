@@ -147,10 +147,10 @@ class Programs:
         command = [postern(), "issuer", "--config", self.config("issuer.toml", text)]
         return self.start("issuer", command, address, admin)
 
-    def gateway(self, store, workers=1, **limits):
-        """A gateway with the section `[store]` given as text."""
+    def gateway(self, store, workers=1, tls=None, **limits):
+        """A gateway with the section `[store]` given as text; `tls` are the keys of `[tls]`."""
         address, admin = free_address(), free_address()
-        text = configs.gateway(address, admin, self.issuer_url, store, workers, configs.LIMITS | limits)
+        text = configs.gateway(address, admin, self.issuer_url, store, workers, configs.LIMITS | limits, tls)
         command = [postern(), "gateway", "--config", self.config("gateway.toml", text)]
         return self.start("gateway", command, address, admin)
 

@@ -1,11 +1,9 @@
 //! Many bytes through few tunnels, which are open before the clock starts.
 
 use crate::target::{Direction, Target, send, take};
-use crate::tunnel::Opener;
+use crate::tunnel::{Opener, Tunnel};
 use crate::{Through, print_line};
 use anyhow::{Context, Result, anyhow};
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::thread;
 use std::time::Instant;
 
@@ -34,8 +32,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     arguments.through.begin()?;
     let began = Instant::now();
     thread::scope(|scope| {
-        let transfer = |stream| scope.spawn(move || transfer(stream, arguments.direction, each));
-        let transfers: Vec<_> = open.iter_mut().map(transfer).collect();
+        let transfers = open.iter_mut().map(|stream| {
+            let stream = stream.as_mut();
+            scope.spawn(move || transfer(stream, arguments.direction, each))
+        });
+        let transfers: Vec<_> = transfers.collect();
         transfers.into_iter().try_for_each(|one| one.join().map_err(|_| anyhow!("a transfer panicked"))?)
     })?;
     let seconds = began.elapsed().as_secs_f64();
@@ -44,12 +45,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     print_line(&format!(r#"{{"bytes":{},"seconds":{seconds:.6}}}"#, each * arguments.tunnels))
 }
 
-fn transfer(stream: &mut TcpStream, direction: Direction, length: u64) -> Result<()> {
+fn transfer(mut stream: &mut dyn Tunnel, direction: Direction, length: u64) -> Result<()> {
     stream.write_all(&direction.request(length))?;
     match direction {
-        Direction::Down => take(stream, length)?,
+        Direction::Down => take(&mut stream, length)?,
         Direction::Up => {
-            send(stream, length)?;
+            send(&mut stream, length)?;
             stream.read_exact(&mut [0])?; // the target has them all
         }
     }

@@ -1,11 +1,10 @@
 //! Tunnels that are open and idle, for as long as the one who measures wants.
 
 use crate::target::Target;
-use crate::tunnel::{Opener, echo};
+use crate::tunnel::{Opener, Tunnel, echo};
 use crate::{Through, print_line};
 use anyhow::{Result, anyhow};
 use std::io::stdin;
-use std::net::TcpStream;
 use std::thread;
 
 /// How many tunnels are opened at once.
@@ -21,7 +20,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let target = Target::start(arguments.through.target, arguments.count + OPENERS)?;
+    let target = Target::keeping(arguments.through.target, OPENERS)?;
     let opener = Opener::new(&arguments.through, target.address, arguments.count)?;
     arguments.through.begin()?;
     let open = thread::scope(|scope| {
@@ -41,8 +40,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// A tunnel has to have worked before it may be idle.
-fn open_one(opener: &Opener, number: usize) -> Result<TcpStream> {
+fn open_one(opener: &Opener, number: usize) -> Result<Box<dyn Tunnel>> {
     let mut stream = opener.open(number)?.stream;
-    echo(&mut stream)?;
+    echo(&mut *stream)?;
     Ok(stream)
 }

@@ -2,9 +2,11 @@
 //! several can be compared in one run; `loadtest/run compare` starts them, and measures their processes meanwhile.
 
 mod bulk;
+mod http2;
 mod idle;
 mod percentiles;
 mod target;
+mod tls;
 mod tunnel;
 mod tunnels;
 
@@ -41,8 +43,20 @@ struct Through {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     target: SocketAddr,
     /// The proxy relays each connection to the target by itself: send no CONNECT
-    #[arg(long, conflicts_with_all = ["tokens", "authorization"])]
+    #[arg(long, conflicts_with_all = ["tokens", "authorization", "no_credentials", "http2"])]
     direct: bool,
+    /// The proxy speaks TLS, with a certificate for localhost of the authority in this PEM file
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Open the tunnels on this many HTTP/2 connections, in turn, rather than on one of its own each
+    #[arg(long, value_name = "CONNECTIONS")]
+    http2: Option<usize>,
+    /// Close these tunnels by a reset, not by the end of the stream
+    #[arg(long, requires = "http2")]
+    reset: bool,
+    /// The proxy wants no Proxy-Authorization
+    #[arg(long, conflicts_with_all = ["tokens", "authorization"])]
+    no_credentials: bool,
     /// One Proxy-Authorization value a line, each used for one tunnel
     #[arg(long, value_name = "FILE", conflicts_with = "authorization")]
     tokens: Option<PathBuf>,

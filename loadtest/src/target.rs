@@ -1,7 +1,9 @@
 //! The target of the tunnels. The first byte of a connection selects what it does. `d` and a length: it sends that many
-//! bytes; `u` and a length: it reads that many and answers with one; any other byte comes back, as do those after it.
+//! bytes; `u` and a length: it reads that many and answers with one; any other byte comes back, as do those after it. A `C`
+//! begins a CONNECT, of a proxy that can only pass it on: it is answered 200, and what follows begins anew.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use parking_lot::Mutex;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -40,19 +42,33 @@ impl Direction {
 pub(crate) struct Target {
     pub(crate) address: SocketAddr,
     open: Arc<AtomicUsize>,
+    kept: Option<Kept>,
 }
+
+/// Connections whose first byte has come back, and of which no more is expected.
+type Kept = Arc<Mutex<Vec<TcpStream>>>;
 
 impl Target {
     /// Serves up to `most` connections at once, each on a thread that is there before it.
     pub(crate) fn start(address: SocketAddr, most: usize) -> Result<Self> {
+        Self::serving(address, most, None)
+    }
+
+    /// Sends the first byte of each connection back, and then leaves it open: any number of them, `most` begin at once.
+    pub(crate) fn keeping(address: SocketAddr, most: usize) -> Result<Self> {
+        Self::serving(address, most, Some(Kept::default()))
+    }
+
+    fn serving(address: SocketAddr, most: usize, kept: Option<Kept>) -> Result<Self> {
         let listener = Arc::new(TcpListener::bind(address)?);
-        let target = Self { address: listener.local_addr()?, open: Arc::default() };
+        let target = Self { address: listener.local_addr()?, open: Arc::default(), kept };
         for _ in 0..most {
             let (listener, open) = (Arc::clone(&listener), Arc::clone(&target.open));
+            let kept = target.kept.clone();
             thread::Builder::new().stack_size(128 * 1024).spawn(move || {
                 while let Ok((stream, _)) = listener.accept() {
                     open.fetch_add(1, Ordering::SeqCst);
-                    let _ = serve(stream); // the client notices what is missing
+                    let _ = serve(stream, kept.as_ref()); // the client notices what is missing
                     open.fetch_sub(1, Ordering::SeqCst);
                 }
             })?;
@@ -67,37 +83,70 @@ impl Target {
             ensure!(began.elapsed() < PATIENCE, "the proxy keeps connections to the target open");
             thread::sleep(Duration::from_millis(1));
         }
+        for mut stream in self.kept.iter().flat_map(|kept| std::mem::take(&mut *kept.lock())) {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let left =
+                stream.read(&mut [0]).context("the proxy keeps an idle connection to the target open")?;
+            ensure!(left == 0, "more came than was sent");
+        }
         Ok(())
     }
 }
 
-fn serve(mut stream: TcpStream) -> io::Result<()> {
+fn serve(mut stream: TcpStream, kept: Option<&Kept>) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut first = [0];
-    if stream.read(&mut first)? == 0 {
-        return Ok(());
+    let Some(mut first) = read_first(&mut stream)? else { return Ok(()) };
+    if first == b'C' {
+        answer_connect(&mut stream)?;
+        let Some(next) = read_first(&mut stream)? else { return Ok(()) };
+        first = next;
     }
-    match first[0] {
+    match first {
         b'd' => {
             let length = read_length(&mut stream)?;
             send(&mut stream, length)?;
-            stream.read(&mut first).map(drop) // until the client has all and leaves
+            stream.read(&mut [0]).map(drop)
         }
         b'u' => {
             let length = read_length(&mut stream)?;
             take(&mut stream, length)?;
-            stream.write_all(&first)?;
-            stream.read(&mut first).map(drop)
+            stream.write_all(&[first])?;
+            stream.read(&mut [0]).map(drop)
         }
         _ => {
-            stream.write_all(&first)?;
-            let mut buffer = [0; 4096];
-            loop {
-                match stream.read(&mut buffer)? {
-                    0 => return Ok(()),
-                    read => stream.write_all(&buffer[..read])?,
-                }
+            stream.write_all(&[first])?;
+            match kept {
+                Some(kept) => kept.lock().push(stream),
+                None => echo(stream)?,
             }
+            Ok(())
+        }
+    }
+}
+
+fn read_first(stream: &mut TcpStream) -> io::Result<Option<u8>> {
+    let mut first = [0];
+    Ok((stream.read(&mut first)? > 0).then_some(first[0]))
+}
+
+/// Reads the rest of a CONNECT's head, behind which nothing comes before the answer.
+fn answer_connect(stream: &mut TcpStream) -> io::Result<()> {
+    let (mut head, mut buffer) = (Vec::new(), [0; 4096]);
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut buffer)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => head.extend_from_slice(&buffer[..read]),
+        }
+    }
+    stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n")
+}
+
+fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(()),
+            read => stream.write_all(&buffer[..read])?,
         }
     }
 }
@@ -109,7 +158,7 @@ fn read_length(stream: &mut TcpStream) -> io::Result<u64> {
 }
 
 /// Writes `length` bytes.
-pub(crate) fn send(stream: &mut TcpStream, length: u64) -> io::Result<()> {
+pub(crate) fn send(stream: &mut impl Write, length: u64) -> io::Result<()> {
     let chunk = vec![0x5a; CHUNK];
     let mut left = length;
     while left > 0 {
@@ -121,7 +170,7 @@ pub(crate) fn send(stream: &mut TcpStream, length: u64) -> io::Result<()> {
 }
 
 /// Reads `length` bytes.
-pub(crate) fn take(stream: &mut TcpStream, length: u64) -> io::Result<()> {
+pub(crate) fn take(stream: &mut impl Read, length: u64) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     let mut left = length;
     while left > 0 {

@@ -1,65 +1,122 @@
 //! One tunnel, from the client's side.
 
 use crate::Through;
+use crate::http2::Connections;
+use crate::tls::{self, Tls};
 use anyhow::{Context, Result, bail, ensure};
+use rustls::ClientConfig;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a proxy may take for anything. Only a broken one takes so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What opens each tunnel.
 pub(crate) struct Opener {
-    proxy: SocketAddr,
+    way: Way,
     target: SocketAddr,
     credentials: Credentials,
 }
 
+/// How the proxy is reached.
+enum Way {
+    /// A connection for each tunnel.
+    Own { proxy: SocketAddr, tls: Option<Arc<ClientConfig>> },
+    /// A stream of a connection.
+    Shared(Connections),
+}
+
 enum Credentials {
+    /// The proxy gets no request.
+    Direct,
     None,
     Same(String),
     Each(Vec<String>),
 }
 
+/// The client's end of a tunnel.
+pub(crate) trait Tunnel: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Tunnel for T {}
+
 /// An open tunnel, and how long it took from the first packet to the proxy's 200.
 pub(crate) struct Opened {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Box<dyn Tunnel>,
     pub(crate) began: Instant,
     pub(crate) answered: Duration,
+}
+
+impl Way {
+    fn of(through: &Through) -> Result<Self> {
+        let protocols: &[&[u8]] = if through.http2.is_some() { &[b"h2"] } else { &[b"http/1.1"] };
+        let tls = through.ca.as_deref().map(|ca| tls::config(ca, protocols)).transpose()?;
+        match through.http2 {
+            Some(connections) => {
+                Ok(Self::Shared(Connections::new(through.proxy, tls, connections, through.reset)?))
+            }
+            None => Ok(Self::Own { proxy: through.proxy, tls }),
+        }
+    }
 }
 
 impl Opener {
     /// Opens up to `count` tunnels to `target`.
     pub(crate) fn new(through: &Through, target: SocketAddr, count: usize) -> Result<Self> {
-        Ok(Self { proxy: through.proxy, target, credentials: Credentials::of(through, count)? })
+        Ok(Self { way: Way::of(through)?, target, credentials: Credentials::of(through, count)? })
     }
 
     /// The tunnel of this number; a token's number is used once.
     pub(crate) fn open(&self, number: usize) -> Result<Opened> {
         let began = Instant::now();
-        let mut stream = TcpStream::connect(self.proxy).context("the proxy does not accept")?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
         let authorization = match &self.credentials {
-            Credentials::None => return Ok(Opened { stream, began, answered: began.elapsed() }),
-            Credentials::Same(value) => value,
-            Credentials::Each(values) => &values[number],
+            Credentials::Direct | Credentials::None => None,
+            Credentials::Same(value) => Some(value.as_str()),
+            Credentials::Each(values) => Some(values[number].as_str()),
         };
-        let target = self.target;
-        let request = format!(
-            "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: {authorization}\r\n\r\n"
-        );
-        stream.write_all(request.as_bytes())?;
-        read_answer(&mut stream)?;
+        let stream: Box<dyn Tunnel> = match &self.way {
+            Way::Shared(connections) => Box::new(connections.open(number, self.target, authorization)?),
+            Way::Own { proxy, tls } => {
+                let mut stream = connect(*proxy, tls.as_ref())?;
+                if !matches!(self.credentials, Credentials::Direct) {
+                    self.ask(&mut *stream, authorization)?;
+                }
+                stream
+            }
+        };
         Ok(Opened { stream, began, answered: began.elapsed() })
     }
+
+    /// Sends a CONNECT, and reads the answer.
+    fn ask(&self, stream: &mut dyn Tunnel, authorization: Option<&str>) -> Result<()> {
+        let target = self.target;
+        let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
+        if let Some(value) = authorization {
+            request += &format!("Proxy-Authorization: {value}\r\n");
+        }
+        stream.write_all((request + "\r\n").as_bytes())?;
+        read_answer(stream)
+    }
+}
+
+fn connect(proxy: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> Result<Box<dyn Tunnel>> {
+    let stream = TcpStream::connect(proxy).context("the proxy does not accept")?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(match tls {
+        Some(config) => Box::new(Tls::new(config, stream)?),
+        None => Box::new(stream),
+    })
 }
 
 impl Credentials {
     fn of(through: &Through, count: usize) -> Result<Self> {
         if through.direct {
+            return Ok(Self::Direct);
+        }
+        if through.no_credentials {
             return Ok(Self::None);
         }
         if let Some(path) = &through.tokens {
@@ -69,13 +126,13 @@ impl Credentials {
             ensure!(lines.len() == count, "{} holds only {} usable lines", path.display(), lines.len());
             return Ok(Self::Each(lines));
         }
-        let value = through.authorization.clone().context("give --tokens, --authorization or --direct")?;
-        Ok(Self::Same(value))
+        let value = through.authorization.clone();
+        Ok(Self::Same(value.context("give --tokens, --authorization, --no-credentials or --direct")?))
     }
 }
 
 /// Reads the head of an answer, which must be a 200. The target sends nothing on its own, so nothing follows it.
-fn read_answer(stream: &mut TcpStream) -> Result<()> {
+fn read_answer(stream: &mut dyn Tunnel) -> Result<()> {
     let mut head = Vec::new();
     let mut buffer = [0; 4096];
     while !head.ends_with(b"\r\n\r\n") {
@@ -96,7 +153,7 @@ fn is_refusal(head: &[u8]) -> bool {
 }
 
 /// One byte to the target and back.
-pub(crate) fn echo(stream: &mut TcpStream) -> Result<()> {
+pub(crate) fn echo(stream: &mut dyn Tunnel) -> Result<()> {
     stream.write_all(b"x")?;
     let mut echoed = [0];
     stream.read_exact(&mut echoed)?;

@@ -61,7 +61,7 @@ fn client(opener: &Opener, next: &AtomicUsize, count: usize) -> Result<Vec<Times
             return Ok(times);
         }
         let mut tunnel = opener.open(number)?;
-        echo(&mut tunnel.stream)?;
+        echo(&mut *tunnel.stream)?;
         times.push(Times { answered: tunnel.answered, echoed: tunnel.began.elapsed() });
     }
 }

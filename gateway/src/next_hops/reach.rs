@@ -10,6 +10,7 @@ use postern_proxy::http2::Unsent;
 use postern_proxy::target::{Host, Target};
 use postern_proxy::tunnel::{Io, Joined, Lines, Made, Received, Seat};
 use std::io;
+use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -69,6 +70,13 @@ pub(crate) async fn reach(
     match joined {
         Ok(Joined::Shared(seat)) => Ok(Reached::Shared(seat)),
         Ok(Joined::Alone(io, _)) => Ok(Reached::Tls(io)),
+        // Behind the handshake: what a server says of a certificate may be lost with the connection.
+        Err(error) if matches!(error.kind(), ConnectionAborted | ConnectionReset | BrokenPipe) => {
+            Err(format!(
+                "it broke the connection off behind the TLS handshake ({error}); if it accepts only clients with a certificate, check \
+             certificate and key of the next hop"
+            ))
+        }
         Err(error) => Err(no_answer(&error, "ca of the next hop")),
     }
 }

@@ -1,6 +1,7 @@
 """The cost of a tunnel in Postern and in other proxies, side by side on this machine, with one driver.
 
-usage: loadtest/run compare [--rounds N] [--tunnels N] [--only NAME,NAME] [--workers N] [--out DIR] [--quick]
+usage: loadtest/run compare [--over plain|tls] [--rounds N] [--tunnels N] [--only NAME,NAME] [--workers N] [--out DIR]
+                            [--quick]
 
 Starts each proxy that is installed, gives all of them equal work in interleaved rounds, and writes DATE-compare.md and
 its drawings into DIR (loadtest/results). --quick is a run of seconds that shows whether everything works; it writes
@@ -13,7 +14,7 @@ import argparse, datetime, os, platform, subprocess, sys, tempfile, types
 
 import measure, proxies, report
 from proxies.postern import Issuer
-from rig import binaries, reading
+from rig import binaries, certificates, reading
 from rig.net import free_port
 from rig.programs import many_files, stop_on_sigterm
 from rig.report import RESULTS, command
@@ -21,7 +22,8 @@ from rig.report import RESULTS, command
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=8, help="interleaved rounds of all proxies")
+    parser.add_argument("--over", choices=proxies.ALL, default="plain", help="TCP, or TLS with HTTP/1.1 and HTTP/2")
+    parser.add_argument("--rounds", type=int, default=8, help="interleaved rounds; 0 measures idle memory alone")
     parser.add_argument("--tunnels", type=int, default=3000, help="short tunnels in each round")
     parser.add_argument("--alone", type=int, default=500, help="short tunnels of a single client in each round")
     parser.add_argument("--clients", type=int, default=16, help="clients at once")
@@ -44,16 +46,19 @@ def arguments():
 
 def setup_of(given, work):
     """The settings that every part needs."""
-    return types.SimpleNamespace(**vars(given), work=work, driver=binaries.driver(), target_port=free_port())
+    settings = types.SimpleNamespace(**vars(given), work=work, driver=binaries.driver(), target_port=free_port())
+    settings.lineup = proxies.ALL[given.over]
+    settings.certificate = certificates.make(os.path.join(work, "tls")) if given.over == "tls" else None
+    return settings
 
 
 def choose(setup):
     """The proxies to compare, and those that cannot be, with the reason."""
     names = [name for name in setup.only.split(",") if name]
-    unknown = set(names) - {proxy.name for proxy in proxies.ALL}
-    if unknown:
-        sys.exit(f"no proxy is called {', '.join(sorted(unknown))}: {', '.join(proxy.name for proxy in proxies.ALL)}")
-    wanted = [proxy for proxy in proxies.ALL if not names or proxy.name in names]
+    known = {proxy.name: proxy for proxy in setup.lineup.kinds}
+    if unknown := set(names) - set(known):
+        sys.exit(f"no proxy is called {', '.join(sorted(unknown))}: {', '.join(known)}")
+    wanted = [proxy for name, proxy in known.items() if not names or name in names]
     return [p for p in wanted if p.found()], [p for p in wanted if not p.found()]
 
 
@@ -91,7 +96,9 @@ def mint(setup, gateway):
     count = max(timed, setup.warm_up + setup.idle)
     log(f"minting {count} tokens")
     setup.tokens = os.path.join(setup.work, "tokens")
-    addresses = ["--issuer", setup.issuer, "--gateway", f"http://127.0.0.1:{gateway.port}"]
+    trust = ["--ca", setup.certificate.ca] if gateway.tls else []
+    url = f"http{'s' * gateway.tls}://127.0.0.1:{gateway.port}"
+    addresses = ["--issuer", setup.issuer, "--gateway", url, *trust]
     command = [binaries.postern(), "token", "mint", *addresses, "--count", str(count), "--out", setup.tokens]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
@@ -131,7 +138,7 @@ def compare(setup, result):
         if gateways:
             mint(setup, gateways[0])
         timings(setup, started, result)
-        if setup.traced and binaries.program("strace"):
+        if setup.rounds and setup.traced and binaries.program("strace"):
             for proxy in started:
                 log(f"counting the system calls of {proxy.name}")
                 result.system_calls[proxy.name] = measure.system_calls(setup, proxy)

@@ -4,6 +4,7 @@ import json, os, subprocess, time
 from rig import Failed, reading
 
 GIB = 1 << 30
+STREAMS = 100  # idle tunnels on one HTTP/2 connection: all proxies allow as many
 
 
 def cpu_by_program(pids):
@@ -13,9 +14,9 @@ def cpu_by_program(pids):
 class Drive:
     """One run of the driver through a proxy. It waits between getting ready and working, so that clocks can be read."""
 
-    def __init__(self, setup, proxy, work, tunnels, *options):
+    def __init__(self, setup, proxy, work, tunnels, *options, connections=1):
         command = [setup.driver, work, "--wait", "--proxy", f"127.0.0.1:{proxy.port}", "--target", proxy.target]
-        command += [*options, *proxy.credentials(tunnels)]
+        command += [*options, *proxy.way(connections), *proxy.credentials(tunnels)]
         self.proxy = proxy
         pipe, environment = subprocess.PIPE, os.environ | {"RUST_BACKTRACE": "0"}
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
@@ -112,7 +113,8 @@ def settled(pids):
 def idle_memory(setup, proxy):
     """Of a proxy that was just started: the growth for each open and idle tunnel, and the whole with all of them."""
     warm_up(setup, proxy)
-    drive = Drive(setup, proxy, "idle", setup.idle, "--count", str(setup.idle))
+    connections = -(-setup.idle // STREAMS)
+    drive = Drive(setup, proxy, "idle", setup.idle, "--count", str(setup.idle), connections=connections)
     before = settled(proxy.pids()[proxy.name])
     count = drive.go()["open"]
     after = settled(proxy.pids()[proxy.name])

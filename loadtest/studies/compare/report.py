@@ -2,11 +2,10 @@
 
 import json, os, statistics
 import xml.etree.ElementTree as ElementTree
+from measure import STREAMS
 from rig import plot
 from rig.binaries import program
 from rig.report import commit, machine, first_line, table as lines
-
-FLOOR, PEER = "haproxy", "squid"
 
 
 def summary(values):
@@ -42,7 +41,7 @@ def number(value):
 
 class Result:
     def __init__(self, kinds, missing, setup):
-        self.kinds, self.missing, self.setup = kinds, missing, setup
+        self.kinds, self.missing, self.setup, self.lineup = kinds, missing, setup, setup.lineup
         self.rounds = {kind.name: [] for kind in kinds}
         self.idle = {kind.name: [] for kind in kinds}
         self.system_calls, self.configurations = {}, {}
@@ -50,8 +49,7 @@ class Result:
     # Queries of the numbers.
 
     def of(self, name, field):
-        source = self.rounds if field in self.rounds[name][0] else self.idle
-        return [numbers[field] for numbers in source[name]]
+        return [numbers[field] for numbers in self.rounds[name] + self.idle[name] if field in numbers]
 
     def median(self, name, field):
         return statistics.median(self.of(name, field))
@@ -71,7 +69,7 @@ class Result:
     def write(self, folder):
         """Returns the page; writes it and what belongs to it where a folder is given."""
         drawings = self.drawings()
-        beside = f"{self.date}-compare"
+        beside = f"{self.date}-compare{self.lineup.suffix}{'' if self.setup.rounds else '-idle'}"
         page = self.page(beside, drawings)
         if folder is None:
             return page
@@ -91,35 +89,22 @@ class Result:
     def page(self, beside, drawings):
         image = lambda name: f"![{drawings[name][1]}]({beside}/{name}.svg)\n" if name in drawings else ""
         parts = [
-            f"# Beside other proxies, {self.date}\n",
+            f"# {self.lineup.title}, {self.date}\n",
             "`loadtest/README.md` describes how this is measured and what it does not show.\n",
             f"    {self.command}\n",
             self.conditions(),
-            "## CPU for a tunnel\n",
-            "Connect, CONNECT with credentials, one byte echoed, close: µs of CPU of all the proxy's processes, "
-            f"{self.setup.tunnels}\ntunnels a round of {self.setup.clients} clients, {self.setup.rounds} rounds.\n",
-            self.cpu_table(),
-            image("cpu-per-tunnel"),
-            "## CPU for a GiB\n",
-            f"Seconds of CPU for a GiB relayed by {self.setup.bulk_tunnels} tunnels at once, "
-            f"{self.setup.mebibytes} MiB each way and round; medians.\n",
-            self.bulk_table(),
-            image("cpu-per-gib"),
+        ]
+        parts += self.cost_parts(image) if self.setup.rounds else []
+        shared = f", those on HTTP/2 {STREAMS} to a connection" if any(kind.http2 for kind in self.kinds) else ""
+        parts += [
             "## Memory of an idle tunnel\n",
-            f"Growth of the proxy's own processes by {self.setup.idle} idle tunnels, from `smaps_rollup` of a proxy "
-            f"just started; medians\nof {self.setup.idle_rounds} starts. Own memory is what is no page of a file. "
-            "The sockets'\nmemory is the kernel's, and is not in it.\n",
+            f"Growth of the proxy's own processes by {self.setup.idle} idle tunnels{shared}, from `smaps_rollup` of a proxy "
+            f"just\nstarted; medians of {self.setup.idle_rounds} starts. Own memory is what is no page of a file. "
+            "The sockets' memory is the kernel's,\nand is not in it.\n",
             self.memory_table(),
             image("memory"),
-            "## Rate, and time by the client's clock\n",
-            f"Medians of the rounds, {self.setup.clients} clients on the cores that the proxy uses, too. Answered: "
-            "from the client's first packet to\nthe 200. Echoed: to the byte that came back from the target. "
-            "A relay answers nothing.\n",
-            self.latency_table(""),
-            image("latency"),
-            "The same with one client, so that nothing waits for other clients:\n",
-            self.latency_table("alone_"),
         ]
+        parts += self.time_parts(image) if self.setup.rounds else []
         if self.system_calls:
             parts += [
                 "## System calls for a tunnel\n",
@@ -130,6 +115,32 @@ class Result:
         parts += ["## All rounds\n", self.all_rounds()]
         parts += [f"`{beside}/numbers.json` has every number of every round.\n"]
         return "\n".join(parts)
+
+    def cost_parts(self, image):
+        return [
+            "## CPU for a tunnel\n",
+            f"{self.lineup.about}: µs of CPU of all the proxy's processes, {self.setup.tunnels}\n"
+            f"tunnels a round of {self.setup.clients} clients, {self.setup.rounds} rounds.\n",
+            self.cpu_table(),
+            image("cpu-per-tunnel"),
+            "## CPU for a GiB\n",
+            f"Seconds of CPU for a GiB relayed by {self.setup.bulk_tunnels} tunnels at once, "
+            f"{self.setup.mebibytes} MiB each way and round; medians.\n",
+            self.bulk_table(),
+            image("cpu-per-gib"),
+        ]
+
+    def time_parts(self, image):
+        return [
+            "## Rate, and time by the client's clock\n",
+            f"Medians of the rounds, {self.setup.clients} clients on the cores that the proxy uses, too. Answered: "
+            "from the client's first packet to\nthe 200. Echoed: to the byte that came back from the target. "
+            "A relay answers nothing.\n",
+            self.latency_table(""),
+            image("latency"),
+            "The same with one client, so that nothing waits for other clients:\n",
+            self.latency_table("alone_"),
+        ]
 
     def conditions(self):
         rows = [
@@ -147,6 +158,7 @@ class Result:
         if any(self.has_beside(kind.name) for kind in self.kinds):
             rows.append(["memcached", f"{first_line(program('memcached'), '-V')}, one thread"])
         rows += [[kind.title, f"left out: {kind.program} is not here ({kind.install})"] for kind in self.missing]
+        rows += list(self.lineup.cannot.items())
         return table(["", ""], rows)
 
     def cpu_rows(self):
@@ -160,17 +172,18 @@ class Result:
         rows = []
         for title, values in self.cpu_rows():
             s = summary(values)
-            ratios = [self.ratio(s["median"], "cpu_us", to) for to in (FLOOR, PEER)]
+            ratios = [self.ratio(s["median"], "cpu_us", to) for to in (self.lineup.floor, self.lineup.peer)]
             low_to_high = f"{number(s['low'])} to {number(s['high'])}"
             rows.append([title, number(s["median"]), number(s["min"]), low_to_high, *ratios])
-        return table(["", "median, µs", "minimum", "middle half", "× floor", "× Squid"], rows)
+        return table(["", "median, µs", "minimum", "middle half", "× floor", f"× {self.lineup.peer_title}"], rows)
 
     def bulk_table(self):
         rows = []
         for kind in self.kinds:
             down, up = (self.median(kind.name, f"{way}_s_per_gib") for way in ("down", "up"))
             least = [number(min(self.of(kind.name, f"{way}_s_per_gib"))) for way in ("down", "up")]
-            ratios = [self.ratio(down, "down_s_per_gib", FLOOR), self.ratio(up, "up_s_per_gib", FLOOR)]
+            floor = self.lineup.floor
+            ratios = [self.ratio(down, "down_s_per_gib", floor), self.ratio(up, "up_s_per_gib", floor)]
             rates = [number(self.median(kind.name, f"{way}_gib_per_s")) for way in ("down", "up")]
             rows.append([kind.title, number(down), number(up), *least, *ratios, *rates])
         head = ["", "down, s", "up, s", "least down", "least up", "down × floor", "up × floor", "GiB/s down", "up"]
@@ -182,16 +195,16 @@ class Result:
             own, values = self.median(kind.name, "own_kib"), self.of(kind.name, "own_kib")
             low_to_high = f"{number(min(values))} to {number(max(values))}"
             others = [number(self.median(kind.name, field)) for field in ("rss_kib", "whole_mib")]
-            rows.append([kind.title, number(own), low_to_high, self.ratio(own, "own_kib", PEER), *others])
+            rows.append([kind.title, number(own), low_to_high, self.ratio(own, "own_kib", self.lineup.peer), *others])
         whole = f"RSS of the whole with {self.setup.idle}, MiB"
-        return table(["", "own memory, KiB", "least to most", "× Squid", "RSS, KiB", whole], rows)
+        return table(["", "own memory, KiB", "least to most", f"× {self.lineup.peer_title}", "RSS, KiB", whole], rows)
 
     def latency_table(self, prefix):
         rows = []
         for kind in self.kinds:
             first = "alone_cpu_us" if prefix else "rate"
             value = lambda what, p: number(self.median(kind.name, f"{prefix}{what}_{p}_us"))
-            answered = ["", ""] if kind.name == FLOOR else [value("answered", "p50"), value("answered", "p99")]
+            answered = ["", ""] if not kind.answers else [value("answered", "p50"), value("answered", "p99")]
             echoed = [value("echoed", "p50"), value("echoed", "p99")]
             rows.append([kind.title, number(self.median(kind.name, first)), *answered, *echoed])
         first = "CPU, µs" if prefix else "tunnels/s"
@@ -226,39 +239,44 @@ class Result:
     # The drawings: their text, and what they show in words.
 
     def drawings(self):
+        drawings = self.cost_drawings() if self.setup.rounds else {}
+        drawings["memory"] = plot.bars(
+            "Memory of an idle tunnel",
+            "KiB of the proxy's own memory, the kernel's not counted",
+            [""],
+            self.bar_rows(self.kinds, "own_kib"),
+        )
+        for text, _ in drawings.values():
+            ElementTree.fromstring(text)
+        return drawings
+
+    def cost_drawings(self):
         bars = []
         for title, values in self.cpu_rows():
             s = summary(values)
             bars.append((title, is_ours(title), [(s["median"], s["low"], s["high"])]))
         whiskers = "whiskers: middle half of the rounds"
-        points = lambda kind, fields: [self.point(kind.name, field) for field in fields]
-        rows = lambda kinds, *fields: [(kind.title, is_ours(kind.title), points(kind, fields)) for kind in kinds]
-        answering = [kind for kind in self.kinds if kind.name != FLOOR]
         drawings = {
             "cpu-per-tunnel": plot.bars("CPU for a tunnel", f"µs of CPU; {whiskers}", [""], bars),
             "cpu-per-gib": plot.bars(
                 "CPU for a GiB relayed",
                 f"seconds of CPU; {whiskers}",
                 ["down", "up"],
-                rows(self.kinds, "down_s_per_gib", "up_s_per_gib"),
-            ),
-            "memory": plot.bars(
-                "Memory of an idle tunnel",
-                "KiB of the proxy's own memory, the kernel's not counted",
-                [""],
-                rows(self.kinds, "own_kib"),
+                self.bar_rows(self.kinds, "down_s_per_gib", "up_s_per_gib"),
             ),
         }
-        if answering:
+        if answering := [kind for kind in self.kinds if kind.answers]:
             drawings["latency"] = plot.bars(
                 "Time to an open tunnel",
                 f"µs from the client's first packet to the 200, {self.setup.clients} clients; {whiskers}",
                 ["p50", "p99"],
-                rows(answering, "answered_p50_us", "answered_p99_us"),
+                self.bar_rows(answering, "answered_p50_us", "answered_p99_us"),
             )
-        for text, _ in drawings.values():
-            ElementTree.fromstring(text)
         return drawings
+
+    def bar_rows(self, kinds, *fields):
+        points = lambda kind: [self.point(kind.name, field) for field in fields]
+        return [(kind.title, is_ours(kind.title), points(kind)) for kind in kinds]
 
     def point(self, name, field):
         s = summary(self.of(name, field))

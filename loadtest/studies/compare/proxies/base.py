@@ -1,6 +1,6 @@
 """The base of all proxies: a folder, files, processes, and the way a client authenticates."""
 
-import base64, os, re, socket
+import base64, os, re, socket, ssl
 from rig.binaries import program
 from rig.net import PATIENCE, free_port, wait_until
 from rig.programs import Program
@@ -22,10 +22,13 @@ class Proxy:
     configuration = ""  # its file
     version_command = ["--version"]
     version_pattern = r"\d+\.\d+[\w.+-]*"
+    answers = True  # and does not just relay
+    tls = False
+    http2 = False
 
-    def __init__(self, setup, number):
+    def __init__(self, setup, number, folder=None):
         self.setup = setup
-        self.folder = os.path.join(setup.work, f"{self.name}-{number}")
+        self.folder = folder or os.path.join(setup.work, f"{self.name}-{number}")
         os.mkdir(self.folder, 0o755)
         self.port = free_port()
         # Its own target address, so that one proxy's closed connections do not take another's ports.
@@ -49,10 +52,19 @@ class Proxy:
         """The driver's arguments to open this number of tunnels."""
         return ["--authorization", basic()]
 
+    def way(self, connections=1):
+        """The driver's arguments to reach it; `connections` is how many HTTP/2 connections the tunnels share."""
+        tls = ["--ca", self.setup.certificate.ca] if self.tls else []
+        return tls + (["--http2", str(connections)] if self.http2 else [])
+
     def ready(self):
         """Whether it answers: some listen before they can answer."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE) as stream:
+                if self.tls:
+                    trusting = ssl.create_default_context(cafile=self.setup.certificate.ca)
+                    trusting.wrap_socket(stream, server_hostname="localhost").close()
+                    return True
                 stream.sendall(b"GET / HTTP/1.0\r\n\r\n")
                 return stream.recv(1) != b""
         except OSError:

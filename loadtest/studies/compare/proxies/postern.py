@@ -26,7 +26,8 @@ class Gateway(Proxy):
 
     def files(self):
         address, admin = f"127.0.0.1:{self.port}", f"127.0.0.1:{self.admin}"
-        text = configs.gateway(address, admin, self.setup.issuer, self.store(), self.setup.workers)
+        tls = self.setup.certificate.section() if self.tls else None
+        text = configs.gateway(address, admin, self.setup.issuer, self.store(), self.setup.workers, tls=tls)
         return {self.configuration: text}
 
     def command(self):
@@ -62,6 +63,18 @@ class Before(Embedded):
 
     def command(self):
         return [binaries.BEFORE, *super().command()[1:]]
+
+
+class OverTls(Embedded):
+    name = "postern-tls"
+    title = "Postern, HTTP/1.1"
+    tls = True
+
+
+class Http2(OverTls):
+    name = "postern-h2"
+    title = "Postern, HTTP/2"
+    http2 = True
 
 
 class WithMemcached(Gateway):

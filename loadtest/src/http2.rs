@@ -1,0 +1,162 @@
+//! Tunnels that are streams of HTTP/2 connections. A thread of their own drives the connections; a tunnel blocks like a socket.
+
+use crate::tls;
+use crate::tunnel::PATIENCE;
+use anyhow::{Context, Result, ensure};
+use bytes::{Buf, Bytes};
+use h2::client::{self, SendRequest};
+use h2::{Reason, RecvStream, SendStream};
+use http::header::PROXY_AUTHORIZATION;
+use http::{HeaderValue, Method, Request, StatusCode};
+use parking_lot::Mutex;
+use rustls::ClientConfig;
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// As Postern's agent has them: no proxy waits for a window, and any may send frames of 64 KiB.
+const STREAM_WINDOW: u32 = 512 << 10;
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+const FRAME: u32 = 64 << 10;
+
+/// Connections that tunnels are opened on in turn. Each is made for its first tunnel.
+pub(crate) struct Connections {
+    proxy: SocketAddr,
+    tls: Option<Arc<ClientConfig>>,
+    made: Vec<Mutex<Option<SendRequest<Bytes>>>>,
+    resets: bool,
+    runtime: Runtime,
+}
+
+impl Connections {
+    /// `count` connections; their tunnels are closed by a reset if `resets`.
+    pub(crate) fn new(
+        proxy: SocketAddr,
+        tls: Option<Arc<ClientConfig>>,
+        count: usize,
+        resets: bool,
+    ) -> Result<Self> {
+        ensure!(count > 0, "tunnels need a connection");
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let made = (0..count).map(|_| Mutex::default()).collect();
+        Ok(Self { proxy, tls, made, resets, runtime })
+    }
+
+    /// The tunnel of this number.
+    pub(crate) fn open(
+        &self,
+        number: usize,
+        target: SocketAddr,
+        authorization: Option<&str>,
+    ) -> Result<Stream> {
+        let mut request = Request::builder().method(Method::CONNECT).uri(target.to_string());
+        if let Some(value) = authorization {
+            let mut value = HeaderValue::from_str(value)?;
+            value.set_sensitive(true); // as agents and browsers do: no table remembers it
+            request = request.header(PROXY_AUTHORIZATION, value);
+        }
+        let request = request.body(())?;
+        let connection = self.connection(number % self.made.len())?;
+        let opening = async {
+            let (answer, outbox) = connection.ready().await?.send_request(request, false)?;
+            let (head, inbox) = answer.await?.into_parts();
+            ensure!(head.status == StatusCode::OK, "the proxy answered {}", head.status);
+            Ok((outbox, inbox))
+        };
+        let opened = self.runtime.block_on(async { timeout(PATIENCE, opening).await });
+        let (outbox, inbox) = opened.context("the proxy does not answer")??;
+        let (resets, runtime) = (self.resets, self.runtime.handle().clone());
+        Ok(Stream { outbox, inbox: Some(inbox), unread: Bytes::new(), resets, runtime })
+    }
+
+    fn connection(&self, index: usize) -> Result<SendRequest<Bytes>> {
+        let mut made = self.made[index].lock();
+        if let Some(connection) = &*made {
+            return Ok(connection.clone());
+        }
+        let connection = self.runtime.block_on(self.connect())?;
+        Ok(made.insert(connection).clone())
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Bytes>> {
+        let stream = TcpStream::connect(self.proxy).await.context("the proxy does not accept")?;
+        stream.set_nodelay(true)?;
+        let Some(config) = &self.tls else { return begin(stream).await };
+        let stream = TlsConnector::from(Arc::clone(config)).connect(tls::name()?, stream).await?;
+        ensure!(stream.get_ref().1.alpn_protocol() == Some(b"h2"), "the proxy does not speak HTTP/2");
+        begin(stream).await
+    }
+}
+
+async fn begin<S>(stream: S) -> Result<SendRequest<Bytes>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut settings = client::Builder::new();
+    settings.initial_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
+    settings.max_frame_size(FRAME).enable_push(false);
+    let (sender, connection) = settings.handshake(stream).await?;
+    tokio::spawn(connection); // its tunnels notice how it ends
+    Ok(sender)
+}
+
+/// A tunnel. Dropping it ends the stream, and waits elsewhere for the proxy to end it, too.
+pub(crate) struct Stream {
+    outbox: SendStream<Bytes>,
+    inbox: Option<RecvStream>,
+    unread: Bytes,
+    resets: bool,
+    runtime: Handle,
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some(inbox) = &mut self.inbox else { return Ok(0) };
+        while self.unread.is_empty() {
+            let arrived = self.runtime.block_on(async { timeout(PATIENCE, inbox.data()).await })?;
+            match arrived {
+                Some(Ok(bytes)) => self.unread = bytes,
+                Some(Err(error)) => return Err(io::Error::other(error)),
+                None => return Ok(0),
+            }
+        }
+        let length = buffer.len().min(self.unread.len());
+        self.unread.copy_to_slice(&mut buffer[..length]);
+        inbox.flow_control().release_capacity(length).map_err(io::Error::other)?;
+        Ok(length)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.outbox.reserve_capacity(buffer.len());
+        let room = poll_fn(|cx| self.outbox.poll_capacity(cx));
+        let room = self.runtime.block_on(async { timeout(PATIENCE, room).await })?;
+        let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(io::Error::other)?;
+        let length = buffer.len().min(room);
+        let bytes = Bytes::copy_from_slice(&buffer[..length]);
+        self.outbox.send_data(bytes, false).map_err(io::Error::other)?;
+        Ok(length)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.resets {
+            return self.outbox.send_reset(Reason::CANCEL);
+        }
+        let _ = self.outbox.send_data(Bytes::new(), true); // it fails where the proxy was first
+        let Some(mut inbox) = self.inbox.take() else { return };
+        self.runtime.spawn(async move { while let Some(Ok(_)) = inbox.data().await {} });
+    }
+}
