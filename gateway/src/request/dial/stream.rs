@@ -91,4 +91,11 @@ impl Reset for TargetStream {
             Self::Through(tunnel) => tunnel.is_delivered(),
         }
     }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Direct(stream) => stream.socket(),
+            Self::Through(_) => None,
+        }
+    }
 }
