@@ -6,7 +6,8 @@
 use crate::places::most_leaving;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// What is left beside connections, for listeners, workers, stores, logs and the admin listener: a quarter, and this much at most.
+/// What is left beside connections, for listeners, workers, stores, logs, pipes of tunnels and the admin listener: a quarter, and
+/// this much at most.
 const RESERVE: usize = 512;
 /// The share of this process's file descriptors that a daemon may use. By default it knows no limit.
 #[derive(Clone, Copy, Debug)]

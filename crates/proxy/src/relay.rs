@@ -9,6 +9,7 @@
 mod count;
 mod half;
 mod pace;
+mod pipe;
 
 pub use count::{Meter, Relayed, TunnelEnd};
 

@@ -21,6 +21,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 
 /// What a connection to a proxy can do, plain or TLS, and what a tunnel can that leads to the next one.
 pub trait Io: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin {}
@@ -106,6 +107,10 @@ impl Reset for Tunnel {
 
     fn is_delivered(&self) -> bool {
         self.io.is_delivered()
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        if self.early.is_empty() { self.io.socket() } else { None }
     }
 }
 

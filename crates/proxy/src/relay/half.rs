@@ -1,11 +1,13 @@
 //! One direction of a relay.
 
 use super::pace::Pace;
+use super::pipe::Pipe;
 use crate::reset::Reset;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 
 /// One direction.
 pub(super) struct Half {
@@ -21,7 +23,16 @@ pub(super) struct Half {
     pub(super) copied: u64,
     /// How fast it may go. Boxed, because few tunnels have one.
     pub(super) pace: Option<Box<Pace>>,
+    /// The last read brought as much as it could, or the last splices brought much.
+    is_bulk: bool,
+    /// What was read and not yet written, where it was not copied.
+    pipe: Option<Pipe>,
 }
+
+/// What a direction copies before it splices: most tunnels carry less, and a pipe is not worth its price for them.
+const COPIED_FIRST: u64 = 256 * 1024;
+/// A splice that brings less is the last one, until a read fills its buffer again.
+const LITTLE: usize = 16 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -42,6 +53,8 @@ impl Half {
             whole: false,
             copied: 0,
             pace: None,
+            is_bulk: false,
+            pipe: None,
         }
     }
 
@@ -56,13 +69,14 @@ impl Half {
         is_last: bool,
     ) -> Poll<io::Result<()>>
     where
-        R: AsyncRead + Unpin,
+        R: AsyncRead + Reset + Unpin,
         W: AsyncWrite + Reset + Unpin,
     {
         let ended = ready!(self.poll_steps(cx, reader, writer, scratch, is_last));
         self.state = State::Done;
         self.pending = Vec::new();
         self.written = 0;
+        self.pipe = None;
         Poll::Ready(ended)
     }
 
@@ -75,7 +89,7 @@ impl Half {
         is_last: bool,
     ) -> Poll<io::Result<()>>
     where
-        R: AsyncRead + Unpin,
+        R: AsyncRead + Reset + Unpin,
         W: AsyncWrite + Reset + Unpin,
     {
         loop {
@@ -121,8 +135,56 @@ impl Half {
         scratch: &mut [u8],
     ) -> Poll<io::Result<()>>
     where
-        R: AsyncRead + Unpin,
-        W: AsyncWrite + Unpin,
+        R: AsyncRead + Reset + Unpin,
+        W: AsyncWrite + Reset + Unpin,
+    {
+        if self.is_bulk
+            && let (Some(from), Some(_)) = (reader.socket(), writer.socket())
+            && let Some(spliced) = self.poll_splice(cx, from)
+        {
+            return spliced;
+        }
+        self.poll_copy_once(cx, reader, writer, scratch)
+    }
+
+    /// Reads into a pipe; the next step passes it on. `None` when there is no pipe, or only a read shows what is there.
+    fn poll_splice(&mut self, cx: &mut Context<'_>, from: &TcpStream) -> Option<Poll<io::Result<()>>> {
+        let mut pipe = Pipe::take()?;
+        let filled = match from.poll_read_ready(cx) {
+            Poll::Ready(ready) => ready.and_then(|()| pipe.fill(from)),
+            Poll::Pending => {
+                pipe.give_back();
+                return Some(Poll::Pending);
+            }
+        };
+        match filled {
+            Ok(filled @ 1..) => {
+                self.is_bulk = filled >= LITTLE;
+                self.pipe = Some(pipe);
+                Some(Poll::Ready(Ok(())))
+            }
+            Err(error) if is_of_a_connection_gone(&error) => {
+                self.reader_gone = true;
+                Some(Poll::Ready(Err(error)))
+            }
+            // Nothing is there, or urgent data, before which a splice stops even at the stream's end; or the system forbids it.
+            Ok(_) | Err(_) => {
+                pipe.give_back();
+                None
+            }
+        }
+    }
+
+    fn poll_copy_once<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        reader: &mut R,
+        writer: &mut W,
+        scratch: &mut [u8],
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Reset + Unpin,
+        W: AsyncWrite + Reset + Unpin,
     {
         let most = match &mut self.pace {
             Some(pace) => ready!(pace.poll_allowance(cx)).min(scratch.len()),
@@ -134,6 +196,7 @@ impl Half {
             return Poll::Ready(Err(error));
         }
         let read = buffer.filled();
+        self.is_bulk = self.pace.is_none() && read.len() == most && self.copied >= COPIED_FIRST;
         if let Some(pace) = &mut self.pace {
             pace.spend(read.len());
         }
@@ -149,11 +212,19 @@ impl Half {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_write_pending<W: AsyncWrite + Unpin>(
+    fn poll_write_pending<W: AsyncWrite + Reset + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
         writer: &mut W,
     ) -> Poll<io::Result<()>> {
+        while let (Some(pipe), Some(to)) = (&mut self.pipe, writer.socket()) {
+            if pipe.held() == 0 {
+                self.pipe.take().into_iter().for_each(Pipe::give_back);
+            } else {
+                let taken = ready!(pipe.poll_empty(cx, to))?;
+                self.count(taken)?;
+            }
+        }
         while self.written < self.pending.len() {
             let taken = ready!(Pin::new(&mut *writer).poll_write(cx, &self.pending[self.written..]))?;
             self.written += self.count(taken)?;

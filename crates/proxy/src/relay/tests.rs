@@ -1,5 +1,7 @@
 //! Every byte, both ways, and an end for every tunnel.
 
+mod spliced;
+
 use super::*;
 use postern_telemetry::metrics::ReadableCounter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
