@@ -49,6 +49,10 @@ impl Drop for Pipe {
 impl Pipe {
     /// An empty one, unless there are as many as there may be.
     pub(super) fn take() -> Option<Self> {
+        #[cfg(test)]
+        if FORBIDDEN.get() {
+            return None;
+        }
         EMPTY.take().or_else(Self::open)
     }
 
@@ -107,11 +111,20 @@ fn splice_some(from: impl AsFd, to: impl AsFd, length: usize) -> io::Result<usiz
 #[test]
 fn pipes_take_a_small_share_of_the_descriptors() {
     assert_eq!([0, 63, 1024, 65_536, usize::MAX].map(most), [0, 0, 16, 64, 64]);
+    let all: Vec<Pipe> = std::iter::from_fn(Pipe::take).take(2 * *MOST).collect();
+    assert!((1..=*MOST).contains(&all.len()), "{} pipes", all.len());
 }
 
 #[cfg(test)]
 thread_local! {
     static SPLICED: Cell<usize> = const { Cell::new(0) };
+    static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Leaves this thread without pipes, as where others hold as many as there may be.
+#[cfg(test)]
+pub(super) fn forbid(forbidden: bool) {
+    FORBIDDEN.set(forbidden);
 }
 
 /// What this thread has read into pipes.

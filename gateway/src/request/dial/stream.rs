@@ -95,7 +95,7 @@ impl Reset for TargetStream {
     fn socket(&self) -> Option<&TcpStream> {
         match self {
             Self::Direct(stream) => stream.socket(),
-            Self::Through(_) => None,
+            Self::Through(tunnel) => tunnel.socket(),
         }
     }
 }
