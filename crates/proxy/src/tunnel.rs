@@ -4,11 +4,13 @@
 mod answer;
 mod failure;
 mod request;
+mod seat;
 mod shared;
 
 pub use answer::{BODY_LIMIT, Head, HeadError, read_body};
 pub use request::{Asked, ask};
-pub use shared::{Joined, Lines, Made, OnDrain, Seat, Sharing, Vigil};
+pub use seat::{Seat, Vigil};
+pub use shared::{Joined, Lines, Made, OnDrain, Sharing};
 
 use crate::http2::{Http2Stream, Inbox, Unsent};
 use crate::reset::Reset;

@@ -3,17 +3,13 @@
 //! A connection takes no further tunnel once it carries as many as it may, is as old as it may be, or has ended. What it
 //! carries goes on. One that carries nothing is closed after a while.
 
-use super::answer::{Head, HeadError, INTERIM_LIMIT};
 use super::failure::Failure;
-use super::{Io, Received, Tunnel};
-use crate::http2::{
-    CONNECTION_WINDOW, FRAME, FRAME_BUDGET, Http2Stream, Inbox, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid,
-};
+use super::seat::Seat;
+use super::{Io, Received};
+use crate::http2::{CONNECTION_WINDOW, FRAME, FRAME_BUDGET, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid};
 use bytes::Bytes;
-use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
+use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
-use http::header::{HeaderMap, PROXY_AUTHORIZATION};
-use http::{HeaderValue, Method, Request, Version};
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use std::fmt;
@@ -26,7 +22,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 /// The largest head of an answer, in bytes as RFC 9113, section 6.5.2, reckons.
 const HEAD_LIMIT: u32 = 32 << 10;
@@ -90,19 +86,6 @@ pub(super) struct Line {
     carrier: Option<Arc<Line>>,
     /// The number of tunnels has changed.
     changed: Notify,
-}
-
-/// Room for a tunnel on a connection.
-pub struct Seat {
-    line: Arc<Line>,
-    sender: SendRequest<Bytes>,
-    _taken: Taken,
-}
-
-impl fmt::Debug for Seat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Seat")
-    }
 }
 
 /// Counts as a tunnel for as long as it lives.
@@ -306,7 +289,7 @@ impl Line {
     }
 
     /// Takes no more tunnels; without any, it ends.
-    fn retire(&self) {
+    pub(super) fn retire(&self) {
         *self.sender.lock() = None;
         self.changed.notify_one();
     }
@@ -316,12 +299,12 @@ impl Line {
         let allowed = most.min(sender.current_max_send_streams());
         let more = |tunnels| (tunnels < allowed).then_some(tunnels + 1);
         self.tunnels.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        let _taken = Taken(Arc::clone(self));
-        Some(Seat { line: Arc::clone(self), sender, _taken })
+        let taken = Taken(Arc::clone(self));
+        Some(Seat { line: Arc::clone(self), sender, taken })
     }
 
     /// Whether its proxy is there: a token that is sent into a dead connection is lost.
-    async fn answers(&self) -> bool {
+    pub(super) async fn answers(&self) -> bool {
         if self.is_leaving() {
             return false;
         }
@@ -347,7 +330,7 @@ impl Line {
         answers
     }
 
-    fn hear(&self) {
+    pub(super) fn hear(&self) {
         *self.heard.lock() = Some(Instant::now());
     }
 
@@ -366,88 +349,4 @@ impl Line {
             }
         }
     }
-}
-
-/// Whether the proxy of a connection is there, while a tunnel on it is waited for.
-pub struct Vigil(Arc<Line>);
-
-impl fmt::Debug for Vigil {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Vigil")
-    }
-}
-
-impl Vigil {
-    /// Returns when the connection gives no sign of life; looks each time that `pause` is over.
-    pub async fn lost(&self, pause: Duration) {
-        loop {
-            sleep(pause).await;
-            if !self.0.answers().await {
-                return self.0.retire();
-            }
-        }
-    }
-}
-
-impl Seat {
-    /// To find out meanwhile whether an answer can come.
-    #[must_use]
-    pub fn vigil(&self) -> Vigil {
-        Vigil(Arc::clone(&self.line))
-    }
-
-    /// Asks for a tunnel to `authority`, with this value of Proxy-Authorization. An answer that opens none is followed by its body.
-    ///
-    /// # Errors
-    /// When there is no answer.
-    pub async fn connect(
-        self,
-        authority: &str,
-        authorization: Option<&str>,
-    ) -> Result<(Head, Tunnel), HeadError> {
-        let Self { line, sender, _taken } = self;
-        let broken = |error: h2::Error| HeadError::Broken(error.to_string());
-        let request =
-            request(authority, authorization).map_err(|error| HeadError::Grammar(error.to_string()))?;
-        let mut sender = sender.ready().await.map_err(broken)?;
-        let (response, outbox) = sender.send_request(request, false).map_err(broken)?;
-        let response = answer(response).await?;
-        line.hear();
-        let (head, body) = response.into_parts();
-        let inbox = Inbox::new(body, None);
-        let tunnel = Tunnel::shared(Http2Stream::new(inbox.clone(), outbox), inbox, _taken);
-        Ok((Head { status: head.status, headers: head.headers }, tunnel))
-    }
-}
-
-/// Nothing in it comes from the client but the target.
-fn request(authority: &str, authorization: Option<&str>) -> http::Result<Request<()>> {
-    let mut request = Request::builder().version(Version::HTTP_2).method(Method::CONNECT).uri(authority);
-    if let Some(authorization) = authorization {
-        let mut value = HeaderValue::from_str(authorization)?;
-        value.set_sensitive(true); // no table of either end remembers it (RFC 7541, section 7.1.3)
-        request = request.header(PROXY_AUTHORIZATION, value);
-    }
-    request.body(())
-}
-
-/// The answer, after some interim ones.
-async fn answer(mut response: ResponseFuture) -> Result<http::Response<h2::RecvStream>, HeadError> {
-    let mut interim = 0;
-    poll_fn(|cx| {
-        while let Poll::Ready(Some(Ok(head))) = response.poll_informational(cx) {
-            interim += size(head.headers());
-            if interim > INTERIM_LIMIT {
-                return Poll::Ready(Err(HeadError::NoEnd));
-            }
-        }
-        let answered = pin!(&mut response).poll(cx);
-        answered.map(|answered| answered.map_err(|error| HeadError::Broken(error.to_string())))
-    })
-    .await
-}
-
-/// As RFC 9113, section 6.5.2, reckons, with 32 bytes for the status, too.
-fn size(headers: &HeaderMap) -> usize {
-    32 + headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum::<usize>()
 }
