@@ -1,4 +1,4 @@
-//! How many system calls a tunnel costs the gateway: counted by strace, of tunnels one after the other.
+//! Which system calls a tunnel costs the gateway, by strace: how many, of tunnels one after the other, and that bulk is spliced.
 
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::{PATIENCE, eventually};
@@ -21,24 +21,13 @@ const ASSERTED: &str = "fcntl";
 #[tokio::test]
 #[ignore = "needs strace, and the right to trace"]
 async fn a_tunnel_makes_few_of_them() {
-    let home = tempfile::tempdir().unwrap();
-    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
-    let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
-    let text = std::fs::read_to_string(&config).unwrap().replace("workers = 8", "workers = 1");
-    std::fs::write(&config, text).unwrap();
-
-    let trace = home.path().join("trace");
-    let gateway = Daemon::of("gateway", traced(&["gateway", "--config", config.to_str().unwrap()], &trace));
-    let target = target::echo().await.to_string();
-    for token in tokens::mint(&issuer.http(), &gateway.http(), TUNNELS) {
-        timeout(PATIENCE, one_tunnel(&gateway, &target, &token)).await.unwrap();
-    }
-    gateway.process.terminate().assert_stopped();
-    let trace = eventually("strace has written all of it", || async {
-        std::fs::read_to_string(&trace).ok().filter(|text| text.trim_end().ends_with("+++ exited with 0 +++"))
+    let trace = trace_of(async |gateway, issuer| {
+        let target = target::echo().await.to_string();
+        for token in tokens::mint(&issuer.http(), &gateway.http(), TUNNELS) {
+            timeout(PATIENCE, one_tunnel(gateway, &target, &token)).await.unwrap();
+        }
     })
     .await;
-
     let mut tunnels = calls_of_tunnels(&trace);
     assert!(tunnels.len() >= TUNNELS / 2, "{} tunnels in the trace", tunnels.len());
     tunnels.sort_by_key(Vec::len);
@@ -49,11 +38,53 @@ async fn a_tunnel_makes_few_of_them() {
     eprintln!("{} calls: {by_name:?}", median.len());
 }
 
+/// Through all that stands between the two sockets.
+#[tokio::test]
+#[ignore = "needs strace, and the right to trace"]
+async fn bulk_is_spliced() {
+    const MUCH: usize = 2 << 20;
+    let trace = trace_of(async |gateway, issuer| {
+        let target = target::echo().await.to_string();
+        let token = tokens::mint(&issuer.http(), &gateway.http(), 1).remove(0);
+        let mut stream = proxy::dial(gateway.address).await.unwrap();
+        assert_eq!(proxy::connect(&mut stream, &target, Some(&token)).await.unwrap().status, 200);
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let (sent, mut got) = (vec![7; MUCH], vec![0; MUCH]);
+        let exchange =
+            async { tokio::try_join!(writer.write_all(&sent), reader.read_exact(&mut got)).unwrap() };
+        timeout(PATIENCE, exchange).await.unwrap();
+    })
+    .await;
+    let splices = trace.lines().filter(|line| line.contains(" splice("));
+    let spliced: usize = splices.filter_map(|line| line.rsplit(" = ").next()?.parse::<usize>().ok()).sum();
+    // Both ways, in and out of a pipe.
+    assert!(spliced > 2 * MUCH, "{spliced} bytes");
+}
+
+/// What strace writes of a gateway with one worker while `work` uses it, to its end.
+async fn trace_of(work: impl AsyncFnOnce(&Daemon, &Daemon)) -> String {
+    let home = tempfile::tempdir().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let text = std::fs::read_to_string(&config).unwrap().replace("workers = 8", "workers = 1");
+    std::fs::write(&config, text).unwrap();
+
+    let trace = home.path().join("trace");
+    let gateway = Daemon::of("gateway", traced(&["gateway", "--config", config.to_str().unwrap()], &trace));
+    eventually("it takes clients", || async { proxy::dial(gateway.address).await.ok() }).await;
+    work(&gateway, &issuer).await;
+    gateway.process.terminate().assert_stopped();
+    eventually("strace has written all of it", || async {
+        std::fs::read_to_string(&trace).ok().filter(|text| text.trim_end().ends_with("+++ exited with 0 +++"))
+    })
+    .await
+}
+
 /// The binary under test under strace, which is not its parent: signals reach the gateway itself.
 fn traced(args: &[&str], trace: &Path) -> Command {
     let plain = process::command(args);
     let mut command = Command::new("strace");
-    command.args(["-D", "-f", "-qq", "-o"]).arg(trace).arg(plain.get_program()).args(plain.get_args());
+    command.args(["-D", "-f", "-q", "-o"]).arg(trace).arg(plain.get_program()).args(plain.get_args());
     for (name, value) in plain.get_envs() {
         match value {
             Some(value) => command.env(name, value),
