@@ -230,7 +230,7 @@ test('the gateway leads its tunnels on through Envoy, which demands a password',
     const listener = connectProxy({ cluster: 'anywhere', timeout: '0s', upgrade_configs: connect }, filters);
     await withEnvoy({ [port]: listener }, [anywhere], async (counter) => {
         for (const [password, count] of [['p-w', 3], ['wrong', 0]]) {
-            const hop = `{ name = "envoy", url = "http://127.0.0.1:${port}", user = "u", password = "${password}" }`;
+            const hop = `{ name = "envoy", urls = ["http://127.0.0.1:${port}"], user = "u", password = "${password}" }`;
             const gateway = await gatewayWith(`next-hop-${password}`, `egress = {
                 private = true, ports = "any", next_hops = [${hop}],
                 rules = [{ allow = ["127.0.0.0/8", "*"], via = "envoy" }] }`.replaceAll('\n', ' '));
