@@ -53,6 +53,9 @@ async fn bulk_is_spliced() {
         let exchange =
             async { tokio::try_join!(writer.write_all(&sent), reader.read_exact(&mut got)).unwrap() };
         timeout(PATIENCE, exchange).await.unwrap();
+        // The gateway's end is waited for by a thread that the target needs, too.
+        writer.shutdown().await.unwrap();
+        assert_eq!(timeout(PATIENCE, reader.read(&mut [0])).await.unwrap().unwrap(), 0);
     })
     .await;
     let splices = trace.lines().filter(|line| line.contains(" splice("));
