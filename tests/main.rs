@@ -31,6 +31,7 @@ mod privacy;
 mod prometheus;
 mod reload;
 mod reload_groups;
+mod reload_listener;
 mod rotation;
 mod self_signed;
 mod shared_connections;

@@ -4,7 +4,8 @@ use crate::support::collector::Collector;
 use crate::support::eventually;
 use crate::support::memcached::Memcached;
 use crate::support::proxy::{Head, connect, dial, echoes, read_response};
-use crate::support::site::{AgentPlan, Plan, Site, write};
+use crate::support::reload::{file, reload, reloaded, waiting};
+use crate::support::site::{AgentPlan, Plan, Site};
 use crate::support::target;
 use crate::support::tls::Authority;
 use crate::support::tokens::mint;
@@ -18,20 +19,6 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 const AGENT: AgentPlan = AgentPlan { name: "user", gateways: &[0], low: 2, high: 4 };
-const IN_FORCE: &str = "is in force from now on";
-
-/// Writes the file, and waits until the log says that it is in force, and that this has changed.
-async fn reloaded(unit: &Unit, text: &str, changed: &str) -> String {
-    let from = unit.log().len();
-    write(unit, text);
-    unit.signal("HUP");
-    unit.logs(from, &[IN_FORCE, changed]).await
-}
-
-fn file(unit: &Unit) -> String {
-    std::fs::read_to_string(&unit.config).unwrap()
-}
-
 async fn answer(gateway: &Unit, target: &str, token: Option<&str>) -> Head {
     let mut stream = dial(gateway.address).await.unwrap();
     connect(&mut stream, target, token).await.unwrap()
@@ -127,10 +114,8 @@ async fn the_way_to_the_shared_store_changes_under_races_and_no_token_opens_two_
     assert!(reloads > 2);
 
     // A way that does not work changes nothing.
-    let from = gateway.log().len();
     let broken = good.replace("[store.memcached]\n", "[store.memcached]\ntls = { server_name = \"x\" }\n");
-    write(gateway, &broken);
-    gateway.signal("HUP");
+    let from = reload(gateway, &broken);
     gateway.logs(from, &["cannot be used", "the store serves as it is reached now"]).await;
     assert!(gateway.readiness().await.body.contains("degraded: configuration: "));
     assert_eq!(answer(gateway, &echo, Some(&minted(&site, 1)[0])).await.status, 200);
@@ -146,10 +131,8 @@ async fn another_store_waits_for_a_restart_and_the_log_says_why() {
     let (gateway, good) = (&site.gateways[0], file(&site.gateways[0]));
     let (echo, token) = (target::echo().await.to_string(), &minted(&site, 1)[0]);
     assert_eq!(answer(gateway, &echo, Some(token)).await.status, 200);
-    let from = gateway.log().len();
-    write(gateway, &good.replace("/spent\"", "/elsewhere\"").replace("workers = 2", "workers = 3"));
-    gateway.signal("HUP");
-    let line = gateway.logs(from, &["these changes wait for a restart"]).await;
+    let other = good.replace("/spent\"", "/elsewhere\"").replace("workers = 2", "workers = 3");
+    let line = waiting(gateway, &other).await;
     for part in
         ["store.path = ", "a token could open two tunnels", "listen.workers = 3", "no client is refused"]
     {

@@ -133,6 +133,7 @@ fn gateway_config(args: &Up, directory: String, data: &DataDir) -> postern_gatew
     postern_gateway::Config {
         listen: Listen { address: args.gateway, ..Listen::default() },
         tls: None,
+        peers: None,
         issuer: postern_gateway::config::Issuer { directory: Some(directory), ..Default::default() },
         challenge: ChallengeConfig {
             issuer_name: ISSUER_NAME.into(),

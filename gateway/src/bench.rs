@@ -45,7 +45,7 @@ impl Recording {
         }
         checking.end(None);
         timeline.time(Stage::Dial, || black_box(()));
-        drop(self.recorder.answered(None, &timeline, &decision, Default::default()));
+        drop(self.recorder.answered(None, false, &timeline, &decision, Default::default()));
     }
 
     /// What tracing costs a request whose trace is not kept: the sampling decision and the choice.

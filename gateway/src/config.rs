@@ -4,6 +4,7 @@ mod egress;
 mod hop_url;
 mod next_hop;
 mod pattern;
+mod peers;
 mod resolver;
 mod shadow;
 mod store;
@@ -13,6 +14,7 @@ pub use hop_url::{HopKind, HopUrl, HopUrlError};
 pub use next_hop::{Balance, NextHop, NextHopError};
 pub(crate) use next_hop::{DIRECT, HopTls};
 pub use pattern::{Hosts, Pattern, PatternError};
+pub use peers::Peers;
 pub use resolver::{NameServer, NameServerError, ResolverConfig, ResolverConfigError, ResolverKind};
 pub use store::{
     CheckTiming, Fsync, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
@@ -41,6 +43,10 @@ pub struct Config {
     /// TLS towards clients. Without this section clients speak plain HTTP to the gateway.
     #[serde(default)]
     pub tls: Option<TlsConfig>,
+    /// A second listener, for the operator's other gateways: they open tunnels without tokens, for they took one already. Without
+    /// this section there is none.
+    #[serde(default)]
+    pub peers: Option<Peers>,
     /// Whose tokens are accepted.
     pub issuer: Issuer,
     /// The challenge that tokens must answer. A fleet of gateways shares it.

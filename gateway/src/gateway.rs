@@ -1,37 +1,35 @@
 //! A gateway, from its configuration to its last connection.
 
-use crate::backend::{self, BackendError};
-use crate::config::{Bind, ChallengeConfig, Config, NextHopError, StoreKind};
+use crate::backend;
+use crate::check::{StartError, check};
+use crate::config::{Config, Peers};
 use crate::health::LoggedGate;
 use crate::keys::offer::Offer;
 use crate::keys::refresh::{Refresh, Supply};
 use crate::keys::saved::Saved;
-use crate::keys::source::{Source, SourceError};
 use crate::maintenance::{Maintenance, StoreMaintenance};
 use crate::next_hops::{self, Connections};
+use crate::observe::page;
 use crate::observe::recorder::Recorder;
-use crate::observe::{catalogue, page};
 use crate::reload::Reloading;
-use crate::request::resolve::{self, CurrentResolver, ResolverError};
-use crate::server::accept::{self, Sockets};
-use crate::shared_limits::{LEAST_SECRET, SharedLimits};
+use crate::request::resolve::{CurrentResolver, ResolverError};
+use crate::server::accept::{self, Listener, Listening};
+use crate::server::sockets::Sockets;
+use crate::shared_limits::SharedLimits;
 use crate::start::Start;
-use crate::state::{Core, Generation, ListenerTls, Settings, Worker};
+use crate::state::{Certificates, Core, Generation, ListenerTls, Settings, Worker};
 use arc_swap::ArcSwap;
-use metrics::gauge;
 use parking_lot::Mutex;
 use postern_admin::ProcessContext;
-use postern_config::{ConfigFile, Size};
-use postern_daemon::exit;
+use postern_config::ConfigFile;
 use postern_daemon::listen::BindError;
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
 use postern_daemon::reload::Reloader;
-use postern_daemon::tls::{Renewed, TlsConfig, TlsError};
+use postern_daemon::tls::TlsConfig;
 use postern_spend::{Backend, Store};
-use postern_telemetry::traces::{Tracer, TracerError};
-use postern_token::ChallengeError;
-use std::net::{IpAddr, SocketAddr};
+use postern_telemetry::traces::Tracer;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -42,18 +40,15 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// What the gateway is called in traces.
 pub(crate) const SERVICE: &str = "postern-gateway";
-/// hyper's smallest read buffer.
-const LEAST_HEADER_SIZE: Size = Size::kib(8);
-/// A second of it carries a TLS record's worth of a page.
-const LEAST_TUNNEL_RATE: Size = Size::kib(1);
-
 /// A gateway whose sockets are bound and whose store is loaded, ready to [`run`](Gateway::run).
 pub struct Gateway {
     core: Arc<Core>,
     workers: Vec<(CurrentResolver, TaskTrackerToken)>,
     maintenance: Maintenance,
     start: Start,
-    certificate: Renewed,
+    /// Of the listener for peers; it listens already.
+    peers: Option<Sockets>,
+    certificates: Certificates,
     process: ProcessContext,
     reloader: Option<Reloader<Config>>,
     /// What a reload is compared with, and how it reaches the keys' maintenance.
@@ -62,147 +57,19 @@ pub struct Gateway {
     supplies: mpsc::UnboundedSender<Supply>,
 }
 
-/// Why a gateway cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The names of the challenge.
-    #[error("challenge: {0}")]
-    Challenge(#[from] ChallengeError),
-    /// Marks where they cannot be.
-    #[error("challenge.bind needs one challenge.origin: a mark stands below it; or set it to \"off\"")]
-    Marks,
-    /// Replicas without marks.
-    #[error(
-        "store.memcached.replicas needs challenge.bind = \"offer\": only a token that a mark binds lets each replica show \
-         that it has lost no record of it"
-    )]
-    Replicas,
-    /// The issuer's keys.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// The certificate files.
-    #[error("tls: {0}")]
-    Tls(#[from] TlsError),
-    /// A rate that is too slow to work.
-    #[error(
-        "limits.tunnel_rate = \"{0:?}\" a second is too slow for any use: write at least \"1KiB\", or leave it out"
-    )]
-    TunnelRate(Size),
-    /// A bound that is too small to work.
-    #[error("limits.header_size = \"{0:?}\" is too small for a token's header: write at least \"8KiB\"")]
-    HeaderSize(Size),
-    /// A secret that can be guessed.
-    #[error(
-        "limits.shared_secret is too short: whoever reads the shared memory could guess it and find clients' addresses; write \
-         at least {LEAST_SECRET} characters, such as the output of \"openssl rand -hex 32\""
-    )]
-    SharedSecretLength,
-    /// Limits that cannot be shared.
-    #[error(
-        "limits.shared_secret needs store.kind = \"memcached\": the gateways of a fleet share limits through its memcached; \
-         leave the secret out where there is one gateway"
-    )]
-    SharedSecretStore,
-    /// No address to connect from.
-    #[error(
-        "egress.source has {0}, from which nothing can connect: list addresses of this machine's interfaces, IPv4 ones as such"
-    )]
-    LocalAddress(IpAddr),
-    /// Next hops and rules that do not go together.
-    #[error(transparent)]
-    NextHops(#[from] NextHopError),
-    /// The double-spend store.
-    #[error(transparent)]
-    Store(#[from] BackendError),
-    /// The listening address.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The resolver.
-    #[error(transparent)]
-    Resolver(#[from] ResolverError),
-    /// The exporter of traces.
-    #[error(transparent)]
-    Tracer(#[from] TracerError),
-}
-
-impl StartError {
-    /// The code to exit with: [`exit::CONFIG`] when the configuration must be edited, [`exit::RUNTIME`] otherwise.
-    #[must_use]
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Challenge(_)
-            | Self::Marks
-            | Self::Replicas
-            | Self::Source(_)
-            | Self::TunnelRate(_)
-            | Self::SharedSecretLength
-            | Self::SharedSecretStore
-            | Self::LocalAddress(_)
-            | Self::NextHops(_)
-            | Self::HeaderSize(_) => exit::CONFIG,
-            Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
-            Self::Tls(TlsError::State(_)) => exit::RUNTIME,
-            Self::Tls(_) => exit::CONFIG,
-            Self::Store(error) if error.is_configuration() => exit::CONFIG,
-            Self::Resolver(error) if error.is_configuration() => exit::CONFIG,
-            Self::Store(_) | Self::Bind(_) | Self::Resolver(_) | Self::Tracer(_) => exit::RUNTIME,
-        }
-    }
-}
-
-/// Finds what a start with this configuration would refuse: it reads certificates and addresses, and opens no socket,
-/// takes no lock and writes nothing.
-///
-/// # Errors
-/// [`StartError`], with what to change.
-pub fn check(config: &Config) -> Result<(), StartError> {
-    if config.limits.header_size.0 < LEAST_HEADER_SIZE.0 {
-        return Err(StartError::HeaderSize(config.limits.header_size));
-    }
-    if let Some(rate) = config.limits.tunnel_rate.filter(|rate| rate.0 < LEAST_TUNNEL_RATE.0) {
-        return Err(StartError::TunnelRate(rate));
-    }
-    check_bind(config)?;
-    check_shared_secret(config)?;
-    resolve::check(&config.egress.resolver)?;
-    config.egress.check_next_hops()?;
-    config.egress.unusable_source().map_or(Ok(()), |address| Err(StartError::LocalAddress(address)))?;
-    Offer::new(&config.challenge)?;
-    Source::new(&config.issuer)?;
-    config.tls.as_ref().map(TlsConfig::load).transpose()?;
-    config.tracing.check()?;
-    backend::check(&config.store, workers(config))?;
-    Ok(())
-}
-
-/// Marks need one name to stand below.
-fn check_bind(config: &Config) -> Result<(), StartError> {
-    let ChallengeConfig { bind, origin, .. } = &config.challenge;
-    let votes = config.store.kind == StoreKind::Memcached && !config.store.memcached.replicas.is_empty();
-    if votes && *bind != Bind::Offer {
-        return Err(StartError::Replicas);
-    }
-    if *bind != Bind::Off && origin.contains(',') {
-        return Err(StartError::Marks);
-    }
-    Ok(())
-}
-
-/// A secret needs something to share, and must not be guessed.
-fn check_shared_secret(config: &Config) -> Result<(), StartError> {
-    match &config.limits.shared_secret {
-        Some(_) if config.store.kind != StoreKind::Memcached => Err(StartError::SharedSecretStore),
-        Some(secret) if secret.expose().chars().count() < LEAST_SECRET => Err(StartError::SharedSecretLength),
-        _ => Ok(()),
-    }
-}
-
 /// How many threads serve connections.
-fn workers(config: &Config) -> usize {
+pub(crate) fn workers(config: &Config) -> usize {
     match config.listen.workers {
         0 => thread::available_parallelism().map_or(1, usize::from),
         workers => workers,
     }
+}
+
+/// Sockets for peers. They listen at once: what peers ask for needs neither keys nor the store.
+fn listen_for(peers: &Peers, workers: usize) -> Result<Sockets, BindError> {
+    let mut sockets = Sockets::bind(Listener::Peers.name(), peers.address, workers)?;
+    sockets.listen()?;
+    Ok(sockets)
 }
 
 impl Gateway {
@@ -214,7 +81,11 @@ impl Gateway {
         check(config)?;
         let (offer, mut supply) = (Offer::new(&config.challenge)?, Supply::of(config, &process.live)?);
         let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
-        let mut sockets = Sockets::bind(config.listen.address, workers(config))?;
+        let peers_tls = config.peers.as_ref().map(|peers| peers.tls().open()).transpose();
+        let peers_tls = peers_tls.map_err(StartError::Peers)?;
+        let peers = config.peers.as_ref().map(|peers| listen_for(peers, workers(config))).transpose()?;
+        let name = Listener::Clients.name();
+        let mut sockets = Sockets::bind(name, config.listen.address, workers(config))?;
         if config.listen.patience.get().is_zero() {
             sockets.listen()?;
         }
@@ -236,6 +107,7 @@ impl Gateway {
             require_host: config.listen.require_host,
             balancers: config.listen.proxy_protocol.clone(),
             tls: tls.as_ref().map(|tls| ListenerTls::new(tls, config.listen.http2)),
+            peers: peers_tls.as_ref().map(|tls| ListenerTls::new(tls, config.listen.http2)),
         };
         let core = Arc::new(Core {
             settings,
@@ -269,9 +141,7 @@ impl Gateway {
             shared_limits: SharedLimits::new(Arc::clone(&core)),
             next_hops: next_hops::Checks::new(Arc::clone(&core), CurrentResolver::new(&resolver)?, hops),
         };
-        let ends = |second: u64| gauge!(catalogue::CERTIFICATE_ENDS).set(second as f64);
-        let ProcessContext { readiness, shutdown, .. } = process;
-        let certificate = Renewed::new(tls, readiness, shutdown, ends, start.listening.subscribe());
+        let certificates = Certificates::new([tls, peers_tls], process, &start.listening);
         let counted = Arc::downgrade(&core);
         process
             .shutdown
@@ -281,7 +151,8 @@ impl Gateway {
             workers,
             maintenance,
             start,
-            certificate,
+            peers,
+            certificates,
             process: process.clone(),
             reloader: None,
             config: config.clone(),
@@ -302,6 +173,12 @@ impl Gateway {
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.start.sockets.address()
+    }
+
+    /// Where it listens for peers.
+    #[must_use]
+    pub fn peers_addr(&self) -> Option<SocketAddr> {
+        self.peers.as_ref().map(Sockets::address)
     }
 
     /// Completes when it takes clients, or has ended without.
@@ -325,12 +202,14 @@ impl Gateway {
         let mut generation = Generation::clone(&self.core.generation.load());
         generation.stores = stores(&generation.backend, &handles);
         self.core.generation.store(Arc::new(generation));
+        let mut peers = self.peers.into_iter().flat_map(Sockets::into_listeners);
         for (index, (runtime, (resolver, accepting))) in runtimes.into_iter().zip(self.workers).enumerate() {
             runtime.spawn(self.process.pulse.clone().beat());
             let next_hops = Connections::new(self.core.shutdown.clone());
             let worker = Worker { core: Arc::clone(&self.core), index, resolver, next_hops };
-            let (sender, listening) = oneshot::channel();
+            let (sender, clients) = oneshot::channel();
             give.push(sender);
+            let listening = Listening { clients, peers: peers.next() };
             let name = format!("gateway-{index}");
             threads.push(
                 thread::Builder::new()
@@ -338,13 +217,13 @@ impl Gateway {
                     .spawn(move || runtime.block_on(accept::work(listening, worker, accepting)))?,
             );
         }
-        self.certificate.start();
+        self.certificates.start();
         if let Some(reloader) = self.reloader {
             let reloading = Reloading {
                 core: Arc::clone(&self.core),
                 config: self.config,
                 signed: self.signed,
-                certificate: self.certificate,
+                certificates: self.certificates,
                 supplies: self.supplies,
                 workers: handles,
                 process: self.process,

@@ -12,6 +12,7 @@
 mod backend;
 #[doc(hidden)]
 pub mod bench;
+mod check;
 pub mod config;
 mod gateway;
 mod health;
@@ -27,8 +28,9 @@ mod start;
 mod state;
 
 pub use backend::BackendError;
+pub use check::{StartError, check};
 pub use config::Config;
-pub use gateway::{Gateway, StartError, check};
+pub use gateway::Gateway;
 pub use keys::source::SourceError;
 pub use observe::{catalogue, labels, spans};
 pub use postern_proxy::target::{Target, TargetError};

@@ -4,17 +4,18 @@
 //! the one before. What cannot be made, or does not work where the one before does, leaves everything as it was.
 
 use crate::backend;
-use crate::config::Config;
-use crate::gateway::{SERVICE, StartError, check, slow, stores};
+use crate::check::{StartError, check};
+use crate::config::{Config, Peers};
+use crate::gateway::{SERVICE, slow, stores};
 use crate::keys::offer::Offer;
 use crate::keys::refresh::Supply;
-use crate::state::{Core, Generation, ListenerTls};
+use crate::state::{Certificates, Core, Generation, ListenerTls};
 use postern_admin::ProcessContext;
 use postern_config::Fixed;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{Renewed, ServerTls, TlsConfig, keep_signed};
-use postern_spend::{Backend, Store};
+use postern_spend::{Backend, Binding, Epoch, Store};
 use postern_telemetry::log;
 use postern_telemetry::traces::Tracer;
 use postern_token::UnixSeconds;
@@ -31,9 +32,10 @@ const OTHER_MEMORY: &str = "spent tokens would be recorded in one place by reque
                             token could open two tunnels";
 
 /// The keys that wait for a restart.
-pub const FIXED: [Fixed; 7] = [
+pub const FIXED: [Fixed; 8] = [
     Fixed { key: "listen.address", why: OTHER_SOCKETS },
     Fixed { key: "listen.admin", why: OTHER_SOCKETS },
+    Fixed { key: "peers.address", why: OTHER_SOCKETS },
     Fixed {
         key: "listen.workers",
         why: "each worker is a thread with a listening socket, and clients that wait at a socket are reset when it closes",
@@ -46,6 +48,8 @@ pub const FIXED: [Fixed; 7] = [
 
 /// How long the store may take to serve by another way, where it serves by the present one.
 const PROVING: Duration = Duration::from_secs(5);
+/// How long it may take to find out what binds tokens of the keys in use: 30 s for a young key that gateways without marks began.
+const BINDING: Duration = Duration::from_secs(40);
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(10);
 /// How often it is looked at whether anything still uses what a reload has replaced.
@@ -58,7 +62,7 @@ pub(crate) struct Reloading {
     pub(crate) config: Config,
     /// The certificate, where it is not the file's.
     pub(crate) signed: Option<TlsConfig>,
-    pub(crate) certificate: Renewed,
+    pub(crate) certificates: Certificates,
     /// To the maintenance of the issuer's keys.
     pub(crate) supplies: mpsc::UnboundedSender<Supply>,
     /// The workers' runtimes.
@@ -73,6 +77,8 @@ struct Prepared {
     supply: Option<Supply>,
     /// Of the listener, where `[tls]` has changed.
     tls: Option<Option<ServerTls>>,
+    /// Of the one for peers, where `[peers]` has changed.
+    peers: Option<Option<ServerTls>>,
 }
 
 impl Reloading {
@@ -110,14 +116,19 @@ impl Reloading {
         let supplies = differ(&old.issuer, &new.issuer);
         let supply = supplies.then(|| Supply::of(new, &self.process.live)).transpose();
         let supply = supply.map_err(|error| sentence(error.into()))?;
-        let tls = differ(&old.tls, &new.tls).then(|| self.certificate.open(new.tls.as_ref())).transpose();
+        let Certificates { clients, peers } = &self.certificates;
+        let tls = differ(&old.tls, &new.tls).then(|| clients.open(new.tls.as_ref())).transpose();
         let tls = tls.map_err(|error| sentence(error.into()))?;
+        let opened = differ(&old.peers, &new.peers)
+            .then(|| peers.open(new.peers.as_ref().map(Peers::tls).as_ref()))
+            .transpose();
+        let of_peers = opened.map_err(|error| sentence(StartError::Peers(error)))?;
         let present = self.core.generation.load_full();
         let offer = Offer::new(&new.challenge).map_err(|error| sentence(error.into()))?;
         let (backend, stores) = self.store(new, &offer, tracer.as_ref(), &present)?;
-        let listener = match &tls {
-            Some(tls) => tls.as_ref().map(|tls| ListenerTls::new(tls, new.listen.http2)),
-            None => self.certificate.current().map(|tls| ListenerTls::new(tls, new.listen.http2)),
+        let listener = |opened: &Option<Option<ServerTls>>, present: &Renewed| {
+            let tls = opened.as_ref().map_or_else(|| present.current(), Option::as_ref);
+            tls.map(|tls| ListenerTls::new(tls, new.listen.http2))
         };
         let generation = Generation {
             offer,
@@ -128,10 +139,11 @@ impl Reloading {
             http2: new.listen.http2,
             require_host: new.listen.require_host,
             balancers: new.listen.proxy_protocol.clone(),
-            tls: listener,
+            tls: listener(&tls, clients),
+            peers: listener(&of_peers, peers),
         };
         self.serves(&generation, &present).await?;
-        Ok(Prepared { generation, tracer, supply, tls })
+        Ok(Prepared { generation, tracer, supply, tls, peers: of_peers })
     }
 
     /// The store by the way that `new` says: the present one, unless something about that way has changed.
@@ -165,22 +177,27 @@ impl Reloading {
         if Arc::ptr_eq(&next.backend, &present.backend) {
             return Ok(());
         }
-        let (began, keyring) = (Instant::now(), self.core.keyring.load_full());
+        let began = Instant::now();
         loop {
-            let now = UnixSeconds::now();
-            next.backend.offer(&keyring.unretired(now).collect::<Vec<_>>());
-            let is_bound = |generation: &Generation| {
-                keyring.requested(|key| generation.requested_binding(key, now), now).is_some()
-            };
+            let (keyring, now) = (self.core.keyring.load_full(), UnixSeconds::now());
+            let epochs: Vec<_> = keyring.unretired(now).collect();
+            next.backend.offer(&epochs);
             let ready = next.backend.ready().await;
-            if ready.is_ok() && is_bound(next) {
+            let is_bound = |generation: &Generation, epoch: &Epoch| {
+                generation.requested_binding(epoch.key, now) != Binding::Unknown
+            };
+            // Clients hold tokens of each key, not of the newest alone.
+            let loses = |epoch| is_bound(present, epoch) && !is_bound(next, epoch);
+            if ready.is_ok() && !epochs.iter().any(loses) {
                 return Ok(());
             }
-            if present.backend.ready().await.is_err() || !is_bound(present) {
+            if present.backend.ready().await.is_err() {
                 return Ok(());
             }
-            if began.elapsed() > PROVING {
-                let reason = ready.err().map_or("it has no mark yet".to_owned(), |error| error.to_string());
+            let limit = if ready.is_ok() { BINDING } else { PROVING };
+            if began.elapsed() > limit {
+                let reason =
+                    ready.err().map_or("a key of it has no mark yet".to_owned(), |error| error.to_string());
                 return Err(format!(
                     "[store] or [challenge]: the store serves as it is reached now, and not as the file says: {reason}"
                 ));
@@ -191,7 +208,7 @@ impl Reloading {
 
     /// From here on nothing can fail.
     fn put_in_force(&mut self, new: Config, prepared: Prepared) {
-        let Prepared { generation, tracer, supply, tls } = prepared;
+        let Prepared { generation, tracer, supply, tls, peers } = prepared;
         let (core, shutdown) = (&self.core, &self.core.shutdown);
         core.settings.replace(&new);
         if let Backend::Embedded(store) = &*generation.backend {
@@ -215,7 +232,10 @@ impl Reloading {
             let _ = self.supplies.send(supply); // it has ended only with the gateway
         }
         if let Some(tls) = tls {
-            self.certificate.replace(tls);
+            self.certificates.clients.replace(tls);
+        }
+        if let Some(tls) = peers {
+            self.certificates.peers.replace(tls);
         }
         core.recorder.log_accesses(new.log.access);
         log::set_format(new.log.format);

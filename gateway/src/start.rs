@@ -2,7 +2,7 @@
 //! is refused tries again or elsewhere, while one that gets a 503 reports it to its user.
 
 use crate::health::Served;
-use crate::server::accept::Sockets;
+use crate::server::sockets::Sockets;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::{Gate, Readiness};
 use std::future::pending;
@@ -103,7 +103,7 @@ mod tests {
         let ((keys, keys_served), (store, store_served)) = (watch::channel(false), watch::channel(false));
         let (listening, seen) = watch::channel(false);
         let (shutdown, readiness) = (Shutdown::new(), Readiness::new());
-        let sockets = Sockets::bind(address, 2).unwrap();
+        let sockets = Sockets::bind("the gateway", address, 2).unwrap();
         let address = sockets.address();
         let start = Start {
             sockets,

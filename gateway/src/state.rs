@@ -4,25 +4,28 @@ use crate::config::{CheckTiming, Config, Limits, LossPolicy, ResolverConfig};
 use crate::keys::keyring::Keyring;
 use crate::keys::offer::Offer;
 use crate::next_hops::Connections;
+use crate::observe::catalogue;
 use crate::observe::recorder::Recorder;
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
 use crate::request::resolve::CurrentResolver;
 use arc_swap::ArcSwap;
 use http::HeaderValue;
+use metrics::gauge;
 use parking_lot::Mutex;
+use postern_admin::ProcessContext;
 use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::places::Places;
 use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
-use postern_daemon::tls::{ServerConfig, ServerTls};
+use postern_daemon::tls::{Renewed, ServerConfig, ServerTls};
 use postern_spend::{Backend, Binding, Epoch, Store, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// What every request needs, shared by all workers.
 pub(crate) struct Core {
@@ -61,6 +64,8 @@ pub(crate) struct Generation {
     /// Whose connections begin with a PROXY header.
     pub(crate) balancers: Balancers,
     pub(crate) tls: Option<ListenerTls>,
+    /// For peers.
+    pub(crate) peers: Option<ListenerTls>,
 }
 
 /// How connections are accepted over TLS.
@@ -75,6 +80,39 @@ pub(crate) struct ListenerTls {
 impl ListenerTls {
     pub(crate) fn new(tls: &ServerTls, http2: bool) -> Self {
         Self { serving: tls.speaking(http2), refusing: tls.config() }
+    }
+}
+
+/// The certificates of the listeners, and their renewal.
+pub(crate) struct Certificates {
+    pub(crate) clients: Renewed,
+    pub(crate) peers: Renewed,
+}
+
+impl Certificates {
+    pub(crate) fn new(
+        [clients, peers]: [Option<ServerTls>; 2],
+        process: &ProcessContext,
+        listening: &watch::Sender<bool>,
+    ) -> Self {
+        let ProcessContext { readiness, shutdown, .. } = process;
+        let renewed = |name, tls, ends: fn(u64)| {
+            Renewed::new(name, tls, readiness, shutdown, ends, listening.subscribe())
+        };
+        Self {
+            clients: renewed("certificate", clients, |end| {
+                gauge!(catalogue::CERTIFICATE_ENDS).set(end as f64)
+            }),
+            peers: renewed("certificate for peers", peers, |end| {
+                gauge!(catalogue::PEERS_CERTIFICATE_ENDS).set(end as f64);
+            }),
+        }
+    }
+
+    /// Begins their renewal.
+    pub(crate) fn start(&mut self) {
+        self.clients.start();
+        self.peers.start();
     }
 }
 

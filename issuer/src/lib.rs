@@ -122,7 +122,8 @@ impl Issuer {
         let server = Server { routes, settings, places, shutdown };
         let ends = |second: u64| gauge!(catalogue::ISSUER_CERTIFICATE_ENDS).set(second as f64);
         let listening = watch::Sender::new(true).subscribe();
-        let certificate = Renewed::new(tls, &process.readiness, &process.shutdown, ends, listening);
+        let certificate =
+            Renewed::new("certificate", tls, &process.readiness, &process.shutdown, ends, listening);
         let process = process.clone();
         Ok(Self {
             local,

@@ -23,18 +23,15 @@ const AGENTS: [AgentPlan; 4] = [
     AgentPlan { name: "third", gateways: &[2], low: 4, high: 8 },
     AgentPlan { name: "all", gateways: &[2, 0, 1], low: 8, high: 16 },
 ];
-/// How soon after a gateway's restart its users are served.
-const RESTARTED: Duration = Duration::from_secs(2);
-/// How soon they are at the first gateway that knows of marks. Until the next key takes over, it waits for the mark of a young
-/// key that another one began; tokens of that key are refused there for as long as agents may hold some.
-const FIRST: Duration = Duration::from_secs(RESTARTED.as_secs() + REDEEM_FOR);
+/// How soon after a gateway's reload its users are served.
+const RELOADED: Duration = Duration::from_secs(2);
 /// How soon they are after a forced rotation, which leaves no token.
 const ROTATED: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_is_bound_gateway_by_gateway() {
     let mut fleet = Fleet::begun().await;
-    fleet.set_within(0, "accept", FIRST).await;
+    fleet.set(0, "accept").await; // in force once the mark of a young key was waited for
     fleet.rotates().await;
     fleet.set(1, "accept").await;
     fleet.set(2, "accept").await;
@@ -91,20 +88,18 @@ impl Fleet {
         Self { site, users, windows, programs, target, spent, _store }
     }
 
-    /// Restarts a gateway with `bind`, and shows that all gateways go on spending together.
+    /// Reloads a gateway with `bind`, and shows that all gateways go on spending together.
     async fn set(&mut self, index: usize, bind: &str) {
-        self.set_within(index, bind, RESTARTED).await;
-    }
-
-    async fn set_within(&mut self, index: usize, bind: &str, grace: Duration) {
         let Self { site, users, windows, .. } = &*self;
         let gateway = &site.gateways[index];
         let text = site.gateway_config(gateway, site.plan.removed_grace);
         write(gateway, &text.replace("bind = \"off\"", &format!("bind = \"{bind}\"")));
         let theirs = AGENTS.iter().filter(|agent| agent.depends_on(index)).map(AgentPlan::unit);
-        let opened = windows.open(format!("{} gets {bind:?}", gateway.name), theirs, users.now(), grace);
-        gateway.terminate();
-        gateway.start_ready().await;
+        let opened = windows.open(format!("{} gets {bind:?}", gateway.name), theirs, users.now(), RELOADED);
+        let from = gateway.log().len();
+        gateway.signal("HUP");
+        gateway.logs(from, &["is in force from now on", "challenge.bind"]).await;
+        gateway.ready().await;
         windows.close(opened, users.now());
         self.spend_everywhere().await;
     }

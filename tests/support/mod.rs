@@ -14,6 +14,7 @@ pub mod process;
 pub mod prometheus;
 pub mod proxy;
 pub mod relay;
+pub mod reload;
 pub mod router;
 pub mod site;
 pub mod target;

@@ -5,7 +5,7 @@ use crate::daemon::environment;
 use crate::failure::Failure;
 use postern_config::Fit;
 use postern_daemon::tls::TlsConfig;
-use postern_gateway::config::{Bind, StoreKind};
+use postern_gateway::config::{Bind, Peers, StoreKind};
 use postern_mcrouter_lint::Gateway;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -110,10 +110,11 @@ pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
     let name = kind.name();
     let checked = match kind {
         Kind::Gateway => load(path, postern_gateway::check, |config| {
-            config.tls.as_ref().and_then(shown).into_iter().chain(config.egress.remarks()).collect()
+            let shown = [config.tls.clone(), config.peers.as_ref().map(Peers::tls)].into_iter().flatten();
+            shown.filter_map(|tls| remark(&tls)).chain(config.egress.remarks()).collect()
         }),
         Kind::Issuer => load(path, postern_issuer::check, |config| {
-            config.tls.as_ref().and_then(shown).into_iter().collect()
+            config.tls.as_ref().and_then(remark).into_iter().collect()
         }),
         Kind::Client => load(path, postern_client::check, |config| config.remark().into_iter().collect()),
     };
@@ -140,7 +141,7 @@ where
     Ok(warnings)
 }
 
-/// What is to be known of the certificate that clients are shown.
-fn shown(tls: &TlsConfig) -> Option<String> {
+/// What is to be known of a listener's certificate.
+fn remark(tls: &TlsConfig) -> Option<String> {
     tls.load().ok()?.remark()
 }

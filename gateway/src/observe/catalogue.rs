@@ -27,6 +27,9 @@ postern_telemetry::catalogue! {
     /// Requests that the gateway answered, by outcome.
     REQUESTS: Counter = "postern_requests_total" [Outcome::SPEC];
 
+    /// Requests of peers that the gateway answered, by outcome; they are in no other count of requests, for they bring no token.
+    PEER_REQUESTS: Counter = "postern_peer_requests_total" [Outcome::SPEC];
+
     /// Tunnels open now.
     TUNNELS_OPEN: Gauge = "postern_tunnels_open";
 
@@ -125,6 +128,9 @@ postern_telemetry::catalogue! {
 
     /// When the TLS certificate ends that clients are shown, as a Unix time. 0 without TLS.
     CERTIFICATE_ENDS: Gauge = "postern_certificate_ends_timestamp_seconds";
+
+    /// When the TLS certificate ends that peers are shown, as a Unix time. 0 without `[peers]`.
+    PEERS_CERTIFICATE_ENDS: Gauge = "postern_peers_certificate_ends_timestamp_seconds";
 }
 
 #[cfg(test)]

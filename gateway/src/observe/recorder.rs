@@ -38,6 +38,8 @@ use std::time::{Duration, Instant};
 /// The handles.
 pub(crate) struct Recorder {
     outcomes: Vec<ReadableCounter>,
+    /// Of requests of peers, which need no verdict of the store.
+    peers: Vec<Counter>,
     unknown: Vec<Counter>,
     checks: Vec<Histogram>,
     /// By stage, for the live page.
@@ -81,6 +83,8 @@ impl Recorder {
             })
         });
         let outcome = |outcome: &Outcome| counter!(catalogue::REQUESTS, Outcome::LABEL => outcome.as_str());
+        let peers =
+            |outcome: &Outcome| counter!(catalogue::PEER_REQUESTS, Outcome::LABEL => outcome.as_str());
         let bytes = |way: Direction| counter!(catalogue::TUNNEL_BYTES, Direction::LABEL => way.as_str());
         let ended =
             |end: &TunnelEnd| histogram!(catalogue::TUNNEL_DURATION, TunnelEnd::LABEL => end.as_str());
@@ -95,6 +99,7 @@ impl Recorder {
         };
         Self {
             outcomes: Outcome::ALL.iter().map(|each| ReadableCounter::new(outcome(each))).collect(),
+            peers: Outcome::ALL.iter().map(peers).collect(),
             unknown: UnknownReason::ALL.iter().map(unknown).collect(),
             checks: checks.collect(),
             spreads: CheckStage::ALL.iter().map(|_| Latency::default()).collect(),
@@ -155,12 +160,17 @@ impl Recorder {
     pub(crate) fn answered(
         &self,
         refusal: Option<&Refusal>,
+        is_peers: bool,
         timeline: &Timeline,
         decision: &SamplingDecision,
         who: Who,
     ) -> Account {
         let outcome = refusal.map_or(Outcome::Opened, Refusal::outcome);
-        self.outcomes[outcome as usize].add(1);
+        if is_peers {
+            self.peers[outcome as usize].increment(1);
+        } else {
+            self.outcomes[outcome as usize].add(1);
+        }
         if let Some(refusal) = refusal {
             self.refusals.refused(refusal, timeline.began);
         }

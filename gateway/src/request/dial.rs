@@ -2,10 +2,10 @@
 //! the address that was checked is the one that is dialled.
 
 use crate::next_hops::Connections;
+use crate::request::admit::Admitted;
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
 use crate::request::resolve::Resolver;
-use crate::request::spend::Spent;
 use postern_daemon::seldom::Seldom;
 use postern_proxy::dial::{Candidate, connect_from};
 use postern_proxy::target::{Host, Target};
@@ -19,10 +19,10 @@ use tokio::time::{Instant, timeout_at};
 mod next_hop;
 mod stream;
 
-/// A connection to the target of a spent token.
+/// A connection to the target of a request that was admitted.
 pub(crate) struct Dialled {
     pub(crate) stream: TargetStream,
-    _spent: Spent,
+    _admitted: Admitted,
 }
 
 /// How targets are reached.
@@ -36,10 +36,14 @@ pub(crate) struct Onward<'a> {
 
 impl Dialled {
     /// Resolves and connects, `limit` at most together.
-    pub(crate) async fn dial(spent: Spent, onward: Onward<'_>, limit: Duration) -> Result<Self, Refusal> {
+    pub(crate) async fn dial(
+        admitted: Admitted,
+        onward: Onward<'_>,
+        limit: Duration,
+    ) -> Result<Self, Refusal> {
         let deadline = Instant::now() + limit;
-        let stream = connect(spent.target(), &onward, deadline).await?;
-        Ok(Self { stream, _spent: spent })
+        let stream = connect(admitted.target(), &onward, deadline).await?;
+        Ok(Self { stream, _admitted: admitted })
     }
 }
 

@@ -36,15 +36,12 @@ impl Presented {
         now: UnixSeconds,
     ) -> Result<Self, Refusal> {
         let keyring = worker.core.keyring.load();
-        let target = target(head, generation.require_host)?;
-        policy.check_target(&target).map_err(Refusal::Policy)?;
+        let target = destination(head, policy, generation)?;
         if !keyring.is_usable(now) {
             return Err(Refusal::NoKeys);
         }
         worker.serving(generation).map_err(Refusal::StoreDown)?;
-        if worker.core.next_hop_away.load(Ordering::Relaxed) && policy.goes_through_that_of_all(&target) {
-            return Err(Refusal::NextHopAway);
-        }
+        check_next_hop(worker, policy, &target)?;
         if keyring.requested(|key| generation.requested_binding(key, now), now).is_none() {
             // With no challenge to answer, no token helps.
             let is_lost = keyring.epochs(now).any(|epoch| generation.has_lost(epoch.key, now));
@@ -86,6 +83,23 @@ impl Presented {
     pub(crate) fn into_target(self) -> Target {
         self.target
     }
+}
+
+/// Where the request wants to go, if it may be reached as far as its name tells.
+pub(super) fn destination(
+    head: &request::Parts,
+    policy: &Policy,
+    generation: &Generation,
+) -> Result<Target, Refusal> {
+    let target = target(head, generation.require_host)?;
+    policy.check_target(&target).map_err(Refusal::Policy)?;
+    Ok(target)
+}
+
+/// Refuses early what the next hop of all tunnels could not open now.
+pub(super) fn check_next_hop(worker: &Worker, policy: &Policy, target: &Target) -> Result<(), Refusal> {
+    let is_away = worker.core.next_hop_away.load(Ordering::Relaxed);
+    if is_away && policy.goes_through_that_of_all(target) { Err(Refusal::NextHopAway) } else { Ok(()) }
 }
 
 /// Where the request wants to go: the authority form of CONNECT (RFC 9112, section 3.2.3) or the absolute form of any

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Each stage hands the next one a value that only it can make: [`Presented`], [`Verified`], [`Spent`], [`Dialled`]. A
-//! stage that refuses ends the request; `deny` has the answer.
+//! stage that refuses ends the request; `deny` has the answer. For a request of a peer, another gateway of the operator's, `peer` stands
+//! in place of the first four.
 //!
 //! It is the same for each version of HTTP: a driver (`server::h1`, `server::h2`) turns bytes into a request and an [`Answer`] into
 //! bytes.
@@ -13,6 +14,7 @@
 use crate::config::Limits;
 use crate::observe::recorder::{Account, Checking};
 use crate::observe::timeline::{Stage, Timeline};
+use crate::request::admit::Admitted;
 use crate::request::answer::{self, Body};
 use crate::request::check::Check;
 use crate::request::deny::Refusal;
@@ -20,6 +22,7 @@ use crate::request::dial::{Dialled, Onward};
 use crate::request::egress::Policy;
 use crate::request::forward;
 use crate::request::parse::Presented;
+use crate::request::peer::{Entrusted, Peer};
 use crate::request::spend::Spent;
 use crate::request::upload::RequestBody;
 use crate::request::verify::Verified;
@@ -51,6 +54,8 @@ pub(crate) struct Client {
     pub(crate) address: Option<SocketAddr>,
     /// What its refusals are counted under; none if it is exempt.
     pub(crate) source: Option<Source>,
+    /// It is another gateway of the operator's.
+    pub(crate) peer: Option<Peer>,
 }
 
 /// Answers one request, and records the answer.
@@ -69,7 +74,7 @@ pub(crate) async fn answer(
     let (head, body) = request.into_parts();
     let (mut timeline, decision) = (Timeline::begin(), core.recorder.sample(&head.headers));
     let (who, is_connect) = (core.recorder.who(client.address, &head), head.method == Method::CONNECT);
-    let answered = match dial(worker, &generation, &head, &body, limits, client.source, &mut timeline).await {
+    let answered = match dial(worker, &generation, &head, &body, limits, client, &mut timeline).await {
         Ok(dialled) if is_connect => Ok((answer::opened(), Some(dialled))),
         Ok(dialled) => {
             let request = Request::from_parts(head, body);
@@ -81,10 +86,14 @@ pub(crate) async fn answer(
     };
     let mut challenge = None;
     let answered = answered.map_err(|refusal| {
+        if client.peer.is_some() {
+            return refusal;
+        }
         challenge = generation.challenge(&core.keyring.load(), UnixSeconds::now());
         answerable(refusal, challenge.is_some())
     });
-    let account = core.recorder.answered(answered.as_ref().err(), &timeline, &decision, who);
+    let account =
+        core.recorder.answered(answered.as_ref().err(), client.peer.is_some(), &timeline, &decision, who);
     match answered {
         Ok((response, Some(dialled))) => Answer::Tunnel(response, (dialled, account)),
         Ok((response, None)) => Answer::Forwarded(response),
@@ -109,16 +118,22 @@ async fn dial(
     head: &request::Parts,
     body: &RequestBody,
     limits: &Limits,
-    source: Option<Source>,
+    client: Client,
     timeline: &mut Timeline,
 ) -> Result<Dialled, Refusal> {
     let policy = worker.core.settings.policy.load_full();
-    let spent = pay(worker, generation, head, &policy, timeline).await;
-    let spent = spent.inspect_err(|refusal| worker.core.refused(source, limits, refusal))?;
+    let admitted = match client.peer {
+        Some(peer) => {
+            let entrusted = || Entrusted::parse(peer, head, &policy, (worker, generation));
+            timeline.time(Stage::Parse, entrusted).map(Admitted::Entrusted)
+        }
+        None => pay(worker, generation, head, &policy, timeline).await.map(Admitted::Paid),
+    };
+    let admitted = admitted.inspect_err(|refusal| worker.core.refused(client.source, limits, refusal))?;
     body.paid();
     let resolver = worker.resolver.of(&worker.core.settings.resolver.load());
     let onward = Onward { policy: &policy, resolver: &resolver, connections: &worker.next_hops };
-    let dialled = Dialled::dial(spent, onward, limits.dial_timeout.get()).await;
+    let dialled = Dialled::dial(admitted, onward, limits.dial_timeout.get()).await;
     timeline.end(Stage::Dial);
     dialled
 }

@@ -1,6 +1,6 @@
 //! The last stage: bytes both ways until both sides are done, or nothing moves for too long (the connection's task ends
-//! it when the drain's deadline comes). It takes a [`Dialled`], which takes a spent token: there is no other way to
-//! open a tunnel.
+//! it when the drain's deadline comes). It takes a [`Dialled`], which takes an admission, by a spent token or
+//! a peer: there is no other way to open a tunnel.
 
 use crate::config::Limits;
 use crate::observe::recorder::{Account, Recorder};

@@ -6,6 +6,7 @@
 
 use crate::request::answer::refused_raw;
 use crate::request::deny::Refusal;
+use crate::request::peer::Peer;
 use crate::request::session::Client;
 use crate::request::tunnel::{self, TunnelLimits};
 use crate::server::h1::{self, Finished};
@@ -26,12 +27,14 @@ pub(crate) struct Visitor {
     pub(crate) client: Option<SocketAddr>,
     pub(crate) place: Place,
     pub(crate) exchange: Exchange,
+    /// It is another gateway of the operator's.
+    pub(crate) peer: Option<Peer>,
 }
 
 impl Visitor {
     /// Whom its requests come from.
     pub(crate) fn client(&self) -> Client {
-        Client { address: self.client, source: self.place.source() }
+        Client { address: self.client, source: self.place.source(), peer: self.peer }
     }
 }
 
@@ -42,7 +45,7 @@ where
 {
     let (shutdown, limits) = (&worker.core.shutdown, worker.core.settings.limits.load_full());
     let client = visitor.client();
-    let Visitor { client: address, mut place, exchange } = visitor;
+    let Visitor { client: address, mut place, exchange, peer } = visitor;
     // Boxed, so that the room HTTP needs is given back before the tunnel begins. Not cut off from here: an answer that
     // is being given has to end in a reset.
     let requests = h1::requests(stream, client, exchange.clone(), Arc::clone(&limits), Arc::clone(&worker));
@@ -56,7 +59,7 @@ where
         }
         Finished::Http2 { stream, early } => {
             stream.bound_unsent();
-            let visitor = Visitor { client: address, place, exchange };
+            let visitor = Visitor { client: address, place, exchange, peer };
             Box::pin(h2::serve(stream, early, visitor, limits, worker)).await;
         }
         Finished::Owed { stream, refusal } => {

@@ -6,3 +6,4 @@ pub(crate) mod connection;
 mod early;
 mod h1;
 mod h2;
+pub(crate) mod sockets;

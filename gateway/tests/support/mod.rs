@@ -94,6 +94,7 @@ pub(crate) fn config(home: &Path) -> Config {
     Config {
         listen: Listen { address: ([127, 0, 0, 1], 0).into(), workers: 2, ..Listen::default() },
         tls: None,
+        peers: None,
         log: Default::default(),
         issuer: Keys { keys: Some(home.join("keys.json")), ..Keys::default() },
         challenge: ChallengeConfig {
@@ -128,6 +129,8 @@ pub(crate) fn home_with_keys() -> TempDir {
 /// A gateway that runs until it is dropped or stopped.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
+    /// Where it listens for peers.
+    pub(crate) peers: Option<SocketAddr>,
     pub(crate) shutdown: Shutdown,
     pub(crate) readiness: Readiness,
     pub(crate) live: Live,
@@ -157,10 +160,10 @@ impl Running {
         change(&mut config);
         let process = ProcessContext::default();
         let gateway = Gateway::bind(&config, &process)?;
-        let address = gateway.local_addr();
+        let (address, peers) = (gateway.local_addr(), gateway.peers_addr());
         let task = Some(tokio::spawn(gateway.run()));
         let ProcessContext { shutdown, readiness, live, .. } = process;
-        Ok(Self { address, shutdown, readiness, live, idle_tasks: 0, task, home: Some(home) })
+        Ok(Self { address, peers, shutdown, readiness, live, idle_tasks: 0, task, home: Some(home) })
     }
 
     pub(crate) fn home(&self) -> &Path {

@@ -163,3 +163,13 @@ pub(crate) fn all_via(url: &str, credentials: &str) -> Egress {
          [[rules]]\nallow = [\"127.0.0.0/8\", \"*\"]\nvia = \"a\"\n"
     ))
 }
+
+/// All tunnels go through one of these.
+pub(crate) fn all_through(urls: &[&str], keys: &str) -> Egress {
+    let urls: Vec<String> = urls.iter().map(|url| format!("\"{url}\"")).collect();
+    egress(&format!(
+        "ports = \"any\"\nprivate = true\nvia = \"exit\"\n\
+         [[next_hops]]\nname = \"exit\"\nurls = [{}]\ncheck_every = \"1s\"\n{keys}",
+        urls.join(", ")
+    ))
+}

@@ -1,7 +1,7 @@
 //! Several next hops, over mutual TLS and HTTP/2: real ones, nghttpx in front of tinyproxy.
 
 use crate::support::client::{Client, connect, connect_with};
-use crate::support::proxies::{Authority, Proxy, egress};
+use crate::support::proxies::{Authority, Proxy, all_through};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, PATIENCE, Running};
 use postern_gateway::config::Egress;
@@ -16,16 +16,6 @@ use tokio::time::{sleep, timeout};
 
 /// The authority of the proxies, and the proxy behind all of them.
 static AUTHORITY: LazyLock<Authority> = LazyLock::new(Authority::new);
-
-/// All tunnels go through one of these.
-fn all_through(urls: &[&str], keys: &str) -> Egress {
-    let urls: Vec<String> = urls.iter().map(|url| format!("\"{url}\"")).collect();
-    egress(&format!(
-        "ports = \"any\"\nprivate = true\nvia = \"exit\"\n\
-         [[next_hops]]\nname = \"exit\"\nurls = [{}]\ncheck_every = \"1s\"\n{keys}",
-        urls.join(", ")
-    ))
-}
 
 async fn gateway(egress: Egress) -> Running {
     Running::start_with(|config| (config.egress, config.listen.workers) = (egress, 1)).await

@@ -14,6 +14,7 @@ mod header;
 mod http2;
 mod keys;
 mod next_hop;
+mod peers;
 mod pipeline;
 mod places;
 mod proxy_protocol;

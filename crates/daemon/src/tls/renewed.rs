@@ -9,6 +9,8 @@ use tokio::task::AbortHandle;
 /// The certificate in use, and its renewal.
 #[derive(Debug)]
 pub struct Renewed {
+    /// What its gate is called.
+    name: &'static str,
     tls: Option<ServerTls>,
     renewal: Option<AbortHandle>,
     gate: Option<Gate>,
@@ -19,19 +21,20 @@ pub struct Renewed {
 }
 
 impl Renewed {
-    /// With the certificate of the start, if there is one. `ends` is called with its end in seconds since 1970, 0 where there
+    /// With the certificate of the start, if there is one; readiness calls it by `name`. `ends` is called with its end in seconds since 1970, 0 where there
     /// is none any more; nothing is ordered from an authority before `listening`.
     #[must_use]
     pub fn new(
+        name: &'static str,
         tls: Option<ServerTls>,
         readiness: &Readiness,
         shutdown: &Shutdown,
         ends: fn(u64),
         listening: watch::Receiver<bool>,
     ) -> Self {
-        let gate = tls.is_some().then(|| readiness.gate("certificate"));
+        let gate = tls.is_some().then(|| readiness.gate(name));
         let (readiness, shutdown) = (readiness.clone(), shutdown.clone());
-        Self { tls, renewal: None, gate, readiness, shutdown, ends, listening }
+        Self { name, tls, renewal: None, gate, readiness, shutdown, ends, listening }
     }
 
     /// The certificate in use.
@@ -64,7 +67,7 @@ impl Renewed {
             self.gate.iter().for_each(Gate::set_ready);
             return;
         };
-        let gate = self.gate.get_or_insert_with(|| self.readiness.gate("certificate")).clone();
+        let gate = self.gate.get_or_insert_with(|| self.readiness.gate(self.name)).clone();
         let mut listening = self.listening.clone();
         let listening = async move { drop(listening.wait_for(|is_listening| *is_listening).await) };
         let renewal = tokio::spawn(tls.renew(gate, self.ends, listening, self.shutdown.clone()));

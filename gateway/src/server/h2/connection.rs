@@ -61,6 +61,15 @@ impl Streams {
         Open { streams: Arc::clone(self), has_paid: false }
     }
 
+    /// One was admitted, or will be.
+    fn paid(&self) {
+        self.unpaid.lift();
+        let mut state = self.state.lock();
+        if state.paid.replace(Instant::now()).is_none() {
+            state.connection.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
     /// How many are open, and when the last one was that has paid. It leaves the connection's waker.
     fn look(&self, cx: &Context<'_>) -> (usize, Option<Instant>) {
         let mut state = self.state.lock();
@@ -82,11 +91,7 @@ impl Open {
     /// Its request was admitted.
     pub(super) fn paid(&mut self) {
         self.has_paid = true;
-        self.streams.unpaid.lift();
-        let mut state = self.streams.state.lock();
-        if state.paid.replace(Instant::now()).is_none() {
-            state.connection.take().into_iter().for_each(Waker::wake);
-        }
+        self.streams.paid();
     }
 }
 
@@ -114,6 +119,9 @@ pub(crate) async fn serve<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let streams = Arc::<Streams>::default();
+    if visitor.peer.is_some() {
+        streams.paid(); // what a peer asks for is paid already
+    }
     let stream = ClientStream::new(Early::new(early, stream), visitor.exchange.clone());
     let shaking = settings(&limits).handshake::<_, Bytes>(Turns::new(stream, streams.unpaid.clone()));
     let header_timeout = limits.header_timeout.get();

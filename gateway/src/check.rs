@@ -1,0 +1,161 @@
+//! What a start refuses, and the sentence for it.
+
+use crate::backend::{self, BackendError};
+use crate::config::{Bind, ChallengeConfig, Config, NextHopError, StoreKind};
+use crate::gateway::workers;
+use crate::keys::offer::Offer;
+use crate::keys::source::{Source, SourceError};
+use crate::request::resolve::{self, ResolverError};
+use crate::shared_limits::LEAST_SECRET;
+use postern_config::Size;
+use postern_daemon::exit;
+use postern_daemon::listen::BindError;
+use postern_daemon::tls::{TlsConfig, TlsError};
+use postern_telemetry::traces::TracerError;
+use postern_token::ChallengeError;
+use std::net::IpAddr;
+
+/// hyper's smallest read buffer.
+const LEAST_HEADER_SIZE: Size = Size::kib(8);
+/// A second of it carries a TLS record's worth of a page.
+const LEAST_TUNNEL_RATE: Size = Size::kib(1);
+
+/// Why a gateway cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The names of the challenge.
+    #[error("challenge: {0}")]
+    Challenge(#[from] ChallengeError),
+    /// Marks where they cannot be.
+    #[error("challenge.bind needs one challenge.origin: a mark stands below it; or set it to \"off\"")]
+    Marks,
+    /// Replicas without marks.
+    #[error(
+        "store.memcached.replicas needs challenge.bind = \"offer\": only a token that a mark binds lets each replica show \
+         that it has lost no record of it"
+    )]
+    Replicas,
+    /// The issuer's keys.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The certificate files.
+    #[error("tls: {0}")]
+    Tls(#[from] TlsError),
+    /// The certificate files of the listener for peers.
+    #[error("peers: {0}")]
+    Peers(TlsError),
+    /// A rate that is too slow to work.
+    #[error(
+        "limits.tunnel_rate = \"{0:?}\" a second is too slow for any use: write at least \"1KiB\", or leave it out"
+    )]
+    TunnelRate(Size),
+    /// A bound that is too small to work.
+    #[error("limits.header_size = \"{0:?}\" is too small for a token's header: write at least \"8KiB\"")]
+    HeaderSize(Size),
+    /// A secret that can be guessed.
+    #[error(
+        "limits.shared_secret is too short: whoever reads the shared memory could guess it and find clients' addresses; write \
+         at least {LEAST_SECRET} characters, such as the output of \"openssl rand -hex 32\""
+    )]
+    SharedSecretLength,
+    /// Limits that cannot be shared.
+    #[error(
+        "limits.shared_secret needs store.kind = \"memcached\": the gateways of a fleet share limits through its memcached; \
+         leave the secret out where there is one gateway"
+    )]
+    SharedSecretStore,
+    /// No address to connect from.
+    #[error(
+        "egress.source has {0}, from which nothing can connect: list addresses of this machine's interfaces, IPv4 ones as such"
+    )]
+    LocalAddress(IpAddr),
+    /// Next hops and rules that do not go together.
+    #[error(transparent)]
+    NextHops(#[from] NextHopError),
+    /// The double-spend store.
+    #[error(transparent)]
+    Store(#[from] BackendError),
+    /// The listening address.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The resolver.
+    #[error(transparent)]
+    Resolver(#[from] ResolverError),
+    /// The exporter of traces.
+    #[error(transparent)]
+    Tracer(#[from] TracerError),
+}
+
+impl StartError {
+    /// The code to exit with: [`exit::CONFIG`] when the configuration must be edited, [`exit::RUNTIME`] otherwise.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Challenge(_)
+            | Self::Marks
+            | Self::Replicas
+            | Self::Source(_)
+            | Self::TunnelRate(_)
+            | Self::SharedSecretLength
+            | Self::SharedSecretStore
+            | Self::LocalAddress(_)
+            | Self::NextHops(_)
+            | Self::HeaderSize(_) => exit::CONFIG,
+            Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
+            Self::Tls(TlsError::State(_)) => exit::RUNTIME,
+            Self::Tls(_) | Self::Peers(_) => exit::CONFIG,
+            Self::Store(error) if error.is_configuration() => exit::CONFIG,
+            Self::Resolver(error) if error.is_configuration() => exit::CONFIG,
+            Self::Store(_) | Self::Bind(_) | Self::Resolver(_) | Self::Tracer(_) => exit::RUNTIME,
+        }
+    }
+}
+
+/// Finds what a start with this configuration would refuse: it reads certificates and addresses, and opens no socket,
+/// takes no lock and writes nothing.
+///
+/// # Errors
+/// [`StartError`], with what to change.
+pub fn check(config: &Config) -> Result<(), StartError> {
+    if config.limits.header_size.0 < LEAST_HEADER_SIZE.0 {
+        return Err(StartError::HeaderSize(config.limits.header_size));
+    }
+    if let Some(rate) = config.limits.tunnel_rate.filter(|rate| rate.0 < LEAST_TUNNEL_RATE.0) {
+        return Err(StartError::TunnelRate(rate));
+    }
+    check_bind(config)?;
+    check_shared_secret(config)?;
+    resolve::check(&config.egress.resolver)?;
+    config.egress.check_next_hops()?;
+    config.egress.unusable_source().map_or(Ok(()), |address| Err(StartError::LocalAddress(address)))?;
+    Offer::new(&config.challenge)?;
+    Source::new(&config.issuer)?;
+    config.tls.as_ref().map(TlsConfig::load).transpose()?;
+    let peers = config.peers.as_ref().map(|peers| peers.tls().load()).transpose();
+    peers.map_err(StartError::Peers)?;
+    config.tracing.check()?;
+    backend::check(&config.store, workers(config))?;
+    Ok(())
+}
+
+/// Marks need one name to stand below.
+fn check_bind(config: &Config) -> Result<(), StartError> {
+    let ChallengeConfig { bind, origin, .. } = &config.challenge;
+    let votes = config.store.kind == StoreKind::Memcached && !config.store.memcached.replicas.is_empty();
+    if votes && *bind != Bind::Offer {
+        return Err(StartError::Replicas);
+    }
+    if *bind != Bind::Off && origin.contains(',') {
+        return Err(StartError::Marks);
+    }
+    Ok(())
+}
+
+/// A secret needs something to share, and must not be guessed.
+fn check_shared_secret(config: &Config) -> Result<(), StartError> {
+    match &config.limits.shared_secret {
+        Some(_) if config.store.kind != StoreKind::Memcached => Err(StartError::SharedSecretStore),
+        Some(secret) if secret.expose().chars().count() < LEAST_SECRET => Err(StartError::SharedSecretLength),
+        _ => Ok(()),
+    }
+}

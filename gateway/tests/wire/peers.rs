@@ -1,0 +1,231 @@
+//! A gateway as the next hop of another one: both are real, and only the first takes a token.
+
+use crate::support::client::{Client, connect, connect_with};
+use crate::support::proxies::{Authority, all_through, egress};
+use crate::support::target::Echo;
+use crate::support::{PATIENCE, Running, home_with_keys};
+use postern_config::ConfigDuration;
+use postern_daemon::tls::{self, TlsConfig};
+use postern_gateway::config::{Config, Peers};
+use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Of the gateways' certificates.
+static AUTHORITY: LazyLock<Authority> = LazyLock::new(Authority::new);
+
+fn peers(authority: &Authority) -> Peers {
+    let [certificate, key] = authority.signed(ServerAuth);
+    Peers { address: ([127, 0, 0, 1], 0).into(), certificate, key, client_ca: authority.ca.clone() }
+}
+
+/// The last gateway of a chain. It has no key, so no client gets a tunnel from it.
+fn exit_with(change: impl FnOnce(&mut Config)) -> Running {
+    Running::start_in(TempDir::new().unwrap(), |config| {
+        config.peers = Some(peers(&AUTHORITY));
+        config.listen.workers = 1;
+        config.listen.patience = ConfigDuration::secs(0);
+        std::fs::write(config.issuer.keys.as_ref().unwrap(), crate::support::directory(Vec::new())).unwrap();
+        change(config);
+    })
+    .unwrap()
+}
+
+fn url(exit: &Running) -> String {
+    format!("https://localhost:{}", exit.peers.unwrap().port())
+}
+
+/// The first gateway of a chain.
+async fn entry(exit: &Running, keys: &str) -> Running {
+    let egress = all_through(&[&url(exit)], keys);
+    Running::start_with(|config| (config.egress, config.listen.workers) = (egress, 1)).await
+}
+
+/// A connection to the listener for peers that shows `shown`, or nothing.
+async fn reach(exit: &Running, shown: Option<&[PathBuf; 2]>) -> Client<TlsStream<TcpStream>> {
+    let own = shown.map(|[certificate, key]| (certificate.as_path(), key.as_path()));
+    let config = tls::store_client_config(Some(&AUTHORITY.ca), own).unwrap();
+    let stream = TcpStream::connect(exit.peers.unwrap()).await.unwrap();
+    Client::over(TlsConnector::from(config).connect("localhost".try_into().unwrap(), stream).await.unwrap())
+}
+
+async fn echoes(client: &mut Client, bytes: &[u8]) {
+    client.send(bytes).await;
+    assert_eq!(client.take(bytes.len()).await, bytes);
+}
+
+async fn tunnel(gateway: &Running, target: impl Display) -> Client {
+    let mut client = Client::connect(gateway.address).await;
+    client.send(connect(target)).await;
+    client.head().await.assert_opened();
+    client
+}
+
+/// Open connections to a port, by their client's end.
+fn connections(port: u16) -> usize {
+    let remote = format!(":{port:04X} 01 "); // 01: established
+    let open = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    open.lines().filter(|line| line.contains(&remote)).count()
+}
+
+#[tokio::test]
+async fn tunnels_of_another_gateway_need_no_token_no_key_and_no_store() {
+    let (echo, exit) = (Echo::start().await, exit_with(|_| {}));
+    let entry = entry(&exit, &AUTHORITY.keys()).await;
+    let mut tunnels = Vec::new();
+    for number in 0..20_u8 {
+        let mut client = tunnel(&entry, echo.address).await;
+        echoes(&mut client, &[number; 1000]).await;
+        tunnels.push(client);
+    }
+    let shared = connections(exit.peers.unwrap().port());
+    assert!((1..=2).contains(&shared), "{shared} connections"); // a check that is under way has another one
+    let answer = Client::ask(exit.address, connect(echo.address)).await;
+    answer.assert_refused(503, "proxy_internal_error", "no issuer key"); // its own clients get nothing meanwhile
+}
+
+#[tokio::test]
+async fn the_first_gateway_spends_the_token_and_the_last_sees_none() {
+    let (echo, exit) = (Echo::start().await, exit_with(|_| {}));
+    let entry = entry(&exit, &AUTHORITY.keys()).await;
+    let request = connect(echo.address);
+    let mut client = Client::connect(entry.address).await;
+    client.send(&request).await;
+    client.head().await.assert_opened();
+    let replayed = Client::ask(entry.address, &request).await;
+    assert_eq!(replayed.status, 407, "{replayed:?}");
+}
+
+#[tokio::test]
+async fn whoever_shows_no_certificate_of_the_authority_is_no_peer() {
+    let (echo, exit, strangers) = (Echo::start().await, exit_with(|_| {}), Authority::new());
+    let strange = strangers.signed(ClientAuth);
+    for shown in [None, Some(&strange)] {
+        let mut client = reach(&exit, shown).await; // in TLS 1.3 the refusal comes behind the handshake
+        let _ = client.stream.write_all(connect(echo.address).as_ref()).await;
+        let read = timeout(PATIENCE, client.stream.read(&mut [0; 1])).await;
+        assert!(!matches!(read.unwrap(), Ok(1..)), "it was answered");
+    }
+    // In the clear nobody gets a byte.
+    let mut client = Client::connect(exit.peers.unwrap()).await;
+    client.send(connect(echo.address)).await;
+    let (rest, alert) = (client.rest().await, [21, 3]);
+    assert!(rest.is_empty() || rest.starts_with(&alert), "{rest:?}");
+    assert_eq!(echo.came().await, 0);
+    let mut known = reach(&exit, Some(&AUTHORITY.signed(ClientAuth))).await;
+    known.send(connect(echo.address)).await;
+    known.head().await.assert_opened();
+}
+
+/// A certificate opens tunnels at the listener for peers alone.
+#[tokio::test]
+async fn at_the_listener_for_clients_a_peer_needs_a_token() {
+    let (echo, shown) = (Echo::start().await, AUTHORITY.signed(ClientAuth));
+    let [certificate, key] = AUTHORITY.signed(ServerAuth);
+    let gateway = Running::start_with(|config| {
+        let tls = TlsConfig::of_files(certificate, key);
+        config.tls = Some(TlsConfig { client_ca: Some(AUTHORITY.ca.clone()), ..tls });
+        config.peers = Some(peers(&AUTHORITY));
+    })
+    .await;
+    let own = Some((shown[0].as_path(), shown[1].as_path()));
+    let config = tls::store_client_config(Some(&AUTHORITY.ca), own).unwrap();
+    for (address, status) in [(gateway.address, 407), (gateway.peers.unwrap(), 200)] {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let connector = TlsConnector::from(Arc::clone(&config));
+        let mut client =
+            Client::over(connector.connect("localhost".try_into().unwrap(), stream).await.unwrap());
+        client.send(connect_with(echo.address, &[])).await;
+        assert_eq!(client.head().await.status, status);
+    }
+}
+
+#[tokio::test]
+async fn a_peer_goes_where_the_last_gateway_lets_it() {
+    let echo = Echo::start().await;
+    let exit = exit_with(|config| config.egress.private = false);
+    let entry = entry(&exit, &AUTHORITY.keys()).await;
+    let answer = Client::ask(entry.address, connect(echo.address)).await;
+    assert_eq!(answer.status, 403, "{answer:?}");
+    let mut peer = reach(&exit, Some(&AUTHORITY.signed(ClientAuth))).await;
+    peer.send(connect_with(echo.address, &[])).await;
+    let refused = peer.answer().await;
+    assert_eq!(refused.status, 403);
+    assert!(refused.all("proxy-authenticate").is_empty(), "a peer needs no challenge: {refused:?}");
+    assert_eq!(echo.came().await, 0);
+}
+
+/// All connections of a gateway come from its address, and may wait for their first tunnel.
+#[tokio::test]
+async fn limits_for_one_source_do_not_bind_a_peer() {
+    let echo = Echo::start().await;
+    let exit = exit_with(|config| {
+        config.limits.source.connections = 2;
+        config.limits.source.exempt.clear(); // loopback
+    });
+    let (shown, mut waiting) = (AUTHORITY.signed(ClientAuth), Vec::new());
+    for _ in 0..8 {
+        waiting.push(reach(&exit, Some(&shown)).await);
+    }
+    for peer in &mut waiting {
+        peer.send(connect_with(echo.address, &[])).await;
+        peer.head().await.assert_opened();
+    }
+}
+
+/// One that has no tunnel now will have one soon, and its handshake is made.
+#[tokio::test]
+async fn an_idle_connection_of_a_peer_is_kept() {
+    let header_timeout = ConfigDuration::millis(200);
+    let exit = exit_with(|config| config.limits.header_timeout = header_timeout);
+    let next_hop = format!("name = \"exit\"\nurls = [\"{}\"]\ncheck_every = \"1h\"\n", url(&exit));
+    let through = "ports = \"any\"\nprivate = true\nvia = \"exit\"\n[[next_hops]]\n";
+    let egress = egress(&format!("{through}{next_hop}{}", AUTHORITY.keys()));
+    let entry = Running::start_with(|config| (config.egress, config.listen.workers) = (egress, 1)).await;
+    entry.ready().await; // the check has made one
+    sleep(Duration::from_millis(800)).await;
+    assert!(connections(exit.peers.unwrap().port()) >= 1, "it is gone");
+}
+
+#[tokio::test]
+async fn a_drain_lets_tunnels_go_on_and_takes_no_peer() {
+    let (echo, exit) = (Echo::start().await, exit_with(|_| {}));
+    let entry = entry(&exit, &AUTHORITY.keys()).await;
+    let mut client = tunnel(&entry, echo.address).await;
+    exit.shutdown.drain();
+    let refused = async {
+        while TcpStream::connect(exit.peers.unwrap()).await.is_ok() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, refused).await.unwrap();
+    echoes(&mut client, b"still open").await;
+    entry.readiness_is(|reasons| reasons.iter().any(|text| text.contains("egress.via"))).await;
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_are_found_at_the_start() {
+    let start = |change: fn(&mut Peers, &Path)| {
+        let home = home_with_keys();
+        let path = home.path().to_owned();
+        let started = Running::start_in(home, |config| {
+            let mut own = peers(&AUTHORITY);
+            change(&mut own, &path);
+            config.peers = Some(own);
+        });
+        started.err().map(|error| error.to_string())
+    };
+    assert_eq!(start(|_, _| {}), None);
+    let refused = start(|peers, home| peers.client_ca = home.join("none.pem")).unwrap();
+    assert!(refused.starts_with("peers: cannot read"), "{refused}");
+    let refused = start(|peers, _| peers.key = AUTHORITY.signed(ServerAuth)[1].clone()).unwrap();
+    assert!(refused.starts_with("peers: the certificate in"), "{refused}");
+}
