@@ -30,6 +30,7 @@ mod outage;
 mod privacy;
 mod prometheus;
 mod reload;
+mod reload_agent;
 mod reload_groups;
 mod reload_listener;
 mod rotation;

@@ -3,9 +3,9 @@
 use crate::catalogue::Position;
 use crate::config::Config;
 use crate::connections::Connections;
-use crate::hop::Hop;
+use crate::hop::{Hop, Reloadable};
 use crate::recorder::Answers;
-use crate::reload::{self, Settings};
+use crate::reload;
 use crate::start::{StartError, check};
 use crate::state::AgentState;
 use postern_admin::ProcessContext;
@@ -15,7 +15,6 @@ use postern_daemon::reload::Reloader;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// The listener's name in the log and in errors.
@@ -28,7 +27,7 @@ pub struct Agent {
     connections: Connections,
     state: Arc<AgentState>,
     hops: Vec<Hop>,
-    settings: Vec<(Position, watch::Sender<Settings>)>,
+    reloadable: Vec<Reloadable>,
     process: ProcessContext,
     reloader: Option<Reloader<Config>>,
 }
@@ -42,20 +41,13 @@ impl Agent {
     pub async fn bind(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
         check(&config)?;
         let answers = Arc::new(Answers::new());
-        let mut settings = Vec::new();
-        let mut kept = |position, hop| {
-            let (sender, changes) = watch::channel(Settings::of(hop));
-            settings.push((position, sender));
-            changes
-        };
-        let (before, here) = (Position::First, Position::Last);
-        let first = match config.hop(before) {
-            Some(hop) => Some(Hop::open(before, hop, None, &answers, kept(before, hop), process).await?),
+        let first = match config.hop(Position::First) {
+            Some(hop) => Some(Hop::open(Position::First, hop, None, &answers, process).await?),
             None => None,
         };
-        let (hop, way) = (config.last_hop(), first.as_ref().map(|hop| &hop.opener));
-        let last = Hop::open(here, hop, way, &answers, kept(here, hop), process).await?;
-        let opener = last.opener.clone();
+        let way = first.as_ref().map(|(hop, _)| &hop.opener);
+        let last = Hop::open(Position::Last, config.last_hop(), way, &answers, process).await?;
+        let opener = last.0.opener.clone();
         let listener = listen::bind(WHAT, config.listen.address).await?;
         let local = listener.local_addr().unwrap_or(config.listen.address);
         let counted = Arc::downgrade(&opener.recorder);
@@ -67,13 +59,14 @@ impl Agent {
             readiness: process.readiness.clone(),
             address: local.to_string(),
         });
+        let (hops, reloadable) = first.into_iter().chain([last]).unzip();
         Ok(Self {
             listener,
             local,
             connections: Connections::new(config.listen.connections, process.descriptors),
             state,
-            hops: first.into_iter().chain([last]).collect(),
-            settings,
+            hops,
+            reloadable,
             process: process.clone(),
             reloader: None,
         })
@@ -100,7 +93,7 @@ impl Agent {
         // Without a tracked task, a drain would end before the last connections are accepted.
         let accepting = shutdown.tracker().token();
         if let Some(reloader) = self.reloader {
-            tokio::spawn(reload::keep(reloader, self.settings, self.connections.limit(), shutdown.clone()));
+            tokio::spawn(reload::keep(reloader, self.reloadable, self.connections.limit(), shutdown.clone()));
         }
         let keep = |hop: Hop| hop.keep(self.state.readiness.clone(), shutdown.clone());
         let keeping: JoinSet<()> = self.hops.into_iter().map(keep).collect();

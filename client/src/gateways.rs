@@ -15,6 +15,7 @@ use crate::marks::saved::Ledger;
 use crate::mint;
 use crate::saved_challenges::SavedChallenges;
 use crate::supply::{PATIENCE as PATIENCE_FOR_A_TOKEN, Supply};
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::{Gate, Readiness};
@@ -43,7 +44,8 @@ const PAID_NEWS: Duration = Duration::from_mins(1);
 
 /// The gateways, shared by all connections.
 pub(crate) struct Gateways {
-    list: Vec<Endpoint>,
+    /// A reload may put another one in its place.
+    list: ArcSwap<Vec<Arc<Endpoint>>>,
     supply: Arc<Supply>,
     /// Locked before any endpoint's challenge.
     marks: Mutex<Ledger>,
@@ -60,11 +62,24 @@ struct Endpoint {
     current: Mutex<Option<Arc<CurrentChallenge>>>,
 }
 
+impl Endpoint {
+    /// Whether the last answer of the gateway is too old to judge its health by.
+    fn is_old_news(&self) -> bool {
+        let news = if self.gateway.costs_a_token() { PAID_NEWS } else { NEWS };
+        self.health.lock().last_heard().is_none_or(|heard| heard.elapsed() >= news)
+    }
+}
+
 /// A gateway that serves, as far as is known.
 #[derive(Clone)]
 pub(crate) struct Chosen {
-    index: usize,
-    pub(crate) gateway: Arc<Gateway>,
+    endpoint: Arc<Endpoint>,
+}
+
+impl Chosen {
+    pub(crate) fn gateway(&self) -> &Arc<Gateway> {
+        &self.endpoint.gateway
+    }
 }
 
 impl Gateways {
@@ -76,23 +91,39 @@ impl Gateways {
         supply: Arc<Supply>,
         gate: Gate,
     ) -> Self {
-        let endpoint = |gateway: Arc<Gateway>| {
-            let known = saved.challenge(gateway.url());
-            let health = Health::new(known.is_some());
-            let health = if gateway.costs_a_token() { health.with_paid_probes() } else { health };
-            let health = Mutex::new(health);
-            (Endpoint { gateway, health, current: Mutex::default() }, known)
-        };
-        let (list, known): (Vec<_>, Vec<_>) = gateways.into_iter().map(endpoint).unzip();
         let (due, progress) = (Notify::new(), watch::Sender::new(0));
         let marks = marks.into_iter().map(|(name, marks)| (name, marks.with_longer_trials(rand::random())));
-        let gateways = Self { list, supply, marks: Mutex::new(marks.collect()), gate, due, progress };
-        for (index, known) in known.into_iter().enumerate() {
+        let marks = Mutex::new(marks.collect());
+        let made = Self { list: ArcSwap::default(), supply, marks, gate, due, progress };
+        made.use_those(gateways, |url| saved.challenge(url));
+        made
+    }
+
+    /// Uses these from now on, in this order. What was learned of one that was there before stays known; requests that are under
+    /// way end where they are.
+    pub(crate) fn replace(&self, gateways: Vec<Arc<Gateway>>) {
+        let before = self.challenges();
+        let known =
+            |url: &str| before.iter().find(|(known, _)| known == url).map(|(_, current)| current.clone());
+        self.use_those(gateways, |url| known(url).map(|current| CurrentChallenge::clone(&current)));
+        // By the new settings it may not be reached: no token is sent before that is known.
+        self.list.load().iter().for_each(|endpoint| endpoint.health.lock().doubt());
+        self.due.notify_one();
+    }
+
+    /// `known` has what was learned of a gateway by its URL.
+    fn use_those(&self, gateways: Vec<Arc<Gateway>>, known: impl Fn(&str) -> Option<CurrentChallenge>) {
+        let endpoint = |gateway: Arc<Gateway>| {
+            let known = known(gateway.url());
+            let health = Health::new(known.is_some());
+            let health = if gateway.costs_a_token() { health.with_paid_probes() } else { health };
+            let endpoint = Endpoint { gateway, health: Mutex::new(health), current: Mutex::default() };
             // One that is not taken any more is fetched anew.
-            let _ = known.map_or(Ok(()), |known| gateways.take_in(index, known));
-        }
-        gateways.settle();
-        gateways
+            let _ = known.map_or(Ok(()), |known| self.take_in(&endpoint, known));
+            Arc::new(endpoint)
+        };
+        self.list.store(Arc::new(gateways.into_iter().map(endpoint).collect()));
+        self.settle();
     }
 
     /// The gateway to use: the first that serves. Waits [`PATIENCE`] at most, and not at all when none can come back in
@@ -102,16 +133,17 @@ impl Gateways {
         let mut progress = self.progress.subscribe();
         loop {
             progress.mark_unchanged();
-            if let Some(index) = self.serving() {
-                return Ok(Chosen { index, gateway: self.list[index].gateway.clone() });
+            if let Some(endpoint) = self.serving() {
+                return Ok(Chosen { endpoint });
             }
             let now = Instant::now();
-            let probes = self.list.iter().filter_map(|endpoint| {
+            let next_probe = |endpoint: &Arc<Endpoint>| {
                 let mut health = endpoint.health.lock();
                 health.hurry(now);
                 health.next_probe(now)
-            });
-            let is_hopeless = probes.min().is_none_or(|next| next >= deadline);
+            };
+            let next = self.list.load().iter().filter_map(next_probe).min();
+            let is_hopeless = next.is_none_or(|next| next >= deadline);
             self.due.notify_one();
             if is_hopeless || timeout_at(deadline, progress.changed()).await.is_err() {
                 return Err(self.outage());
@@ -123,11 +155,10 @@ impl Gateways {
     /// hangs is not sent one token after the other.
     pub(crate) async fn watch<T>(&self, chosen: &Chosen, exchange: impl Future<Output = T>) -> T {
         let mut exchange = pin!(exchange);
-        let endpoint = &self.list[chosen.index];
         tokio::select! {
             answered = exchange.as_mut() => answered,
             () = sleep(SILENCE) => {
-                if endpoint.health.lock().suspect(SILENCE, Instant::now()) {
+                if chosen.endpoint.health.lock().suspect(SILENCE, Instant::now()) {
                     self.due.notify_one();
                 }
                 exchange.await
@@ -137,23 +168,23 @@ impl Gateways {
 
     /// The gateway answered, with whatever status.
     pub(crate) fn heard(&self, chosen: &Chosen) {
-        self.list[chosen.index].health.lock().heard(Instant::now());
+        chosen.endpoint.health.lock().heard(Instant::now());
     }
 
     /// A request to the gateway failed for a reason that is not the request's.
     pub(crate) fn failed(&self, chosen: &Chosen, outage: Outage) {
-        self.fail(chosen.index, outage, false);
+        self.fail(&chosen.endpoint, outage, false);
     }
 
     /// The gateway broke a request off: whether it serves is to be found out before another token is sent.
     pub(crate) fn doubt(&self, chosen: &Chosen) {
-        self.list[chosen.index].health.lock().doubt();
+        chosen.endpoint.health.lock().doubt();
         self.due.notify_one();
     }
 
     /// The gateway answered 503 to a request with a token.
     pub(crate) fn unavailable(&self, chosen: &Chosen, refused: &Refused) {
-        self.failed(chosen, Outage::unavailable(chosen.gateway.url(), refused));
+        self.failed(chosen, Outage::unavailable(chosen.gateway().url(), refused));
     }
 
     /// Learns the challenge of a 407.
@@ -161,7 +192,7 @@ impl Gateways {
     /// # Errors
     /// A sentence: it is not taken.
     pub(crate) fn learn(&self, chosen: &Chosen, current: CurrentChallenge) -> Result<(), String> {
-        self.take_in(chosen.index, current)?;
+        self.take_in(&chosen.endpoint, current)?;
         self.settle();
         Ok(())
     }
@@ -170,23 +201,17 @@ impl Gateways {
     /// the issuer does not sign for it any more.
     pub(crate) async fn fetch_challenge(&self) -> Result<Arc<CurrentChallenge>, Outage> {
         let chosen = self.choose().await?;
-        self.probe(chosen.index).await?;
-        let current = self.list[chosen.index].current.lock().clone();
+        self.probe(&chosen.endpoint).await?;
+        let current = chosen.endpoint.current.lock().clone();
         current.ok_or_else(|| Outage::no_answer("the gateway's challenge was withdrawn"))
-    }
-
-    /// Whether the last answer of a gateway is too old to judge its health by.
-    fn is_old_news(&self, index: usize) -> bool {
-        let Endpoint { gateway, health, .. } = &self.list[index];
-        let news = if gateway.costs_a_token() { PAID_NEWS } else { NEWS };
-        health.lock().last_heard().is_none_or(|heard| heard.elapsed() >= news)
     }
 
     /// Challenges and the gateways that gave them, to be kept for the next start.
     pub(crate) fn challenges(&self) -> Vec<(String, Arc<CurrentChallenge>)> {
-        let known =
-            |endpoint: &Endpoint| Some((endpoint.gateway.url().to_owned(), endpoint.current.lock().clone()?));
-        self.list.iter().filter_map(known).collect()
+        let known = |endpoint: &Arc<Endpoint>| {
+            Some((endpoint.gateway.url().to_owned(), endpoint.current.lock().clone()?))
+        };
+        self.list.load().iter().filter_map(known).collect()
     }
 
     /// Probes what is due, and the gateway in use when someone looks at `readiness`, until the state of `shutdown` is
@@ -195,19 +220,20 @@ impl Gateways {
         let work = async {
             // What an earlier run learned is used at once, and checked at once.
             let (mut probes, mut looks) = (JoinSet::new(), readiness.looks());
-            self.begin_probe(0, &mut probes);
+            let first = self.list.load().first().cloned();
+            first.into_iter().for_each(|first| self.begin_probe(first, &mut probes));
             loop {
                 let now = Instant::now();
                 let (due, next) = self.plan(now);
-                for index in due {
-                    self.begin_probe(index, &mut probes);
+                for endpoint in due {
+                    self.begin_probe(endpoint, &mut probes);
                 }
                 tokio::select! {
                     () = self.due.notified() => {}
                     () = async { sleep_until(next.unwrap_or(now)).await }, if next.is_some() => {}
                     Ok(()) = looks.changed() => {
-                        if let Some(index) = self.serving().filter(|index| self.is_old_news(*index)) {
-                            self.begin_probe(index, &mut probes);
+                        if let Some(endpoint) = self.serving().filter(|endpoint| endpoint.is_old_news()) {
+                            self.begin_probe(endpoint, &mut probes);
                         }
                     }
                     Some(_) = probes.join_next() => {}
@@ -219,16 +245,18 @@ impl Gateways {
 
     /// The gateways to probe now, and when to look again. Those before the one in use are probed, that they may take
     /// over again. When none is in use, one after the other is: the next when the one before is away or slow.
-    fn plan(&self, now: Instant) -> (Vec<usize>, Option<Instant>) {
-        let until = self.serving().unwrap_or(self.list.len());
+    fn plan(&self, now: Instant) -> (Vec<Arc<Endpoint>>, Option<Instant>) {
         let (mut due, mut next) = (Vec::new(), None::<Instant>);
-        for (index, endpoint) in self.list.iter().enumerate().take(until) {
+        for endpoint in self.list.load().iter() {
+            if endpoint.health.lock().is_serving() {
+                break;
+            }
             let health = endpoint.health.lock();
             let look_at = match health.slow_at(HEAD_START) {
                 Some(slow_at) => slow_at,
                 None => match health.next_probe(now) {
                     Some(moment) if moment <= now => {
-                        due.push(index);
+                        due.push(endpoint.clone());
                         now + HEAD_START
                     }
                     Some(moment) => moment,
@@ -247,23 +275,22 @@ impl Gateways {
 
     /// Begins a probe in a task of its own, unless one is under way. That is decided here and not in the task: one that
     /// starts late would send a second probe after the first has ended.
-    fn begin_probe(self: &Arc<Self>, index: usize, probes: &mut JoinSet<()>) {
-        if self.list[index].health.lock().begin_probe(Instant::now()) {
+    fn begin_probe(self: &Arc<Self>, endpoint: Arc<Endpoint>, probes: &mut JoinSet<()>) {
+        if endpoint.health.lock().begin_probe(Instant::now()) {
             let gateways = self.clone();
             probes.spawn(async move {
-                let _probing = Probing { gateways: &gateways, index };
+                let _probing = Probing { gateways: &gateways, endpoint: &endpoint };
                 // The outcome is in the gateway's health.
-                let _ = gateways.probe_alone(index).await;
+                let _ = gateways.probe_alone(&endpoint).await;
             });
         }
     }
 
     /// One probe. Callers that come while one is under way share its outcome.
-    async fn probe(&self, index: usize) -> Result<(), Outage> {
-        let endpoint = &self.list[index];
+    async fn probe(&self, endpoint: &Endpoint) -> Result<(), Outage> {
         if endpoint.health.lock().begin_probe(Instant::now()) {
-            let _probing = Probing { gateways: self, index };
-            return self.probe_alone(index).await;
+            let _probing = Probing { gateways: self, endpoint };
+            return self.probe_alone(endpoint).await;
         }
         let mut progress = self.progress.subscribe();
         while endpoint.health.lock().is_probing() {
@@ -275,8 +302,8 @@ impl Gateways {
         outage.map_or(Ok(()), Err)
     }
 
-    async fn probe_alone(&self, index: usize) -> Result<(), Outage> {
-        let Endpoint { gateway, health, .. } = &self.list[index];
+    async fn probe_alone(&self, endpoint: &Endpoint) -> Result<(), Outage> {
+        let Endpoint { gateway, health, .. } = endpoint;
         let url = gateway.url();
         let limit = if gateway.costs_a_token() { PAID_PROBE_TIMEOUT } else { PROBE_TIMEOUT };
         let learned = match timeout(limit, mint::fetch_challenge_from(gateway)).await {
@@ -289,7 +316,7 @@ impl Gateways {
             ))),
         };
         let unfit = |reason| Outage::no_answer(format_args!("the gateway {url} cannot be used: {reason}"));
-        match learned.and_then(|learned| self.take_in(index, learned).map_err(unfit)) {
+        match learned.and_then(|learned| self.take_in(endpoint, learned).map_err(unfit)) {
             Ok(()) => {
                 if health.lock().served(Instant::now()) {
                     tracing::info!("the gateway {url} serves again");
@@ -298,16 +325,15 @@ impl Gateways {
                 Ok(())
             }
             Err(outage) => {
-                self.fail(index, outage.clone(), true);
+                self.fail(endpoint, outage.clone(), true);
                 Err(outage)
             }
         }
     }
 
-    fn fail(&self, index: usize, outage: Outage, was_probe: bool) {
+    fn fail(&self, endpoint: &Endpoint, outage: Outage, was_probe: bool) {
         let sentence = outage.sentence.clone();
-        let is_news =
-            self.list[index].health.lock().failed(outage, was_probe, Instant::now(), rand::random());
+        let is_news = endpoint.health.lock().failed(outage, was_probe, Instant::now(), rand::random());
         if is_news {
             let meaning = match self.serving() {
                 Some(_) => "the next gateway of the list is used meanwhile",
@@ -318,22 +344,23 @@ impl Gateways {
         self.settle();
     }
 
-    fn serving(&self) -> Option<usize> {
-        self.list.iter().position(|endpoint| endpoint.health.lock().is_serving())
+    fn serving(&self) -> Option<Arc<Endpoint>> {
+        self.list.load().iter().find(|endpoint| endpoint.health.lock().is_serving()).cloned()
     }
 
     fn outage(&self) -> Outage {
-        let first = self.list.iter().find_map(|endpoint| endpoint.health.lock().outage().cloned());
+        let list = self.list.load();
+        let first = list.iter().find_map(|endpoint| endpoint.health.lock().outage().cloned());
         first.unwrap_or_else(|| Outage::no_answer("the gateway has not answered yet"))
     }
 
     /// Tokens are for the gateway in use.
     fn settle(&self) {
-        let in_use = self.serving().or((!self.list.is_empty()).then_some(0));
-        let current = in_use.and_then(|index| self.list[index].current.lock().clone());
-        if let (Some(current), Some(index)) = (current, in_use) {
+        let in_use = self.serving().or_else(|| self.list.load().first().cloned());
+        let current = in_use.as_ref().and_then(|endpoint| endpoint.current.lock().clone());
+        if let (Some(current), Some(endpoint)) = (current, in_use) {
             let is_taken = self.may_sign(&current).is_ok();
-            self.supply.adopt(current, self.older(index), is_taken);
+            self.supply.adopt(current, self.older(&endpoint), is_taken);
         }
         self.publish_readiness();
         self.due.notify_one();
@@ -343,10 +370,11 @@ impl Gateways {
 
     /// Tells how the gateways are.
     fn publish_readiness(&self) {
-        let outage = |endpoint: &Endpoint| endpoint.health.lock().outage().cloned();
-        let serving = self.serving();
+        let outage = |endpoint: &Arc<Endpoint>| endpoint.health.lock().outage().cloned();
+        let list = self.list.load();
+        let serving = list.iter().position(|endpoint| endpoint.health.lock().is_serving());
         // Gateways after the one in use are not probed, so their health may be out of date.
-        let preferred = self.list.iter().take(serving.unwrap_or(self.list.len()));
+        let preferred = list.iter().take(serving.unwrap_or(list.len()));
         let away: Vec<Outage> = preferred.filter_map(outage).collect();
         let sentences = || away.iter().map(Outage::to_string).collect::<Vec<_>>().join("; ");
         match (serving, away.is_empty()) {
@@ -364,12 +392,12 @@ impl Gateways {
 /// A probe that is under way, until the value is dropped.
 struct Probing<'a> {
     gateways: &'a Gateways,
-    index: usize,
+    endpoint: &'a Endpoint,
 }
 
 impl Drop for Probing<'_> {
     fn drop(&mut self) {
-        self.gateways.list[self.index].health.lock().end_probe();
+        self.endpoint.health.lock().end_probe();
         self.gateways.progress.send_modify(|count| *count += 1);
     }
 }

@@ -1,34 +1,29 @@
 //! What the agent applies when its configuration is read again (SIGHUP).
 
-use crate::catalogue::Position;
 use crate::config::{Config, HopConfig, IssuerConfig};
 use crate::connections::Limit;
+use crate::hop::Reloadable;
 use crate::start::check;
 use postern_config::Fixed;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
 use postern_telemetry::log;
-use tokio::sync::watch;
 
 const OTHER_SOCKETS: &str = "the sockets are bound at the start";
 const OTHER_WALLET: &str = "a wallet belongs to one process, which has it open";
-const OTHER_GATEWAY: &str =
-    "the challenges and marks that tokens were minted for are those of the gateways of the start";
 
 /// The keys that wait for a restart.
-pub const FIXED: [Fixed; 9] = [
+pub const FIXED: [Fixed; 7] = [
     Fixed { key: "listen.address", why: OTHER_SOCKETS },
     Fixed { key: "listen.admin", why: OTHER_SOCKETS },
     Fixed { key: "listen.allow_remote", why: OTHER_SOCKETS },
-    Fixed { key: "gateway", why: OTHER_GATEWAY },
     Fixed { key: "wallet.path", why: OTHER_WALLET },
     Fixed { key: "wallet.fsync", why: OTHER_WALLET },
-    Fixed { key: "first_hop.gateway", why: OTHER_GATEWAY },
     Fixed { key: "first_hop.wallet.path", why: OTHER_WALLET },
     Fixed { key: "first_hop.wallet.fsync", why: OTHER_WALLET },
 ];
 
-/// The values of those keys, for one hop.
+/// What minting for one hop goes by.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) issuer: IssuerConfig,
@@ -46,7 +41,7 @@ impl Settings {
 /// something, so minting is tried again at once even when nothing in the file has changed.
 pub(crate) async fn keep(
     mut reloader: Reloader<Config>,
-    settings: Vec<(Position, watch::Sender<Settings>)>,
+    mut hops: Vec<Reloadable>,
     limit: Limit,
     shutdown: Shutdown,
 ) {
@@ -54,11 +49,16 @@ pub(crate) async fn keep(
         loop {
             reloader.requested().await;
             let reading = reloader.read(&FIXED, check);
-            for (position, settings) in &settings {
-                let hop = reading.as_ref().and_then(|reading| reading.config.hop(*position));
-                match hop {
-                    Some(hop) => drop(settings.send_replace(Settings::of(hop))),
-                    None => settings.send_modify(|_| {}),
+            let new = reading.as_ref().map(|reading| &reading.config);
+            let of = |hop: &Reloadable| new.and_then(|new| hop.of(new));
+            let prepare = |hop: &Reloadable| of(hop).map_or(Ok(None), |new| hop.prepare(new));
+            match hops.iter().map(prepare).collect::<Result<Vec<_>, _>>() {
+                Ok(prepared) => {
+                    hops.iter_mut().zip(prepared).for_each(|(hop, prepared)| hop.apply(of(&*hop), prepared));
+                }
+                Err(error) => {
+                    reloader.refused(&error.to_string());
+                    continue;
                 }
             }
             let Some(reading) = reading else { continue };

@@ -161,7 +161,7 @@ impl Opener {
         loop {
             let chosen = self.gateways.choose().await.map_err(Refusal::Outage)?;
             let began = Instant::now();
-            match chosen.gateway.dial().await {
+            match chosen.gateway().dial().await {
                 Ok(connection) => {
                     self.recorder.took(Part::Dial, began.elapsed());
                     return Ok((chosen, connection));
@@ -192,7 +192,7 @@ impl Opener {
         let is_for_the_key =
             asks_for_another_key && token.challenge_digest() == current.digest && !answer.says_spent();
         if let Err(reason) = self.gateways.learn(chosen, current) {
-            tracing::warn!("the gateway {} cannot be used: {reason}", chosen.gateway.url());
+            tracing::warn!("the gateway {} cannot be used: {reason}", chosen.gateway().url());
             return Some(reason);
         }
         if is_for_the_key {

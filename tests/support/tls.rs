@@ -15,12 +15,17 @@ pub struct Authority {
 
 impl Authority {
     pub fn new(home: &Path) -> Self {
+        Self::for_server(home, "127.0.0.1")
+    }
+
+    /// The same for a server at another address, which is called localhost, too.
+    pub fn for_server(home: &Path, address: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let ca_key = KeyPair::generate().unwrap();
         let root = params.self_signed(&ca_key).unwrap();
         let key = KeyPair::generate().unwrap();
-        let server = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+        let server = CertificateParams::new(vec![address.to_owned(), "localhost".to_owned()]).unwrap();
         let issuer = Issuer::new(params, ca_key);
         let server = server.signed_by(&key, &issuer).unwrap();
         let client_key = KeyPair::generate().unwrap();

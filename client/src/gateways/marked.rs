@@ -1,6 +1,6 @@
 //! What the gateways' marks mean for their tokens: which are sent, and for which challenge tokens are signed.
 
-use super::{Chosen, Gateways};
+use super::{Chosen, Endpoint, Gateways};
 use crate::challenge::CurrentChallenge;
 use crate::gateway::Gateway;
 use crate::marks::saved::Ledger;
@@ -11,20 +11,19 @@ use std::sync::Arc;
 impl Gateways {
     /// Whether a token with this digest is for the gateway: by its last challenge, or by an older one of its marks.
     pub(crate) fn asks_for(&self, chosen: &Chosen, digest: ChallengeDigest) -> bool {
-        self.is_current(chosen, digest) || self.older(chosen.index).contains(&digest)
+        self.is_current(chosen, digest) || self.older(&chosen.endpoint).contains(&digest)
     }
 
     /// Whether tokens with this digest are for the gateway's last challenge.
     pub(crate) fn is_current(&self, chosen: &Chosen, digest: ChallengeDigest) -> bool {
-        offers(&self.list[chosen.index].current.lock(), digest)
+        offers(&chosen.endpoint.current.lock(), digest)
     }
 
     /// Makes this the gateway's challenge.
     ///
     /// # Errors
     /// A sentence: it holds what could tell clients apart.
-    pub(super) fn take_in(&self, index: usize, learned: CurrentChallenge) -> Result<(), String> {
-        let endpoint = &self.list[index];
+    pub(super) fn take_in(&self, endpoint: &Endpoint, learned: CurrentChallenge) -> Result<(), String> {
         let mut ledger = self.marks.lock();
         let unknown = || Marks::default().with_longer_trials(rand::random());
         let marks = ledger.entry(ledger_name(&endpoint.gateway).to_owned()).or_insert_with(unknown);
@@ -35,15 +34,15 @@ impl Gateways {
 
     /// A token for the gateway paid for a tunnel.
     pub(crate) fn accepted(&self, chosen: &Chosen, digest: ChallengeDigest) {
-        self.with_marks(chosen.index, |marks| marks.accepted(digest));
+        self.with_marks(&chosen.endpoint, |marks| marks.accepted(digest));
     }
 
     /// A token for the gateway was refused. Those that the gateway will not take any more are dropped.
     pub(crate) fn refused(&self, chosen: &Chosen, digest: ChallengeDigest) {
-        if self.with_marks(chosen.index, |marks| marks.refused(digest)) {
+        if self.with_marks(&chosen.endpoint, |marks| marks.refused(digest)) {
             tracing::info!(
                 "the gateway {} takes no more tokens of an older mark: the rest are dropped",
-                chosen.gateway.url()
+                chosen.gateway().url()
             );
             self.supply.give_up(digest);
             self.settle();
@@ -51,10 +50,10 @@ impl Gateways {
     }
 
     /// The challenges of the gateway before the present one whose tokens are still sent, oldest first.
-    pub(super) fn older(&self, index: usize) -> Vec<ChallengeDigest> {
-        let mut older = self.with_marks(index, |marks| marks.older());
+    pub(super) fn older(&self, endpoint: &Endpoint) -> Vec<ChallengeDigest> {
+        let mut older = self.with_marks(endpoint, |marks| marks.older());
         // Another gateway of the fleet may have a newer one.
-        older.retain(|digest| !offers(&self.list[index].current.lock(), *digest));
+        older.retain(|digest| !offers(&endpoint.current.lock(), *digest));
         older
     }
 
@@ -63,21 +62,23 @@ impl Gateways {
         if current.has_context {
             return Ok(()); // minted for on demand only
         }
-        let Some(index) = self.offering(current.digest) else { return Ok(()) };
-        let url = self.list[index].gateway.url();
-        self.with_marks(index, |marks| marks.may_sign(url, current.digest, current.key, UnixSeconds::now()))
+        let Some(endpoint) = self.offering(current.digest) else { return Ok(()) };
+        let url = endpoint.gateway.url();
+        self.with_marks(&endpoint, |marks| {
+            marks.may_sign(url, current.digest, current.key, UnixSeconds::now())
+        })
     }
 
     /// A token is about to be signed for `current` under `key`: counts the challenge, if it is new. False when no gateway
     /// has this challenge any more.
     pub(crate) fn sign(&self, current: &CurrentChallenge, key: TokenKeyId) -> Result<bool, MarksRefused> {
-        let Some(index) = self.offering(current.digest) else { return Ok(false) };
+        let Some(endpoint) = self.offering(current.digest) else { return Ok(false) };
         if current.has_context {
             return Ok(true);
         }
-        let url = self.list[index].gateway.url();
+        let url = endpoint.gateway.url();
         let is_news =
-            self.with_marks(index, |marks| marks.sign(url, current.digest, key, UnixSeconds::now()))?;
+            self.with_marks(&endpoint, |marks| marks.sign(url, current.digest, key, UnixSeconds::now()))?;
         if is_news {
             tracing::info!("tokens are minted for a challenge of the gateway {url} that is new here");
         }
@@ -86,14 +87,14 @@ impl Gateways {
 
     /// Whether `current` has not lasted yet.
     pub(crate) fn trial(&self, current: &CurrentChallenge) -> Option<Trial> {
-        let index = self.offering(current.digest)?;
-        self.with_marks(index, |marks| marks.trial(current.digest, UnixSeconds::now()))
+        let endpoint = self.offering(current.digest)?;
+        self.with_marks(&endpoint, |marks| marks.trial(current.digest, UnixSeconds::now()))
     }
 
     /// Whether the challenge has to be fetched once more before tokens are minted ahead for it.
     pub(crate) fn is_to_be_confirmed(&self, current: &CurrentChallenge) -> bool {
-        self.offering(current.digest).is_some_and(|index| {
-            self.with_marks(index, |marks| marks.is_to_be_confirmed(current.digest, UnixSeconds::now()))
+        self.offering(current.digest).is_some_and(|endpoint| {
+            self.with_marks(&endpoint, |marks| marks.is_to_be_confirmed(current.digest, UnixSeconds::now()))
         })
     }
 
@@ -103,12 +104,12 @@ impl Gateways {
     }
 
     /// A gateway that has this challenge now.
-    fn offering(&self, digest: ChallengeDigest) -> Option<usize> {
-        self.list.iter().position(|endpoint| offers(&endpoint.current.lock(), digest))
+    fn offering(&self, digest: ChallengeDigest) -> Option<Arc<Endpoint>> {
+        self.list.load().iter().find(|endpoint| offers(&endpoint.current.lock(), digest)).cloned()
     }
 
-    fn with_marks<T>(&self, index: usize, look: impl FnOnce(&mut Marks) -> T) -> T {
-        let name = ledger_name(&self.list[index].gateway).to_owned();
+    fn with_marks<T>(&self, endpoint: &Endpoint, look: impl FnOnce(&mut Marks) -> T) -> T {
+        let name = ledger_name(&endpoint.gateway).to_owned();
         look(self.marks.lock().entry(name).or_default())
     }
 }
