@@ -24,6 +24,9 @@ pub const STREAM_WINDOW: u32 = 512 << 10;
 pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// The largest frame, in bytes; larger than the default of 16 KiB saves an eighth of what bulk costs.
 pub const FRAME: u32 = 64 << 10;
+/// What a piece may have so that its frame, with its header of nine bytes, fills four TLS records of 16 KiB: a byte more is a record
+/// and a segment of its own.
+pub const PIECE: usize = FRAME as usize - 9;
 /// How many bytes of a stream may wait to be sent, in 64 pieces at most.
 pub const SEND_QUEUE: usize = 128 << 10;
 /// What small DATA frames that no task has taken yet may cost, in bytes as `h2` reckons: some 16,000 frames.

@@ -1,6 +1,6 @@
 //! A stream as a relay's side.
 
-use super::SEND_QUEUE;
+use super::PIECE;
 use super::inbox::{Inbox, kind};
 use super::queue::Queue;
 use crate::reset::Reset;
@@ -31,15 +31,16 @@ impl Http2Stream {
         Self { inbox, outbox, queue: Queue::default(), resets: AtomicBool::new(false) }
     }
 
-    /// How many bytes may be queued now: the peer's window, as far as the queue has room.
+    /// How many bytes may be queued now: the peer's window, as far as the queue has room. While something is queued it is `wanted`
+    /// or nothing, for a small piece costs as much as a large one.
     fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
         loop {
             let room = self.outbox.capacity();
-            if room > 0 {
-                return Poll::Ready(Ok(room));
+            if room >= wanted || room > 0 && self.queue.poll_at_most(0, cx).is_ready() {
+                return Poll::Ready(Ok(room.min(wanted)));
             }
-            self.outbox.reserve_capacity(wanted.min(SEND_QUEUE));
-            if self.outbox.capacity() > 0 {
+            self.outbox.reserve_capacity(wanted);
+            if self.outbox.capacity() > room {
                 continue;
             }
             match ready!(self.outbox.poll_capacity(cx)) {
@@ -83,8 +84,7 @@ impl AsyncRead for Http2Stream {
 impl AsyncWrite for Http2Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.queue.poll_at_most(PIECES, cx));
-        let room = ready!(self.poll_room(cx, buf.len()))?;
-        let length = room.min(buf.len());
+        let length = ready!(self.poll_room(cx, buf.len().min(PIECE)))?;
         let piece = self.queue.piece(Box::from(&buf[..length]));
         self.send(piece, false)?;
         Poll::Ready(Ok(length))
@@ -123,10 +123,52 @@ impl Drop for Http2Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http2::{CONNECTION_WINDOW, FRAME, SEND_QUEUE};
     use http::{Request, Response};
     use std::future::poll_fn;
     use tokio::io::AsyncWriteExt;
     use tokio::time::{Duration, timeout};
+
+    /// The room of the queue is no multiple of a piece.
+    #[tokio::test]
+    async fn bulk_goes_out_in_whole_pieces() {
+        const PIECES: usize = 64;
+        let (near, far) = tokio::io::duplex(256 << 10);
+        let (mut sender, client) = h2::client::Builder::new()
+            .initial_window_size(1 << 30)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(FRAME)
+            .handshake::<_, Bytes>(near)
+            .await
+            .unwrap();
+        tokio::spawn(client);
+        let (response, _) = sender.send_request(Request::new(()), true).unwrap();
+        let mut server = h2::server::Builder::new()
+            .max_send_buffer_size(SEND_QUEUE)
+            .handshake::<_, Bytes>(far)
+            .await
+            .unwrap();
+        let (request, mut respond) = server.accept().await.unwrap().unwrap();
+        tokio::spawn(async move { poll_fn(|cx| server.poll_closed(cx)).await });
+        let outbox = respond.send_response(Response::new(()), false).unwrap();
+        let mut stream = Http2Stream::new(Inbox::new(request.into_body(), None), outbox);
+        let writing = async {
+            for _ in 0..PIECES {
+                stream.write_all(&[7; PIECE]).await.unwrap();
+            }
+            stream.shutdown().await.unwrap();
+        };
+        let reading = async {
+            let (mut body, mut frames) = (response.await.unwrap().into_body(), Vec::new());
+            while let Some(frame) = body.data().await {
+                frames.push(frame.unwrap().len());
+            }
+            frames
+        };
+        let ((), frames) = tokio::join!(writing, reading);
+        assert_eq!(frames.iter().sum::<usize>(), PIECES * PIECE);
+        assert!(frames.iter().all(|length| *length == PIECE || *length == 0), "{frames:?}");
+    }
 
     /// The windows are large, and nothing reads the connection: what is queued is bounded in pieces as in bytes.
     #[tokio::test]

@@ -2,6 +2,7 @@
 
 use super::pace::Pace;
 use super::pipe::Pipe;
+use crate::http2::PIECE;
 use crate::reset::Reset;
 use std::io;
 use std::pin::Pin;
@@ -186,9 +187,12 @@ impl Half {
         R: AsyncRead + Reset + Unpin,
         W: AsyncWrite + Reset + Unpin,
     {
+        // What a frame would not hold would go out as one of its own.
+        let is_framed = reader.socket().is_some() && writer.socket().is_none();
+        let room = if is_framed { scratch.len().min(PIECE) } else { scratch.len() };
         let most = match &mut self.pace {
-            Some(pace) => ready!(pace.poll_allowance(cx)).min(scratch.len()),
-            None => scratch.len(),
+            Some(pace) => ready!(pace.poll_allowance(cx)).min(room),
+            None => room,
         };
         let mut buffer = ReadBuf::new(&mut scratch[..most]);
         if let Err(error) = ready!(Pin::new(reader).poll_read(cx, &mut buffer)) {
