@@ -14,28 +14,35 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 /// Runs the tunnel to its end, or to that of its lifetime. `early` are the client's bytes that came with its request.
-pub(crate) async fn run<C>(
+///
+/// Not an async function: every tunnel would have room for its arguments beside what is made of them.
+pub(crate) fn run<C>(
     client: C,
     (dialled, account): (Dialled, Account),
     early: Bytes,
     limits: &TunnelLimits,
     recorder: &Recorder,
-) where
+) -> impl Future<Output = ()>
+where
     C: AsyncRead + AsyncWrite + Reset + Unpin,
 {
-    let (_open, received) = (recorder.tunnel_opened(), dialled.stream.received());
+    let (open, received) = (recorder.tunnel_opened(), dialled.stream.received());
     let relay = Relay::new(client, dialled.stream, &early, Some(limits.idle))
         .metered(recorder.meter())
         .paced(limits.bytes_a_second);
     drop(early); // copied; what it shares is HTTP's read buffer, which a tunnel has no use for
     let mut tunnel = Tunnel { relay, began: Instant::now(), account: Some(account), recorder };
-    let relaying = received.keep_taking(&mut tunnel.relay);
-    let relayed = match limits.lifetime {
-        None => Some(relaying.await),
-        Some(lifetime) => timeout(lifetime, relaying).await.ok(),
-    };
-    let relayed = relayed.unwrap_or_else(|| Relayed { ended: TunnelEnd::Expired, ..tunnel.relay.cut() });
-    tunnel.record_end(&relayed);
+    let lifetime = limits.lifetime;
+    async move {
+        let _open = open;
+        let relaying = received.keep_taking(&mut tunnel.relay);
+        let relayed = match lifetime {
+            None => Some(relaying.await),
+            Some(lifetime) => Box::pin(timeout(lifetime, relaying)).await.ok(), // boxed, because few tunnels have one
+        };
+        let relayed = relayed.unwrap_or_else(|| Relayed { ended: TunnelEnd::Expired, ..tunnel.relay.cut() });
+        tunnel.record_end(&relayed);
+    }
 }
 
 /// What a tunnel may do, as the configuration was when its connection began.
