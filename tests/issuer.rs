@@ -3,9 +3,10 @@
 use crate::support::daemon::{Daemon, issuer_config};
 use crate::support::disk::Disk;
 use crate::support::process::{Ended, run};
-use crate::support::{admin, eventually};
+use crate::support::{accounts, admin, eventually};
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
 use reqwest::RequestBuilder;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -141,8 +142,8 @@ async fn a_full_disk_ends_issuance_at_the_reservation_and_is_reported() {
     .await;
     mint(&issuer).assert_stopped();
     issuer.process.terminate().assert_stopped();
-    let usage = std::fs::read_to_string(home.path().join("issuer/usage.json")).unwrap();
-    assert!(usage.contains(&format!("\"used\": {}", beyond + 2)), "{usage}");
+    let used: BTreeMap<String, i64> = accounts::used(&home.path().join("issuer"));
+    assert_eq!(used["one"], i64::try_from(beyond).unwrap() + 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

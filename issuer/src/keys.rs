@@ -48,9 +48,9 @@ impl KeyStore {
         &self.keys
     }
 
-    /// A file beside the keys.
-    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+    /// Where the keys are, and what else this issuer alone may write.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Makes the keys that are due at `now` and drops those that have expired.
@@ -135,7 +135,7 @@ impl KeyStore {
     /// Reports files that were written later than the present time of the clock.
     pub(crate) fn clock_fault(&self, now: UnixSeconds) -> Option<String> {
         let mut files = key_files(self.directory.path()).unwrap_or_default();
-        files.push(self.path_of(crate::accounts::FILE_NAME));
+        files.push(self.directory.join(crate::accounts::FILE_NAME));
         set_aside::clock_fault(&files, now)
     }
 }
