@@ -1,10 +1,12 @@
 //! An issuer's accounts as an operator handles them: by commands, on an issuer that runs and on one that does not.
 
 mod kills;
+mod million;
 mod refusals;
 
 use crate::support::daemon::{Daemon, issuer_config};
 use crate::support::process::{Ended, run};
+use rusqlite::types::Value as SqlValue;
 use serde_json::Value;
 use std::path::Path;
 use tempfile::TempDir;
@@ -83,7 +85,59 @@ async fn commands_change_a_running_issuer_at_once_and_the_files_of_a_stopped_one
     assert!(json.contains("\"tokens\":3"), "the usage stays: {json}");
     // Names of accounts and keys are nowhere in the log.
     let log = running.process.terminate().stderr;
-    assert!(!log.contains("alice") && !log.contains("postern_"), "{log}");
+    assert!(![&key, new, "alice"].iter().any(|secret| log.contains(*secret)), "{log}");
+}
+
+/// Whoever steals the files knows when issuer or gateway saw a token, perhaps, and wants to know whose it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_database_has_no_time_and_no_byte_that_a_spend_could_be_joined_with() {
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), "");
+    let key = add(&config, "alice", "100/1h");
+    let running = Daemon::ready("issuer", &config).await;
+    let minted = mint(&running, &key);
+    minted.assert_stopped();
+    said(&config, &["account", "rotate-key", "alice", "--keep"]);
+    running.process.terminate().assert_stopped();
+
+    let folder = home.path().join("issuer");
+    let now = i64::try_from(postern_token::UnixSeconds::now().0).unwrap();
+    let rows = rows(&folder.join("accounts.sqlite"));
+    for (table, values) in &rows {
+        for value in values {
+            let SqlValue::Integer(number) = value else { continue };
+            let is_period = *table == "usage" && number % 3_600 == 0;
+            assert!(is_period || (number - now).abs() > 86_400, "{table} has the time {number}");
+        }
+    }
+    assert!(rows.iter().any(|(table, _)| table == "usage"));
+    let token = minted.stdout.split('"').nth(1).unwrap();
+    let hash = postern_token::ChallengeDigest::of(key.as_bytes()).0;
+    let files = ["accounts.sqlite", "accounts.sqlite-wal"].map(|name| folder.join(name));
+    for file in files.iter().filter(|file| file.exists()) {
+        let bytes = std::fs::read(file).unwrap();
+        for secret in [key.as_bytes(), &key.as_bytes()[8..40], &hash, &token.as_bytes()[..40]] {
+            assert!(!bytes.windows(secret.len()).any(|part| part == secret), "{}", file.display());
+        }
+    }
+}
+
+/// Every row of every table.
+fn rows(path: &Path) -> Vec<(String, Vec<SqlValue>)> {
+    let database = rusqlite::Connection::open(path).unwrap();
+    let mut tables = database.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'").unwrap();
+    let tables: Vec<String> =
+        tables.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
+    let mut all = Vec::new();
+    for table in tables {
+        let mut statement = database.prepare(&format!("SELECT * FROM {table}")).unwrap();
+        let columns = statement.column_count();
+        let mut rows = statement.query([]).unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            all.push((table.clone(), (0..columns).map(|column| row.get(column).unwrap()).collect()));
+        }
+    }
+    all
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

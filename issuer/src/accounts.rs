@@ -18,6 +18,7 @@ use crate::StartError;
 use crate::config::{Account, invalid};
 use crate::health::Health;
 use crate::quota::{Charge, Spent, Writing};
+use crate::recorder::Recorder;
 use active::{Active, Holder};
 use api_key::{Form, KeyDigest, sha256};
 use arc_swap::ArcSwap;
@@ -25,7 +26,6 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use ledger::{Ledger, WRITE_EVERY};
 use lookup::Lookups;
-use metrics::gauge;
 use postern_token::UnixSeconds;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -218,7 +218,7 @@ impl Accounts {
     }
 
     /// Writes reservations when they are needed, and the rest periodically. Never ends; cancel safe.
-    pub(crate) async fn keep_saving(self: Arc<Self>, health: &Health) {
+    pub(crate) async fn keep_saving(self: Arc<Self>, health: &Health, recorder: &Recorder) {
         let mut ticks = interval(WRITE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut upkeep = Upkeep { due: Instant::now(), seen: None };
@@ -226,7 +226,7 @@ impl Accounts {
             let writing = self.ledger.due(&mut ticks).await;
             let is_written = self.write(writing, health).await;
             if writing == Writing::Settle && is_written {
-                upkeep = self.clone().keep_up(upkeep).await;
+                upkeep = self.clone().keep_up(recorder, upkeep).await;
             }
         }
     }
@@ -246,8 +246,8 @@ impl Accounts {
     }
 
     /// What is done every few seconds: accounts leave memory, changes by `sqlite3` are noticed, old periods go.
-    async fn keep_up(self: Arc<Self>, mut upkeep: Upkeep) -> Upkeep {
-        gauge!(crate::catalogue::ISSUER_ACTIVE_ACCOUNTS).set(self.active.let_go() as f64);
+    async fn keep_up(self: Arc<Self>, recorder: &Recorder, mut upkeep: Upkeep) -> Upkeep {
+        recorder.set_active_accounts(self.active.let_go());
         let keeping = tokio::task::spawn_blocking(move || {
             let kept = self.upkeep(&mut upkeep);
             if let Err(error) = kept {

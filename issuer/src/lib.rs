@@ -192,7 +192,7 @@ impl Issuer {
             () = server.serve(listener) => {}
             () = shutdown.stopped() => {}
             () = keyring.run(store, &health) => {}
-            () = accounts.clone().keep_saving(&health) => {}
+            () = accounts.clone().keep_saving(&health, &recorder) => {}
             () = control.serve(&accounts) => {}
             () = health.watch_overload(&recorder) => {}
         }

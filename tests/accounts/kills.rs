@@ -14,7 +14,7 @@ const KILLS: usize = 10;
 const QUOTA: i64 = 6_000;
 
 /// A request for a token that the account may send any number of times.
-async fn token_request(issuer: &Daemon, key: &str) -> reqwest::RequestBuilder {
+pub(super) async fn token_request(issuer: &Daemon, key: &str) -> reqwest::RequestBuilder {
     let (client, url) = (reqwest::Client::new(), issuer.http());
     let directory = client.get(format!("{url}{DIRECTORY_PATH}")).send().await.unwrap().bytes().await.unwrap();
     let directory = Directory::parse(&directory).unwrap();

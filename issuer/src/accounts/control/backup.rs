@@ -20,6 +20,9 @@ pub fn backup(directory: &Path, target: &Path) -> Result<(), AccountsError> {
         return Err(unusable(&path, "there is none: the issuer has not been started yet".to_owned()));
     }
     database::inspect(&path)?;
+    let Some(name) = target.to_str() else {
+        return Err(unusable(target, "its name is not UTF-8".to_owned()));
+    };
     // SQLite would make it readable by all; it takes an empty file for a new one.
     OpenOptions::new()
         .write(true)
@@ -27,17 +30,18 @@ pub fn backup(directory: &Path, target: &Path) -> Result<(), AccountsError> {
         .mode(0o600)
         .open(target)
         .map_err(|error| unusable(target, error.to_string()))?;
-    let copied = copy(&path, target);
+    let copied = copy(&path, target, name);
     if copied.is_err() {
         let _ = std::fs::remove_file(target); // the first error is the one to report
     }
     copied
 }
 
-fn copy(path: &Path, target: &Path) -> Result<(), AccountsError> {
+fn copy(path: &Path, target: &Path, name: &str) -> Result<(), AccountsError> {
     let connection = database::open_to_read(path)?;
     connection
-        .execute("VACUUM INTO ?1", params![target.to_string_lossy()])
+        .pragma_update(None, "query_only", false) // the copy is written through it
+        .and_then(|()| connection.execute("VACUUM INTO ?1", params![name]))
         .map_err(|error| AccountsError::of(target, &error))?;
     let copy = database::open_to_read(target)?;
     database::check_pages(&copy, target)?;

@@ -198,6 +198,7 @@ impl Desk<'_> {
             Ok(records::remove(transaction, record.id)?)
         })?;
         self.changed(name);
+        self.settle(Some(name));
         Ok(())
     }
 
@@ -277,11 +278,7 @@ impl Desk<'_> {
     }
 
     fn show(&self, name: &str, answer: Answer<'_>) -> Result<(), Ended> {
-        if let Some(accounts) = self.running
-            && let Some(holder) = accounts.active.holder(name)
-        {
-            accounts.ledger.write(vec![holder], Writing::Exact)?;
-        }
+        self.settle(Some(name));
         let reader = self.store.reader()?;
         let usage = usage::of_account(&reader, name, UnixSeconds(0))?;
         let view = match records::find(&reader, name)? {
@@ -298,7 +295,19 @@ impl Desk<'_> {
         Ok(answer(Line::Account(AccountView { usage, ..view }))?)
     }
 
+    /// Writes the exact figures of those who are in memory in place of what is reserved for them.
+    fn settle(&self, name: Option<&str>) {
+        let Some(accounts) = self.running else { return };
+        let holders = match name {
+            Some(name) => accounts.active.holder(name).into_iter().collect(),
+            None => accounts.active.holders(),
+        };
+        // Where the disk is full the figures on it are still true: so many tokens at most.
+        let _ = accounts.ledger.write(holders, Writing::Exact);
+    }
+
     fn usage(&self, account: Option<&str>, since: UnixSeconds, answer: Answer<'_>) -> Result<(), Ended> {
+        self.settle(account);
         let reader = self.store.reader()?;
         let Some(account) = account else {
             return usage::of_all(&reader, since, |row| Ok(answer(Line::Usage(row))?));
