@@ -2,6 +2,7 @@
 
 mod kills;
 mod million;
+mod page;
 mod refusals;
 
 use crate::support::daemon::{Daemon, issuer_config};

@@ -118,6 +118,7 @@ impl Accounts {
     ) -> Result<Self, StartError> {
         check(accounts)?;
         let store = Arc::new(Store::open(directory)?);
+        store.check_pages()?;
         let lookups = Lookups::start(store.clone()).map_err(StartError::Threads)?;
         let accounts = Self {
             configured: ArcSwap::from_pointee(Configured::of(accounts)),

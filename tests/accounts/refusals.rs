@@ -9,10 +9,15 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// A start, a command and the examination say the same.
-fn refused(config: &Path, sentence: &[&str]) {
+/// A start and a command say the same.
+fn refused_start(config: &Path, sentence: &[&str]) {
     run(["issuer".as_ref(), "--config".as_ref(), config.as_os_str()]).assert_failed(70, sentence);
     issuer(config, &["account", "list"]).assert_failed(70, sentence);
+}
+
+/// So does the examination.
+fn refused(config: &Path, sentence: &[&str]) {
+    refused_start(config, sentence);
     run(["doctor".as_ref(), "--config".as_ref(), config.as_os_str()]).assert_failed(70, sentence);
 }
 
@@ -31,13 +36,18 @@ fn a_newer_a_damaged_and_a_foreign_database_are_told_with_the_way_out() {
     OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"not at all", 0).unwrap();
     refused(&config, &["does not begin as an SQLite database", "restore"]);
 
+    let mut damaged = sound.clone();
+    damaged[4_096..].fill(0xaa);
+    std::fs::write(&path, &damaged).unwrap();
+    refused_start(&config, &["is damaged", "restore it from a backup"]);
+
     std::fs::write(&path, &sound).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
     refused(&config, &["chmod 600"]);
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
 
     if std::os::unix::fs::chown(&path, Some(65_534), None).is_ok() {
-        refused(&config, &["belongs to the user with the number 65534", "chown"]);
+        refused_start(&config, &["belongs to the user with the number 65534", "chown"]);
         std::os::unix::fs::chown(&path, Some(0), None).unwrap();
     }
 

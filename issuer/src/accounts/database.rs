@@ -216,7 +216,11 @@ pub(crate) fn inspect(path: &Path) -> Result<(), AccountsError> {
     if !path.exists() {
         return Ok(());
     }
-    check_owner(path)?;
+    match check_owner(path) {
+        // Root examines for the issuer's user. What root's SQLite makes beside the file belongs to that user, too.
+        Err(AccountsError::Owner { own: 0, .. }) => {}
+        checked => checked?,
+    }
     check_header(path)
 }
 

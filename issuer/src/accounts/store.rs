@@ -39,6 +39,11 @@ impl Store {
         Ok(Self { path, secret, connection: Mutex::new(connection) })
     }
 
+    /// Reads every page: damage is found at the start, and not when the one account asks that it hit.
+    pub(crate) fn check_pages(&self) -> Result<(), AccountsError> {
+        database::check_pages(&self.connection.lock(), &self.path)
+    }
+
     pub(crate) fn secret(&self) -> &KeySecret {
         &self.secret
     }
