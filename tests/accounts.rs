@@ -174,6 +174,7 @@ async fn a_backup_that_is_taken_while_it_runs_restores_accounts_and_counts() {
     said(&config, &["account", "show", "alice"]); // the exact figure is on the disk
     let copy = home.path().join("copy.sqlite");
     said(&config, &["backup", copy.to_str().unwrap()]);
+    assert!(!home.path().join("copy.sqlite-wal").exists(), "the copy is one file");
     issuer(&config, &["backup", copy.to_str().unwrap()]).assert_failed(70, &["exists"]);
     mint(&running, &key).assert_stopped();
     running.kill();

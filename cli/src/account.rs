@@ -7,13 +7,17 @@ use crate::args::{
 };
 use crate::daemon::environment;
 use crate::failure::Failure;
+use nix::unistd::{Gid, Uid, setegid, seteuid};
 use postern_config::ConfigDuration;
 use postern_daemon::utc;
 use postern_issuer::control::{self, Edit, Line, Refused, Request, Terms};
 use postern_issuer::{Burst, Config};
 use postern_token::UnixSeconds;
 use print::{Csv, Printer};
+use std::fmt::Display;
 use std::io;
+use std::num::NonZeroU32;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) fn run(command: IssuerCommand) -> Result<(), Failure> {
@@ -112,6 +116,7 @@ fn rotate(args: Rotate) -> Result<(), Failure> {
 fn usage(args: UsageArgs) -> Result<(), Failure> {
     let since = args.since.as_deref().map(|text| day(text, "--since")).transpose()?;
     let config = config(&args.daemon.config)?;
+    act_as_owner(&config)?;
     let request = Request::Usage { account: args.account, since: since.unwrap_or(UnixSeconds(0)) };
     let out = io::BufWriter::new(io::stdout().lock());
     match args.format {
@@ -128,9 +133,36 @@ fn usage(args: UsageArgs) -> Result<(), Failure> {
     }
 }
 
+/// Root becomes the user whom the issuer's files belong to, so that it leaves none there that the issuer may not open.
+fn act_as_owner(config: &Config) -> Result<(), Failure> {
+    let directory = &config.keys.directory;
+    if !Uid::effective().is_root() {
+        return Ok(());
+    }
+    let Some(existing) = directory.ancestors().find(|path| path.exists()) else { return Ok(()) };
+    let failed = |error: &dyn Display| {
+        Failure::runtime(format_args!("cannot act as the owner of {}: {error}", existing.display()))
+    };
+    let owner = std::fs::metadata(existing).map_err(|error| failed(&error))?;
+    if owner.uid() != 0 {
+        // The group first: without root's rights it could not be changed any more.
+        setegid(Gid::from_raw(owner.gid())).map_err(|error| failed(&error))?;
+        return seteuid(Uid::from_raw(owner.uid())).map_err(|error| failed(&error));
+    }
+    if existing != directory {
+        eprintln!(
+            "note: {} is made by root. If the issuer runs as another user, give it to that user (chown -R); systemd does so by \
+             itself for a StateDirectory= with DynamicUser=",
+            directory.display()
+        );
+    }
+    Ok(())
+}
+
 /// Asks, and prints the answer; `done` is said to people where there is nothing else to say.
 fn ask(request: Request, output: &Output, done: &str) -> Result<(), Failure> {
     let config = config(&output.daemon.config)?;
+    act_as_owner(&config)?;
     let mut printer = Printer::new(io::BufWriter::new(io::stdout().lock()), output.json);
     let mut print = |line: Line| printer.line(&line);
     control::ask(&config, &request, &mut print).map_err(refused)?;
@@ -150,7 +182,7 @@ fn unwritten(error: io::Error) -> Failure {
 }
 
 /// The arguments come together, or not at all.
-fn limit(rate: Option<std::num::NonZeroU32>, burst: Option<std::num::NonZeroU32>) -> Option<Burst> {
+fn limit(rate: Option<NonZeroU32>, burst: Option<NonZeroU32>) -> Option<Burst> {
     Some(Burst { tokens_per_second: rate?, burst_tokens: burst? })
 }
 

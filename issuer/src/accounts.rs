@@ -131,7 +131,27 @@ impl Accounts {
             store,
         };
         accounts.take_up_database()?;
+        accounts.warn_of_imported()?;
         Ok(accounts)
+    }
+
+    /// Whoever changes an imported account in the file would wonder why nothing happens. The log has no names.
+    fn warn_of_imported(&self) -> Result<(), AccountsError> {
+        let configured = self.configured.load();
+        let mut imported = 0;
+        self.store.with(|connection| {
+            for account in &configured.accounts {
+                imported += u32::from(records::exists(connection, &account.name)?);
+            }
+            Ok(())
+        })?;
+        if imported > 0 {
+            tracing::warn!(
+                "{imported} of [[accounts]] are in the database, and what that says counts: change them with `postern issuer \
+                 account`, and remove them from the file"
+            );
+        }
+        Ok(())
     }
 
     /// Takes the accounts of another reading of the configuration, which [`check`] has let pass. An account of the same

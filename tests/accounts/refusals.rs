@@ -5,7 +5,7 @@ use crate::support::daemon::{Daemon, issuer_config};
 use crate::support::process::run;
 use rusqlite::Connection;
 use std::fs::OpenOptions;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -46,9 +46,9 @@ fn a_newer_a_damaged_and_a_foreign_database_are_told_with_the_way_out() {
     refused(&config, &["chmod 600"]);
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
 
-    if std::os::unix::fs::chown(&path, Some(65_534), None).is_ok() {
+    if chown(&path, Some(65_534), None).is_ok() {
         refused_start(&config, &["belongs to the user with the number 65534", "chown"]);
-        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        chown(&path, Some(0), None).unwrap();
     }
 
     let secret = home.path().join("issuer/accounts.secret");
@@ -62,6 +62,31 @@ fn a_newer_a_damaged_and_a_foreign_database_are_told_with_the_way_out() {
         .assert_failed(70, &["not the secret that the API keys are stored under"]);
     std::fs::write(&secret, kept).unwrap();
     assert_eq!(said(&config, &["account", "list"]), "alice  3/1d\n");
+}
+
+/// Only root may give files away.
+#[test]
+fn root_leaves_no_file_that_the_issuers_user_may_not_open() {
+    const OTHER: u32 = 65_534;
+    let home = TempDir::new().unwrap();
+    let folder = home.path().join("issuer");
+    std::fs::create_dir(&folder).unwrap();
+    if chown(&folder, Some(OTHER), None).is_err() {
+        return;
+    }
+    // The other user has to get there.
+    std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let config = issuer_config(home.path(), "");
+    add(&config, "alice", "3/1d");
+    assert_eq!(said(&config, &["account", "list"]), "alice  3/1d\n");
+    said(&config, &["backup", home.path().join("copy").to_str().unwrap()]);
+    let mut files = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().uid(), OTHER, "{}", entry.path().display());
+        files += 1;
+    }
+    assert!(files >= 3, "{files}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
