@@ -76,6 +76,7 @@ mod tests {
         let much_later = start + Duration::from_secs(3_600);
         assert_eq!((0..10).filter(|_| pace.take(much_later).is_ok()).count(), 5);
         assert!(pace.take(start).is_err(), "a moment that was overtaken gives nothing");
+        assert!(pace.take(much_later).is_err(), "and does not make time pass twice");
     }
 
     #[test]
