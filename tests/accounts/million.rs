@@ -50,8 +50,8 @@ fn api_keys(config: &Path) -> Vec<String> {
     (0..ACTIVE).map(add).collect()
 }
 
-/// Requests `count` tokens over 16 connections, of the accounts in turn.
-async fn request_all(requests: &Arc<Vec<RequestBuilder>>, count: usize) -> Duration {
+/// Sends `count` requests over 16 connections, those given in turn; each is answered `status`.
+async fn request_all(requests: &Arc<Vec<RequestBuilder>>, count: usize, status: u16) -> Duration {
     let (began, next) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
     let clients = (0..16).map(|_| {
         let (requests, next) = (requests.clone(), next.clone());
@@ -62,7 +62,7 @@ async fn request_all(requests: &Arc<Vec<RequestBuilder>>, count: usize) -> Durat
                     return;
                 }
                 let answer = requests[number % requests.len()].try_clone().unwrap().send().await.unwrap();
-                assert_eq!(answer.status().as_u16(), 200);
+                assert_eq!(answer.status().as_u16(), status);
                 answer.bytes().await.unwrap();
             }
         })
@@ -88,6 +88,21 @@ fn resident(issuer: &Daemon) -> String {
     line.split_once(':').unwrap().1.trim().to_owned()
 }
 
+async fn requests(issuer: &Daemon, keys: &[String]) -> Arc<Vec<RequestBuilder>> {
+    let mut requests = Vec::new();
+    for key in keys {
+        requests.push(token_request(issuer, key).await);
+    }
+    Arc::new(requests)
+}
+
+async fn report(issuer: &Daemon, what: &str, requests: &Arc<Vec<RequestBuilder>>, count: usize, status: u16) {
+    let before = cpu(issuer);
+    let took = request_all(requests, count, status).await;
+    let each = (cpu(issuer) - before).as_secs_f64() * 1e6 / count as f64;
+    println!("  {what}: {each:.0} µs of CPU, {:.0} a second", count as f64 / took.as_secs_f64());
+}
+
 async fn measure(name: &str, config: &Path) {
     let began = Instant::now();
     let issuer = Daemon::ready("issuer", config).await;
@@ -95,17 +110,20 @@ async fn measure(name: &str, config: &Path) {
     let began = Instant::now();
     let keys = api_keys(config);
     println!("  an account added: {:?}", began.elapsed() / u32::try_from(ACTIVE).unwrap());
-    let mut requests = Vec::new();
-    for key in &keys {
-        requests.push(token_request(&issuer, key).await);
-    }
-    let requests = Arc::new(requests);
+    let good = requests(&issuer, &keys).await;
+    println!("  resident then {}", resident(&issuer));
     for (what, count) in [("first token of each account", ACTIVE), ("token", TOKENS)] {
-        let before = cpu(&issuer);
-        let took = request_all(&requests, count).await;
-        let each = (cpu(&issuer) - before).as_secs_f64() * 1e6 / count as f64;
-        println!("  {what}: {each:.0} µs of CPU, {:.0} a second", count as f64 / took.as_secs_f64());
+        report(&issuer, what, &good, count, 200).await;
     }
+    let guesses: Vec<_> = (0..ACTIVE).map(|number| format!("guess-{number}")).collect();
+    report(&issuer, "guessed key", &requests(&issuer, &guesses).await, TOKENS, 401).await;
+    // Made here once, so that the disk is asked about them, each time.
+    let settings = postern_config::open::<postern_issuer::Config>(config, Default::default()).unwrap().0;
+    for number in 0..ACTIVE {
+        let name = format!("active-{number}");
+        ask(&settings, &Request::Remove { name }, &mut |_| Ok(())).unwrap();
+    }
+    report(&issuer, "key of a removed account", &good, TOKENS, 401).await;
     println!("  resident after it {}", resident(&issuer));
     issuer.process.terminate().assert_stopped();
 }
