@@ -18,7 +18,7 @@ use std::fmt::Display;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) fn run(command: IssuerCommand) -> Result<(), Failure> {
     match command {
@@ -139,7 +139,11 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
     if !Uid::effective().is_root() {
         return Ok(());
     }
-    let Some(existing) = directory.ancestors().find(|path| path.exists()) else { return Ok(()) };
+    // The directory of a mounted volume may be root's and writable by a group, and what is in it the issuer's.
+    let is_of_group = std::fs::metadata(directory).is_ok_and(|metadata| metadata.mode() & 0o020 != 0);
+    let database = is_of_group.then(|| directory.join("accounts.sqlite"));
+    let mut candidates = database.iter().map(PathBuf::as_path).chain(directory.ancestors());
+    let Some(existing) = candidates.find(|path| path.exists()) else { return Ok(()) };
     let failed = |error: &dyn Display| {
         Failure::runtime(format_args!("cannot act as the owner of {}: {error}", existing.display()))
     };
@@ -149,7 +153,7 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
         setegid(Gid::from_raw(owner.gid())).map_err(|error| failed(&error))?;
         return seteuid(Uid::from_raw(owner.uid())).map_err(|error| failed(&error));
     }
-    if existing != directory {
+    if !directory.exists() {
         eprintln!(
             "note: {} is made by root. If the issuer runs as another user, give it to that user (chown -R); systemd does so by \
              itself for a StateDirectory= with DynamicUser=",

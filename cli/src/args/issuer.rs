@@ -71,7 +71,7 @@ pub(crate) enum AccountCommand {
     Quota(Change),
     /// Remove an account and its API keys. Its usage is kept as long as that of others
     Remove(One),
-    /// Take the accounts of the configuration file ([[accounts]]) into the database, with their API keys
+    /// Take the accounts that the configuration file lists into the database, with their API keys
     Import(All),
 }
 

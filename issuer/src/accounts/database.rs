@@ -3,6 +3,7 @@
 //! SQLite with a write-ahead log and `synchronous = FULL`: what is committed survives a power loss, and readers (this process,
 //! `sqlite3`, a backup) never wait for a writer. The issuer's lock on the directory makes it the only `postern` that writes.
 
+use nix::unistd::geteuid;
 use postern_daemon::files::sync_name;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use std::fs::{File, OpenOptions};
@@ -226,7 +227,7 @@ pub(crate) fn inspect(path: &Path) -> Result<(), AccountsError> {
 
 /// The file, and those beside it, belong to this process alone. `sqlite3` run by root leaves files that we may not write.
 fn check_owner(path: &Path) -> Result<(), AccountsError> {
-    let own = own_user().map_err(|error| AccountsError::io(path, &error))?;
+    let own = own_user();
     let name = path.as_os_str();
     let beside = BESIDE.iter().map(|end| {
         let mut name = name.to_owned();
@@ -246,11 +247,10 @@ fn check_owner(path: &Path) -> Result<(), AccountsError> {
     Ok(())
 }
 
-/// Refuses a directory of another user: whatever root made in it, the issuer could not open.
+/// Says whose a directory is that this process may not use.
 pub(crate) fn check_directory(directory: &Path) -> Result<(), AccountsError> {
     let Ok(metadata) = std::fs::metadata(directory) else { return Ok(()) };
-    let own = own_user().map_err(|error| AccountsError::io(directory, &error))?;
-    let owner = metadata.uid();
+    let (own, owner) = (own_user(), metadata.uid());
     if owner == own {
         return Ok(());
     }
@@ -258,8 +258,8 @@ pub(crate) fn check_directory(directory: &Path) -> Result<(), AccountsError> {
 }
 
 /// The effective user of this process.
-pub(crate) fn own_user() -> io::Result<u32> {
-    Ok(std::fs::metadata("/proc/self")?.uid())
+pub(crate) fn own_user() -> u32 {
+    geteuid().as_raw()
 }
 
 /// What the first hundred bytes tell: <https://www.sqlite.org/fileformat.html#the_database_header>.

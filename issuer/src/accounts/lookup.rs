@@ -1,6 +1,6 @@
 //! Looking keys up in the database, on a thread of its own: a disk that is slow holds up nobody who is in memory.
 //!
-//! Only keys that this issuer has made or imported get here ([`super::api_key`]), so that guesses do not compete with accounts.
+//! Only keys that this issuer has made or imported get here ([`mod@super::api_key`]), so that guesses do not compete with accounts.
 
 use super::active::{Found, Standing};
 use super::api_key::KeyDigest;

@@ -73,7 +73,7 @@ impl Control {
             }
             let listener = UnixListener::bind(&path)?;
             std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
-            Ok(Self { listener, path, _directory: open, own: own_user()? })
+            Ok(Self { listener, path, _directory: open, own: own_user() })
         })();
         bound.map_err(|error| AccountsError::Unusable {
             path: directory.join(SOCKET),
@@ -188,7 +188,6 @@ pub fn ask(
             }
             Err(_) => {} // no issuer runs, or one that starts or stops
         }
-        check_directory(directory)?;
         match DataDir::open(directory) {
             Ok(lock) => {
                 let store = Store::open(lock.path())?;
@@ -203,7 +202,10 @@ pub fn ask(
                     directory.join(SOCKET).display()
                 )));
             }
-            Err(error) => return Err(Refused::runtime(error.to_string())),
+            Err(error) => {
+                check_directory(directory)?; // the likely reason
+                return Err(Refused::runtime(error.to_string()));
+            }
         }
     }
     match last {
@@ -245,4 +247,28 @@ fn talk(
         each(line).map_err(|error| Refused::runtime(format!("the answer cannot be written: {error}")))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket's address has room for some hundred bytes, and a directory's name may be longer.
+    #[tokio::test]
+    async fn the_socket_is_private_and_found_under_any_path_and_goes_with_the_issuer() {
+        let home = tempfile::tempdir().unwrap();
+        for name in ["short", &"long-".repeat(40)] {
+            let directory = home.path().join(name);
+            std::fs::create_dir(&directory).unwrap();
+            let control = Control::bind(&directory).unwrap();
+            let mode = std::fs::metadata(directory.join(SOCKET)).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600);
+            connect(&directory).unwrap();
+            std::mem::forget(control); // as a kill leaves it
+            let control = Control::bind(&directory).unwrap();
+            connect(&directory).unwrap();
+            drop(control);
+            assert!(connect(&directory).is_err() && !directory.join(SOCKET).exists());
+        }
+    }
 }
