@@ -3,9 +3,10 @@
 use crate::support::daemon::{Daemon, issuer_config};
 use crate::support::disk::Disk;
 use crate::support::process::{Ended, run};
-use crate::support::{admin, eventually};
+use crate::support::{accounts, admin, eventually};
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
 use reqwest::RequestBuilder;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -44,6 +45,11 @@ fn account() -> String {
 fn account_with(quota: &str) -> String {
     let hash = hex::encode(ChallengeDigest::of(KEY.as_bytes()).0); // SHA-256, by the name at hand
     format!("[[accounts]]\nname = \"one\"\nkey_sha256 = \"{hash}\"\nquota = \"{quota}\"\n")
+}
+
+fn accounts_add(home: &Path, name: &str) -> Ended {
+    let config = home.join("issuer.toml");
+    run(["issuer", "account", "add", name, "--quota", "1/1d", "--config", config.to_str().unwrap()])
 }
 
 /// A request for a token that the account may send any number of times.
@@ -129,6 +135,8 @@ async fn a_full_disk_ends_issuance_at_the_reservation_and_is_reported() {
     assert!(told.contains("cannot record on its disk") && told.contains("report it"), "{told}");
     let said = readyz_says(&issuer, 200, "degraded: issuer: the quota counts cannot be written").await;
     assert!(said.contains("Free some space") && said.contains("beyond what was reserved"), "{said}");
+    let refused = accounts_add(home.path(), "two");
+    refused.assert_failed(70, &["cannot use the database", "Free some space"]);
     // Two more attempts to write.
     tokio::time::sleep(Duration::from_millis(4_200)).await;
     let lines = issuer.process.written().1.matches("the quota counts cannot be written").count();
@@ -140,9 +148,10 @@ async fn a_full_disk_ends_issuance_at_the_reservation_and_is_reported() {
     })
     .await;
     mint(&issuer).assert_stopped();
+    accounts_add(home.path(), "two").assert_stopped(); // nothing of it is there
     issuer.process.terminate().assert_stopped();
-    let usage = std::fs::read_to_string(home.path().join("issuer/usage.json")).unwrap();
-    assert!(usage.contains(&format!("\"used\": {}", beyond + 2)), "{usage}");
+    let used: BTreeMap<String, i64> = accounts::used(&home.path().join("issuer"));
+    assert_eq!(used["one"], i64::try_from(beyond).unwrap() + 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(unreachable_pub, reason = "the modules of a test are its own")]
 
+mod accounts;
 mod acme;
 mod agent;
 mod capacity;

@@ -231,7 +231,8 @@ impl Exposed {
             self.0.push(("a file's name".to_owned(), path.display().to_string().into_bytes()));
             if path.is_dir() {
                 self.files(&path);
-            } else {
+            } else if path.is_file() {
+                // Else it is a socket, which holds nothing.
                 self.0.push((path.display().to_string(), std::fs::read(&path).unwrap()));
             }
         }

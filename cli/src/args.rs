@@ -1,8 +1,12 @@
 //! The command line.
 
+mod issuer;
 mod quantity;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+pub(crate) use issuer::{
+    AccountCommand, Change, Issuer, IssuerCommand, NewAccount, Output, Rotate, Task, UsageArgs, UsageFormat,
+};
 use postern_config::address::argument;
 use postern_config::{ConfigDuration, Size};
 use postern_gateway::{Target, TargetError};
@@ -49,8 +53,8 @@ pub(crate) enum Command {
     Up(Up),
     /// Run a gateway: the proxy that takes a token for each tunnel
     Gateway(Server),
-    /// Run an issuer: the server that signs tokens without seeing them
-    Issuer(Server),
+    /// Run an issuer: the server that signs tokens without seeing them; or see and change its accounts
+    Issuer(Issuer),
     /// Run the agent: the local proxy that gets tokens and pays with them
     Client(Daemon),
     /// Mint tokens, or inspect one

@@ -1,5 +1,6 @@
 //! `postern`: one binary for every part.
 
+mod account;
 mod args;
 mod catalogue;
 mod daemon;
@@ -9,7 +10,7 @@ mod process;
 mod token;
 mod up;
 
-use args::{Cli, Command, Token};
+use args::{Cli, Command, Task, Token};
 use failure::Failure;
 use postern_daemon::exit;
 use postern_daemon::listen::handed;
@@ -32,7 +33,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Up(up) => runtime(None)?.block_on(up::run(up)),
         // The gateway's connections have threads of their own; what is left is maintenance.
         Command::Gateway(daemon) => runtime(Some(1))?.block_on(daemon::gateway(&daemon)),
-        Command::Issuer(daemon) => runtime(None)?.block_on(daemon::issuer(&daemon)),
+        Command::Issuer(issuer) => match issuer.task() {
+            Some(Task::Run(daemon)) => runtime(None)?.block_on(daemon::issuer(&daemon)),
+            Some(Task::Command(command)) => account::run(command),
+            None => Err(Failure::usage("name the issuer's configuration: postern issuer --config FILE")),
+        },
         Command::Client(daemon) => runtime(None)?.block_on(daemon::client(&daemon.config)),
         Command::Token(Token::Mint(mint)) => runtime(None)?.block_on(token::mint(mint)),
         Command::Token(Token::Inspect(inspect)) => token::inspect(inspect),

@@ -1,44 +1,70 @@
-//! Accounts: who may request tokens, and how many each has received. API keys are kept as hashes; the counts are in a
-//! file, which `ledger` keeps ahead of the tokens that are signed.
+//! Accounts: who may request tokens, and how many each has received.
+//!
+//! Accounts are in a database (`store`, `records`), and a handful may be in the configuration file. The usage of all of them is
+//! in the database (`usage`), which `ledger` keeps ahead of the tokens that are signed. A key is found by its form (`api_key`),
+//! then in memory (`active`), then on the disk (`lookup`). `control` is how operators change accounts.
 
+mod active;
+mod api_key;
+pub mod control;
+mod database;
 mod ledger;
+mod lookup;
+mod records;
+mod store;
+mod usage;
 
 use crate::StartError;
-use crate::config::{Account, KeyHash, invalid};
+use crate::config::{Account, invalid};
 use crate::health::Health;
-use crate::quota::{Charge, Meter, Spent, Usage, Writing};
+use crate::quota::{Charge, Spent, Writing};
+use crate::recorder::Recorder;
+use active::{Active, Holder};
+use api_key::{Form, KeyDigest, sha256};
 use arc_swap::ArcSwap;
-use aws_lc_rs::digest::{SHA256, digest};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use ledger::{Ledger, WRITE_EVERY};
+use lookup::Lookups;
 use postern_token::UnixSeconds;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::PathBuf;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use store::Store;
 use tokio::time::{MissedTickBehavior, interval};
 
-pub(crate) use ledger::{FILE_NAME, inspect};
+pub use database::AccountsError;
+pub(crate) use database::FILE_NAME;
+pub(crate) use store::{has_accounts, inspect};
+
+/// How often a change that is under way makes a lookup start again, before it is given up.
+const LOOKUPS: usize = 16;
+/// How often past periods are merged and removed.
+const UPKEEP_EVERY: Duration = Duration::from_secs(3_600);
 
 /// The accounts of an issuer.
 #[derive(Debug)]
 pub(crate) struct Accounts {
-    known: ArcSwap<Known>,
+    store: Arc<Store>,
+    configured: ArcSwap<Configured>,
+    active: Active,
+    lookups: Lookups,
     ledger: Ledger,
+    /// What the database has of the keys that were imported.
+    imported: ArcSwap<HashSet<[u8; 32]>>,
+    /// The database says that tokens are for accounts.
+    needs_account: AtomicBool,
+    /// For how long the usage of past periods is kept, in seconds.
+    kept_for: AtomicU64,
 }
 
-/// The accounts of one reading of the configuration.
+/// The accounts of one reading of the configuration file.
 #[derive(Debug)]
-struct Known {
-    meters: HashMap<KeyHash, Arc<Meter>>,
-    /// Present accounts, and removed ones while their period lasts, so that an account that returns keeps its usage.
-    names: BTreeMap<String, Named>,
-}
-
-#[derive(Clone, Debug)]
-struct Named {
-    meter: Arc<Meter>,
-    is_listed: bool,
+struct Configured {
+    accounts: Vec<Account>,
+    by_key: HashMap<KeyDigest, usize>,
 }
 
 /// Who sends a request.
@@ -47,7 +73,7 @@ pub(crate) enum Caller {
     /// Anyone: the issuer has no accounts.
     Anyone,
     /// One of the accounts.
-    Account(Arc<Meter>),
+    Account(Arc<Holder>),
 }
 
 /// Why an account gets no token.
@@ -55,6 +81,11 @@ pub(crate) enum Caller {
 pub(crate) enum NoToken {
     /// Its quota is used up.
     Spent(Spent),
+    /// It requests tokens faster than it may.
+    TooFast {
+        /// How long until it may have the next one.
+        retry_after: Duration,
+    },
     /// It cannot be written down that the quota is used.
     Unrecorded,
 }
@@ -66,48 +97,140 @@ pub(crate) enum NoAccount {
     Missing,
     /// It belongs to no account.
     Unknown,
+    /// It begins as a key of ours, and its checksum is wrong.
+    Damaged,
+    /// Another key has taken its place.
+    Retired,
+    /// Its account is disabled.
+    Disabled,
+    /// Its account's time is over.
+    Expired,
+    /// The database cannot be read.
+    Unreadable,
 }
 
 impl Accounts {
-    /// The accounts of the configuration, with their earlier usage from the file at `path`.
-    pub(crate) fn open(accounts: &[Account], path: PathBuf) -> Result<Self, StartError> {
+    /// The accounts of the database in `directory`, whose lock the caller has, and of the configuration. Blocks on the disk.
+    pub(crate) fn open(
+        accounts: &[Account],
+        directory: &Path,
+        kept_for: Duration,
+    ) -> Result<Self, StartError> {
         check(accounts)?;
-        let (ledger, usages) = Ledger::open(path)?;
-        let before = usages.into_iter().map(|(name, usage)| (name, Named::away(usage)));
-        Ok(Self { known: ArcSwap::from_pointee(Known::of(accounts, before)), ledger })
+        let store = Arc::new(Store::open(directory)?);
+        store.check_pages()?;
+        let lookups = Lookups::start(store.clone()).map_err(StartError::Threads)?;
+        let accounts = Self {
+            configured: ArcSwap::from_pointee(Configured::of(accounts)),
+            active: Active::default(),
+            lookups,
+            ledger: Ledger::new(store.clone()),
+            imported: ArcSwap::default(),
+            needs_account: AtomicBool::new(false),
+            kept_for: AtomicU64::new(kept_for.as_secs()),
+            store,
+        };
+        accounts.take_up_database()?;
+        accounts.warn_of_imported()?;
+        Ok(accounts)
+    }
+
+    /// Whoever changes an imported account in the file would wonder why nothing happens. The log has no names.
+    fn warn_of_imported(&self) -> Result<(), AccountsError> {
+        let configured = self.configured.load();
+        let mut imported = 0;
+        self.store.with(|connection| {
+            for account in &configured.accounts {
+                imported += u32::from(records::exists(connection, &account.name)?);
+            }
+            Ok(())
+        })?;
+        if imported > 0 {
+            tracing::warn!(
+                "{imported} of [[accounts]] are in the database, and what that says counts: change them with `postern issuer \
+                 account`, and remove them from the file"
+            );
+        }
+        Ok(())
     }
 
     /// Takes the accounts of another reading of the configuration, which [`check`] has let pass. An account of the same
     /// name has used what it had used, also when it was away for a while.
-    pub(crate) fn replace(&self, accounts: &[Account]) {
-        let before = self.known.load().lasting(UnixSeconds::now());
-        self.known.store(Arc::new(Known::of(accounts, before)));
+    pub(crate) fn replace(&self, accounts: &[Account], kept_for: Duration) {
+        self.configured.store(Arc::new(Configured::of(accounts)));
+        self.kept_for.store(kept_for.as_secs(), Ordering::Relaxed);
+        self.active.forget_all();
+    }
+
+    /// What of the database is in memory without having been asked for.
+    fn take_up_database(&self) -> Result<(), AccountsError> {
+        let (needs_account, imported) = self.store.with(|connection| {
+            Ok((store::needs_account(connection)?, records::keys_made_elsewhere(connection)?))
+        })?;
+        self.imported.store(Arc::new(imported.into_iter().collect()));
+        self.needs_account.store(needs_account, Ordering::Release);
+        self.active.forget_all();
+        Ok(())
     }
 
     /// Whether there is no account, so that anyone who reaches the issuer gets tokens.
     pub(crate) fn is_open(&self) -> bool {
-        self.known.load().meters.is_empty()
+        !self.needs_account.load(Ordering::Acquire) && self.configured.load().accounts.is_empty()
     }
 
     /// Finds the account of a request.
     ///
     /// The key is hashed and the hash looked up. The time that takes may depend on the hash, which does not help an
     /// attacker find a key that has it; it does not depend on how much of a key was right.
-    pub(crate) fn authorize(&self, headers: &HeaderMap) -> Result<Caller, NoAccount> {
-        let known = self.known.load();
-        if known.meters.is_empty() {
+    pub(crate) async fn authorize(&self, headers: &HeaderMap, now: UnixSeconds) -> Result<Caller, NoAccount> {
+        if self.is_open() {
             return Ok(Caller::Anyone);
         }
-        let hash = KeyHash(sha256(api_key(headers).ok_or(NoAccount::Missing)?));
-        known.meters.get(&hash).cloned().map(Caller::Account).ok_or(NoAccount::Unknown)
+        let key = api_key(headers).ok_or(NoAccount::Missing)?;
+        let digest = sha256(key);
+        for _ in 0..LOOKUPS {
+            if let Some((holder, standing)) = self.active.get(&digest) {
+                return standing.admit(now).map(|()| Caller::Account(holder));
+            }
+            let generation = self.active.generation();
+            let configured = self.configured.load().with_key(&digest);
+            if configured.is_none() {
+                self.may_be_stored(key, &digest)?;
+            }
+            let found = self.lookups.find(digest, configured).await.map_err(|_| NoAccount::Unreadable)?;
+            match found {
+                Some(found) => {
+                    let standing = found.standing;
+                    if let Some(holder) = self.active.insert(generation, digest, found) {
+                        return standing.admit(now).map(|()| Caller::Account(holder));
+                    }
+                }
+                None if self.active.generation() == generation => return Err(NoAccount::Unknown),
+                None => {}
+            }
+        }
+        Err(NoAccount::Unreadable)
     }
 
-    /// Counts one token against the caller's quota, once the file allows for it. Dropped early, it counts nothing.
-    pub(crate) async fn charge(&self, caller: &Caller, now: UnixSeconds) -> Result<Charge, NoToken> {
-        match caller {
-            Caller::Anyone => Ok(Charge::FREE),
-            Caller::Account(meter) => self.ledger.charge(meter, now).await,
+    /// Refuses keys that cannot be in the database, without asking it.
+    fn may_be_stored(&self, key: &[u8], digest: &KeyDigest) -> Result<(), NoAccount> {
+        let form = self.store.secret().form(key);
+        if form == Form::Ours {
+            return Ok(());
         }
+        let imported = self.imported.load();
+        match form {
+            _ if !imported.is_empty() && imported.contains(&self.store.secret().stored(digest)) => Ok(()),
+            Form::Damaged => Err(NoAccount::Damaged),
+            Form::Ours | Form::Other => Err(NoAccount::Unknown),
+        }
+    }
+
+    /// Counts one token against the caller's quota, once the database allows for it. Dropped early, it counts nothing.
+    pub(crate) async fn charge(&self, caller: &Caller, now: UnixSeconds) -> Result<Charge, NoToken> {
+        let Caller::Account(holder) = caller else { return Ok(Charge::FREE) };
+        holder.pace.take(Instant::now()).map_err(|retry_after| NoToken::TooFast { retry_after })?;
+        self.ledger.charge(holder, now).await
     }
 
     /// Writes the exact counts, as the issuer stops.
@@ -116,55 +239,85 @@ impl Accounts {
     }
 
     /// Writes reservations when they are needed, and the rest periodically. Never ends; cancel safe.
-    pub(crate) async fn keep_saving(self: Arc<Self>, health: &Health) {
-        let mut upkeep = interval(WRITE_EVERY);
-        upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pub(crate) async fn keep_saving(self: Arc<Self>, health: &Health, recorder: &Recorder) {
+        let mut ticks = interval(WRITE_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut upkeep = Upkeep { due: Instant::now(), seen: None };
         loop {
-            let writing = self.ledger.due(&mut upkeep).await;
-            self.write(writing, health).await;
+            let writing = self.ledger.due(&mut ticks).await;
+            let is_written = self.write(writing, health).await;
+            if writing == Writing::Settle && is_written {
+                upkeep = self.clone().keep_up(recorder, upkeep).await;
+            }
         }
     }
 
-    async fn write(self: &Arc<Self>, writing: Writing, health: &Health) {
+    /// Whether it was written.
+    async fn write(self: &Arc<Self>, writing: Writing, health: &Health) -> bool {
         let accounts = self.clone();
-        let write = move || accounts.ledger.write(&|| accounts.meters(), writing);
+        let write = move || {
+            let holders = if writing == Writing::Reserve { Vec::new() } else { accounts.active.holders() };
+            accounts.ledger.write(holders, writing)
+        };
         // An error of the join means that the runtime is shutting down.
-        if let Ok(written) = tokio::task::spawn_blocking(write).await {
-            self.ledger.report(written, health);
-        }
+        let Ok(written) = tokio::task::spawn_blocking(write).await else { return false };
+        let is_written = written.is_ok();
+        self.ledger.report(written, health);
+        is_written
     }
 
-    fn meters(&self) -> Vec<(String, Arc<Meter>)> {
-        let lasting = self.known.load().lasting(UnixSeconds::now());
-        lasting.into_iter().map(|(name, named)| (name, named.meter)).collect()
+    /// What is done every few seconds: accounts leave memory, changes by `sqlite3` are noticed, old periods go.
+    async fn keep_up(self: Arc<Self>, recorder: &Recorder, mut upkeep: Upkeep) -> Upkeep {
+        recorder.set_active_accounts(self.active.let_go());
+        let keeping = tokio::task::spawn_blocking(move || {
+            let kept = self.upkeep(&mut upkeep);
+            if let Err(error) = kept {
+                tracing::warn!(
+                    "past periods of usage cannot be removed: {error}; it is tried again in an hour"
+                );
+                upkeep.due = Instant::now() + UPKEEP_EVERY;
+            }
+            upkeep
+        });
+        keeping.await.unwrap_or(upkeep)
+    }
+
+    fn upkeep(&self, upkeep: &mut Upkeep) -> Result<(), AccountsError> {
+        let version: i64 = self
+            .store
+            .with(|connection| connection.pragma_query_value(None, "data_version", |row| row.get(0)))?;
+        if upkeep.seen.replace(version).is_some_and(|seen| seen != version) {
+            self.take_up_database()?; // another program has changed something
+        }
+        let now = UnixSeconds::now();
+        if upkeep.due <= Instant::now() {
+            let kept_since = now.saturating_sub(Duration::from_secs(self.kept_for.load(Ordering::Relaxed)));
+            let has_more = self.store.with(|connection| usage::upkeep(connection, now, kept_since))?;
+            if !has_more {
+                upkeep.due = Instant::now() + UPKEEP_EVERY;
+            }
+        }
+        Ok(())
     }
 }
 
-impl Known {
-    fn of(accounts: &[Account], before: impl IntoIterator<Item = (String, Named)>) -> Self {
-        let away = |(name, named)| (name, Named { is_listed: false, ..named });
-        let mut names: BTreeMap<String, Named> = before.into_iter().map(away).collect();
-        let mut meters = HashMap::new();
-        for account in accounts {
-            let named = names.entry(account.name.clone()).or_insert_with(|| Named::away(Usage::default()));
-            named.is_listed = true;
-            named.meter.set_quota(account.quota);
-            meters.insert(account.key_sha256, named.meter.clone());
-        }
-        Self { meters, names }
-    }
-
-    /// The accounts whose count matters.
-    fn lasting(&self, now: UnixSeconds) -> Vec<(String, Named)> {
-        let counts = |named: &Named| named.is_listed || named.meter.usage().lasts(now);
-        let lasting = self.names.iter().filter(|(_, named)| counts(named));
-        lasting.map(|(name, named)| (name.clone(), named.clone())).collect()
-    }
+/// What upkeep remembers.
+#[derive(Clone, Copy, Debug)]
+struct Upkeep {
+    /// When past periods are looked at next.
+    due: Instant,
+    /// SQLite's count of the changes that other connections have made.
+    seen: Option<i64>,
 }
 
-impl Named {
-    fn away(usage: Usage) -> Self {
-        Self { meter: Arc::new(Meter::unlisted(usage)), is_listed: false }
+impl Configured {
+    fn of(accounts: &[Account]) -> Self {
+        let by_key = accounts.iter().enumerate().map(|(place, account)| (account.key_sha256.0, place));
+        Self { accounts: accounts.to_vec(), by_key: by_key.collect() }
+    }
+
+    fn with_key(&self, digest: &KeyDigest) -> Option<Account> {
+        self.by_key.get(digest).and_then(|place| self.accounts.get(*place)).cloned()
     }
 }
 
@@ -193,7 +346,7 @@ impl Caller {
     pub(crate) fn number(&self) -> u64 {
         match self {
             Self::Anyone => 0,
-            Self::Account(meter) => meter.number(),
+            Self::Account(holder) => holder.number,
         }
     }
 }
@@ -207,125 +360,5 @@ fn api_key(headers: &HeaderMap) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"Bearer ") && !key.is_empty()).then_some(key)
 }
 
-fn sha256(bytes: &[u8]) -> [u8; 32] {
-    let mut hash = [0; 32];
-    hash.copy_from_slice(digest(&SHA256, bytes).as_ref()); // SHA-256 always gives 32 bytes
-    hash
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::quota::NoCharge;
-    use http::HeaderValue;
-    use std::os::unix::fs::PermissionsExt;
-
-    fn account(name: &str, key: &str, quota: &str) -> Account {
-        Account {
-            name: name.to_owned(),
-            key_sha256: KeyHash(sha256(key.as_bytes())),
-            quota: quota.parse().unwrap(),
-        }
-    }
-
-    fn headers(values: &[&str]) -> HeaderMap {
-        let values = values.iter().map(|value| (AUTHORIZATION, HeaderValue::from_str(value).unwrap()));
-        values.collect()
-    }
-
-    #[test]
-    fn only_one_bearer_field_with_a_known_key_is_an_account() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join(FILE_NAME);
-        let accounts = Accounts::open(&[account("one", "k1", "1/1d")], path).unwrap();
-        let refusal = |values: &[&str]| accounts.authorize(&headers(values)).err();
-        assert_eq!(refusal(&["Bearer k1"]), None);
-        assert_eq!(refusal(&["bearer  k1 "]), None);
-        for missing in
-            [&[][..], &["Bearer"], &["Bearer "], &["Basic k1"], &["k1"], &["Bearer k1", "Bearer k1"]]
-        {
-            assert_eq!(refusal(missing), Some(NoAccount::Missing), "{missing:?}");
-        }
-        for unknown in ["Bearer k", "Bearer k11", "Bearer K1", "Bearer k1, Bearer k1"] {
-            assert_eq!(refusal(&[unknown]), Some(NoAccount::Unknown), "{unknown}");
-        }
-    }
-
-    /// Counts a token of the account with this key, with a file that is written whenever one has to be.
-    fn charge(accounts: &Accounts, key: &str, now: UnixSeconds) -> Option<bool> {
-        let Ok(Caller::Account(meter)) = accounts.authorize(&headers(&[&format!("Bearer {key}")])) else {
-            return None;
-        };
-        loop {
-            match meter.charge(now).map(Charge::keep) {
-                Err(NoCharge::Unreserved) => {
-                    let _waiting = meter.wait();
-                    write(accounts, Writing::Reserve);
-                }
-                charged => return Some(charged.is_ok()),
-            }
-        }
-    }
-
-    fn write(accounts: &Accounts, writing: Writing) {
-        accounts.ledger.write(&|| accounts.meters(), writing).unwrap();
-    }
-
-    #[test]
-    fn counts_survive_in_a_private_file_and_a_damaged_one_is_an_error() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join(FILE_NAME);
-        let configured = [account("one", "k1", "2/1d"), account("two", "k2", "1/1h")];
-        let now = UnixSeconds::now();
-        let first = Accounts::open(&configured, path.clone()).unwrap();
-        assert_eq!(charge(&first, "k1", now), Some(true));
-        write(&first, Writing::Exact);
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-
-        let second = Accounts::open(&configured, path.clone()).unwrap();
-        assert_eq!(charge(&second, "k1", now), Some(true));
-        assert_eq!(charge(&second, "k1", now), Some(false));
-
-        std::fs::write(&path, b"").unwrap();
-        let error = Accounts::open(&configured, path).unwrap_err().to_string();
-        assert!(error.contains("usage.json") && error.contains("remove it"), "{error}");
-    }
-
-    #[test]
-    fn accounts_that_keep_their_name_keep_their_count_when_they_are_read_again() {
-        let directory = tempfile::tempdir().unwrap();
-        let accounts = Accounts::open(
-            &[account("one", "k1", "2/1d"), account("two", "k2", "2/1d")],
-            directory.path().join(FILE_NAME),
-        )
-        .unwrap();
-        let charge = |key: &str| charge(&accounts, key, UnixSeconds::now());
-        assert_eq!((charge("k1"), charge("k1"), charge("k2")), (Some(true), Some(true), Some(true)));
-        accounts.replace(&[account("one", "new key", "3/1d"), account("three", "k3", "1/1d")]);
-        assert_eq!((charge("k1"), charge("k2")), (None, None), "a key that is not listed any more");
-        assert_eq!(
-            (charge("new key"), charge("new key")),
-            (Some(true), Some(false)),
-            "two of three were used"
-        );
-        assert_eq!((charge("k3"), charge("k3")), (Some(true), Some(false)));
-        assert!(!accounts.is_open());
-        accounts.replace(&[account("one", "k1", "3/1d"), account("two", "k2", "2/1d")]);
-        assert_eq!(
-            (charge("k2"), charge("k2")),
-            (Some(true), Some(false)),
-            "it was away, and had used one of two"
-        );
-        accounts.replace(&[]);
-        assert!(accounts.is_open());
-    }
-
-    #[test]
-    fn names_and_keys_are_each_of_one_account() {
-        let path = PathBuf::from("/nonexistent/usage.json");
-        for twin in [account("one", "k2", "1/1d"), account("two", "k1", "1/1d")] {
-            let error = Accounts::open(&[account("one", "k1", "1/1d"), twin], path.clone()).unwrap_err();
-            assert!(matches!(error, StartError::Config(_)), "{error}");
-        }
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 use crate::accounts::{NoAccount, NoToken};
 use crate::catalogue::IssuerOutcome;
 use crate::keyring::NoKey;
+use crate::quota::Spent;
 use crate::signing::Unsigned;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -56,8 +57,8 @@ impl Refusal {
     /// The status, and how it is counted.
     fn status(&self) -> (StatusCode, IssuerOutcome) {
         use IssuerOutcome::{
-            BadMediaType, BadRequest, BadTokenRequest, Displaced, Failed, Overloaded, QuotaSpent,
-            SourceHandshakes, SourceLimit, SourceRefusals, Unauthorized, Unrecorded,
+            AccountRefused, BadMediaType, BadRequest, BadTokenRequest, Displaced, Failed, Overloaded,
+            QuotaSpent, RateLimited, SourceHandshakes, SourceLimit, SourceRefusals, Unauthorized, Unrecorded,
         };
         match self {
             Self::NotFound => (StatusCode::NOT_FOUND, BadRequest),
@@ -67,6 +68,10 @@ impl Refusal {
             Self::TooLong => (StatusCode::PAYLOAD_TOO_LARGE, BadRequest),
             Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, BadRequest),
             Self::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, BadMediaType),
+            Self::NoAccount(NoAccount::Disabled | NoAccount::Expired) => {
+                (StatusCode::FORBIDDEN, AccountRefused)
+            }
+            Self::NoAccount(NoAccount::Unreadable) => (StatusCode::SERVICE_UNAVAILABLE, Unrecorded),
             Self::NoAccount(_) => (StatusCode::UNAUTHORIZED, Unauthorized),
             Self::Malformed(_)
             | Self::NoKey(_)
@@ -74,6 +79,7 @@ impl Refusal {
                 (StatusCode::UNPROCESSABLE_ENTITY, BadTokenRequest)
             }
             Self::NoToken(NoToken::Spent(_)) => (StatusCode::TOO_MANY_REQUESTS, QuotaSpent),
+            Self::NoToken(NoToken::TooFast { .. }) => (StatusCode::TOO_MANY_REQUESTS, RateLimited),
             Self::NoToken(NoToken::Unrecorded) => (StatusCode::SERVICE_UNAVAILABLE, Unrecorded),
             Self::Unsigned(Unsigned::Full | Unsigned::Crowded) => {
                 (StatusCode::SERVICE_UNAVAILABLE, Overloaded)
@@ -99,11 +105,17 @@ impl Refusal {
     fn field(&self) -> Option<(HeaderName, HeaderValue)> {
         match self {
             Self::Method(allowed) => Some((ALLOW, HeaderValue::from_static(allowed))),
-            Self::NoAccount(_) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            Self::NoToken(NoToken::Spent(spent)) => {
-                Some((RETRY_AFTER, spent.retry_after.as_secs().max(1).into()))
+            Self::NoAccount(NoAccount::Disabled | NoAccount::Expired) => None,
+            Self::NoToken(NoToken::Spent(Spent { retry_after })) => {
+                Some((RETRY_AFTER, retry_after.as_secs().max(1).into()))
             }
-            Self::NoToken(NoToken::Unrecorded) => Some((RETRY_AFTER, HeaderValue::from_static("5"))),
+            Self::NoToken(NoToken::TooFast { retry_after }) => {
+                Some((RETRY_AFTER, retry_after.as_secs().saturating_add(1).into()))
+            }
+            Self::NoAccount(NoAccount::Unreadable) | Self::NoToken(NoToken::Unrecorded) => {
+                Some((RETRY_AFTER, HeaderValue::from_static("5")))
+            }
+            Self::NoAccount(_) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             Self::SourceRefusals(above) => Some((RETRY_AFTER, above.seconds.into())),
             Self::Unsigned(Unsigned::Full | Unsigned::Crowded) => {
                 Some((RETRY_AFTER, HeaderValue::from_static("1")))
@@ -154,6 +166,24 @@ impl Refusal {
             Self::NoAccount(NoAccount::Unknown) => {
                 "This API key is not one of this issuer's. Check it for missing characters, or ask the issuer's \
                  operator for another."
+            }
+            Self::NoAccount(NoAccount::Damaged) => {
+                "This API key is damaged: characters are missing, too many or wrong. Copy it again, all 67 characters."
+            }
+            Self::NoAccount(NoAccount::Retired) => {
+                "This API key is retired: its account has a newer one. Use that, or ask the issuer's operator for another."
+            }
+            Self::NoAccount(NoAccount::Disabled) => "This account is disabled. Ask the issuer's operator.",
+            Self::NoAccount(NoAccount::Expired) => {
+                "This account has expired. Ask the issuer's operator to extend it."
+            }
+            Self::NoAccount(NoAccount::Unreadable) => {
+                "The issuer cannot read its accounts at the moment. Nothing is counted against the quota. Try again after the \
+                 number of seconds in Retry-After; if it lasts, report it to the issuer's operator."
+            }
+            Self::NoToken(NoToken::TooFast { .. }) => {
+                "This account requests tokens faster than it may. Try again after the number of seconds in Retry-After, and \
+                 spread requests out, or ask the issuer's operator for a higher rate."
             }
             Self::NoKey(NoKey::Unknown) => {
                 "No key of this issuer ends in the truncated_token_key_id at byte 2 (the last byte of the SHA-256 of \

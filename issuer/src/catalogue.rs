@@ -31,6 +31,9 @@ postern_telemetry::catalogue! {
     /// The most token requests that may be signed or wait: one more is answered 503.
     ISSUER_QUEUE_LIMIT: Gauge = "postern_issuer_queue_limit_requests";
 
+    /// Accounts that requested tokens within about a minute, and are in memory.
+    ISSUER_ACTIVE_ACCOUNTS: Gauge = "postern_issuer_active_accounts";
+
     /// When the TLS certificate ends that clients are shown, as a Unix time. 0 without TLS.
     ISSUER_CERTIFICATE_ENDS: Gauge = "postern_issuer_certificate_ends_timestamp_seconds";
 }
@@ -50,9 +53,13 @@ postern_telemetry::label! {
         BadMediaType = "bad_media_type",
         /// 401: no account, or an unknown one.
         Unauthorized = "unauthorized",
+        /// 403: the account is disabled or has expired.
+        AccountRefused = "account_refused",
         /// 429: the account's quota is spent.
         QuotaSpent = "quota_spent",
-        /// 503: the account's quota count cannot be written to the disk.
+        /// 429: the account requests tokens faster than its rate.
+        RateLimited = "rate_limited",
+        /// 503: the accounts cannot be read, or the account's quota count cannot be written to the disk.
         Unrecorded = "unrecorded",
         /// 503: the signing pool is full.
         Overloaded = "overloaded",

@@ -1,6 +1,7 @@
 //! The configuration of `postern issuer`.
 
 use crate::StartError;
+use crate::accounts::has_accounts;
 use crate::quota::Quota;
 use crate::rotation::Schedule;
 use postern_config::{Address, ConfigDuration, address};
@@ -35,10 +36,14 @@ pub struct Config {
     /// The CPU pool that signs.
     #[serde(default)]
     pub signing: Signing,
-    /// The accounts that may request tokens. Without any account the issuer listens on loopback only, and issues tokens
-    /// to any local client.
+    /// Accounts that may request tokens, beside those that `postern issuer account add` makes in the database: a handful. Without
+    /// any account in either the issuer listens on loopback only, and issues tokens to any local client. An account that was
+    /// imported (`postern issuer account import`) is what the database says, and can be removed here.
     #[serde(default)]
     pub accounts: Vec<Account>,
+    /// The usage of accounts.
+    #[serde(default)]
+    pub usage: UsageConfig,
     /// The published key directory.
     #[serde(default)]
     pub directory: Directory,
@@ -76,8 +81,8 @@ pub struct Listen {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Keys {
-    /// A directory (mode 0700, made when missing) for the key files and the counts of each account's quota. One
-    /// issuer at a time may use it. Back it up: tokens of a lost key are worthless.
+    /// A directory (mode 0700, made when missing) for the key files, the database of accounts and its secret, and the socket
+    /// of `postern issuer account`. One issuer at a time may use it. Back it up: tokens of a lost key are worthless.
     pub directory: PathBuf,
     /// How long a key issues tokens before its successor takes over.
     #[serde(default = "Keys::rotate_every")]
@@ -115,6 +120,15 @@ pub struct Account {
     /// midnight UTC. No crash of the issuer gives tokens beyond it; one may cost the account a fiftieth of it, four tokens at
     /// least and 512 at most, beside the tokens that were being requested.
     pub quota: Quota,
+}
+
+/// The usage of accounts.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct UsageConfig {
+    /// How long the usage of past periods is kept, from one day to ten years. Periods shorter than a day are merged into their
+    /// day when it is over.
+    pub keep_for: ConfigDuration,
 }
 
 /// The published key directory.
@@ -183,6 +197,12 @@ impl Default for Signing {
     }
 }
 
+impl Default for UsageConfig {
+    fn default() -> Self {
+        Self { keep_for: ConfigDuration::days(100) }
+    }
+}
+
 impl Default for Directory {
     fn default() -> Self {
         Self { issuer_request_uri: "/token-request".to_owned(), max_age: ConfigDuration::hours(1) }
@@ -215,6 +235,7 @@ impl Config {
             keys: Keys::under(directory),
             signing: Signing::default(),
             accounts: Vec::new(),
+            usage: UsageConfig::default(),
             directory: Directory::default(),
             limits: Limits::default(),
             drain: DrainConfig::default(),
@@ -222,12 +243,19 @@ impl Config {
         }
     }
 
-    /// Checks what the types cannot express, except the accounts.
+    /// Checks what the types cannot express, except the accounts. Reads the database where it decides.
     pub(crate) fn check(&self) -> Result<(), StartError> {
-        if self.accounts.is_empty() && !self.listen.address.ip().is_loopback() {
+        let is_for_others = !self.listen.address.ip().is_loopback();
+        if is_for_others && self.accounts.is_empty() && !has_accounts(&self.keys.directory)? {
             return Err(StartError::Open { address: self.listen.address });
         }
         self.keys.check()?;
+        let keep_for = self.usage.keep_for;
+        if !(ConfigDuration::days(1)..=ConfigDuration::days(3_660)).contains(&keep_for) {
+            return Err(invalid(format!(
+                "[usage] keep_for ({keep_for}) must be from one day to ten years: write \"100d\""
+            )));
+        }
         self.directory.path()?;
         let whole = [
             ("[limits] header_timeout", self.limits.header_timeout),

@@ -38,10 +38,10 @@ impl Issuance {
         asked: &mut TokenTypeAsked,
     ) -> Result<TokenResponse, Refusal> {
         *asked = type_asked(&body);
-        let caller = self.accounts.authorize(headers).map_err(Refusal::NoAccount)?;
+        let now = UnixSeconds::now();
+        let caller = self.accounts.authorize(headers, now).await.map_err(Refusal::NoAccount)?;
         check_media_type(headers)?;
         let request = TokenRequest::parse(&body).map_err(Refusal::Malformed)?;
-        let now = UnixSeconds::now();
         let key = self.keyring.signer(request.truncated_token_key_id, now).map_err(Refusal::NoKey)?;
         let charge = self.accounts.charge(&caller, now).await.map_err(Refusal::NoToken)?;
         self.sign(caller.number(), key, request, charge).await

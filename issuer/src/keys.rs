@@ -14,10 +14,13 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const EXTENSION: &str = "p8";
 /// One key in 16 collides with one of 16 others at worst: this many in a row do not happen by chance.
 const MAX_ATTEMPTS: usize = 64;
+/// How long the start waits for the lock: commands have it for milliseconds, another issuer has it for ever.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A key and its times.
 #[derive(Clone, Debug)]
@@ -38,7 +41,7 @@ impl KeyStore {
     /// Opens `directory`, which is made when it is missing, and reads every key in it. A key that cannot be read is
     /// an error: making a new one in its place would silently void every token in circulation.
     pub(crate) fn open(directory: &Path) -> Result<Self, KeysError> {
-        let directory = DataDir::open(directory)?;
+        let directory = open_directory(directory)?;
         warn_if_exposed(directory.path());
         let keys = read(directory.path())?;
         Ok(Self { directory, keys })
@@ -48,9 +51,9 @@ impl KeyStore {
         &self.keys
     }
 
-    /// A file beside the keys.
-    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+    /// Where the keys are, and what else this issuer alone may write.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Makes the keys that are due at `now` and drops those that have expired.
@@ -135,8 +138,21 @@ impl KeyStore {
     /// Reports files that were written later than the present time of the clock.
     pub(crate) fn clock_fault(&self, now: UnixSeconds) -> Option<String> {
         let mut files = key_files(self.directory.path()).unwrap_or_default();
-        files.push(self.path_of(crate::accounts::FILE_NAME));
+        files.push(self.directory.join(crate::accounts::FILE_NAME));
         set_aside::clock_fault(&files, now)
+    }
+}
+
+/// Waits a little where a command (`postern issuer account`) has the lock for a moment.
+fn open_directory(directory: &Path) -> Result<DataDir, DataDirError> {
+    let deadline = Instant::now() + COMMAND_PATIENCE;
+    loop {
+        match DataDir::open(directory) {
+            Err(DataDirError::InUse { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(COMMAND_PATIENCE / 50)
+            }
+            opened => return opened,
+        }
     }
 }
 

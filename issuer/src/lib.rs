@@ -11,6 +11,7 @@
 
 mod accounts;
 mod answer;
+mod burst;
 pub mod catalogue;
 pub mod config;
 mod directory;
@@ -28,12 +29,15 @@ mod server;
 mod signing;
 mod weak_api_keys;
 
+pub use accounts::{AccountsError, control};
+pub use burst::Burst;
 pub use config::Config;
 pub use keys::KeysError;
 pub use quota::Quota;
 pub use reload::FIXED;
 
 use accounts::Accounts;
+use accounts::control::Control;
 use health::Health;
 use issue::Issuance;
 use keyring::Keyring;
@@ -52,7 +56,6 @@ use recorder::Recorder;
 use reload::{Reloading, Settings};
 use server::{Routes, Server};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -66,6 +69,7 @@ pub struct Issuer {
     store: KeyStore,
     keyring: Arc<Keyring>,
     accounts: Arc<Accounts>,
+    control: Control,
     health: Health,
     process: ProcessContext,
     certificate: Renewed,
@@ -90,6 +94,7 @@ impl Issuer {
             move || State::open(&config)
         });
         let State { store, keyring, accounts } = state.await.map_err(|_| StartError::Interrupted)??;
+        let control = Control::bind(store.directory())?;
         let recorder = Arc::new(Recorder::new());
         let settings = Settings::of(&config, process.descriptors, &recorder, tls.as_ref())?;
         let issuance = Issuance {
@@ -133,6 +138,7 @@ impl Issuer {
             store,
             keyring,
             accounts,
+            control,
             health,
             process,
             config,
@@ -170,7 +176,7 @@ impl Issuer {
     }
 
     async fn serve(self) {
-        let Self { local, listener, server, store, keyring, accounts, health, process, .. } = self;
+        let Self { local, listener, server, store, keyring, accounts, control, health, process, .. } = self;
         let (mut certificate, config, signed) = (self.certificate, self.config, self.signed);
         let shutdown = process.shutdown;
         tracing::info!("the issuer listens on {local}");
@@ -187,7 +193,8 @@ impl Issuer {
             () = server.serve(listener) => {}
             () = shutdown.stopped() => {}
             () = keyring.run(store, &health) => {}
-            () = accounts.clone().keep_saving(&health) => {}
+            () = accounts.clone().keep_saving(&health, &recorder) => {}
+            () = control.serve(&accounts) => {}
             () = health.watch_overload(&recorder) => {}
         }
         accounts.save(&health).await;
@@ -208,7 +215,7 @@ impl std::fmt::Debug for Issuer {
 pub fn check(config: &Config) -> Result<(), StartError> {
     check_without_keys(config, &Strong::default())?;
     keys::inspect(&config.keys.directory)?;
-    accounts::inspect(&config.keys.directory.join(accounts::FILE_NAME))
+    Ok(accounts::inspect(&config.keys.directory)?)
 }
 
 /// The same without what the issuer that runs has open; `strong` are API keys that need not be guessed at.
@@ -237,7 +244,8 @@ impl State {
     fn open(config: &Config) -> Result<Self, StartError> {
         let (schedule, now) = (config.keys.schedule(), UnixSeconds::now());
         let mut store = KeyStore::open(&config.keys.directory)?;
-        let accounts = Arc::new(Accounts::open(&config.accounts, store.path_of(accounts::FILE_NAME))?);
+        let accounts =
+            Arc::new(Accounts::open(&config.accounts, store.directory(), config.usage.keep_for.get())?);
         store.rotate(&schedule, now)?;
         let keyring = Keyring::new(&store, schedule, config.directory.issuer_request_uri.clone(), now);
         Ok(Self { store, keyring: Arc::new(keyring), accounts })
@@ -252,8 +260,9 @@ pub enum StartError {
     Config(String),
     /// Issuance would be open to everyone.
     #[error(
-        "the issuer would give tokens to everyone who reaches {address}: list who may have them as [[accounts]] with a \
-         name, a key_sha256 and a quota, or listen on loopback ([listen] address = \"127.0.0.1:8081\"), where no account \
+        "the issuer would give tokens to everyone who reaches {address}: make an account for who may have them \
+         (`postern issuer account add NAME --quota 10000/1d --config FILE`, or [[accounts]] with a name, a key_sha256 and a \
+         quota), or listen on loopback ([listen] address = \"127.0.0.1:8081\"), where no account \
          is needed"
     )]
     Open {
@@ -266,18 +275,9 @@ pub enum StartError {
     /// The token keys.
     #[error(transparent)]
     Keys(#[from] KeysError),
-    /// The quota counts.
-    #[error(
-        "cannot read the quota counts in {}: {reason}; restore the file from a backup, or remove it, which starts every \
-         account's quota anew",
-        path.display()
-    )]
-    Usage {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    /// The accounts and their usage.
+    #[error(transparent)]
+    Accounts(#[from] AccountsError),
     /// The signing threads.
     #[error("cannot start the signing threads: {0}; set fewer with [signing] threads")]
     Threads(#[source] std::io::Error),
@@ -296,7 +296,7 @@ impl StartError {
         match self {
             Self::Tls(TlsError::State(_)) => exit::RUNTIME,
             Self::Config(_) | Self::Open { .. } | Self::Tls(_) => exit::CONFIG,
-            Self::Keys(_) | Self::Usage { .. } | Self::Threads(_) | Self::Listen(_) | Self::Interrupted => {
+            Self::Keys(_) | Self::Accounts(_) | Self::Threads(_) | Self::Listen(_) | Self::Interrupted => {
                 exit::RUNTIME
             }
         }

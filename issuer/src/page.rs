@@ -34,7 +34,8 @@ fn section(recorder: &Recorder) -> impl FnMut(&Recorder, &Keyring) -> Section + 
             .tile("Tokens", Show::Rate, tokens.tick(recorder.tokens()))
             .tile("Requests", Show::Rate, requests)
             .tile("Queue", Show::Count, queue as f64)
-            .tile("Queue limit", Show::Count, limit as f64);
+            .tile("Queue limit", Show::Count, limit as f64)
+            .tile("Active accounts", Show::Count, recorder.active_accounts() as f64);
         section.latency = Some(parts.tick());
         section.tables = vec![outcomes, keys(keyring, UnixSeconds::now())];
         section

@@ -11,7 +11,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// So many tokens in each period, written "10000/1d".
@@ -31,12 +30,17 @@ impl Quota {
         Self { tokens, period: ConfigDuration(Duration::from_secs(seconds)) }
     }
 
-    fn seconds(self) -> u64 {
+    pub(crate) fn tokens(self) -> u64 {
+        self.tokens
+    }
+
+    /// The length of its period.
+    pub(crate) fn seconds(self) -> u64 {
         self.period.get().as_secs()
     }
 
     /// The first second of the window that `now` lies in.
-    fn window(self, now: UnixSeconds) -> UnixSeconds {
+    pub(crate) fn window(self, now: UnixSeconds) -> UnixSeconds {
         UnixSeconds(now.0 - now.0 % self.seconds())
     }
 
@@ -108,7 +112,7 @@ impl JsonSchema for Quota {
     }
 }
 
-/// What an account has used of its quota, as it is kept on disk.
+/// What an account has used in one window, as the database has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Usage {
@@ -121,22 +125,19 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Whether the window that it counts in has not ended.
-    pub(crate) fn lasts(&self, now: UnixSeconds) -> bool {
-        now.0 < self.window_start.0.saturating_add(self.period_seconds)
+    fn is_of_window(&self, other: &Self) -> bool {
+        (self.window_start, self.period_seconds) == (other.window_start, other.period_seconds)
     }
 }
 
 /// What is reserved ahead of need: a fiftieth of the quota, within these bounds. A crash costs an account so much, since
-/// what was reserved then counts as used; the file is written once for so many tokens.
+/// what was reserved then counts as used; the database is written once for so many tokens.
 const LEAST_RESERVED: u64 = 4;
 const MOST_RESERVED: u64 = 512;
 
-/// One account's quota, what is used of it, and how much of it the file counts as used already.
+/// One account's quota, what is used of it, and how much of it the database counts as used already.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// Distinguishes accounts where their names do not belong.
-    number: u64,
     metered: Mutex<Metered>,
 }
 
@@ -144,15 +145,21 @@ pub(crate) struct Meter {
 struct Metered {
     quota: Quota,
     usage: Usage,
-    /// The file counts this many tokens of the window of `usage` as used, or more. No token beyond is signed.
+    /// The database was asked what has been used of the window of `usage`. Before, nothing is counted.
+    is_known: bool,
+    /// The database counts this many tokens of that window as used, or more. No token beyond is signed.
     reserved: u64,
-    /// Requests that wait for the file to be written.
+    /// What the database counts, unless a write of it is under way or has failed.
+    recorded: Option<u64>,
+    /// The exact figure of the window before, where the database may still have its reservation.
+    ended: Option<Usage>,
+    /// Requests that wait for the database.
     waiting: u64,
     /// A token was counted since the reservation was looked at last.
     is_active: bool,
 }
 
-/// What the file is to say.
+/// What the database is to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writing {
     /// More, where tokens are needed or soon will be.
@@ -175,30 +182,23 @@ pub(crate) struct Spent {
 pub(crate) enum NoCharge {
     /// The quota is used up.
     Spent(Spent),
-    /// There is quota left, and the file has to be written before more of it is used.
+    /// The database has to be read or written first.
     Unreserved,
 }
 
 impl Meter {
-    /// `usage` is what the file says.
-    pub(crate) fn new(quota: Quota, usage: Usage) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(1);
-        let metered = Metered { quota, usage, reserved: usage.used, waiting: 0, is_active: false };
-        Self { number: COUNT.fetch_add(1, Ordering::Relaxed), metered: Mutex::new(metered) }
-    }
-
-    /// Never 0.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    pub(crate) fn usage(&self) -> Usage {
-        self.metered.lock().usage
-    }
-
-    /// For an account that the configuration does not list: nothing is left of its quota.
-    pub(crate) fn unlisted(usage: Usage) -> Self {
-        Self::new(Quota::new(0, ConfigDuration(Duration::from_secs(usage.period_seconds))), usage)
+    pub(crate) fn new(quota: Quota) -> Self {
+        let metered = Metered {
+            quota,
+            usage: Usage::default(),
+            is_known: false,
+            reserved: 0,
+            recorded: None,
+            ended: None,
+            waiting: 0,
+            is_active: false,
+        };
+        Self { metered: Mutex::new(metered) }
     }
 
     /// Another quota from now on. What was used counts against it, unless its period is another one.
@@ -208,16 +208,16 @@ impl Meter {
 
     /// Counts one token, before it is signed. Dropping the charge takes it back.
     pub(crate) fn charge(self: &Arc<Self>, now: UnixSeconds) -> Result<Charge, NoCharge> {
-        let Metered { quota, usage, reserved, is_active, .. } = &mut *self.metered.lock();
-        if quota.has_ended(*usage, now) {
-            *usage = Usage { window_start: quota.window(now), period_seconds: quota.seconds(), used: 0 };
-            *reserved = 0;
+        let metered = &mut *self.metered.lock();
+        if metered.quota.has_ended(metered.usage, now) {
+            metered.begin_window(now);
         }
+        let Metered { quota, usage, is_known, reserved, is_active, .. } = metered;
         if usage.used >= quota.tokens {
             let next = UnixSeconds(quota.window(now).0.saturating_add(quota.seconds()));
             return Err(NoCharge::Spent(Spent { retry_after: now.until(next) }));
         }
-        if usage.used >= *reserved {
+        if !*is_known || usage.used >= *reserved {
             return Err(NoCharge::Unreserved);
         }
         usage.used += 1;
@@ -236,34 +236,44 @@ impl Meter {
         self.metered.lock().is_low()
     }
 
-    /// What the file is to say next. [`Meter::written`] follows once it does.
-    pub(crate) fn to_write(&self, writing: Writing) -> Usage {
-        let metered = &mut *self.metered.lock();
-        let is_needed = metered.waiting > 0 || metered.is_active;
-        if writing == Writing::Settle {
-            metered.is_active = false;
-        }
-        match writing {
-            // More only once the file says so.
-            Writing::Reserve | Writing::Settle if is_needed && metered.is_low() => {
-                return Usage { used: metered.more(), ..metered.usage };
-            }
-            Writing::Reserve => {}
-            Writing::Settle if is_needed => {}
-            // Less from now on, whether or not the file can be written.
-            Writing::Settle | Writing::Exact => metered.reserved = metered.usage.used,
-        }
-        Usage { used: metered.reserved, ..metered.usage }
+    /// The window whose count the database has to be asked for, with nothing used. [`Meter::know`] follows.
+    pub(crate) fn unknown(&self) -> Option<Usage> {
+        let metered = self.metered.lock();
+        (!metered.is_known && metered.usage.period_seconds > 0).then_some(metered.usage)
     }
 
-    /// The file says this, and does so after a power loss.
+    /// So much was used of this window before it came into memory. What a crash left reserved counts as used.
+    pub(crate) fn know(&self, usage: Usage) {
+        let metered = &mut *self.metered.lock();
+        if !metered.is_known && metered.usage.is_of_window(&usage) {
+            metered.usage.used = usage.used;
+            (metered.is_known, metered.reserved, metered.recorded) = (true, usage.used, Some(usage.used));
+        }
+    }
+
+    /// What the database is to say next, where it says something else: the window before, and the present one.
+    /// [`Meter::written`] follows for each once it does.
+    pub(crate) fn to_write(&self, writing: Writing) -> [Option<Usage>; 2] {
+        let metered = &mut *self.metered.lock();
+        [metered.ended, metered.present_to_write(writing)]
+    }
+
+    /// The database says this, and does so after a power loss.
     pub(crate) fn written(&self, usage: Usage) {
         let metered = &mut *self.metered.lock();
-        let is_same_window = metered.usage.window_start == usage.window_start
-            && metered.usage.period_seconds == usage.period_seconds;
-        if is_same_window {
+        if metered.ended == Some(usage) {
+            metered.ended = None;
+        } else if metered.usage.is_of_window(&usage) {
             metered.reserved = metered.reserved.max(usage.used);
+            metered.recorded = Some(usage.used);
         }
+    }
+
+    /// Whether the database has all of it, so that it need not stay in memory.
+    pub(crate) fn is_settled(&self) -> bool {
+        let Metered { usage, is_known, reserved, recorded, ended, waiting, .. } = &*self.metered.lock();
+        let is_exact = !is_known || (usage.used == *reserved && *recorded == Some(usage.used));
+        is_exact && ended.is_none() && *waiting == 0
     }
 
     fn take_back(&self, window: UnixSeconds) {
@@ -272,16 +282,60 @@ impl Meter {
             usage.used = usage.used.saturating_sub(1);
         }
     }
+
+    #[cfg(test)]
+    pub(crate) fn usage(&self) -> Usage {
+        self.metered.lock().usage
+    }
 }
 
 impl Metered {
+    fn begin_window(&mut self, now: UnixSeconds) {
+        if self.is_known && self.recorded != Some(self.usage.used) {
+            self.ended = Some(self.usage);
+        }
+        self.usage =
+            Usage { window_start: self.quota.window(now), period_seconds: self.quota.seconds(), used: 0 };
+        (self.is_known, self.reserved, self.recorded) = (false, 0, None);
+    }
+
+    fn present_to_write(&mut self, writing: Writing) -> Option<Usage> {
+        if !self.is_known {
+            return None;
+        }
+        let is_needed = self.waiting > 0 || self.is_active;
+        if writing == Writing::Settle {
+            self.is_active = false;
+        }
+        let used = match writing {
+            // More only once the database says so.
+            Writing::Reserve | Writing::Settle if is_needed && self.is_low() => self.more(),
+            // Less from now on, whether or not the database can be written.
+            Writing::Exact => self.settle(),
+            Writing::Settle if !is_needed => self.settle(),
+            Writing::Reserve | Writing::Settle => self.reserved,
+        };
+        if self.recorded == Some(used) {
+            return None;
+        }
+        self.recorded = None; // after a failure either figure may be in place
+        Some(Usage { used, ..self.usage })
+    }
+
+    fn settle(&mut self) -> u64 {
+        self.reserved = self.usage.used;
+        self.reserved
+    }
+
     fn ahead(&self) -> u64 {
         (self.quota.tokens / 50).clamp(LEAST_RESERVED, MOST_RESERVED)
     }
 
     fn is_low(&self) -> bool {
         let left = self.reserved.saturating_sub(self.usage.used);
-        self.reserved < self.quota.tokens && (self.waiting > left || left <= self.ahead() / 2)
+        self.is_known
+            && self.reserved < self.quota.tokens
+            && (self.waiting > left || left <= self.ahead() / 2)
     }
 
     /// A reservation for those who wait, and some tokens ahead.

@@ -20,6 +20,7 @@ pub(crate) struct Recorder {
     tokens: ReadableCounter,
     queue: ReadableGauge,
     queue_limit: ReadableGauge,
+    active_accounts: ReadableGauge,
     sign_duration: Histogram,
     /// For the live page.
     spreads: Vec<Latency>,
@@ -68,6 +69,7 @@ impl Recorder {
             tokens: ReadableCounter::new(counter!(catalogue::TOKENS_ISSUED, catalogue::TYPE.name => signed)),
             queue: ReadableGauge::new(gauge!(catalogue::ISSUER_QUEUE)),
             queue_limit: ReadableGauge::new(gauge!(catalogue::ISSUER_QUEUE_LIMIT)),
+            active_accounts: ReadableGauge::new(gauge!(catalogue::ISSUER_ACTIVE_ACCOUNTS)),
             sign_duration: histogram!(catalogue::ISSUER_SIGN_DURATION),
             spreads: Part::ALL.iter().map(|_| Latency::default()).collect(),
         }
@@ -110,7 +112,18 @@ impl Recorder {
         Queued(self.clone())
     }
 
+    // ---- Accounts ----
+
+    /// So many accounts are in memory.
+    pub(crate) fn set_active_accounts(&self, accounts: usize) {
+        self.active_accounts.set(i64::try_from(accounts).unwrap_or(i64::MAX));
+    }
+
     // ---- For the live page ----
+
+    pub(crate) fn active_accounts(&self) -> i64 {
+        self.active_accounts.get()
+    }
 
     pub(crate) fn total(&self, outcome: IssuerOutcome) -> u64 {
         self.outcomes[outcome as usize].total()

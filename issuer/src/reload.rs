@@ -29,7 +29,7 @@ pub const FIXED: [Fixed; 3] = [
     Fixed { key: "listen.admin", why: OTHER_SOCKETS },
     Fixed {
         key: "keys.directory",
-        why: "it holds this issuer's keys and the counts of its quotas: with others it is another issuer",
+        why: "it holds this issuer's keys and accounts: with others it is another issuer",
     },
 ];
 
@@ -163,7 +163,7 @@ impl Reloading {
             self.certificate.replace(tls);
         }
         self.settings.present.store(Arc::new(present));
-        self.accounts.replace(&new.accounts);
+        self.accounts.replace(&new.accounts, new.usage.keep_for.get());
         self.keyring.reschedule(new.keys.schedule(), &new.directory.issuer_request_uri);
         log::set_format(new.log.format);
         shutdown.set_deadline(new.drain.deadline.get());

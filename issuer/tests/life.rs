@@ -78,13 +78,13 @@ async fn counts_are_on_disk_within_seconds_without_a_stop() {
     config.accounts = vec![account("the account", "k1", "2/36500d")];
     let issuer = Running::start(config).await;
     assert_eq!(issuer.post(&bearer("k1"), &good(&issuer).await).await.status, 200);
-    let path = directory.path().join("keys/usage.json");
-    let written = until(|| async {
+    let database = rusqlite::Connection::open(directory.path().join("keys/accounts.sqlite")).unwrap();
+    until(|| async {
         // First what is reserved, which would count as used after a crash, and soon the exact figure.
-        std::fs::read_to_string(&path).ok().filter(|written| written.contains("\"used\": 1"))
+        let sql = "SELECT tokens FROM usage WHERE account = 'the account'";
+        database.query_row(sql, [], |row| row.get::<_, i64>(0)).ok().filter(|tokens| *tokens == 1)
     })
     .await;
-    assert!(written.contains("\"the account\""), "{written}");
 }
 
 #[tokio::test]

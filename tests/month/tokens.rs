@@ -4,6 +4,7 @@
 //! wallet file has what is held. The rest is lost, and the agent has to have reported why. A killed process cannot
 //! count its tokens in flight: these, and no more, may be missing in its report.
 
+use crate::support::accounts;
 use crate::support::site::Site;
 use crate::support::tokens::in_wallet;
 use crate::support::unit::Unit;
@@ -195,12 +196,9 @@ impl fmt::Display for Account {
     }
 }
 
-/// The counts in the issuer's file.
+/// The counts in the issuer's database.
 fn usage(site: &Site) -> Counts {
-    let Ok(text) = std::fs::read_to_string(site.keys().join("usage.json")) else { return Counts::new() };
-    let file: BTreeMap<String, serde_json::Value> = serde_json::from_str(&text).unwrap();
-    let used = |(account, usage): (String, serde_json::Value)| (account, usage["used"].as_i64().unwrap());
-    file.into_iter().map(used).collect()
+    accounts::used(&site.keys())
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What the cross-process tests share: the binary under test as processes, raw proxy clients, small targets.
 
+pub mod accounts;
 pub mod admin;
 pub mod collector;
 pub mod daemon;

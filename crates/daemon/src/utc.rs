@@ -26,6 +26,30 @@ pub fn now() -> String {
     rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
+/// The first second of a day written `2026-11-21`; nothing for what is no day from 1970 to 9999.
+#[must_use]
+pub fn day(text: &str) -> Option<u64> {
+    let mut parts = text.splitn(3, '-');
+    let mut number = |digits: usize| {
+        let part = parts
+            .next()
+            .filter(|part| part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit()))?;
+        part.parse::<u64>().ok()
+    };
+    let (year, month, day) = (number(4)?, number(2)?, number(2)?);
+    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // As in `date`: the year begins in March.
+    let year_from_march = year - u64::from(month <= 2);
+    let (era, year_of_era) = (year_from_march / 400, year_from_march % 400);
+    let month_from_march = (month + 9) % 12;
+    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
+    let days = era * 146_097 + 365 * year_of_era + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    let days = days.checked_sub(719_468)?;
+    (date(days) == (year, month, day)).then_some(days * DAY) // not on the 30th of February
+}
+
 /// A number of seconds in its largest unit, such as "3 min".
 #[must_use]
 pub fn rough(seconds: u64) -> String {
@@ -71,6 +95,23 @@ mod tests {
         ] {
             assert_eq!(rfc3339(seconds), written);
         }
+    }
+
+    #[test]
+    fn days_are_read_as_they_are_written_and_others_are_not() {
+        for days in (0..2_932_896).step_by(97) {
+            let text = &rfc3339(days * DAY)[..10];
+            assert_eq!(day(text), Some(days * DAY), "{text}");
+        }
+        for none in
+            ["", "2026", "2026-11", "2026-02-30", "2026-13-01", "2026-00-01", "2026-01-00", "1969-12-31"]
+        {
+            assert_eq!(day(none), None, "{none}");
+        }
+        for none in ["2026-1-01", "+026-01-01", "2026-01-01T00:00:00Z", "2025-02-29", "10000-01-01"] {
+            assert_eq!(day(none), None, "{none}");
+        }
+        assert_eq!(day("2024-02-29"), Some(1_709_164_800));
     }
 
     #[test]

@@ -5,10 +5,18 @@ use super::*;
 const DAY: u64 = 86_400;
 
 fn meter(quota: &str) -> Arc<Meter> {
-    Arc::new(Meter::new(quota.parse().unwrap(), Usage::default()))
+    Arc::new(Meter::new(quota.parse().unwrap()))
 }
 
-/// Counts a token, with a file that is written whenever one has to be.
+/// Reads and writes a database in which nothing is used of a window that is new.
+fn write(meter: &Meter, writing: Writing) -> Option<Usage> {
+    meter.unknown().into_iter().for_each(|nothing| meter.know(nothing));
+    let [ended, present] = meter.to_write(writing);
+    ended.into_iter().chain(present).for_each(|usage| meter.written(usage));
+    present
+}
+
+/// Counts a token, with a database that is written whenever it has to be.
 fn charge(meter: &Arc<Meter>, now: UnixSeconds) -> Result<Charge, Spent> {
     loop {
         match meter.charge(now) {
@@ -16,7 +24,7 @@ fn charge(meter: &Arc<Meter>, now: UnixSeconds) -> Result<Charge, Spent> {
             Err(NoCharge::Spent(spent)) => return Err(spent),
             Err(NoCharge::Unreserved) => {
                 let _waiting = meter.wait();
-                meter.written(meter.to_write(Writing::Reserve));
+                write(meter, Writing::Reserve);
             }
         }
     }
@@ -68,8 +76,9 @@ fn a_clock_set_back_a_little_gives_nothing_twice_and_one_set_back_far_starts_aga
 
 #[test]
 fn another_period_in_the_configuration_starts_a_new_count() {
-    let usage = Usage { window_start: UnixSeconds(0), period_seconds: 3_600, used: 9 };
-    let meter = Arc::new(Meter::new("10/1d".parse().unwrap(), usage));
+    let meter = meter("9/1h");
+    (0..9).for_each(|_| charge(&meter, UnixSeconds(5)).unwrap().keep());
+    meter.set_quota("10/1d".parse().unwrap());
     charge(&meter, UnixSeconds(5)).unwrap().keep();
     assert_eq!(meter.usage().used, 1);
 }
@@ -90,12 +99,15 @@ fn another_quota_counts_what_was_used_and_what_is_taken_back() {
 }
 
 #[test]
-fn nothing_is_signed_beyond_what_the_file_counts_as_used() {
+fn nothing_is_signed_beyond_what_the_database_counts_as_used() {
     let meter = meter("300/1d");
     let now = UnixSeconds(0);
     assert_eq!(meter.charge(now).unwrap_err(), NoCharge::Unreserved);
+    let window = meter.unknown().unwrap();
+    assert_eq!(meter.to_write(Writing::Reserve), [None, None], "nothing is reserved of what is not known");
+    meter.know(window);
     let waiting = [meter.wait(), meter.wait()];
-    let first = meter.to_write(Writing::Reserve);
+    let first = meter.to_write(Writing::Reserve)[1].unwrap();
     assert_eq!(first.used, 2 + 6, "for two who wait, and a fiftieth");
     assert_eq!(meter.charge(now).unwrap_err(), NoCharge::Unreserved, "it is not written yet");
     meter.written(first);
@@ -104,13 +116,36 @@ fn nothing_is_signed_beyond_what_the_file_counts_as_used() {
         assert!(meter.charge(now).map(Charge::keep).is_ok());
     }
     assert_eq!(meter.charge(now).unwrap_err(), NoCharge::Unreserved);
-    // What a crash leaves: all that was reserved counts as used.
-    assert_eq!(Meter::new("300/1d".parse().unwrap(), first).usage().used, 8);
-    // A file that is written too late, in the next window, is none of that window.
-    let late = meter.to_write(Writing::Reserve);
+    // A write that is late, in the next window, is none of that window.
+    let late = meter.to_write(Writing::Reserve)[1].unwrap();
     assert_eq!(meter.charge(UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
     meter.written(late);
     assert_eq!(meter.charge(UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
+}
+
+#[test]
+fn what_a_crash_left_reserved_counts_as_used() {
+    let meter = meter("300/1d");
+    assert_eq!(meter.charge(UnixSeconds(0)).unwrap_err(), NoCharge::Unreserved);
+    meter.know(Usage { used: 8, ..meter.unknown().unwrap() });
+    assert_eq!(meter.usage().used, 8);
+    assert!(meter.is_settled());
+    charge(&meter, UnixSeconds(0)).unwrap().keep();
+    assert_eq!((meter.usage().used, meter.is_settled()), (9, false));
+}
+
+#[test]
+fn a_window_that_has_ended_is_written_with_its_exact_figure() {
+    let meter = meter("300/1d");
+    charge(&meter, UnixSeconds(0)).unwrap().keep();
+    charge(&meter, UnixSeconds(1)).unwrap().keep();
+    assert_eq!(meter.charge(UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
+    let ended = Usage { window_start: UnixSeconds(0), period_seconds: DAY, used: 2 };
+    assert_eq!(meter.to_write(Writing::Reserve), [Some(ended), None]);
+    assert!(!meter.is_settled());
+    meter.written(ended);
+    assert_eq!(meter.to_write(Writing::Reserve), [None, None]);
+    assert!(meter.is_settled());
 }
 
 #[test]
@@ -121,9 +156,8 @@ fn a_reservation_is_renewed_before_it_ends_and_never_exceeds_the_quota() {
         charge(&meter, UnixSeconds(0)).unwrap().keep();
         if meter.is_low() {
             writes += 1;
-            let usage = meter.to_write(Writing::Reserve);
+            let usage = write(&meter, Writing::Reserve).unwrap();
             assert!(usage.used <= 300 && usage.used <= meter.usage().used + 6);
-            meter.written(usage);
         }
     }
     assert!((50..=100).contains(&writes), "{writes}");
@@ -134,9 +168,21 @@ fn a_reservation_is_renewed_before_it_ends_and_never_exceeds_the_quota() {
 fn the_figure_is_exact_where_nothing_was_requested_for_a_while_and_after_a_stop() {
     let meter = meter("1000/1d");
     charge(&meter, UnixSeconds(0)).unwrap().keep();
-    assert_eq!(meter.to_write(Writing::Settle).used, 21, "it has just requested a token");
-    assert_eq!(meter.to_write(Writing::Settle).used, 1);
+    assert_eq!(write(&meter, Writing::Settle), None, "it has just requested a token, and 21 are reserved");
+    assert_eq!(write(&meter, Writing::Settle).unwrap().used, 1);
+    assert!(meter.is_settled());
+    assert_eq!(write(&meter, Writing::Settle), None, "nothing has changed");
     assert_eq!(meter.charge(UnixSeconds(0)).unwrap_err(), NoCharge::Unreserved);
     charge(&meter, UnixSeconds(0)).unwrap().keep();
-    assert_eq!(meter.to_write(Writing::Exact).used, 2);
+    assert_eq!(write(&meter, Writing::Exact).unwrap().used, 2);
+}
+
+#[test]
+fn a_figure_that_failed_to_be_written_is_written_again() {
+    let meter = meter("1000/1d");
+    charge(&meter, UnixSeconds(0)).unwrap().keep();
+    let exact = meter.to_write(Writing::Exact);
+    assert_eq!(exact[1].unwrap().used, 1);
+    assert!(!meter.is_settled());
+    assert_eq!(meter.to_write(Writing::Exact), exact);
 }

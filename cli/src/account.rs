@@ -1,0 +1,200 @@
+//! `postern issuer account`, `usage` and `backup`: an operator's view of an issuer's accounts.
+
+mod print;
+
+use crate::args::{
+    AccountCommand, Change, IssuerCommand, NewAccount, Output, Rotate, UsageArgs, UsageFormat,
+};
+use crate::daemon::environment;
+use crate::failure::Failure;
+use nix::unistd::{Gid, Uid, setegid, seteuid};
+use postern_config::ConfigDuration;
+use postern_daemon::utc;
+use postern_issuer::control::{self, Edit, Line, Refused, Request, Terms};
+use postern_issuer::{Burst, Config};
+use postern_token::UnixSeconds;
+use print::{Csv, Printer};
+use std::fmt::Display;
+use std::io;
+use std::num::NonZeroU32;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+pub(crate) fn run(command: IssuerCommand) -> Result<(), Failure> {
+    match command {
+        IssuerCommand::Account(command) => account(command),
+        IssuerCommand::Usage(args) => usage(args),
+        IssuerCommand::Backup(args) => {
+            let config = config(&args.daemon.config)?;
+            control::backup(&config.keys.directory, &args.to).map_err(Failure::runtime)?;
+            println!(
+                "{} has every account and its usage. The secret of their API keys is not in it: keep a copy of {} elsewhere.",
+                args.to.display(),
+                config.keys.directory.join("accounts.secret").display()
+            );
+            Ok(())
+        }
+    }
+}
+
+fn account(command: AccountCommand) -> Result<(), Failure> {
+    match command {
+        AccountCommand::Add(args) => {
+            let (request, output) = add(*args)?;
+            ask(request, &output, "")
+        }
+        AccountCommand::List(args) => ask(Request::List, &args.output, ""),
+        AccountCommand::Show(args) => ask(Request::Show { name: args.name }, &args.output, ""),
+        AccountCommand::Disable(args) => {
+            let request = Request::SetEnabled { name: args.name, enabled: false };
+            ask(request, &args.output, "It gets no tokens until it is enabled again.")
+        }
+        AccountCommand::Enable(args) => {
+            let request = Request::SetEnabled { name: args.name, enabled: true };
+            ask(request, &args.output, "It gets tokens again.")
+        }
+        AccountCommand::RotateKey(args) => rotate(args),
+        AccountCommand::RetireKey(args) => {
+            let request = Request::RetireKey { name: args.name, key: args.key };
+            ask(request, &args.output, "The key is refused from now on.")
+        }
+        AccountCommand::Quota(args) => {
+            let (request, output) = change(args)?;
+            ask(request, &output, "It is changed.")
+        }
+        AccountCommand::Remove(args) => {
+            ask(Request::Remove { name: args.name }, &args.output, "The account and its keys are removed.")
+        }
+        AccountCommand::Import(args) => ask(Request::Import, &args.output, ""),
+    }
+}
+
+fn add(args: NewAccount) -> Result<(Request, Output), Failure> {
+    let NewAccount { name, quota, rate, burst, tier, expires, output } = args;
+    let terms = Terms {
+        quota,
+        burst: limit(rate, burst),
+        tier,
+        expires_at: expires.as_deref().map(|text| day(text, "--expires")).transpose()?,
+    };
+    Ok((Request::Add { name, terms }, output))
+}
+
+fn change(args: Change) -> Result<(Request, Output), Failure> {
+    let Change { name, quota, rate, burst, no_rate, tier, expires, output } = args;
+    let burst = match limit(rate, burst) {
+        Some(limit) => Edit::Set(limit),
+        None if no_rate => Edit::Clear,
+        None => Edit::Keep,
+    };
+    let tier = match tier {
+        Some(tier) if tier.is_empty() => Edit::Clear,
+        Some(tier) => Edit::Set(tier),
+        None => Edit::Keep,
+    };
+    let expires_at = match expires.as_deref() {
+        Some("never") => Edit::Clear,
+        Some(text) => Edit::Set(day(text, "--expires")?),
+        None => Edit::Keep,
+    };
+    Ok((Request::Change { name, quota, burst, tier, expires_at }, output))
+}
+
+fn rotate(args: Rotate) -> Result<(), Failure> {
+    let Rotate { name, grace, keep, output } = args;
+    let grace_seconds = (!keep).then_some(grace.get().as_secs());
+    let others = match grace_seconds {
+        None => "The account's other keys stay good.".to_owned(),
+        Some(0) => "The account's other keys are refused from now on.".to_owned(),
+        Some(seconds) => {
+            format!("The account's other keys are refused in {}.", ConfigDuration::secs(seconds))
+        }
+    };
+    ask(Request::RotateKey { name, grace_seconds }, &output, &others)
+}
+
+fn usage(args: UsageArgs) -> Result<(), Failure> {
+    let since = args.since.as_deref().map(|text| day(text, "--since")).transpose()?;
+    let config = config(&args.daemon.config)?;
+    act_as_owner(&config)?;
+    let request = Request::Usage { account: args.account, since: since.unwrap_or(UnixSeconds(0)) };
+    let out = io::BufWriter::new(io::stdout().lock());
+    match args.format {
+        UsageFormat::Csv => {
+            let mut csv = Csv::begin(out).map_err(unwritten)?;
+            control::ask(&config, &request, &mut |line| csv.line(&line)).map_err(refused)?;
+            csv.finish().map_err(unwritten)
+        }
+        UsageFormat::Json => {
+            let mut printer = Printer::new(out, true);
+            control::ask(&config, &request, &mut |line| printer.line(&line)).map_err(refused)?;
+            printer.finish("").map_err(unwritten)
+        }
+    }
+}
+
+/// Root becomes the user whom the issuer's files belong to, so that it leaves none there that the issuer may not open.
+fn act_as_owner(config: &Config) -> Result<(), Failure> {
+    let directory = &config.keys.directory;
+    if !Uid::effective().is_root() {
+        return Ok(());
+    }
+    // The directory of a mounted volume may be root's and writable by a group, and what is in it the issuer's.
+    let is_of_group = std::fs::metadata(directory).is_ok_and(|metadata| metadata.mode() & 0o020 != 0);
+    let database = is_of_group.then(|| directory.join("accounts.sqlite"));
+    let mut candidates = database.iter().map(PathBuf::as_path).chain(directory.ancestors());
+    let Some(existing) = candidates.find(|path| path.exists()) else { return Ok(()) };
+    let failed = |error: &dyn Display| {
+        Failure::runtime(format_args!("cannot act as the owner of {}: {error}", existing.display()))
+    };
+    let owner = std::fs::metadata(existing).map_err(|error| failed(&error))?;
+    if owner.uid() != 0 {
+        // The group first: without root's rights it could not be changed any more.
+        setegid(Gid::from_raw(owner.gid())).map_err(|error| failed(&error))?;
+        return seteuid(Uid::from_raw(owner.uid())).map_err(|error| failed(&error));
+    }
+    if !directory.exists() {
+        eprintln!(
+            "note: {} is made by root. If the issuer runs as another user, give it to that user (chown -R); systemd does so by \
+             itself for a StateDirectory= with DynamicUser=",
+            directory.display()
+        );
+    }
+    Ok(())
+}
+
+/// Asks, and prints the answer; `done` is said to people where there is nothing else to say.
+fn ask(request: Request, output: &Output, done: &str) -> Result<(), Failure> {
+    let config = config(&output.daemon.config)?;
+    act_as_owner(&config)?;
+    let mut printer = Printer::new(io::BufWriter::new(io::stdout().lock()), output.json);
+    let mut print = |line: Line| printer.line(&line);
+    control::ask(&config, &request, &mut print).map_err(refused)?;
+    printer.finish(done).map_err(unwritten)
+}
+
+fn config(path: &Path) -> Result<Config, Failure> {
+    Ok(postern_config::open::<Config>(path, environment())?.0)
+}
+
+fn refused(refused: Refused) -> Failure {
+    Failure::new(refused.code, refused.sentence)
+}
+
+fn unwritten(error: io::Error) -> Failure {
+    Failure::runtime(format_args!("the answer cannot be written: {error}"))
+}
+
+/// The arguments come together, or not at all.
+fn limit(rate: Option<NonZeroU32>, burst: Option<NonZeroU32>) -> Option<Burst> {
+    Some(Burst { tokens_per_second: rate?, burst_tokens: burst? })
+}
+
+fn day(text: &str, argument: &str) -> Result<UnixSeconds, Failure> {
+    let wrong = || {
+        Failure::usage(format_args!(
+            "{argument} {text}: this is no day; write it as 2027-01-31, which begins at 00:00 UTC"
+        ))
+    };
+    utc::day(text).map(UnixSeconds).ok_or_else(wrong)
+}

@@ -1,0 +1,146 @@
+//! Accounts and usage for people, for programs and for spreadsheets.
+
+use postern_daemon::utc;
+use postern_issuer::control::{AccountView, KeptIn, Line, UsageRow};
+use postern_token::UnixSeconds;
+use std::io::{self, Write};
+
+/// Lines of text, or of JSON.
+pub(super) struct Printer<W> {
+    out: W,
+    is_json: bool,
+    accounts: u64,
+    has_said: bool,
+}
+
+impl<W: Write> Printer<W> {
+    pub(super) fn new(out: W, is_json: bool) -> Self {
+        Self { out, is_json, accounts: 0, has_said: false }
+    }
+
+    pub(super) fn line(&mut self, line: &Line) -> io::Result<()> {
+        self.has_said = true;
+        if self.is_json {
+            match line {
+                Line::Account(account) => serde_json::to_writer(&mut self.out, account)?,
+                Line::Usage(row) => serde_json::to_writer(&mut self.out, row)?,
+                line => serde_json::to_writer(&mut self.out, line)?,
+            }
+            return writeln!(self.out);
+        }
+        match line {
+            Line::Account(account) => self.account(account),
+            Line::ApiKey(key) => writeln!(
+                self.out,
+                "API key: {key}\nIt is shown this once. Clients send it as Authorization: Bearer KEY; the agent has it as api_key."
+            ),
+            Line::Usage(row) => self.usage(row),
+            Line::Imported { imported, known } => writeln!(
+                self.out,
+                "{imported} accounts of the configuration file were imported; {known} were in the database already. All of \
+                 [[accounts]] can be removed from the file now."
+            ),
+            Line::Done | Line::Failed(_) => Ok(()),
+        }
+    }
+
+    /// For people, where nothing was said.
+    pub(super) fn finish(mut self, done: &str) -> io::Result<()> {
+        if !done.is_empty() && !self.is_json {
+            writeln!(self.out, "{done}")?;
+        } else if !self.has_said && !self.is_json {
+            writeln!(self.out, "There is none.")?;
+        }
+        self.out.flush()
+    }
+
+    fn account(&mut self, account: &AccountView) -> io::Result<()> {
+        let AccountView { name, kept_in, enabled, terms, keys, usage } = account;
+        if self.accounts > 0 && !(keys.is_empty() && usage.is_empty()) {
+            writeln!(self.out)?;
+        }
+        self.accounts += 1;
+        write!(self.out, "{name}")?;
+        if let Some(terms) = terms {
+            write!(self.out, "  {}", terms.quota)?;
+            if let Some(burst) = terms.burst {
+                write!(self.out, "  {}/s, {} at once", burst.tokens_per_second, burst.burst_tokens)?;
+            }
+            if let Some(tier) = &terms.tier {
+                write!(self.out, "  tier {tier}")?;
+            }
+            if let Some(end) = terms.expires_at {
+                write!(self.out, "  expires {}", utc::rfc3339(end.0))?;
+            }
+        }
+        match kept_in {
+            KeptIn::Database if *enabled => writeln!(self.out)?,
+            KeptIn::Database => writeln!(self.out, "  disabled")?,
+            KeptIn::Configuration => writeln!(self.out, "  in the configuration file")?,
+            KeptIn::Removed => writeln!(self.out, "  removed: its usage is left")?,
+        }
+        for key in keys {
+            match key.retires_at {
+                Some(end) => writeln!(self.out, "  key {}, refused from {} on", key.id, utc::rfc3339(end.0))?,
+                None => writeln!(self.out, "  key {}", key.id)?,
+            }
+        }
+        usage.iter().try_for_each(|row| self.usage(row))
+    }
+
+    fn usage(&mut self, row: &UsageRow) -> io::Result<()> {
+        let [begins, ends] = period(row);
+        writeln!(self.out, "  {begins} to {ends}: {} tokens", row.tokens)
+    }
+}
+
+/// Comma-separated values (RFC 4180), with a row of names.
+pub(super) struct Csv<W>(W);
+
+impl<W: Write> Csv<W> {
+    pub(super) fn begin(mut out: W) -> io::Result<Self> {
+        write!(out, "account,period_begins,period_ends,tokens\r\n")?;
+        Ok(Self(out))
+    }
+
+    pub(super) fn line(&mut self, line: &Line) -> io::Result<()> {
+        let Line::Usage(row) = line else { return Ok(()) };
+        let [begins, ends] = period(row);
+        write!(self.0, "{},{begins},{ends},{}\r\n", field(&row.account), row.tokens)
+    }
+
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+fn period(row: &UsageRow) -> [String; 2] {
+    let UnixSeconds(start) = row.period_start;
+    [start, start.saturating_add(row.period_seconds)].map(utc::rfc3339)
+}
+
+/// In quotation marks where it has to be. A name that a spreadsheet would take for a formula begins with an apostrophe: the
+/// configuration file may have such names.
+fn field(text: &str) -> String {
+    let text =
+        if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() };
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_quoted_where_a_reader_would_misread_them() {
+        for (name, written) in [
+            ("one", "one"),
+            ("a,b", "\"a,b\""),
+            ("a\"b", "\"a\"\"b\""),
+            ("=1+1", "'=1+1"),
+            ("-x,y", "\"'-x,y\""),
+        ] {
+            assert_eq!(field(name), written);
+        }
+    }
+}

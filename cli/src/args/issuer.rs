@@ -1,0 +1,204 @@
+//! The arguments of `postern issuer`.
+
+use super::{Daemon, Server};
+use clap::{Args, Subcommand, ValueEnum};
+use postern_config::ConfigDuration;
+use postern_issuer::Quota;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+/// Run an issuer, or see and change the accounts of one.
+///
+/// Without a command it runs the issuer. The commands work on the issuer that runs with the same configuration, at once, or on its
+/// files while it is stopped. They are for the user that the issuer runs as.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Issuer {
+    #[command(subcommand)]
+    command: Option<IssuerCommand>,
+    // Not a flattened `Server`: clap would not see that it is there by a field of the `Daemon` in it.
+    /// The configuration file (TOML); docs/reference/configuration.md has every key
+    #[arg(long, value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
+    /// Serve TLS with a certificate for localhost that is made for it, to try it: clients trust ca.pem in this folder
+    #[arg(long, value_name = "DIR")]
+    self_signed: Option<PathBuf>,
+}
+
+/// What `postern issuer` is to do.
+pub(crate) enum Task {
+    Run(Server),
+    Command(IssuerCommand),
+}
+
+impl Issuer {
+    /// Nothing where there is neither a command nor a configuration, which clap refuses.
+    pub(crate) fn task(self) -> Option<Task> {
+        let Self { command, config, self_signed } = self;
+        let server = |config| Task::Run(Server { daemon: Daemon { config }, self_signed });
+        command.map(Task::Command).or_else(|| config.map(server))
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum IssuerCommand {
+    /// See and change who may have tokens
+    #[command(subcommand)]
+    Account(AccountCommand),
+    /// Print how many tokens each account got in each period
+    Usage(UsageArgs),
+    /// Copy the database of accounts to a new file, while the issuer runs or not
+    Backup(Backup),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AccountCommand {
+    /// Make an account, and print its API key: once, since only a hash of it is kept
+    Add(Box<NewAccount>),
+    /// List the accounts, those of the configuration file first
+    List(All),
+    /// Show an account with its keys and its usage
+    Show(One),
+    /// Refuse tokens to an account until it is enabled again
+    Disable(One),
+    /// Give tokens to a disabled account again
+    Enable(One),
+    /// Make another API key for an account, and print it: once. The others end after a grace
+    RotateKey(Rotate),
+    /// End one API key of an account at once
+    RetireKey(Retire),
+    /// Change what an account may have: quota, rate, tier, end
+    Quota(Change),
+    /// Remove an account and its API keys. Its usage is kept as long as that of others
+    Remove(One),
+    /// Take the accounts that the configuration file lists into the database, with their API keys
+    Import(All),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Output {
+    #[command(flatten)]
+    pub(crate) daemon: Daemon,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct All {
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct One {
+    /// The account's name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NewAccount {
+    /// The account's name: unique, for you, never shown to clients
+    pub(crate) name: String,
+    /// Tokens in each period, such as "10000/1d"
+    #[arg(long, value_name = "N/PERIOD")]
+    pub(crate) quota: Quota,
+    /// Tokens a second, besides the quota
+    #[arg(long, value_name = "N", requires = "burst")]
+    pub(crate) rate: Option<NonZeroU32>,
+    /// Tokens at once, after a pause
+    #[arg(long, value_name = "N", requires = "rate")]
+    pub(crate) burst: Option<NonZeroU32>,
+    /// A word of yours for the kind of account
+    #[arg(long, value_name = "WORD")]
+    pub(crate) tier: Option<String>,
+    /// The first day (UTC) without tokens
+    #[arg(long, value_name = "YYYY-MM-DD")]
+    pub(crate) expires: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Rotate {
+    /// The account's name
+    pub(crate) name: String,
+    /// How long the account's other keys stay good; "0s" ends them at once
+    #[arg(long, value_name = "SPAN", default_value = "1d", conflicts_with = "keep")]
+    pub(crate) grace: ConfigDuration,
+    /// Leave the other keys as they are: this one is for another device
+    #[arg(long)]
+    pub(crate) keep: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Retire {
+    /// The account's name
+    pub(crate) name: String,
+    /// The key's number, as `show` lists it
+    pub(crate) key: i64,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Change {
+    /// The account's name
+    pub(crate) name: String,
+    /// Tokens in each period, such as "10000/1d". What was used counts against it, unless the period is another one
+    #[arg(value_name = "N/PERIOD", required_unless_present_any = ["rate", "no_rate", "tier", "expires"])]
+    pub(crate) quota: Option<Quota>,
+    /// Tokens a second, besides the quota
+    #[arg(long, value_name = "N", requires = "burst")]
+    pub(crate) rate: Option<NonZeroU32>,
+    /// Tokens at once, after a pause
+    #[arg(long, value_name = "N", requires = "rate")]
+    pub(crate) burst: Option<NonZeroU32>,
+    /// No rate besides the quota
+    #[arg(long, conflicts_with = "rate")]
+    pub(crate) no_rate: bool,
+    /// A word of yours for the kind of account; "" for none
+    #[arg(long, value_name = "WORD")]
+    pub(crate) tier: Option<String>,
+    /// The first day (UTC) without tokens, or "never"
+    #[arg(long, value_name = "YYYY-MM-DD")]
+    pub(crate) expires: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UsageArgs {
+    #[command(flatten)]
+    pub(crate) daemon: Daemon,
+    /// Of this account alone
+    #[arg(long, value_name = "NAME")]
+    pub(crate) account: Option<String>,
+    /// Only periods that end after the beginning of this day (UTC)
+    #[arg(long, value_name = "YYYY-MM-DD")]
+    pub(crate) since: Option<String>,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = UsageFormat::Csv)]
+    pub(crate) format: UsageFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UsageFormat {
+    /// One row a period, below a row of names
+    Csv,
+    /// One object a line
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Backup {
+    /// The new file
+    #[arg(value_name = "TO")]
+    pub(crate) to: PathBuf,
+    #[command(flatten)]
+    pub(crate) daemon: Daemon,
+}

@@ -1,0 +1,183 @@
+//! The accounts that are in memory: those that requested tokens a short while ago.
+//!
+//! An account has one [`Holder`] here while anything of its usage is not in the database, so there is one count of it. What is
+//! known of its keys may be forgotten at any time, and is when the account changes. Only keys of accounts are here: nothing
+//! that a stranger sends adds to it.
+
+use super::NoAccount;
+use super::api_key::KeyDigest;
+use super::records::Terms;
+use crate::burst::Pace;
+use crate::quota::Meter;
+use parking_lot::Mutex;
+use postern_token::UnixSeconds;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// After so many calls of [`Active::let_go`] without a request an account leaves: a minute.
+const IDLE: u32 = 30;
+
+/// One account that requests tokens.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    pub(crate) name: Arc<str>,
+    /// Distinguishes accounts where their names do not belong. Never 0.
+    pub(crate) number: u64,
+    pub(crate) meter: Arc<Meter>,
+    pub(crate) pace: Pace,
+    /// It waits in the ledger's queue.
+    pub(crate) is_queued: AtomicBool,
+    idle: AtomicU32,
+}
+
+/// Whether a key gets tokens at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) enabled: bool,
+    pub(crate) expires_at: Option<UnixSeconds>,
+    pub(crate) key_retires_at: Option<UnixSeconds>,
+}
+
+/// What was found of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) name: String,
+    pub(crate) terms: Terms,
+    pub(crate) standing: Standing,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Active {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    by_key: HashMap<KeyDigest, (Arc<Holder>, Standing)>,
+    by_name: HashMap<Arc<str>, Resident>,
+    /// Counts the changes, so that what was read before one is not taken for the present.
+    generation: u64,
+}
+
+#[derive(Debug)]
+struct Resident {
+    holder: Arc<Holder>,
+    keys: Vec<KeyDigest>,
+}
+
+impl Standing {
+    pub(crate) const GOOD: Self = Self { enabled: true, expires_at: None, key_retires_at: None };
+
+    pub(crate) fn admit(&self, now: UnixSeconds) -> Result<(), NoAccount> {
+        let is_over = |time: Option<UnixSeconds>| time.is_some_and(|time| time <= now);
+        if is_over(self.key_retires_at) {
+            Err(NoAccount::Retired)
+        } else if !self.enabled {
+            Err(NoAccount::Disabled)
+        } else if is_over(self.expires_at) {
+            Err(NoAccount::Expired)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Active {
+    /// The account of a key, if it is in memory.
+    pub(crate) fn get(&self, digest: &KeyDigest) -> Option<(Arc<Holder>, Standing)> {
+        let state = self.state.lock();
+        let (holder, standing) = state.by_key.get(digest)?;
+        holder.idle.store(0, Ordering::Relaxed);
+        Some((holder.clone(), *standing))
+    }
+
+    /// To be read before the database is.
+    pub(crate) fn generation(&self) -> u64 {
+        self.state.lock().generation
+    }
+
+    /// Takes what was found in the database since `generation`; nothing where something has changed since.
+    pub(crate) fn insert(&self, generation: u64, digest: KeyDigest, found: Found) -> Option<Arc<Holder>> {
+        let state = &mut *self.state.lock();
+        if state.generation != generation {
+            return None;
+        }
+        let name: Arc<str> = found.name.into();
+        let resident = state.by_name.entry(name.clone()).or_insert_with(|| Resident::new(name));
+        resident.holder.meter.set_quota(found.terms.quota);
+        resident.holder.pace.set(found.terms.burst);
+        resident.holder.idle.store(0, Ordering::Relaxed);
+        if state.by_key.insert(digest, (resident.holder.clone(), found.standing)).is_none() {
+            resident.keys.push(digest);
+        }
+        Some(resident.holder.clone())
+    }
+
+    /// One account has changed.
+    pub(crate) fn forget(&self, name: &str) {
+        let state = &mut *self.state.lock();
+        state.generation += 1;
+        if let Some(resident) = state.by_name.get_mut(name) {
+            for key in std::mem::take(&mut resident.keys) {
+                state.by_key.remove(&key);
+            }
+        }
+    }
+
+    /// Any account may have changed.
+    pub(crate) fn forget_all(&self) {
+        let state = &mut *self.state.lock();
+        state.generation += 1;
+        state.by_key.clear();
+        state.by_name.values_mut().for_each(|resident| resident.keys.clear());
+    }
+
+    /// One account, if it is in memory.
+    pub(crate) fn holder(&self, name: &str) -> Option<Arc<Holder>> {
+        self.state.lock().by_name.get(name).map(|resident| resident.holder.clone())
+    }
+
+    pub(crate) fn holders(&self) -> Vec<Arc<Holder>> {
+        self.state.lock().by_name.values().map(|resident| resident.holder.clone()).collect()
+    }
+
+    /// Lets go of the accounts that have requested nothing for a while and are written down.
+    pub(crate) fn let_go(&self) -> usize {
+        let State { by_key, by_name, .. } = &mut *self.state.lock();
+        by_name.retain(|_, resident| {
+            let stays = resident.is_needed();
+            if !stays {
+                resident.keys.iter().for_each(|key| drop(by_key.remove(key)));
+            }
+            stays
+        });
+        by_name.len()
+    }
+}
+
+impl Resident {
+    fn new(name: Arc<str>) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(1);
+        let holder = Holder {
+            name,
+            number: COUNT.fetch_add(1, Ordering::Relaxed),
+            meter: Arc::new(Meter::new(crate::Quota::new(0, postern_config::ConfigDuration::secs(1)))),
+            pace: Pace::default(),
+            is_queued: AtomicBool::new(false),
+            idle: AtomicU32::new(0),
+        };
+        Self { holder: Arc::new(holder), keys: Vec::new() }
+    }
+
+    fn is_needed(&self) -> bool {
+        let Holder { meter, idle, .. } = &*self.holder;
+        let is_idle = idle.fetch_add(1, Ordering::Relaxed) >= IDLE;
+        // A request under way may still count with it, or take back what it has counted.
+        let is_held = Arc::strong_count(&self.holder) > 1 + self.keys.len() || Arc::strong_count(meter) > 1;
+        !is_idle || is_held || !meter.is_settled()
+    }
+}
+
+#[cfg(test)]
+mod tests;

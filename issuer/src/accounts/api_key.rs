@@ -1,0 +1,204 @@
+//! API keys: how they are made, recognized and kept.
+//!
+//! ```text
+//! postern_ base64url( 32 random bytes | 8 bytes of HMAC(secret, random bytes) | 4 bytes of SHA-256 of what precedes )
+//! ```
+//!
+//! The checksum at the end finds a key that was copied wrongly. The bytes before it prove that this issuer made the key, so that
+//! guesses are refused by computing alone: they reach neither the disk nor a table in memory.
+//!
+//! **Why a fast hash.** The database has `HMAC-SHA-256(secret, SHA-256(key))`. Slow password hashes (Argon2, scrypt) exist because
+//! people choose from few passwords; nobody searches 2^256 random keys, however fast the hash is, while a slow one at each
+//! request would let anybody tie up the issuer's CPU. Imported keys may have been chosen by people: for those it matters that
+//! the secret is in a file of its own, so that a stolen database or backup alone lets nobody test guesses. The inner SHA-256 is
+//! what `key_sha256` of the configuration file has, so that `account import` needs no keys.
+
+use super::database::AccountsError;
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::{hmac, rand};
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use postern_daemon::files::write_private;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The name of the secret's file, beside the database.
+pub(crate) const SECRET_FILE: &str = "accounts.secret";
+/// What a key begins with, so that people and programs that look for leaked secrets recognize it.
+const PREFIX: &str = "postern_";
+const RANDOM: usize = 32;
+const MADE: usize = RANDOM + 8;
+const LENGTH: usize = MADE + 4;
+
+/// Separates the uses of the one secret.
+const OF_KEYS: &[u8] = b"postern accounts v1: stored API key\0";
+const OF_MAKER: &[u8] = b"postern accounts v1: made here\0";
+const OF_CHECK: &[u8] = b"postern accounts v1: which secret\0";
+
+/// The SHA-256 of an API key.
+pub(crate) type KeyDigest = [u8; 32];
+
+/// An API key, to be shown once.
+pub(crate) struct ApiKey(pub(crate) String);
+
+impl std::fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ApiKey(redacted)")
+    }
+}
+
+/// What the form of a presented key tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// This issuer made it.
+    Ours,
+    /// It begins as a key of ours, and characters are missing or wrong.
+    Damaged,
+    /// Not made here.
+    Other,
+}
+
+/// The secret under which keys are stored.
+#[derive(Clone)]
+pub(crate) struct KeySecret(hmac::Key);
+
+impl std::fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeySecret(redacted)")
+    }
+}
+
+impl KeySecret {
+    /// The secret of the file at `path`; nothing where there is no such file.
+    pub(crate) fn read(path: &Path) -> Result<Option<Self>, AccountsError> {
+        let refused = |reason: String| AccountsError::Secret { path: path.to_owned(), reason };
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(refused(format!("it cannot be read ({error})"))),
+        };
+        let mode = std::fs::metadata(path).map_err(|error| refused(error.to_string()))?.mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(AccountsError::Exposed { path: path.to_owned(), mode });
+        }
+        let mut secret = [0; 32];
+        hex::decode_to_slice(text.trim(), &mut secret)
+            .map_err(|_| refused("it is not 64 hex digits".to_owned()))?;
+        Ok(Some(Self::of(&secret)))
+    }
+
+    /// A new secret in a file at `path`.
+    pub(crate) fn make(path: &Path) -> Result<Self, AccountsError> {
+        let refused = |reason: String| AccountsError::Secret { path: path.to_owned(), reason };
+        let secret = random::<32>().ok_or_else(|| refused("the system gives no random bytes".to_owned()))?;
+        write_private(path, (hex::encode(secret) + "\n").as_bytes())
+            .map_err(|error| refused(format!("it cannot be written ({error})")))?;
+        Ok(Self::of(&secret))
+    }
+
+    fn of(secret: &[u8; 32]) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, secret))
+    }
+
+    /// A new key; nothing where the system gives no random bytes.
+    pub(crate) fn make_key(&self) -> Option<ApiKey> {
+        let mut key = random::<RANDOM>()?.to_vec();
+        let maker = self.mac(OF_MAKER, &key);
+        key.extend(&maker[..MADE - RANDOM]);
+        let check = sha256(&key);
+        key.extend(&check[..LENGTH - MADE]);
+        Some(ApiKey(PREFIX.to_owned() + &BASE64_URL_SAFE_NO_PAD.encode(key)))
+    }
+
+    /// What is seen of a presented key without looking it up.
+    pub(crate) fn form(&self, key: &[u8]) -> Form {
+        let Some(text) = key.strip_prefix(PREFIX.as_bytes()) else { return Form::Other };
+        let mut bytes = [0; LENGTH + 3];
+        let Ok(LENGTH) = BASE64_URL_SAFE_NO_PAD.decode_slice(text, &mut bytes) else { return Form::Damaged };
+        let (made, check) = bytes[..LENGTH].split_at(MADE);
+        if !sha256(made).starts_with(check) {
+            return Form::Damaged;
+        }
+        let (random, maker) = made.split_at(RANDOM);
+        // The time of a comparison would tell how a guess has to go on.
+        let is_ours = aws_lc_rs::constant_time::verify_slices_are_equal(
+            &self.mac(OF_MAKER, random)[..MADE - RANDOM],
+            maker,
+        );
+        if is_ours.is_ok() { Form::Ours } else { Form::Other }
+    }
+
+    /// What the database has of a key with this digest.
+    pub(crate) fn stored(&self, digest: &KeyDigest) -> [u8; 32] {
+        self.mac(OF_KEYS, digest)
+    }
+
+    /// Tells one secret from another, and nothing else about it.
+    pub(crate) fn check(&self) -> String {
+        hex::encode(&self.mac(OF_CHECK, &[])[..8])
+    }
+
+    fn mac(&self, purpose: &[u8], message: &[u8]) -> [u8; 32] {
+        let mut context = hmac::Context::with_key(&self.0);
+        context.update(purpose);
+        context.update(message);
+        let mut mac = [0; 32];
+        mac.copy_from_slice(context.sign().as_ref()); // HMAC-SHA-256 always gives 32 bytes
+        mac
+    }
+}
+
+fn random<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    rand::fill(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> KeyDigest {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, bytes).as_ref()); // SHA-256 always gives 32 bytes
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_ours_is_recognized_and_a_guess_or_a_slip_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let secret = KeySecret::make(&directory.path().join("one")).unwrap();
+        let other = KeySecret::make(&directory.path().join("two")).unwrap();
+        let key = secret.make_key().unwrap().0;
+        assert_eq!(key.len(), 67);
+        assert_eq!(secret.form(key.as_bytes()), Form::Ours);
+        assert_eq!(other.form(key.as_bytes()), Form::Other, "made by another issuer");
+        let star = format!("{}*{}", &key[..20], &key[21..]);
+        for slip in [&key[..66], &format!("{key}A"), &star, "postern_"] {
+            assert_eq!(secret.form(slip.as_bytes()), Form::Damaged, "{slip}");
+        }
+        let mut flipped = key.clone().into_bytes();
+        flipped[30] = if flipped[30] == b'A' { b'B' } else { b'A' };
+        assert_eq!(secret.form(&flipped), Form::Damaged);
+        assert_eq!(secret.form(b"another-key"), Form::Other);
+        assert_ne!(secret.make_key().unwrap().0, key);
+    }
+
+    #[test]
+    fn the_secret_is_a_private_file_and_decides_what_is_stored() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(SECRET_FILE);
+        assert!(KeySecret::read(&path).unwrap().is_none());
+        let made = KeySecret::make(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let read = KeySecret::read(&path).unwrap().unwrap();
+        let digest = sha256(b"a key");
+        assert_eq!((made.check(), made.stored(&digest)), (read.check(), read.stored(&digest)));
+        assert_ne!(made.stored(&digest), digest);
+        let other = KeySecret::make(&directory.path().join("other")).unwrap();
+        assert_ne!((made.check(), made.stored(&digest)), (other.check(), other.stored(&digest)));
+        std::fs::write(&path, "short").unwrap();
+        assert!(KeySecret::read(&path).unwrap_err().to_string().contains("64 hex digits"));
+    }
+}

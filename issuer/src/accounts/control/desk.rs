@@ -1,0 +1,382 @@
+//! Carrying out what an operator asks for, in a running issuer or on the file of one that does not run.
+
+use super::{AccountView, Edit, KeptIn, Line, Refused, Request};
+use crate::accounts::records::{self, Record, Terms};
+use crate::accounts::store::{Change, Store, set_needs_account};
+use crate::accounts::{Accounts, AccountsError, usage};
+use crate::config::Account;
+use crate::quota::Writing;
+use postern_token::UnixSeconds;
+use rusqlite::{Connection, Transaction};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The most keys of an account that are good, and the most that are retired and still told from unknown ones.
+const MOST_KEYS: usize = 8;
+const MOST_RETIRED: usize = 4;
+const MOST_NAME: usize = 128;
+const MOST_TIER: usize = 64;
+
+/// Where requests are carried out.
+pub(crate) struct Desk<'a> {
+    pub(crate) store: &'a Store,
+    /// The accounts of the configuration file.
+    pub(crate) configured: &'a [Account],
+    /// What is in memory, where the issuer runs.
+    pub(crate) running: Option<&'a Accounts>,
+}
+
+/// Why a request ended early.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// It is not done.
+    Refused(Refused),
+    /// Whoever asked reads no more.
+    Unread(io::Error),
+    Database(rusqlite::Error),
+}
+
+impl From<Refused> for Ended {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Self::Unread(error)
+    }
+}
+
+impl From<rusqlite::Error> for Ended {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<AccountsError> for Ended {
+    fn from(error: AccountsError) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
+type Answer<'a> = &'a mut dyn FnMut(Line) -> io::Result<()>;
+
+impl Desk<'_> {
+    /// Answers a request with lines, the last of which is [`Line::Done`] or [`Line::Failed`]. Blocks on the disk.
+    pub(crate) fn answer(&self, request: Request, now: UnixSeconds, answer: Answer<'_>) -> io::Result<()> {
+        match self.carry_out(request, now, answer) {
+            Ok(()) => answer(Line::Done),
+            Err(Ended::Refused(refused)) => answer(Line::Failed(refused)),
+            Err(Ended::Database(error)) => answer(Line::Failed(self.store.error(&error).into())),
+            Err(Ended::Unread(error)) => Err(error),
+        }
+    }
+
+    fn carry_out(&self, request: Request, now: UnixSeconds, answer: Answer<'_>) -> Result<(), Ended> {
+        match request {
+            Request::Add { name, terms } => self.add(&name, &terms, answer),
+            Request::List => self.list(answer),
+            Request::Show { name } => self.show(&name, answer),
+            Request::SetEnabled { name, enabled } => self.edit(&name, |record| record.enabled = enabled),
+            Request::RotateKey { name, grace_seconds } => self.rotate_key(&name, grace_seconds, now, answer),
+            Request::RetireKey { name, key } => self.retire_key(&name, key, now),
+            Request::Change { name, quota, burst, tier, expires_at } => {
+                if let Edit::Set(tier) = &tier {
+                    check_tier(tier)?;
+                }
+                self.edit(&name, |Record { terms, .. }| {
+                    terms.quota = quota.unwrap_or(terms.quota);
+                    burst.apply(&mut terms.burst);
+                    tier.apply(&mut terms.tier);
+                    expires_at.apply(&mut terms.expires_at);
+                })
+            }
+            Request::Remove { name } => self.remove(&name),
+            Request::Import => self.import(answer),
+            Request::Usage { account, since } => self.usage(account.as_deref(), since, answer),
+        }
+    }
+
+    // ---- Changes ----
+
+    fn add(&self, name: &str, terms: &Terms, answer: Answer<'_>) -> Result<(), Ended> {
+        check_name(name)?;
+        terms.tier.as_deref().map(check_tier).transpose()?;
+        if self.configured(name).is_some() {
+            return Err(refused(format!(
+                "{name:?} is in the configuration file, as one of [[accounts]]: choose another name, or take those accounts into \
+                 the database with `postern issuer account import`"
+            )));
+        }
+        let key = self.write(|transaction| {
+            if records::exists(transaction, name)? {
+                return Err(Change::Refused(refused(format!(
+                    "there is an account {name:?} already: choose another name, or change it (`postern issuer account --help`)"
+                ))));
+            }
+            let id = records::insert(transaction, name, terms)?;
+            set_needs_account(transaction)?;
+            self.new_key(transaction, id)
+        })?;
+        if let Some(accounts) = self.running {
+            accounts.needs_account.store(true, Ordering::Release);
+        }
+        self.changed(name);
+        answer(Line::ApiKey(key))?;
+        self.account(self.store.with(|connection| records::find(connection, name))?, answer)
+    }
+
+    fn edit(&self, name: &str, edit: impl FnOnce(&mut Record)) -> Result<(), Ended> {
+        self.write(|transaction| {
+            let mut record = self.find(transaction, name)?;
+            edit(&mut record);
+            Ok(records::update(transaction, &record)?)
+        })?;
+        self.changed(name);
+        Ok(())
+    }
+
+    fn rotate_key(
+        &self,
+        name: &str,
+        grace_seconds: Option<u64>,
+        now: UnixSeconds,
+        answer: Answer<'_>,
+    ) -> Result<(), Ended> {
+        let key = self.write(|transaction| {
+            let Record { id, .. } = self.find(transaction, name)?;
+            let is_retired = |time: Option<UnixSeconds>| time.is_some_and(|time| time <= now);
+            let (retired, good): (Vec<_>, Vec<_>) =
+                records::keys(transaction, id)?.into_iter().partition(|key| is_retired(key.retires_at));
+            if grace_seconds != Some(0) && good.len() >= MOST_KEYS {
+                return Err(Change::Refused(refused(format!(
+                    "{name:?} has {MOST_KEYS} keys that are good, the most there may be: retire one first (`postern issuer account \
+                     retire-key`), or all of them with --grace 0s"
+                ))));
+            }
+            for key in retired.iter().rev().skip(MOST_RETIRED) {
+                records::remove_key(transaction, key.id)?;
+            }
+            if let Some(grace) = grace_seconds {
+                let end = now.saturating_add(Duration::from_secs(grace));
+                for key in good {
+                    records::retire_key(transaction, key.id, end)?;
+                }
+            }
+            self.new_key(transaction, id)
+        })?;
+        self.changed(name);
+        Ok(answer(Line::ApiKey(key))?)
+    }
+
+    fn retire_key(&self, name: &str, key: i64, now: UnixSeconds) -> Result<(), Ended> {
+        self.write(|transaction| {
+            let Record { id, .. } = self.find(transaction, name)?;
+            if !records::keys(transaction, id)?.iter().any(|known| known.id == key) {
+                return Err(Change::Refused(refused(format!(
+                    "{name:?} has no key {key}: `postern issuer account show` lists its keys"
+                ))));
+            }
+            Ok(records::retire_key(transaction, key, now)?)
+        })?;
+        self.changed(name);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Ended> {
+        if self.configured(name).is_some() {
+            // Without its record the file would count again.
+            return Err(refused(format!(
+                "{name:?} is also one of [[accounts]] in the configuration file, which would give it tokens again: remove it \
+                 there first, and reload the issuer (SIGHUP) if it runs"
+            )));
+        }
+        self.write(|transaction| {
+            let record = self.find(transaction, name)?;
+            Ok(records::remove(transaction, record.id)?)
+        })?;
+        self.changed(name);
+        self.settle(Some(name));
+        Ok(())
+    }
+
+    fn import(&self, answer: Answer<'_>) -> Result<(), Ended> {
+        let imported = self.write(|transaction| {
+            let mut imported = 0;
+            for account in self.configured {
+                if records::exists(transaction, &account.name)? {
+                    continue;
+                }
+                let terms = Terms { quota: account.quota, burst: None, tier: None, expires_at: None };
+                let id = records::insert(transaction, &account.name, &terms)?;
+                let stored = self.store.secret().stored(&account.key_sha256.0);
+                records::insert_key(transaction, id, &stored, true)?;
+                set_needs_account(transaction)?;
+                imported += 1;
+            }
+            Ok(imported)
+        })?;
+        self.running.map(Accounts::take_up_database).transpose()?;
+        let known = self.configured.len() as u64 - imported;
+        Ok(answer(Line::Imported { imported, known })?)
+    }
+
+    fn new_key(&self, transaction: &Transaction<'_>, account: i64) -> Result<String, Change<Ended>> {
+        let no_bytes =
+            || Change::Refused(refused("the system gives no random bytes for a key: try again".to_owned()));
+        let key = self.store.secret().make_key().ok_or_else(no_bytes)?.0;
+        let stored = self.store.secret().stored(&crate::accounts::api_key::sha256(key.as_bytes()));
+        records::insert_key(transaction, account, &stored, false)?;
+        Ok(key)
+    }
+
+    fn write<T>(
+        &self,
+        change: impl FnOnce(&Transaction<'_>) -> Result<T, Change<Ended>>,
+    ) -> Result<T, Ended> {
+        self.store.write(change)
+    }
+
+    /// From the next request on the change counts.
+    fn changed(&self, name: &str) {
+        if let Some(accounts) = self.running {
+            accounts.active.forget(name);
+        }
+    }
+
+    fn find(&self, connection: &Connection, name: &str) -> Result<Record, Change<Ended>> {
+        records::find(connection, name)?.ok_or_else(|| Change::Refused(self.missing(name)))
+    }
+
+    fn missing(&self, name: &str) -> Ended {
+        refused(match self.configured(name) {
+            Some(_) => format!(
+                "{name:?} is kept in the configuration file: change it there, or take it into the database with `postern issuer \
+                 account import`"
+            ),
+            None => format!("there is no account {name:?}: `postern issuer account list` names them all"),
+        })
+    }
+
+    // ---- Views ----
+
+    fn configured(&self, name: &str) -> Option<&Account> {
+        self.configured.iter().find(|account| account.name == name)
+    }
+
+    /// On a connection of its own: a long list holds up nobody.
+    fn list(&self, answer: Answer<'_>) -> Result<(), Ended> {
+        let reader = self.store.reader()?;
+        for account in self.configured {
+            if !records::exists(&reader, &account.name)? {
+                answer(Line::Account(of_configuration(account)))?;
+            }
+        }
+        records::all(&reader, |record| Ok(answer(Line::Account(of_database(record)))?))
+    }
+
+    fn show(&self, name: &str, answer: Answer<'_>) -> Result<(), Ended> {
+        self.settle(Some(name));
+        let reader = self.store.reader()?;
+        let usage = usage::of_account(&reader, name, UnixSeconds(0))?;
+        let view = match records::find(&reader, name)? {
+            Some(record) => {
+                let keys = records::keys(&reader, record.id)?;
+                AccountView { keys, ..of_database(record) }
+            }
+            None => match self.configured(name) {
+                Some(account) => of_configuration(account),
+                None if usage.is_empty() => return Err(self.missing(name)),
+                None => removed(name),
+            },
+        };
+        Ok(answer(Line::Account(AccountView { usage, ..view }))?)
+    }
+
+    /// Writes the exact figures of those who are in memory in place of what is reserved for them.
+    fn settle(&self, name: Option<&str>) {
+        let Some(accounts) = self.running else { return };
+        let holders = match name {
+            Some(name) => accounts.active.holder(name).into_iter().collect(),
+            None => accounts.active.holders(),
+        };
+        // Where the disk is full the figures on it are still true: so many tokens at most.
+        let _ = accounts.ledger.write(holders, Writing::Exact);
+    }
+
+    fn usage(&self, account: Option<&str>, since: UnixSeconds, answer: Answer<'_>) -> Result<(), Ended> {
+        self.settle(account);
+        let reader = self.store.reader()?;
+        let Some(account) = account else {
+            return usage::of_all(&reader, since, |row| Ok(answer(Line::Usage(row))?));
+        };
+        for row in usage::of_account(&reader, account, since)? {
+            answer(Line::Usage(row))?;
+        }
+        Ok(())
+    }
+
+    fn account(&self, record: Option<Record>, answer: Answer<'_>) -> Result<(), Ended> {
+        let Some(record) = record else { return Ok(()) }; // removed meanwhile
+        let keys = self.store.with(|connection| records::keys(connection, record.id))?;
+        Ok(answer(Line::Account(AccountView { keys, ..of_database(record) }))?)
+    }
+}
+
+impl<T> Edit<T> {
+    fn apply(self, value: &mut Option<T>) {
+        match self {
+            Self::Keep => {}
+            Self::Clear => *value = None,
+            Self::Set(new) => *value = Some(new),
+        }
+    }
+}
+
+fn of_database(record: Record) -> AccountView {
+    let Record { name, enabled, terms, .. } = record;
+    let kept_in = KeptIn::Database;
+    AccountView { name, kept_in, enabled, terms: Some(terms), keys: Vec::new(), usage: Vec::new() }
+}
+
+fn of_configuration(account: &Account) -> AccountView {
+    let terms = Terms { quota: account.quota, burst: None, tier: None, expires_at: None };
+    let (name, kept_in) = (account.name.clone(), KeptIn::Configuration);
+    AccountView { name, kept_in, enabled: true, terms: Some(terms), keys: Vec::new(), usage: Vec::new() }
+}
+
+fn removed(name: &str) -> AccountView {
+    let (name, kept_in) = (name.to_owned(), KeptIn::Removed);
+    AccountView { name, kept_in, enabled: false, terms: None, keys: Vec::new(), usage: Vec::new() }
+}
+
+fn refused(sentence: String) -> Ended {
+    Ended::Refused(Refused::runtime(sentence))
+}
+
+/// Names are shown on terminals and in spreadsheets, which both take some first characters for commands.
+fn check_name(name: &str) -> Result<(), Ended> {
+    let is_good = name.chars().count() <= MOST_NAME
+        && name.chars().next().is_some_and(char::is_alphanumeric)
+        && !name.chars().any(char::is_control);
+    let why = || {
+        refused(format!(
+            "{name:?} is no name for an account: it begins with a letter or a digit, and has 1 to {MOST_NAME} characters, none of \
+             them a control character"
+        ))
+    };
+    is_good.then_some(()).ok_or_else(why)
+}
+
+fn check_tier(tier: &str) -> Result<(), Ended> {
+    let is_good = (1..=MOST_TIER).contains(&tier.len())
+        && tier.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    let why = || {
+        refused(format!(
+            "{tier:?} is no tier: a tier is one word of 1 to {MOST_TIER} letters, digits and the characters - _ ."
+        ))
+    };
+    is_good.then_some(()).ok_or_else(why)
+}

@@ -1,0 +1,274 @@
+//! The socket of a running issuer: one request a connection, as a line of JSON; the answer is lines of JSON.
+
+use super::{Desk, Line, Refused, Request};
+use crate::Config;
+use crate::accounts::database::{check_directory, own_user};
+use crate::accounts::store::Store;
+use crate::accounts::{Accounts, AccountsError};
+use postern_daemon::files::{DataDir, DataDirError};
+use postern_token::UnixSeconds;
+use std::fs::{File, Permissions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream as Blocking;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+/// The name of the socket, beside the database.
+const SOCKET: &str = "control.sock";
+/// A request is a few hundred bytes.
+const MOST_REQUEST: u64 = 64 * 1024;
+/// Operators at once.
+const MOST_CONNECTIONS: usize = 8;
+/// How long a request may take to arrive, and a pause in reading the answer may last.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a whole answer may take.
+const ANSWER: Duration = Duration::from_secs(600);
+/// How long to wait for an issuer that starts or stops.
+const STARTING: Duration = Duration::from_secs(10);
+const TICK: Duration = Duration::from_millis(50);
+/// The longest path that a socket's address has room for.
+const MOST_PATH: usize = 100;
+
+/// The path of the socket in `directory`. A long one leads through the open directory, which is kept open with it.
+fn place(directory: &Path) -> io::Result<(PathBuf, Option<File>)> {
+    let path = directory.join(SOCKET);
+    if path.as_os_str().as_bytes().len() <= MOST_PATH {
+        return Ok((path, None));
+    }
+    let open = File::open(directory)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", open.as_raw_fd()));
+    Ok((path, Some(open)))
+}
+
+/// The socket of an issuer that runs. The name goes with the value.
+#[derive(Debug)]
+pub(crate) struct Control {
+    listener: UnixListener,
+    path: PathBuf,
+    _directory: Option<File>,
+    own: u32,
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path); // the next start removes it, too
+    }
+}
+
+impl Control {
+    /// Listens in `directory`, whose lock the caller has: a socket that is there is of an issuer that was killed.
+    pub(crate) fn bind(directory: &Path) -> Result<Self, AccountsError> {
+        let bound = (|| {
+            let (path, open) = place(directory)?;
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let listener = UnixListener::bind(&path)?;
+            std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+            Ok(Self { listener, path, _directory: open, own: own_user() })
+        })();
+        bound.map_err(|error| AccountsError::Unusable {
+            path: directory.join(SOCKET),
+            reason: format!("the socket cannot be made ({error})"),
+        })
+    }
+
+    /// Answers operators. Never ends; cancel safe. A change that has begun is finished all the same.
+    pub(crate) async fn serve(&self, accounts: &Arc<Accounts>) {
+        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        loop {
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let Ok((stream, _)) = self.listener.accept().await else {
+                tokio::time::sleep(PATIENCE / 100).await; // no descriptor is left, perhaps
+                continue;
+            };
+            // The mode of the socket says the same, but not on every system and not while it is made.
+            let is_known = stream.peer_cred().is_ok_and(|peer| peer.uid() == self.own || peer.uid() == 0);
+            if !is_known {
+                continue;
+            }
+            let accounts = accounts.clone();
+            tokio::spawn(async move {
+                let (request, stream) = match tokio::time::timeout(PATIENCE, read(stream)).await {
+                    Ok(Ok(read)) => read,
+                    Ok(Err(_)) | Err(_) => return,
+                };
+                let answering = move || {
+                    let _place = place;
+                    accounts.answer(request, stream)
+                };
+                if let Ok(Err(error)) = tokio::task::spawn_blocking(answering).await {
+                    tracing::debug!("an operator's request was not read to its end: {error}");
+                }
+            });
+        }
+    }
+}
+
+/// The one line of a connection.
+async fn read(stream: UnixStream) -> io::Result<(Result<Request, Refused>, Blocking)> {
+    let mut reader = tokio::io::BufReader::new(stream.take(MOST_REQUEST));
+    let mut line = Vec::new();
+    reader.read_until(b'\n', &mut line).await?;
+    let stream = reader.into_inner().into_inner().into_std()?;
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request = serde_json::from_slice(&line).map_err(|error| {
+        Refused::runtime(format!(
+            "the issuer does not understand the request ({error}): is it of another version than this postern?"
+        ))
+    });
+    Ok((request, stream))
+}
+
+impl Accounts {
+    fn answer(&self, request: Result<Request, Refused>, stream: Blocking) -> io::Result<()> {
+        let deadline = Instant::now() + ANSWER;
+        let mut stream = BufWriter::new(stream);
+        let mut send = |line: Line| {
+            if Instant::now() > deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            serde_json::to_writer(&mut stream, &line)?;
+            stream.write_all(b"\n")
+        };
+        match request {
+            Ok(request) => {
+                let configured = self.configured.load_full();
+                let desk = Desk { store: &self.store, configured: &configured.accounts, running: Some(self) };
+                desk.answer(request, UnixSeconds::now(), &mut send)?;
+            }
+            Err(refused) => send(Line::Failed(refused))?,
+        }
+        stream.flush()
+    }
+}
+
+/// Asks the issuer of `config` if it runs, or does it on its files if none does. Calls `each` with the lines of the answer, but not
+/// the last one. Blocks.
+///
+/// # Errors
+/// [`Refused`], with a sentence for the operator. An error of `each` ends it, too.
+pub fn ask(
+    config: &Config,
+    request: &Request,
+    each: &mut dyn FnMut(Line) -> io::Result<()>,
+) -> Result<(), Refused> {
+    let directory = &config.keys.directory;
+    let unread = |error: io::Error| Refused::runtime(format!("the answer cannot be written: {error}"));
+    let mut last = None;
+    let mut keep = |line: Line| match line {
+        Line::Done | Line::Failed(_) => {
+            last = Some(line);
+            Ok(())
+        }
+        line => each(line),
+    };
+    let deadline = Instant::now() + STARTING;
+    loop {
+        match connect(directory) {
+            Ok(stream) => {
+                talk(stream, request, &mut keep)?;
+                break;
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                check_directory(directory)?;
+                return Err(Refused::runtime(format!(
+                    "the socket {} may not be used: {error}",
+                    directory.join(SOCKET).display()
+                )));
+            }
+            Err(_) => {} // no issuer runs, or one that starts or stops
+        }
+        match DataDir::open(directory) {
+            Ok(lock) => {
+                let store = Store::open(lock.path())?;
+                let desk = Desk { store: &store, configured: &config.accounts, running: None };
+                desk.answer(request.clone(), UnixSeconds::now(), &mut keep).map_err(unread)?;
+                break;
+            }
+            Err(DataDirError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(TICK),
+            Err(error @ DataDirError::InUse { .. }) => {
+                return Err(Refused::runtime(format!(
+                    "{error}; it does not answer at {} either: is it of an older version?",
+                    directory.join(SOCKET).display()
+                )));
+            }
+            Err(error) => {
+                check_directory(directory)?; // the likely reason
+                return Err(Refused::runtime(error.to_string()));
+            }
+        }
+    }
+    match last {
+        Some(Line::Failed(refused)) => Err(refused),
+        Some(_) => Ok(()),
+        None => Err(Refused::runtime(
+            "the issuer's answer broke off, and it may have done what was asked: look with `postern issuer account show`",
+        )),
+    }
+}
+
+fn connect(directory: &Path) -> io::Result<Blocking> {
+    let (path, _open) = place(directory)?;
+    Blocking::connect(path)
+}
+
+fn talk(
+    stream: Blocking,
+    request: &Request,
+    each: &mut dyn FnMut(Line) -> io::Result<()>,
+) -> Result<(), Refused> {
+    let broken = |error: io::Error| {
+        Refused::runtime(format!(
+            "the conversation with the issuer broke off ({error}), and it may have done what was asked: look with `postern \
+             issuer account show`"
+        ))
+    };
+    let begun = (|| {
+        stream.set_read_timeout(Some(3 * PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        (&stream).write_all(&line)
+    })();
+    begun.map_err(broken)?;
+    for line in BufReader::new(stream).lines() {
+        let line: Line =
+            serde_json::from_str(&line.map_err(broken)?).map_err(|error| broken(io::Error::other(error)))?;
+        each(line).map_err(|error| Refused::runtime(format!("the answer cannot be written: {error}")))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket's address has room for some hundred bytes, and a directory's name may be longer.
+    #[tokio::test]
+    async fn the_socket_is_private_and_found_under_any_path_and_goes_with_the_issuer() {
+        let home = tempfile::tempdir().unwrap();
+        for name in ["short", &"long-".repeat(40)] {
+            let directory = home.path().join(name);
+            std::fs::create_dir(&directory).unwrap();
+            let control = Control::bind(&directory).unwrap();
+            let mode = std::fs::metadata(directory.join(SOCKET)).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600);
+            connect(&directory).unwrap();
+            std::mem::forget(control); // as a kill leaves it
+            let control = Control::bind(&directory).unwrap();
+            connect(&directory).unwrap();
+            drop(control);
+            assert!(connect(&directory).is_err() && !directory.join(SOCKET).exists());
+        }
+    }
+}

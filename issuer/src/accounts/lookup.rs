@@ -1,0 +1,97 @@
+//! Looking keys up in the database, on a thread of its own: a disk that is slow holds up nobody who is in memory.
+//!
+//! Only keys that this issuer has made or imported get here ([`mod@super::api_key`]), so that guesses do not compete with accounts.
+
+use super::active::{Found, Standing};
+use super::api_key::KeyDigest;
+use super::records;
+use super::store::Store;
+use crate::config::Account;
+use rusqlite::Connection;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// Questions that wait. One takes some ten microseconds when the disk is not asked.
+const QUEUE: usize = 1_024;
+/// How long a request waits for the disk.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The thread. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Lookups {
+    questions: mpsc::Sender<Question>,
+}
+
+/// A key, and the account of the configuration file that has it.
+struct Question {
+    digest: KeyDigest,
+    configured: Option<Account>,
+    answer: oneshot::Sender<Result<Option<Found>, Unreadable>>,
+}
+
+/// The database did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unreadable;
+
+impl Lookups {
+    pub(crate) fn start(store: Arc<Store>) -> Result<Self, io::Error> {
+        let reader = store.reader().map_err(io::Error::other)?;
+        let (questions, mut asked) = mpsc::channel::<Question>(QUEUE);
+        let answering = move || {
+            let mut is_failing = false;
+            while let Some(Question { digest, configured, answer }) = asked.blocking_recv() {
+                if answer.is_closed() {
+                    continue; // the client has gone
+                }
+                let found = find(&reader, &store, &digest, configured);
+                if let Err(error) = &found
+                    && !is_failing
+                {
+                    tracing::error!("{}", store.error(error)); // once, until it answers again
+                }
+                is_failing = found.is_err();
+                let _ = answer.send(found.map_err(|_| Unreadable)); // or the client has gone now
+            }
+        };
+        std::thread::Builder::new().name("accounts".to_owned()).spawn(answering)?;
+        Ok(Self { questions })
+    }
+
+    /// The account of a key.
+    pub(crate) async fn find(
+        &self,
+        digest: KeyDigest,
+        configured: Option<Account>,
+    ) -> Result<Option<Found>, Unreadable> {
+        let (answer, found) = oneshot::channel();
+        // A full queue is a disk that does not answer: one more request would wait for nothing.
+        self.questions.try_send(Question { digest, configured, answer }).map_err(|_| Unreadable)?;
+        match tokio::time::timeout(PATIENCE, found).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(_)) | Err(_) => Err(Unreadable),
+        }
+    }
+}
+
+/// The database comes first: an account that was imported is what the database says, whatever the file still lists.
+fn find(
+    connection: &Connection,
+    store: &Store,
+    digest: &KeyDigest,
+    configured: Option<Account>,
+) -> rusqlite::Result<Option<Found>> {
+    if let Some((record, key_retires_at)) = records::find_by_key(connection, &store.secret().stored(digest))?
+    {
+        let records::Record { name, enabled, terms, .. } = record;
+        let standing = Standing { enabled, expires_at: terms.expires_at, key_retires_at };
+        return Ok(Some(Found { name, terms, standing }));
+    }
+    let Some(account) = configured else { return Ok(None) };
+    if records::exists(connection, &account.name)? {
+        return Ok(None);
+    }
+    let terms = records::Terms { quota: account.quota, burst: None, tier: None, expires_at: None };
+    Ok(Some(Found { name: account.name, terms, standing: Standing::GOOD }))
+}

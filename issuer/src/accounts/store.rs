@@ -1,0 +1,180 @@
+//! The database and the secret of its keys, open to write: one connection, and one writer at a time.
+
+use super::api_key::{KeySecret, SECRET_FILE};
+use super::database::{self, AccountsError, FILE_NAME};
+use super::{records, usage};
+use crate::quota::Usage;
+use parking_lot::Mutex;
+use postern_daemon::files::sync_name;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The counts of versions before the database.
+const OLD_COUNTS: &str = "usage.json";
+const OLD_COUNTS_IMPORTED: &str = "usage.json.imported";
+
+/// Which secret the keys are stored under.
+const SECRET_CHECK: &str = "secret_check";
+/// Set with the first account and never unset: removing the last account must not open the issuer to everyone.
+const NEEDS_ACCOUNT: &str = "tokens_need_an_account";
+
+/// The database, open to write.
+#[derive(Debug)]
+pub(crate) struct Store {
+    path: PathBuf,
+    secret: KeySecret,
+    connection: Mutex<Connection>,
+}
+
+impl Store {
+    /// Opens the database in `directory`, whose lock the caller has; makes it when it is missing, and takes over the counts of
+    /// an earlier version. Blocks on the disk.
+    pub(crate) fn open(directory: &Path) -> Result<Self, AccountsError> {
+        let path = directory.join(FILE_NAME);
+        let mut connection = database::open(&path)?;
+        let secret = open_secret(&connection, &path, &directory.join(SECRET_FILE))?;
+        import_counts(&mut connection, &path, directory)?;
+        Ok(Self { path, secret, connection: Mutex::new(connection) })
+    }
+
+    /// Reads every page: damage is found at the start, and not when the one account asks that it hit.
+    pub(crate) fn check_pages(&self) -> Result<(), AccountsError> {
+        database::check_pages(&self.connection.lock(), &self.path)
+    }
+
+    pub(crate) fn secret(&self) -> &KeySecret {
+        &self.secret
+    }
+
+    /// A connection of its own to read.
+    pub(crate) fn reader(&self) -> Result<Connection, AccountsError> {
+        database::open_to_read(&self.path)
+    }
+
+    /// Runs `read` on the writer's connection.
+    pub(crate) fn with<T>(
+        &self,
+        read: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, AccountsError> {
+        read(&mut self.connection.lock()).map_err(|error| self.error(&error))
+    }
+
+    /// One transaction: on the disk when this returns, or nothing of it. Waits for the one before.
+    pub(crate) fn write<T, E: From<AccountsError>>(
+        &self,
+        change: impl FnOnce(&Transaction<'_>) -> Result<T, Change<E>>,
+    ) -> Result<T, E> {
+        let mut connection = self.connection.lock();
+        let changed = (|| {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = change(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        })();
+        changed.map_err(|error| match error {
+            Change::Database(error) => self.error(&error).into(),
+            Change::Refused(error) => error,
+        })
+    }
+
+    pub(crate) fn error(&self, error: &rusqlite::Error) -> AccountsError {
+        AccountsError::of(&self.path, error)
+    }
+}
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub(crate) enum Change<E> {
+    /// The database.
+    Database(rusqlite::Error),
+    /// What was asked for.
+    Refused(E),
+}
+
+impl<E> From<rusqlite::Error> for Change<E> {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+/// Whether tokens are for accounts, by the database.
+pub(crate) fn needs_account(connection: &Connection) -> rusqlite::Result<bool> {
+    Ok(records::setting(connection, NEEDS_ACCOUNT)?.is_some())
+}
+
+pub(crate) fn set_needs_account(connection: &Connection) -> rusqlite::Result<()> {
+    if needs_account(connection)? { Ok(()) } else { records::set(connection, NEEDS_ACCOUNT, "1") }
+}
+
+/// A lost secret is made anew only while no key depends on it.
+fn open_secret(connection: &Connection, path: &Path, file: &Path) -> Result<KeySecret, AccountsError> {
+    let failed = |error: rusqlite::Error| AccountsError::of(path, &error);
+    let refused = |reason: &str| AccountsError::Secret { path: file.to_owned(), reason: reason.to_owned() };
+    let has_keys = records::has_keys(connection).map_err(failed)?;
+    let secret = match KeySecret::read(file)? {
+        Some(secret) => secret,
+        None if has_keys => return Err(refused("the secret of the API keys is missing")),
+        None => KeySecret::make(file)?,
+    };
+    let check = secret.check();
+    match records::setting(connection, SECRET_CHECK).map_err(failed)? {
+        Some(known) if known == check => {}
+        Some(_) if has_keys => {
+            return Err(refused("it is not the secret that the API keys are stored under"));
+        }
+        _ => records::set(connection, SECRET_CHECK, &check).map_err(failed)?,
+    }
+    Ok(secret)
+}
+
+/// Once: then the file has another name. If that fails it is read again, and lowers nothing.
+fn import_counts(connection: &mut Connection, path: &Path, directory: &Path) -> Result<(), AccountsError> {
+    let file = directory.join(OLD_COUNTS);
+    let Some(counts) = read_counts(&file)? else { return Ok(()) };
+    let imported = (|| {
+        let transaction = connection.transaction()?;
+        for (account, usage) in &counts {
+            usage::import(&transaction, account, *usage)?;
+        }
+        transaction.commit()
+    })();
+    imported.map_err(|error| AccountsError::of(path, &error))?;
+    let renamed = std::fs::rename(&file, directory.join(OLD_COUNTS_IMPORTED)).and_then(|()| sync_name(&file));
+    match renamed {
+        Ok(()) => tracing::info!("the quota counts of {OLD_COUNTS} are in {FILE_NAME} now"),
+        Err(error) => {
+            tracing::warn!("{} cannot be renamed: {error}; each start imports it again", file.display())
+        }
+    }
+    Ok(())
+}
+
+/// An empty file is damage too: it would hand out every quota anew.
+fn read_counts(file: &Path) -> Result<Option<BTreeMap<String, Usage>>, AccountsError> {
+    let refused = |reason: String| AccountsError::Counts { path: file.to_owned(), reason };
+    match std::fs::read(file) {
+        Ok(json) => serde_json::from_slice(&json).map(Some).map_err(|error| refused(error.to_string())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(refused(error.to_string())),
+    }
+}
+
+/// Finds what [`Store::open`] would refuse; it makes no file, and takes no lock.
+pub(crate) fn inspect(directory: &Path) -> Result<(), AccountsError> {
+    database::inspect(&directory.join(FILE_NAME))?;
+    KeySecret::read(&directory.join(SECRET_FILE))?;
+    read_counts(&directory.join(OLD_COUNTS)).map(drop)
+}
+
+/// Whether the database in `directory` says that tokens are for accounts, before the issuer has opened it.
+pub(crate) fn has_accounts(directory: &Path) -> Result<bool, AccountsError> {
+    let path = directory.join(FILE_NAME);
+    if std::fs::metadata(&path).map_or(0, |metadata| metadata.len()) == 0 {
+        return Ok(false);
+    }
+    database::inspect(&path)?;
+    let connection = database::open_to_read(&path)?;
+    needs_account(&connection).map_err(|error| AccountsError::of(&path, &error))
+}

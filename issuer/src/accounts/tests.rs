@@ -1,0 +1,391 @@
+//! Who is let in, and what is counted, without a server.
+
+use super::control::{AccountView, Desk, Edit, KeptIn, Line, Refused, Request, Terms};
+use super::*;
+use crate::config::KeyHash;
+use crate::quota::{NoCharge, Usage};
+use http::HeaderValue;
+use std::os::unix::fs::PermissionsExt;
+use tempfile::TempDir;
+
+const KEPT_FOR: Duration = Duration::from_secs(100 * 86_400);
+
+fn account(name: &str, key: &str, quota: &str) -> Account {
+    Account {
+        name: name.to_owned(),
+        key_sha256: KeyHash(sha256(key.as_bytes())),
+        quota: quota.parse().unwrap(),
+    }
+}
+
+fn headers(values: &[&str]) -> HeaderMap {
+    let values = values.iter().map(|value| (AUTHORIZATION, HeaderValue::from_str(value).unwrap()));
+    values.collect()
+}
+
+fn open(configured: &[Account], directory: &TempDir) -> Accounts {
+    Accounts::open(configured, directory.path(), KEPT_FOR).unwrap()
+}
+
+async fn caller(accounts: &Accounts, key: &str) -> Result<Caller, NoAccount> {
+    accounts.authorize(&headers(&[&format!("Bearer {key}")]), UnixSeconds::now()).await
+}
+
+async fn refusal(accounts: &Accounts, key: &str) -> Option<NoAccount> {
+    caller(accounts, key).await.err()
+}
+
+/// Counts a token of the account with this key, with a database that is written whenever it has to be.
+async fn charge(accounts: &Accounts, key: &str) -> Option<bool> {
+    let Ok(Caller::Account(holder)) = caller(accounts, key).await else { return None };
+    loop {
+        match holder.meter.charge(UnixSeconds::now()).map(Charge::keep) {
+            Err(NoCharge::Unreserved) => {
+                let _waiting = holder.meter.wait();
+                accounts.ledger.write(vec![holder.clone()], Writing::Reserve).unwrap();
+            }
+            charged => return Some(charged.is_ok()),
+        }
+    }
+}
+
+fn settle(accounts: &Accounts) {
+    accounts.ledger.write(accounts.active.holders(), Writing::Exact).unwrap();
+}
+
+/// What an operator gets of a running issuer.
+fn ask(accounts: &Accounts, request: Request) -> Result<Vec<Line>, Refused> {
+    let mut lines = Vec::new();
+    let configured = accounts.configured.load_full();
+    let desk = Desk { store: &accounts.store, configured: &configured.accounts, running: Some(accounts) };
+    desk.answer(request, UnixSeconds::now(), &mut |line| {
+        lines.push(line);
+        Ok(())
+    })
+    .unwrap();
+    match lines.pop() {
+        Some(Line::Done) => Ok(lines),
+        Some(Line::Failed(refused)) => Err(refused),
+        other => panic!("an answer ends with {other:?}"),
+    }
+}
+
+fn terms(quota: &str) -> Terms {
+    Terms { quota: quota.parse().unwrap(), burst: None, tier: None, expires_at: None }
+}
+
+fn key_of(lines: &[Line]) -> String {
+    let key = lines.iter().find_map(|line| if let Line::ApiKey(key) = line { Some(key) } else { None });
+    key.unwrap().clone()
+}
+
+fn add(accounts: &Accounts, name: &str, quota: &str) -> String {
+    key_of(&ask(accounts, Request::Add { name: name.to_owned(), terms: terms(quota) }).unwrap())
+}
+
+fn show(accounts: &Accounts, name: &str) -> AccountView {
+    let lines = ask(accounts, Request::Show { name: name.to_owned() }).unwrap();
+    let [Line::Account(view)] = lines.as_slice() else { panic!("{lines:?}") };
+    view.clone()
+}
+
+fn change(name: &str) -> Request {
+    let name = name.to_owned();
+    Request::Change { name, quota: None, burst: Edit::Keep, tier: Edit::Keep, expires_at: Edit::Keep }
+}
+
+#[tokio::test]
+async fn only_one_bearer_field_with_a_known_key_is_an_account() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[account("one", "k1", "1/1d")], &directory);
+    let refusal = async |values: &[&str]| accounts.authorize(&headers(values), UnixSeconds(0)).await.err();
+    assert_eq!(refusal(&["Bearer k1"]).await, None);
+    assert_eq!(refusal(&["bearer  k1 "]).await, None);
+    for missing in [&[][..], &["Bearer"], &["Bearer "], &["Basic k1"], &["k1"], &["Bearer k1", "Bearer k1"]] {
+        assert_eq!(refusal(missing).await, Some(NoAccount::Missing), "{missing:?}");
+    }
+    for unknown in ["Bearer k", "Bearer k11", "Bearer K1", "Bearer k1, Bearer k1"] {
+        assert_eq!(refusal(&[unknown]).await, Some(NoAccount::Unknown), "{unknown}");
+    }
+}
+
+#[tokio::test]
+async fn counts_survive_in_private_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let configured = [account("one", "k1", "2/1d"), account("two", "k2", "1/1h")];
+    let first = open(&configured, &directory);
+    assert_eq!(charge(&first, "k1").await, Some(true));
+    settle(&first);
+    for entry in std::fs::read_dir(directory.path()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{}", entry.path().display());
+    }
+    drop(first);
+    let second = open(&configured, &directory);
+    assert_eq!(charge(&second, "k1").await, Some(true));
+    assert_eq!(charge(&second, "k1").await, Some(false));
+}
+
+#[tokio::test]
+async fn the_counts_of_an_earlier_version_are_imported_once_and_a_damaged_file_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let configured = [account("one", "k1", "2/1d")];
+    let old = directory.path().join("usage.json");
+    let start = UnixSeconds::now().0 / 86_400 * 86_400;
+    let written = format!(
+        "{{\"one\": {{\"window_start\": {start}, \"period_seconds\": 86400, \"used\": 1}}, \
+          \"never\": {{\"window_start\": 0, \"period_seconds\": 0, \"used\": 0}}}}"
+    );
+    std::fs::write(&old, &written).unwrap();
+    let first = open(&configured, &directory);
+    assert!(!old.exists() && directory.path().join("usage.json.imported").exists());
+    assert_eq!((charge(&first, "k1").await, charge(&first, "k1").await), (Some(true), Some(false)));
+    settle(&first);
+    drop(first);
+    // As after a crash between the import and the new name.
+    std::fs::write(&old, &written).unwrap();
+    let second = open(&configured, &directory);
+    assert_eq!(charge(&second, "k1").await, Some(false), "the lower figure is not taken");
+    drop(second);
+    std::fs::write(&old, b"").unwrap();
+    let error = Accounts::open(&configured, directory.path(), KEPT_FOR).unwrap_err().to_string();
+    assert!(error.contains("usage.json") && error.contains("remove it"), "{error}");
+}
+
+#[tokio::test]
+async fn accounts_that_keep_their_name_keep_their_count_when_they_are_read_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[account("one", "k1", "2/1d"), account("two", "k2", "2/1d")], &directory);
+    let charge = async |key: &str| charge(&accounts, key).await;
+    assert_eq!(
+        (charge("k1").await, charge("k1").await, charge("k2").await),
+        (Some(true), Some(true), Some(true))
+    );
+    accounts.replace(&[account("one", "new key", "3/1d"), account("three", "k3", "1/1d")], KEPT_FOR);
+    assert_eq!((charge("k1").await, charge("k2").await), (None, None), "a key that is not listed any more");
+    assert_eq!(
+        (charge("new key").await, charge("new key").await),
+        (Some(true), Some(false)),
+        "two were used"
+    );
+    assert_eq!((charge("k3").await, charge("k3").await), (Some(true), Some(false)));
+    assert!(!accounts.is_open());
+    accounts.replace(&[account("one", "k1", "3/1d"), account("two", "k2", "2/1d")], KEPT_FOR);
+    assert_eq!((charge("k2").await, charge("k2").await), (Some(true), Some(false)), "it had used one of two");
+    accounts.replace(&[], KEPT_FOR);
+    assert!(accounts.is_open());
+}
+
+#[test]
+fn names_and_keys_are_each_of_one_account() {
+    for twin in [account("one", "k2", "1/1d"), account("two", "k1", "1/1d")] {
+        let error = check(&[account("one", "k1", "1/1d"), twin]).unwrap_err();
+        assert!(matches!(error, StartError::Config(_)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_account_is_added_and_every_change_counts_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    assert!(matches!(accounts.authorize(&HeaderMap::new(), UnixSeconds(0)).await, Ok(Caller::Anyone)));
+    let key = add(&accounts, "alice", "2/1d");
+    assert!(key.starts_with("postern_") && !accounts.is_open());
+    let bare = accounts.authorize(&HeaderMap::new(), UnixSeconds(0)).await;
+    assert_eq!(bare.err(), Some(NoAccount::Missing));
+    assert_eq!(charge(&accounts, &key).await, Some(true));
+
+    let enabled = |enabled| Request::SetEnabled { name: "alice".to_owned(), enabled };
+    ask(&accounts, enabled(false)).unwrap();
+    assert_eq!(refusal(&accounts, &key).await, Some(NoAccount::Disabled));
+    assert!(!show(&accounts, "alice").enabled);
+    ask(&accounts, enabled(true)).unwrap();
+    assert_eq!((charge(&accounts, &key).await, charge(&accounts, &key).await), (Some(true), Some(false)));
+
+    let Request::Change { name, burst, tier, .. } = change("alice") else { unreachable!() };
+    let (quota, over) = (Some("3/1d".parse().unwrap()), Edit::Set(UnixSeconds(1)));
+    ask(&accounts, Request::Change { name, quota, burst, tier, expires_at: over }).unwrap();
+    assert_eq!(refusal(&accounts, &key).await, Some(NoAccount::Expired));
+    let Request::Change { name, quota, burst, .. } = change("alice") else { unreachable!() };
+    let tier = Edit::Set("gold".to_owned());
+    ask(&accounts, Request::Change { name, quota, burst, tier, expires_at: Edit::Clear }).unwrap();
+    assert_eq!((charge(&accounts, &key).await, charge(&accounts, &key).await), (Some(true), Some(false)));
+
+    let view = show(&accounts, "alice");
+    assert_eq!((view.kept_in, view.keys.len()), (KeptIn::Database, 1));
+    assert_eq!(view.terms, Some(Terms { tier: Some("gold".to_owned()), ..terms("3/1d") }));
+    assert_eq!(view.usage.iter().map(|row| row.tokens).collect::<Vec<_>>(), [3], "the exact figure");
+}
+
+#[tokio::test]
+async fn a_removed_account_is_unknown_and_comes_back_with_what_it_had_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    let key = add(&accounts, "alice", "2/1d");
+    assert_eq!(charge(&accounts, &key).await, Some(true));
+    ask(&accounts, Request::Remove { name: "alice".to_owned() }).unwrap();
+    assert_eq!(refusal(&accounts, &key).await, Some(NoAccount::Unknown));
+    assert!(!accounts.is_open(), "without an account nobody gets tokens");
+    assert_eq!(show(&accounts, "alice").kept_in, KeptIn::Removed);
+    let again = add(&accounts, "alice", "2/1d");
+    assert_eq!((charge(&accounts, &again).await, charge(&accounts, &again).await), (Some(true), Some(false)));
+    drop(accounts);
+    let restarted = open(&[], &directory);
+    assert!(!restarted.is_open());
+    assert_eq!(charge(&restarted, &again).await, Some(false));
+    assert!(has_accounts(directory.path()).unwrap());
+}
+
+#[tokio::test]
+async fn a_rotated_key_is_good_for_the_grace_and_then_told_from_an_unknown_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    let first = add(&accounts, "alice", "100/1d");
+    let rotate = |grace_seconds| {
+        key_of(&ask(&accounts, Request::RotateKey { name: "alice".to_owned(), grace_seconds }).unwrap())
+    };
+    let second = rotate(Some(3_600));
+    assert_eq!((refusal(&accounts, &first).await, refusal(&accounts, &second).await), (None, None));
+    let bearer = headers(&[&format!("Bearer {first}")]);
+    let later = UnixSeconds::now().saturating_add(Duration::from_secs(3_601));
+    assert_eq!(accounts.authorize(&bearer, later).await.err(), Some(NoAccount::Retired));
+    let third = rotate(None);
+    assert_eq!((refusal(&accounts, &second).await, refusal(&accounts, &third).await), (None, None));
+    let fourth = rotate(Some(0));
+    for (key, refused) in [(&first, true), (&second, true), (&third, true), (&fourth, false)] {
+        assert_eq!(refusal(&accounts, key).await, refused.then_some(NoAccount::Retired));
+    }
+    let newest = show(&accounts, "alice").keys.last().unwrap().id;
+    ask(&accounts, Request::RetireKey { name: "alice".to_owned(), key: newest }).unwrap();
+    assert_eq!(refusal(&accounts, &fourth).await, Some(NoAccount::Retired));
+    // However often keys are made, an account has a bounded number of them.
+    (0..40).for_each(|_| drop(rotate(Some(0))));
+    assert!(show(&accounts, "alice").keys.len() <= 8);
+    (0..7).for_each(|_| drop(rotate(None)));
+    let request = Request::RotateKey { name: "alice".to_owned(), grace_seconds: None };
+    assert!(ask(&accounts, request).unwrap_err().sentence.contains("8 keys"));
+}
+
+#[tokio::test]
+async fn imported_accounts_go_on_with_their_keys_and_counts_whatever_the_file_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let configured = [account("one", "k1", "2/1d")];
+    let accounts = open(&configured, &directory);
+    assert_eq!(charge(&accounts, "k1").await, Some(true));
+    assert_eq!(show(&accounts, "one").kept_in, KeptIn::Configuration);
+    let said = ask(&accounts, change("one")).unwrap_err().sentence;
+    assert!(said.contains("account import"), "{said}");
+    assert_eq!(ask(&accounts, Request::Import).unwrap(), [Line::Imported { imported: 1, known: 0 }]);
+    assert_eq!(ask(&accounts, Request::Import).unwrap(), [Line::Imported { imported: 0, known: 1 }]);
+    assert_eq!(show(&accounts, "one").kept_in, KeptIn::Database);
+    assert_eq!((charge(&accounts, "k1").await, charge(&accounts, "k1").await), (Some(true), Some(false)));
+    // Its key in the file does not count any more.
+    let fresh =
+        ask(&accounts, Request::RotateKey { name: "one".to_owned(), grace_seconds: Some(0) }).unwrap();
+    assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Retired));
+    assert_eq!(refusal(&accounts, &key_of(&fresh)).await, None);
+    let said = ask(&accounts, Request::Remove { name: "one".to_owned() }).unwrap_err().sentence;
+    assert!(said.contains("remove it there first"), "{said}");
+    // Nor once the database has forgotten it.
+    for _ in 0..6 {
+        ask(&accounts, Request::RotateKey { name: "one".to_owned(), grace_seconds: Some(0) }).unwrap();
+    }
+    assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
+    accounts.replace(&[], KEPT_FOR);
+    assert_eq!(refusal(&accounts, "k2").await, Some(NoAccount::Unknown));
+    ask(&accounts, Request::Remove { name: "one".to_owned() }).unwrap();
+    assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
+}
+
+#[tokio::test]
+async fn what_another_program_changes_in_the_database_counts_after_the_next_look() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    let key = add(&accounts, "alice", "2/1d");
+    let mut upkeep = Upkeep { due: Instant::now(), seen: None };
+    accounts.upkeep(&mut upkeep).unwrap();
+    assert_eq!(refusal(&accounts, &key).await, None);
+    let shell = rusqlite::Connection::open(directory.path().join(FILE_NAME)).unwrap();
+    shell.execute("UPDATE accounts SET enabled = 0", []).unwrap();
+    assert_eq!(refusal(&accounts, &key).await, None, "it is in memory");
+    accounts.upkeep(&mut upkeep).unwrap();
+    assert_eq!(refusal(&accounts, &key).await, Some(NoAccount::Disabled));
+}
+
+#[tokio::test]
+async fn an_account_leaves_memory_when_it_is_idle_and_written_down_and_strangers_never_enter_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    let key = add(&accounts, "alice", "100/1d");
+    for guess in 0..1_000 {
+        assert_eq!(refusal(&accounts, &format!("guess-{guess}")).await, Some(NoAccount::Unknown));
+    }
+    assert_eq!(accounts.active.let_go(), 0);
+    assert_eq!(charge(&accounts, &key).await, Some(true));
+    assert!((0..40).all(|_| accounts.active.let_go() == 1), "it is not written down");
+    settle(&accounts);
+    let holder = accounts.active.holder("alice").unwrap();
+    assert!((0..40).all(|_| accounts.active.let_go() == 1), "a request holds it");
+    drop(holder);
+    assert_eq!(accounts.active.let_go(), 0);
+    assert_eq!(charge(&accounts, &key).await, Some(true));
+    settle(&accounts);
+    assert_eq!(show(&accounts, "alice").usage[0].tokens, 2);
+}
+
+#[test]
+fn names_and_tiers_that_a_terminal_or_a_spreadsheet_would_misread_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    let long = "a".repeat(129);
+    for name in ["", "=1+1", "-x", " a", "a\u{1b}[2J", "a\nb", &long] {
+        let refused =
+            ask(&accounts, Request::Add { name: name.to_owned(), terms: terms("1/1d") }).unwrap_err();
+        assert!(refused.sentence.contains("no name"), "{name:?}: {refused}");
+    }
+    let terms = Terms { tier: Some("two words".to_owned()), ..terms("1/1d") };
+    assert!(ask(&accounts, Request::Add { name: "a".to_owned(), terms }).is_err());
+    assert!(accounts.is_open());
+}
+
+#[test]
+fn past_periods_are_merged_into_days_and_removed_in_time() {
+    const DAY: u64 = 86_400;
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    let row = |start: u64, period_seconds: u64, used: u64| Usage {
+        window_start: UnixSeconds(start),
+        period_seconds,
+        used,
+    };
+    let written = [
+        row(0, DAY, 5),
+        row(100 * DAY, 3_600, 1),
+        row(100 * DAY + 3_600, 3_600, 2),
+        row(100 * DAY, DAY, 4),
+        row(101 * DAY, 3_600, 8),
+        row(0, 36_500 * DAY, 16),
+    ];
+    accounts
+        .store
+        .with(|connection| written.iter().try_for_each(|usage| usage::write(connection, "one", *usage)))
+        .unwrap();
+    let upkeep = |now: u64, kept_since: u64| {
+        accounts
+            .store
+            .with(|connection| usage::upkeep(connection, UnixSeconds(now), UnixSeconds(kept_since)))
+            .unwrap();
+        let rows =
+            accounts.store.with(|connection| usage::of_account(connection, "one", UnixSeconds(0))).unwrap();
+        rows.iter()
+            .map(|row| (row.period_start.0 / DAY, row.period_seconds / 3_600, row.tokens))
+            .collect::<Vec<_>>()
+    };
+    let all = [(0, 24, 5), (0, 876_000, 16), (100, 1, 1), (100, 24, 4), (100, 1, 2), (101, 1, 8)];
+    assert_eq!(upkeep(101 * DAY + 3_599, 0), all, "meters may still write their last figure");
+    let merged = [(0, 24, 5), (0, 876_000, 16), (100, 24, 7), (101, 1, 8)];
+    assert_eq!(upkeep(101 * DAY + 3_600, 0), merged);
+    assert_eq!(upkeep(101 * DAY + 3_601, 0), merged, "once");
+    assert_eq!(upkeep(101 * DAY + 3_602, 2 * DAY), [(0, 876_000, 16), (100, 24, 7), (101, 1, 8)]);
+}

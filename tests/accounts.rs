@@ -1,0 +1,192 @@
+//! An issuer's accounts as an operator handles them: by commands, on an issuer that runs and on one that does not.
+
+mod kills;
+mod million;
+mod page;
+mod refusals;
+
+use crate::support::daemon::{Daemon, issuer_config};
+use crate::support::process::{Ended, run};
+use rusqlite::types::Value as SqlValue;
+use serde_json::Value;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// `postern issuer ARGUMENTS --config CONFIG`.
+pub(super) fn issuer(config: &Path, arguments: &[&str]) -> Ended {
+    let config = config.to_str().unwrap();
+    run(["issuer"].iter().chain(arguments).chain(&["--config", config]))
+}
+
+/// What a command that succeeds prints.
+pub(super) fn said(config: &Path, arguments: &[&str]) -> String {
+    let ended = issuer(config, arguments);
+    ended.assert_stopped();
+    ended.stdout
+}
+
+/// The lines of JSON of a command that succeeds.
+pub(super) fn json(config: &Path, arguments: &[&str]) -> Vec<Value> {
+    let text = said(config, &[arguments, &["--json"]].concat());
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Makes an account; its API key.
+pub(super) fn add(config: &Path, name: &str, quota: &str) -> String {
+    let lines = json(config, &["account", "add", name, "--quota", quota]);
+    lines[0]["api_key"].as_str().unwrap().to_owned()
+}
+
+pub(super) fn mint(issuer: &Daemon, key: &str) -> Ended {
+    run(["token", "mint", "--issuer", &issuer.http(), "--api-key", key])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_change_a_running_issuer_at_once_and_the_files_of_a_stopped_one() {
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), "");
+    // Before the first start.
+    let key = add(&config, "alice", "3/36500d");
+    let running = Daemon::ready("issuer", &config).await;
+    mint(&running, &key).assert_stopped();
+    mint(&running, "postern_x").assert_failed(70, &["401", "damaged"]);
+    said(&config, &["account", "disable", "alice"]);
+    mint(&running, &key).assert_failed(70, &["403", "This account is disabled"]);
+    said(&config, &["account", "enable", "alice"]);
+    said(&config, &["account", "quota", "alice", "--expires", "2001-01-01"]);
+    mint(&running, &key).assert_failed(70, &["403", "This account has expired"]);
+    said(&config, &["account", "quota", "alice", "2/36500d", "--expires", "never", "--tier", "gold"]);
+    let new = json(&config, &["account", "rotate-key", "alice", "--grace", "0s"]);
+    let new = new[0]["api_key"].as_str().unwrap();
+    mint(&running, &key).assert_failed(70, &["401", "This API key is retired"]);
+    mint(&running, new).assert_stopped();
+    mint(&running, new).assert_failed(70, &["429", "quota is spent"]);
+    let shown = &json(&config, &["account", "show", "alice"])[0];
+    assert_eq!(
+        (&shown["name"], &shown["quota"], &shown["tier"]),
+        (&"alice".into(), &"2/36500d".into(), &"gold".into())
+    );
+    assert_eq!(shown["usage"][0]["tokens"], 2);
+    running.process.terminate().assert_stopped();
+
+    let text = said(&config, &["account", "list"]);
+    assert_eq!(text, "alice  2/36500d  tier gold\n");
+    said(&config, &["account", "quota", "alice", "4/36500d", "--rate", "1", "--burst", "1"]);
+    let usage = said(&config, &["usage"]);
+    assert_eq!(
+        usage,
+        "account,period_begins,period_ends,tokens\r\nalice,1970-01-01T00:00:00Z,2069-12-07T00:00:00Z,2\r\n"
+    );
+    let running = Daemon::ready("issuer", &config).await;
+    mint(&running, new).assert_stopped();
+    mint(&running, new).assert_failed(70, &["429", "faster than it may"]);
+    said(&config, &["account", "remove", "alice"]);
+    mint(&running, new).assert_failed(70, &["401", "not one of this issuer's"]);
+    let json = said(&config, &["usage", "--format", "json", "--account", "alice"]);
+    assert!(json.contains("\"tokens\":3"), "the usage stays: {json}");
+    // Names of accounts and keys are nowhere in the log.
+    let log = running.process.terminate().stderr;
+    assert!(![&key, new, "alice"].iter().any(|secret| log.contains(*secret)), "{log}");
+}
+
+/// Whoever steals the files knows when issuer or gateway saw a token, perhaps, and wants to know whose it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_database_has_no_time_and_no_byte_that_a_spend_could_be_joined_with() {
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), "");
+    let key = add(&config, "alice", "100/1h");
+    let running = Daemon::ready("issuer", &config).await;
+    let minted = mint(&running, &key);
+    minted.assert_stopped();
+    said(&config, &["account", "rotate-key", "alice", "--keep"]);
+    running.process.terminate().assert_stopped();
+
+    let folder = home.path().join("issuer");
+    let now = i64::try_from(postern_token::UnixSeconds::now().0).unwrap();
+    let rows = rows(&folder.join("accounts.sqlite"));
+    for (table, values) in &rows {
+        for value in values {
+            let SqlValue::Integer(number) = value else { continue };
+            let is_period = *table == "usage" && number % 3_600 == 0;
+            assert!(is_period || (number - now).abs() > 86_400, "{table} has the time {number}");
+        }
+    }
+    assert!(rows.iter().any(|(table, _)| table == "usage"));
+    let token = minted.stdout.split('"').nth(1).unwrap();
+    let hash = postern_token::ChallengeDigest::of(key.as_bytes()).0;
+    let files = ["accounts.sqlite", "accounts.sqlite-wal"].map(|name| folder.join(name));
+    for file in files.iter().filter(|file| file.exists()) {
+        let bytes = std::fs::read(file).unwrap();
+        for secret in [key.as_bytes(), &key.as_bytes()[8..40], &hash, &token.as_bytes()[..40]] {
+            assert!(!bytes.windows(secret.len()).any(|part| part == secret), "{}", file.display());
+        }
+    }
+}
+
+/// Every row of every table.
+fn rows(path: &Path) -> Vec<(String, Vec<SqlValue>)> {
+    let database = rusqlite::Connection::open(path).unwrap();
+    let mut tables = database.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'").unwrap();
+    let tables: Vec<String> =
+        tables.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
+    let mut all = Vec::new();
+    for table in tables {
+        let mut statement = database.prepare(&format!("SELECT * FROM {table}")).unwrap();
+        let columns = statement.column_count();
+        let mut rows = statement.query([]).unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            all.push((table.clone(), (0..columns).map(|column| row.get(column).unwrap()).collect()));
+        }
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn accounts_of_the_file_are_imported_while_the_issuer_runs() {
+    let home = TempDir::new().unwrap();
+    let hash = hex::encode(postern_token::ChallengeDigest::of(b"a-key-of-long-ago-4711").0);
+    let listed = format!("[[accounts]]\nname = \"old\"\nkey_sha256 = \"{hash}\"\nquota = \"3/36500d\"\n");
+    let config = issuer_config(home.path(), &listed);
+    let running = Daemon::ready("issuer", &config).await;
+    mint(&running, "a-key-of-long-ago-4711").assert_stopped();
+    assert!(said(&config, &["account", "list"]).contains("old  3/36500d  in the configuration file"));
+    issuer(&config, &["account", "disable", "old"]).assert_failed(70, &["account import"]);
+    assert!(said(&config, &["account", "import"]).starts_with("1 accounts"));
+    mint(&running, "a-key-of-long-ago-4711").assert_stopped();
+    assert_eq!(json(&config, &["account", "show", "old"])[0]["usage"][0]["tokens"], 2);
+    running.process.terminate().assert_stopped();
+    // Nothing of the file is needed any more.
+    let config = issuer_config(home.path(), "");
+    let running = Daemon::ready("issuer", &config).await;
+    mint(&running, "a-key-of-long-ago-4711").assert_stopped();
+    mint(&running, "a-key-of-long-ago-4711").assert_failed(70, &["429"]);
+    running.process.terminate().assert_stopped();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_that_is_taken_while_it_runs_restores_accounts_and_counts() {
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), "");
+    let key = add(&config, "alice", "3/36500d");
+    let running = Daemon::ready("issuer", &config).await;
+    mint(&running, &key).assert_stopped();
+    mint(&running, &key).assert_stopped();
+    said(&config, &["account", "show", "alice"]); // the exact figure is on the disk
+    let copy = home.path().join("copy.sqlite");
+    said(&config, &["backup", copy.to_str().unwrap()]);
+    assert!(!home.path().join("copy.sqlite-wal").exists(), "the copy is one file");
+    issuer(&config, &["backup", copy.to_str().unwrap()]).assert_failed(70, &["exists"]);
+    mint(&running, &key).assert_stopped();
+    running.kill();
+
+    let keys = home.path().join("issuer");
+    for file in ["accounts.sqlite", "accounts.sqlite-wal", "accounts.sqlite-shm"] {
+        let _ = std::fs::remove_file(keys.join(file)); // not every one is there
+    }
+    std::fs::copy(&copy, keys.join("accounts.sqlite")).unwrap();
+    let running = Daemon::ready("issuer", &config).await;
+    assert_eq!(json(&config, &["account", "show", "alice"])[0]["usage"][0]["tokens"], 2, "as of the backup");
+    mint(&running, &key).assert_stopped();
+    mint(&running, &key).assert_failed(70, &["429"]);
+    running.process.terminate().assert_stopped();
+}

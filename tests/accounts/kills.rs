@@ -1,0 +1,84 @@
+//! Never more tokens than the quota, whenever the issuer is killed and however many ask at once.
+
+use super::{add, json, said};
+use crate::support::accounts::used;
+use crate::support::daemon::{Daemon, issuer_config};
+use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const CLIENTS: usize = 64;
+const KILLS: usize = 10;
+const QUOTA: i64 = 6_000;
+
+/// A request for a token that the account may send any number of times.
+pub(super) async fn token_request(issuer: &Daemon, key: &str) -> reqwest::RequestBuilder {
+    let (client, url) = (reqwest::Client::new(), issuer.http());
+    let directory = client.get(format!("{url}{DIRECTORY_PATH}")).send().await.unwrap().bytes().await.unwrap();
+    let directory = Directory::parse(&directory).unwrap();
+    let token_key = directory.preferred(TokenType::BlindRsa2048, UnixSeconds::now()).unwrap();
+    let token_key = IssuerKey::from_spki(&token_key.key_bytes().unwrap()).unwrap();
+    let body = token_key.request(ChallengeDigest::of(b"any challenge")).unwrap().0.serialize().to_vec();
+    let request = client.post(format!("{url}/token-request"));
+    request.header("content-type", "application/private-token-request").bearer_auth(key).body(body)
+}
+
+/// Asks over all clients until each is refused or has lost its issuer; `signed` counts the tokens that came.
+async fn ask_all(issuer: &Daemon, key: &str, signed: &Arc<AtomicI64>) -> Vec<tokio::task::JoinHandle<()>> {
+    let request = token_request(issuer, key).await;
+    let client = || {
+        let (request, signed) = (request.try_clone().unwrap(), signed.clone());
+        tokio::spawn(async move {
+            loop {
+                match request.try_clone().unwrap().send().await.map(|answer| answer.status().as_u16()) {
+                    // The body may be cut off, and the token is issued all the same.
+                    Ok(200) => signed.fetch_add(1, SeqCst),
+                    Ok(503) => continue, // all signers are busy
+                    Ok(429) | Err(_) => return,
+                    Ok(other) => panic!("answered {other}"),
+                };
+            }
+        })
+    };
+    (0..CLIENTS).map(|_| client()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_kills_under_64_clients_give_no_token_beyond_the_quota() {
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), "");
+    let key = add(&config, "alice", &format!("{QUOTA}/36500d"));
+    let signed = Arc::new(AtomicI64::new(0));
+    for kill in 0..KILLS {
+        let issuer = Daemon::ready("issuer", &config).await;
+        let before = signed.load(SeqCst);
+        let clients = ask_all(&issuer, &key, &signed).await;
+        // At another moment of the reservation each time.
+        let wanted = before + 40 + 17 * i64::try_from(kill).unwrap();
+        while signed.load(SeqCst) < wanted && !clients.iter().all(|client| client.is_finished()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        issuer.kill();
+        for client in clients {
+            client.await.unwrap();
+        }
+        let counted = used(&home.path().join("issuer"))["alice"];
+        assert!(signed.load(SeqCst) <= counted, "{signed:?} tokens came, and the database says {counted}");
+        assert!(counted <= QUOTA);
+    }
+    let before_last = signed.load(SeqCst);
+    let issuer = Daemon::ready("issuer", &config).await;
+    for client in ask_all(&issuer, &key, &signed).await {
+        client.await.unwrap();
+    }
+    let all = signed.load(SeqCst);
+    assert!(all <= QUOTA, "{all} tokens of {QUOTA}");
+    // A kill costs a fiftieth of the quota, and those being requested.
+    let lost = i64::try_from(KILLS * (QUOTA as usize / 50 + 2 * CLIENTS)).unwrap();
+    assert!(all >= QUOTA - lost && all > before_last, "{all} tokens of {QUOTA}");
+    assert_eq!(json(&config, &["account", "show", "alice"])[0]["usage"][0]["tokens"], QUOTA);
+    issuer.process.terminate().assert_stopped();
+    assert!(said(&config, &["usage"]).ends_with(&format!(",{QUOTA}\r\n")));
+}
