@@ -37,6 +37,8 @@ def arguments():
     parser.add_argument("--out", help="where the result goes")
     parser.add_argument("--quick", action="store_true", help="one small round")
     given = parser.parse_args()
+    if given.idle_rounds < 1:
+        parser.error("--idle-rounds has to be 1 or more")
     given.warm_up = 200
     if given.quick:
         given.rounds, given.tunnels, given.alone, given.mebibytes = 1, 200, 20, 64
