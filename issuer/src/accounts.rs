@@ -6,44 +6,48 @@
 
 mod active;
 mod api_key;
+mod configured;
 pub mod control;
 mod database;
 mod ledger;
 mod lookup;
 mod records;
 mod store;
+mod upkeep;
 mod usage;
 
 use crate::StartError;
-use crate::config::{Account, invalid};
+use crate::catalogue::{ACCOUNT, ACCOUNT_TOKENS};
+use crate::config::{Account, UsageConfig};
 use crate::health::Health;
-use crate::quota::{Charge, Spent, Writing};
+use crate::quota::{Charge, Quota, Spent, Writing};
 use crate::recorder::Recorder;
 use active::{Active, Holder};
 use api_key::{Form, KeyDigest, sha256};
 use arc_swap::ArcSwap;
+use configured::Configured;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use ledger::{Ledger, WRITE_EVERY};
 use lookup::Lookups;
+use metrics::{Counter, counter};
 use postern_token::UnixSeconds;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use store::Store;
 use tokio::time::{MissedTickBehavior, interval};
+use upkeep::Upkeep;
 
+pub(crate) use configured::check;
 pub use database::AccountsError;
 pub(crate) use database::FILE_NAME;
 pub(crate) use store::{has_accounts, inspect};
 
 /// How often a change that is under way makes a lookup start again, before it is given up.
 const LOOKUPS: usize = 16;
-/// How often past periods are merged and removed.
-const UPKEEP_EVERY: Duration = Duration::from_secs(3_600);
-
 /// The accounts of an issuer.
 #[derive(Debug)]
 pub(crate) struct Accounts {
@@ -58,13 +62,16 @@ pub(crate) struct Accounts {
     needs_account: AtomicBool,
     /// For how long the usage of past periods is kept, in seconds.
     kept_for: AtomicU64,
+    /// Metrics and live page name accounts.
+    are_named: AtomicBool,
 }
 
-/// The accounts of one reading of the configuration file.
-#[derive(Debug)]
-struct Configured {
-    accounts: Vec<Account>,
-    by_key: HashMap<KeyDigest, usize>,
+/// An account on the live page.
+pub(crate) struct Shown {
+    pub(crate) name: Arc<str>,
+    /// Tokens issued in the present period.
+    pub(crate) used: u64,
+    pub(crate) quota: Quota,
 }
 
 /// Who sends a request.
@@ -114,7 +121,7 @@ impl Accounts {
     pub(crate) fn open(
         accounts: &[Account],
         directory: &Path,
-        kept_for: Duration,
+        usage: &UsageConfig,
     ) -> Result<Self, StartError> {
         check(accounts)?;
         let store = Arc::new(Store::open(directory)?);
@@ -127,9 +134,11 @@ impl Accounts {
             ledger: Ledger::new(store.clone()),
             imported: ArcSwap::default(),
             needs_account: AtomicBool::new(false),
-            kept_for: AtomicU64::new(kept_for.as_secs()),
+            kept_for: AtomicU64::default(),
+            are_named: AtomicBool::default(),
             store,
         };
+        accounts.take_up_usage(usage);
         accounts.take_up_database()?;
         accounts.warn_of_imported()?;
         Ok(accounts)
@@ -156,10 +165,15 @@ impl Accounts {
 
     /// Takes the accounts of another reading of the configuration, which [`check`] has let pass. An account of the same
     /// name has used what it had used, also when it was away for a while.
-    pub(crate) fn replace(&self, accounts: &[Account], kept_for: Duration) {
+    pub(crate) fn replace(&self, accounts: &[Account], usage: &UsageConfig) {
         self.configured.store(Arc::new(Configured::of(accounts)));
-        self.kept_for.store(kept_for.as_secs(), Ordering::Relaxed);
+        self.take_up_usage(usage);
         self.active.forget_all();
+    }
+
+    fn take_up_usage(&self, usage: &UsageConfig) {
+        self.kept_for.store(usage.keep_for.get().as_secs(), Ordering::Relaxed);
+        self.are_named.store(usage.name_accounts, Ordering::Relaxed);
     }
 
     /// What of the database is in memory without having been asked for.
@@ -233,6 +247,30 @@ impl Accounts {
         self.ledger.charge(holder, now).await
     }
 
+    /// The counter of the caller's tokens, where accounts are named.
+    pub(crate) fn tokens_of(&self, caller: &Caller) -> Counter {
+        match caller {
+            Caller::Account(holder) if self.are_named.load(Ordering::Relaxed) => {
+                counter!(ACCOUNT_TOKENS, ACCOUNT.name => holder.name.to_string())
+            }
+            _ => Counter::noop(),
+        }
+    }
+
+    /// The accounts in memory, those first that have used most; none where accounts are not named.
+    pub(crate) fn shown(&self, now: UnixSeconds) -> Option<Vec<Shown>> {
+        if !self.are_named.load(Ordering::Relaxed) {
+            return None;
+        }
+        let shown = |holder: Arc<Holder>| {
+            let (used, quota) = holder.meter.standing(now);
+            Shown { name: holder.name.clone(), used, quota }
+        };
+        let mut accounts: Vec<Shown> = self.active.holders().into_iter().map(shown).collect();
+        accounts.sort_by(|one, other| other.used.cmp(&one.used).then_with(|| one.name.cmp(&other.name)));
+        Some(accounts)
+    }
+
     /// Writes the exact counts, as the issuer stops.
     pub(crate) async fn save(self: &Arc<Self>, health: &Health) {
         self.write(Writing::Exact, health).await;
@@ -265,80 +303,6 @@ impl Accounts {
         self.ledger.report(written, health);
         is_written
     }
-
-    /// What is done every few seconds: accounts leave memory, changes by `sqlite3` are noticed, old periods go.
-    async fn keep_up(self: Arc<Self>, recorder: &Recorder, mut upkeep: Upkeep) -> Upkeep {
-        recorder.set_active_accounts(self.active.let_go());
-        let keeping = tokio::task::spawn_blocking(move || {
-            let kept = self.upkeep(&mut upkeep);
-            if let Err(error) = kept {
-                tracing::warn!(
-                    "past periods of usage cannot be removed: {error}; it is tried again in an hour"
-                );
-                upkeep.due = Instant::now() + UPKEEP_EVERY;
-            }
-            upkeep
-        });
-        keeping.await.unwrap_or(upkeep)
-    }
-
-    fn upkeep(&self, upkeep: &mut Upkeep) -> Result<(), AccountsError> {
-        let version: i64 = self
-            .store
-            .with(|connection| connection.pragma_query_value(None, "data_version", |row| row.get(0)))?;
-        if upkeep.seen.replace(version).is_some_and(|seen| seen != version) {
-            self.take_up_database()?; // another program has changed something
-        }
-        let now = UnixSeconds::now();
-        if upkeep.due <= Instant::now() {
-            let kept_since = now.saturating_sub(Duration::from_secs(self.kept_for.load(Ordering::Relaxed)));
-            let has_more = self.store.with(|connection| usage::upkeep(connection, now, kept_since))?;
-            if !has_more {
-                upkeep.due = Instant::now() + UPKEEP_EVERY;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What upkeep remembers.
-#[derive(Clone, Copy, Debug)]
-struct Upkeep {
-    /// When past periods are looked at next.
-    due: Instant,
-    /// SQLite's count of the changes that other connections have made.
-    seen: Option<i64>,
-}
-
-impl Configured {
-    fn of(accounts: &[Account]) -> Self {
-        let by_key = accounts.iter().enumerate().map(|(place, account)| (account.key_sha256.0, place));
-        Self { accounts: accounts.to_vec(), by_key: by_key.collect() }
-    }
-
-    fn with_key(&self, digest: &KeyDigest) -> Option<Account> {
-        self.by_key.get(digest).and_then(|place| self.accounts.get(*place)).cloned()
-    }
-}
-
-/// Refuses two accounts of one name, or with one key.
-pub(crate) fn check(accounts: &[Account]) -> Result<(), StartError> {
-    let (mut keys, mut names) = (HashSet::new(), HashSet::new());
-    for account in accounts {
-        if !keys.insert(account.key_sha256) {
-            return Err(invalid(format!(
-                "[[accounts]] {:?} has the same key_sha256 as another account: give each a key of its own",
-                account.name
-            )));
-        }
-        if !names.insert(account.name.as_str()) {
-            return Err(invalid(format!(
-                "[[accounts]] {:?} is there twice: give each account a name of its own",
-                account.name
-            )));
-        }
-    }
-    Ok(())
 }
 
 impl Caller {

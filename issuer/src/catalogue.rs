@@ -5,6 +5,9 @@ use postern_telemetry::catalogue::Label;
 /// The token type's code point in decimal.
 pub const TYPE: Label = Label::open("type");
 
+/// The name of an account.
+pub const ACCOUNT: Label = Label::open("account");
+
 /// One signature: from 100 µs to 1 s.
 pub const SIGN_BUCKETS: &[f64] =
     &[0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0];
@@ -21,6 +24,9 @@ postern_telemetry::catalogue! {
 
     /// Tokens signed, by token type.
     TOKENS_ISSUED: Counter = "postern_tokens_issued_total" [TYPE];
+
+    /// Tokens signed, by account. Only with `[usage] name_accounts`.
+    ACCOUNT_TOKENS: Counter = "postern_issuer_account_tokens_total" [ACCOUNT];
 
     /// How long one blind signature took on the signing pool, without the wait for it.
     ISSUER_SIGN_DURATION: Histogram(SIGN_BUCKETS) = "postern_issuer_sign_duration_seconds";

@@ -129,6 +129,10 @@ pub struct UsageConfig {
     /// How long the usage of past periods is kept, from one day to ten years. Periods shorter than a day are merged into their
     /// day when it is over.
     pub keep_for: ConfigDuration,
+    /// Name accounts where usage can be watched: `postern_issuer_account_tokens_total` in the metrics, and a table on the live page.
+    /// Whoever reads them then sees within seconds when which account requests tokens, and beside a gateway's metrics may guess
+    /// whose a spend is. Without it no time of an account's is finer than its period.
+    pub name_accounts: bool,
 }
 
 /// The published key directory.
@@ -199,7 +203,7 @@ impl Default for Signing {
 
 impl Default for UsageConfig {
     fn default() -> Self {
-        Self { keep_for: ConfigDuration::days(100) }
+        Self { keep_for: ConfigDuration::days(100), name_accounts: false }
     }
 }
 

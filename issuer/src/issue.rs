@@ -1,6 +1,6 @@
 //! One token request, from its bytes to a blind signature (RFC 9578, section 6.2).
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Caller};
 use crate::answer::Refusal;
 use crate::catalogue::TokenTypeAsked;
 use crate::keyring::Keyring;
@@ -44,7 +44,7 @@ impl Issuance {
         let request = TokenRequest::parse(&body).map_err(Refusal::Malformed)?;
         let key = self.keyring.signer(request.truncated_token_key_id, now).map_err(Refusal::NoKey)?;
         let charge = self.accounts.charge(&caller, now).await.map_err(Refusal::NoToken)?;
-        self.sign(caller.number(), key, request, charge).await
+        self.sign(&caller, key, request, charge).await
     }
 
     /// The body of a token request. It is read before anything is refused: it is small, and a client that is still sending
@@ -69,16 +69,20 @@ impl Issuance {
     /// The charge stands from the moment of the signature, whether or not the client is still there to read it.
     async fn sign(
         &self,
-        caller: u64,
+        caller: &Caller,
         key: Arc<SigningKey>,
         request: TokenRequest,
         charge: Charge,
     ) -> Result<TokenResponse, Refusal> {
+        let tokens = self.accounts.tokens_of(caller);
         let signature = self
             .settings
             .load()
             .pool
-            .submit(caller, key, request, || charge.keep())
+            .submit(caller.number(), key, request, move || {
+                charge.keep();
+                tokens.increment(1);
+            })
             .map_err(Refusal::Unsigned)?;
         signature.await.map_err(Refusal::Unsigned)
     }

@@ -244,8 +244,7 @@ impl State {
     fn open(config: &Config) -> Result<Self, StartError> {
         let (schedule, now) = (config.keys.schedule(), UnixSeconds::now());
         let mut store = KeyStore::open(&config.keys.directory)?;
-        let accounts =
-            Arc::new(Accounts::open(&config.accounts, store.directory(), config.usage.keep_for.get())?);
+        let accounts = Arc::new(Accounts::open(&config.accounts, store.directory(), &config.usage)?);
         store.rotate(&schedule, now)?;
         let keyring = Keyring::new(&store, schedule, config.directory.issuer_request_uri.clone(), now);
         Ok(Self { store, keyring: Arc::new(keyring), accounts })

@@ -2,6 +2,7 @@
 //!
 //! The page's own thread makes it once a second, from counts kept for the metrics.
 
+use crate::accounts::Shown;
 use crate::catalogue::IssuerOutcome;
 use crate::keyring::{KeyView, Keyring};
 use crate::recorder::{Part, Recorder};
@@ -17,7 +18,11 @@ pub(crate) fn add(live: &Live, routes: &Arc<Routes>) {
     let mut section = section(&routes.recorder);
     let routes: Weak<Routes> = Arc::downgrade(routes);
     live.add(move || match routes.upgrade() {
-        Some(routes) => section(&routes.recorder, &routes.keyring),
+        Some(routes) => {
+            let mut section = section(&routes.recorder, &routes.keyring);
+            section.tables.extend(routes.issuance.accounts.shown(UnixSeconds::now()).map(accounts));
+            section
+        }
         None => Section::new("issuer", "An issuer that has stopped"),
     });
 }
@@ -40,6 +45,20 @@ fn section(recorder: &Recorder) -> impl FnMut(&Recorder, &Keyring) -> Section + 
         section.tables = vec![outcomes, keys(keyring, UnixSeconds::now())];
         section
     }
+}
+
+/// The most rows of the table of accounts.
+const MOST_ACCOUNTS: usize = 50;
+
+fn accounts(shown: Vec<Shown>) -> Table {
+    let columns =
+        [("account", Show::Text), ("used", Show::Count), ("quota", Show::Count), ("period", Show::Text)];
+    let nobody = "No account has requested a token within a minute.";
+    let mut table = Table::new("Accounts, by tokens in the present period", nobody, &columns);
+    for Shown { name, used, quota } in shown.into_iter().take(MOST_ACCOUNTS) {
+        table.row(vec![json!(&*name), json!(used), json!(quota.tokens()), json!(quota.period().to_string())]);
+    }
+    table
 }
 
 fn keys(keyring: &Keyring, now: UnixSeconds) -> Table {

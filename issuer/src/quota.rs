@@ -34,6 +34,10 @@ impl Quota {
         self.tokens
     }
 
+    pub(crate) fn period(self) -> ConfigDuration {
+        self.period
+    }
+
     /// The length of its period.
     pub(crate) fn seconds(self) -> u64 {
         self.period.get().as_secs()
@@ -274,6 +278,12 @@ impl Meter {
         let Metered { usage, is_known, reserved, recorded, ended, waiting, .. } = &*self.metered.lock();
         let is_exact = !is_known || (usage.used == *reserved && *recorded == Some(usage.used));
         is_exact && ended.is_none() && *waiting == 0
+    }
+
+    /// What is used of the present window's quota, and the quota.
+    pub(crate) fn standing(&self, now: UnixSeconds) -> (u64, Quota) {
+        let Metered { quota, usage, .. } = &*self.metered.lock();
+        (if quota.has_ended(*usage, now) { 0 } else { usage.used }, *quota)
     }
 
     fn take_back(&self, window: UnixSeconds) {

@@ -163,7 +163,7 @@ impl Reloading {
             self.certificate.replace(tls);
         }
         self.settings.present.store(Arc::new(present));
-        self.accounts.replace(&new.accounts, new.usage.keep_for.get());
+        self.accounts.replace(&new.accounts, &new.usage);
         self.keyring.reschedule(new.keys.schedule(), &new.directory.issuer_request_uri);
         log::set_format(new.log.format);
         shutdown.set_deadline(new.drain.deadline.get());

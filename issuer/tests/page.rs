@@ -2,8 +2,8 @@
 
 use crate::support::{REQUEST_TYPE, Running, account, bearer, config, post, request};
 use postern_issuer::catalogue::{
-    ISSUANCES, ISSUER_QUEUE, ISSUER_QUEUE_LIMIT, ISSUER_REQUESTS, ISSUER_SIGN_DURATION, IssuerOutcome,
-    TOKENS_ISSUED, TokenTypeAsked,
+    ACCOUNT_TOKENS, ISSUANCES, ISSUER_QUEUE, ISSUER_QUEUE_LIMIT, ISSUER_REQUESTS, ISSUER_SIGN_DURATION,
+    IssuerOutcome, TOKENS_ISSUED, TokenTypeAsked,
 };
 use postern_issuer::config::Signing;
 use postern_telemetry::metrics;
@@ -253,5 +253,34 @@ async fn the_page_shows_rates_latencies_outcomes_and_keys() {
     let whole = String::from_utf8_lossy(&whole);
     for private in ["the account", "the api key", "127.0.0.1"] {
         assert!(!whole.contains(private), "{private:?} is on the page: {whole}");
+    }
+}
+
+/// Only where the operator asks for it, and only while.
+#[tokio::test]
+async fn accounts_are_named_where_the_operator_asks_for_it() {
+    let _alone = ALONE.lock().await;
+    metrics::install(&[postern_issuer::catalogue::METRICS]).unwrap();
+    let series = |name: &str| format!("{ACCOUNT_TOKENS}{{account=\"{name}\"}}");
+    for (name_accounts, name) in [(true, "shown"), (false, "hidden")] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = config(directory.path());
+        config.usage.name_accounts = name_accounts;
+        config.accounts = vec![account(name, "k", "10/36500d"), account("idle", "other", "10/36500d")];
+        let issuer = Running::start(config).await;
+        issuer.process.live.start(issuer.process.readiness.clone(), issuer.process.shutdown.clone()).unwrap();
+        let good = good(&issuer).await;
+        for _ in 0..3 {
+            assert_eq!(issuer.post(&bearer("k"), &good).await.status, 200);
+        }
+        assert_eq!(value(&series(name)), name_accounts.then_some(3.0));
+        assert_eq!(value(&series("idle")), None);
+        let shown = section(&issuer, |section| tile(section, "Tokens").as_f64() > Some(0.0)).await;
+        let table = &shown["tables"][2];
+        if name_accounts {
+            assert_eq!(table["rows"], serde_json::json!([[name, 3, 10, "36500d"]]), "{shown}");
+        } else {
+            assert!(table.is_null() && !shown.to_string().contains(name), "{shown}");
+        }
     }
 }

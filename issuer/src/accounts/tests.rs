@@ -8,8 +8,6 @@ use http::HeaderValue;
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
-const KEPT_FOR: Duration = Duration::from_secs(100 * 86_400);
-
 fn account(name: &str, key: &str, quota: &str) -> Account {
     Account {
         name: name.to_owned(),
@@ -24,7 +22,7 @@ fn headers(values: &[&str]) -> HeaderMap {
 }
 
 fn open(configured: &[Account], directory: &TempDir) -> Accounts {
-    Accounts::open(configured, directory.path(), KEPT_FOR).unwrap()
+    Accounts::open(configured, directory.path(), &UsageConfig::default()).unwrap()
 }
 
 async fn caller(accounts: &Accounts, key: &str) -> Result<Caller, NoAccount> {
@@ -149,7 +147,8 @@ async fn the_counts_of_an_earlier_version_are_imported_once_and_a_damaged_file_i
     assert_eq!(charge(&second, "k1").await, Some(false), "the lower figure is not taken");
     drop(second);
     std::fs::write(&old, b"").unwrap();
-    let error = Accounts::open(&configured, directory.path(), KEPT_FOR).unwrap_err().to_string();
+    let error =
+        Accounts::open(&configured, directory.path(), &UsageConfig::default()).unwrap_err().to_string();
     assert!(error.contains("usage.json") && error.contains("remove it"), "{error}");
 }
 
@@ -162,7 +161,10 @@ async fn accounts_that_keep_their_name_keep_their_count_when_they_are_read_again
         (charge("k1").await, charge("k1").await, charge("k2").await),
         (Some(true), Some(true), Some(true))
     );
-    accounts.replace(&[account("one", "new key", "3/1d"), account("three", "k3", "1/1d")], KEPT_FOR);
+    accounts.replace(
+        &[account("one", "new key", "3/1d"), account("three", "k3", "1/1d")],
+        &UsageConfig::default(),
+    );
     assert_eq!((charge("k1").await, charge("k2").await), (None, None), "a key that is not listed any more");
     assert_eq!(
         (charge("new key").await, charge("new key").await),
@@ -171,9 +173,9 @@ async fn accounts_that_keep_their_name_keep_their_count_when_they_are_read_again
     );
     assert_eq!((charge("k3").await, charge("k3").await), (Some(true), Some(false)));
     assert!(!accounts.is_open());
-    accounts.replace(&[account("one", "k1", "3/1d"), account("two", "k2", "2/1d")], KEPT_FOR);
+    accounts.replace(&[account("one", "k1", "3/1d"), account("two", "k2", "2/1d")], &UsageConfig::default());
     assert_eq!((charge("k2").await, charge("k2").await), (Some(true), Some(false)), "it had used one of two");
-    accounts.replace(&[], KEPT_FOR);
+    accounts.replace(&[], &UsageConfig::default());
     assert!(accounts.is_open());
 }
 
@@ -292,7 +294,7 @@ async fn imported_accounts_go_on_with_their_keys_and_counts_whatever_the_file_sa
         ask(&accounts, Request::RotateKey { name: "one".to_owned(), grace_seconds: Some(0) }).unwrap();
     }
     assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
-    accounts.replace(&[], KEPT_FOR);
+    accounts.replace(&[], &UsageConfig::default());
     assert_eq!(refusal(&accounts, "k2").await, Some(NoAccount::Unknown));
     ask(&accounts, Request::Remove { name: "one".to_owned() }).unwrap();
     assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
