@@ -14,6 +14,7 @@ use postern_daemon::tls::{TlsConfig, TlsError};
 use postern_telemetry::traces::TracerError;
 use postern_token::ChallengeError;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 /// hyper's smallest read buffer.
 const LEAST_HEADER_SIZE: Size = Size::kib(8);
@@ -44,6 +45,12 @@ pub enum StartError {
     /// The certificate files of the listener for peers.
     #[error("peers: {0}")]
     Peers(TlsError),
+    /// Clients that would be peers.
+    #[error(
+        "peers.client_ca and tls.client_ca are the same authority: every client with a certificate could open tunnels without \
+         tokens at peers.address; have the certificates of your gateways signed by an authority of their own"
+    )]
+    PeersAuthority,
     /// A rate that is too slow to work.
     #[error(
         "limits.tunnel_rate = \"{0:?}\" a second is too slow for any use: write at least \"1KiB\", or leave it out"
@@ -96,6 +103,7 @@ impl StartError {
             | Self::Replicas
             | Self::Source(_)
             | Self::TunnelRate(_)
+            | Self::PeersAuthority
             | Self::SharedSecretLength
             | Self::SharedSecretStore
             | Self::LocalAddress(_)
@@ -131,8 +139,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     Offer::new(&config.challenge)?;
     Source::new(&config.issuer)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
-    let peers = config.peers.as_ref().map(|peers| peers.tls().load()).transpose();
-    peers.map_err(StartError::Peers)?;
+    check_peers(config)?;
     config.tracing.check()?;
     backend::check(&config.store, workers(config))?;
     Ok(())
@@ -149,6 +156,17 @@ fn check_bind(config: &Config) -> Result<(), StartError> {
         return Err(StartError::Marks);
     }
     Ok(())
+}
+
+/// A client's certificate must not make it a peer.
+fn check_peers(config: &Config) -> Result<(), StartError> {
+    let Some(peers) = &config.peers else { return Ok(()) };
+    peers.tls().load().map_err(StartError::Peers)?;
+    let of_clients = config.tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
+    let is_same = |ca: &PathBuf| {
+        *ca == peers.client_ca || std::fs::read(ca).ok() == std::fs::read(&peers.client_ca).ok() // both were read
+    };
+    if of_clients.is_some_and(is_same) { Err(StartError::PeersAuthority) } else { Ok(()) }
 }
 
 /// A secret needs something to share, and must not be guessed.

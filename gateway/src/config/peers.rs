@@ -21,7 +21,7 @@ pub struct Peers {
     /// PEM file with the certificate's private key, unencrypted.
     pub key: PathBuf,
     /// PEM file with the authority of their certificates. Whoever holds a certificate of it opens tunnels without a token, so it
-    /// is an authority of yours, for nothing else: neither a public one nor that of `tls.client_ca`. Read again as the
+    /// is an authority of yours, for nothing else: neither a public one nor that of `tls.client_ca`, which the start refuses. Read again as the
     /// certificate is.
     pub client_ca: PathBuf,
 }

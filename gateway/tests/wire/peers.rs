@@ -10,7 +10,7 @@ use postern_gateway::config::{Config, Peers};
 use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -128,23 +128,39 @@ async fn whoever_shows_no_certificate_of_the_authority_is_no_peer() {
 /// A certificate opens tunnels at the listener for peers alone.
 #[tokio::test]
 async fn at_the_listener_for_clients_a_peer_needs_a_token() {
-    let (echo, shown) = (Echo::start().await, AUTHORITY.signed(ClientAuth));
+    let (echo, agents) = (Echo::start().await, Authority::new());
     let [certificate, key] = AUTHORITY.signed(ServerAuth);
+    let tls = TlsConfig { client_ca: Some(agents.ca.clone()), ..TlsConfig::of_files(certificate, key) };
     let gateway = Running::start_with(|config| {
-        let tls = TlsConfig::of_files(certificate, key);
-        config.tls = Some(TlsConfig { client_ca: Some(AUTHORITY.ca.clone()), ..tls });
-        config.peers = Some(peers(&AUTHORITY));
+        (config.tls, config.peers) = (Some(tls.clone()), Some(peers(&AUTHORITY)));
     })
     .await;
-    let own = Some((shown[0].as_path(), shown[1].as_path()));
-    let config = tls::store_client_config(Some(&AUTHORITY.ca), own).unwrap();
-    for (address, status) in [(gateway.address, 407), (gateway.peers.unwrap(), 200)] {
+    let answered = async |address, authority: &Authority| {
+        let [certificate, key] = authority.signed(ClientAuth);
+        let config = tls::store_client_config(Some(&AUTHORITY.ca), Some((&certificate, &key))).unwrap();
         let stream = TcpStream::connect(address).await.unwrap();
-        let connector = TlsConnector::from(Arc::clone(&config));
-        let mut client =
-            Client::over(connector.connect("localhost".try_into().unwrap(), stream).await.unwrap());
-        client.send(connect_with(echo.address, &[])).await;
-        assert_eq!(client.head().await.status, status);
+        let stream = TlsConnector::from(config).connect("localhost".try_into().unwrap(), stream).await;
+        let mut client = stream.unwrap();
+        client.write_all(connect_with(echo.address, &[]).as_ref()).await.ok()?;
+        let mut status = [0; 12];
+        client.read_exact(&mut status).await.ok()?;
+        Some(String::from_utf8_lossy(&status).into_owned())
+    };
+    let (clients, peers_at) = (gateway.address, gateway.peers.unwrap());
+    assert_eq!(answered(clients, &agents).await.as_deref(), Some("HTTP/1.1 407"));
+    assert_eq!(answered(clients, &AUTHORITY).await, None);
+    assert_eq!(answered(peers_at, &agents).await, None);
+    assert_eq!(answered(peers_at, &AUTHORITY).await.as_deref(), Some("HTTP/1.1 200"));
+
+    // With one authority for both every client would be a peer.
+    let copy = gateway.home().join("copy.pem");
+    std::fs::copy(&AUTHORITY.ca, &copy).unwrap();
+    for client_ca in [AUTHORITY.ca.clone(), copy] {
+        let refused = Running::start_in(home_with_keys(), |config| {
+            config.tls = Some(TlsConfig { client_ca: Some(client_ca), ..tls.clone() });
+            config.peers = Some(peers(&AUTHORITY));
+        });
+        assert!(refused.err().unwrap().to_string().contains("without tokens at peers.address"));
     }
 }
 
