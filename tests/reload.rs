@@ -116,6 +116,20 @@ async fn an_agents_key_and_wallet_change_without_a_restart() {
     println!("changed: {line}");
     assert!(!agent.log().contains(&key), "a log has no API key");
     agent.plainly_ready().await;
+
+    // The key in a file, which is missing, has another one, and then the right one. It is asked for more tokens, so it mints.
+    let file = agent.config.with_file_name("key");
+    let more = good.replace("high = 4", "high = 8").replace("low = 2", "low = 6");
+    let in_file = more.replace(&format!("api_key = \"{key}\""), &format!("api_key_file = {file:?}"));
+    let from = reloaded(agent, &in_file);
+    agent.logs(from, &["cannot be used", "API key cannot be read"]).await;
+    std::fs::write(&file, api_key("a stranger") + "\n").unwrap();
+    let from = reloaded(agent, &in_file);
+    agent.logs(from, &["issuer.api_key_file"]).await;
+    agent.readiness_when("refused by its issuer", |says| says.body.contains("401")).await;
+    std::fs::write(&file, format!("\n{key}\n")).unwrap();
+    reloaded(agent, &in_file);
+    agent.plainly_ready().await;
     let users = Users::of(target::echo().await);
     assert_eq!(users.request(agent).await.got, Got::Tunnel);
 

@@ -105,10 +105,16 @@ pub enum ConfigProblem {
     },
     /// The gateway chooses the issuer's name: it must not choose who gets the key.
     #[error(
-        "{0}issuer.api_key is set but {0}issuer.url is not: name the issuer that the key is for, because otherwise \
+        "{0}issuer.api_key or {0}issuer.api_key_file is set but {0}issuer.url is not: name the issuer that the key is for, because otherwise \
          the gateway's operator could have it sent anywhere", .hop.section()
     )]
     KeyWithoutIssuer {
+        /// Whose issuer.
+        hop: Position,
+    },
+    /// Two keys for one account.
+    #[error("{0}issuer.api_key and {0}issuer.api_key_file are both set: keep one", .hop.section())]
+    TwoKeys {
         /// Whose issuer.
         hop: Position,
     },
@@ -240,9 +246,16 @@ mod tests {
 
     #[test]
     fn an_api_key_goes_to_a_named_issuer_only() {
-        let key = format!("{LEAST}[issuer]\napi_key = \"k\"\n");
-        assert_eq!(config(&key).check(), Err(ConfigProblem::KeyWithoutIssuer { hop: Position::Last }));
-        assert_eq!(config(&format!("{key}url = \"https://issuer.example\"\n")).check(), Ok(()));
+        let [key, file] = ["api_key = \"k\"\n", "api_key_file = \"k\"\n"];
+        let (issuer, url, hop) =
+            (format!("{LEAST}[issuer]\n"), "url = \"https://issuer.example\"\n", Position::Last);
+        for one in [key, file] {
+            let without = config(&format!("{issuer}{one}"));
+            assert_eq!(without.check(), Err(ConfigProblem::KeyWithoutIssuer { hop }));
+            assert_eq!(config(&format!("{issuer}{one}{url}")).check(), Ok(()));
+        }
+        let both = config(&format!("{issuer}{key}{file}{url}"));
+        assert_eq!(both.check(), Err(ConfigProblem::TwoKeys { hop }));
     }
 
     #[test]

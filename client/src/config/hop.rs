@@ -2,6 +2,7 @@
 
 use super::ConfigProblem;
 use crate::catalogue::Position;
+use crate::mint::MintError;
 use postern_config::{ConfigDuration, Secret};
 use postern_daemon::tls::{OwnCertificate, TlsError};
 use schemars::JsonSchema;
@@ -51,7 +52,11 @@ impl HopConfig<'_> {
         if shown[0] != shown[1] || shown[0] && urls.iter().any(|url| !url.starts_with("https://")) {
             return Err(ConfigProblem::OwnCertificate { hop });
         }
-        if self.issuer.api_key.is_some() && self.issuer.url.is_none() {
+        let has_key = [self.issuer.api_key.is_some(), self.issuer.api_key_file.is_some()];
+        if has_key == [true, true] {
+            return Err(ConfigProblem::TwoKeys { hop });
+        }
+        if has_key.contains(&true) && self.issuer.url.is_none() {
             return Err(ConfigProblem::KeyWithoutIssuer { hop });
         }
         Ok(())
@@ -173,8 +178,30 @@ pub struct IssuerConfig {
     pub url: Option<String>,
     /// The account's API key. It is sent only to the issuer at `url`, so it requires `url`.
     pub api_key: Option<Secret>,
+    /// A file with the API key alone, in place of `api_key`: a credential of systemd's or a mounted secret. White space around it is
+    /// ignored. Read at the start and on SIGHUP.
+    pub api_key_file: Option<PathBuf>,
     /// PEM certificates to trust for an https issuer instead of the platform's.
     pub ca: Option<PathBuf>,
+}
+
+impl IssuerConfig {
+    /// The account's API key. Reads the file, if it is in one.
+    ///
+    /// # Errors
+    /// [`MintError::KeyFile`].
+    pub(crate) fn key(&self) -> Result<Option<Secret>, MintError> {
+        let Some(path) = &self.api_key_file else { return Ok(self.api_key.clone()) };
+        let refused = |reason: String| MintError::KeyFile { path: path.clone(), reason };
+        let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+        match text.trim() {
+            "" => Err(refused("it is empty".to_owned())),
+            key if key.contains(char::is_whitespace) => {
+                Err(refused("it has more than a key in it".to_owned()))
+            }
+            key => Ok(Some(Secret::new(key.to_owned()))),
+        }
+    }
 }
 
 /// The tokens kept ready.

@@ -5,6 +5,7 @@ use http::StatusCode;
 use postern_daemon::http::ClientError;
 use postern_token::BlindError;
 use reqwest::Url;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Why there are no tokens. Every one is a sentence that names the URL and what to do.
@@ -15,6 +16,18 @@ pub enum MintError {
         "the issuer's address \"{0}\" must be http://host:port or https://host, without a user or a query"
     )]
     Url(String),
+    /// The file of the API key.
+    #[error(
+        "the API key cannot be read from {} (issuer.api_key_file): {reason}; the file holds the key that the issuer's operator gave you, and \
+         nothing else",
+        path.display()
+    )]
+    KeyFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The trusted certificates.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -162,7 +175,7 @@ fn clock(skew: Skew) -> String {
 fn advice(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            "; check the account's key (issuer.api_key, --api-key or POSTERN_ISSUER_API_KEY)"
+            "; check the account's key (issuer.api_key or issuer.api_key_file, --api-key or POSTERN_ISSUER_API_KEY)"
         }
         StatusCode::NOT_FOUND => "; is it a Privacy Pass issuer, and is its address right?",
         StatusCode::TOO_MANY_REQUESTS => {
