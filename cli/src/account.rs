@@ -3,7 +3,7 @@
 mod print;
 
 use crate::args::{
-    AccountCommand, Change, IssuerCommand, NewAccount, Output, Rotate, UsageArgs, UsageFormat,
+    AccountCommand, Change, IssuerCommand, NewAccount, Output, Pace, Rotate, UsageArgs, UsageFormat,
 };
 use crate::daemon::environment;
 use crate::failure::Failure;
@@ -16,7 +16,6 @@ use postern_token::UnixSeconds;
 use print::{Csv, Printer};
 use std::fmt::Display;
 use std::io;
-use std::num::NonZeroU32;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -70,10 +69,10 @@ fn account(command: AccountCommand) -> Result<(), Failure> {
 }
 
 fn add(args: NewAccount) -> Result<(Request, Output), Failure> {
-    let NewAccount { name, quota, rate, burst, tier, expires, output } = args;
+    let NewAccount { name, quota, pace, tier, expires, output } = args;
     let terms = Terms {
         quota,
-        burst: limit(rate, burst),
+        burst: limit(&pace),
         tier,
         expires_at: expires.as_deref().map(|text| day(text, "--expires")).transpose()?,
     };
@@ -81,8 +80,8 @@ fn add(args: NewAccount) -> Result<(Request, Output), Failure> {
 }
 
 fn change(args: Change) -> Result<(Request, Output), Failure> {
-    let Change { name, quota, rate, burst, no_rate, tier, expires, output } = args;
-    let burst = match limit(rate, burst) {
+    let Change { name, quota, pace, no_rate, tier, expires, output } = args;
+    let burst = match limit(&pace) {
         Some(limit) => Edit::Set(limit),
         None if no_rate => Edit::Clear,
         None => Edit::Keep,
@@ -185,9 +184,8 @@ fn unwritten(error: io::Error) -> Failure {
     Failure::runtime(format_args!("the answer cannot be written: {error}"))
 }
 
-/// The arguments come together, or not at all.
-fn limit(rate: Option<NonZeroU32>, burst: Option<NonZeroU32>) -> Option<Burst> {
-    Some(Burst { tokens_per_second: rate?, burst_tokens: burst? })
+fn limit(pace: &Pace) -> Option<Burst> {
+    Some(Burst { tokens_per_second: pace.rate?, burst_tokens: pace.burst? })
 }
 
 fn day(text: &str, argument: &str) -> Result<UnixSeconds, Failure> {

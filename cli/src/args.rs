@@ -5,7 +5,8 @@ mod quantity;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 pub(crate) use issuer::{
-    AccountCommand, Change, Issuer, IssuerCommand, NewAccount, Output, Rotate, Task, UsageArgs, UsageFormat,
+    AccountCommand, Change, Issuer, IssuerCommand, NewAccount, Output, Pace, Rotate, Task, UsageArgs,
+    UsageFormat,
 };
 use postern_config::address::argument;
 use postern_config::{ConfigDuration, Size};

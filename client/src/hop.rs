@@ -18,6 +18,7 @@ use crate::tunnel::Opener;
 use crate::wallet::{Wallet, WalletError};
 use metrics::gauge;
 use postern_admin::ProcessContext;
+use postern_config::differ;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::{Gate, Readiness};
 use postern_daemon::tls::OwnCertificate;
@@ -143,8 +144,7 @@ impl Reloadable {
     /// # Errors
     /// A certificate that cannot be read. Nothing has changed.
     pub(crate) fn prepare(&self, new: HopConfig<'_>) -> Result<Option<Prepared>, GatewayUrlError> {
-        let is_new = serde_json::to_value(&self.config).ok() != serde_json::to_value(new.gateway).ok();
-        is_new.then(|| self.approach.prepare(new.gateway)).transpose()
+        differ(&self.config, new.gateway).then(|| self.approach.prepare(new.gateway)).transpose()
     }
 
     /// Applies what was read, and has minting tried again at once even if nothing has changed.

@@ -11,7 +11,7 @@ use crate::keys::offer::Offer;
 use crate::keys::refresh::Supply;
 use crate::state::{Certificates, Core, Generation, ListenerTls};
 use postern_admin::ProcessContext;
-use postern_config::Fixed;
+use postern_config::{Fixed, differ};
 use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{Renewed, ServerTls, TlsConfig, keep_signed};
@@ -19,7 +19,6 @@ use postern_spend::{Backend, Binding, Epoch, Store};
 use postern_telemetry::log;
 use postern_telemetry::traces::Tracer;
 use postern_token::UnixSeconds;
-use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -242,12 +241,6 @@ impl Reloading {
         shutdown.set_deadline(new.drain.deadline.get());
         self.config = new;
     }
-}
-
-/// Whether two values of a section differ.
-fn differ<T: Serialize>(one: &T, other: &T) -> bool {
-    // Neither holds a secret, which would redact itself, and both can be written: they were read.
-    serde_json::to_value(one).ok() != serde_json::to_value(other).ok()
 }
 
 /// Drops what was replaced as soon as nothing uses it, on a thread that may wait for it to end.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-/// So many tokens a second, and so many at once.
+/// A rate of tokens, and a number that may come at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Burst {
     /// Tokens a second, on average.

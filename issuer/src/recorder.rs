@@ -114,7 +114,7 @@ impl Recorder {
 
     // ---- Accounts ----
 
-    /// So many accounts are in memory.
+    /// The number of accounts in memory.
     pub(crate) fn set_active_accounts(&self, accounts: usize) {
         self.active_accounts.set(i64::try_from(accounts).unwrap_or(i64::MAX));
     }

@@ -9,14 +9,13 @@ use crate::signing::SigningPool;
 use crate::weak_api_keys::Strong;
 use crate::{StartError, check_without_keys};
 use arc_swap::{ArcSwap, Guard};
-use postern_config::Fixed;
+use postern_config::{Fixed, differ};
 use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{Renewed, ServerConfig, ServerTls, TlsConfig, keep_signed};
 use postern_telemetry::log;
-use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::spawn_blocking;
@@ -170,9 +169,4 @@ impl Reloading {
         self.config = new;
         Ok(())
     }
-}
-
-/// Whether two values of a section differ. Neither holds a secret, which would redact itself.
-fn differ<T: Serialize>(one: &T, other: &T) -> bool {
-    serde_json::to_value(one).ok() != serde_json::to_value(other).ok()
 }

@@ -98,6 +98,17 @@ pub(crate) struct One {
     pub(crate) output: Output,
 }
 
+/// The two come together, or not at all.
+#[derive(Debug, Args)]
+pub(crate) struct Pace {
+    /// Tokens a second, besides the quota
+    #[arg(long, value_name = "N", requires = "burst")]
+    pub(crate) rate: Option<NonZeroU32>,
+    /// Tokens at once, after a pause
+    #[arg(long, value_name = "N", requires = "rate")]
+    pub(crate) burst: Option<NonZeroU32>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct NewAccount {
     /// The account's name: unique, for you, never shown to clients
@@ -105,12 +116,8 @@ pub(crate) struct NewAccount {
     /// Tokens in each period, such as "10000/1d"
     #[arg(long, value_name = "N/PERIOD")]
     pub(crate) quota: Quota,
-    /// Tokens a second, besides the quota
-    #[arg(long, value_name = "N", requires = "burst")]
-    pub(crate) rate: Option<NonZeroU32>,
-    /// Tokens at once, after a pause
-    #[arg(long, value_name = "N", requires = "rate")]
-    pub(crate) burst: Option<NonZeroU32>,
+    #[command(flatten)]
+    pub(crate) pace: Pace,
     /// A word of yours for the kind of account
     #[arg(long, value_name = "WORD")]
     pub(crate) tier: Option<String>,
@@ -152,12 +159,8 @@ pub(crate) struct Change {
     /// Tokens in each period, such as "10000/1d". What was used counts against it, unless the period is another one
     #[arg(value_name = "N/PERIOD", required_unless_present_any = ["rate", "no_rate", "tier", "expires"])]
     pub(crate) quota: Option<Quota>,
-    /// Tokens a second, besides the quota
-    #[arg(long, value_name = "N", requires = "burst")]
-    pub(crate) rate: Option<NonZeroU32>,
-    /// Tokens at once, after a pause
-    #[arg(long, value_name = "N", requires = "rate")]
-    pub(crate) burst: Option<NonZeroU32>,
+    #[command(flatten)]
+    pub(crate) pace: Pace,
     /// No rate besides the quota
     #[arg(long, conflicts_with = "rate")]
     pub(crate) no_rate: bool,

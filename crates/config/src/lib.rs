@@ -53,5 +53,5 @@ pub use fit::{Fit, fit};
 pub use load::{load, parse};
 pub use overrides::environment;
 pub use reference::reference;
-pub use reload::{ConfigFile, Fixed, Reading, open};
+pub use reload::{ConfigFile, Fixed, Reading, differ, open};
 pub use units::{ConfigDuration, Secret, Size, UnitError};

@@ -68,6 +68,12 @@ impl<T> fmt::Debug for ConfigFile<T> {
     }
 }
 
+/// Whether two values of a section differ. Neither may hold a secret, which would redact itself.
+pub fn differ<T: Serialize>(one: &T, other: &T) -> bool {
+    // Both can be written: they were read.
+    serde_json::to_value(one).ok() != serde_json::to_value(other).ok()
+}
+
 /// A key, or a section, that a running process cannot change.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed {

@@ -1,9 +1,11 @@
 //! Proxies by other authors, as next hops: microsocks, tinyproxy, and nghttpx in front of that one.
 
-use super::PATIENCE;
+use super::client::{Client, connect};
+use super::{PATIENCE, Running};
 use postern_gateway::config::Egress;
 use postern_testkit::ports;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use std::fmt::Display;
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -88,12 +90,7 @@ impl Proxy {
 
     /// Connections to its port that are open, by their client's end.
     pub(crate) fn connections(&self) -> usize {
-        let remote = format!(":{:04X} 01 ", self.port); // 01: established
-        std::fs::read_to_string("/proc/net/tcp")
-            .unwrap()
-            .lines()
-            .filter(|line| line.contains(&remote))
-            .count()
+        connections(self.port)
     }
 
     /// Freezes it, or lets it go on: all of its processes.
@@ -172,4 +169,25 @@ pub(crate) fn all_through(urls: &[&str], keys: &str) -> Egress {
          [[next_hops]]\nname = \"exit\"\nurls = [{}]\ncheck_every = \"1s\"\n{keys}",
         urls.join(", ")
     ))
+}
+
+/// Open connections to a port, by their client's end.
+pub(crate) fn connections(port: u16) -> usize {
+    let remote = format!(":{port:04X} 01 "); // 01: established
+    let open = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    open.lines().filter(|line| line.contains(&remote)).count()
+}
+
+/// A tunnel through a gateway, for a fresh token.
+pub(crate) async fn tunnel(gateway: &Running, target: impl Display) -> Client {
+    let mut client = Client::connect(gateway.address).await;
+    client.send(connect(target)).await;
+    client.head().await.assert_opened();
+    client
+}
+
+/// Asserts that these bytes come back.
+pub(crate) async fn echoes(client: &mut Client, bytes: &[u8]) {
+    client.send(bytes).await;
+    assert_eq!(client.take(bytes.len()).await, bytes);
 }

@@ -1,12 +1,11 @@
 //! Several next hops, over mutual TLS and HTTP/2: real ones, nghttpx in front of tinyproxy.
 
 use crate::support::client::{Client, connect, connect_with};
-use crate::support::proxies::{Authority, Proxy, all_through};
+use crate::support::proxies::{Authority, Proxy, all_through, echoes, tunnel};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, PATIENCE, Running};
 use postern_gateway::config::Egress;
 use postern_testkit::ports;
-use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -19,18 +18,6 @@ static AUTHORITY: LazyLock<Authority> = LazyLock::new(Authority::new);
 
 async fn gateway(egress: Egress) -> Running {
     Running::start_with(|config| (config.egress, config.listen.workers) = (egress, 1)).await
-}
-
-async fn tunnel(gateway: &Running, target: impl Display) -> Client {
-    let mut client = Client::connect(gateway.address).await;
-    client.send(connect(target)).await;
-    client.head().await.assert_opened();
-    client
-}
-
-async fn echoes(client: &mut Client, bytes: &[u8]) {
-    client.send(bytes).await;
-    assert_eq!(client.take(bytes.len()).await, bytes);
 }
 
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {

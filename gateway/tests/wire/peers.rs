@@ -1,14 +1,13 @@
 //! A gateway as the next hop of another one: both are real, and only the first takes a token.
 
 use crate::support::client::{Client, connect, connect_with};
-use crate::support::proxies::{Authority, all_through, egress};
+use crate::support::proxies::{Authority, all_through, connections, echoes, egress, tunnel};
 use crate::support::target::Echo;
 use crate::support::{PATIENCE, Running, home_with_keys};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsConfig};
 use postern_gateway::config::{Config, Peers};
 use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -55,25 +54,6 @@ async fn reach(exit: &Running, shown: Option<&[PathBuf; 2]>) -> Client<TlsStream
     let config = tls::store_client_config(Some(&AUTHORITY.ca), own).unwrap();
     let stream = TcpStream::connect(exit.peers.unwrap()).await.unwrap();
     Client::over(TlsConnector::from(config).connect("localhost".try_into().unwrap(), stream).await.unwrap())
-}
-
-async fn echoes(client: &mut Client, bytes: &[u8]) {
-    client.send(bytes).await;
-    assert_eq!(client.take(bytes.len()).await, bytes);
-}
-
-async fn tunnel(gateway: &Running, target: impl Display) -> Client {
-    let mut client = Client::connect(gateway.address).await;
-    client.send(connect(target)).await;
-    client.head().await.assert_opened();
-    client
-}
-
-/// Open connections to a port, by their client's end.
-fn connections(port: u16) -> usize {
-    let remote = format!(":{port:04X} 01 "); // 01: established
-    let open = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    open.lines().filter(|line| line.contains(&remote)).count()
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// After so many calls of [`Active::let_go`] without a request an account leaves: a minute.
+/// Calls of [`Active::let_go`] without a request after which an account leaves memory: a minute's.
 const IDLE: u32 = 30;
 
 /// One account that requests tokens.

@@ -114,7 +114,7 @@ pub enum Line {
     ApiKey(String),
     /// Usage in one period.
     Usage(UsageRow),
-    /// So many accounts were imported, and so many were in the database before.
+    /// How many accounts were imported, and how many the database already had.
     Imported {
         /// New ones.
         imported: u64,

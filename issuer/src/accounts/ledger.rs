@@ -115,7 +115,7 @@ impl Ledger {
         written
     }
 
-    /// Nobody need be told: it is tried again at the next tick.
+    /// Without a wake: the next tick tries again.
     fn requeue(&self, holder: &Arc<Holder>) {
         if !holder.is_queued.swap(true, Ordering::AcqRel) {
             self.queue.lock().push(holder.clone());

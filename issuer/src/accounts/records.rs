@@ -5,7 +5,8 @@ use crate::burst::Burst;
 use crate::quota::Quota;
 use postern_config::ConfigDuration;
 use postern_token::UnixSeconds;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -114,19 +115,23 @@ pub(crate) fn all<E: From<rusqlite::Error>>(
     Ok(())
 }
 
+/// The columns of terms, in their order.
+fn values(terms: &Terms) -> [Value; 6] {
+    [
+        whole(terms.quota.tokens()).into(),
+        whole(terms.quota.seconds()).into(),
+        terms.burst.map(|burst| burst.tokens_per_second.get()).into(),
+        terms.burst.map(|burst| burst.burst_tokens.get()).into(),
+        terms.tier.clone().into(),
+        terms.expires_at.map(|time| whole(time.0)).into(),
+    ]
+}
+
 pub(crate) fn insert(connection: &Connection, name: &str, terms: &Terms) -> rusqlite::Result<i64> {
     connection.prepare_cached(
         "INSERT INTO accounts (name, quota_tokens, quota_period_seconds, rate_tokens_per_second, burst_tokens, tier, \
          expires_at_unix) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-    )?.execute(params![
-        name,
-        whole(terms.quota.tokens()),
-        whole(terms.quota.seconds()),
-        terms.burst.map(|burst| burst.tokens_per_second.get()),
-        terms.burst.map(|burst| burst.burst_tokens.get()),
-        terms.tier,
-        terms.expires_at.map(|time| whole(time.0)),
-    ])?;
+    )?.execute(params_from_iter([Value::from(name.to_owned())].into_iter().chain(values(terms))))?;
     Ok(connection.last_insert_rowid())
 }
 
@@ -135,16 +140,7 @@ pub(crate) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
     connection.prepare_cached(
         "UPDATE accounts SET enabled = ?2, quota_tokens = ?3, quota_period_seconds = ?4, rate_tokens_per_second = ?5, \
          burst_tokens = ?6, tier = ?7, expires_at_unix = ?8 WHERE id = ?1",
-    )?.execute(params![
-        id,
-        enabled,
-        whole(terms.quota.tokens()),
-        whole(terms.quota.seconds()),
-        terms.burst.map(|burst| burst.tokens_per_second.get()),
-        terms.burst.map(|burst| burst.burst_tokens.get()),
-        terms.tier,
-        terms.expires_at.map(|time| whole(time.0)),
-    ])?;
+    )?.execute(params_from_iter([Value::from(*id), Value::from(*enabled)].into_iter().chain(values(terms))))?;
     Ok(())
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Desk<'a> {
 pub(crate) enum Ended {
     /// It is not done.
     Refused(Refused),
-    /// Whoever asked reads no more.
+    /// The operator's side closed the connection.
     Unread(io::Error),
     Database(rusqlite::Error),
 }
@@ -302,7 +302,7 @@ impl Desk<'_> {
             Some(name) => accounts.active.holder(name).into_iter().collect(),
             None => accounts.active.holders(),
         };
-        // Where the disk is full the figures on it are still true: so many tokens at most.
+        // Where the disk is full the figures on it are still true: they are upper bounds.
         let _ = accounts.ledger.write(holders, Writing::Exact);
     }
 
