@@ -97,7 +97,7 @@ async fn errors_name_the_url_the_status_and_the_issuers_own_text() {
     let url = format!("{}/token-request", issuer.url());
     let sentence = format!(
         "the issuer {url} answered 401 Unauthorized: \"no such account\"; check the account's key \
-         (issuer.api_key, --api-key or POSTERN_ISSUER_API_KEY)"
+         (issuer.api_key or issuer.api_key_file, --api-key or POSTERN_ISSUER_API_KEY)"
     );
     assert_eq!(error.to_string(), sentence);
     assert!(error.is_lasting());
@@ -203,7 +203,7 @@ async fn an_unwilling_issuer_is_quoted_to_the_user() {
     );
     assert_eq!(answer.status, 503);
     let expected = "answered 401 Unauthorized: \"account closed\"; check the account's key \
-                    (issuer.api_key, --api-key or POSTERN_ISSUER_API_KEY)";
+                    (issuer.api_key or issuer.api_key_file, --api-key or POSTERN_ISSUER_API_KEY)";
     assert!(answer.body.contains(expected), "{}", answer.body);
     assert!(field(&answer.head, "retry-after").unwrap().parse::<u64>().unwrap() >= 9);
     assert!(
