@@ -6,6 +6,7 @@
 mod error;
 mod fetch_challenge;
 mod published;
+mod tokens;
 
 pub use error::MintError;
 pub(crate) use error::quoted;
@@ -16,7 +17,7 @@ pub(crate) use published::Published;
 use crate::clock::Skew;
 use crate::recorder::Attempts;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT, AUTHORIZATION, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use postern_config::Secret;
 use postern_daemon::http::{
@@ -24,21 +25,16 @@ use postern_daemon::http::{
 };
 use postern_proxy::address::is_public;
 use postern_token::header::Challenge;
-use postern_token::{
-    BlindError, ChallengeDigest, DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, IssuerKey,
-    REQUEST_MEDIA_TYPE, Token, TokenKeyId, TokenResponse, UnixSeconds,
-};
+use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, IssuerKey, TokenKeyId, UnixSeconds};
 use reqwest::{RequestBuilder, Url};
 use std::net::IpAddr;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-use tokio::task::{JoinSet, spawn_blocking};
 
 /// The largest directory that is read, in bytes.
 const DIRECTORY_LIMIT: usize = 256 * 1024;
-/// The largest token response or refusal that is read, in bytes.
-const ANSWER_LIMIT: usize = 16 * 1024;
 
 /// An issuer, and who we are to it. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -49,6 +45,8 @@ pub struct IssuerClient {
     attempts: Attempts,
     /// Which addresses requests may go to.
     allows: fn(IpAddr) -> bool,
+    /// The issuer does not take batches: it refused one, and then gave a token that was requested alone.
+    is_singly: Arc<AtomicBool>,
 }
 
 /// A key to have tokens signed with.
@@ -60,6 +58,8 @@ pub struct MintKey {
     pub not_after: Option<UnixSeconds>,
     /// Where requests go.
     request_url: Url,
+    /// The most tokens of a batch, if the directory says it.
+    batch_limit: Option<u32>,
     /// How far this machine's clock is from the issuer's.
     pub skew: Skew,
 }
@@ -83,7 +83,7 @@ impl IssuerClient {
             return Err(refused());
         }
         let (http, allows) = (client(&options)?, options.allows);
-        Ok(Self { http, url, api_key, attempts: Attempts::default(), allows })
+        Ok(Self { http, url, api_key, attempts: Attempts::default(), allows, is_singly: Arc::default() })
     }
 
     /// The issuer that a challenge names: `https://` and its name, which must be a host (and a port). It is connected to at
@@ -130,75 +130,6 @@ impl IssuerClient {
         self.published().await?.key_for(challenge)
     }
 
-    /// Mints up to `count` tokens for `challenge` (the exact bytes of the `TokenChallenge`), twice as many at a time as
-    /// there are cores, and hands each to `on_each` as it comes. `on_each` may stop the minting: requests in flight are
-    /// still finished and handed over, because the issuer has counted it. Returns how many came.
-    ///
-    /// Dropping the future loses the tokens under way.
-    ///
-    /// # Errors
-    /// The first error; tokens that came before it, and those that were under way, have been handed over.
-    pub async fn mint(
-        &self,
-        challenge: &[u8],
-        key: &MintKey,
-        count: usize,
-        mut on_each: impl FnMut(Token) -> ControlFlow<()>,
-    ) -> Result<usize, MintError> {
-        let digest = ChallengeDigest::of(challenge);
-        let at_a_time = 2 * std::thread::available_parallelism().map_or(1, usize::from);
-        let (mut left, mut minted, mut failure) = (count, 0, None);
-        let mut under_way = JoinSet::new();
-        loop {
-            while left > 0 && under_way.len() < at_a_time {
-                left -= 1;
-                let (issuer, key) = (self.clone(), key.clone());
-                under_way.spawn(async move { issuer.mint_one(digest, key).await });
-            }
-            let Some(finished) = under_way.join_next().await else { break };
-            let result = finished.unwrap_or_else(|error| {
-                Err(MintError::Unusable { url: key.request_url.clone(), reason: error.to_string() })
-            });
-            match result {
-                Ok(token) => {
-                    minted += 1;
-                    if on_each(token).is_break() {
-                        left = 0;
-                    }
-                }
-                Err(error) => {
-                    left = 0;
-                    failure.get_or_insert(error);
-                }
-            }
-        }
-        failure.map_or(Ok(minted), Err)
-    }
-
-    /// Hundreds of microseconds of CPU to blind, tens to finalize, both off the async workers.
-    async fn mint_one(&self, challenge: ChallengeDigest, key: MintKey) -> Result<Token, MintError> {
-        let url = key.request_url;
-        if self.api_key.is_some() && url.origin() != self.url.origin() {
-            return Err(MintError::Elsewhere { url: self.url.clone(), elsewhere: url });
-        }
-        let blind = |source| MintError::Blind { url: url.clone(), source };
-        let (request, pending) = spawn_blocking(move || key.key.request(challenge))
-            .await
-            .unwrap_or(Err(BlindError::Blind))
-            .map_err(blind)?;
-        let post = self
-            .authorized(self.http.post(url.clone()))
-            .header(CONTENT_TYPE, REQUEST_MEDIA_TYPE)
-            .body(request.serialize().to_vec());
-        let (_, body) = self.send(&url, post, ANSWER_LIMIT).await?;
-        let response = TokenResponse::parse(&body)
-            .map_err(|error| MintError::Unusable { url: url.clone(), reason: error.to_string() })?;
-        spawn_blocking(move || pending.finalize(&response))
-            .await
-            .unwrap_or(Err(BlindError::BadResponse))
-            .map_err(blind)
-    }
-
     fn authorized(&self, request: RequestBuilder) -> RequestBuilder {
         match &self.api_key {
             Some(key) => request.header(AUTHORIZATION, format!("Bearer {}", key.expose())),
@@ -209,6 +140,17 @@ impl IssuerClient {
     /// Sends, and returns head and body of a 200.
     async fn send(
         &self,
+        url: &Url,
+        request: RequestBuilder,
+        limit: usize,
+    ) -> Result<(HeaderMap, Bytes), MintError> {
+        self.send_for(&[StatusCode::OK], url, request, limit).await
+    }
+
+    /// Sends, and returns head and body of an answer with one of `wanted`.
+    async fn send_for(
+        &self,
+        wanted: &[StatusCode],
         url: &Url,
         request: RequestBuilder,
         limit: usize,
@@ -233,7 +175,7 @@ impl IssuerClient {
             Err(BodyError::Broken(_)) => self.attempts.lost(),
             Ok(_) | Err(BodyError::TooLong { .. }) => self.attempts.answered(began.elapsed()),
         }
-        if status != StatusCode::OK {
+        if !wanted.contains(&status) {
             let text = body.map(|body| one_line(&body)).unwrap_or_default();
             let retry_after = seconds(headers.get(RETRY_AFTER));
             return Err(MintError::Status { url: url.clone(), status, text, retry_after });

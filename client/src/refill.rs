@@ -254,7 +254,7 @@ impl Refill {
     /// Whether the issuer uses a newer key than `current` names, and the challenge was not fetched since.
     fn is_superseded(&mut self, current: &CurrentChallenge, published: &Published) -> bool {
         let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
-        let preferred = published.preferred();
+        let preferred = published.preferred(&current.challenge);
         let is_news = asked.is_some() && preferred.is_some() && asked != preferred;
         let is_superseded = is_news && self.asked_about != preferred;
         self.asked_about = if is_news { preferred } else { None };
@@ -280,6 +280,7 @@ impl Refill {
         }
         self.saved_marks.save(&self.gateways.marks()).await;
         self.supply.reserve(count)?;
+        let urgent = self.supply.demand().waiting;
         let mut unwritten = None;
         let keep = |token| {
             unwritten = self.supply.add(Unspent { token, not_after: key.not_after }).err();
@@ -291,7 +292,7 @@ impl Refill {
                 ControlFlow::Break(())
             }
         };
-        let minted = issuer.mint(&current.challenge.bytes, &key, count, keep).await;
+        let minted = issuer.mint(&current.challenge.bytes, &key, count, urgent, keep).await;
         unwritten.map_or(Ok(()), Err)?;
         minted?;
         Ok(())

@@ -199,7 +199,7 @@ impl Supply {
     /// require the key again.
     pub(crate) fn settle_doubts(&self, published: &Published, current: &CurrentChallenge) {
         let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
-        let is_up_to_date = asked.is_none() || asked == published.preferred();
+        let is_up_to_date = asked.is_none() || asked == published.preferred(&current.challenge);
         let over: Vec<_> = {
             let mut state = self.state.lock();
             state.doubted.extract_if(.., |key| is_up_to_date || !published.redeems(*key)).collect()

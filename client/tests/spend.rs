@@ -129,7 +129,7 @@ async fn a_token_that_is_merely_spent_condemns_no_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn challenges_that_mean_nothing_to_us_are_passed_over() {
     let world = World::with(|config| config.wallet.high = 4).await;
-    let other_type = TokenChallenge::new(TokenType::VoprfP384, "issuer.example", None, &[]).unwrap();
+    let other_type = TokenChallenge::new(TokenType::PartiallyBlindRsa, "issuer.example", None, &[]).unwrap();
     let preamble = format!(
         "Basic realm=\"x, y\", PrivateToken challenge=\"{}\", PrivateToken challenge=\"AAAB\", \
          PrivateToken challenge=\"{}\", Negotiate, ",

@@ -28,7 +28,8 @@ fn main() {
 
 fn sign() {
     let key = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
-    let (request, _) = IssuerKey::from_spki(key.spki()).unwrap().request(ChallengeDigest([7; 32])).unwrap();
+    let (request, _) =
+        IssuerKey::from_spki(key.public_key()).unwrap().request(ChallengeDigest([7; 32])).unwrap();
     let signing = std::thread::Builder::new().name("sign-bench".to_owned());
     let signing = signing.spawn(move || {
         let before = cpu_of("sign-bench");

@@ -240,11 +240,18 @@ impl Accounts {
         }
     }
 
-    /// Counts one token against the caller's quota, once the database allows for it. Dropped early, it counts nothing.
-    pub(crate) async fn charge(&self, caller: &Caller, now: UnixSeconds) -> Result<Charge, NoToken> {
-        let Caller::Account(holder) = caller else { return Ok(Charge::FREE) };
-        holder.pace.take(Instant::now()).map_err(|retry_after| NoToken::TooFast { retry_after })?;
-        self.ledger.charge(holder, now).await
+    /// Counts up to `most` tokens against the caller's quota, as many as it has left, once the database allows for them. Dropped
+    /// early, it counts nothing.
+    pub(crate) async fn charge(
+        &self,
+        caller: &Caller,
+        most: u64,
+        now: UnixSeconds,
+    ) -> Result<Charge, NoToken> {
+        let Caller::Account(holder) = caller else { return Ok(Charge::free(most)) };
+        let taken = holder.pace.take(Instant::now(), most);
+        let most = taken.map_err(|retry_after| NoToken::TooFast { retry_after })?;
+        self.ledger.charge(holder, most, now).await
     }
 
     /// The counter of the caller's tokens, where accounts are named.

@@ -2,6 +2,7 @@
 
 use crate::accounts::{NoAccount, NoToken};
 use crate::catalogue::IssuerOutcome;
+use crate::issue::{Form, Issued};
 use crate::keyring::NoKey;
 use crate::quota::Spent;
 use crate::signing::Unsigned;
@@ -12,7 +13,10 @@ use http_body_util::Full;
 use postern_daemon::farewell;
 use postern_daemon::http::text;
 use postern_daemon::rates::AboveRate;
-use postern_token::{DIRECTORY_PATH, RESPONSE_MEDIA_TYPE, SignError, TokenResponse, WireError};
+use postern_token::{
+    AMORTIZED_RESPONSE_MEDIA_TYPE, DIRECTORY_PATH, GENERIC_RESPONSE_MEDIA_TYPE, RESPONSE_MEDIA_TYPE,
+    SignError, WireError, serialize_generic_response,
+};
 
 /// Why a request is not answered with a token or a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +29,8 @@ pub(crate) enum Refusal {
     ByName,
     /// A request that two servers could read in two ways.
     Ambiguous(&'static str),
-    /// The body is longer than any token request.
-    TooLong,
+    /// The body is longer than any request of its form, where a batch has so many tokens at most.
+    TooLong(Form, usize),
     /// The body took too long.
     TooSlow,
     /// The body broke off.
@@ -35,8 +39,20 @@ pub(crate) enum Refusal {
     MediaType,
     /// No API key, or a bad one.
     NoAccount(NoAccount),
-    /// The body is not a token request of type 2.
-    Malformed(WireError),
+    /// The body is not a request of its form.
+    Malformed(Form, WireError),
+    /// A batch asks for more tokens than it may.
+    BatchTooLarge {
+        /// How many it may ask for.
+        limit: usize,
+    },
+    /// An amortized batch asks for more tokens than the account may have now.
+    TooFewLeft {
+        /// How many that is.
+        left: u64,
+    },
+    /// Each request of a generic batch is refused for what it is; the first one for this.
+    NoneOfBatch(Box<Refusal>),
     /// No key signs it.
     NoKey(NoKey),
     /// The account gets no token.
@@ -65,7 +81,7 @@ impl Refusal {
             Self::Method(_) => (StatusCode::METHOD_NOT_ALLOWED, BadRequest),
             Self::ByName => (StatusCode::MISDIRECTED_REQUEST, BadRequest),
             Self::Ambiguous(_) | Self::Broken => (StatusCode::BAD_REQUEST, BadRequest),
-            Self::TooLong => (StatusCode::PAYLOAD_TOO_LARGE, BadRequest),
+            Self::TooLong(..) => (StatusCode::PAYLOAD_TOO_LARGE, BadRequest),
             Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, BadRequest),
             Self::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, BadMediaType),
             Self::NoAccount(NoAccount::Disabled | NoAccount::Expired) => {
@@ -73,11 +89,14 @@ impl Refusal {
             }
             Self::NoAccount(NoAccount::Unreadable) => (StatusCode::SERVICE_UNAVAILABLE, Unrecorded),
             Self::NoAccount(_) => (StatusCode::UNAUTHORIZED, Unauthorized),
-            Self::Malformed(_)
+            Self::Malformed(..)
             | Self::NoKey(_)
-            | Self::Unsigned(Unsigned::Refused(SignError::OutOfRange)) => {
+            | Self::BatchTooLarge { .. }
+            | Self::Unsigned(Unsigned::Refused(SignError::OutOfRange | SignError::NotAnElement)) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, BadTokenRequest)
             }
+            Self::NoneOfBatch(_) => (StatusCode::BAD_REQUEST, BadTokenRequest),
+            Self::TooFewLeft { .. } => (StatusCode::TOO_MANY_REQUESTS, QuotaSpent),
             Self::NoToken(NoToken::Spent(_)) => (StatusCode::TOO_MANY_REQUESTS, QuotaSpent),
             Self::NoToken(NoToken::TooFast { .. }) => (StatusCode::TOO_MANY_REQUESTS, RateLimited),
             Self::NoToken(NoToken::Unrecorded) => (StatusCode::SERVICE_UNAVAILABLE, Unrecorded),
@@ -136,9 +155,42 @@ impl Refusal {
             Self::Ambiguous(why) => {
                 return format!("The request {why}. Send it in one way that all servers agree on.");
             }
-            Self::Malformed(error) => {
+            Self::Malformed(Form::One, error) => {
                 return format!(
-                    "This is not a TokenRequest of type 2, which is 259 bytes long (RFC 9578, section 6.1): {error}."
+                    "This is not a TokenRequest, which is 259 bytes long for type 2, 52 for type 1 and 35 for type 5 (RFC 9578, \
+                     sections 5.1 and 6.1): {error}."
+                );
+            }
+            Self::Malformed(_, error) => {
+                return format!(
+                    "This is not the batch that its Content-Type states (draft-ietf-privacypass-batched-tokens-09): {error}."
+                );
+            }
+            Self::BatchTooLarge { limit } => {
+                return format!(
+                    "This issuer gives {limit} tokens in one request at most. Ask for the rest in others."
+                );
+            }
+            Self::TooFewLeft { left } => {
+                return format!(
+                    "This account may have {left} tokens now, fewer than the batch asks for, and an amortized batch is issued \
+                     whole or not at all. Ask for fewer, or try again later."
+                );
+            }
+            Self::NoneOfBatch(first) => {
+                return format!("None of the batch's tokens can be issued. The first: {}", first.sentence());
+            }
+            Self::TooLong(Form::One, _) => {
+                "The body is too long: no TokenRequest is longer than the 259 bytes of type 2."
+            }
+            Self::TooLong(_, limit) => {
+                return format!(
+                    "The body is too long: this issuer gives {limit} tokens in one request at most."
+                );
+            }
+            Self::NoKey(NoKey::Type(token_type)) => {
+                return format!(
+                    "This issuer issues no tokens of type {token_type}. The key directory lists the types that it does."
                 );
             }
             Self::NoToken(NoToken::Spent(spent)) => {
@@ -151,13 +203,13 @@ impl Refusal {
             Self::ByName => {
                 "This issuer gives tokens to everyone on this machine: address it as localhost or by its IP address."
             }
-            Self::TooLong => "The body is too long: a TokenRequest of type 2 is 259 bytes.",
-            Self::TooSlow => "The body came too slowly. Send all 259 bytes at once.",
+            Self::TooSlow => "The body came too slowly. Send all of it at once.",
             Self::Broken => {
                 "The body broke off or is not framed as HTTP/1.1 demands. Send the request again."
             }
             Self::MediaType => {
-                "Send a token request with one Content-Type: application/private-token-request."
+                "Send a request with one Content-Type: application/private-token-request, or \
+                 application/private-token-amortized-batch-request or application/private-token-generic-batch-request for a batch."
             }
             Self::NoAccount(NoAccount::Missing) => {
                 "Tokens are for accounts. Send one field Authorization: Bearer KEY, with the API key that the \
@@ -197,6 +249,10 @@ impl Refusal {
                 "The key that the request names is not in use yet. Use the first key of the directory whose \
                  not-before has passed, and check this machine's clock."
             }
+            Self::Unsigned(Unsigned::Refused(SignError::NotAnElement)) => {
+                "A blinded element is not an element of the token type's group, or is its identity. Blind it as RFC 9497, \
+                 section 3.3.2 says."
+            }
             Self::Unsigned(Unsigned::Refused(SignError::OutOfRange)) => {
                 "The blinded message is not a number from 2 to n - 2, where n is the modulus of the key that the request \
                  names. Blind it under that key (RFC 9474, section 4.2)."
@@ -233,6 +289,15 @@ impl Refusal {
         text.to_owned()
     }
 
+    /// As the answer to a generic batch, of which no request was issued: 400 where that is for what the requests are (the
+    /// draft's section 6.2), and what it is alone where the account or the issuer is the reason.
+    pub(crate) fn of_batch(self) -> Self {
+        match self.status() {
+            (StatusCode::UNPROCESSABLE_ENTITY, _) => Self::NoneOfBatch(Box::new(self)),
+            _ => self,
+        }
+    }
+
     /// The answer as bytes, for a connection that no HTTP server has, and how it is counted.
     pub(crate) fn raw(&self) -> (Vec<u8>, IssuerOutcome) {
         let (status, outcome) = self.status();
@@ -251,10 +316,21 @@ impl Refusal {
     }
 }
 
-/// 200 with the 256 bytes of a blind signature.
-pub(crate) fn issued(signature: &TokenResponse) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::copy_from_slice(&signature.0)));
+/// 200 with what was issued, or 206 with some of a generic batch, and how it is counted.
+pub(crate) fn issued(issued: &Issued) -> (Response<Full<Bytes>>, IssuerOutcome) {
+    let (media_type, body) = match issued {
+        Issued::One(response) => (RESPONSE_MEDIA_TYPE, response.as_bytes().to_vec()),
+        Issued::Amortized(response) => (AMORTIZED_RESPONSE_MEDIA_TYPE, response.serialize()),
+        Issued::Generic(responses) => (GENERIC_RESPONSE_MEDIA_TYPE, serialize_generic_response(responses)),
+    };
+    let mut response = Response::new(Full::new(body.into()));
     // Without a parameter: privacypass-ts compares the whole value.
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(RESPONSE_MEDIA_TYPE));
-    response
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    match issued {
+        Issued::Generic(responses) if responses.iter().any(Option::is_none) => {
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+            (response, IssuerOutcome::Partial)
+        }
+        _ => (response, IssuerOutcome::Issued),
+    }
 }

@@ -37,10 +37,10 @@ impl Pace {
         }
     }
 
-    /// Takes one token, or says how long until there is one.
-    pub(crate) fn take(&self, now: Instant) -> Result<(), Duration> {
+    /// Takes up to `most_wanted` tokens, or says how long until there is one.
+    pub(crate) fn take(&self, now: Instant, most_wanted: u64) -> Result<u64, Duration> {
         let State { limit, tokens, at } = &mut *self.state.lock();
-        let Some(limit) = limit else { return Ok(()) };
+        let Some(limit) = limit else { return Ok(most_wanted) };
         let (rate, most) = (f64::from(limit.tokens_per_second.get()), f64::from(limit.burst_tokens.get()));
         *tokens = match *at {
             None => most,
@@ -50,8 +50,9 @@ impl Pace {
         if *tokens < 1.0 {
             return Err(Duration::from_secs_f64((1.0 - *tokens) / rate));
         }
-        *tokens -= 1.0;
-        Ok(())
+        let taken = tokens.floor().min(most_wanted as f64);
+        *tokens -= taken;
+        Ok(taken as u64)
     }
 }
 
@@ -69,24 +70,33 @@ mod tests {
     #[test]
     fn a_burst_is_given_at_once_and_then_the_rate() {
         let (pace, start) = (pace(2, 5), Instant::now());
-        assert_eq!((0..10).filter(|_| pace.take(start).is_ok()).count(), 5);
-        assert_eq!(pace.take(start).unwrap_err(), Duration::from_millis(500));
+        assert_eq!((0..10).filter(|_| pace.take(start, 1).is_ok()).count(), 5);
+        assert_eq!(pace.take(start, 1).unwrap_err(), Duration::from_millis(500));
         let later = start + Duration::from_secs(1);
-        assert_eq!((0..10).filter(|_| pace.take(later).is_ok()).count(), 2);
+        assert_eq!((0..10).filter(|_| pace.take(later, 1).is_ok()).count(), 2);
         let much_later = start + Duration::from_secs(3_600);
-        assert_eq!((0..10).filter(|_| pace.take(much_later).is_ok()).count(), 5);
-        assert!(pace.take(start).is_err(), "a moment that was overtaken gives nothing");
-        assert!(pace.take(much_later).is_err(), "and does not make time pass twice");
+        assert_eq!((0..10).filter(|_| pace.take(much_later, 1).is_ok()).count(), 5);
+        assert!(pace.take(start, 1).is_err(), "a moment that was overtaken gives nothing");
+        assert!(pace.take(much_later, 1).is_err(), "and does not make time pass twice");
+    }
+
+    #[test]
+    fn a_batch_gets_what_there_is() {
+        let (pace, start) = (pace(2, 5), Instant::now());
+        assert_eq!(pace.take(start, 3), Ok(3));
+        assert_eq!(pace.take(start, 3), Ok(2));
+        assert!(pace.take(start, 3).is_err());
+        assert_eq!(pace.take(start + Duration::from_secs(1), 100), Ok(2));
     }
 
     #[test]
     fn another_limit_begins_anew_and_the_same_one_does_not() {
         let (pace, start) = (pace(1, 1), Instant::now());
-        assert!(pace.take(start).is_ok() && pace.take(start).is_err());
+        assert!(pace.take(start, 1).is_ok() && pace.take(start, 1).is_err());
         let same = pace.state.lock().limit;
         pace.set(same);
-        assert!(pace.take(start).is_err());
+        assert!(pace.take(start, 1).is_err());
         pace.set(None);
-        assert!((0..100).all(|_| pace.take(start).is_ok()));
+        assert!((0..100).all(|_| pace.take(start, 1).is_ok()));
     }
 }

@@ -1,6 +1,7 @@
 //! Every metric of the issuer: its name, help and labels. Nothing else in the issuer spells one.
 
 use postern_telemetry::catalogue::Label;
+use postern_token::TokenType;
 
 /// The token type's code point in decimal.
 pub const TYPE: Label = Label::open("type");
@@ -28,10 +29,10 @@ postern_telemetry::catalogue! {
     /// Tokens signed, by account. Only with `[usage] name_accounts`.
     ACCOUNT_TOKENS: Counter = "postern_issuer_account_tokens_total" [ACCOUNT];
 
-    /// How long one blind signature took on the signing pool, without the wait for it.
+    /// How long one token took on the signing pool, without the wait for it; of an amortized batch, its part.
     ISSUER_SIGN_DURATION: Histogram(SIGN_BUCKETS) = "postern_issuer_sign_duration_seconds";
 
-    /// Token requests that are being signed or wait for it.
+    /// Token requests that are being signed or wait for it; an amortized batch is one.
     ISSUER_QUEUE: Gauge = "postern_issuer_queue_requests";
 
     /// The most token requests that may be signed or wait: one more is answered 503.
@@ -51,9 +52,11 @@ postern_telemetry::label! {
         Directory = "directory",
         /// 304: the key directory has not changed.
         NotModified = "not_modified",
-        /// 200: signed.
+        /// 200: signed, all of it.
         Issued = "issued",
-        /// 422: wrong length, type, key id or blinded message.
+        /// 206: some tokens of a batch.
+        Partial = "partial",
+        /// 422: wrong length, type, key id or blinded message, or too large a batch. 400: so is each request of a batch.
         BadTokenRequest = "bad_token_request",
         /// 415: another media type.
         BadMediaType = "bad_media_type",
@@ -89,11 +92,27 @@ postern_telemetry::label! {
 postern_telemetry::label! {
     /// The token type of a request.
     pub TokenTypeAsked = "type" {
+        /// VOPRF with P-384.
+        VoprfP384 = "1",
         /// Blind RSA with 2048 bits.
         BlindRsa2048 = "2",
+        /// VOPRF with ristretto255.
+        VoprfRistretto255 = "5",
         /// Any other.
         Other = "other",
         /// The request was refused before its type was read.
         Unread = "unread",
+    }
+}
+
+impl TokenTypeAsked {
+    /// The label of a type.
+    pub(crate) const fn of(token_type: TokenType) -> Self {
+        match token_type {
+            TokenType::VoprfP384 => Self::VoprfP384,
+            TokenType::BlindRsa2048 => Self::BlindRsa2048,
+            TokenType::VoprfRistretto255 => Self::VoprfRistretto255,
+            _ => Self::Other,
+        }
     }
 }

@@ -2,14 +2,16 @@
 
 use crate::StartError;
 use crate::accounts::has_accounts;
+use crate::directory::Imprint;
 use crate::quota::Quota;
-use crate::rotation::Schedule;
+use crate::rotation::{Schedule, TokenTypes};
 use postern_config::{Address, ConfigDuration, address};
 use postern_daemon::drain::DrainConfig;
 use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::sources::SourceLimits;
 use postern_daemon::tls::TlsConfig;
 use postern_telemetry::log::LogConfig;
+use postern_token::TokenType;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
@@ -84,6 +86,12 @@ pub struct Keys {
     /// A directory (mode 0700, made when missing) for the key files, the database of accounts and its secret, and the socket
     /// of `postern issuer account`. One issuer at a time may use it. Back it up: tokens of a lost key are worthless.
     pub directory: PathBuf,
+    /// The token types that are issued, in order of preference: 2 (blind RSA: gateways verify with the published key), 5
+    /// (ristretto255) and 1 (P-384). Tokens of 5 and 1 are verified with the issuer's secret key, so only by gateways that have a
+    /// copy of its file. A type that is removed here gets no new key, and those it has serve until their end.
+    #[serde(default = "Keys::types")]
+    #[schemars(extend("x-accepted" = "a list of 2, 5 and 1, each once at most"))]
+    pub types: Vec<u16>,
     /// How long a key issues tokens before its successor takes over.
     #[serde(default = "Keys::rotate_every")]
     pub rotate_every: ConfigDuration,
@@ -159,6 +167,10 @@ pub struct Limits {
     /// request is being answered, further connections wait in the kernel's backlog. The limit is lower where the process may
     /// not open enough files; the log says so.
     pub connections: NonZeroUsize,
+    /// The most tokens that one request gets, in a batch (draft-ietf-privacypass-batched-tokens). The key directory says it, so
+    /// that clients do not ask for more.
+    #[schemars(range(min = 1, max = 1_000))]
+    pub batch: u32,
     /// What one source may hold.
     pub source: SourceLimits,
 }
@@ -179,7 +191,12 @@ impl Keys {
             rotate_every: Self::rotate_every(),
             publish_ahead: Self::publish_ahead(),
             redeem_for: Self::redeem_for(),
+            types: Self::types(),
         }
+    }
+
+    fn types() -> Vec<u16> {
+        vec![TokenType::BlindRsa2048.code()]
     }
 
     fn rotate_every() -> ConfigDuration {
@@ -220,11 +237,14 @@ impl Default for Limits {
             header_timeout: ConfigDuration::secs(10),
             body_timeout: ConfigDuration::secs(10),
             connections,
+            batch: 100,
             source: SourceLimits::default(),
         }
     }
 }
 
+/// A batch larger than this would hold memory for a body of more than a quarter of a mebibyte.
+const MOST_IN_A_BATCH: u32 = 1_000;
 /// More keys than this at once would be a mistake in the times: their truncated ids (one byte) must all differ, and
 /// every client reads all of them.
 const MAX_LIVE_KEYS: u64 = 16;
@@ -247,6 +267,11 @@ impl Config {
         }
     }
 
+    /// What the directory says beside the keys.
+    pub(crate) fn imprint(&self) -> Imprint {
+        Imprint { request_uri: self.directory.issuer_request_uri.clone(), batch_limit: self.limits.batch }
+    }
+
     /// Checks what the types cannot express, except the accounts. Reads the database where it decides.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let is_for_others = !self.listen.address.ip().is_loopback();
@@ -261,6 +286,12 @@ impl Config {
             )));
         }
         self.directory.path()?;
+        if !(1..=MOST_IN_A_BATCH).contains(&self.limits.batch) {
+            return Err(invalid(format!(
+                "[limits] batch ({}) must be from 1 to {MOST_IN_A_BATCH}: it is the most tokens that one request gets",
+                self.limits.batch
+            )));
+        }
         let whole = [
             ("[limits] header_timeout", self.limits.header_timeout),
             ("[limits] body_timeout", self.limits.body_timeout),
@@ -277,6 +308,7 @@ impl Config {
 impl Keys {
     fn check(&self) -> Result<(), StartError> {
         let Self { rotate_every, publish_ahead, redeem_for, .. } = self;
+        self.token_types()?;
         let second = ConfigDuration::secs(1);
         if *rotate_every < second || *redeem_for < second {
             return Err(invalid("[keys] rotate_every and redeem_for must be one second at least".to_owned()));
@@ -296,12 +328,24 @@ impl Keys {
         Ok(())
     }
 
-    pub(crate) fn schedule(&self) -> Schedule {
-        Schedule {
+    /// What [`Config::check`] has let pass.
+    pub(crate) fn schedule(&self) -> Result<Schedule, StartError> {
+        Ok(Schedule {
+            types: self.token_types()?,
             rotate_every: self.rotate_every.get(),
             publish_ahead: self.publish_ahead.get(),
             redeem_for: self.redeem_for.get(),
-        }
+        })
+    }
+
+    fn token_types(&self) -> Result<TokenTypes, StartError> {
+        TokenTypes::new(&self.types).ok_or_else(|| {
+            invalid(format!(
+                "[keys] types = {:?} must list token types that can be issued, each once: 2 (blind RSA), 5 (ristretto255) or 1 \
+                 (P-384), such as [2]",
+                self.types
+            ))
+        })
     }
 }
 

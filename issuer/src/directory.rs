@@ -1,14 +1,23 @@
 //! The published directory: its bytes, its ETag, how long it may be kept, and who has it already.
 
-use crate::keys::TokenKey;
-use crate::rotation::{self, Lifetime, Phase, Schedule};
+use crate::keys::{self, TokenKey};
+use crate::rotation::{self, Phase, Schedule};
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::IF_NONE_MATCH;
-use postern_token::{Directory, DirectoryKey, UnixSeconds};
+use postern_token::{Directory, DirectoryKey, TokenType, UnixSeconds};
 use std::cmp::Reverse;
 use std::time::Duration;
+
+/// What the directory says beside the keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Imprint {
+    /// Where tokens are requested.
+    pub(crate) request_uri: String,
+    /// The most tokens in a batch.
+    pub(crate) batch_limit: u32,
+}
 
 /// The directory as it is served until `changes_at`.
 #[derive(Clone, Debug)]
@@ -22,16 +31,19 @@ pub(crate) struct Document {
 
 impl Document {
     /// The directory of `keys` at `now`.
-    pub(crate) fn of(keys: &[TokenKey], schedule: &Schedule, request_uri: &str, now: UnixSeconds) -> Self {
+    pub(crate) fn of(keys: &[TokenKey], schedule: &Schedule, imprint: &Imprint, now: UnixSeconds) -> Self {
+        let types = types_in_order(keys, schedule);
         let listed = Directory {
-            issuer_request_uri: request_uri.to_owned(),
-            token_keys: in_order(keys, now).into_iter().map(entry).collect(),
+            issuer_request_uri: imprint.request_uri.clone(),
+            token_keys: types.iter().flat_map(|of_type| in_order(keys, *of_type, now)).map(entry).collect(),
+            batch_limit: Some(imprint.batch_limit),
         };
         let body = listed.serialize();
         let hash = digest(&SHA256, &body);
         let etag = format!("\"{}\"", hex::encode(&hash.as_ref()[..16]));
-        let lives: Vec<Lifetime> = keys.iter().map(|key| key.life).collect();
-        Self { body: body.into(), etag, changes_at: rotation::next_change(&lives, schedule, now) }
+        let next = |token_type| rotation::next_change(&keys::lives(keys, token_type), schedule, now);
+        let changes_at = types.into_iter().map(next).min().unwrap_or(UnixSeconds::MAX);
+        Self { body: body.into(), etag, changes_at }
     }
 
     /// How long a copy made at `now` may be kept.
@@ -50,12 +62,24 @@ impl Document {
     }
 }
 
-/// The key to use now comes first, so that clients that read only the first get it right; then those to come, the
+/// The types that are issued, by preference, and those that have keys from before.
+fn types_in_order(keys: &[TokenKey], schedule: &Schedule) -> Vec<TokenType> {
+    let mut types: Vec<TokenType> = schedule.types.iter().collect();
+    for key in keys {
+        if !types.contains(&key.signing.token_type()) {
+            types.push(key.signing.token_type());
+        }
+    }
+    types
+}
+
+/// Of each type the key to use now comes first, so that clients that read only the first get it right; then those to come, the
 /// nearest first; then those that sign no more, the newest first.
-fn in_order(keys: &[TokenKey], now: UnixSeconds) -> Vec<&TokenKey> {
-    let mut keys: Vec<_> = keys.iter().filter(|key| key.life.phase(now) != Phase::Over).collect();
-    let lives: Vec<Lifetime> = keys.iter().map(|key| key.life).collect();
-    let current = rotation::current(&lives, now);
+fn in_order(keys: &[TokenKey], token_type: TokenType, now: UnixSeconds) -> Vec<&TokenKey> {
+    let of_type =
+        |key: &&TokenKey| key.signing.token_type() == token_type && key.life.phase(now) != Phase::Over;
+    let current = rotation::current(&keys::lives(keys, token_type), now);
+    let mut keys: Vec<_> = keys.iter().filter(of_type).collect();
     keys.sort_by_key(|key| {
         let start = key.life.not_before;
         let (is_current, is_past) = (Some(key.life) == current, start <= now);
@@ -65,29 +89,38 @@ fn in_order(keys: &[TokenKey], now: UnixSeconds) -> Vec<&TokenKey> {
 }
 
 fn entry(key: &TokenKey) -> DirectoryKey {
-    DirectoryKey::type2(key.signing.spki(), Some(key.life.not_before), Some(key.life.not_after))
+    let TokenKey { signing, life } = key;
+    DirectoryKey::new(signing.token_type(), signing.public_key(), Some(life.not_before), Some(life.not_after))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rotation::{Lifetime, TokenTypes};
     use http::HeaderValue;
-    use postern_token::{SigningKey, TokenType};
+    use postern_token::SigningKey;
     use std::sync::Arc;
 
     const SCHEDULE: Schedule = Schedule {
+        types: TokenTypes::PUBLIC,
         rotate_every: Duration::from_secs(30_000),
         publish_ahead: Duration::from_secs(1_000),
         redeem_for: Duration::from_secs(7_000),
     };
 
     fn key(not_before: u64) -> TokenKey {
-        let signing = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
+        key_of(TokenType::BlindRsa2048, not_before)
+    }
+
+    fn key_of(token_type: TokenType, not_before: u64) -> TokenKey {
+        let secret = SigningKey::generate(token_type).unwrap();
+        let signing = SigningKey::from_secret(token_type, &secret).unwrap();
         TokenKey { signing: Arc::new(signing), life: Lifetime::starting(UnixSeconds(not_before), &SCHEDULE) }
     }
 
     fn document(keys: &[TokenKey], now: u64) -> Document {
-        Document::of(keys, &SCHEDULE, "/token-request", UnixSeconds(now))
+        let imprint = Imprint { request_uri: "/token-request".to_owned(), batch_limit: 100 };
+        Document::of(keys, &SCHEDULE, &imprint, UnixSeconds(now))
     }
 
     fn starts(document: &Document) -> Vec<u64> {
@@ -112,6 +145,25 @@ mod tests {
             let preferred = directory.preferred(TokenType::BlindRsa2048, UnixSeconds(now)).unwrap();
             assert_eq!(preferred.not_before.unwrap().0, expected[0]);
         }
+    }
+
+    #[test]
+    fn each_type_has_its_own_turns_and_types_come_by_preference() {
+        let types = TokenTypes::new(&[5, 2]).unwrap();
+        let keys = [
+            key_of(TokenType::VoprfP384, 0), // from before
+            key_of(TokenType::BlindRsa2048, 10_000),
+            key_of(TokenType::BlindRsa2048, 40_000),
+            key_of(TokenType::VoprfRistretto255, 0),
+        ];
+        let imprint = Imprint { request_uri: "/token-request".to_owned(), batch_limit: 7 };
+        let document = Document::of(&keys, &Schedule { types, ..SCHEDULE }, &imprint, UnixSeconds(20_000));
+        let directory = Directory::parse(&document.body).unwrap();
+        let listed: Vec<_> =
+            directory.token_keys.iter().map(|key| (key.token_type, key.not_before.unwrap().0)).collect();
+        assert_eq!(listed, [(5, 0), (2, 10_000), (2, 40_000), (1, 0)]);
+        assert_eq!(directory.batch_limit, Some(7));
+        assert_eq!(document.changes_at, UnixSeconds(29_000), "the successor of the key of type 5 is due");
     }
 
     #[test]

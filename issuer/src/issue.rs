@@ -1,4 +1,6 @@
-//! One token request, from its bytes to a blind signature (RFC 9578, section 6.2).
+//! A request for tokens, from its bytes to the answer (RFC 9578, sections 5.2 and 6.2), alone or in a batch.
+
+mod asked;
 
 use crate::accounts::{Accounts, Caller};
 use crate::answer::Refusal;
@@ -7,17 +9,19 @@ use crate::keyring::Keyring;
 use crate::quota::Charge;
 use crate::recorder::{Part, Recorder};
 use crate::reload::Settings;
+use crate::signing::{Done, Signature, Unsigned, Work};
+use asked::Asked;
+pub(crate) use asked::Form;
 use bytes::Bytes;
 use http::HeaderMap;
-use http::header::CONTENT_TYPE;
 use hyper::body::{Body, Incoming};
 use postern_daemon::http::{BodyError, read_limited};
-use postern_token::{REQUEST_MEDIA_TYPE, SigningKey, TokenRequest, TokenResponse, TokenType, UnixSeconds};
+use postern_token::{
+    AmortizedRequest, AmortizedResponse, OptionalTokenResponse, SigningKey, TokenRequest, TokenResponse,
+    UnixSeconds,
+};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// The most bytes read of a body of a wrong length, so that the answer can name its length.
-const MAX_BODY: usize = 1_024;
 
 /// What it takes to issue a token.
 #[derive(Debug)]
@@ -28,113 +32,181 @@ pub(crate) struct Issuance {
     pub(crate) recorder: Arc<Recorder>,
 }
 
+/// What was issued: one token at least.
+#[derive(Debug)]
+pub(crate) enum Issued {
+    One(TokenResponse),
+    Amortized(AmortizedResponse),
+    /// Nothing where a request of the batch was refused.
+    Generic(Vec<OptionalTokenResponse>),
+}
+
 impl Issuance {
-    /// A token request whose body has been [read](Issuance::read). Dropped at any `await`, it leaves nothing counted that was
-    /// not signed. `asked` becomes the token type, once it is read.
+    /// A request whose body has been [read](Issuance::read). Dropped at any `await`, it leaves nothing counted that was
+    /// not signed. `type_asked` becomes the token type, once it is read.
     pub(crate) async fn answer(
         &self,
         headers: &HeaderMap,
         body: Bytes,
-        asked: &mut TokenTypeAsked,
-    ) -> Result<TokenResponse, Refusal> {
-        *asked = type_asked(&body);
+        type_asked: &mut TokenTypeAsked,
+    ) -> Result<Issued, Refusal> {
+        let form = Form::of(headers);
+        *type_asked = form.as_ref().unwrap_or(&Form::One).type_asked(&body);
         let now = UnixSeconds::now();
         let caller = self.accounts.authorize(headers, now).await.map_err(Refusal::NoAccount)?;
-        check_media_type(headers)?;
-        let request = TokenRequest::parse(&body).map_err(Refusal::Malformed)?;
-        let key = self.keyring.signer(request.truncated_token_key_id, now).map_err(Refusal::NoKey)?;
-        let charge = self.accounts.charge(&caller, now).await.map_err(Refusal::NoToken)?;
-        self.sign(&caller, key, request, charge).await
+        match form?.parse(&body)? {
+            Asked::One(request) => self.one(&caller, request, now).await.map(Issued::One),
+            Asked::Amortized(request) => self.amortized(&caller, request, now).await.map(Issued::Amortized),
+            Asked::Generic(requests) => self.generic(&caller, requests, now).await.map(Issued::Generic),
+        }
     }
 
-    /// The body of a token request. It is read before anything is refused: it is small, and a client that is still sending
-    /// when the answer comes often sees a broken connection instead of the answer.
-    pub(crate) async fn read(&self, body: Incoming) -> Result<Bytes, Refusal> {
-        if body.size_hint().lower() > MAX_BODY as u64 {
-            return Err(Refusal::TooLong); // before a client that waits for "100 Continue" sends it
+    /// The body of a request. It is read before anything is refused: it is small, and a client that is still sending
+    /// when the answer comes often sees a broken connection instead of the answer. A batch is read for accounts alone: room
+    /// for it is not a stranger's.
+    pub(crate) async fn read(&self, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Refusal> {
+        let form = Form::of(headers).unwrap_or(Form::One);
+        let most = form.most_bytes(self.batch_limit());
+        if body.size_hint().lower() > most as u64 {
+            return Err(Refusal::TooLong(form, self.batch_limit())); // before a client that waits for "100 Continue" sends it
+        }
+        if form != Form::One {
+            self.accounts.authorize(headers, UnixSeconds::now()).await.map_err(Refusal::NoAccount)?;
         }
         let began = Instant::now();
         let limit = self.settings.load().limits.body_timeout.get();
-        match tokio::time::timeout(limit, read_limited(body, MAX_BODY)).await {
+        match tokio::time::timeout(limit, read_limited(body, most)).await {
             Ok(Ok(body)) => {
                 self.recorder.took(Part::Body, began.elapsed());
                 Ok(body)
             }
-            Ok(Err(BodyError::TooLong { .. })) => Err(Refusal::TooLong),
+            Ok(Err(BodyError::TooLong { .. })) => Err(Refusal::TooLong(form, self.batch_limit())),
             Ok(Err(BodyError::Broken(_))) => Err(Refusal::Broken),
             Err(_) => Err(Refusal::TooSlow),
         }
     }
 
-    /// The charge stands from the moment of the signature, whether or not the client is still there to read it.
-    async fn sign(
+    async fn one(
+        &self,
+        caller: &Caller,
+        request: TokenRequest,
+        now: UnixSeconds,
+    ) -> Result<TokenResponse, Refusal> {
+        let key = self.signer(&request, now)?;
+        let charge = self.accounts.charge(caller, 1, now).await.map_err(Refusal::NoToken)?;
+        self.sign(caller, key, request, charge).map_err(Refusal::Unsigned)?.token().await
+    }
+
+    /// All of its tokens or none: they share one proof.
+    async fn amortized(
+        &self,
+        caller: &Caller,
+        request: AmortizedRequest,
+        now: UnixSeconds,
+    ) -> Result<AmortizedResponse, Refusal> {
+        let (asked, limit) = (request.count(), self.batch_limit());
+        if asked > limit {
+            return Err(Refusal::BatchTooLarge { limit });
+        }
+        let (token_type, truncated) = (request.token_type(), request.truncated_token_key_id);
+        let key = self.keyring.signer(token_type, truncated, now).map_err(Refusal::NoKey)?;
+        let charge = self.accounts.charge(caller, asked as u64, now).await.map_err(Refusal::NoToken)?;
+        if charge.count() < asked as u64 {
+            return Err(Refusal::TooFewLeft { left: charge.count() });
+        }
+        let signing = self.submit(caller, key, Work::Batch(request), charge).map_err(Refusal::Unsigned)?;
+        match signing.await.map_err(Refusal::Unsigned)? {
+            Done::Batch(response) => Ok(response),
+            Done::Token(_) => Err(Refusal::Unsigned(Unsigned::Failed)),
+        }
+    }
+
+    /// As many of its tokens as can be issued, the first ones first.
+    async fn generic(
+        &self,
+        caller: &Caller,
+        requests: Vec<TokenRequest>,
+        now: UnixSeconds,
+    ) -> Result<Vec<OptionalTokenResponse>, Refusal> {
+        let limit = self.batch_limit();
+        let signer = |(index, request): (usize, &TokenRequest)| {
+            if index < limit { self.signer(request, now) } else { Err(Refusal::BatchTooLarge { limit }) }
+        };
+        let signers: Vec<_> = requests.iter().enumerate().map(signer).collect();
+        let wanted = signers.iter().filter(|signer| signer.is_ok()).count();
+        let mut charge = match wanted {
+            0 => Charge::free(0),
+            _ => self.accounts.charge(caller, wanted as u64, now).await.map_err(Refusal::NoToken)?,
+        };
+        let types: Vec<_> = requests.iter().map(TokenRequest::token_type).collect();
+        let mut signing = Vec::with_capacity(requests.len());
+        for (request, signer) in requests.into_iter().zip(signers) {
+            let begun = signer.and_then(|key| {
+                let charge = charge.split_one().ok_or(Refusal::TooFewLeft { left: 0 })?;
+                self.sign(caller, key, request, charge).map_err(Refusal::Unsigned)
+            });
+            signing.push(begun);
+        }
+        let (mut responses, mut first_refusal) = (Vec::with_capacity(signing.len()), None);
+        for (begun, token_type) in signing.into_iter().zip(types) {
+            let response = match begun {
+                Ok(signature) => signature.token().await,
+                Err(refusal) => Err(refusal),
+            };
+            match response {
+                Ok(response) => responses.push(Some((token_type, response))),
+                Err(refusal) => {
+                    first_refusal.get_or_insert(refusal);
+                    responses.push(None);
+                }
+            }
+        }
+        match first_refusal {
+            Some(refusal) if responses.iter().all(Option::is_none) => Err(refusal.of_batch()),
+            _ => Ok(responses),
+        }
+    }
+
+    fn signer(&self, request: &TokenRequest, now: UnixSeconds) -> Result<Arc<SigningKey>, Refusal> {
+        let (token_type, truncated) = (request.token_type(), request.truncated_token_key_id);
+        self.keyring.signer(token_type, truncated, now).map_err(Refusal::NoKey)
+    }
+
+    fn sign(
         &self,
         caller: &Caller,
         key: Arc<SigningKey>,
         request: TokenRequest,
         charge: Charge,
-    ) -> Result<TokenResponse, Refusal> {
+    ) -> Result<Signature, Unsigned> {
+        self.submit(caller, key, Work::Token(request), charge)
+    }
+
+    /// The charge stands from the moment of the signature, whether or not the client is still there to read it.
+    fn submit(
+        &self,
+        caller: &Caller,
+        key: Arc<SigningKey>,
+        work: Work,
+        charge: Charge,
+    ) -> Result<Signature, Unsigned> {
         let tokens = self.accounts.tokens_of(caller);
-        let signature = self
-            .settings
-            .load()
-            .pool
-            .submit(caller.number(), key, request, move || {
-                charge.keep();
-                tokens.increment(1);
-            })
-            .map_err(Refusal::Unsigned)?;
-        signature.await.map_err(Refusal::Unsigned)
+        self.settings.load().pool.submit(caller.number(), key, work, move || {
+            tokens.increment(charge.count());
+            charge.keep();
+        })
+    }
+
+    fn batch_limit(&self) -> usize {
+        self.settings.load().limits.batch as usize
     }
 }
 
-/// The type that a body of any length begins with.
-fn type_asked(body: &[u8]) -> TokenTypeAsked {
-    match body.first_chunk() {
-        Some(code) if u16::from_be_bytes(*code) == TokenType::BlindRsa2048.code() => {
-            TokenTypeAsked::BlindRsa2048
+impl Signature {
+    async fn token(self) -> Result<TokenResponse, Refusal> {
+        match self.await.map_err(Refusal::Unsigned)? {
+            Done::Token(response) => Ok(response),
+            Done::Batch(_) => Err(Refusal::Unsigned(Unsigned::Failed)),
         }
-        Some(_) => TokenTypeAsked::Other,
-        None => TokenTypeAsked::Unread,
-    }
-}
-
-/// Exactly one Content-Type, in any case, with any parameters.
-fn check_media_type(headers: &HeaderMap) -> Result<(), Refusal> {
-    let mut values = headers.get_all(CONTENT_TYPE).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return Err(Refusal::MediaType) };
-    let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-    if essence.eq_ignore_ascii_case(REQUEST_MEDIA_TYPE.as_bytes()) { Ok(()) } else { Err(Refusal::MediaType) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use http::HeaderValue;
-
-    #[test]
-    fn the_type_is_what_the_first_two_bytes_say() {
-        assert_eq!(type_asked(&[0, 2]), TokenTypeAsked::BlindRsa2048);
-        assert_eq!(type_asked(&[0, 2, 7, 7]), TokenTypeAsked::BlindRsa2048);
-        for other in [[0, 1], [2, 0], [2, 2], [0xda, 0x7a]] {
-            assert_eq!(type_asked(&other), TokenTypeAsked::Other, "{other:?}");
-        }
-        assert_eq!(type_asked(&[]), TokenTypeAsked::Unread);
-        assert_eq!(type_asked(&[0]), TokenTypeAsked::Unread);
-    }
-
-    #[test]
-    fn the_media_type_is_read_liberally_but_only_once() {
-        let good = |values: &[&str]| {
-            let values = values.iter().map(|value| (CONTENT_TYPE, HeaderValue::from_str(value).unwrap()));
-            check_media_type(&values.collect()).is_ok()
-        };
-        assert!(good(&[REQUEST_MEDIA_TYPE]));
-        assert!(good(&["Application/Private-Token-Request"]));
-        assert!(good(&["application/private-token-request ; charset=utf-8"]));
-        assert!(!good(&[]) && !good(&[""]) && !good(&["application/octet-stream"]));
-        assert!(!good(&["application/private-token-request2"]));
-        assert!(!good(&["application/private-token-response"]));
-        assert!(!good(&[REQUEST_MEDIA_TYPE, REQUEST_MEDIA_TYPE]));
     }
 }

@@ -1,12 +1,12 @@
 //! The keys in use, as requests see them, and the task that rotates them.
 
-use crate::directory::Document;
+use crate::directory::{Document, Imprint};
 use crate::health::{Fault, Health};
-use crate::keys::{KeyStore, KeysError, TokenKey};
+use crate::keys::{self, KeyStore, KeysError, TokenKey};
 use crate::rotation::{self, Lifetime, Phase, Schedule};
 use arc_swap::ArcSwap;
 use postern_daemon::utc;
-use postern_token::{SigningKey, TokenKeyId, UnixSeconds};
+use postern_token::{SigningKey, TokenKeyId, TokenType, UnixSeconds};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_secs(10);
 pub(crate) struct Keyring {
     schedule: ArcSwap<Schedule>,
     rescheduled: Notify,
-    request_uri: ArcSwap<String>,
+    imprint: ArcSwap<Imprint>,
     served: ArcSwap<Served>,
 }
 
@@ -47,6 +47,7 @@ postern_telemetry::label! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyView {
     pub(crate) id: TokenKeyId,
+    pub(crate) token_type: TokenType,
     pub(crate) phase: KeyPhase,
     pub(crate) life: Lifetime,
 }
@@ -54,6 +55,8 @@ pub(crate) struct KeyView {
 /// Why no key signs a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoKey {
+    /// There are none of this type.
+    Type(TokenType),
     /// No key of ours has this truncated id.
     Unknown,
     /// Its successor has taken over.
@@ -63,28 +66,34 @@ pub(crate) enum NoKey {
 }
 
 impl Keyring {
-    pub(crate) fn new(store: &KeyStore, schedule: Schedule, request_uri: String, now: UnixSeconds) -> Self {
-        let served = Served::of(store, &schedule, &request_uri, now);
+    pub(crate) fn new(store: &KeyStore, schedule: Schedule, imprint: Imprint, now: UnixSeconds) -> Self {
+        let served = Served::of(store, &schedule, &imprint, now);
         Self {
             schedule: ArcSwap::from_pointee(schedule),
             rescheduled: Notify::new(),
-            request_uri: ArcSwap::from_pointee(request_uri),
+            imprint: ArcSwap::from_pointee(imprint),
             served: ArcSwap::from_pointee(served),
         }
     }
 
-    /// Sets the lifetimes of keys made from now on, and where the directory says that tokens are requested.
-    pub(crate) fn reschedule(&self, schedule: Schedule, request_uri: &str) {
+    /// Sets the types and lifetimes of keys made from now on, and what the directory says beside the keys.
+    pub(crate) fn reschedule(&self, schedule: Schedule, imprint: Imprint) {
         self.schedule.store(Arc::new(schedule));
-        self.request_uri.store(Arc::new(request_uri.to_owned()));
+        self.imprint.store(Arc::new(imprint));
         self.rescheduled.notify_one();
     }
 
-    /// The key with this truncated id, if it signs at `now`.
-    pub(crate) fn signer(&self, truncated: u8, now: UnixSeconds) -> Result<Arc<SigningKey>, NoKey> {
+    /// The key of this type with this truncated id, if it signs at `now`.
+    pub(crate) fn signer(
+        &self,
+        token_type: TokenType,
+        truncated: u8,
+        now: UnixSeconds,
+    ) -> Result<Arc<SigningKey>, NoKey> {
         let served = self.served.load();
-        let key = served.keys.iter().find(|key| key.signing.id().truncated() == truncated);
-        let key = key.ok_or(NoKey::Unknown)?;
+        let mut of_type = served.keys.iter().filter(|key| key.signing.token_type() == token_type).peekable();
+        of_type.peek().ok_or(NoKey::Type(token_type))?;
+        let key = of_type.find(|key| key.signing.id().truncated() == truncated).ok_or(NoKey::Unknown)?;
         match key.life.phase(now) {
             Phase::Issuing => Ok(key.signing.clone()),
             Phase::NotYet => Err(NoKey::NotYet),
@@ -99,17 +108,18 @@ impl Keyring {
     /// The keys that have not expired, newest first.
     pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
         let served = self.served.load();
-        let lives: Vec<Lifetime> = served.keys.iter().map(|key| key.life).collect();
-        let current = rotation::current(&lives, now);
-        let phase = |life: Lifetime| match life {
-            _ if Some(life) == current => KeyPhase::Newest,
-            _ if now < life.not_before => KeyPhase::Upcoming,
-            _ => KeyPhase::Older,
+        let current = |token_type| rotation::current(&keys::lives(&served.keys, token_type), now);
+        let view = |key: &TokenKey| {
+            let (life, token_type) = (key.life, key.signing.token_type());
+            let phase = match life {
+                _ if Some(life) == current(token_type) => KeyPhase::Newest,
+                _ if now < life.not_before => KeyPhase::Upcoming,
+                _ => KeyPhase::Older,
+            };
+            KeyView { id: key.signing.id(), token_type, phase, life }
         };
         let alive = served.keys.iter().filter(|key| key.life.phase(now) != Phase::Over);
-        let mut view: Vec<_> = alive
-            .map(|key| KeyView { id: key.signing.id(), phase: phase(key.life), life: key.life })
-            .collect();
+        let mut view: Vec<_> = alive.map(view).collect();
         view.sort_by_key(|key| std::cmp::Reverse(key.life.not_before));
         view
     }
@@ -150,7 +160,10 @@ impl Keyring {
         if until.is_some() {
             health.clear(Fault::NoKey);
         } else {
-            health.raise(Fault::NoKey, "no token key is in use, and every token request is refused");
+            health.raise(
+                Fault::NoKey,
+                "no token key is in use for a type that is issued, and requests for its tokens are refused",
+            );
         }
         let Err(error) = rotated else { return health.clear(Fault::NextKey) };
         let tail = match until {
@@ -178,22 +191,26 @@ impl Keyring {
             (store, rotated)
         });
         let (store, rotated) = turning.await.ok()?;
-        self.served.store(Arc::new(Served::of(&store, &schedule, &self.request_uri.load(), now)));
+        self.served.store(Arc::new(Served::of(&store, &schedule, &self.imprint.load(), now)));
         Some((store, rotated))
     }
 
-    /// Until when some key signs; nothing when none does.
+    /// Until when there is a key that signs for each type that is issued; nothing where there is none for one of them.
     fn issues_until(&self, now: UnixSeconds) -> Option<UnixSeconds> {
         let served = self.served.load();
-        let issuing = served.keys.iter().filter(|key| key.life.phase(now) == Phase::Issuing);
-        issuing.map(|key| key.life.issue_until).max()
+        let until = |token_type| {
+            let lives = keys::lives(&served.keys, token_type).into_iter();
+            lives.filter(|life| life.phase(now) == Phase::Issuing).map(|life| life.issue_until).max()
+        };
+        // `None` is less than any time.
+        self.schedule.load().types.iter().map(until).min().flatten()
     }
 }
 
 impl Served {
-    fn of(store: &KeyStore, schedule: &Schedule, request_uri: &str, now: UnixSeconds) -> Self {
+    fn of(store: &KeyStore, schedule: &Schedule, imprint: &Imprint, now: UnixSeconds) -> Self {
         let keys = store.keys().to_vec();
-        let document = Arc::new(Document::of(&keys, schedule, request_uri, now));
+        let document = Arc::new(Document::of(&keys, schedule, imprint, now));
         Self { keys, document }
     }
 }
@@ -201,13 +218,19 @@ impl Served {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rotation::TokenTypes;
     use postern_token::Directory;
 
     const SCHEDULE: Schedule = Schedule {
+        types: TokenTypes::PUBLIC,
         rotate_every: Duration::from_secs(30_000),
         publish_ahead: Duration::from_secs(1_000),
         redeem_for: Duration::from_secs(7_000),
     };
+
+    fn imprint() -> Imprint {
+        Imprint { request_uri: "/token-request".to_owned(), batch_limit: 100 }
+    }
 
     fn listed(keyring: &Keyring) -> usize {
         Directory::parse(&keyring.document().body).unwrap().token_keys.len()
@@ -219,27 +242,39 @@ mod tests {
         let mut store = KeyStore::open(directory.path()).unwrap();
         let start = UnixSeconds(1_000_000);
         store.rotate(&SCHEDULE, start).unwrap();
-        let keyring = Keyring::new(&store, SCHEDULE, "/token-request".to_owned(), start);
+        let keyring = Keyring::new(&store, SCHEDULE, imprint(), start);
         let first = store.keys()[0].signing.id().truncated();
-        assert!(keyring.signer(first, start).is_ok());
-        assert_eq!(keyring.signer(first.wrapping_add(1), start).unwrap_err(), NoKey::Unknown);
+        assert!(keyring.signer(TokenType::BlindRsa2048, first, start).is_ok());
+        assert_eq!(
+            keyring.signer(TokenType::BlindRsa2048, first.wrapping_add(1), start).unwrap_err(),
+            NoKey::Unknown
+        );
 
         let (store, rotated) = keyring.rotate(store, UnixSeconds(1_029_000)).await.unwrap();
         rotated.unwrap();
         let second = store.keys()[1].signing.id().truncated();
         assert_eq!(listed(&keyring), 2);
-        assert_eq!(keyring.signer(second, UnixSeconds(1_029_000)).unwrap_err(), NoKey::NotYet);
-        assert!(keyring.signer(second, UnixSeconds(1_030_000)).is_ok());
+        assert_eq!(
+            keyring.signer(TokenType::BlindRsa2048, second, UnixSeconds(1_029_000)).unwrap_err(),
+            NoKey::NotYet
+        );
+        assert!(keyring.signer(TokenType::BlindRsa2048, second, UnixSeconds(1_030_000)).is_ok());
         assert!(
-            keyring.signer(first, UnixSeconds(1_030_000)).is_ok(),
+            keyring.signer(TokenType::BlindRsa2048, first, UnixSeconds(1_030_000)).is_ok(),
             "a copy of the directory may be seconds old"
         );
-        assert_eq!(keyring.signer(first, UnixSeconds(1_031_000)).unwrap_err(), NoKey::Retired);
+        assert_eq!(
+            keyring.signer(TokenType::BlindRsa2048, first, UnixSeconds(1_031_000)).unwrap_err(),
+            NoKey::Retired
+        );
 
         let (_, rotated) = keyring.rotate(store, UnixSeconds(1_037_000)).await.unwrap();
         rotated.unwrap();
         assert_eq!(listed(&keyring), 1);
-        assert_eq!(keyring.signer(first, UnixSeconds(1_037_000)).unwrap_err(), NoKey::Unknown);
+        assert_eq!(
+            keyring.signer(TokenType::BlindRsa2048, first, UnixSeconds(1_037_000)).unwrap_err(),
+            NoKey::Unknown
+        );
     }
 
     #[tokio::test]
@@ -248,7 +283,7 @@ mod tests {
         let mut store = KeyStore::open(directory.path()).unwrap();
         let start = UnixSeconds(1_000_000);
         store.rotate(&SCHEDULE, start).unwrap();
-        let keyring = Keyring::new(&store, SCHEDULE, "/token-request".to_owned(), start);
+        let keyring = Keyring::new(&store, SCHEDULE, imprint(), start);
         let first = store.keys()[0].signing.id();
         let seen =
             |now| keyring.view(UnixSeconds(now)).iter().map(|key| (key.id, key.phase)).collect::<Vec<_>>();
@@ -269,12 +304,20 @@ mod tests {
         let mut store = KeyStore::open(&keys).unwrap();
         let start = UnixSeconds(1_000_000);
         store.rotate(&SCHEDULE, start).unwrap();
-        let keyring = Keyring::new(&store, SCHEDULE, "/token-request".to_owned(), start);
+        let keyring = Keyring::new(&store, SCHEDULE, imprint(), start);
         std::fs::remove_dir_all(&keys).unwrap();
 
         let (store, rotated) = keyring.rotate(store, UnixSeconds(1_029_000)).await.unwrap();
         assert!(matches!(rotated, Err(KeysError::Unwritable { .. })));
         assert_eq!(listed(&keyring), 1);
-        assert!(keyring.signer(store.keys()[0].signing.id().truncated(), UnixSeconds(1_029_000)).is_ok());
+        assert!(
+            keyring
+                .signer(
+                    TokenType::BlindRsa2048,
+                    store.keys()[0].signing.id().truncated(),
+                    UnixSeconds(1_029_000)
+                )
+                .is_ok()
+        );
     }
 }

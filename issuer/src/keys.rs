@@ -1,22 +1,22 @@
-//! Token keys on disk: one PKCS#8 file a key, mode 0600, its times in its name.
+//! Token keys on disk: one file a key, mode 0600, its times in its name.
 //!
 //! `1790000000-1792592000-1793196800-0f1e2d3c.p8` is the key that is used from the first time on, issues until the
 //! second, leaves at the third (Unix seconds), and whose token key id begins with the hex digits. A file is written
-//! whole or not at all, and a name cannot be torn from its times by a crash between two writes.
+//! whole or not at all, and a name cannot be torn from its times by a crash between two writes. Its ending says the token type
+//! ([`postern_token::key_file`]).
 
 mod set_aside;
 
 use crate::rotation::{self, Lifetime, Phase, Schedule};
 use postern_daemon::files::{DataDir, DataDirError, write_private};
 use postern_daemon::utc;
-use postern_token::{SignError, SigningKey, UnixSeconds};
+use postern_token::{SignError, SigningKey, TokenType, UnixSeconds, key_file};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const EXTENSION: &str = "p8";
 /// One key in 16 collides with one of 16 others at worst: this many in a row do not happen by chance.
 const MAX_ATTEMPTS: usize = 64;
 /// How long the start waits for the lock: commands have it for milliseconds, another issuer has it for ever.
@@ -60,33 +60,32 @@ impl KeyStore {
     pub(crate) fn rotate(&mut self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
         self.recall(now);
         self.retire(now);
-        while let Some(life) = rotation::to_make(&self.lives(), schedule, now) {
-            let key = self.make(life)?;
-            let [from, until, end] =
-                [life.not_before, life.issue_until, life.not_after].map(|time| utc::rfc3339(time.0));
-            tracing::info!(
-                "made token key {:?}: in use from {from}, issues until {until}, leaves at {end}",
-                key.signing.id()
-            );
-            self.keys.push(key);
+        for token_type in schedule.types.iter() {
+            while let Some(life) = rotation::to_make(&lives(&self.keys, token_type), schedule, now) {
+                let key = self.make(token_type, life)?;
+                let [from, until, end] =
+                    [life.not_before, life.issue_until, life.not_after].map(|time| utc::rfc3339(time.0));
+                tracing::info!(
+                    "made token key {:?} of type {token_type}: in use from {from}, issues until {until}, leaves at {end}",
+                    key.signing.id()
+                );
+                self.keys.push(key);
+            }
         }
         Ok(())
     }
 
-    fn lives(&self) -> Vec<Lifetime> {
-        self.keys.iter().map(|key| key.life).collect()
-    }
-
-    fn make(&self, life: Lifetime) -> Result<TokenKey, KeysError> {
+    fn make(&self, token_type: TokenType, life: Lifetime) -> Result<TokenKey, KeysError> {
         for _ in 0..MAX_ATTEMPTS {
-            let pkcs8 = SigningKey::generate_pkcs8().map_err(KeysError::Generate)?;
-            let signing = SigningKey::from_pkcs8(&pkcs8).map_err(KeysError::Generate)?;
+            let secret = SigningKey::generate(token_type).map_err(KeysError::Generate)?;
+            let signing = SigningKey::from_secret(token_type, &secret).map_err(KeysError::Generate)?;
             if colliding(&self.keys, &signing).is_some() {
                 continue; // a request names its key by one byte (RFC 9578, section 6.1)
             }
             let key = TokenKey { signing: Arc::new(signing), life };
             let path = self.directory.join(file_name(&key));
-            write_private(&path, &pkcs8).map_err(|source| KeysError::Unwritable { path, source })?;
+            let content = key_file::write(token_type, &secret);
+            write_private(&path, &content).map_err(|source| KeysError::Unwritable { path, source })?;
             return Ok(key);
         }
         Err(KeysError::NoDistinctKey { alive: self.keys.len() })
@@ -175,14 +174,22 @@ fn read(directory: &Path) -> Result<Vec<TokenKey>, KeysError> {
     Ok(keys)
 }
 
+/// A request names its key by its type and one byte.
 fn colliding<'k>(keys: &'k [TokenKey], signing: &SigningKey) -> Option<&'k TokenKey> {
-    keys.iter().find(|key| key.signing.id().truncated() == signing.id().truncated())
+    let named = |key: &SigningKey| (key.token_type(), key.id().truncated());
+    keys.iter().find(|key| named(&key.signing) == named(signing))
+}
+
+/// The times of the keys of one type.
+pub(crate) fn lives(keys: &[TokenKey], token_type: TokenType) -> Vec<Lifetime> {
+    keys.iter().filter(|key| key.signing.token_type() == token_type).map(|key| key.life).collect()
 }
 
 fn file_name(key: &TokenKey) -> String {
     let Lifetime { not_before, issue_until, not_after } = key.life;
     let id = &key.signing.id().to_hex()[..8];
-    format!("{not_before}-{issue_until}-{not_after}-{id}.{EXTENSION}")
+    let ending = key_file::ending(key.signing.token_type());
+    format!("{not_before}-{issue_until}-{not_after}-{id}.{ending}")
 }
 
 /// The key files of a directory, oldest first.
@@ -191,7 +198,7 @@ fn key_files(directory: &Path) -> Result<Vec<PathBuf>, KeysError> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
-        if path.extension().is_some_and(|extension| extension == EXTENSION) {
+        if key_file::token_type(&path).is_some() {
             paths.push(path);
         }
     }
@@ -201,13 +208,14 @@ fn key_files(directory: &Path) -> Result<Vec<PathBuf>, KeysError> {
 
 fn load(path: &Path) -> Result<TokenKey, KeysError> {
     let unreadable = |source| KeysError::Unreadable { path: path.to_owned(), source };
-    let (life, id) = parse_name(path).ok_or_else(|| KeysError::Name { path: path.to_owned() })?;
+    let named = parse_name(path).zip(key_file::token_type(path));
+    let ((life, id), token_type) = named.ok_or_else(|| KeysError::Name { path: path.to_owned() })?;
     let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(KeysError::Exposed { path: path.to_owned(), mode });
     }
-    let pkcs8 = std::fs::read(path).map_err(unreadable)?;
-    let signing = SigningKey::from_pkcs8(&pkcs8)
+    let content = std::fs::read(path).map_err(unreadable)?;
+    let signing = SigningKey::from_file(token_type, &content)
         .map_err(|source| KeysError::Corrupt { path: path.to_owned(), source })?;
     if !signing.id().to_hex().starts_with(&id) {
         return Err(KeysError::OtherKey { path: path.to_owned() });
@@ -254,7 +262,7 @@ pub enum KeysError {
     },
     /// A file's name does not hold the times of its key.
     #[error(
-        "the name of the key file {} is not NOT_BEFORE-ISSUE_UNTIL-NOT_AFTER-ID.p8 (times in Unix seconds): give it \
+        "the name of the key file {} is not NOT_BEFORE-ISSUE_UNTIL-NOT_AFTER-ID.p8 (or .type1, .type5; times in Unix seconds): give it \
          back the name it was made with, or move it elsewhere",
         path.display()
     )]

@@ -1,4 +1,5 @@
-//! The token issuer: it publishes its keys and signs blinded token requests of type 2 (RFC 9578, sections 4 and 6).
+//! The token issuer: it publishes its keys and answers blinded token requests of types 2, 5 and 1, alone (RFC 9578, sections 4
+//! to 6) and in batches (draft-ietf-privacypass-batched-tokens-09).
 //!
 //! The issuer learns only that an account requested a token. It never sees the token or its use, and it logs no
 //! accounts, addresses or bytes of requests.
@@ -242,11 +243,11 @@ struct State {
 
 impl State {
     fn open(config: &Config) -> Result<Self, StartError> {
-        let (schedule, now) = (config.keys.schedule(), UnixSeconds::now());
+        let (schedule, now) = (config.keys.schedule()?, UnixSeconds::now());
         let mut store = KeyStore::open(&config.keys.directory)?;
         let accounts = Arc::new(Accounts::open(&config.accounts, store.directory(), &config.usage)?);
         store.rotate(&schedule, now)?;
-        let keyring = Keyring::new(&store, schedule, config.directory.issuer_request_uri.clone(), now);
+        let keyring = Keyring::new(&store, schedule, config.imprint(), now);
         Ok(Self { store, keyring: Arc::new(keyring), accounts })
     }
 }

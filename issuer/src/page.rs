@@ -64,6 +64,7 @@ fn accounts(shown: Vec<Shown>) -> Table {
 fn keys(keyring: &Keyring, now: UnixSeconds) -> Table {
     let columns = [
         ("key", Show::Text),
+        ("type", Show::Text),
         ("phase", Show::Text),
         ("in use in", Show::Age),
         ("in use for", Show::Age),
@@ -71,10 +72,11 @@ fn keys(keyring: &Keyring, now: UnixSeconds) -> Table {
         ("retires in", Show::Age),
     ];
     let mut table = Table::new("Token keys", "There is none: nothing can be signed.", &columns);
-    for KeyView { id, phase, life } in keyring.view(now) {
+    for KeyView { id, token_type, phase, life } in keyring.view(now) {
         let [a, b, c, d, ..] = id.0; // as in the name of its file
         table.row(vec![
             json!(format!("{a:02x}{b:02x}{c:02x}{d:02x}…")),
+            json!(token_type.code().to_string()),
             json!(phase.as_str()),
             seconds(now.until(life.not_before)),
             seconds(life.not_before.until(now)),

@@ -157,7 +157,7 @@ struct Metered {
     recorded: Option<u64>,
     /// The exact figure of the window before, where the database may still have its reservation.
     ended: Option<Usage>,
-    /// Requests that wait for the database.
+    /// Tokens of requests that wait for the database.
     waiting: u64,
     /// A token was counted since the reservation was looked at last.
     is_active: bool,
@@ -181,7 +181,7 @@ pub(crate) struct Spent {
     pub(crate) retry_after: Duration,
 }
 
-/// Why a token cannot be counted.
+/// Why no token can be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoCharge {
     /// The quota is used up.
@@ -210,8 +210,8 @@ impl Meter {
         self.metered.lock().quota = quota;
     }
 
-    /// Counts one token, before it is signed. Dropping the charge takes it back.
-    pub(crate) fn charge(self: &Arc<Self>, now: UnixSeconds) -> Result<Charge, NoCharge> {
+    /// Counts up to `most` tokens, as many as the quota has left, before they are signed. Dropping the charge takes them back.
+    pub(crate) fn charge(self: &Arc<Self>, most: u64, now: UnixSeconds) -> Result<Charge, NoCharge> {
         let metered = &mut *self.metered.lock();
         if metered.quota.has_ended(metered.usage, now) {
             metered.begin_window(now);
@@ -221,18 +221,20 @@ impl Meter {
             let next = UnixSeconds(quota.window(now).0.saturating_add(quota.seconds()));
             return Err(NoCharge::Spent(Spent { retry_after: now.until(next) }));
         }
-        if !*is_known || usage.used >= *reserved {
+        let used = usage.used + most.min(quota.tokens - usage.used);
+        if !*is_known || used > *reserved {
             return Err(NoCharge::Unreserved);
         }
-        usage.used += 1;
+        let count = used - usage.used;
+        usage.used = used;
         *is_active = true;
-        Ok(Charge { meter: Some((self.clone(), usage.window_start)) })
+        Ok(Charge { meter: Some((self.clone(), usage.window_start)), count })
     }
 
-    /// A request waits for a reservation until the value is dropped.
-    pub(crate) fn wait(&self) -> Waiting<'_> {
-        self.metered.lock().waiting += 1;
-        Waiting(self)
+    /// A request waits for a reservation of so many tokens until the value is dropped.
+    pub(crate) fn wait(&self, tokens: u64) -> Waiting<'_> {
+        self.metered.lock().waiting += tokens;
+        Waiting { meter: self, tokens }
     }
 
     /// Whether it is time to reserve more, so that the next requests need not wait for it.
@@ -286,10 +288,10 @@ impl Meter {
         (if quota.has_ended(*usage, now) { 0 } else { usage.used }, *quota)
     }
 
-    fn take_back(&self, window: UnixSeconds) {
+    fn take_back(&self, window: UnixSeconds, count: u64) {
         let usage = &mut self.metered.lock().usage;
         if usage.window_start == window {
-            usage.used = usage.used.saturating_sub(1);
+            usage.used = usage.used.saturating_sub(count);
         }
     }
 
@@ -357,26 +359,43 @@ impl Metered {
 
 /// A request that waits, counted until the value is dropped.
 #[derive(Debug)]
-pub(crate) struct Waiting<'a>(&'a Meter);
+pub(crate) struct Waiting<'a> {
+    meter: &'a Meter,
+    tokens: u64,
+}
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.metered.lock().waiting -= 1;
+        self.meter.metered.lock().waiting -= self.tokens;
     }
 }
 
-/// One token, counted but not yet signed.
+/// Tokens, counted but not yet signed.
 #[derive(Debug)]
 #[must_use = "a charge that is dropped is taken back"]
 pub(crate) struct Charge {
     meter: Option<(Arc<Meter>, UnixSeconds)>,
+    count: u64,
 }
 
 impl Charge {
     /// For an issuer that is open: nothing is counted.
-    pub(crate) const FREE: Self = Self { meter: None };
+    pub(crate) const fn free(count: u64) -> Self {
+        Self { meter: None, count }
+    }
 
-    /// The token is signed: the charge stands.
+    /// How many tokens it is for.
+    pub(crate) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// One of its tokens, as a charge of its own; nothing when none is left.
+    pub(crate) fn split_one(&mut self) -> Option<Self> {
+        self.count = self.count.checked_sub(1)?;
+        Some(Self { meter: self.meter.clone(), count: 1 })
+    }
+
+    /// The tokens are signed: the charge stands.
     pub(crate) fn keep(mut self) {
         self.meter = None;
     }
@@ -385,7 +404,7 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         if let Some((meter, window)) = self.meter.take() {
-            meter.take_back(window);
+            meter.take_back(window, self.count);
         }
     }
 }

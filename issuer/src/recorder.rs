@@ -9,6 +9,7 @@ use crate::catalogue::{self, IssuerOutcome, TokenTypeAsked};
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use postern_admin::live::Latency;
 use postern_telemetry::metrics::{ReadableCounter, ReadableGauge, from_zero};
+use postern_token::TokenType;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ pub(crate) struct Recorder {
     outcomes: Vec<ReadableCounter>,
     /// By type, then by outcome.
     issuances: Vec<Counter>,
-    tokens: ReadableCounter,
+    /// By type, in the order of [`TokenType::ISSUED`].
+    tokens: Vec<ReadableCounter>,
     queue: ReadableGauge,
     queue_limit: ReadableGauge,
     active_accounts: ReadableGauge,
@@ -33,7 +35,7 @@ pub(crate) enum Part {
     Body,
     /// Waiting for a thread.
     Wait,
-    /// The blind signature.
+    /// The signature of one token; of an amortized batch, its part.
     Sign,
     /// All of it, from the request's head to its answer, for tokens that were issued.
     Request,
@@ -62,11 +64,14 @@ impl Recorder {
         let issuances = TokenTypeAsked::ALL
             .iter()
             .flat_map(|asked| IssuerOutcome::ALL.iter().map(|outcome| issuance(*asked, *outcome)));
-        let signed = TokenTypeAsked::BlindRsa2048.as_str();
+        let tokens = |token_type: &TokenType| {
+            let label = TokenTypeAsked::of(*token_type).as_str();
+            ReadableCounter::new(counter!(catalogue::TOKENS_ISSUED, catalogue::TYPE.name => label))
+        };
         Self {
             outcomes: IssuerOutcome::ALL.iter().map(outcome).collect(),
             issuances: issuances.collect(),
-            tokens: ReadableCounter::new(counter!(catalogue::TOKENS_ISSUED, catalogue::TYPE.name => signed)),
+            tokens: TokenType::ISSUED.iter().map(tokens).collect(),
             queue: ReadableGauge::new(gauge!(catalogue::ISSUER_QUEUE)),
             queue_limit: ReadableGauge::new(gauge!(catalogue::ISSUER_QUEUE_LIMIT)),
             active_accounts: ReadableGauge::new(gauge!(catalogue::ISSUER_ACTIVE_ACCOUNTS)),
@@ -83,16 +88,22 @@ impl Recorder {
         if let Some(asked) = asked {
             self.issuances[asked as usize * IssuerOutcome::ALL.len() + outcome as usize].increment(1);
         }
-        if outcome == IssuerOutcome::Issued {
+        if matches!(outcome, IssuerOutcome::Issued | IssuerOutcome::Partial) {
             self.took(Part::Request, took);
         }
     }
 
-    /// A token was signed: `took` is the time of the signature alone.
-    pub(crate) fn signed(&self, took: Duration) {
-        self.tokens.add(1);
-        self.sign_duration.record(took);
-        self.took(Part::Sign, took);
+    /// So many tokens of a type were signed together: `took` is the time of that alone.
+    pub(crate) fn signed(&self, token_type: TokenType, tokens: usize, took: Duration) {
+        let index = TokenType::ISSUED.iter().position(|issued| *issued == token_type);
+        if let Some(counter) = index.and_then(|index| self.tokens.get(index)) {
+            counter.add(tokens as u64);
+        }
+        let each = took / u32::try_from(tokens).unwrap_or(u32::MAX).max(1);
+        self.sign_duration.record_many(each, tokens);
+        for _ in 0..tokens {
+            self.took(Part::Sign, each);
+        }
     }
 
     pub(crate) fn took(&self, part: Part, time: Duration) {
@@ -130,7 +141,7 @@ impl Recorder {
     }
 
     pub(crate) fn tokens(&self) -> u64 {
-        self.tokens.total()
+        self.tokens.iter().map(ReadableCounter::total).sum()
     }
 
     /// The places that are taken, and how many there are.

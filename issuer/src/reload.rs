@@ -150,7 +150,7 @@ impl Reloading {
     /// First what can fail: then nothing has changed.
     fn apply(&mut self, mut new: Config, shutdown: &Shutdown) -> Result<(), StartError> {
         keep_signed(&mut new.tls, self.signed.as_ref())?;
-        let old = &self.config;
+        let (old, schedule) = (&self.config, new.keys.schedule()?);
         let mut present = Present::clone(&self.settings.load());
         let tls = differ(&old.tls, &new.tls).then(|| self.certificate.open(new.tls.as_ref())).transpose()?;
         present.take_up(&new, self.settings.descriptors)?;
@@ -163,7 +163,7 @@ impl Reloading {
         }
         self.settings.present.store(Arc::new(present));
         self.accounts.replace(&new.accounts, &new.usage);
-        self.keyring.reschedule(new.keys.schedule(), &new.directory.issuer_request_uri);
+        self.keyring.reschedule(schedule, new.imprint());
         log::set_format(new.log.format);
         shutdown.set_deadline(new.drain.deadline.get());
         self.config = new;

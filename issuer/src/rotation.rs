@@ -10,16 +10,22 @@
 //! A key's times are fixed when it is made. Gateways remember spent tokens until the published not-after, so moving
 //! it later would let tokens be spent twice, and moving it earlier would rob their holders.
 
-use postern_token::UnixSeconds;
+use postern_token::{TokenType, UnixSeconds};
 use std::time::Duration;
 
-/// The times that new keys get.
+/// The token types that keys are made for, and the times that new keys get. Each type's keys take turns by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Schedule {
+    /// In the issuer's order of preference.
+    pub(crate) types: TokenTypes,
     pub(crate) rotate_every: Duration,
     pub(crate) publish_ahead: Duration,
     pub(crate) redeem_for: Duration,
 }
+
+/// One token type at least, each once, in order of preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenTypes([Option<TokenType>; TokenType::ISSUED.len()]);
 
 /// The times of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +55,27 @@ pub(crate) enum Phase {
 const MAX_TOLERANCE: Duration = Duration::from_secs(300);
 /// A key that is needed at once is given a not-before this far in the past, for gateways whose clocks are behind.
 const BACKDATE: Duration = Duration::from_secs(60);
+
+impl TokenTypes {
+    #[cfg(test)]
+    pub(crate) const PUBLIC: Self = Self([Some(TokenType::BlindRsa2048), None, None]);
+
+    /// Nothing for an empty list, one with a type twice, or with one that cannot be issued.
+    pub(crate) fn new(codes: &[u16]) -> Option<Self> {
+        let mut types = Self([None; TokenType::ISSUED.len()]);
+        for (index, code) in codes.iter().enumerate() {
+            let token_type = TokenType::from_code(*code);
+            let is_fit = TokenType::ISSUED.contains(&token_type) && !codes[..index].contains(code);
+            *types.0.get_mut(index)? = is_fit.then_some(token_type);
+            types.0[index]?;
+        }
+        types.0[0].map(|_| types)
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = TokenType> {
+        self.0.into_iter().flatten()
+    }
+}
 
 impl Lifetime {
     /// The times of a key that takes over at `not_before`.
@@ -115,6 +142,7 @@ mod tests {
     use super::*;
 
     const SCHEDULE: Schedule = Schedule {
+        types: TokenTypes::PUBLIC,
         rotate_every: Duration::from_secs(30_000),
         publish_ahead: Duration::from_secs(1_000),
         redeem_for: Duration::from_secs(7_000),
@@ -126,6 +154,19 @@ mod tests {
 
     fn at(keys: &[Lifetime], now: u64) -> Option<Lifetime> {
         to_make(keys, &SCHEDULE, UnixSeconds(now))
+    }
+
+    #[test]
+    fn types_are_listed_once_and_can_be_issued() {
+        let listed = |codes: &[u16]| {
+            TokenTypes::new(codes).map(|types| types.iter().map(TokenType::code).collect::<Vec<_>>())
+        };
+        for good in [&[2][..], &[5], &[5, 2], &[1, 5, 2]] {
+            assert_eq!(listed(good).as_deref(), Some(good));
+        }
+        for bad in [&[][..], &[2, 2], &[3], &[2, 0xDA7A], &[1, 2, 5, 2], &[0]] {
+            assert_eq!(listed(bad), None, "{bad:?}");
+        }
     }
 
     #[test]
@@ -212,7 +253,8 @@ mod tests {
     #[test]
     fn keys_of_a_second_are_possible() {
         let second = Duration::from_secs(1);
-        let schedule = Schedule { rotate_every: second, publish_ahead: Duration::ZERO, redeem_for: second };
+        let schedule =
+            Schedule { rotate_every: second, publish_ahead: Duration::ZERO, redeem_for: second, ..SCHEDULE };
         let first = to_make(&[], &schedule, UnixSeconds(1_000)).unwrap();
         assert_eq!(to_make(&[first], &schedule, UnixSeconds(1_000)), None);
         assert_eq!(to_make(&[first], &schedule, UnixSeconds(1_001)).unwrap().issue_until.0, 1_002);

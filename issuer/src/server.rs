@@ -1,6 +1,6 @@
 //! Connections and routes: HTTP/1.1, plain or over TLS.
 
-use crate::answer::{Refusal, issued};
+use crate::answer::{self, Refusal};
 use crate::catalogue::{IssuerOutcome, TokenTypeAsked};
 use crate::issue::Issuance;
 use crate::keyring::Keyring;
@@ -255,7 +255,7 @@ impl Routes {
         // Until its body is there, a request gives way to another connection as one does whose header is not.
         let may_ask = self.may_ask(source);
         let is_read = is_posted && may_ask.is_ok();
-        let body = if is_read { self.issuance.read(body).await } else { Ok(Bytes::new()) };
+        let body = if is_read { self.issuance.read(&head.headers, body).await } else { Ok(Bytes::new()) };
         let answering = exchange.begin().await;
         let mut asked = TokenTypeAsked::Unread;
         let answered = match may_ask {
@@ -285,8 +285,7 @@ impl Routes {
             (DIRECTORY_PATH, &Method::GET | &Method::HEAD) => Ok(self.directory(head)),
             (DIRECTORY_PATH, _) => Err(Refusal::Method("GET, HEAD")),
             (path, &Method::POST) if self.settings.load().takes_requests_at(path) => {
-                let response = self.issuance.answer(&head.headers, body?, asked).await?;
-                Ok((issued(&response), IssuerOutcome::Issued))
+                Ok(answer::issued(&self.issuance.answer(&head.headers, body?, asked).await?))
             }
             (path, _) if self.settings.load().takes_requests_at(path) => Err(Refusal::Method("POST")),
             _ => Err(Refusal::NotFound),

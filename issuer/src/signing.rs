@@ -7,7 +7,9 @@
 use crate::fair_queue::{FairQueue, Ticket};
 use crate::recorder::{Part, Queued, Recorder};
 use parking_lot::{Condvar, Mutex};
-use postern_token::{SignError, SigningKey, TokenRequest, TokenResponse};
+use postern_token::{
+    AmortizedRequest, AmortizedResponse, SignError, SigningKey, TokenRequest, TokenResponse,
+};
 use std::io;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,12 +43,27 @@ struct State {
     is_closed: bool,
 }
 
+/// What is to be signed.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Token(TokenRequest),
+    /// All of it at once, since one proof is made for all.
+    Batch(AmortizedRequest),
+}
+
+/// The same, signed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    Token(TokenResponse),
+    Batch(AmortizedResponse),
+}
+
 /// A request for a signature. `signed` is called once the signature is made, and dropped uncalled otherwise.
 struct Job {
     key: Arc<SigningKey>,
-    request: TokenRequest,
+    work: Work,
     signed: Box<dyn FnOnce() + Send>,
-    answer: oneshot::Sender<Result<TokenResponse, Unsigned>>,
+    answer: oneshot::Sender<Result<Done, Unsigned>>,
     since: Instant,
     queued: Queued,
 }
@@ -67,7 +84,7 @@ pub(crate) enum Unsigned {
 /// A signature to come. A request that still waits leaves the queue when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Signature {
-    answer: oneshot::Receiver<Result<TokenResponse, Unsigned>>,
+    answer: oneshot::Receiver<Result<Done, Unsigned>>,
     ticket: Ticket,
     desk: Arc<Desk>,
 }
@@ -92,12 +109,12 @@ impl SigningPool {
         Ok(pool)
     }
 
-    /// Signs `request` when its turn comes among those of all callers. `caller` is one account, or 0.
+    /// Signs `work` when its turn comes among those of all callers. `caller` is one account, or 0.
     pub(crate) fn submit(
         &self,
         caller: u64,
         key: Arc<SigningKey>,
-        request: TokenRequest,
+        work: Work,
         signed: impl FnOnce() + Send + 'static,
     ) -> Result<Signature, Unsigned> {
         let (answer, signature) = oneshot::channel();
@@ -112,7 +129,7 @@ impl SigningPool {
             }
         }
         let queued = self.desk.recorder.queued();
-        let job = Job { key, request, signed, answer, since: Instant::now(), queued };
+        let job = Job { key, work, signed, answer, since: Instant::now(), queued };
         let ticket = state.waiting.push(caller, job);
         drop(state);
         self.desk.changed.notify_one();
@@ -162,16 +179,20 @@ impl Desk {
 }
 
 impl Job {
-    fn sign(&self, signed: Box<dyn FnOnce() + Send>, recorder: &Recorder) -> Result<TokenResponse, Unsigned> {
+    fn sign(&self, signed: Box<dyn FnOnce() + Send>, recorder: &Recorder) -> Result<Done, Unsigned> {
         let started = Instant::now();
         recorder.took(Part::Wait, started - self.since);
-        let response = self.key.sign(&self.request).map_err(Unsigned::Refused)?;
-        recorder.signed(started.elapsed());
+        let (done, tokens) = match &self.work {
+            Work::Token(request) => (self.key.sign(request).map(Done::Token), 1),
+            Work::Batch(request) => (self.key.sign_batch(request).map(Done::Batch), request.count()),
+        };
+        let done = done.map_err(Unsigned::Refused)?;
+        recorder.signed(self.key.token_type(), tokens, started.elapsed());
         signed();
-        Ok(response)
+        Ok(done)
     }
 
-    fn end(self, result: Result<TokenResponse, Unsigned>) {
+    fn end(self, result: Result<Done, Unsigned>) {
         let Self { signed, answer, queued, .. } = self;
         drop((signed, queued)); // not later than this: a client that retries immediately finds its place and its quota
         let _ = answer.send(result); // the client may have hung up meanwhile
@@ -185,7 +206,7 @@ impl std::fmt::Debug for Job {
 }
 
 impl Future for Signature {
-    type Output = Result<TokenResponse, Unsigned>;
+    type Output = Result<Done, Unsigned>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Poll::Ready(ready!(Pin::new(&mut self.answer).poll(context)).unwrap_or(Err(Unsigned::Failed)))

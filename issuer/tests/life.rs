@@ -6,7 +6,7 @@ use postern_config::{ConfigDuration, parse};
 use postern_daemon::exit;
 use postern_daemon::http::{ClientOptions, client, fetch_limited};
 use postern_issuer::{Config, Issuer, StartError};
-use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, TokenResponse, UnixSeconds};
+use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, TokenResponse, TokenType, UnixSeconds};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -101,7 +101,7 @@ async fn a_running_issuer_rotates_its_keys() {
         let (request, pending) = key.request(ChallengeDigest::of(b"challenge")).unwrap();
         let answer = issuer.post("", &request.serialize()).await;
         assert_eq!(answer.status, 200, "around a change both keys sign: {}", answer.text());
-        pending.finalize(&TokenResponse::parse(&answer.body).unwrap()).unwrap();
+        pending.finalize(&TokenResponse::parse(TokenType::BlindRsa2048, &answer.body).unwrap()).unwrap();
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) async fn mint(args: Mint) -> Result<(), Failure> {
     let stop = Stop::on_signals()?;
     let progress = progress(args.count);
     let (mut write_error, mut written) = (None, 0);
-    let minting = issuer.mint(&challenge.bytes, &key, args.count as usize, |token| {
+    let minting = issuer.mint(&challenge.bytes, &key, args.count as usize, 0, |token| {
         match out.line(&format_authorization(&token)) {
             Ok(()) => {
                 written += 1;

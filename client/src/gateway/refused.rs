@@ -36,7 +36,7 @@ impl Refused {
                 Ok(challenges) => {
                     for challenge in challenges {
                         match challenge.token_challenge() {
-                            Ok(parsed) if parsed.token_type() != TokenType::BlindRsa2048 => {
+                            Ok(parsed) if !TokenType::ISSUED.contains(&parsed.token_type()) => {
                                 other_types = true
                             }
                             Ok(parsed) => match self.foreign(&parsed) {
@@ -52,7 +52,7 @@ impl Refused {
         Err(match (values, reasons.first(), other_types) {
             (0, ..) => "its answer has no Proxy-Authenticate field".to_owned(),
             (_, Some(reason), _) => format!("its challenge cannot be used: {reason}"),
-            (_, None, true) => "it requires tokens of a type other than 2 (blind RSA)".to_owned(),
+            (_, None, true) => "it requires tokens of other types than 1, 2 and 5".to_owned(),
             (_, None, false) => "it requires something other than a PrivateToken".to_owned(),
         })
     }

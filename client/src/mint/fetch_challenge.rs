@@ -28,7 +28,7 @@ pub enum ChallengeFetchError {
     /// It did not answer, or not in HTTP.
     #[error("{0}")]
     Exchange(String),
-    /// It answered, but without a challenge for tokens of type 2.
+    /// It answered, but without a challenge for tokens of a type that can be minted.
     #[error(
         "the gateway {url} gave no challenge: {reason}; is this the address of a gateway that takes tokens?"
     )]
@@ -70,7 +70,7 @@ impl ChallengeFetchError {
 }
 
 /// Fetches a gateway's challenge: a CONNECT without a token, to a name that cannot exist (RFC 6761,
-/// section 6.4), and the first challenge for a token of type 2 in the 407 that comes back.
+/// section 6.4), and the first challenge for a token that can be minted (type 1, 2 or 5) in the 407 that comes back.
 ///
 /// # Errors
 /// [`ChallengeFetchError`].

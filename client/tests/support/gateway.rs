@@ -274,7 +274,7 @@ impl Gateway {
         if !is_asked_for || self.tags.lock().is_some() {
             return Err(self.refusal("another challenge"));
         }
-        let key = VerifyingKey::from_spki(self.key().spki()).unwrap();
+        let key = VerifyingKey::from_spki(self.key().public_key()).unwrap();
         if key.verify(&token).is_err() {
             return Err(self.refusal("unknown key"));
         }
@@ -290,7 +290,7 @@ impl Gateway {
             *self.challenge.lock() = named(*number);
         }
         let bytes = self.challenge.lock().serialize();
-        let token_key = self.names_key.lock().then(|| self.key().spki().to_vec());
+        let token_key = self.names_key.lock().then(|| self.key().public_key().to_vec());
         let value =
             Challenge { bytes, token_key, max_age: Some(*self.max_age.lock()) }.format(Quoting::Quoted);
         let preamble = self.preamble.lock().clone();

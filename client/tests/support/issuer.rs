@@ -6,7 +6,11 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use postern_token::{DIRECTORY_PATH, Directory, DirectoryKey, SigningKey, TokenRequest, UnixSeconds};
+use postern_token::{
+    AMORTIZED_REQUEST_MEDIA_TYPE, AMORTIZED_RESPONSE_MEDIA_TYPE, AmortizedRequest, DIRECTORY_PATH, Directory,
+    DirectoryKey, GENERIC_REQUEST_MEDIA_TYPE, GENERIC_RESPONSE_MEDIA_TYPE, SigningKey, TokenRequest,
+    TokenResponse, UnixSeconds, parse_generic_request, serialize_generic_response,
+};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,6 +28,16 @@ pub struct Issuer {
     ahead: AtomicI64,
     refusal: Mutex<Option<Refusal>>,
     pub signed: AtomicUsize,
+    /// Requests for tokens, alone or in batches, that were read.
+    pub requests: AtomicUsize,
+    /// And those that were refused, by the refusal of the day.
+    pub refused: AtomicUsize,
+    /// What it answers to a batch, if it takes none.
+    pub no_batches: Mutex<Option<u16>>,
+    /// Tokens that it still issues in generic batches.
+    pub batched_at_most: AtomicUsize,
+    /// What the directory says of batches.
+    pub batch_limit: Mutex<Option<u32>>,
     pub directories: AtomicUsize,
     pub api_keys: Mutex<Vec<String>>,
     /// Where the directory sends requests to sign.
@@ -56,6 +70,11 @@ impl Issuer {
             ahead: AtomicI64::new(0),
             refusal: Mutex::default(),
             signed: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
+            no_batches: Mutex::default(),
+            batched_at_most: AtomicUsize::new(usize::MAX),
+            batch_limit: Mutex::default(),
             directories: AtomicUsize::new(0),
             api_keys: Mutex::default(),
             request_uri: Mutex::new("/token-request".to_owned()),
@@ -137,6 +156,7 @@ impl Issuer {
         }
         let _running = self.pause.lock().await;
         if let Some(refusal) = self.refusal_of_the_day() {
+            self.refused.fetch_add(1, Ordering::SeqCst);
             let mut response = response(refusal.status, refusal.text.into());
             if let Some(seconds) = refusal.retry_after {
                 response.headers_mut().insert("retry-after", seconds.into());
@@ -144,26 +164,71 @@ impl Issuer {
             return response;
         }
         assert_eq!(request.uri().path(), "/token-request");
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        let media_type = request.headers()["content-type"].to_str().unwrap().to_owned();
         let body = request.into_body().collect().await.unwrap().to_bytes();
-        let request = TokenRequest::parse(&body).unwrap();
-        let keys = self.keys.lock().clone();
-        match keys.iter().find_map(|key| key.sign(&request).ok()) {
-            Some(signature) => {
-                self.signed.fetch_add(1, Ordering::SeqCst);
-                response(200, signature.0.to_vec())
+        let refused = *self.no_batches.lock();
+        match (media_type.as_str(), refused) {
+            (AMORTIZED_REQUEST_MEDIA_TYPE | GENERIC_REQUEST_MEDIA_TYPE, Some(status)) => {
+                response(status, b"no batches".to_vec())
             }
-            None => response(422, b"unknown key".to_vec()),
+            (AMORTIZED_REQUEST_MEDIA_TYPE, None) => self.amortized(&AmortizedRequest::parse(&body).unwrap()),
+            (GENERIC_REQUEST_MEDIA_TYPE, None) => self.generic(&parse_generic_request(&body).unwrap()),
+            _ => match self.sign(&TokenRequest::parse(&body).unwrap()) {
+                Some(signature) => response(200, signature.as_bytes().to_vec()),
+                None => response(422, b"unknown key".to_vec()),
+            },
         }
+    }
+
+    fn sign(&self, request: &TokenRequest) -> Option<TokenResponse> {
+        let keys = self.keys.lock().clone();
+        let signed = keys.iter().find_map(|key| key.sign(request).ok());
+        self.signed.fetch_add(usize::from(signed.is_some()), Ordering::SeqCst);
+        signed
+    }
+
+    fn amortized(&self, request: &AmortizedRequest) -> Response<Full<Bytes>> {
+        let keys = self.keys.lock().clone();
+        let Some(signed) = keys.iter().find_map(|key| key.sign_batch(request).ok()) else {
+            return response(422, b"unknown key".to_vec());
+        };
+        self.signed.fetch_add(request.count(), Ordering::SeqCst);
+        typed(response(200, signed.serialize()), AMORTIZED_RESPONSE_MEDIA_TYPE)
+    }
+
+    fn generic(&self, requests: &[TokenRequest]) -> Response<Full<Bytes>> {
+        let answer = |request: &TokenRequest| {
+            let at_most = self.batched_at_most.load(Ordering::SeqCst);
+            self.batched_at_most.store(at_most.saturating_sub(1), Ordering::SeqCst);
+            (at_most > 0).then(|| Some((request.token_type(), self.sign(request)?))).flatten()
+        };
+        let responses: Vec<_> = requests.iter().map(answer).collect();
+        let status = match responses.iter().flatten().count() {
+            0 => return response(400, b"none".to_vec()),
+            issued if issued < responses.len() => 206,
+            _ => 200,
+        };
+        typed(response(status, serialize_generic_response(&responses)), GENERIC_RESPONSE_MEDIA_TYPE)
     }
 
     fn directory(&self) -> Directory {
         let not_after = *self.not_after.lock();
         let (keys, takes_over) = (self.keys.lock(), *self.takes_over.lock());
         let listed = |(index, key): (usize, &Arc<SigningKey>)| {
-            DirectoryKey::type2(key.spki(), takes_over.filter(|_| index == 0), not_after)
+            DirectoryKey::new(
+                key.token_type(),
+                key.public_key(),
+                takes_over.filter(|_| index == 0),
+                not_after,
+            )
         };
         let token_keys = keys.iter().enumerate().map(listed).collect();
-        Directory { issuer_request_uri: self.request_uri.lock().clone(), token_keys }
+        Directory {
+            issuer_request_uri: self.request_uri.lock().clone(),
+            token_keys,
+            batch_limit: *self.batch_limit.lock(),
+        }
     }
 
     fn refusal_of_the_day(&self) -> Option<Refusal> {
@@ -175,6 +240,11 @@ impl Issuer {
         refusal.times -= 1;
         Some(refusal.clone())
     }
+}
+
+fn typed(mut response: Response<Full<Bytes>>, media_type: &'static str) -> Response<Full<Bytes>> {
+    response.headers_mut().insert("content-type", media_type.parse().unwrap());
+    response
 }
 
 fn response(status: u16, body: Vec<u8>) -> Response<Full<Bytes>> {

@@ -153,11 +153,11 @@ fn turn(
 /// One real token, verified again and again; the store sees another key each time.
 fn token() -> (Token, VerifyingKey) {
     let signing = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
-    let issuer = IssuerKey::from_spki(signing.spki()).unwrap();
+    let issuer = IssuerKey::from_spki(signing.public_key()).unwrap();
     let challenge = TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &["proxy.example"]);
     let (request, pending) = issuer.request(challenge.unwrap().digest()).unwrap();
     let token = pending.finalize(&signing.sign(&request).unwrap()).unwrap();
-    (token, VerifyingKey::from_spki(signing.spki()).unwrap())
+    (token, VerifyingKey::from_spki(signing.public_key()).unwrap())
 }
 
 async fn looping(gateway: &Arc<Gateway>, callers: usize, order: Order, tokens: Tokens, length: Duration) {

@@ -34,7 +34,7 @@ fn read(value: &str) -> Token {
 fn main() {
     let pkcs8 = SigningKey::generate_pkcs8().unwrap();
     let signing = SigningKey::from_pkcs8(&pkcs8).unwrap();
-    let issuer = IssuerKey::from_spki(signing.spki()).unwrap();
+    let issuer = IssuerKey::from_spki(signing.public_key()).unwrap();
     let challenge = ChallengeDigest::of(b"challenge");
     let (request, pending) = issuer.request(challenge).unwrap();
     let token = pending.finalize(&signing.sign(&request).unwrap()).unwrap();
@@ -43,12 +43,12 @@ fn main() {
     let bare = quoted.replace('"', "");
     let header = http::HeaderValue::from_str(&bare).unwrap();
     let text = URL_SAFE.encode(token.as_bytes());
-    let key = Arc::new(VerifyingKey::from_spki(signing.spki()).unwrap());
+    let key = Arc::new(VerifyingKey::from_spki(signing.public_key()).unwrap());
     let keys = KeySet::new([TrustedKey::new(Arc::clone(&key), Window::ALWAYS)]);
-    let theirs = PublicKey::<Sha384, PSS, Deterministic>::from_spki(signing.spki()).unwrap();
+    let theirs = PublicKey::<Sha384, PSS, Deterministic>::from_spki(signing.public_key()).unwrap();
     let signature = Signature(token.authenticator().to_vec());
     let their_secret = SecretKey::<Sha384, PSS, Deterministic>::from_der(&pkcs8).unwrap();
-    let blinded = BlindMessage(request.blinded_message.to_vec());
+    let blinded = BlindMessage(request.blinded_message().to_vec());
     let (ask, asked) = mpsc::channel::<()>();
     let (answer, answered) = mpsc::channel::<()>();
     std::thread::spawn(move || asked.iter().try_for_each(|()| answer.send(())));

@@ -23,7 +23,7 @@ struct Setup {
 fn setup() -> Setup {
     let pkcs8 = SigningKey::generate_pkcs8().unwrap();
     let signing = SigningKey::from_pkcs8(&pkcs8).unwrap();
-    let issuer = IssuerKey::from_spki(signing.spki()).unwrap();
+    let issuer = IssuerKey::from_spki(signing.public_key()).unwrap();
     let challenge = TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &["proxy.example"])
         .unwrap()
         .digest();
@@ -45,7 +45,7 @@ fn reading(criterion: &mut Criterion) {
     let chromium = format!("{quoted} extensions=\"AAAA\"");
     let bare = quoted.replace('"', "");
     let text = URL_SAFE.encode(setup.token.as_bytes());
-    let key = Arc::new(VerifyingKey::from_spki(setup.signing.spki()).unwrap());
+    let key = Arc::new(VerifyingKey::from_spki(setup.signing.public_key()).unwrap());
     let keys = KeySet::new([TrustedKey::new(key, Window::ALWAYS)]);
     let header = http::HeaderValue::from_str(&bare).unwrap();
 
@@ -73,8 +73,8 @@ fn reading(criterion: &mut Criterion) {
 
 fn verifying(criterion: &mut Criterion) {
     let setup = setup();
-    let ours = VerifyingKey::from_spki(setup.signing.spki()).unwrap();
-    let theirs = PublicKey::<Sha384, PSS, Deterministic>::from_spki(setup.signing.spki()).unwrap();
+    let ours = VerifyingKey::from_spki(setup.signing.public_key()).unwrap();
+    let theirs = PublicKey::<Sha384, PSS, Deterministic>::from_spki(setup.signing.public_key()).unwrap();
     let signature = Signature(setup.token.authenticator().to_vec());
 
     let mut group = criterion.benchmark_group("verify");
@@ -102,7 +102,7 @@ fn issuing(criterion: &mut Criterion) {
         bencher.iter(|| setup.signing.sign(black_box(&request)).unwrap())
     });
     group.bench_function("issuer: blind-rsa-signatures", |bencher| {
-        bencher.iter(|| theirs.blind_sign(BlindMessage(request.blinded_message.to_vec())).unwrap());
+        bencher.iter(|| theirs.blind_sign(BlindMessage(request.blinded_message().to_vec())).unwrap());
     });
     group.bench_function("client: finalize", |bencher| {
         bencher.iter_batched(

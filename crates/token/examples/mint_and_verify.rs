@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let issuer = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8()?)?;
 
     // The client blinds a token, the issuer signs it unseen, and the client makes the signature its own.
-    let key = IssuerKey::from_spki(issuer.spki())?;
+    let key = IssuerKey::from_spki(issuer.public_key())?;
     let (request, pending) = key.request(ChallengeDigest::of(&challenge.serialize()))?;
     let response = issuer.sign(&TokenRequest::parse(&request.serialize())?)?;
     let proxy_authorization = format_authorization(&pending.finalize(&response)?);
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let Presentation::Token(token) = parse_authorization(proxy_authorization.as_bytes())? else {
         return Err("the header holds no token".into());
     };
-    VerifyingKey::from_spki(issuer.spki())?.verify(&token)?;
+    VerifyingKey::from_spki(issuer.public_key())?.verify(&token)?;
     println!("{:?}", token.spent_key());
     Ok(())
 }

@@ -1,9 +1,12 @@
-//! Blinding and finalizing, type 2 (RFC 9578, sections 6.1 and 6.3): what the client does.
+//! Blinding and finalizing (RFC 9578, sections 5.1, 5.3, 6.1 and 6.3): what the client does.
 
+use crate::batch::{self, AmortizedRequest, AmortizedResponse};
+use crate::encoding::WireError;
 use crate::ids::{ChallengeDigest, Nonce, TokenKeyId, TokenType};
 use crate::issuance::{BLINDED_LEN, TokenRequest, TokenResponse};
 use crate::spki::{self, KeyError};
 use crate::token::{Token, TokenInput};
+use crate::voprf::{self, Blinds, Evaluated};
 use blind_rsa_signatures::reexports::rand::CryptoRng;
 use blind_rsa_signatures::{
     BlindSignature, BlindingResult, DefaultRng, Deterministic, PSS, PublicKey, Sha384,
@@ -14,8 +17,19 @@ use std::fmt;
 #[derive(Clone)]
 pub struct IssuerKey {
     id: TokenKeyId,
-    spki: Box<[u8]>,
-    public: PublicKey<Sha384, PSS, Deterministic>,
+    token_type: TokenType,
+    public_key: Box<[u8]>,
+    public: Public,
+}
+
+type RsaKey = PublicKey<Sha384, PSS, Deterministic>;
+
+#[derive(Clone)]
+enum Public {
+    /// Type 2.
+    Rsa(Box<RsaKey>),
+    /// Types 1 and 5.
+    Voprf(voprf::PublicKey),
 }
 
 /// Why no token came of an exchange with the issuer.
@@ -24,20 +38,56 @@ pub enum BlindError {
     /// The system gave no randomness, or the key's numbers cannot be used.
     #[error("the token request could not be blinded under this issuer key")]
     Blind,
-    /// The issuer's answer does not unblind to a signature of its key.
+    /// The issuer's answer does not unblind to a token of its key.
     #[error("the issuer's answer is not a signature under the key it publishes")]
     BadResponse,
+    /// The issuer's answer to a batch does not have the form of one.
+    #[error("the issuer's answer is not the response to a batch: {0}")]
+    Form(#[source] WireError),
+}
+
+/// A request for many tokens.
+#[derive(Clone, Debug)]
+pub enum BatchRequest {
+    /// Of a private type, with one proof.
+    Amortized(AmortizedRequest),
+    /// Of any type.
+    Generic(Vec<TokenRequest>),
+}
+
+/// What came of a request for many tokens.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The tokens, each verified.
+    pub tokens: Vec<Token>,
+    /// How many the issuer did not issue.
+    pub not_issued: usize,
+    /// How many answers are not tokens of the issuer's key.
+    pub bad: usize,
 }
 
 impl IssuerKey {
-    /// Reads a published key (342 bytes).
+    /// Reads a published key: see [`SigningKey::public_key`](crate::SigningKey::public_key) for its form.
+    ///
+    /// # Errors
+    /// Not a key of this type in its one spelling, or a type that is not minted.
+    pub fn from_public_key(token_type: TokenType, bytes: &[u8]) -> Result<Self, KeyError> {
+        let public = if token_type == TokenType::BlindRsa2048 {
+            spki::rsa_public_key(bytes)?;
+            Public::Rsa(Box::new(PublicKey::from_spki(bytes).map_err(|_| KeyError::NotAType2Key)?))
+        } else {
+            let key = voprf::PublicKey::parse(token_type, bytes);
+            Public::Voprf(key.ok_or(KeyError::NotAnElement(token_type))?)
+        };
+        Ok(Self { id: TokenKeyId::of(bytes), token_type, public_key: bytes.into(), public })
+    }
+
+    /// Reads a published key of type 2 (342 bytes).
     ///
     /// # Errors
     /// Anything but a type 2 key in its one spelling.
     pub fn from_spki(bytes: &[u8]) -> Result<Self, KeyError> {
-        spki::rsa_public_key(bytes)?;
-        let public = PublicKey::from_spki(bytes).map_err(|_| KeyError::NotAType2Key)?;
-        Ok(Self { id: TokenKeyId::of(bytes), spki: bytes.into(), public })
+        Self::from_public_key(TokenType::BlindRsa2048, bytes)
     }
 
     /// The SHA-256 of the published form.
@@ -46,10 +96,16 @@ impl IssuerKey {
         self.id
     }
 
-    /// The published form (342 bytes).
+    /// The kind of token it issues.
     #[must_use]
-    pub fn spki(&self) -> &[u8] {
-        &self.spki
+    pub const fn token_type(&self) -> TokenType {
+        self.token_type
+    }
+
+    /// The published form.
+    #[must_use]
+    pub fn public_key(&self) -> &[u8] {
+        &self.public_key
     }
 
     /// Begins a token for `challenge`: a fresh nonce, blinded. Hundreds of microseconds of CPU.
@@ -60,8 +116,8 @@ impl IssuerKey {
         self.request_with(&mut DefaultRng, challenge)
     }
 
-    /// [`IssuerKey::request`] with a random source of the caller's: for known-answer tests. It draws the nonce (32
-    /// bytes), the salt (48) and the blind, in this order.
+    /// [`IssuerKey::request`] with a random source of the caller's: for known-answer tests of type 2. It draws the nonce (32
+    /// bytes), and for type 2 the salt (48) and the blind, in this order. The blinds of types 1 and 5 are the system's.
     ///
     /// # Errors
     /// [`BlindError::Blind`].
@@ -70,48 +126,193 @@ impl IssuerKey {
         rng: &mut R,
         challenge: ChallengeDigest,
     ) -> Result<(TokenRequest, PendingToken), BlindError> {
+        let input = self.input(rng, challenge);
+        let (blinded, secret) = match &self.public {
+            Public::Rsa(key) => {
+                let blinding = key.blind(rng, input.as_bytes()).map_err(|_| BlindError::Blind)?;
+                let blinded = blinding.blind_message.0.clone();
+                (blinded, Unblinding::Rsa { key: key.clone(), blinding: Box::new(blinding) })
+            }
+            Public::Voprf(key) => {
+                let (blinded, blinds) = key.blind(&[input]).ok_or(BlindError::Blind)?;
+                (blinded, Unblinding::Voprf { token_type: self.token_type, blinds })
+            }
+        };
+        if self.token_type == TokenType::BlindRsa2048 && blinded.len() != BLINDED_LEN {
+            return Err(BlindError::Blind);
+        }
+        let request = TokenRequest::of(self.token_type, self.id, &blinded);
+        Ok((request, PendingToken { input, secret }))
+    }
+
+    /// Begins `count` tokens for `challenge`: an amortized batch for types 1 and 5, a generic one for type 2. Hundreds of
+    /// microseconds of CPU for each.
+    ///
+    /// # Errors
+    /// [`BlindError::Blind`].
+    pub fn request_batch(
+        &self,
+        challenge: ChallengeDigest,
+        count: usize,
+    ) -> Result<(BatchRequest, PendingBatch), BlindError> {
+        let Public::Voprf(key) = &self.public else {
+            let each = (0..count).map(|_| self.request(challenge)).collect::<Result<Vec<_>, _>>()?;
+            let (requests, pending) = each.into_iter().unzip();
+            return Ok((BatchRequest::Generic(requests), PendingBatch(PendingKind::Generic(pending))));
+        };
+        let inputs: Vec<_> = (0..count).map(|_| self.input(&mut DefaultRng, challenge)).collect();
+        let (elements, blinds) = key.blind(&inputs).ok_or(BlindError::Blind)?;
+        let request = AmortizedRequest::new(self.token_type, self.id, elements);
+        let kind = PendingKind::Amortized { token_type: self.token_type, inputs, blinds };
+        Ok((BatchRequest::Amortized(request), PendingBatch(kind)))
+    }
+
+    fn input<R: CryptoRng + ?Sized>(&self, rng: &mut R, challenge: ChallengeDigest) -> TokenInput {
         let mut nonce = [0; 32];
         rng.fill_bytes(&mut nonce);
-        let input = TokenInput::new(TokenType::BlindRsa2048, Nonce(nonce), challenge, self.id);
-        let blinding = self.public.blind(rng, input.as_bytes()).map_err(|_| BlindError::Blind)?;
-        let blinded: [u8; BLINDED_LEN] =
-            blinding.blind_message.0.as_slice().try_into().map_err(|_| BlindError::Blind)?;
-        let pending = PendingToken { key: self.clone(), input, blinding };
-        Ok((TokenRequest::new(self.id, blinded), pending))
+        TokenInput::new(self.token_type, Nonce(nonce), challenge, self.id)
     }
 }
 
 impl fmt::Debug for IssuerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "IssuerKey({:?})", self.id)
+        write!(f, "IssuerKey({:?}, type {})", self.id, self.token_type.code())
     }
 }
 
-/// What the client keeps while the issuer signs: the secret that unblinds the answer.
+impl BatchRequest {
+    /// The media type of the request.
+    #[must_use]
+    pub const fn media_type(&self) -> &'static str {
+        match self {
+            Self::Amortized(_) => batch::AMORTIZED_REQUEST_MEDIA_TYPE,
+            Self::Generic(_) => batch::GENERIC_REQUEST_MEDIA_TYPE,
+        }
+    }
+
+    /// The media type of a response.
+    #[must_use]
+    pub const fn response_media_type(&self) -> &'static str {
+        match self {
+            Self::Amortized(_) => batch::AMORTIZED_RESPONSE_MEDIA_TYPE,
+            Self::Generic(_) => batch::GENERIC_RESPONSE_MEDIA_TYPE,
+        }
+    }
+
+    /// The wire form.
+    #[must_use]
+    pub fn serialize(&self) -> Vec<u8> {
+        match self {
+            Self::Amortized(request) => request.serialize(),
+            Self::Generic(requests) => batch::serialize_generic_request(requests),
+        }
+    }
+}
+
+/// What the client keeps while the issuer works: the secret that unblinds the answer.
 pub struct PendingToken {
-    key: IssuerKey,
     input: TokenInput,
-    blinding: BlindingResult,
+    secret: Unblinding,
+}
+
+enum Unblinding {
+    Rsa { key: Box<RsaKey>, blinding: Box<BlindingResult> },
+    Voprf { token_type: TokenType, blinds: Blinds },
 }
 
 impl PendingToken {
-    /// Unblinds the issuer's answer and verifies the token that comes of it. Tens of microseconds of CPU.
+    /// Unblinds the issuer's answer and verifies the token that comes of it. Tens of microseconds of CPU; milliseconds for
+    /// type 1.
     ///
     /// # Errors
-    /// [`BlindError::BadResponse`]: the issuer signed with another key, or not at all.
+    /// [`BlindError::BadResponse`]: the issuer used another key, or none at all.
     pub fn finalize(self, response: &TokenResponse) -> Result<Token, BlindError> {
-        let blind_signature = BlindSignature(response.0.to_vec());
-        let signature = self
-            .key
-            .public
-            .finalize(&blind_signature, &self.blinding, self.input.as_bytes())
-            .map_err(|_| BlindError::BadResponse)?;
-        Token::assemble(&self.input, &signature.0).map_err(|_| BlindError::BadResponse)
+        let Self { input, secret } = self;
+        let authenticator = match secret {
+            Unblinding::Rsa { key, blinding } => {
+                let blind_signature = BlindSignature(response.as_bytes().to_vec());
+                let signature = key.finalize(&blind_signature, &blinding, input.as_bytes());
+                signature.map_err(|_| BlindError::BadResponse)?.0
+            }
+            Unblinding::Voprf { token_type, blinds } => {
+                let element_len = voprf::lengths(token_type).map_or(0, |lengths| lengths.element);
+                let split = response.as_bytes().split_at_checked(element_len);
+                let (elements, proof) = split.ok_or(BlindError::BadResponse)?;
+                let evaluated = Evaluated { elements: elements.to_vec(), proof: proof.to_vec() };
+                let outputs = blinds.finalize(&[input], &evaluated).ok_or(BlindError::BadResponse)?;
+                outputs.into_iter().next().ok_or(BlindError::BadResponse)?
+            }
+        };
+        Token::assemble(&input, &authenticator).map_err(|_| BlindError::BadResponse)
+    }
+
+    fn token_type(&self) -> TokenType {
+        match &self.secret {
+            Unblinding::Rsa { .. } => TokenType::BlindRsa2048,
+            Unblinding::Voprf { token_type, .. } => *token_type,
+        }
     }
 }
 
 impl fmt::Debug for PendingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PendingToken(redacted)")
+    }
+}
+
+/// What the client keeps while the issuer works on a batch.
+pub struct PendingBatch(PendingKind);
+
+enum PendingKind {
+    Amortized { token_type: TokenType, inputs: Vec<TokenInput>, blinds: Blinds },
+    Generic(Vec<PendingToken>),
+}
+
+impl PendingBatch {
+    /// Unblinds the issuer's answer (the bytes of a response of the request's media type) and verifies every token.
+    ///
+    /// # Errors
+    /// [`BlindError::Form`]: it is not the answer to such a batch. [`BlindError::BadResponse`]: the proof of an amortized
+    /// batch does not hold, so none of its tokens is good.
+    pub fn finalize(self, response: &[u8]) -> Result<Batch, BlindError> {
+        match self.0 {
+            PendingKind::Amortized { token_type, inputs, blinds } => {
+                let response = AmortizedResponse::parse(token_type, response).map_err(BlindError::Form)?;
+                let outputs =
+                    blinds.finalize(&inputs, response.evaluated()).ok_or(BlindError::BadResponse)?;
+                let joined =
+                    inputs.iter().zip(&outputs).map(|(input, output)| Token::assemble(input, output));
+                let tokens = joined.collect::<Result<_, _>>().map_err(|_| BlindError::BadResponse)?;
+                Ok(Batch { tokens, ..Batch::default() })
+            }
+            PendingKind::Generic(pending) => finalize_each(pending, response),
+        }
+    }
+}
+
+fn finalize_each(pending: Vec<PendingToken>, response: &[u8]) -> Result<Batch, BlindError> {
+    let responses = batch::parse_generic_response(response).map_err(BlindError::Form)?;
+    if responses.len() != pending.len() {
+        return Err(BlindError::BadResponse); // which answer is for which request cannot be known
+    }
+    let mut batch = Batch::default();
+    for (pending, response) in pending.into_iter().zip(responses) {
+        match response {
+            None => batch.not_issued += 1,
+            Some((token_type, response)) if token_type == pending.token_type() => {
+                match pending.finalize(&response) {
+                    Ok(token) => batch.tokens.push(token),
+                    Err(_) => batch.bad += 1,
+                }
+            }
+            Some(_) => batch.bad += 1,
+        }
+    }
+    Ok(batch)
+}
+
+impl fmt::Debug for PendingBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PendingBatch(redacted)")
     }
 }

@@ -18,6 +18,10 @@ pub struct Directory {
     pub issuer_request_uri: String,
     /// The keys, in the issuer's order of preference.
     pub token_keys: Vec<DirectoryKey>,
+    /// The most tokens that a batch may request. Not in the draft; Postern's issuer adds it so that clients need not guess, and
+    /// other implementations ignore it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_limit: Option<u32>,
 }
 
 /// One key of a directory.
@@ -75,11 +79,22 @@ impl Directory {
 }
 
 impl DirectoryKey {
-    /// An entry for a type 2 key.
+    /// An entry for a key of some type, by its published form.
     #[must_use]
-    pub fn type2(spki: &[u8], not_before: Option<UnixSeconds>, not_after: Option<UnixSeconds>) -> Self {
-        let token_type = TokenType::BlindRsa2048.code();
-        Self { token_type, token_key: encode_base64url(spki), not_before, not_after }
+    pub fn new(
+        token_type: TokenType,
+        public_key: &[u8],
+        not_before: Option<UnixSeconds>,
+        not_after: Option<UnixSeconds>,
+    ) -> Self {
+        let (token_type, token_key) = (token_type.code(), encode_base64url(public_key));
+        Self { token_type, token_key, not_before, not_after }
+    }
+
+    /// The kind of token it issues.
+    #[must_use]
+    pub const fn token_type(&self) -> TokenType {
+        TokenType::from_code(self.token_type)
     }
 
     /// The public key's bytes.

@@ -169,10 +169,54 @@ impl<'a> Reader<'a> {
         Ok(u16::from_be_bytes(self.array(field)?))
     }
 
+    /// A vector with its length in bytes before it, as a variable-length integer (RFC 9000, section 16).
+    pub(crate) fn vector(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
+        let offset = self.offset;
+        let first = self.u8(field)?;
+        let rest = self.take(field, (1 << (first >> 6)) - 1)?;
+        let len = rest.iter().fold(u64::from(first & 0x3f), |len, byte| len << 8 | u64::from(*byte));
+        if varint(len).len() != 1 + rest.len() {
+            // One value has one spelling, as everywhere here; MLS, whose encoding this is, demands it too.
+            return Err(WireError::Field {
+                field,
+                offset,
+                reason: "has a length in more bytes than it needs",
+            });
+        }
+        self.take(field, usize::try_from(len).unwrap_or(usize::MAX))
+    }
+
+    /// A reader of the vector that comes next, which counts offsets as this one does.
+    pub(crate) fn sub_reader(&mut self, field: &'static str) -> Result<Self, WireError> {
+        let len = self.vector(field)?.len();
+        Ok(Self { bytes: &self.bytes[..self.offset], offset: self.offset - len })
+    }
+
+    pub(crate) const fn is_at_end(&self) -> bool {
+        self.offset == self.bytes.len()
+    }
+
     pub(crate) fn finish(self) -> Result<(), WireError> {
         match self.bytes.len() - self.offset {
             0 => Ok(()),
             extra => Err(WireError::Trailing { offset: self.offset, extra }),
         }
     }
+}
+
+/// Appends a vector with its length before it.
+pub(crate) fn write_vector(bytes: &mut Vec<u8>, content: &[u8]) {
+    bytes.extend_from_slice(&varint(content.len() as u64));
+    bytes.extend_from_slice(content);
+}
+
+/// The shortest spelling of a variable-length integer (RFC 9000, section 16). `value` is below 2^62: lengths in memory are.
+fn varint(value: u64) -> Vec<u8> {
+    let (bytes, len) = match value {
+        0..=0x3f => (value, 1),
+        0x40..=0x3fff => (value | 0x4000, 2),
+        0x4000..=0x3fff_ffff => (value | 0x8000_0000, 4),
+        _ => (value | 0xc000_0000_0000_0000, 8),
+    };
+    bytes.to_be_bytes()[8 - len..].to_vec()
 }

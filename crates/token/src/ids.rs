@@ -46,6 +46,15 @@ impl TokenType {
         }
     }
 
+    /// The types whose tokens Postern issues, mints and accepts.
+    pub const ISSUED: [Self; 3] = [Self::VoprfP384, Self::BlindRsa2048, Self::VoprfRistretto255];
+
+    /// Whether only who has the issuer's secret can verify its tokens.
+    #[must_use]
+    pub const fn is_private(self) -> bool {
+        matches!(self, Self::VoprfP384 | Self::VoprfRistretto255)
+    }
+
     /// Nk, the length of the authenticator in bytes; `None` for a type this crate does not know.
     #[must_use]
     pub const fn authenticator_len(self) -> Option<usize> {

@@ -1,5 +1,5 @@
-//! Privacy Pass on the wire and in the arithmetic: RFC 9577 (HTTP authentication) and RFC 9578 (issuance), type 2,
-//! blind RSA.
+//! Privacy Pass on the wire and in the arithmetic: RFC 9577 (HTTP authentication), RFC 9578 (issuance) with type 2, blind RSA,
+//! and types 1 and 5, VOPRF, and many tokens in one request (draft-ietf-privacypass-batched-tokens-09).
 //!
 //! No socket, no clock, no metric: bytes and moments come in, values and sentences come out. From a challenge to a
 //! spent record:
@@ -14,6 +14,7 @@
 #![doc = include_str!("../examples/mint_and_verify.rs")]
 //! ```
 
+mod batch;
 mod blind;
 mod challenge;
 mod directory;
@@ -22,6 +23,7 @@ pub mod header;
 mod ids;
 mod inspect;
 mod issuance;
+pub mod key_file;
 mod keyset;
 mod mark;
 mod sign;
@@ -29,8 +31,14 @@ mod spki;
 mod time;
 mod token;
 mod verify;
+mod voprf;
 
-pub use blind::{BlindError, IssuerKey, PendingToken};
+pub use batch::{
+    AMORTIZED_REQUEST_MEDIA_TYPE, AMORTIZED_RESPONSE_MEDIA_TYPE, AmortizedRequest, AmortizedResponse,
+    GENERIC_REQUEST_MEDIA_TYPE, GENERIC_RESPONSE_MEDIA_TYPE, OptionalTokenResponse, parse_generic_request,
+    parse_generic_response, serialize_generic_request, serialize_generic_response,
+};
+pub use blind::{Batch, BatchRequest, BlindError, IssuerKey, PendingBatch, PendingToken};
 pub use challenge::{ChallengeError, TokenChallenge};
 pub use directory::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, DirectoryError, DirectoryKey};
 pub use encoding::{Base64Error, WireError, decode_base64url, decode_base64url_vec, encode_base64url};

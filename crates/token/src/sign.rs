@@ -1,19 +1,31 @@
-//! Blind signing, type 2 (RFC 9578, section 6.2): what the issuer does.
+//! Issuing (RFC 9578, sections 5.2 and 6.2): what the issuer does.
 
-use crate::ids::TokenKeyId;
+use crate::batch::{AmortizedRequest, AmortizedResponse};
+use crate::ids::{TokenKeyId, TokenType};
 use crate::issuance::{TokenRequest, TokenResponse};
 use crate::spki;
+use crate::voprf::{self, Evaluator};
 use postern_raw_rsa::PrivateKey;
+use rand::TryRng;
+use rand::rngs::SysRng;
 use std::fmt;
 
-/// An issuer's key, ready to sign.
+/// An issuer's key, ready to issue tokens of one type.
 pub struct SigningKey {
     id: TokenKeyId,
-    spki: Box<[u8]>,
-    private: PrivateKey,
+    token_type: TokenType,
+    public_key: Box<[u8]>,
+    secret: Secret,
 }
 
-/// Why a key cannot sign, or a request cannot be signed.
+enum Secret {
+    /// Type 2.
+    Rsa(PrivateKey),
+    /// Types 1 and 5.
+    Voprf(Evaluator),
+}
+
+/// Why a key cannot issue, or a request is not answered with tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
     /// The private key is unusable.
@@ -22,24 +34,69 @@ pub enum SignError {
     /// The key's public exponent is not 65537.
     #[error("the issuer key must have the public exponent 65537")]
     Exponent,
-    /// The request names another key by its truncated id.
+    /// The secret is not one of this private type.
     #[error(
-        "the request is for another key (truncated token key id {asked:#04x}, this key's is {ours:#04x})"
+        "not the secret of a key of type {0}: it must be a scalar of 48 bytes for type 1, and of 32 for type 5"
+    )]
+    Secret(TokenType),
+    /// No keys are made for this type.
+    #[error("there are no keys for token type {0}")]
+    NoKeys(TokenType),
+    /// The system gave no randomness.
+    #[error("the system gave no randomness")]
+    NoRandomness,
+    /// The request names another key by its type or its truncated id.
+    #[error(
+        "the request is for another key (type {asked_type}, truncated token key id {asked:#04x}; this key's are {ours_type} \
+         and {ours:#04x})"
     )]
     OtherKey {
         /// The type in the request.
+        asked_type: TokenType,
+        /// The truncated id in the request.
         asked: u8,
-        /// What this key has.
+        /// This key's type.
+        ours_type: TokenType,
+        /// This key's truncated id.
         ours: u8,
     },
-    /// The blinded message is not a number from 2 to the modulus less 2.
+    /// The blinded message of type 2 is not a number from 2 to the modulus less 2.
     #[error("the blinded message is not a number from 2 to n - 2, for the key's modulus n")]
     OutOfRange,
+    /// A blinded element is not one of the group, or its identity.
+    #[error("a blinded element is not an element of the type's group, or is its identity")]
+    NotAnElement,
 }
 
 impl SigningKey {
-    /// Makes a new RSA-2048 key and returns its PKCS#8 form, to be kept on disk with mode 0600. Takes tens of
-    /// milliseconds to a second.
+    /// Makes a new key and returns its secret form, to be kept on disk with mode 0600: PKCS#8 (DER) for type 2, which takes
+    /// tens of milliseconds to a second; a scalar of 48 bytes for type 1 and of 32 for type 5.
+    ///
+    /// # Errors
+    /// The system gave no randomness, or the type is none of these.
+    pub fn generate(token_type: TokenType) -> Result<Vec<u8>, SignError> {
+        if token_type == TokenType::BlindRsa2048 {
+            return Self::generate_pkcs8();
+        }
+        let lengths = voprf::lengths(token_type).ok_or(SignError::NoKeys(token_type))?;
+        let mut seed = vec![0; lengths.scalar];
+        SysRng.try_fill_bytes(&mut seed).map_err(|_| SignError::NoRandomness)?;
+        Evaluator::derive(token_type, &seed).ok_or(SignError::NoKeys(token_type))
+    }
+
+    /// Reads what [`SigningKey::generate`] returned for this type.
+    ///
+    /// # Errors
+    /// Not a key of this type.
+    pub fn from_secret(token_type: TokenType, secret: &[u8]) -> Result<Self, SignError> {
+        if token_type == TokenType::BlindRsa2048 {
+            return Self::from_pkcs8(secret);
+        }
+        let evaluator = Evaluator::parse(token_type, secret).ok_or(SignError::Secret(token_type))?;
+        Ok(Self::new(token_type, &evaluator.public_key(), Secret::Voprf(evaluator)))
+    }
+
+    /// Makes a new key of type 2: see [`SigningKey::generate`].
     ///
     /// # Errors
     /// The system gave no randomness.
@@ -47,26 +104,59 @@ impl SigningKey {
         PrivateKey::generate_pkcs8().map_err(SignError::Key)
     }
 
-    /// Reads a PKCS#8 key.
+    /// Reads a PKCS#8 key, for type 2.
     ///
     /// # Errors
     /// Not a PKCS#8 RSA key of 2048 bits with exponent 65537.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, SignError> {
         let private = PrivateKey::from_pkcs8(der).map_err(SignError::Key)?;
         let spki = spki::published(private.public_key_der()).map_err(|_| SignError::Exponent)?;
-        Ok(Self { id: TokenKeyId::of(&spki), spki: spki.into(), private })
+        Ok(Self::new(TokenType::BlindRsa2048, &spki, Secret::Rsa(private)))
     }
 
-    /// Signs one request. Hundreds of microseconds of CPU: belongs on a bounded pool, not on an async worker.
+    fn new(token_type: TokenType, public_key: &[u8], secret: Secret) -> Self {
+        Self { id: TokenKeyId::of(public_key), token_type, public_key: public_key.into(), secret }
+    }
+
+    /// Answers one request. Hundreds of microseconds of CPU, milliseconds for type 1: belongs on a bounded pool, not on an
+    /// async worker.
     ///
     /// # Errors
-    /// [`SignError::OtherKey`] or [`SignError::OutOfRange`]; an issuer answers either with 422.
+    /// [`SignError::OtherKey`], [`SignError::OutOfRange`] or [`SignError::NotAnElement`]; an issuer answers each with 422.
     pub fn sign(&self, request: &TokenRequest) -> Result<TokenResponse, SignError> {
-        let (asked, ours) = (request.truncated_token_key_id, self.id.truncated());
-        if asked != ours {
-            return Err(SignError::OtherKey { asked, ours });
+        self.is_meant(request.token_type(), request.truncated_token_key_id)?;
+        match &self.secret {
+            Secret::Rsa(private) => {
+                // The type decides the length, so this is always an array of that length.
+                let message = request.blinded_message().try_into().map_err(|_| SignError::OutOfRange)?;
+                private.apply(message).map(TokenResponse::new).map_err(|_| SignError::OutOfRange)
+            }
+            Secret::Voprf(evaluator) => {
+                let evaluated = evaluator.evaluate(request.blinded_message());
+                let evaluated = evaluated.map_err(|_| SignError::NotAnElement)?;
+                Ok(TokenResponse::new([evaluated.elements, evaluated.proof].concat()))
+            }
         }
-        self.private.apply(&request.blinded_message).map(TokenResponse).map_err(|_| SignError::OutOfRange)
+    }
+
+    /// Answers an amortized batch: its elements share one proof, which makes each cheaper than by itself.
+    ///
+    /// # Errors
+    /// [`SignError::OtherKey`] or [`SignError::NotAnElement`]; an issuer answers either with 422.
+    pub fn sign_batch(&self, request: &AmortizedRequest) -> Result<AmortizedResponse, SignError> {
+        self.is_meant(request.token_type(), request.truncated_token_key_id)?;
+        let Secret::Voprf(evaluator) = &self.secret else { return Err(SignError::NotAnElement) };
+        let evaluated = evaluator.evaluate(request.elements()).map_err(|_| SignError::NotAnElement)?;
+        Ok(AmortizedResponse::new(evaluated))
+    }
+
+    fn is_meant(&self, asked_type: TokenType, asked: u8) -> Result<(), SignError> {
+        let (ours_type, ours) = (self.token_type, self.id.truncated());
+        if (asked_type, asked) == (ours_type, ours) {
+            Ok(())
+        } else {
+            Err(SignError::OtherKey { asked_type, asked, ours_type, ours })
+        }
     }
 
     /// The SHA-256 of the published form.
@@ -75,15 +165,21 @@ impl SigningKey {
         self.id
     }
 
-    /// The published form (342 bytes).
+    /// The kind of token it issues.
     #[must_use]
-    pub fn spki(&self) -> &[u8] {
-        &self.spki
+    pub const fn token_type(&self) -> TokenType {
+        self.token_type
+    }
+
+    /// The published form: an SPKI of 342 bytes for type 2, an element of 49 bytes for type 1 and of 32 for type 5.
+    #[must_use]
+    pub fn public_key(&self) -> &[u8] {
+        &self.public_key
     }
 }
 
 impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SigningKey({:?}, redacted)", self.id)
+        write!(f, "SigningKey({:?}, type {}, redacted)", self.id, self.token_type.code())
     }
 }

@@ -2,6 +2,7 @@
 //! explicit SHA-384, MGF1-SHA-384 and salt length 48. With 2048 bits and exponent 65537 it has one spelling, of 342
 //! bytes, so it is read and written as a template: what differs by a byte is another key id, and refused.
 
+use crate::ids::TokenType;
 use postern_raw_rsa::MODULUS_LEN;
 
 /// The length of a published key in bytes.
@@ -25,7 +26,7 @@ const RSA_PUBLIC_KEY_LEN: usize = RSA_PUBLIC_KEY_PREFIX.len() + MODULUS_LEN + EX
 /// The same key with the plain rsaEncryption identifier begins so: a common mistake worth a sentence.
 const RSA_ENCRYPTION_PREFIX: &[u8] = &[0x30, 0x82, 0x01, 0x22, 0x30, 0x0d];
 
-/// Why bytes are not a type 2 public key.
+/// Why bytes are not a key of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The right key in the wrong envelope.
@@ -39,6 +40,17 @@ pub enum KeyError {
          id-RSASSA-PSS, SHA-384 and salt length 48 (RFC 9578, section 6.5)"
     )]
     NotAType2Key,
+    /// Not a public key of a private type.
+    #[error(
+        "not a token key of type {0}: it must be an element of the type's group, of 49 bytes for type 1 and of 32 for type 5, \
+         and not the identity (RFC 9578, section 5.5)"
+    )]
+    NotAnElement(TokenType),
+    /// Not the secret of a private type.
+    #[error(
+        "not the secret of a key of type {0}: it must be a scalar of 48 bytes for type 1, and of 32 for type 5"
+    )]
+    NotASecret(TokenType),
 }
 
 /// Takes the `RSAPublicKey` out of a published key.

@@ -18,15 +18,15 @@ static ISSUED: LazyLock<[Issued; 2]> = LazyLock::new(|| std::array::from_fn(|_| 
 
 fn issue() -> Issued {
     let signing = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
-    let issuer = IssuerKey::from_spki(signing.spki()).unwrap();
+    let issuer = IssuerKey::from_spki(signing.public_key()).unwrap();
     let token = |number: u8| {
         let (request, pending) = issuer.request(ChallengeDigest::of(&[number])).unwrap();
         pending.finalize(&signing.sign(&request).unwrap()).unwrap()
     };
     Issued {
-        spki: signing.spki().to_vec(),
-        ours: VerifyingKey::from_spki(signing.spki()).unwrap(),
-        theirs: PublicKey::from_spki(signing.spki()).unwrap(),
+        spki: signing.public_key().to_vec(),
+        ours: VerifyingKey::from_spki(signing.public_key()).unwrap(),
+        theirs: PublicKey::from_spki(signing.public_key()).unwrap(),
         tokens: (0..8).map(token).collect(),
     }
 }
@@ -73,13 +73,13 @@ fn every_flipped_bit_makes_a_token_invalid() {
 #[test]
 fn a_good_signature_over_another_key_id_or_type_is_refused() {
     let signing = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
-    let ours = VerifyingKey::from_spki(signing.spki()).unwrap();
-    let theirs = PublicKey::<Sha384, PSS, Deterministic>::from_spki(signing.spki()).unwrap();
+    let ours = VerifyingKey::from_spki(signing.public_key()).unwrap();
+    let theirs = PublicKey::<Sha384, PSS, Deterministic>::from_spki(signing.public_key()).unwrap();
     let verify = |token_type, id| {
         let input = TokenInput::new(token_type, Nonce([1; 32]), ChallengeDigest([2; 32]), id);
         let blinding = theirs.blind(&mut DefaultRng, input.as_bytes()).unwrap();
         let request = TokenRequest::new(signing.id(), blinding.blind_message.0.clone().try_into().unwrap());
-        let response = BlindSignature(signing.sign(&request).unwrap().0.to_vec());
+        let response = BlindSignature(signing.sign(&request).unwrap().as_bytes().to_vec());
         let signature = theirs.finalize(&response, &blinding, input.as_bytes()).unwrap();
         ours.verify(&Token::assemble(&input, &signature).unwrap())
     };

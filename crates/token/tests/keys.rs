@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 fn key() -> Arc<VerifyingKey> {
     let signing = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
-    Arc::new(VerifyingKey::from_spki(signing.spki()).unwrap())
+    Arc::new(VerifyingKey::from_spki(signing.public_key()).unwrap())
 }
 
 fn trusted(key: &Arc<VerifyingKey>, not_before: u64, not_after: u64) -> TrustedKey {
@@ -59,7 +59,12 @@ fn of_two_windows_for_one_key_the_first_counts() {
 #[test]
 fn a_directory_offers_the_first_key_in_use() {
     let entry = |before: Option<u64>, after: Option<u64>| {
-        DirectoryKey::type2(&crate::known::spki(), before.map(UnixSeconds), after.map(UnixSeconds))
+        DirectoryKey::new(
+            TokenType::BlindRsa2048,
+            &crate::known::spki(),
+            before.map(UnixSeconds),
+            after.map(UnixSeconds),
+        )
     };
     let directory = Directory {
         issuer_request_uri: "/issue".to_owned(),
@@ -69,6 +74,7 @@ fn a_directory_offers_the_first_key_in_use() {
             entry(None, Some(50)),
             entry(Some(10), Some(100)),
         ],
+        batch_limit: None,
     };
     let preferred = |now| {
         let found = directory.preferred(TokenType::BlindRsa2048, UnixSeconds(now))?;
@@ -117,7 +123,7 @@ fn debug_shows_nothing_that_could_link_a_token_to_anyone() {
     let issuer = IssuerKey::from_spki(&crate::known::spki()).unwrap();
     let (request, pending) = issuer.request(token.challenge_digest()).unwrap();
     let request_bytes = request.serialize();
-    let response = TokenResponse([0xA7; 256]);
+    let response = TokenResponse::parse(TokenType::BlindRsa2048, &[0xA7; 256]).unwrap();
     let input =
         TokenInput::new(token.token_type(), token.nonce(), token.challenge_digest(), token.token_key_id());
     let value = header::format_authorization(&token);
@@ -127,7 +133,7 @@ fn debug_shows_nothing_that_could_link_a_token_to_anyone() {
     let refused = inspect(&format!("{value};")).unwrap_err();
     let spent = token.spent_key();
     let secret: [&[u8]; 5] =
-        [&bytes[2..34], &bytes[98..], &request_bytes[3..], &response.0, spent.as_bytes()];
+        [&bytes[2..34], &bytes[98..], &request_bytes[3..], response.as_bytes(), spent.as_bytes()];
     let shown = format!(
         "{token:?} {:?} {:?} {input:?} {pending:?} {request:?} {response:?} {presented:?} {inspected:?} {refused:?}",
         token.nonce(),

@@ -16,7 +16,7 @@ fn a_token_is_requested_signed_finalized_presented_and_verified() {
     let signing = key();
     let offered = Challenge {
         bytes: challenge().serialize(),
-        token_key: Some(signing.spki().to_vec()),
+        token_key: Some(signing.public_key().to_vec()),
         max_age: Some(60),
     };
     let value = offered.format(Quoting::Quoted);
@@ -35,6 +35,6 @@ fn a_token_is_requested_signed_finalized_presented_and_verified() {
     };
     assert_eq!(read.as_bytes(), token.as_bytes());
     assert_eq!(read.challenge_digest(), challenge().digest());
-    VerifyingKey::from_spki(signing.spki()).unwrap().verify(&read).unwrap();
-    assert_eq!(VerifyingKey::from_spki(key().spki()).unwrap().verify(&read), Err(BadSignature));
+    VerifyingKey::from_spki(signing.public_key()).unwrap().verify(&read).unwrap();
+    assert_eq!(VerifyingKey::from_spki(key().public_key()).unwrap().verify(&read), Err(BadSignature));
 }

@@ -10,5 +10,6 @@ mod inspect;
 mod keys;
 mod known;
 mod life;
+mod private;
 mod properties;
 mod vectors;

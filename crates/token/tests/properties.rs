@@ -117,17 +117,18 @@ proptest! {
         prop_assert!(TokenRequest::parse(&bytes).unwrap() == request);
         prop_assert!(TokenRequest::parse(&bytes[..cut]).is_err());
         prop_assert!(TokenRequest::parse(&[&bytes[..], &[0]].concat()).is_err());
-        prop_assert_eq!(TokenResponse::parse(&blinded).unwrap().0.to_vec(), blinded.clone());
-        prop_assert!(TokenResponse::parse(&blinded[..cut.min(255)]).is_err());
-        prop_assert!(TokenResponse::parse(&[&blinded[..], &[0]].concat()).is_err());
+        prop_assert_eq!(TokenResponse::parse(TokenType::BlindRsa2048, &blinded).unwrap().as_bytes().to_vec(), blinded.clone());
+        prop_assert!(TokenResponse::parse(TokenType::BlindRsa2048, &blinded[..cut.min(255)]).is_err());
+        prop_assert!(TokenResponse::parse(TokenType::BlindRsa2048, &[&blinded[..], &[0]].concat()).is_err());
         let mut other_type = bytes;
-        other_type[1] = 1;
+        other_type[1] = 1; // whose requests are shorter
         prop_assert!(TokenRequest::parse(&other_type).is_err());
     }
 
     #[test]
     fn directories_are_read_back(
         uri in "[ -~é]{0,40}",
+        batch_limit: Option<u32>,
         keys in vec((any::<u16>(), vec(any::<u8>(), 0..50), any::<Option<u64>>(), any::<Option<u64>>()), 0..4),
     ) {
         let key = |(token_type, key, not_before, not_after): (u16, Vec<u8>, Option<u64>, Option<u64>)| DirectoryKey {
@@ -136,7 +137,7 @@ proptest! {
             not_before: not_before.map(UnixSeconds),
             not_after: not_after.map(UnixSeconds),
         };
-        let directory = Directory { issuer_request_uri: uri, token_keys: keys.into_iter().map(key).collect() };
+        let directory = Directory { issuer_request_uri: uri, token_keys: keys.into_iter().map(key).collect(), batch_limit };
         let json = directory.serialize();
         prop_assert_eq!(&Directory::parse(&json).unwrap(), &directory);
         prop_assert_eq!(directory.serialize(), json);

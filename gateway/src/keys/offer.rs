@@ -93,7 +93,7 @@ impl Offer {
         let max_age = longest.min(now.until(until));
         let challenge = Challenge {
             bytes: self.bytes(mark),
-            token_key: Some(key.key.spki().to_vec()),
+            token_key: Some(key.key.public_key().to_vec()),
             max_age: Some(max_age.as_secs()),
         };
         HeaderValue::from_str(&challenge.format(self.quoting)).ok()

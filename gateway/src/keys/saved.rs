@@ -8,7 +8,7 @@
 use crate::health::plural;
 use crate::keys::keyring::Keyring;
 use postern_daemon::files;
-use postern_token::{DirectoryKey, TrustedKey, UnixSeconds, VerifyingKey, Window};
+use postern_token::{DirectoryKey, TokenType, TrustedKey, UnixSeconds, VerifyingKey, Window};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -146,7 +146,12 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 fn entry(known: &TrustedKey) -> SavedKey {
     let Window { not_before, not_after } = known.window;
     SavedKey {
-        key: DirectoryKey::type2(known.key.spki(), Some(not_before), Some(not_after)),
+        key: DirectoryKey::new(
+            TokenType::BlindRsa2048,
+            known.key.public_key(),
+            Some(not_before),
+            Some(not_after),
+        ),
         directory_not_after: Some(known.directory_not_after).filter(|end| *end != not_after),
     }
 }
@@ -184,12 +189,12 @@ mod tests {
         Lifetimes { without_not_after: Duration::from_secs(1000), removed: Duration::from_secs(10) };
 
     fn listed(entries: Vec<DirectoryKey>) -> Directory {
-        Directory { issuer_request_uri: "/token-request".into(), token_keys: entries }
+        Directory { issuer_request_uri: "/token-request".into(), token_keys: entries, batch_limit: None }
     }
 
     fn key() -> (postern_token::TokenKeyId, DirectoryKey) {
         let key = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
-        (key.id(), DirectoryKey::type2(key.spki(), None, None))
+        (key.id(), DirectoryKey::new(TokenType::BlindRsa2048, key.public_key(), None, None))
     }
 
     async fn saved(path: &Path, keyring: &Keyring) {

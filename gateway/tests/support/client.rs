@@ -189,7 +189,7 @@ impl Answer {
         let challenges = Challenge::parse_all(self.value("proxy-authenticate").as_bytes()).unwrap();
         let [one] = &challenges[..] else { panic!("{challenges:?}") };
         assert_eq!(one.bytes, challenge().serialize());
-        assert_eq!(one.token_key.as_deref(), Some(ISSUER.spki()));
+        assert_eq!(one.token_key.as_deref(), Some(ISSUER.public_key()));
         assert_eq!(one.max_age, Some(3600));
         assert!(self.all("www-authenticate").is_empty());
     }

@@ -47,12 +47,12 @@ pub(crate) struct Issuer {
 impl Issuer {
     pub(crate) fn new() -> Self {
         let signing = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
-        let public = IssuerKey::from_spki(signing.spki()).unwrap();
+        let public = IssuerKey::from_spki(signing.public_key()).unwrap();
         Self { signing, public }
     }
 
-    pub(crate) fn spki(&self) -> &[u8] {
-        self.signing.spki()
+    pub(crate) fn public_key(&self) -> &[u8] {
+        self.signing.public_key()
     }
 
     #[allow(dead_code, reason = "of use to one of the binaries")]
@@ -76,7 +76,12 @@ impl Issuer {
     }
 
     pub(crate) fn entry(&self, not_before: Option<u64>, not_after: Option<u64>) -> DirectoryKey {
-        DirectoryKey::type2(self.spki(), not_before.map(UnixSeconds), not_after.map(UnixSeconds))
+        DirectoryKey::new(
+            TokenType::BlindRsa2048,
+            self.public_key(),
+            not_before.map(UnixSeconds),
+            not_after.map(UnixSeconds),
+        )
     }
 }
 
@@ -86,7 +91,7 @@ pub(crate) fn challenge() -> TokenChallenge {
 
 /// The JSON of a directory with these keys.
 pub(crate) fn directory(token_keys: Vec<DirectoryKey>) -> Vec<u8> {
-    Directory { issuer_request_uri: "/token-request".into(), token_keys }.serialize()
+    Directory { issuer_request_uri: "/token-request".into(), token_keys, batch_limit: None }.serialize()
 }
 
 /// A gateway on a free loopback port, egress open, keys from a file, everything else under `home`.

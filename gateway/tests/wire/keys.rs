@@ -279,7 +279,7 @@ async fn a_key_that_the_store_has_retired_leaves_the_challenge_and_readiness_say
     gateway.ready().await;
     let answer = Client::ask(gateway.address, connect_with(echo.address, &[])).await;
     assert_eq!(answer.status, 407);
-    assert_eq!(asked_for(&answer), ISSUER.spki(), "tokens of the newer key would be refused");
+    assert_eq!(asked_for(&answer), ISSUER.public_key(), "tokens of the newer key would be refused");
     let refused = Client::ask(gateway.address, connect_with(echo.address, &[&newer.authorization()])).await;
     assert_eq!(refused.status, 407);
     let good = connect_with(echo.address, &[&ISSUER.authorization()]);
@@ -320,7 +320,7 @@ async fn the_challenge_names_the_older_key_when_the_records_of_the_newest_one_ar
     gateway.ready().await;
     let answer = Client::ask(gateway.address, connect_with(echo.address, &[])).await;
     assert_eq!(answer.status, 407);
-    assert_eq!(asked_for(&answer), ISSUER.spki(), "a token of the newest key would be refused");
+    assert_eq!(asked_for(&answer), ISSUER.public_key(), "a token of the newest key would be refused");
     ask(&gateway, &echo, &ISSUER).await.assert_opened();
     ask(&gateway, &echo, &newest).await.assert_refused(503, "proxy_internal_error", "lost");
 }

@@ -63,7 +63,7 @@ async fn a_token_that_is_not_one_is_refused_and_the_answer_names_the_fault() {
 async fn a_token_of_another_type_challenge_or_key_or_with_a_bad_signature_is_refused() {
     let (gateway, echo) = (Running::start().await, Echo::start().await);
     let of_type = |token_type: TokenType, authenticator: usize| {
-        let key = TokenKeyId::of(ISSUER.spki());
+        let key = TokenKeyId::of(ISSUER.public_key());
         let input = TokenInput::new(token_type, Nonce([1; 32]), challenge().digest(), key);
         format_authorization(&Token::assemble(&input, &vec![7; authenticator]).unwrap())
     };

@@ -49,14 +49,19 @@ impl Ledger {
         }
     }
 
-    /// Counts one token, once the database allows for it. Dropped early, it counts nothing.
-    pub(super) async fn charge(&self, holder: &Arc<Holder>, now: UnixSeconds) -> Result<Charge, NoToken> {
+    /// Counts up to `most` tokens, once the database allows for them. Dropped early, it counts nothing.
+    pub(super) async fn charge(
+        &self,
+        holder: &Arc<Holder>,
+        most: u64,
+        now: UnixSeconds,
+    ) -> Result<Charge, NoToken> {
         let deadline = Instant::now() + PATIENCE;
         let mut attempts = self.is_failing.subscribe();
         let meter = &holder.meter;
         loop {
             let is_failing = *attempts.borrow_and_update();
-            match meter.charge(now) {
+            match meter.charge(most, now) {
                 Ok(charge) => {
                     if meter.is_low() {
                         self.want(holder);
@@ -70,7 +75,7 @@ impl Ledger {
                 }
                 Err(NoCharge::Unreserved) => {}
             }
-            let _waiting = meter.wait();
+            let _waiting = meter.wait(most);
             self.want(holder);
             // The sender lives in `self`, so it is only the deadline that can end this with an error.
             if timeout_at(deadline, attempts.changed()).await.is_err() {

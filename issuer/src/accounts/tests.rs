@@ -37,9 +37,9 @@ async fn refusal(accounts: &Accounts, key: &str) -> Option<NoAccount> {
 async fn charge(accounts: &Accounts, key: &str) -> Option<bool> {
     let Ok(Caller::Account(holder)) = caller(accounts, key).await else { return None };
     loop {
-        match holder.meter.charge(UnixSeconds::now()).map(Charge::keep) {
+        match holder.meter.charge(1, UnixSeconds::now()).map(Charge::keep) {
             Err(NoCharge::Unreserved) => {
-                let _waiting = holder.meter.wait();
+                let _waiting = holder.meter.wait(1);
                 accounts.ledger.write(vec![holder.clone()], Writing::Reserve).unwrap();
             }
             charged => return Some(charged.is_ok()),

@@ -1,7 +1,9 @@
 use super::*;
+use crate::rotation::TokenTypes;
 use std::time::Duration;
 
 const SCHEDULE: Schedule = Schedule {
+    types: TokenTypes::PUBLIC,
     rotate_every: Duration::from_secs(30_000),
     publish_ahead: Duration::from_secs(1_000),
     redeem_for: Duration::from_secs(7_000),
@@ -125,7 +127,8 @@ fn a_clock_that_was_ahead_for_a_moment_takes_no_key_away() {
     drop(store);
     let again = open(directory.path(), UnixSeconds(START.0 + 20));
     assert!(ids(&again).contains(&first), "and after a restart");
-    let current = rotation::current(&again.lives(), UnixSeconds(START.0 + 20)).unwrap();
+    let current =
+        rotation::current(&lives(again.keys(), TokenType::BlindRsa2048), UnixSeconds(START.0 + 20)).unwrap();
     assert_eq!(current.issue_until, UnixSeconds(START.0 + 30_000), "the first key is the one in use");
 }
 

@@ -19,11 +19,11 @@ fn write(meter: &Meter, writing: Writing) -> Option<Usage> {
 /// Counts a token, with a database that is written whenever it has to be.
 fn charge(meter: &Arc<Meter>, now: UnixSeconds) -> Result<Charge, Spent> {
     loop {
-        match meter.charge(now) {
+        match meter.charge(1, now) {
             Ok(charge) => return Ok(charge),
             Err(NoCharge::Spent(spent)) => return Err(spent),
             Err(NoCharge::Unreserved) => {
-                let _waiting = meter.wait();
+                let _waiting = meter.wait(1);
                 write(meter, Writing::Reserve);
             }
         }
@@ -102,31 +102,31 @@ fn another_quota_counts_what_was_used_and_what_is_taken_back() {
 fn nothing_is_signed_beyond_what_the_database_counts_as_used() {
     let meter = meter("300/1d");
     let now = UnixSeconds(0);
-    assert_eq!(meter.charge(now).unwrap_err(), NoCharge::Unreserved);
+    assert_eq!(meter.charge(1, now).unwrap_err(), NoCharge::Unreserved);
     let window = meter.unknown().unwrap();
     assert_eq!(meter.to_write(Writing::Reserve), [None, None], "nothing is reserved of what is not known");
     meter.know(window);
-    let waiting = [meter.wait(), meter.wait()];
+    let waiting = [meter.wait(1), meter.wait(1)];
     let first = meter.to_write(Writing::Reserve)[1].unwrap();
     assert_eq!(first.used, 2 + 6, "for two who wait, and a fiftieth");
-    assert_eq!(meter.charge(now).unwrap_err(), NoCharge::Unreserved, "it is not written yet");
+    assert_eq!(meter.charge(1, now).unwrap_err(), NoCharge::Unreserved, "it is not written yet");
     meter.written(first);
     drop(waiting);
     for _ in 0..8 {
-        assert!(meter.charge(now).map(Charge::keep).is_ok());
+        assert!(meter.charge(1, now).map(Charge::keep).is_ok());
     }
-    assert_eq!(meter.charge(now).unwrap_err(), NoCharge::Unreserved);
+    assert_eq!(meter.charge(1, now).unwrap_err(), NoCharge::Unreserved);
     // A write that is late, in the next window, is none of that window.
     let late = meter.to_write(Writing::Reserve)[1].unwrap();
-    assert_eq!(meter.charge(UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
+    assert_eq!(meter.charge(1, UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
     meter.written(late);
-    assert_eq!(meter.charge(UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
+    assert_eq!(meter.charge(1, UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
 }
 
 #[test]
 fn what_a_crash_left_reserved_counts_as_used() {
     let meter = meter("300/1d");
-    assert_eq!(meter.charge(UnixSeconds(0)).unwrap_err(), NoCharge::Unreserved);
+    assert_eq!(meter.charge(1, UnixSeconds(0)).unwrap_err(), NoCharge::Unreserved);
     meter.know(Usage { used: 8, ..meter.unknown().unwrap() });
     assert_eq!(meter.usage().used, 8);
     assert!(meter.is_settled());
@@ -139,7 +139,7 @@ fn a_window_that_has_ended_is_written_with_its_exact_figure() {
     let meter = meter("300/1d");
     charge(&meter, UnixSeconds(0)).unwrap().keep();
     charge(&meter, UnixSeconds(1)).unwrap().keep();
-    assert_eq!(meter.charge(UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
+    assert_eq!(meter.charge(1, UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
     let ended = Usage { window_start: UnixSeconds(0), period_seconds: DAY, used: 2 };
     assert_eq!(meter.to_write(Writing::Reserve), [Some(ended), None]);
     assert!(!meter.is_settled());
@@ -172,7 +172,7 @@ fn the_figure_is_exact_where_nothing_was_requested_for_a_while_and_after_a_stop(
     assert_eq!(write(&meter, Writing::Settle).unwrap().used, 1);
     assert!(meter.is_settled());
     assert_eq!(write(&meter, Writing::Settle), None, "nothing has changed");
-    assert_eq!(meter.charge(UnixSeconds(0)).unwrap_err(), NoCharge::Unreserved);
+    assert_eq!(meter.charge(1, UnixSeconds(0)).unwrap_err(), NoCharge::Unreserved);
     charge(&meter, UnixSeconds(0)).unwrap().keep();
     assert_eq!(write(&meter, Writing::Exact).unwrap().used, 2);
 }
@@ -185,4 +185,33 @@ fn a_figure_that_failed_to_be_written_is_written_again() {
     assert_eq!(exact[1].unwrap().used, 1);
     assert!(!meter.is_settled());
     assert_eq!(meter.to_write(Writing::Exact), exact);
+}
+
+#[test]
+fn a_batch_gets_what_the_quota_has_left_and_one_reservation_serves_all_of_it() {
+    let meter = meter("250/1d");
+    let noon = UnixSeconds(10 * DAY + DAY / 2);
+    let batch = |most| loop {
+        match meter.charge(most, noon) {
+            Err(NoCharge::Unreserved) => {
+                let _waiting = meter.wait(most);
+                write(&meter, Writing::Reserve);
+                assert!(meter.charge(most, noon).is_ok(), "one write is enough"); // and taken back
+            }
+            charged => return charged,
+        }
+    };
+    let mut first = batch(100).unwrap();
+    assert_eq!((first.count(), meter.usage().used), (100, 100));
+    let ones: Vec<Charge> = std::iter::from_fn(|| first.split_one()).take(30).collect();
+    assert_eq!((first.count(), ones.len()), (70, 30));
+    first.keep();
+    assert_eq!(meter.usage().used, 100);
+    drop(ones);
+    assert_eq!(meter.usage().used, 70, "what was not signed is not used");
+    batch(100).unwrap().keep();
+    let last = batch(100).unwrap();
+    assert_eq!(last.count(), 80);
+    last.keep();
+    assert!(matches!(batch(100), Err(NoCharge::Spent(_))));
 }

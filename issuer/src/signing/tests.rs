@@ -14,7 +14,7 @@ fn pool(threads: usize, queue: usize) -> SigningPool {
 fn occupy(pool: &SigningPool, key: &Arc<SigningKey>) -> (mpsc::Sender<()>, Signature) {
     let (release, released) = mpsc::channel::<()>();
     let (started, running) = mpsc::channel();
-    let request = TokenRequest::new(key.id(), [1; 256]);
+    let request = Work::Token(TokenRequest::new(key.id(), [1; 256]));
     let signed = move || {
         started.send(()).unwrap();
         let _ = released.recv();
@@ -27,7 +27,7 @@ fn occupy(pool: &SigningPool, key: &Arc<SigningKey>) -> (mpsc::Sender<()>, Signa
 #[tokio::test]
 async fn beyond_its_places_it_refuses_at_once_and_places_come_back() {
     let (pool, key) = (pool(1, 2), key());
-    let request = TokenRequest::new(key.id(), [1; 256]);
+    let request = Work::Token(TokenRequest::new(key.id(), [1; 256]));
     let submit = || pool.submit(0, key.clone(), request.clone(), || {});
     let (release, first) = occupy(&pool, &key);
     let waiting = [submit().unwrap(), submit().unwrap()];
@@ -43,7 +43,7 @@ async fn beyond_its_places_it_refuses_at_once_and_places_come_back() {
 #[tokio::test]
 async fn an_account_that_floods_makes_room_for_others_and_is_served_in_turn() {
     let (pool, key) = (pool(1, 4), key());
-    let request = TokenRequest::new(key.id(), [1; 256]);
+    let request = Work::Token(TokenRequest::new(key.id(), [1; 256]));
     let order = Arc::new(Mutex::new(Vec::new()));
     let submit = |caller: u64| {
         let order = order.clone();
@@ -69,7 +69,7 @@ async fn a_request_whose_client_is_gone_is_not_signed_and_leaves_its_place() {
     let recorder = Arc::new(Recorder::new());
     let pool = SigningPool::new(NonZeroUsize::new(1), 2, recorder.clone()).unwrap();
     let key = key();
-    let request = TokenRequest::new(key.id(), [1; 256]);
+    let request = Work::Token(TokenRequest::new(key.id(), [1; 256]));
     let signed = Arc::new(AtomicUsize::new(0));
     let submit = || {
         let signed = signed.clone();
@@ -94,7 +94,7 @@ async fn the_queue_is_empty_after_answers_and_panics() {
     let recorder = Arc::new(Recorder::new());
     let pool = SigningPool::new(NonZeroUsize::new(1), 5, recorder.clone()).unwrap();
     let key = key();
-    let request = TokenRequest::new(key.id(), [1; 256]);
+    let request = Work::Token(TokenRequest::new(key.id(), [1; 256]));
     let submit = |signed: fn()| pool.submit(0, key.clone(), request.clone(), signed).unwrap();
     let (release, first) = occupy(&pool, &key);
     let (waiting, failing) = (submit(|| {}), submit(|| panic!("a test of panics")));
@@ -109,7 +109,7 @@ async fn the_queue_is_empty_after_answers_and_panics() {
 #[tokio::test]
 async fn a_pool_that_is_replaced_signs_what_waits() {
     let (pool, key) = (pool(1, 8), key());
-    let request = TokenRequest::new(key.id(), [1; 256]);
+    let request = Work::Token(TokenRequest::new(key.id(), [1; 256]));
     let (release, first) = occupy(&pool, &key);
     let waiting: Vec<_> =
         (0..8).map(|_| pool.submit(0, key.clone(), request.clone(), || {}).unwrap()).collect();
@@ -123,7 +123,7 @@ async fn a_pool_that_is_replaced_signs_what_waits() {
 #[tokio::test]
 async fn what_cannot_be_signed_is_not_counted() {
     let (pool, key) = (pool(1, 8), key());
-    let request = TokenRequest::new(key.id(), [0xff; 256]);
+    let request = Work::Token(TokenRequest::new(key.id(), [0xff; 256]));
     let signature = pool.submit(0, key, request, || panic!("it was counted")).unwrap();
     assert_eq!(signature.await, Err(Unsigned::Refused(SignError::OutOfRange)));
 }

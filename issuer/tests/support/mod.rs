@@ -67,9 +67,13 @@ impl Running {
     }
 
     pub async fn key(&self) -> IssuerKey {
+        self.key_of(TokenType::BlindRsa2048).await
+    }
+
+    pub async fn key_of(&self, token_type: TokenType) -> IssuerKey {
         let directory = self.directory().await;
-        let key = directory.preferred(TokenType::BlindRsa2048, UnixSeconds::now()).unwrap();
-        IssuerKey::from_spki(&key.key_bytes().unwrap()).unwrap()
+        let key = directory.preferred(token_type, UnixSeconds::now()).unwrap();
+        IssuerKey::from_public_key(token_type, &key.key_bytes().unwrap()).unwrap()
     }
 }
 
@@ -121,7 +125,13 @@ pub fn request(method: &str, path: &str, fields: &str, body: &[u8]) -> Vec<u8> {
 
 /// A POST to the default path, with a length and the right media type.
 pub fn post(fields: &str, body: &[u8]) -> Vec<u8> {
-    let fields = format!("content-type: {REQUEST_TYPE}\r\ncontent-length: {}\r\n{fields}", body.len());
+    post_as(REQUEST_TYPE, fields, body)
+}
+
+/// A POST of a body of another media type.
+pub fn post_as(media_type: &str, fields: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let fields = format!("content-type: {media_type}\r\ncontent-length: {length}\r\n{fields}");
     request("POST", "/token-request", &fields, body)
 }
 

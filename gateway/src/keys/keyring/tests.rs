@@ -10,12 +10,17 @@ const LIFETIMES: Lifetimes =
 
 fn entry(not_before: Option<u64>, not_after: Option<u64>) -> (TokenKeyId, DirectoryKey) {
     let key = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
-    let entry = DirectoryKey::type2(key.spki(), not_before.map(UnixSeconds), not_after.map(UnixSeconds));
+    let entry = DirectoryKey::new(
+        TokenType::BlindRsa2048,
+        key.public_key(),
+        not_before.map(UnixSeconds),
+        not_after.map(UnixSeconds),
+    );
     (key.id(), entry)
 }
 
 fn directory(token_keys: Vec<DirectoryKey>) -> Directory {
-    Directory { issuer_request_uri: "/token-request".into(), token_keys }
+    Directory { issuer_request_uri: "/token-request".into(), token_keys, batch_limit: None }
 }
 
 #[test]

@@ -1,0 +1,229 @@
+//! Tokens from the issuer: many in one request (draft-ietf-privacypass-batched-tokens-09), or one by one at an issuer that does
+//! not know batches.
+
+use super::{IssuerClient, MintError, MintKey};
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use postern_token::{Batch, BlindError, ChallengeDigest, REQUEST_MEDIA_TYPE, Token, TokenResponse};
+use reqwest::Url;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+use tokio::task::{JoinSet, spawn_blocking};
+
+/// The most tokens that one request asks for.
+const BATCH: usize = 100;
+/// The largest response to a request for one token that is read, in bytes, and the largest refusal.
+const ANSWER_LIMIT: usize = 16 * 1024;
+/// More than one token takes in the response to a batch, in bytes.
+const BATCHED_LIMIT: usize = 300;
+
+/// What the refusal of a batch may mean, where a token that is requested alone is given.
+enum Means {
+    /// The issuer does not know batches.
+    NoBatches,
+    /// It asked for too many.
+    TooMany,
+}
+
+impl IssuerClient {
+    /// Mints up to `count` tokens for `challenge` (the exact bytes of the `TokenChallenge`), a hundred in one request, and hands
+    /// each to `on_each`. The first request asks for no more than `urgent`, where that is not 0: for those that someone waits
+    /// for. An issuer that does not know batches is asked for single tokens, twice as many at a time as there are cores.
+    ///
+    /// `on_each` may stop the minting: what is under way is still finished and handed over, because the issuer has counted it.
+    /// Returns how many came. Dropping the future loses the tokens under way.
+    ///
+    /// # Errors
+    /// The first error; tokens that came before it, and those that were under way, have been handed over.
+    pub async fn mint(
+        &self,
+        challenge: &[u8],
+        key: &MintKey,
+        count: usize,
+        urgent: usize,
+        on_each: impl FnMut(Token) -> ControlFlow<()>,
+    ) -> Result<usize, MintError> {
+        let digest = ChallengeDigest::of(challenge);
+        let mut minting = Minting { issuer: self, key, digest, left: count, minted: 0, on_each };
+        let mut most = key.batch_limit.map_or(BATCH, |limit| BATCH.min(limit as usize)).max(1);
+        let mut first = (urgent > 0).then_some(urgent);
+        while minting.left > 0 {
+            if minting.left == 1 || self.is_singly.load(Ordering::Relaxed) {
+                minting.singly().await?;
+                break;
+            }
+            let size = first.take().unwrap_or(most).min(most).min(minting.left);
+            if size == 1 {
+                minting.one().await?;
+                continue;
+            }
+            match minting.batch(size).await {
+                Ok(left_out) if left_out > 0 && minting.left > 0 => minting.one().await?,
+                Ok(_) => {}
+                Err(error) => {
+                    let Some(means) = Means::of(&error) else { return Err(error) };
+                    minting.one().await?; // or the reason why there is none
+                    match means {
+                        Means::NoBatches => self.is_singly.store(true, Ordering::Relaxed),
+                        Means::TooMany => most = (size / 2).max(1),
+                    }
+                }
+            }
+        }
+        Ok(minting.minted)
+    }
+
+    /// Hundreds of microseconds of CPU to blind, tens to finalize, both off the async workers.
+    async fn mint_one(&self, challenge: ChallengeDigest, key: MintKey) -> Result<Token, MintError> {
+        let url = self.request_url(&key)?;
+        let (issuer_key, token_type) = (key.key.clone(), key.key.token_type());
+        let blind = |source| MintError::Blind { url: url.clone(), source };
+        let (request, pending) = spawn_blocking(move || issuer_key.request(challenge))
+            .await
+            .unwrap_or(Err(BlindError::Blind))
+            .map_err(blind)?;
+        let post = self
+            .authorized(self.http.post(url.clone()))
+            .header(CONTENT_TYPE, REQUEST_MEDIA_TYPE)
+            .body(request.serialize());
+        let (_, body) = self.send(url, post, ANSWER_LIMIT).await?;
+        let response = TokenResponse::parse(token_type, &body)
+            .map_err(|error| MintError::Unusable { url: url.clone(), reason: error.to_string() })?;
+        spawn_blocking(move || pending.finalize(&response))
+            .await
+            .unwrap_or(Err(BlindError::BadResponse))
+            .map_err(blind)
+    }
+
+    async fn mint_batch(
+        &self,
+        challenge: ChallengeDigest,
+        key: &MintKey,
+        size: usize,
+    ) -> Result<Batch, MintError> {
+        let url = self.request_url(key)?;
+        let issuer_key = key.key.clone();
+        let blind = |source| MintError::Blind { url: url.clone(), source };
+        let (request, pending) = spawn_blocking(move || issuer_key.request_batch(challenge, size))
+            .await
+            .unwrap_or(Err(BlindError::Blind))
+            .map_err(blind)?;
+        let post = self
+            .authorized(self.http.post(url.clone()))
+            .header(CONTENT_TYPE, request.media_type())
+            .body(request.serialize());
+        let (wanted, limit) =
+            ([StatusCode::OK, StatusCode::PARTIAL_CONTENT], ANSWER_LIMIT + size * BATCHED_LIMIT);
+        let (headers, body) = self.send_for(&wanted, url, post, limit).await?;
+        let media_type = request.response_media_type();
+        if headers.get(CONTENT_TYPE).is_none_or(|found| found != media_type) {
+            let reason = format!("it answers a batch with another Content-Type than {media_type}");
+            return Err(MintError::Unusable { url: url.clone(), reason });
+        }
+        spawn_blocking(move || pending.finalize(&body))
+            .await
+            .unwrap_or(Err(BlindError::BadResponse))
+            .map_err(blind)
+    }
+
+    /// Where requests for tokens go: the API key is for the issuer alone.
+    fn request_url<'k>(&self, key: &'k MintKey) -> Result<&'k Url, MintError> {
+        let url = &key.request_url;
+        if self.api_key.is_some() && url.origin() != self.url.origin() {
+            return Err(MintError::Elsewhere { url: self.url.clone(), elsewhere: url.clone() });
+        }
+        Ok(url)
+    }
+}
+
+impl Means {
+    /// Nothing where a token alone would be refused as well.
+    fn of(refusal: &MintError) -> Option<Self> {
+        match refusal {
+            // An issuer that reads any body as one request, and answers it as one.
+            MintError::Unusable { .. } | MintError::Blind { source: BlindError::Form(_), .. } => {
+                Some(Self::NoBatches)
+            }
+            MintError::Status { status, .. } => match *status {
+                StatusCode::BAD_REQUEST
+                | StatusCode::NOT_FOUND
+                | StatusCode::METHOD_NOT_ALLOWED
+                | StatusCode::NOT_ACCEPTABLE
+                | StatusCode::UNSUPPORTED_MEDIA_TYPE
+                | StatusCode::NOT_IMPLEMENTED => Some(Self::NoBatches),
+                StatusCode::PAYLOAD_TOO_LARGE
+                | StatusCode::UNPROCESSABLE_ENTITY
+                | StatusCode::TOO_MANY_REQUESTS => Some(Self::TooMany),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Minting under way.
+struct Minting<'m, F> {
+    issuer: &'m IssuerClient,
+    key: &'m MintKey,
+    digest: ChallengeDigest,
+    /// Tokens that are still wanted.
+    left: usize,
+    minted: usize,
+    on_each: F,
+}
+
+impl<F: FnMut(Token) -> ControlFlow<()>> Minting<'_, F> {
+    fn hand_over(&mut self, token: Token) {
+        self.minted += 1;
+        self.left = self.left.saturating_sub(1);
+        if (self.on_each)(token).is_break() {
+            self.left = 0;
+        }
+    }
+
+    async fn one(&mut self) -> Result<(), MintError> {
+        let token = self.issuer.mint_one(self.digest, self.key.clone()).await?;
+        self.hand_over(token);
+        Ok(())
+    }
+
+    /// Returns how many of the batch were not issued.
+    async fn batch(&mut self, size: usize) -> Result<usize, MintError> {
+        let Batch { tokens, not_issued, bad } = self.issuer.mint_batch(self.digest, self.key, size).await?;
+        tokens.into_iter().for_each(|token| self.hand_over(token));
+        if bad > 0 {
+            let (url, source) = (self.key.request_url.clone(), BlindError::BadResponse);
+            return Err(MintError::Blind { url, source });
+        }
+        Ok(not_issued)
+    }
+
+    /// All that are left, each in a request of its own.
+    async fn singly(&mut self) -> Result<(), MintError> {
+        let at_a_time = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+        let (mut to_request, mut failure) = (self.left, None);
+        let mut under_way = JoinSet::new();
+        loop {
+            while to_request > 0 && under_way.len() < at_a_time {
+                to_request -= 1;
+                let (issuer, key, digest) = (self.issuer.clone(), self.key.clone(), self.digest);
+                under_way.spawn(async move { issuer.mint_one(digest, key).await });
+            }
+            let Some(finished) = under_way.join_next().await else { break };
+            let result = finished.unwrap_or_else(|error| {
+                let (url, reason) = (self.key.request_url.clone(), error.to_string());
+                Err(MintError::Unusable { url, reason })
+            });
+            match result {
+                Ok(token) => self.hand_over(token),
+                Err(error) => {
+                    failure.get_or_insert(error);
+                }
+            }
+            if self.left == 0 || failure.is_some() {
+                to_request = 0;
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+}
