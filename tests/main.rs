@@ -42,6 +42,7 @@ mod store_outage;
 mod support;
 mod system_calls;
 mod systemd;
+mod token_types;
 mod two_hops;
 mod unauthenticated;
 mod up;

@@ -3,8 +3,9 @@
 use crate::backend::{self, BackendError};
 use crate::config::{Bind, ChallengeConfig, Config, NextHopError, StoreKind};
 use crate::gateway::workers;
+use crate::keys::key_types::KeyTypes;
 use crate::keys::offer::Offer;
-use crate::keys::source::{Source, SourceError};
+use crate::keys::source::{self, Source, SourceError};
 use crate::request::resolve::{self, ResolverError};
 use crate::shared_limits::LEAST_SECRET;
 use postern_config::Size;
@@ -136,7 +137,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     resolve::check(&config.egress.resolver)?;
     config.egress.check_next_hops()?;
     config.egress.unusable_source().map_or(Ok(()), |address| Err(StartError::LocalAddress(address)))?;
-    Offer::new(&config.challenge)?;
+    Offer::new(&config.challenge, source::types(&config.issuer)?, KeyTypes::default())?;
     Source::new(&config.issuer)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
     check_peers(config)?;

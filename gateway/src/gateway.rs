@@ -4,9 +4,10 @@ use crate::backend;
 use crate::check::{StartError, check};
 use crate::config::{Config, Peers};
 use crate::health::LoggedGate;
+use crate::keys::key_types::KeyTypes;
 use crate::keys::offer::Offer;
 use crate::keys::refresh::{Refresh, Supply};
-use crate::keys::saved::Saved;
+use crate::keys::source;
 use crate::maintenance::{Maintenance, StoreMaintenance};
 use crate::next_hops::{self, Connections};
 use crate::observe::page;
@@ -79,7 +80,11 @@ impl Gateway {
     /// [`StartError`], with what to change.
     pub fn bind(config: &Config, process: &ProcessContext) -> Result<Self, StartError> {
         check(config)?;
-        let (offer, mut supply) = (Offer::new(&config.challenge)?, Supply::of(config, &process.live)?);
+        let mut supply = Supply::of(config, &process.live)?;
+        let saved = supply.saved_keyring();
+        let key_types = KeyTypes::default();
+        key_types.learn(&saved);
+        let offer = Offer::new(&config.challenge, source::types(&config.issuer)?, key_types.clone())?;
         let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
         let peers_tls = config.peers.as_ref().map(|peers| peers.tls().open()).transpose();
         let peers_tls = peers_tls.map_err(StartError::Peers)?;
@@ -111,7 +116,8 @@ impl Gateway {
         };
         let core = Arc::new(Core {
             settings,
-            keyring: ArcSwap::from_pointee(supply.saved.as_mut().map(Saved::load).unwrap_or_default()),
+            keyring: ArcSwap::from_pointee(saved),
+            key_types,
             recorder: Recorder::new(&process.live, &generation.backend, tracer, config.log.access),
             generation: ArcSwap::from_pointee(generation),
             shutdown: process.shutdown.clone(),

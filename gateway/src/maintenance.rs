@@ -104,8 +104,9 @@ impl StoreMaintenance {
         let all_lost = keys > 0 && refused_keys == keys;
         core.all_lost.store(all_lost, Ordering::Relaxed);
         // Also while no key is in use yet: with the first one tokens can be presented only once the store has a mark for it.
-        let requested = keyring.requested(|key| generation.requested_binding(key, now), now);
-        let unbound = generation.offer.binds() && !all_lost && requested.is_none();
+        let types = generation.offer.types();
+        let is_requested = keyring.requests_any(types, |key| generation.requested_binding(key, now), now);
+        let unbound = generation.offer.binds() && !all_lost && !is_requested;
         let requested = if unbound { Err(Unknown::Unmarked) } else { Ok(()) };
         let (total, refused) = core.recorder.verdicts();
         let findings = Findings {

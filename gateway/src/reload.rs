@@ -9,6 +9,7 @@ use crate::config::{Config, Peers};
 use crate::gateway::{SERVICE, slow, stores};
 use crate::keys::offer::Offer;
 use crate::keys::refresh::Supply;
+use crate::keys::source;
 use crate::state::{Certificates, Core, Generation, ListenerTls};
 use postern_admin::ProcessContext;
 use postern_config::{Fixed, differ};
@@ -123,7 +124,9 @@ impl Reloading {
             .transpose();
         let of_peers = opened.map_err(|error| sentence(StartError::Peers(error)))?;
         let present = self.core.generation.load_full();
-        let offer = Offer::new(&new.challenge).map_err(|error| sentence(error.into()))?;
+        let types = source::types(&new.issuer).map_err(|error| sentence(error.into()))?;
+        let offer = Offer::new(&new.challenge, types, self.core.key_types.clone());
+        let offer = offer.map_err(|error| sentence(error.into()))?;
         let (backend, stores) = self.store(new, &offer, tracer.as_ref(), &present)?;
         let listener = |opened: &Option<Option<ServerTls>>, present: &Renewed| {
             let tls = opened.as_ref().map_or_else(|| present.current(), Option::as_ref);

@@ -1,6 +1,7 @@
 //! What requests share: among all workers ([`Core`]), and on one worker thread ([`Worker`]).
 
 use crate::config::{CheckTiming, Config, Limits, LossPolicy, ResolverConfig};
+use crate::keys::key_types::KeyTypes;
 use crate::keys::keyring::Keyring;
 use crate::keys::offer::Offer;
 use crate::next_hops::Connections;
@@ -33,6 +34,7 @@ pub(crate) struct Core {
     /// What the configuration made. A reload puts another one in its place; a request keeps the one that it began with.
     pub(crate) generation: ArcSwap<Generation>,
     pub(crate) keyring: ArcSwap<Keyring>,
+    pub(crate) key_types: KeyTypes,
     pub(crate) recorder: Recorder,
     pub(crate) shutdown: Shutdown,
     pub(crate) places: Places,
@@ -161,6 +163,7 @@ impl Core {
 
     /// Puts keys into use, without those that the store has retired: challenges would ask for tokens that nothing accepts.
     pub(crate) fn use_keys(&self, keyring: &Keyring, now: UnixSeconds) {
+        self.key_types.learn(keyring);
         let (mut withdrawn, generation) = (self.withdrawn.lock(), self.generation.load());
         for Epoch { key, .. } in keyring.epochs(now).filter(|epoch| generation.has_retired(epoch, now)) {
             if !withdrawn.contains(&key) {

@@ -96,9 +96,9 @@ fn entry(key: &TokenKey) -> DirectoryKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rotation::{Lifetime, TokenTypes};
+    use crate::rotation::Lifetime;
     use http::HeaderValue;
-    use postern_token::SigningKey;
+    use postern_token::{SigningKey, TokenTypes};
     use std::sync::Arc;
 
     const SCHEDULE: Schedule = Schedule {

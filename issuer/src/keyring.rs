@@ -218,8 +218,7 @@ impl Served {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rotation::TokenTypes;
-    use postern_token::Directory;
+    use postern_token::{Directory, TokenTypes};
 
     const SCHEDULE: Schedule = Schedule {
         types: TokenTypes::PUBLIC,

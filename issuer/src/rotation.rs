@@ -10,7 +10,7 @@
 //! A key's times are fixed when it is made. Gateways remember spent tokens until the published not-after, so moving
 //! it later would let tokens be spent twice, and moving it earlier would rob their holders.
 
-use postern_token::{TokenType, UnixSeconds};
+use postern_token::{TokenTypes, UnixSeconds};
 use std::time::Duration;
 
 /// The token types that keys are made for, and the times that new keys get. Each type's keys take turns by themselves.
@@ -22,10 +22,6 @@ pub(crate) struct Schedule {
     pub(crate) publish_ahead: Duration,
     pub(crate) redeem_for: Duration,
 }
-
-/// One token type at least, each once, in order of preference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TokenTypes([Option<TokenType>; TokenType::ISSUED.len()]);
 
 /// The times of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,27 +51,6 @@ pub(crate) enum Phase {
 const MAX_TOLERANCE: Duration = Duration::from_secs(300);
 /// A key that is needed at once is given a not-before this far in the past, for gateways whose clocks are behind.
 const BACKDATE: Duration = Duration::from_secs(60);
-
-impl TokenTypes {
-    #[cfg(test)]
-    pub(crate) const PUBLIC: Self = Self([Some(TokenType::BlindRsa2048), None, None]);
-
-    /// Nothing for an empty list, one with a type twice, or with one that cannot be issued.
-    pub(crate) fn new(codes: &[u16]) -> Option<Self> {
-        let mut types = Self([None; TokenType::ISSUED.len()]);
-        for (index, code) in codes.iter().enumerate() {
-            let token_type = TokenType::from_code(*code);
-            let is_fit = TokenType::ISSUED.contains(&token_type) && !codes[..index].contains(code);
-            *types.0.get_mut(index)? = is_fit.then_some(token_type);
-            types.0[index]?;
-        }
-        types.0[0].map(|_| types)
-    }
-
-    pub(crate) fn iter(self) -> impl Iterator<Item = TokenType> {
-        self.0.into_iter().flatten()
-    }
-}
 
 impl Lifetime {
     /// The times of a key that takes over at `not_before`.
@@ -154,19 +129,6 @@ mod tests {
 
     fn at(keys: &[Lifetime], now: u64) -> Option<Lifetime> {
         to_make(keys, &SCHEDULE, UnixSeconds(now))
-    }
-
-    #[test]
-    fn types_are_listed_once_and_can_be_issued() {
-        let listed = |codes: &[u16]| {
-            TokenTypes::new(codes).map(|types| types.iter().map(TokenType::code).collect::<Vec<_>>())
-        };
-        for good in [&[2][..], &[5], &[5, 2], &[1, 5, 2]] {
-            assert_eq!(listed(good).as_deref(), Some(good));
-        }
-        for bad in [&[][..], &[2, 2], &[3], &[2, 0xDA7A], &[1, 2, 5, 2], &[0]] {
-            assert_eq!(listed(bad), None, "{bad:?}");
-        }
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod sign;
 mod spki;
 mod time;
 mod token;
+mod types;
 mod verify;
 mod voprf;
 
@@ -53,4 +54,5 @@ pub use sign::{SignError, SigningKey};
 pub use spki::{KeyError, SPKI_LEN};
 pub use time::UnixSeconds;
 pub use token::{MAX_TOKEN_LEN, Token, TokenInput};
+pub use types::TokenTypes;
 pub use verify::{BadSignature, VerifyingKey};

@@ -2,11 +2,13 @@
 //! changes, so that a request sees one state from its first stage to its last.
 
 use crate::keys::offer::Offer;
+use crate::keys::secrets::Secrets;
 use crate::observe::labels::KeyPhase;
 use http::HeaderValue;
 use postern_spend::{Binding, Epoch};
 use postern_token::{
-    Directory, KeyRefusal, KeySet, Mark, TokenKeyId, TokenType, TrustedKey, UnixSeconds, VerifyingKey, Window,
+    Directory, DirectoryKey, KeyRefusal, KeySet, Mark, TokenKeyId, TokenType, TokenTypes, TrustedKey,
+    UnixSeconds, VerifyingKey, Window,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +28,34 @@ pub(crate) struct Keyring {
     dropped: Vec<TokenKeyId>,
 }
 
+/// Which keys of a directory are accepted, and what verifies their tokens.
+pub(crate) struct Accepted {
+    pub(crate) types: TokenTypes,
+    pub(crate) secrets: Secrets,
+    /// Whether the directory listed a key that could not be used.
+    pub(crate) passed_over: bool,
+}
+
+impl Accepted {
+    #[cfg(test)]
+    pub(crate) fn public() -> Self {
+        Self { types: TokenTypes::PUBLIC, secrets: Secrets::default(), passed_over: false }
+    }
+
+    /// Whether the secret of a private key is there.
+    pub(crate) fn has_secret(&self, entry: &DirectoryKey) -> bool {
+        entry.key_bytes().is_ok_and(|bytes| self.secrets.position(entry.token_type(), &bytes).is_some())
+    }
+
+    pub(crate) fn key(&mut self, entry: &DirectoryKey) -> Result<VerifyingKey, String> {
+        let bytes = entry.key_bytes().map_err(|error| error.to_string())?;
+        if entry.token_type().is_private() {
+            return self.secrets.find(entry.token_type(), &bytes);
+        }
+        VerifyingKey::from_spki(&bytes).map_err(|error| error.to_string())
+    }
+}
+
 /// The lifetimes of keys for which the directory has none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetimes {
@@ -39,11 +69,12 @@ pub(crate) struct Lifetimes {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyringError {
     #[error(
-        "the directory lists no key for token type 2 (blind RSA), the only type that is accepted here; is it \
-         the right issuer's?"
+        "the directory lists no key of a token type that is accepted here (issuer.types); is it the right issuer's?"
     )]
     NoKeys,
-    #[error("the directory lists {0} keys for token type 2, but none of them can be used: {1}")]
+    #[error(
+        "the directory lists {0} keys of token types that are accepted here, but none of them can be used: {1}"
+    )]
     AllUnusable(usize, String),
 }
 
@@ -66,27 +97,27 @@ impl Keyring {
         Self { keys: KeySet::new(keys), dropped: Vec::new() }
     }
 
-    /// The keys of `directory`, and those of `self` that it dropped, for as long as they are still good. A key that
-    /// cannot be read is passed over: one bad entry must not take the good ones with it.
+    /// The keys of `directory` whose types are accepted, and those of `self` that it dropped, for as long as they are still
+    /// good. A key that cannot be used is passed over: one bad entry must not take the good ones with it.
     pub(crate) fn updated(
         &self,
         directory: &Directory,
+        accepted: &mut Accepted,
         lifetimes: Lifetimes,
         now: UnixSeconds,
     ) -> Result<Self, KeyringError> {
         let mut fresh: Vec<TrustedKey> = Vec::new();
         let (mut listed, mut refused) = (0, None);
-        for entry in directory.keys_for(TokenType::BlindRsa2048) {
-            listed += 1;
-            match entry
-                .key_bytes()
-                .map_err(|error| error.to_string())
-                .and_then(|bytes| VerifyingKey::from_spki(&bytes).map_err(|error| error.to_string()))
-            {
-                Ok(key) => fresh.push(self.dated(key, entry.not_before, entry.not_after, lifetimes, now)),
-                Err(reason) => refused = Some(reason),
+        for token_type in accepted.types.iter() {
+            for entry in directory.keys_for(token_type) {
+                listed += 1;
+                match accepted.key(entry) {
+                    Ok(key) => fresh.push(self.dated(key, entry.not_before, entry.not_after, lifetimes, now)),
+                    Err(reason) => refused = Some(reason),
+                }
             }
         }
+        accepted.passed_over = refused.is_some();
         match (listed, refused) {
             (0, _) => return Err(KeyringError::NoKeys),
             (_, Some(reason)) if fresh.is_empty() => return Err(KeyringError::AllUnusable(listed, reason)),
@@ -136,25 +167,41 @@ impl Keyring {
         self.keys.find(id, now)
     }
 
-    /// The challenge for a client without a good token; `None` while there is no key for it.
+    /// The challenges for a client without a good token, one for each accepted type that there is a key of; `None` while there
+    /// is no key at all.
     pub(crate) fn challenge(
         &self,
         offer: &Offer,
         binding: impl Fn(TokenKeyId) -> Binding,
         now: UnixSeconds,
     ) -> Option<HeaderValue> {
-        let (key, mark) = self.requested(binding, now)?;
-        // From then on the issuer signs with the next one, and soon no more with this one.
-        let successor = self.listed().map(|known| known.window.not_before).filter(|begins| *begins > now);
-        let until = successor.fold(key.window.not_after, UnixSeconds::min);
-        offer.header(key, mark, now, until)
+        let challenge = |token_type| {
+            let (key, mark) = self.requested(token_type, &binding, now)?;
+            // From then on the issuer signs with the next one, and soon no more with this one.
+            let begins = self.listed(token_type).map(|known| known.window.not_before);
+            let until = begins.filter(|begins| *begins > now).fold(key.window.not_after, UnixSeconds::min);
+            Some(offer.challenge(key, mark, now, until))
+        };
+        let challenges: Vec<String> = offer.types().iter().filter_map(challenge).collect();
+        if challenges.is_empty() { None } else { HeaderValue::from_str(&challenges.join(", ")).ok() }
     }
 
-    /// The key that clients are to get tokens of, and the mark that binds them: the newest in use that the issuer still
+    /// Whether clients are asked for tokens of any of these types.
+    pub(crate) fn requests_any(
+        &self,
+        types: TokenTypes,
+        binding: impl Fn(TokenKeyId) -> Binding,
+        now: UnixSeconds,
+    ) -> bool {
+        types.iter().any(|token_type| self.requested(token_type, &binding, now).is_some())
+    }
+
+    /// The key of a type that clients are to get tokens of, and the mark that binds them: the newest in use that the issuer still
     /// lists, for it signs with no other, and whose binding is known. A key that was taken back may be the newer one. While
     /// none of those is bound, one that is no longer listed: its tokens are still good.
     pub(crate) fn requested(
         &self,
+        token_type: TokenType,
         binding: impl Fn(TokenKeyId) -> Binding,
         now: UnixSeconds,
     ) -> Option<(&TrustedKey, Option<Mark>)> {
@@ -164,12 +211,17 @@ impl Keyring {
             Binding::Offered(mark) => Some(Some(mark)),
         };
         let bound = |known| Some((known, mark(known)?));
-        let newest = self.listed().filter(|known| known.window.contains(now)).find_map(bound);
-        newest.or_else(|| self.keys.iter().filter(|known| known.window.contains(now)).find_map(bound))
+        let is_in_use = |known: &&TrustedKey| known.window.contains(now);
+        let newest = self.listed(token_type).filter(is_in_use).find_map(bound);
+        newest.or_else(|| self.of_type(token_type).filter(is_in_use).find_map(bound))
     }
 
-    fn listed(&self) -> impl Iterator<Item = &TrustedKey> {
-        self.keys.iter().filter(|known| !self.dropped.contains(&known.key.id()))
+    fn of_type(&self, token_type: TokenType) -> impl Iterator<Item = &TrustedKey> {
+        self.keys.iter().filter(move |known| known.key.token_type() == token_type)
+    }
+
+    fn listed(&self, token_type: TokenType) -> impl Iterator<Item = &TrustedKey> {
+        self.of_type(token_type).filter(|known| !self.dropped.contains(&known.key.id()))
     }
 
     /// How things stand with the keys at `now`.
@@ -220,11 +272,11 @@ impl Keyring {
 
     /// Every key that is known and has not retired, for people and metrics.
     pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
-        let newest = self.requested(|_| Binding::Unmarked, now).map(|(key, _)| key.key.id());
+        let newest = |of: &TrustedKey| self.requested(of.key.token_type(), |_| Binding::Unmarked, now);
         let known = self.keys.iter().filter(|known| now < known.window.not_after);
         let view = |known: &TrustedKey| {
             let (id, Window { not_before, not_after }) = (known.key.id(), known.window);
-            let phase = match newest {
+            let phase = match newest(known).map(|(key, _)| key.key.id()) {
                 _ if now < not_before => KeyPhase::Upcoming,
                 Some(newest) if newest == id => KeyPhase::Newest,
                 _ => KeyPhase::Older,

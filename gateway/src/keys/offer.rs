@@ -1,12 +1,12 @@
-//! The challenge that this gateway hands out, with or without a mark of the store.
+//! The challenges that this gateway hands out, one for each token type, with or without a mark of the store.
 
 use crate::config::{Bind, ChallengeConfig};
-use http::HeaderValue;
+use crate::keys::key_types::KeyTypes;
 use postern_spend::Marks;
 use postern_token::header::{Challenge, Quoting};
 use postern_token::{
-    ChallengeDigest, ChallengeError, Mark, MarkId, TokenChallenge, TokenKeyId, TokenType, TrustedKey,
-    UnixSeconds,
+    ChallengeDigest, ChallengeError, Mark, MarkId, TokenChallenge, TokenKeyId, TokenType, TokenTypes,
+    TrustedKey, UnixSeconds,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// of the old one are still good, so no refusal tells clients of it.
 const MARKED: Duration = Duration::from_secs(600);
 
-/// The challenge, which changes only by its mark while the gateway runs.
+/// The challenges, which change only by their mark while the gateway runs.
 #[derive(Clone)]
 pub(crate) struct Offer {
     issuer_name: String,
@@ -23,11 +23,20 @@ pub(crate) struct Offer {
     /// The origins, joined by commas.
     names: String,
     bind: Bind,
-    /// The challenge without a mark, and its digest.
-    bytes: Vec<u8>,
-    digest: ChallengeDigest,
+    types: TokenTypes,
+    /// Without a mark, in the order of `types`.
+    unmarked: Vec<Unmarked>,
+    key_types: KeyTypes,
     max_age: Duration,
     quoting: Quoting,
+}
+
+/// The challenge for tokens of one type, and its digest.
+#[derive(Clone)]
+struct Unmarked {
+    token_type: TokenType,
+    bytes: Vec<u8>,
+    digest: ChallengeDigest,
 }
 
 /// What a token's challenge digest says.
@@ -40,24 +49,42 @@ pub(crate) enum Answered {
 }
 
 impl Offer {
-    pub(crate) fn new(config: &ChallengeConfig) -> Result<Self, ChallengeError> {
+    pub(crate) fn new(
+        config: &ChallengeConfig,
+        types: TokenTypes,
+        key_types: KeyTypes,
+    ) -> Result<Self, ChallengeError> {
         let origins: Vec<String> = config.origin.split(',').map(|name| name.trim().to_owned()).collect();
-        let unmarked = challenge(&config.issuer_name, &origins)?;
+        let unmarked = |token_type| {
+            let challenge = challenge(token_type, &config.issuer_name, &origins)?;
+            Ok(Unmarked { token_type, bytes: challenge.serialize(), digest: challenge.digest() })
+        };
         Ok(Self {
             issuer_name: config.issuer_name.clone(),
             names: origins.join(","),
             bind: config.bind,
-            bytes: unmarked.serialize(),
-            digest: unmarked.digest(),
+            types,
+            unmarked: types.iter().map(unmarked).collect::<Result<_, _>>()?,
+            key_types,
             max_age: config.max_age.get(),
             quoting: if config.bare { Quoting::Bare } else { Quoting::Quoted },
             origins,
         })
     }
 
-    /// What a token with this digest answers; `None` for a challenge that cannot be this gateway's.
-    pub(crate) fn answered(&self, key: TokenKeyId, digest: ChallengeDigest) -> Option<Answered> {
-        if digest == self.digest {
+    /// The types whose tokens are accepted, the preferred one first.
+    pub(crate) fn types(&self) -> TokenTypes {
+        self.types
+    }
+
+    /// What a token of an accepted type with this digest answers; `None` for a challenge that cannot be this gateway's.
+    pub(crate) fn answered(
+        &self,
+        token_type: TokenType,
+        key: TokenKeyId,
+        digest: ChallengeDigest,
+    ) -> Option<Answered> {
+        if self.unmarked(token_type)?.digest == digest {
             return Some(Answered::Unmarked);
         }
         let id = || MarkId::derive(&self.names, key, digest);
@@ -66,7 +93,12 @@ impl Offer {
 
     /// The id of a mark in tokens of a key.
     pub(crate) fn mark_id(&self, key: TokenKeyId, mark: Mark) -> MarkId {
-        MarkId::derive(&self.names, key, ChallengeDigest::of(&self.bytes(Some(mark))))
+        let bytes = self.bytes(self.key_types.of(key), Some(mark));
+        MarkId::derive(&self.names, key, ChallengeDigest::of(&bytes))
+    }
+
+    fn unmarked(&self, token_type: TokenType) -> Option<&Unmarked> {
+        self.unmarked.iter().find(|unmarked| unmarked.token_type == token_type)
     }
 
     /// Whether marks of the store bind tokens.
@@ -81,51 +113,60 @@ impl Offer {
         self.binds().then(|| Marks { id, plants: self.bind == Bind::Offer })
     }
 
-    /// The value of Proxy-Authenticate: a challenge for a token of `key`, to be kept until `until` at most.
-    pub(crate) fn header(
+    /// A challenge for a token of `key`, to be kept until `until` at most, as Proxy-Authenticate has it.
+    pub(crate) fn challenge(
         &self,
         key: &TrustedKey,
         mark: Option<Mark>,
         now: UnixSeconds,
         until: UnixSeconds,
-    ) -> Option<HeaderValue> {
+    ) -> String {
         let longest = if mark.is_some() { self.max_age.min(MARKED) } else { self.max_age };
         let max_age = longest.min(now.until(until));
         let challenge = Challenge {
-            bytes: self.bytes(mark),
+            bytes: self.bytes(key.key.token_type(), mark),
             token_key: Some(key.key.public_key().to_vec()),
             max_age: Some(max_age.as_secs()),
         };
-        HeaderValue::from_str(&challenge.format(self.quoting)).ok()
+        challenge.format(self.quoting)
     }
 
-    fn bytes(&self, mark: Option<Mark>) -> Vec<u8> {
-        let (Some(mark), [origin, ..]) = (mark, &*self.origins) else { return self.bytes.clone() };
+    /// The challenge for tokens of a type. A type that is not accepted has one, too: the store may still know its keys.
+    fn bytes(&self, token_type: TokenType, mark: Option<Mark>) -> Vec<u8> {
         let mut origins = self.origins.clone();
-        origins.push(mark.second_name(origin));
+        if let (Some(mark), [origin, ..]) = (mark, &*self.origins) {
+            origins.push(mark.second_name(origin));
+        }
         // The names without a mark were accepted when the offer was made.
-        challenge(&self.issuer_name, &origins)
-            .map_or_else(|_| self.bytes.clone(), |marked| marked.serialize())
+        challenge(token_type, &self.issuer_name, &origins)
+            .map_or_else(|_| self.unmarked[0].bytes.clone(), |challenge| challenge.serialize())
     }
 }
 
-fn challenge(issuer_name: &str, origins: &[String]) -> Result<TokenChallenge, ChallengeError> {
+fn challenge(
+    token_type: TokenType,
+    issuer_name: &str,
+    origins: &[String],
+) -> Result<TokenChallenge, ChallengeError> {
     let origins: Vec<&str> = origins.iter().map(String::as_str).collect();
-    TokenChallenge::new(TokenType::BlindRsa2048, issuer_name, None, &origins)
+    TokenChallenge::new(token_type, issuer_name, None, &origins)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const RSA: TokenType = TokenType::BlindRsa2048;
+
     fn offer(origin: &str, bind: Bind) -> Result<Offer, ChallengeError> {
-        Offer::new(&ChallengeConfig {
+        let config = ChallengeConfig {
             issuer_name: "issuer.example".to_owned(),
             origin: origin.to_owned(),
             max_age: postern_config::ConfigDuration::hours(1),
             bare: false,
             bind,
-        })
+        };
+        Offer::new(&config, TokenTypes::PUBLIC, KeyTypes::default())
     }
 
     #[test]
@@ -133,8 +174,8 @@ mod tests {
         let (one, two) =
             (offer("proxy.example", Bind::Off), offer("proxy.example, second.example", Bind::Off));
         let (one, two) = (one.unwrap(), two.unwrap());
-        assert_eq!(two.answered(TokenKeyId([1; 32]), one.digest), None);
-        let challenge = TokenChallenge::parse(&two.bytes).unwrap();
+        assert_eq!(two.answered(RSA, TokenKeyId([1; 32]), one.unmarked[0].digest), None);
+        let challenge = TokenChallenge::parse(&two.bytes(RSA, None)).unwrap();
         assert!(challenge.names_origin("proxy.example") && challenge.names_origin("second.example"));
         assert!(offer("proxy.example,", Bind::Off).is_err());
     }
@@ -143,11 +184,11 @@ mod tests {
     fn a_token_for_a_marked_challenge_is_known_by_the_marks_id() {
         let (offer, key, mark) =
             (offer("proxy.example", Bind::Accept).unwrap(), TokenKeyId([1; 32]), Mark::new([2; 16]));
-        let marked = ChallengeDigest::of(&offer.bytes(Some(mark)));
-        assert_eq!(offer.answered(key, marked), Some(Answered::Marked(offer.mark_id(key, mark))));
-        assert_eq!(offer.answered(key, offer.digest), Some(Answered::Unmarked));
+        let marked = ChallengeDigest::of(&offer.bytes(RSA, Some(mark)));
+        assert_eq!(offer.answered(RSA, key, marked), Some(Answered::Marked(offer.mark_id(key, mark))));
+        assert_eq!(offer.answered(RSA, key, offer.unmarked[0].digest), Some(Answered::Unmarked));
         assert_ne!(offer.mark_id(key, mark), offer.mark_id(TokenKeyId([3; 32]), mark));
-        let challenge = TokenChallenge::parse(&offer.bytes(Some(mark))).unwrap();
+        let challenge = TokenChallenge::parse(&offer.bytes(RSA, Some(mark))).unwrap();
         assert_eq!(Mark::of_challenge(&challenge, "proxy.example"), Some(mark));
     }
 }

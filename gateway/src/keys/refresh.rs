@@ -3,9 +3,10 @@
 use crate::config::{Config, StoreKind};
 use crate::health::{Condition, LoggedGate, plural};
 use crate::keys::clock::Clock;
-use crate::keys::keyring::{Keyring, Lifetimes, Outlook};
+use crate::keys::keyring::{Accepted, Keyring, Lifetimes, Outlook};
 use crate::keys::saved::{self, Saved};
-use crate::keys::source::{Answer, FetchError, Fetched, Source, SourceError};
+use crate::keys::secrets::Secrets;
+use crate::keys::source::{self, Answer, FetchError, Fetched, Source, SourceError};
 use crate::observe::catalogue;
 use crate::observe::labels::KeyPhase;
 use crate::state::Core;
@@ -14,7 +15,8 @@ use postern_admin::catalogue::LinkKind;
 use postern_admin::live::{Link, Live};
 use postern_daemon::utc::rough;
 use postern_spend::Backend;
-use postern_token::UnixSeconds;
+use postern_token::{TokenTypes, UnixSeconds};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -34,8 +36,24 @@ pub(crate) struct Supply {
     /// To the issuer, unless the keys come from a file.
     issuer: Option<Link>,
     lifetimes: Lifetimes,
-    pub(crate) saved: Option<Saved>,
+    acceptance: Acceptance,
+    saved: Option<Saved>,
     poll: Duration,
+}
+
+/// Which token types are accepted, and where the secrets of the private ones are.
+#[derive(Clone)]
+struct Acceptance {
+    types: TokenTypes,
+    secrets: Option<PathBuf>,
+}
+
+impl Acceptance {
+    /// Blocks on the disk.
+    fn read(&self) -> Accepted {
+        let secrets = Secrets::read(self.secrets.as_deref());
+        Accepted { types: self.types, secrets, passed_over: false }
+    }
 }
 
 impl Supply {
@@ -47,7 +65,14 @@ impl Supply {
         };
         let issuer = source.address().map(|address| live.link(LinkKind::Issuer, &address));
         let saved = saved_keys(config, &source);
-        Ok(Self { source, issuer, lifetimes, saved, poll: config.issuer.poll.get() })
+        let acceptance =
+            Acceptance { types: source::types(&config.issuer)?, secrets: config.issuer.secrets.clone() };
+        Ok(Self { source, issuer, lifetimes, acceptance, saved, poll: config.issuer.poll.get() })
+    }
+
+    /// The keys of the last run. Blocks on the disk.
+    pub(crate) fn saved_keyring(&mut self) -> Keyring {
+        self.saved.as_mut().map(|saved| saved.load(&mut self.acceptance.read())).unwrap_or_default()
     }
 }
 
@@ -65,6 +90,7 @@ pub(crate) struct Refresh {
     /// To the issuer, unless the keys come from a file.
     issuer: Option<Link>,
     lifetimes: Lifetimes,
+    acceptance: Acceptance,
     saved: Option<Saved>,
     /// What a reload puts in the place of those.
     supplies: mpsc::UnboundedReceiver<Supply>,
@@ -82,13 +108,14 @@ impl Refresh {
         supplies: mpsc::UnboundedReceiver<Supply>,
         gate: LoggedGate,
     ) -> Self {
-        let Supply { source, issuer, lifetimes, saved, poll } = supply;
+        let Supply { source, issuer, lifetimes, acceptance, saved, poll } = supply;
         let schedule = Schedule::new(poll, source.is_polled());
         Self {
             core,
             source,
             issuer,
             lifetimes,
+            acceptance,
             saved,
             supplies,
             gate,
@@ -119,7 +146,8 @@ impl Refresh {
     /// Fetches from there now. The known keys stay in use until that answers; those that it does not list are good for
     /// `removed_grace` more, as those that a directory has dropped.
     fn replace(&mut self, supply: Supply) {
-        let Supply { source, issuer, lifetimes, saved, poll } = supply;
+        let Supply { source, issuer, lifetimes, acceptance, saved, poll } = supply;
+        self.acceptance = acceptance;
         self.schedule = Schedule::new(poll, source.is_polled());
         (self.source, self.issuer, self.lifetimes, self.saved) = (source, issuer, lifetimes, saved);
         self.failure = None;
@@ -137,9 +165,12 @@ impl Refresh {
             (None, _) => {}
         }
         let max_age = fetched.as_ref().ok().and_then(|answer| answer.max_age);
+        let acceptance = self.acceptance.clone();
+        let accepted = tokio::task::spawn_blocking(move || acceptance.read()).await;
         match fetched
             .map_err(|error| error.to_string())
-            .and_then(|answer| self.take_in(answer, asked_at, now))
+            .and_then(|answer| Ok((answer, accepted.map_err(|error| error.to_string())?)))
+            .and_then(|(answer, accepted)| self.take_in(answer, accepted, asked_at, now))
         {
             Ok(()) => {
                 gauge!(catalogue::KEYS_FETCHED).set(now.0 as f64);
@@ -164,15 +195,22 @@ impl Refresh {
     }
 
     /// Updates the keys from an answer.
-    fn take_in(&mut self, answer: Answer, asked: UnixSeconds, now: UnixSeconds) -> Result<(), String> {
+    fn take_in(
+        &mut self,
+        answer: Answer,
+        mut accepted: Accepted,
+        asked: UnixSeconds,
+        now: UnixSeconds,
+    ) -> Result<(), String> {
         if let Some(theirs) = answer.date {
             self.clock.compare(theirs, asked, now);
         }
         let Some(Fetched { directory, etag }) = answer.fresh else { return Ok(()) };
-        let updated = self.core.keyring.load().updated(&directory, self.lifetimes, now);
+        let updated = self.core.keyring.load().updated(&directory, &mut accepted, self.lifetimes, now);
         let keyring = updated.map_err(|error| error.to_string())?;
         self.core.use_keys(&keyring, now);
-        self.source.used(etag);
+        // A key that cannot be used now may be so once its secret is there: a 304 would hide it.
+        self.source.used(etag.filter(|_| !accepted.passed_over));
         Ok(())
     }
 

@@ -6,9 +6,9 @@
 //! kept until then. Files of versions without that field have one end for both, and those versions ignore the field.
 
 use crate::health::plural;
-use crate::keys::keyring::Keyring;
+use crate::keys::keyring::{Accepted, Keyring};
 use postern_daemon::files;
-use postern_token::{DirectoryKey, TokenType, TrustedKey, UnixSeconds, VerifyingKey, Window};
+use postern_token::{DirectoryKey, TrustedKey, UnixSeconds, Window};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -55,8 +55,8 @@ impl Saved {
     }
 
     /// The keys that were kept; none, and a line in the log, when they cannot be used. Blocks on the disk.
-    pub(crate) fn load(&mut self) -> Keyring {
-        match self.read() {
+    pub(crate) fn load(&mut self, accepted: &mut Accepted) -> Keyring {
+        match self.read(accepted) {
             Ok(None) => Keyring::default(),
             Ok(Some(keyring)) => {
                 let keys = plural(keyring.len(), "token key");
@@ -74,7 +74,7 @@ impl Saved {
         }
     }
 
-    fn read(&mut self) -> Result<Option<Keyring>, String> {
+    fn read(&mut self, accepted: &mut Accepted) -> Result<Option<Keyring>, String> {
         let meta = match fs::metadata(&self.path) {
             Ok(meta) => meta,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -101,7 +101,11 @@ impl Saved {
             );
             return Ok(None);
         }
-        let keys: Result<Vec<TrustedKey>, String> = document.keys.iter().map(trusted).collect();
+        let mut saved = document.keys;
+        // The secret of a private key may have been taken away since.
+        saved.retain(|saved| !saved.key.token_type().is_private() || accepted.has_secret(&saved.key));
+        let trusted = |saved: &SavedKey| trusted(saved, accepted);
+        let keys: Result<Vec<TrustedKey>, String> = saved.iter().map(trusted).collect();
         let keyring = Keyring::of(keys.map_err(|reason| format!("it is damaged: {reason}"))?);
         self.written = bytes;
         Ok(Some(keyring))
@@ -147,7 +151,7 @@ fn entry(known: &TrustedKey) -> SavedKey {
     let Window { not_before, not_after } = known.window;
     SavedKey {
         key: DirectoryKey::new(
-            TokenType::BlindRsa2048,
+            known.key.token_type(),
             known.key.public_key(),
             Some(not_before),
             Some(not_after),
@@ -156,10 +160,9 @@ fn entry(known: &TrustedKey) -> SavedKey {
     }
 }
 
-fn trusted(saved: &SavedKey) -> Result<TrustedKey, String> {
+fn trusted(saved: &SavedKey, accepted: &mut Accepted) -> Result<TrustedKey, String> {
     let entry = &saved.key;
-    let bytes = entry.key_bytes().map_err(|error| error.to_string())?;
-    let key = VerifyingKey::from_spki(&bytes).map_err(|error| error.to_string())?;
+    let key = accepted.key(entry)?;
     let window = Window {
         not_before: entry.not_before.unwrap_or_default(),
         not_after: entry.not_after.ok_or("a key has no end")?,
@@ -180,7 +183,7 @@ pub(crate) fn beside(store: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use crate::keys::keyring::Lifetimes;
-    use postern_token::{Directory, KeyRefusal, SigningKey};
+    use postern_token::{Directory, KeyRefusal, SigningKey, TokenType};
     use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 
@@ -207,11 +210,14 @@ mod tests {
         let path = home.path().join("data/issuer-keys.json");
         let ((old, old_entry), (new, new_entry)) = (key(), key());
         let both = listed(vec![new_entry.clone(), old_entry]);
-        let ring = Keyring::default().updated(&both, LIFETIMES, UnixSeconds(100)).unwrap();
-        let ring = ring.updated(&listed(vec![new_entry.clone()]), LIFETIMES, UnixSeconds(200)).unwrap();
+        let ring =
+            Keyring::default().updated(&both, &mut Accepted::public(), LIFETIMES, UnixSeconds(100)).unwrap();
+        let ring = ring
+            .updated(&listed(vec![new_entry.clone()]), &mut Accepted::public(), LIFETIMES, UnixSeconds(200))
+            .unwrap();
         saved(&path, &ring).await;
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let again = Saved::new(path.clone(), URL.to_owned()).load();
+        let again = Saved::new(path.clone(), URL.to_owned()).load(&mut Accepted::public());
         assert!(again.find(old, UnixSeconds(209)).is_ok(), "no longer listed: the grace goes on");
         assert_eq!(again.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
         let expires = |ring: &Keyring| {
@@ -219,10 +225,12 @@ mod tests {
         };
         assert_eq!((expires(&ring), expires(&again)), (Some(UnixSeconds(1100 + 3600)), expires(&ring)));
         // First seen at 100, so it ends at 1100, however often the directory lists it again.
-        let later = again.updated(&listed(vec![new_entry]), LIFETIMES, UnixSeconds(1500)).unwrap();
+        let later = again
+            .updated(&listed(vec![new_entry]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1500))
+            .unwrap();
         assert_eq!(later.find(new, UnixSeconds(1500)).err(), Some(KeyRefusal::Retired));
         saved(&path, &later).await;
-        let again = Saved::new(path, URL.to_owned()).load();
+        let again = Saved::new(path, URL.to_owned()).load(&mut Accepted::public());
         assert_eq!(
             again.find(new, UnixSeconds(1500)).err(),
             Some(KeyRefusal::Retired),
@@ -241,7 +249,7 @@ mod tests {
         let text = serde_json::json!({ "version": 1, "directory": URL, "keys": [entry] }).to_string();
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        let ring = Saved::new(path, URL.to_owned()).load();
+        let ring = Saved::new(path, URL.to_owned()).load(&mut Accepted::public());
         assert_eq!(ring.find(id, UnixSeconds(50)).err(), Some(KeyRefusal::Retired));
         let epochs: Vec<_> = ring.epochs(UnixSeconds(49)).map(|epoch| epoch.expires).collect();
         assert_eq!(epochs, [UnixSeconds(50 + 3600)]);
@@ -251,10 +259,12 @@ mod tests {
     async fn a_file_that_is_damaged_foreign_or_open_to_others_is_left_out() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("issuer-keys.json");
-        let ring = Keyring::default().updated(&listed(vec![key().1]), LIFETIMES, UnixSeconds(1)).unwrap();
+        let ring = Keyring::default()
+            .updated(&listed(vec![key().1]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
+            .unwrap();
         saved(&path, &ring).await;
         let whole = fs::read(&path).unwrap();
-        let load = |url: &str| Saved::new(path.clone(), url.to_owned()).load().len();
+        let load = |url: &str| Saved::new(path.clone(), url.to_owned()).load(&mut Accepted::public()).len();
         assert_eq!((load(URL), load("https://other.example/")), (1, 0));
         for cut in [0, 1, whole.len() / 2, whole.len() - 1] {
             fs::write(&path, &whole[..cut]).unwrap();

@@ -7,7 +7,7 @@ use http::{HeaderMap, StatusCode};
 use postern_daemon::http::{
     BodyError, ClientError, ClientOptions, chain, client, date, fetch_limited, no_answer,
 };
-use postern_token::{Directory, UnixSeconds};
+use postern_token::{Directory, TokenType, TokenTypes, UnixSeconds};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,9 +53,31 @@ pub enum SourceError {
     /// The URL holds a password, which would be in every message about it.
     #[error("issuer.directory: a name or password in the URL is not used; write it without them")]
     Credentials,
+    /// The token types.
+    #[error(
+        "issuer.types = {0:?} must list token types that can be accepted, each once: 2 (blind RSA), 5 (ristretto255) or 1 (P-384), \
+         such as [2]"
+    )]
+    Types(Vec<u16>),
+    /// Private types without the keys to verify their tokens with.
+    #[error(
+        "issuer.types lists type {0}, whose tokens are verified with the issuer's secret key, and issuer.secrets is not set: name \
+         a directory with copies of the issuer's key files, or leave the type out"
+    )]
+    NoSecrets(TokenType),
     /// The trusted certificates.
     #[error("issuer.ca: {0}")]
     Client(#[from] ClientError),
+}
+
+/// The types whose tokens are accepted.
+pub(crate) fn types(issuer: &Issuer) -> Result<TokenTypes, SourceError> {
+    let types = issuer.token_types().ok_or_else(|| SourceError::Types(issuer.types.clone()))?;
+    let private = types.iter().find(|token_type| token_type.is_private());
+    match private.filter(|_| issuer.secrets.is_none()) {
+        Some(private) => Err(SourceError::NoSecrets(private)),
+        None => Ok(types),
+    }
 }
 
 /// Why there was no answer. Sentences for the operator.

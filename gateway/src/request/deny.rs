@@ -255,7 +255,9 @@ impl Refusal {
             Self::NoToken => "no token was presented".into(),
             Self::OtherScheme => "Proxy-Authorization has no PrivateToken credentials".into(),
             Self::MalformedToken(error) => error.to_string(),
-            Self::TokenType(found) => format!("tokens of type {found} are not accepted here, only type 2"),
+            Self::TokenType(found) => {
+                format!("tokens of type {found} are not accepted here; the challenge has the types that are")
+            }
             Self::WrongChallenge => "the token was issued for another challenge".into(),
             Self::Key(refusal) => refusal.to_string(),
             Self::BadSignature => "the token's signature is not valid".into(),

@@ -13,7 +13,7 @@ use postern_proxy::headers::has_other_coding;
 use postern_proxy::target::{Target, TargetError};
 use postern_spend::{Binding, Epoch, Unknown};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
-use postern_token::{SpentKey, Token, TokenType, UnixSeconds, VerifyingKey};
+use postern_token::{SpentKey, Token, UnixSeconds, VerifyingKey};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -42,18 +42,20 @@ impl Presented {
         }
         worker.serving(generation).map_err(Refusal::StoreDown)?;
         check_next_hop(worker, policy, &target)?;
-        if keyring.requested(|key| generation.requested_binding(key, now), now).is_none() {
+        let types = generation.offer.types();
+        if !keyring.requests_any(types, |key| generation.requested_binding(key, now), now) {
             // With no challenge to answer, no token helps.
             let is_lost = keyring.epochs(now).any(|epoch| generation.has_lost(epoch.key, now));
             return Err(Refusal::StoreDown(if is_lost { Unknown::RecordsLost } else { Unknown::Unmarked }));
         }
         let token = token(&head.headers)?;
-        if token.token_type() != TokenType::BlindRsa2048 {
+        if !types.contains(token.token_type()) {
             return Err(Refusal::TokenType(token.token_type()));
         }
-        let answered = generation.offer.answered(token.token_key_id(), token.challenge_digest());
+        let (token_type, key_id) = (token.token_type(), token.token_key_id());
+        let answered = generation.offer.answered(token_type, key_id, token.challenge_digest());
         let answered = answered.ok_or(Refusal::WrongChallenge)?;
-        let trusted = keyring.find(token.token_key_id(), now).map_err(Refusal::Key)?;
+        let trusted = keyring.find(key_id, now).map_err(Refusal::Key)?;
         let mark = match (answered, generation.backend.binding(trusted.key.id())) {
             (Answered::Marked(mark), _) => Some(mark),
             (Answered::Unmarked, Binding::Unmarked) => None,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::rotation::TokenTypes;
+use postern_token::TokenTypes;
 use std::time::Duration;
 
 const SCHEDULE: Schedule = Schedule {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::{Bind, ChallengeConfig};
+use crate::keys::key_types::KeyTypes;
 use crate::keys::offer::Answered;
 use postern_token::ChallengeDigest;
 use postern_token::header::Challenge;
@@ -27,8 +28,9 @@ fn directory(token_keys: Vec<DirectoryKey>) -> Directory {
 fn a_key_without_not_after_keeps_its_first_window_over_polls() {
     let (id, key) = entry(None, None);
     let listed = directory(vec![key]);
-    let first = Keyring::default().updated(&listed, LIFETIMES, UnixSeconds(100)).unwrap();
-    let second = first.updated(&listed, LIFETIMES, UnixSeconds(600)).unwrap();
+    let first =
+        Keyring::default().updated(&listed, &mut Accepted::public(), LIFETIMES, UnixSeconds(100)).unwrap();
+    let second = first.updated(&listed, &mut Accepted::public(), LIFETIMES, UnixSeconds(600)).unwrap();
     assert!(second.find(id, UnixSeconds(1099)).is_ok());
     assert_eq!(second.find(id, UnixSeconds(1100)).err(), Some(KeyRefusal::Retired));
 }
@@ -36,17 +38,24 @@ fn a_key_without_not_after_keeps_its_first_window_over_polls() {
 #[test]
 fn a_key_no_longer_listed_is_good_for_the_grace_and_no_longer() {
     let ((old, old_entry), (new, new_entry)) = (entry(None, Some(5000)), entry(Some(100), Some(9000)));
-    let first = Keyring::default().updated(&directory(vec![old_entry]), LIFETIMES, UnixSeconds(100)).unwrap();
-    let second = first.updated(&directory(vec![new_entry.clone()]), LIFETIMES, UnixSeconds(200)).unwrap();
+    let first = Keyring::default()
+        .updated(&directory(vec![old_entry]), &mut Accepted::public(), LIFETIMES, UnixSeconds(100))
+        .unwrap();
+    let second = first
+        .updated(&directory(vec![new_entry.clone()]), &mut Accepted::public(), LIFETIMES, UnixSeconds(200))
+        .unwrap();
     assert!(second.find(old, UnixSeconds(209)).is_ok());
     assert_eq!(second.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
     // Another poll must not prolong the grace.
-    let third = second.updated(&directory(vec![new_entry.clone()]), LIFETIMES, UnixSeconds(208)).unwrap();
+    let third = second
+        .updated(&directory(vec![new_entry.clone()]), &mut Accepted::public(), LIFETIMES, UnixSeconds(208))
+        .unwrap();
     assert_eq!(third.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
     assert!(third.find(new, UnixSeconds(210)).is_ok());
     // At its end it leaves the ring.
     let listed = directory(vec![new_entry]);
-    let known = |now| second.updated(&listed, LIFETIMES, UnixSeconds(now)).unwrap().len();
+    let known =
+        |now| second.updated(&listed, &mut Accepted::public(), LIFETIMES, UnixSeconds(now)).unwrap().len();
     assert_eq!((known(209), known(210)), (2, 1));
 }
 
@@ -59,10 +68,11 @@ fn a_key_no_longer_listed_keeps_the_expiry_of_its_epoch() {
         let epoch = ring.epochs(UnixSeconds(now)).find(|epoch| epoch.key == old);
         epoch.map(|epoch| epoch.expires)
     };
-    let listed = Keyring::default().updated(&both, LIFETIMES, UnixSeconds(100)).unwrap();
+    let listed =
+        Keyring::default().updated(&both, &mut Accepted::public(), LIFETIMES, UnixSeconds(100)).unwrap();
     let (early, late) = (
-        listed.updated(&one, LIFETIMES, UnixSeconds(200)).unwrap(),
-        listed.updated(&one, LIFETIMES, UnixSeconds(208)).unwrap(),
+        listed.updated(&one, &mut Accepted::public(), LIFETIMES, UnixSeconds(200)).unwrap(),
+        listed.updated(&one, &mut Accepted::public(), LIFETIMES, UnixSeconds(208)).unwrap(),
     );
     let whole = Some(UnixSeconds(5000 + 3600));
     assert_eq!([&listed, &early, &late].map(|ring| expiry(ring, 209)), [whole; 3]);
@@ -75,9 +85,11 @@ fn a_key_that_is_listed_again_has_its_window_back() {
     let ((timeless, first), (dated, second), (_, other)) =
         (entry(None, None), entry(None, Some(5000)), entry(None, Some(5000)));
     let all = directory(vec![first, second, other.clone()]);
-    let ring = Keyring::default().updated(&all, LIFETIMES, UnixSeconds(100)).unwrap();
-    let ring = ring.updated(&directory(vec![other]), LIFETIMES, UnixSeconds(200)).unwrap();
-    let ring = ring.updated(&all, LIFETIMES, UnixSeconds(205)).unwrap();
+    let ring =
+        Keyring::default().updated(&all, &mut Accepted::public(), LIFETIMES, UnixSeconds(100)).unwrap();
+    let ring =
+        ring.updated(&directory(vec![other]), &mut Accepted::public(), LIFETIMES, UnixSeconds(200)).unwrap();
+    let ring = ring.updated(&all, &mut Accepted::public(), LIFETIMES, UnixSeconds(205)).unwrap();
     assert!(ring.find(timeless, UnixSeconds(1099)).is_ok());
     assert_eq!(ring.find(timeless, UnixSeconds(1100)).err(), Some(KeyRefusal::Retired));
     assert!(ring.find(dated, UnixSeconds(4999)).is_ok());
@@ -87,30 +99,45 @@ fn a_key_that_is_listed_again_has_its_window_back() {
 fn one_bad_entry_does_not_take_the_good_ones_with_it() {
     let (id, good) = entry(None, None);
     let bad = DirectoryKey { token_key: "AAAA".into(), ..good.clone() };
-    let ring =
-        Keyring::default().updated(&directory(vec![bad.clone(), good]), LIFETIMES, UnixSeconds(1)).unwrap();
+    let ring = Keyring::default()
+        .updated(&directory(vec![bad.clone(), good]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
+        .unwrap();
     assert!(ring.find(id, UnixSeconds(1)).is_ok());
-    assert!(Keyring::default().updated(&directory(vec![bad]), LIFETIMES, UnixSeconds(1)).is_err());
-    assert!(Keyring::default().updated(&directory(vec![]), LIFETIMES, UnixSeconds(1)).is_err());
+    assert!(
+        Keyring::default()
+            .updated(&directory(vec![bad]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
+            .is_err()
+    );
+    assert!(
+        Keyring::default()
+            .updated(&directory(vec![]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
+            .is_err()
+    );
 }
 
 #[test]
 fn the_challenge_asks_for_the_newest_key_in_use_and_not_beyond_its_end() {
     let ((_, old), (new_id, new)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(200)));
-    let ring =
-        Keyring::default().updated(&directory(vec![old, new.clone()]), LIFETIMES, UnixSeconds(1)).unwrap();
+    let ring = Keyring::default()
+        .updated(&directory(vec![old, new.clone()]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
+        .unwrap();
     let offer = offer();
     let value = ring.challenge(&offer, unmarked, UnixSeconds(150)).unwrap();
     let read = Challenge::parse_all(value.as_bytes()).unwrap();
     assert_eq!(read[0].token_key, Some(new.key_bytes().unwrap()));
     assert_eq!(read[0].max_age, Some(50));
-    assert_eq!(offer.answered(new_id, ChallengeDigest::of(&read[0].bytes)), Some(Answered::Unmarked));
+    assert_eq!(
+        offer.answered(TokenType::BlindRsa2048, new_id, ChallengeDigest::of(&read[0].bytes)),
+        Some(Answered::Unmarked)
+    );
 }
 
 #[test]
 fn the_challenge_is_not_kept_beyond_the_moment_at_which_a_known_key_takes_over() {
     let ((_, old), (_, new)) = (entry(Some(0), Some(5000)), entry(Some(300), Some(9000)));
-    let ring = Keyring::default().updated(&directory(vec![old, new]), LIFETIMES, UnixSeconds(1)).unwrap();
+    let ring = Keyring::default()
+        .updated(&directory(vec![old, new]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
+        .unwrap();
     let offer = offer();
     let max_age = |now| {
         let value = ring.challenge(&offer, unmarked, UnixSeconds(now)).unwrap();
@@ -126,7 +153,9 @@ fn the_challenge_is_not_kept_beyond_the_moment_at_which_a_known_key_takes_over()
 #[test]
 fn a_challenge_with_a_mark_is_not_kept_for_long() {
     let (_, key) = entry(Some(0), Some(5000));
-    let ring = Keyring::default().updated(&directory(vec![key]), LIFETIMES, UnixSeconds(1)).unwrap();
+    let ring = Keyring::default()
+        .updated(&directory(vec![key]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
+        .unwrap();
     let marked = |_| Binding::Offered(Mark::new([2; 16]));
     let value = ring.challenge(&offer(), marked, UnixSeconds(100)).unwrap();
     assert_eq!(Challenge::parse_all(value.as_bytes()).unwrap()[0].max_age, Some(600));
@@ -134,7 +163,11 @@ fn a_challenge_with_a_mark_is_not_kept_for_long() {
 
 #[test]
 fn the_outlook_tells_keys_to_come_from_keys_that_have_retired() {
-    let ring = |entries| Keyring::default().updated(&directory(entries), LIFETIMES, UnixSeconds(1)).unwrap();
+    let ring = |entries| {
+        Keyring::default()
+            .updated(&directory(entries), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
+            .unwrap()
+    };
     let two = ring(vec![entry(Some(100), Some(200)).1, entry(Some(300), Some(400)).1]);
     let outlook = |now| two.outlook(UnixSeconds(now));
     assert_eq!(Keyring::default().outlook(UnixSeconds(1)), Outlook::None);
@@ -149,8 +182,9 @@ fn the_outlook_tells_keys_to_come_from_keys_that_have_retired() {
 fn a_key_that_was_taken_back_is_not_asked_for_however_new_it_is() {
     let ((_, old), (_, new), (_, next)) =
         (entry(Some(40), Some(5000)), entry(Some(100), Some(5000)), entry(Some(205), Some(5000)));
-    let update =
-        |ring: &Keyring, entries, now| ring.updated(&directory(entries), LIFETIMES, UnixSeconds(now));
+    let update = |ring: &Keyring, entries, now| {
+        ring.updated(&directory(entries), &mut Accepted::public(), LIFETIMES, UnixSeconds(now))
+    };
     let before = update(&Keyring::default(), vec![new.clone(), next.clone()], 150).unwrap();
     let after = update(&before, vec![old.clone()], 200).unwrap();
     let asked = |ring: &Keyring, now| {
@@ -175,8 +209,12 @@ fn people_see_every_key_that_has_not_retired_with_its_phase_and_age() {
         entry(Some(100), Some(300)),
         entry(Some(250), Some(600)),
     );
-    let ring =
-        Keyring::default().updated(&directory(vec![first, second, third, fourth]), LIFETIMES, UnixSeconds(1));
+    let ring = Keyring::default().updated(
+        &directory(vec![first, second, third, fourth]),
+        &mut Accepted::public(),
+        LIFETIMES,
+        UnixSeconds(1),
+    );
     let ring = ring.unwrap();
     let view = |now| {
         let keys = ring.view(UnixSeconds(now)).into_iter();
@@ -198,8 +236,9 @@ fn people_see_every_key_that_has_not_retired_with_its_phase_and_age() {
 #[test]
 fn the_epochs_of_keys_to_come_are_there_and_those_of_retired_ones_are_not() {
     let ((now, first), (next, second)) = (entry(Some(100), Some(300)), entry(Some(200), Some(400)));
-    let ring =
-        Keyring::default().updated(&directory(vec![first, second]), LIFETIMES, UnixSeconds(1)).unwrap();
+    let ring = Keyring::default()
+        .updated(&directory(vec![first, second]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
+        .unwrap();
     let unretired = |at| ring.unretired(UnixSeconds(at)).map(|epoch| epoch.key).collect::<Vec<_>>();
     let good = |at| ring.epochs(UnixSeconds(at)).map(|epoch| epoch.key).collect::<Vec<_>>();
     assert_eq!((unretired(99), good(99)), (vec![next, now], vec![]));
@@ -210,14 +249,50 @@ fn the_epochs_of_keys_to_come_are_there_and_those_of_retired_ones_are_not() {
 }
 
 fn offer() -> Offer {
-    Offer::new(&ChallengeConfig {
+    offer_of(TokenTypes::PUBLIC)
+}
+
+fn offer_of(types: TokenTypes) -> Offer {
+    let config = ChallengeConfig {
         issuer_name: "issuer.example".into(),
         origin: "proxy.example".into(),
         max_age: postern_config::ConfigDuration::hours(1),
         bare: false,
         bind: Bind::Off,
-    })
-    .unwrap()
+    };
+    Offer::new(&config, types, KeyTypes::default()).unwrap()
+}
+
+/// A private key without its secret is passed over until the secret is there, and each type has a challenge of its own.
+#[test]
+fn each_accepted_type_with_a_key_is_offered_in_order_of_preference() {
+    let home = tempfile::tempdir().unwrap();
+    let (types, private) = (TokenTypes::new(&[5, 2]).unwrap(), TokenType::VoprfRistretto255);
+    let secret = SigningKey::generate(private).unwrap();
+    let signing = SigningKey::from_secret(private, &secret).unwrap();
+    let listed =
+        directory(vec![entry(None, None).1, DirectoryKey::new(private, signing.public_key(), None, None)]);
+    let read = || Accepted { types, secrets: Secrets::read(Some(home.path())), passed_over: false };
+    let offered = |ring: &Keyring, types| {
+        let value = ring.challenge(&offer_of(types), unmarked, UnixSeconds(2)).unwrap();
+        let challenges = Challenge::parse_all(value.as_bytes()).unwrap();
+        let of = |challenge: &Challenge| challenge.token_challenge().unwrap().token_type().code();
+        challenges.iter().map(of).collect::<Vec<_>>()
+    };
+
+    let mut accepted = read();
+    let without = Keyring::default().updated(&listed, &mut accepted, LIFETIMES, UnixSeconds(1)).unwrap();
+    assert_eq!((offered(&without, types), accepted.passed_over), (vec![2], true));
+    let file = home.path().join("1-2-3-00000000.type5");
+    std::fs::write(&file, postern_token::key_file::write(private, &secret)).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let mut accepted = read();
+    let ring = without.updated(&listed, &mut accepted, LIFETIMES, UnixSeconds(1)).unwrap();
+    assert_eq!((offered(&ring, types), accepted.passed_over), (vec![5, 2], false));
+    assert_eq!(offered(&ring, TokenTypes::PUBLIC), [2]);
+    assert!(ring.find(signing.id(), UnixSeconds(2)).is_ok());
+    let phases: Vec<_> = ring.view(UnixSeconds(2)).iter().map(|key| key.phase).collect();
+    assert_eq!(phases, [KeyPhase::Newest, KeyPhase::Newest]);
 }
 
 fn unmarked(_: TokenKeyId) -> Binding {
@@ -228,12 +303,14 @@ fn unmarked(_: TokenKeyId) -> Binding {
 #[test]
 fn the_newest_key_whose_binding_is_known_is_requested() {
     let ((old, first), (new, second)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(5000)));
-    let ring =
-        Keyring::default().updated(&directory(vec![first, second]), LIFETIMES, UnixSeconds(1)).unwrap();
+    let ring = Keyring::default()
+        .updated(&directory(vec![first, second]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
+        .unwrap();
     let mark = Mark::new([1; 16]);
     let requested = |known: &[TokenKeyId]| {
         let binding = |key| if known.contains(&key) { Binding::Offered(mark) } else { Binding::Unknown };
-        ring.requested(binding, UnixSeconds(150)).map(|(key, mark)| (key.key.id(), mark))
+        ring.requested(TokenType::BlindRsa2048, binding, UnixSeconds(150))
+            .map(|(key, mark)| (key.key.id(), mark))
     };
     assert_eq!(requested(&[old, new]), Some((new, Some(mark))));
     assert_eq!(requested(&[old]), Some((old, Some(mark))));
@@ -244,11 +321,14 @@ fn the_newest_key_whose_binding_is_known_is_requested() {
 #[test]
 fn a_key_that_is_no_longer_listed_is_requested_while_no_other_is_bound() {
     let ((old, first), (new, second)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(5000)));
-    let ring = Keyring::default().updated(&directory(vec![first]), LIFETIMES, UnixSeconds(1)).unwrap();
-    let ring = ring.updated(&directory(vec![second]), LIFETIMES, UnixSeconds(150)).unwrap();
+    let ring = Keyring::default()
+        .updated(&directory(vec![first]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
+        .unwrap();
+    let ring =
+        ring.updated(&directory(vec![second]), &mut Accepted::public(), LIFETIMES, UnixSeconds(150)).unwrap();
     let requested = |known: &[TokenKeyId]| {
         let binding = |key| if known.contains(&key) { Binding::Unmarked } else { Binding::Unknown };
-        ring.requested(binding, UnixSeconds(150)).map(|(key, _)| key.key.id())
+        ring.requested(TokenType::BlindRsa2048, binding, UnixSeconds(150)).map(|(key, _)| key.key.id())
     };
     assert_eq!(requested(&[old]), Some(old));
     assert_eq!(requested(&[old, new]), Some(new));

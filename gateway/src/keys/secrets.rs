@@ -1,0 +1,131 @@
+//! The issuer's secret keys of the private token types, which this gateway verifies with: copies of the issuer's key files in a
+//! directory.
+
+use postern_token::{KeyError, TokenType, VerifyingKey, key_file};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What the directory held when it was read.
+#[derive(Debug, Default)]
+pub(crate) struct Secrets {
+    keys: Vec<VerifyingKey>,
+    directory: Option<PathBuf>,
+    /// Why a file, or all of them, cannot be used.
+    fault: Option<String>,
+}
+
+impl Secrets {
+    /// Reads the key files of a directory; none without one. Blocks on the disk.
+    pub(crate) fn read(directory: Option<&Path>) -> Self {
+        let mut secrets = Self { directory: directory.map(Path::to_owned), ..Self::default() };
+        if let Some(directory) = directory {
+            match std::fs::read_dir(directory) {
+                Ok(entries) => entries.for_each(|entry| secrets.take_in(entry)),
+                Err(error) => secrets.fault = Some(format!("cannot read {}: {error}", directory.display())),
+            }
+        }
+        secrets
+    }
+
+    fn take_in(&mut self, entry: io::Result<std::fs::DirEntry>) {
+        let read = entry.map_err(|error| error.to_string()).and_then(|entry| {
+            let path = entry.path();
+            let named = |error: &dyn std::fmt::Display| format!("the key file {}: {error}", path.display());
+            let Some(token_type) = key_file::token_type(&path).filter(|of_type| of_type.is_private()) else {
+                return Ok(None);
+            };
+            read(&path, token_type).map(Some).map_err(|error| named(&error))
+        });
+        match read {
+            Ok(key) => self.keys.extend(key),
+            Err(reason) => self.fault = Some(reason),
+        }
+    }
+
+    /// The key that verifies tokens of a published one.
+    pub(crate) fn find(&mut self, token_type: TokenType, public_key: &[u8]) -> Result<VerifyingKey, String> {
+        match self.position(token_type, public_key) {
+            Some(index) => Ok(self.keys.swap_remove(index)),
+            None => Err(self.missing(token_type)),
+        }
+    }
+
+    /// Where that key is, if it is here.
+    pub(crate) fn position(&self, token_type: TokenType, public_key: &[u8]) -> Option<usize> {
+        let is_it = |key: &VerifyingKey| key.token_type() == token_type && key.public_key() == public_key;
+        self.keys.iter().position(is_it)
+    }
+
+    fn missing(&self, token_type: TokenType) -> String {
+        let Some(directory) = &self.directory else {
+            return format!(
+                "a key of type {token_type} verifies tokens only with the issuer's secret, and issuer.secrets names no directory \
+                 with copies of its key files"
+            );
+        };
+        let why = self.fault.as_ref().map_or(String::new(), |fault| format!(" ({fault})"));
+        format!(
+            "no key file in {} is that of a key of type {token_type} which the issuer lists{why}: copy it from the issuer's \
+             [keys] directory",
+            directory.display()
+        )
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Unreadable {
+    #[error("{0}")]
+    File(#[from] io::Error),
+    #[error(
+        "other users can read it (mode {0:04o}), and anyone who has it can issue tokens: run chmod 600 on it"
+    )]
+    Exposed(u32),
+    #[error("{0}")]
+    Key(#[from] KeyError),
+}
+
+fn read(path: &Path, token_type: TokenType) -> Result<VerifyingKey, Unreadable> {
+    let mode = std::fs::metadata(path)?.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(Unreadable::Exposed(mode));
+    }
+    Ok(VerifyingKey::from_file(token_type, &std::fs::read(path)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postern_token::SigningKey;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_is_found_by_its_published_form_and_what_is_missing_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let of_type = TokenType::VoprfRistretto255;
+        let secret = SigningKey::generate(of_type).unwrap();
+        let public = SigningKey::from_secret(of_type, &secret).unwrap().public_key().to_vec();
+        let path = directory.path().join("1-2-3-00000000.type5");
+        std::fs::write(&path, key_file::write(of_type, &secret)).unwrap();
+        let permit = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let read = || Secrets::read(Some(directory.path()));
+
+        permit(0o600);
+        std::fs::write(directory.path().join("notes.txt"), "no key").unwrap();
+        assert_eq!(read().find(of_type, &public).unwrap().public_key(), public);
+        let other = read().find(of_type, &public[1..]).unwrap_err();
+        assert!(other.contains("copy it from the issuer's"), "{other}");
+
+        permit(0o640);
+        let exposed = read().find(of_type, &public).unwrap_err();
+        assert!(exposed.contains("mode 0640"), "{exposed}");
+        permit(0o600);
+        std::fs::write(&path, "no digits").unwrap();
+        let damaged = read().find(of_type, &public).unwrap_err();
+        assert!(damaged.contains("not the secret of a key of type 5"), "{damaged}");
+        let away = Secrets::read(Some(&directory.path().join("away"))).find(of_type, &public).unwrap_err();
+        assert!(away.contains("cannot read"), "{away}");
+        let unnamed = Secrets::read(None).find(of_type, &public).unwrap_err();
+        assert!(unnamed.contains("issuer.secrets names no directory"), "{unnamed}");
+    }
+}
