@@ -19,6 +19,7 @@ use crate::recorder::Attempts;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
+use parking_lot::Mutex;
 use postern_config::Secret;
 use postern_daemon::http::{
     BodyError, ClientOptions, NoneAllowed, client, date, fetch_limited, no_answer, one_line,
@@ -30,7 +31,6 @@ use reqwest::{RequestBuilder, Url};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// The largest directory that is read, in bytes.
@@ -45,8 +45,8 @@ pub struct IssuerClient {
     attempts: Attempts,
     /// Which addresses requests may go to.
     allows: fn(IpAddr) -> bool,
-    /// The issuer does not take batches: it refused one, and then gave a token that was requested alone.
-    is_singly: Arc<AtomicBool>,
+    /// Until when no batch is requested: the issuer refused one, and then gave a token that was requested alone.
+    singly_until: Arc<Mutex<Option<Instant>>>,
 }
 
 /// A key to have tokens signed with.
@@ -83,7 +83,7 @@ impl IssuerClient {
             return Err(refused());
         }
         let (http, allows) = (client(&options)?, options.allows);
-        Ok(Self { http, url, api_key, attempts: Attempts::default(), allows, is_singly: Arc::default() })
+        Ok(Self { http, url, api_key, attempts: Attempts::default(), allows, singly_until: Arc::default() })
     }
 
     /// The issuer that a challenge names: `https://` and its name, which must be a host (and a port). It is connected to at

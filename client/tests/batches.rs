@@ -78,7 +78,7 @@ async fn tokens_of_private_types_come_in_amortized_batches() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_issuer_that_does_not_know_batches_is_asked_one_by_one_from_then_on() {
-    for status in [400, 404, 405, 415, 501] {
+    for status in [400, 404, 405, 415, 500, 501] {
         let minting = Minting::of(&challenge("proxy.example")).await;
         *minting.issuer.no_batches.lock() = Some(status);
         let (minted, tokens, requests) = minting.mint(10, 0).await;

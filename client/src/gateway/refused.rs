@@ -21,8 +21,8 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// The first challenge for a token of type 2, in the gateway's order of preference. Other schemes, other types,
-    /// other gateways' challenges (RFC 9577, section 2.1.3: a gateway that presents such a challenge could spend the
+    /// The first challenge for a token of a type that can be minted, in the gateway's order of preference. Other schemes, other
+    /// types, other gateways' challenges (RFC 9577, section 2.1.3: a gateway that presents such a challenge could spend the
     /// token there) and those that cannot be read are passed over.
     ///
     /// # Errors

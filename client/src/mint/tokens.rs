@@ -7,7 +7,7 @@ use http::header::CONTENT_TYPE;
 use postern_token::{Batch, BlindError, ChallengeDigest, REQUEST_MEDIA_TYPE, Token, TokenResponse};
 use reqwest::Url;
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use tokio::task::{JoinSet, spawn_blocking};
 
 /// The most tokens that one request asks for.
@@ -16,6 +16,9 @@ const BATCH: usize = 100;
 const ANSWER_LIMIT: usize = 16 * 1024;
 /// More than one token takes in the response to a batch, in bytes.
 const BATCHED_LIMIT: usize = 300;
+
+/// After this long an issuer that did not know batches may have learnt them.
+const SINGLY_FOR: Duration = Duration::from_secs(3_600);
 
 /// What the refusal of a batch may mean, where a token that is requested alone is given.
 enum Means {
@@ -48,7 +51,7 @@ impl IssuerClient {
         let mut most = key.batch_limit.map_or(BATCH, |limit| BATCH.min(limit as usize)).max(1);
         let mut first = (urgent > 0).then_some(urgent);
         while minting.left > 0 {
-            if minting.left == 1 || self.is_singly.load(Ordering::Relaxed) {
+            if minting.left == 1 || self.is_singly() {
                 minting.singly().await?;
                 break;
             }
@@ -64,13 +67,17 @@ impl IssuerClient {
                     let Some(means) = Means::of(&error) else { return Err(error) };
                     minting.one().await?; // or the reason why there is none
                     match means {
-                        Means::NoBatches => self.is_singly.store(true, Ordering::Relaxed),
+                        Means::NoBatches => *self.singly_until.lock() = Some(Instant::now() + SINGLY_FOR),
                         Means::TooMany => most = (size / 2).max(1),
                     }
                 }
             }
         }
         Ok(minting.minted)
+    }
+
+    fn is_singly(&self) -> bool {
+        self.singly_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
     /// Hundreds of microseconds of CPU to blind, tens to finalize, both off the async workers.
@@ -150,6 +157,7 @@ impl Means {
                 | StatusCode::METHOD_NOT_ALLOWED
                 | StatusCode::NOT_ACCEPTABLE
                 | StatusCode::UNSUPPORTED_MEDIA_TYPE
+                | StatusCode::INTERNAL_SERVER_ERROR
                 | StatusCode::NOT_IMPLEMENTED => Some(Self::NoBatches),
                 StatusCode::PAYLOAD_TOO_LARGE
                 | StatusCode::UNPROCESSABLE_ENTITY

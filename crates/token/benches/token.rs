@@ -114,5 +114,52 @@ fn issuing(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, reading, verifying, issuing);
+/// The types whose tokens are verified with the issuer's secret.
+fn private(criterion: &mut Criterion) {
+    const BATCH: usize = 100;
+    for token_type in [TokenType::VoprfRistretto255, TokenType::VoprfP384] {
+        let secret = SigningKey::generate(token_type).unwrap();
+        let signing = SigningKey::from_secret(token_type, &secret).unwrap();
+        let verifying = VerifyingKey::from_secret(token_type, &secret).unwrap();
+        let issuer = IssuerKey::from_public_key(token_type, signing.public_key()).unwrap();
+        let challenge = ChallengeDigest::of(b"a challenge");
+        let (request, pending) = issuer.request(challenge).unwrap();
+        let token = pending.finalize(&signing.sign(&request).unwrap()).unwrap();
+        let (BatchRequest::Amortized(batch), _) = issuer.request_batch(challenge, BATCH).unwrap() else {
+            panic!("a private type has amortized batches");
+        };
+        let begin = || {
+            let (BatchRequest::Amortized(batch), pending) = issuer.request_batch(challenge, BATCH).unwrap()
+            else {
+                panic!("a private type has amortized batches");
+            };
+            (signing.sign_batch(&batch).unwrap().serialize(), pending)
+        };
+
+        let mut group = criterion.benchmark_group(format!("type {}", token_type.code()));
+        group.sample_size(10);
+        group.bench_function("verify", |bencher| {
+            bencher.iter(|| verifying.verify(black_box(&token)).unwrap())
+        });
+        group.bench_function("issuer: sign one", |bencher| {
+            bencher.iter(|| signing.sign(black_box(&request)).unwrap())
+        });
+        group.bench_function("issuer: sign a batch of 100", |bencher| {
+            bencher.iter(|| signing.sign_batch(black_box(&batch)).unwrap());
+        });
+        group.bench_function("client: blind a batch of 100", |bencher| {
+            bencher.iter(|| issuer.request_batch(challenge, BATCH).unwrap())
+        });
+        group.bench_function("client: finalize a batch of 100", |bencher| {
+            bencher.iter_batched(
+                begin,
+                |(response, pending)| pending.finalize(&response).unwrap(),
+                BatchSize::LargeInput,
+            );
+        });
+        group.finish();
+    }
+}
+
+criterion_group!(benches, reading, verifying, issuing, private);
 criterion_main!(benches);

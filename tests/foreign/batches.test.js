@@ -1,0 +1,144 @@
+// privacypass-ts with tokens of type 1, and with tokens of both its types in one request (RFC 9578,
+// draft-ietf-privacypass-batched-tokens).
+
+import {
+    AuthorizationHeader,
+    MediaType,
+    PRIVATE_TOKEN_ISSUER_DIRECTORY,
+    WWWAuthenticateHeader,
+    genericBatched,
+    privateVerif,
+    publicVerif,
+    sendTokenRequest,
+} from '@cloudflare/privacypass-ts';
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { writeFile } from 'node:fs/promises';
+import http from 'node:http';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { connect, opensOneTunnel } from './connect.js';
+import { daemon, folder, mint } from './postern.js';
+import { echo } from './targets.js';
+
+const { BlindRSAMode } = publicVerif;
+const GENERIC_REQUEST = MediaType.ARBITRARY_BATCHED_TOKEN_REQUEST;
+const GENERIC_RESPONSE = MediaType.ARBITRARY_BATCHED_TOKEN_RESPONSE;
+const within = { timeout: 60_000 };
+
+let scratch, issuer, gateway, target;
+before(async () => {
+    scratch = await folder();
+    target = await echo();
+    const keys = join(scratch.path, 'issuer-keys');
+    issuer = await daemon('issuer', join(scratch.path, 'issuer.toml'), `
+        listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
+        keys = { directory = "${keys}", types = [1, 2] }
+    `);
+    const directory = `http://${issuer.address}${PRIVATE_TOKEN_ISSUER_DIRECTORY}`;
+    gateway = await daemon('gateway', join(scratch.path, 'gateway.toml'), gatewayConfig('both', `
+        directory = "${directory}"
+        types = [1, 2]
+        secrets = "${keys}"
+    `));
+});
+after(async () => {
+    await gateway?.stop();
+    await issuer?.stop();
+    await target?.close();
+    await scratch?.remove();
+});
+
+test('its client gets a token of type 1 from our issuer, and the token opens one tunnel', within, async () => {
+    const [first] = await challenges();
+    const client = new privateVerif.Client();
+    const request = await client.createTokenRequest(first.challenge, first.tokenKey);
+    const bytes = await sendTokenRequest(request.serialize(), `http://${issuer.address}/token-request`);
+    const token = await client.finalize(client.deserializeTokenResponse(bytes));
+    await opensOneTunnel(gateway.address, target.port, new AuthorizationHeader(token).toString());
+});
+
+test('its client gets tokens of both types in one request, and each opens one tunnel', within, async () => {
+    const offered = await challenges();
+    const makers = [new privateVerif.Client(), new publicVerif.Client(BlindRSAMode.PSS), new privateVerif.Client()];
+    const requests = [];
+    for (const [index, maker] of makers.entries()) {
+        const { challenge, tokenKey } = offered[index % 2];
+        requests.push(new genericBatched.TokenRequest(await maker.createTokenRequest(challenge, tokenKey)));
+    }
+    const batch = new genericBatched.Client();
+    const answer = await fetch(`http://${issuer.address}/token-request`, {
+        method: 'POST',
+        headers: { 'content-type': GENERIC_REQUEST },
+        body: batch.createTokenRequest(requests).serialize(),
+    });
+    assert.equal(answer.status, 200);
+    assert.equal(answer.headers.get('content-type'), GENERIC_RESPONSE);
+    const responses = [...batch.deserializeTokenResponse(new Uint8Array(await answer.arrayBuffer()))];
+    assert.equal(responses.length, makers.length);
+    for (const [index, { tokenResponse }] of responses.entries()) {
+        const token = await makers[index].finalize(tokenResponse);
+        await opensOneTunnel(gateway.address, target.port, new AuthorizationHeader(token).toString());
+    }
+});
+
+test('its issuer serves our client a batch', within, async () => {
+    const foreign = await foreignIssuer();
+    const keys = join(scratch.path, 'directory.json');
+    await writeFile(keys, JSON.stringify(foreign.directory));
+    const ours = await daemon('gateway', join(scratch.path, 'foreign.toml'), gatewayConfig('foreign', `keys = "${keys}"`));
+    try {
+        const tokens = await mint({ issuer: foreign.address, gateway: ours.address, count: 5 });
+        assert.deepEqual([tokens.length, foreign.requests], [5, [GENERIC_REQUEST]]);
+        for (const authorization of tokens) await opensOneTunnel(ours.address, target.port, authorization);
+    } finally {
+        await ours.stop();
+        await foreign.close();
+    }
+});
+
+/** The gateway's challenges, of type 1 and of type 2, read by privacypass-ts. */
+async function challenges() {
+    const { status, headers } = await connect(gateway.address, target.port);
+    assert.equal(status, 407);
+    const offered = WWWAuthenticateHeader.parse(headers['proxy-authenticate']);
+    assert.deepEqual(offered.map(({ challenge }) => challenge.tokenType), [1, 2]);
+    return offered;
+}
+
+function gatewayConfig(name, issuerSection) {
+    return `
+listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
+challenge = { issuer_name = "issuer.example", origin = "proxy.example" }
+store = { path = "${join(scratch.path, `spent-${name}`)}" }
+egress = { private = true, ports = "any" }
+[issuer]
+${issuerSection}
+`;
+}
+
+/** privacypass-ts's issuer of batches behind Node's web server. */
+async function foreignIssuer() {
+    const size = { modulusLength: 2048, publicExponent: Uint8Array.from([1, 0, 1]) };
+    const pair = await publicVerif.Issuer.generateKey(BlindRSAMode.PSS, size);
+    const single = new publicVerif.Issuer(BlindRSAMode.PSS, 'issuer.example', pair.privateKey, pair.publicKey);
+    const batched = new genericBatched.Issuer(single);
+    const key = Buffer.from(await publicVerif.getPublicKeyBytes(pair.publicKey)).toString('base64url');
+    const directory = { 'issuer-request-uri': '/issue', 'token-keys': [{ 'token-type': 2, 'token-key': key }] };
+    const requests = [];
+    const server = http.createServer(async (request, response) => {
+        if (request.method === 'GET') {
+            response.setHeader('content-type', MediaType.PRIVATE_TOKEN_ISSUER_DIRECTORY);
+            return response.end(JSON.stringify(directory));
+        }
+        const body = [];
+        for await (const bytes of request) body.push(bytes);
+        requests.push(request.headers['content-type']);
+        const wanted = genericBatched.BatchedTokenRequest.deserialize(new Uint8Array(Buffer.concat(body)));
+        response.setHeader('content-type', GENERIC_RESPONSE);
+        response.end((await batched.issue(wanted)).serialize());
+    });
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    const close = () => new Promise((done) => server.close(done));
+    return { address: `127.0.0.1:${server.address().port}`, directory, requests, close };
+}
