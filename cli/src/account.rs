@@ -80,7 +80,12 @@ fn add(args: NewAccount) -> Result<(Request, Output), Failure> {
 }
 
 fn change(args: Change) -> Result<(Request, Output), Failure> {
-    let Change { name, quota, pace, no_rate, tier, expires, output } = args;
+    let Change { name, quota, no_quota, pace, no_rate, tier, expires, output } = args;
+    let quota = match quota {
+        Some(quota) => Edit::Set(quota),
+        None if no_quota => Edit::Clear,
+        None => Edit::Keep,
+    };
     let burst = match limit(&pace) {
         Some(limit) => Edit::Set(limit),
         None if no_rate => Edit::Clear,

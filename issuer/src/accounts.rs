@@ -13,19 +13,19 @@ mod ledger;
 mod lookup;
 mod records;
 mod store;
+mod tiers;
 mod upkeep;
 mod usage;
 
 use crate::StartError;
 use crate::catalogue::{ACCOUNT, ACCOUNT_TOKENS};
-use crate::config::{Account, UsageConfig};
+use crate::config::UsageConfig;
 use crate::health::Health;
 use crate::quota::{Charge, Quota, Spent, Writing};
 use crate::recorder::Recorder;
 use active::{Active, Holder};
 use api_key::{Form, KeyDigest, sha256};
 use arc_swap::ArcSwap;
-use configured::Configured;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use ledger::{Ledger, WRITE_EVERY};
@@ -41,7 +41,7 @@ use store::Store;
 use tokio::time::{MissedTickBehavior, interval};
 use upkeep::Upkeep;
 
-pub(crate) use configured::check;
+pub(crate) use configured::{Configured, check};
 pub use database::AccountsError;
 pub(crate) use database::FILE_NAME;
 pub(crate) use store::{has_accounts, inspect};
@@ -64,6 +64,8 @@ pub(crate) struct Accounts {
     kept_for: AtomicU64,
     /// Metrics and live page name accounts.
     are_named: AtomicBool,
+    /// Accounts or tiers have changed since it was checked that every account has terms.
+    are_unchecked: AtomicBool,
 }
 
 /// An account on the live page.
@@ -112,6 +114,8 @@ pub(crate) enum NoAccount {
     Disabled,
     /// Its account's time is over.
     Expired,
+    /// Its account has the terms of a tier that the configuration does not have.
+    NoTier,
     /// The database cannot be read.
     Unreadable,
 }
@@ -119,16 +123,15 @@ pub(crate) enum NoAccount {
 impl Accounts {
     /// The accounts of the database in `directory`, whose lock the caller has, and of the configuration. Blocks on the disk.
     pub(crate) fn open(
-        accounts: &[Account],
+        configured: Configured,
         directory: &Path,
         usage: &UsageConfig,
     ) -> Result<Self, StartError> {
-        check(accounts)?;
         let store = Arc::new(Store::open(directory)?);
         store.check_pages()?;
         let lookups = Lookups::start(store.clone()).map_err(StartError::Threads)?;
         let accounts = Self {
-            configured: ArcSwap::from_pointee(Configured::of(accounts)),
+            configured: ArcSwap::from_pointee(configured),
             active: Active::default(),
             lookups,
             ledger: Ledger::new(store.clone()),
@@ -136,6 +139,7 @@ impl Accounts {
             needs_account: AtomicBool::new(false),
             kept_for: AtomicU64::default(),
             are_named: AtomicBool::default(),
+            are_unchecked: AtomicBool::new(true),
             store,
         };
         accounts.take_up_usage(usage);
@@ -165,10 +169,11 @@ impl Accounts {
 
     /// Takes the accounts of another reading of the configuration, which [`check`] has let pass. An account of the same
     /// name has used what it had used, also when it was away for a while.
-    pub(crate) fn replace(&self, accounts: &[Account], usage: &UsageConfig) {
-        self.configured.store(Arc::new(Configured::of(accounts)));
+    pub(crate) fn replace(&self, configured: Configured, usage: &UsageConfig) {
+        self.configured.store(Arc::new(configured));
         self.take_up_usage(usage);
         self.active.forget_all();
+        self.are_unchecked.store(true, Ordering::Release);
     }
 
     fn take_up_usage(&self, usage: &UsageConfig) {
@@ -184,6 +189,7 @@ impl Accounts {
         self.imported.store(Arc::new(imported.into_iter().collect()));
         self.needs_account.store(needs_account, Ordering::Release);
         self.active.forget_all();
+        self.are_unchecked.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -207,7 +213,8 @@ impl Accounts {
                 return standing.admit(now).map(|()| Caller::Account(holder));
             }
             let generation = self.active.generation();
-            let configured = self.configured.load().with_key(&digest);
+            let file = self.configured.load_full();
+            let configured = file.with_key(&digest);
             if configured.is_none() {
                 self.may_be_stored(key, &digest)?;
             }
@@ -215,7 +222,10 @@ impl Accounts {
             match found {
                 Some(found) => {
                     let standing = found.standing;
-                    if let Some(holder) = self.active.insert(generation, digest, found) {
+                    let Some(allowance) = file.tiers.allowance(&found.terms) else {
+                        return standing.admit(now).and(Err(NoAccount::NoTier));
+                    };
+                    if let Some(holder) = self.active.insert(generation, digest, found, &allowance) {
                         return standing.admit(now).map(|()| Caller::Account(holder));
                     }
                 }
@@ -285,7 +295,7 @@ impl Accounts {
             let writing = self.ledger.due(&mut ticks).await;
             let is_written = self.write(writing, health).await;
             if writing == Writing::Settle && is_written {
-                upkeep = self.clone().keep_up(recorder, upkeep).await;
+                upkeep = self.clone().keep_up(health, recorder, upkeep).await;
             }
         }
     }

@@ -68,7 +68,7 @@ impl Refusal {
             Self::TooLong => (StatusCode::PAYLOAD_TOO_LARGE, BadRequest),
             Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, BadRequest),
             Self::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, BadMediaType),
-            Self::NoAccount(NoAccount::Disabled | NoAccount::Expired) => {
+            Self::NoAccount(NoAccount::Disabled | NoAccount::Expired | NoAccount::NoTier) => {
                 (StatusCode::FORBIDDEN, AccountRefused)
             }
             Self::NoAccount(NoAccount::Unreadable) => (StatusCode::SERVICE_UNAVAILABLE, Unrecorded),
@@ -105,7 +105,7 @@ impl Refusal {
     fn field(&self) -> Option<(HeaderName, HeaderValue)> {
         match self {
             Self::Method(allowed) => Some((ALLOW, HeaderValue::from_static(allowed))),
-            Self::NoAccount(NoAccount::Disabled | NoAccount::Expired) => None,
+            Self::NoAccount(NoAccount::Disabled | NoAccount::Expired | NoAccount::NoTier) => None,
             Self::NoToken(NoToken::Spent(Spent { retry_after })) => {
                 Some((RETRY_AFTER, retry_after.as_secs().max(1).into()))
             }
@@ -176,6 +176,9 @@ impl Refusal {
             Self::NoAccount(NoAccount::Disabled) => "This account is disabled. Ask the issuer's operator.",
             Self::NoAccount(NoAccount::Expired) => {
                 "This account has expired. Ask the issuer's operator to extend it."
+            }
+            Self::NoAccount(NoAccount::NoTier) => {
+                "This account has no terms at the moment: its tier is not in the issuer's configuration. Ask the issuer's operator."
             }
             Self::NoAccount(NoAccount::Unreadable) => {
                 "The issuer cannot read its accounts at the moment. Nothing is counted against the quota. Try again after the \

@@ -59,7 +59,7 @@ postern_telemetry::label! {
         BadMediaType = "bad_media_type",
         /// 401: no account, or an unknown one.
         Unauthorized = "unauthorized",
-        /// 403: the account is disabled or has expired.
+        /// 403: the account is disabled, has expired, or has a tier that the configuration does not have.
         AccountRefused = "account_refused",
         /// 429: the account's quota is spent.
         QuotaSpent = "quota_spent",

@@ -1,8 +1,11 @@
 //! The configuration of `postern issuer`.
 
+mod accounts;
+
+pub use accounts::{Account, KeyHash, Tier, UsageConfig};
+
 use crate::StartError;
 use crate::accounts::has_accounts;
-use crate::quota::Quota;
 use crate::rotation::Schedule;
 use postern_config::{Address, ConfigDuration, address};
 use postern_daemon::drain::DrainConfig;
@@ -10,12 +13,8 @@ use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::sources::SourceLimits;
 use postern_daemon::tls::TlsConfig;
 use postern_telemetry::log::LogConfig;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserializer};
-use serde::ser::Serializer;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -41,6 +40,10 @@ pub struct Config {
     /// imported (`postern issuer account import`) is what the database says, and can be removed here.
     #[serde(default)]
     pub accounts: Vec<Account>,
+    /// Terms that many accounts share. An account with the name of one as its `tier`, and no quota of its own, has what is said
+    /// here; another quota here counts for all of them from the reload on.
+    #[serde(default)]
+    pub tiers: Vec<Tier>,
     /// The usage of accounts.
     #[serde(default)]
     pub usage: UsageConfig,
@@ -105,34 +108,6 @@ pub struct Signing {
     /// with the most waiting first.
     #[schemars(range(max = 65_536))]
     pub queue: usize,
-}
-
-/// An account that may request tokens.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Account {
-    /// A name for the operator, unique. It is never shown to clients.
-    pub name: String,
-    /// The SHA-256 of the account's API key: `printf %s "$KEY" | sha256sum`. Make keys of random bytes
-    /// (`openssl rand -hex 32`): the hash of a word or a name can be guessed.
-    pub key_sha256: KeyHash,
-    /// How many tokens the account gets in each period. Periods are aligned to 1970-01-01 UTC, so that "1d" ends at
-    /// midnight UTC. No crash of the issuer gives tokens beyond it; one may cost the account a fiftieth of it, four tokens at
-    /// least and 512 at most, beside the tokens that were being requested.
-    pub quota: Quota,
-}
-
-/// The usage of accounts.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct UsageConfig {
-    /// How long the usage of past periods is kept, from one day to ten years. Periods shorter than a day are merged into their
-    /// day when it is over.
-    pub keep_for: ConfigDuration,
-    /// Name accounts where usage can be watched: `postern_issuer_account_tokens_total` in the metrics, and a table on the live page.
-    /// Whoever reads them then sees within seconds when which account requests tokens, and beside a gateway's metrics may guess
-    /// whose a spend is. Without it no time of an account's is finer than its period.
-    pub name_accounts: bool,
 }
 
 /// The published key directory.
@@ -201,12 +176,6 @@ impl Default for Signing {
     }
 }
 
-impl Default for UsageConfig {
-    fn default() -> Self {
-        Self { keep_for: ConfigDuration::days(100), name_accounts: false }
-    }
-}
-
 impl Default for Directory {
     fn default() -> Self {
         Self { issuer_request_uri: "/token-request".to_owned(), max_age: ConfigDuration::hours(1) }
@@ -239,6 +208,7 @@ impl Config {
             keys: Keys::under(directory),
             signing: Signing::default(),
             accounts: Vec::new(),
+            tiers: Vec::new(),
             usage: UsageConfig::default(),
             directory: Directory::default(),
             limits: Limits::default(),
@@ -254,12 +224,7 @@ impl Config {
             return Err(StartError::Open { address: self.listen.address });
         }
         self.keys.check()?;
-        let keep_for = self.usage.keep_for;
-        if !(ConfigDuration::days(1)..=ConfigDuration::days(3_660)).contains(&keep_for) {
-            return Err(invalid(format!(
-                "[usage] keep_for ({keep_for}) must be from one day to ten years: write \"100d\""
-            )));
-        }
+        self.usage.check()?;
         self.directory.path()?;
         let whole = [
             ("[limits] header_timeout", self.limits.header_timeout),
@@ -334,49 +299,4 @@ impl Directory {
 
 pub(crate) fn invalid(sentence: String) -> StartError {
     StartError::Config(sentence)
-}
-
-/// The SHA-256 of an API key: 64 hex digits in the file.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct KeyHash(pub [u8; 32]);
-
-impl fmt::Debug for KeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyHash(redacted)")
-    }
-}
-
-impl Serialize for KeyHash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&hex::encode(self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for KeyHash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<'de, str>::deserialize(deserializer)?;
-        let mut hash = [0; 32];
-        hex::decode_to_slice(text.as_bytes(), &mut hash)
-            .map_err(|_| de::Error::custom("it is not 64 hex digits; never write the API key itself here"))?;
-        Ok(Self(hash))
-    }
-}
-
-impl JsonSchema for KeyHash {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "KeyHash".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // "secret" keeps a value that was refused out of the error: it may be the API key, written in the wrong place.
-        json_schema!({
-            "type": "string",
-            "format": "secret",
-            "x-accepted": "64 hex digits, the SHA-256 of the API key",
-        })
-    }
 }

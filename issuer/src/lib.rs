@@ -36,8 +36,8 @@ pub use keys::KeysError;
 pub use quota::Quota;
 pub use reload::FIXED;
 
-use accounts::Accounts;
 use accounts::control::Control;
+use accounts::{Accounts, Configured};
 use health::Health;
 use issue::Issuance;
 use keyring::Keyring;
@@ -221,7 +221,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
 /// The same without what the issuer that runs has open; `strong` are API keys that need not be guessed at.
 fn check_without_keys(config: &Config, strong: &Strong) -> Result<(), StartError> {
     config.check()?;
-    accounts::check(&config.accounts)?;
+    accounts::check(config)?;
     strong.check(&config.accounts)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
     Ok(())
@@ -229,7 +229,7 @@ fn check_without_keys(config: &Config, strong: &Strong) -> Result<(), StartError
 
 fn check_values(config: &Config) -> Result<(), StartError> {
     config.check()?;
-    accounts::check(&config.accounts)?;
+    accounts::check(config)?;
     weak_api_keys::check(&config.accounts)
 }
 
@@ -244,7 +244,7 @@ impl State {
     fn open(config: &Config) -> Result<Self, StartError> {
         let (schedule, now) = (config.keys.schedule(), UnixSeconds::now());
         let mut store = KeyStore::open(&config.keys.directory)?;
-        let accounts = Arc::new(Accounts::open(&config.accounts, store.directory(), &config.usage)?);
+        let accounts = Arc::new(Accounts::open(Configured::of(config), store.directory(), &config.usage)?);
         store.rotate(&schedule, now)?;
         let keyring = Keyring::new(&store, schedule, config.directory.issuer_request_uri.clone(), now);
         Ok(Self { store, keyring: Arc::new(keyring), accounts })

@@ -1,7 +1,7 @@
 //! What a reload of the configuration changes while the issuer serves: everything but [`FIXED`]. A request under way ends with
 //! what it began with.
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Configured};
 use crate::config::{Config, Limits};
 use crate::keyring::Keyring;
 use crate::recorder::Recorder;
@@ -162,7 +162,7 @@ impl Reloading {
             self.certificate.replace(tls);
         }
         self.settings.present.store(Arc::new(present));
-        self.accounts.replace(&new.accounts, &new.usage);
+        self.accounts.replace(Configured::of(&new), &new.usage);
         self.keyring.reschedule(new.keys.schedule(), &new.directory.issuer_request_uri);
         log::set_format(new.log.format);
         shutdown.set_deadline(new.drain.deadline.get());

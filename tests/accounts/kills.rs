@@ -1,6 +1,6 @@
 //! Never more tokens than the quota, whenever the issuer is killed and however many ask at once.
 
-use super::{add, json, said};
+use super::{add_with, json, said};
 use crate::support::accounts::used;
 use crate::support::daemon::{Daemon, issuer_config};
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
@@ -47,9 +47,20 @@ async fn ask_all(issuer: &Daemon, key: &str, signed: &Arc<AtomicI64>) -> Vec<tok
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_kills_under_64_clients_give_no_token_beyond_the_quota() {
+    let quota = format!("{QUOTA}/36500d");
+    kill_and_count("", &["--quota", &quota]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_kills_under_64_clients_give_no_token_beyond_the_quota_of_a_tier() {
+    let tiers = format!("[[tiers]]\nname = \"gold\"\nquota = \"{QUOTA}/36500d\"\n");
+    kill_and_count(&tiers, &["--tier", "gold"]).await;
+}
+
+async fn kill_and_count(more: &str, terms: &[&str]) {
     let home = TempDir::new().unwrap();
-    let config = issuer_config(home.path(), "");
-    let key = add(&config, "alice", &format!("{QUOTA}/36500d"));
+    let config = issuer_config(home.path(), more);
+    let key = add_with(&config, "alice", terms);
     let signed = Arc::new(AtomicI64::new(0));
     for kill in 0..KILLS {
         let issuer = Daemon::ready("issuer", &config).await;

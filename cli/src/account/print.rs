@@ -1,7 +1,8 @@
 //! Accounts and usage for people, for programs and for spreadsheets.
 
 use postern_daemon::utc;
-use postern_issuer::control::{AccountView, KeptIn, Line, UsageRow};
+use postern_issuer::Burst;
+use postern_issuer::control::{AccountView, KeptIn, Line, TierTerm, UsageRow};
 use postern_token::UnixSeconds;
 use std::io::{self, Write};
 
@@ -55,16 +56,21 @@ impl<W: Write> Printer<W> {
     }
 
     fn account(&mut self, account: &AccountView) -> io::Result<()> {
-        let AccountView { name, kept_in, enabled, terms, keys, usage } = account;
+        let AccountView { name, kept_in, enabled, terms, of_tier, keys, usage } = account;
         if self.accounts > 0 && !(keys.is_empty() && usage.is_empty()) {
             writeln!(self.out)?;
         }
         self.accounts += 1;
         write!(self.out, "{name}")?;
         if let Some(terms) = terms {
-            write!(self.out, "  {}", terms.quota)?;
-            if let Some(burst) = terms.burst {
-                write!(self.out, "  {}/s, {} at once", burst.tokens_per_second, burst.burst_tokens)?;
+            let whose = |term| if of_tier.contains(&term) { " (of its tier)" } else { "" };
+            match terms.quota {
+                Some(quota) => write!(self.out, "  {quota}{}", whose(TierTerm::Quota))?,
+                None => write!(self.out, "  no quota, for the configuration does not have its tier")?,
+            }
+            if let Some(Burst { tokens_per_second, burst_tokens }) = terms.burst {
+                let whose = whose(TierTerm::Burst);
+                write!(self.out, "  {tokens_per_second}/s, {burst_tokens} at once{whose}")?;
             }
             if let Some(tier) = &terms.tier {
                 write!(self.out, "  tier {tier}")?;

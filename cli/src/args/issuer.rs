@@ -113,13 +113,13 @@ pub(crate) struct Pace {
 pub(crate) struct NewAccount {
     /// The account's name: unique, for you, never shown to clients
     pub(crate) name: String,
-    /// Tokens in each period, such as "10000/1d"
-    #[arg(long, value_name = "N/PERIOD")]
-    pub(crate) quota: Quota,
+    /// Tokens in each period, such as "10000/1d". Without it the account has the terms of its tier
+    #[arg(long, value_name = "N/PERIOD", required_unless_present = "tier")]
+    pub(crate) quota: Option<Quota>,
     #[command(flatten)]
     pub(crate) pace: Pace,
-    /// A word of yours for the kind of account
-    #[arg(long, value_name = "WORD")]
+    /// One of [[tiers]] in the configuration file
+    #[arg(long, value_name = "NAME")]
     pub(crate) tier: Option<String>,
     /// The first day (UTC) without tokens
     #[arg(long, value_name = "YYYY-MM-DD")]
@@ -157,15 +157,18 @@ pub(crate) struct Change {
     /// The account's name
     pub(crate) name: String,
     /// Tokens in each period, such as "10000/1d". What was used counts against it, unless the period is another one
-    #[arg(value_name = "N/PERIOD", required_unless_present_any = ["rate", "no_rate", "tier", "expires"])]
+    #[arg(value_name = "N/PERIOD", required_unless_present_any = ["no_quota", "rate", "no_rate", "tier", "expires"])]
     pub(crate) quota: Option<Quota>,
+    /// No quota of its own from now on, but the terms of its tier
+    #[arg(long, conflicts_with = "quota")]
+    pub(crate) no_quota: bool,
     #[command(flatten)]
     pub(crate) pace: Pace,
-    /// No rate besides the quota
+    /// No rate of its own
     #[arg(long, conflicts_with = "rate")]
     pub(crate) no_rate: bool,
-    /// A word of yours for the kind of account; "" for none
-    #[arg(long, value_name = "WORD")]
+    /// One of [[tiers]] in the configuration file; "" for none
+    #[arg(long, value_name = "NAME")]
     pub(crate) tier: Option<String>,
     /// The first day (UTC) without tokens, or "never"
     #[arg(long, value_name = "YYYY-MM-DD")]

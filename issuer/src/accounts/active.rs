@@ -7,6 +7,7 @@
 use super::NoAccount;
 use super::api_key::KeyDigest;
 use super::records::Terms;
+use super::tiers::Allowance;
 use crate::burst::Pace;
 use crate::quota::Meter;
 use parking_lot::Mutex;
@@ -97,16 +98,22 @@ impl Active {
         self.state.lock().generation
     }
 
-    /// Takes what was found in the database since `generation`; nothing where something has changed since.
-    pub(crate) fn insert(&self, generation: u64, digest: KeyDigest, found: Found) -> Option<Arc<Holder>> {
+    /// Takes what was found since `generation`; nothing where something has changed since.
+    pub(crate) fn insert(
+        &self,
+        generation: u64,
+        digest: KeyDigest,
+        found: Found,
+        allowance: &Allowance,
+    ) -> Option<Arc<Holder>> {
         let state = &mut *self.state.lock();
         if state.generation != generation {
             return None;
         }
         let name: Arc<str> = found.name.into();
         let resident = state.by_name.entry(name.clone()).or_insert_with(|| Resident::new(name));
-        resident.holder.meter.set_quota(found.terms.quota);
-        resident.holder.pace.set(found.terms.burst);
+        resident.holder.meter.set_quota(allowance.quota);
+        resident.holder.pace.set(allowance.burst);
         resident.holder.idle.store(0, Ordering::Relaxed);
         if state.by_key.insert(digest, (resident.holder.clone(), found.standing)).is_none() {
             resident.keys.push(digest);

@@ -9,6 +9,7 @@ mod socket;
 
 use super::records::KeyView;
 pub use super::records::Terms;
+pub use super::tiers::TierTerm;
 pub use super::usage::UsageRow;
 use crate::Burst;
 use crate::quota::Quota;
@@ -63,8 +64,9 @@ pub enum Request {
     Change {
         /// The account's name.
         name: String,
-        /// Another quota.
-        quota: Option<Quota>,
+        /// Another quota, or that of the tier.
+        #[serde(default)]
+        quota: Edit<Quota>,
         /// Another rate, or none.
         #[serde(default)]
         burst: Edit<Burst>,
@@ -146,9 +148,13 @@ pub struct AccountView {
     pub kept_in: KeptIn,
     /// Whether it gets tokens.
     pub enabled: bool,
-    /// What it may have; nothing of an account that was removed.
+    /// What it may have, by itself or by its tier; nothing of an account that was removed. Without a quota the configuration
+    /// does not have its tier.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
+    /// Which of its terms are its tier's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub of_tier: Vec<TierTerm>,
     /// Its keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<KeyView>,

@@ -92,6 +92,6 @@ fn find(
     if records::exists(connection, &account.name)? {
         return Ok(None);
     }
-    let terms = records::Terms { quota: account.quota, burst: None, tier: None, expires_at: None };
+    let terms = account.terms();
     Ok(Some(Found { name: account.name, terms, standing: Standing::GOOD }))
 }

@@ -1,10 +1,16 @@
 //! What is in memory of accounts, and when it is forgotten.
 
 use super::*;
+use crate::accounts::tiers::Tiers;
 
 fn found(name: &str, quota: &str) -> Found {
-    let terms = Terms { quota: quota.parse().unwrap(), burst: None, tier: None, expires_at: None };
+    let terms = Terms { quota: quota.parse().ok(), burst: None, tier: None, expires_at: None };
     Found { name: name.to_owned(), terms, standing: Standing::GOOD }
+}
+
+fn insert(active: &Active, generation: u64, key: KeyDigest, found: Found) -> Option<Arc<Holder>> {
+    let allowance = Tiers::default().allowance(&found.terms).unwrap();
+    active.insert(generation, key, found, &allowance)
 }
 
 #[test]
@@ -12,16 +18,16 @@ fn what_was_read_before_a_change_is_not_taken() {
     let active = Active::default();
     let before = active.generation();
     active.forget("another");
-    assert!(active.insert(before, [1; 32], found("one", "1/1d")).is_none());
+    assert!(insert(&active, before, [1; 32], found("one", "1/1d")).is_none());
     assert!(active.get(&[1; 32]).is_none());
-    assert!(active.insert(active.generation(), [1; 32], found("one", "1/1d")).is_some());
+    assert!(insert(&active, active.generation(), [1; 32], found("one", "1/1d")).is_some());
     assert!(active.get(&[1; 32]).is_some());
 }
 
 #[test]
 fn all_keys_of_an_account_share_one_meter_through_every_change() {
     let active = Active::default();
-    let insert = |key: u8| active.insert(active.generation(), [key; 32], found("one", "1/1d")).unwrap();
+    let insert = |key: u8| insert(&active, active.generation(), [key; 32], found("one", "1/1d")).unwrap();
     let (first, second) = (insert(1), insert(2));
     assert!(Arc::ptr_eq(&first, &second));
     active.forget("one");

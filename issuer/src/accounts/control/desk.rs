@@ -3,7 +3,8 @@
 use super::{AccountView, Edit, KeptIn, Line, Refused, Request};
 use crate::accounts::records::{self, Record, Terms};
 use crate::accounts::store::{Change, Store, set_needs_account};
-use crate::accounts::{Accounts, AccountsError, usage};
+use crate::accounts::tiers::Allowance;
+use crate::accounts::{Accounts, AccountsError, Configured, usage};
 use crate::config::Account;
 use crate::quota::Writing;
 use postern_token::UnixSeconds;
@@ -16,13 +17,12 @@ use std::time::Duration;
 const MOST_KEYS: usize = 8;
 const MOST_RETIRED: usize = 4;
 const MOST_NAME: usize = 128;
-const MOST_TIER: usize = 64;
 
 /// Where requests are carried out.
 pub(crate) struct Desk<'a> {
     pub(crate) store: &'a Store,
-    /// The accounts of the configuration file.
-    pub(crate) configured: &'a [Account],
+    /// The accounts and tiers of the configuration file.
+    pub(crate) configured: &'a Configured,
     /// What is in memory, where the issuer runs.
     pub(crate) running: Option<&'a Accounts>,
 }
@@ -84,10 +84,10 @@ impl Desk<'_> {
             Request::RetireKey { name, key } => self.retire_key(&name, key, now),
             Request::Change { name, quota, burst, tier, expires_at } => {
                 if let Edit::Set(tier) = &tier {
-                    check_tier(tier)?;
+                    self.check_tier(tier)?;
                 }
                 self.edit(&name, |Record { terms, .. }| {
-                    terms.quota = quota.unwrap_or(terms.quota);
+                    quota.apply(&mut terms.quota);
                     burst.apply(&mut terms.burst);
                     tier.apply(&mut terms.tier);
                     expires_at.apply(&mut terms.expires_at);
@@ -103,7 +103,8 @@ impl Desk<'_> {
 
     fn add(&self, name: &str, terms: &Terms, answer: Answer<'_>) -> Result<(), Ended> {
         check_name(name)?;
-        terms.tier.as_deref().map(check_tier).transpose()?;
+        terms.tier.as_deref().map(|tier| self.check_tier(tier)).transpose()?;
+        check_terms(name, terms)?;
         if self.configured(name).is_some() {
             return Err(refused(format!(
                 "{name:?} is in the configuration file, as one of [[accounts]]: choose another name, or take those accounts into \
@@ -132,6 +133,7 @@ impl Desk<'_> {
         self.write(|transaction| {
             let mut record = self.find(transaction, name)?;
             edit(&mut record);
+            check_terms(name, &record.terms).map_err(Change::Refused)?;
             Ok(records::update(transaction, &record)?)
         })?;
         self.changed(name);
@@ -205,12 +207,11 @@ impl Desk<'_> {
     fn import(&self, answer: Answer<'_>) -> Result<(), Ended> {
         let imported = self.write(|transaction| {
             let mut imported = 0;
-            for account in self.configured {
+            for account in &self.configured.accounts {
                 if records::exists(transaction, &account.name)? {
                     continue;
                 }
-                let terms = Terms { quota: account.quota, burst: None, tier: None, expires_at: None };
-                let id = records::insert(transaction, &account.name, &terms)?;
+                let id = records::insert(transaction, &account.name, &account.terms())?;
                 let stored = self.store.secret().stored(&account.key_sha256.0);
                 records::insert_key(transaction, id, &stored, true)?;
                 set_needs_account(transaction)?;
@@ -219,7 +220,7 @@ impl Desk<'_> {
             Ok(imported)
         })?;
         self.running.map(Accounts::take_up_database).transpose()?;
-        let known = self.configured.len() as u64 - imported;
+        let known = self.configured.accounts.len() as u64 - imported;
         Ok(answer(Line::Imported { imported, known })?)
     }
 
@@ -243,6 +244,7 @@ impl Desk<'_> {
     fn changed(&self, name: &str) {
         if let Some(accounts) = self.running {
             accounts.active.forget(name);
+            accounts.are_unchecked.store(true, Ordering::Release);
         }
     }
 
@@ -263,18 +265,23 @@ impl Desk<'_> {
     // ---- Views ----
 
     fn configured(&self, name: &str) -> Option<&Account> {
-        self.configured.iter().find(|account| account.name == name)
+        self.configured.with_name(name)
+    }
+
+    fn check_tier(&self, tier: &str) -> Result<(), Ended> {
+        let tiers = &self.configured.tiers;
+        if tiers.has(tier) { Ok(()) } else { Err(refused(tiers.unknown(tier))) }
     }
 
     /// On a connection of its own: a long list holds up nobody.
     fn list(&self, answer: Answer<'_>) -> Result<(), Ended> {
         let reader = self.store.reader()?;
-        for account in self.configured {
+        for account in &self.configured.accounts {
             if !records::exists(&reader, &account.name)? {
-                answer(Line::Account(of_configuration(account)))?;
+                answer(Line::Account(self.of_configuration(account)))?;
             }
         }
-        records::all(&reader, |record| Ok(answer(Line::Account(of_database(record)))?))
+        records::all(&reader, |record| Ok(answer(Line::Account(self.of_database(record)))?))
     }
 
     fn show(&self, name: &str, answer: Answer<'_>) -> Result<(), Ended> {
@@ -284,10 +291,10 @@ impl Desk<'_> {
         let view = match records::find(&reader, name)? {
             Some(record) => {
                 let keys = records::keys(&reader, record.id)?;
-                AccountView { keys, ..of_database(record) }
+                AccountView { keys, ..self.of_database(record) }
             }
             None => match self.configured(name) {
-                Some(account) => of_configuration(account),
+                Some(account) => self.of_configuration(account),
                 None if usage.is_empty() => return Err(self.missing(name)),
                 None => removed(name),
             },
@@ -321,7 +328,34 @@ impl Desk<'_> {
     fn account(&self, record: Option<Record>, answer: Answer<'_>) -> Result<(), Ended> {
         let Some(record) = record else { return Ok(()) }; // removed meanwhile
         let keys = self.store.with(|connection| records::keys(connection, record.id))?;
-        Ok(answer(Line::Account(AccountView { keys, ..of_database(record) }))?)
+        Ok(answer(Line::Account(AccountView { keys, ..self.of_database(record) }))?)
+    }
+
+    fn of_database(&self, record: Record) -> AccountView {
+        let Record { name, enabled, terms, .. } = record;
+        self.view(name, KeptIn::Database, enabled, terms)
+    }
+
+    fn of_configuration(&self, account: &Account) -> AccountView {
+        self.view(account.name.clone(), KeptIn::Configuration, true, account.terms())
+    }
+
+    fn view(&self, name: String, kept_in: KeptIn, enabled: bool, own: Terms) -> AccountView {
+        let (terms, of_tier) = match self.configured.tiers.allowance(&own) {
+            Some(Allowance { quota, burst, of_tier }) => {
+                (Terms { quota: Some(quota), burst, ..own }, of_tier)
+            }
+            None => (own, Vec::new()),
+        };
+        AccountView {
+            name,
+            kept_in,
+            enabled,
+            terms: Some(terms),
+            of_tier,
+            keys: Vec::new(),
+            usage: Vec::new(),
+        }
     }
 }
 
@@ -335,21 +369,17 @@ impl<T> Edit<T> {
     }
 }
 
-fn of_database(record: Record) -> AccountView {
-    let Record { name, enabled, terms, .. } = record;
-    let kept_in = KeptIn::Database;
-    AccountView { name, kept_in, enabled, terms: Some(terms), keys: Vec::new(), usage: Vec::new() }
-}
-
-fn of_configuration(account: &Account) -> AccountView {
-    let terms = Terms { quota: account.quota, burst: None, tier: None, expires_at: None };
-    let (name, kept_in) = (account.name.clone(), KeptIn::Configuration);
-    AccountView { name, kept_in, enabled: true, terms: Some(terms), keys: Vec::new(), usage: Vec::new() }
-}
-
 fn removed(name: &str) -> AccountView {
     let (name, kept_in) = (name.to_owned(), KeptIn::Removed);
-    AccountView { name, kept_in, enabled: false, terms: None, keys: Vec::new(), usage: Vec::new() }
+    AccountView {
+        name,
+        kept_in,
+        enabled: false,
+        terms: None,
+        of_tier: Vec::new(),
+        keys: Vec::new(),
+        usage: Vec::new(),
+    }
 }
 
 fn refused(sentence: String) -> Ended {
@@ -370,13 +400,13 @@ fn check_name(name: &str) -> Result<(), Ended> {
     is_good.then_some(()).ok_or_else(why)
 }
 
-fn check_tier(tier: &str) -> Result<(), Ended> {
-    let is_good = (1..=MOST_TIER).contains(&tier.len())
-        && tier.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    let why = || {
-        refused(format!(
-            "{tier:?} is no tier: a tier is one word of 1 to {MOST_TIER} letters, digits and the characters - _ ."
-        ))
-    };
-    is_good.then_some(()).ok_or_else(why)
+/// Without a quota an account has its tier's, and so needs one.
+fn check_terms(name: &str, terms: &Terms) -> Result<(), Ended> {
+    if terms.quota.is_some() || terms.tier.is_some() {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "{name:?} would have neither a quota nor a tier, and so no terms at all: give it a quota, such as 10000/1d, or one of the \
+         [[tiers]] of the configuration (--tier)"
+    )))
 }
