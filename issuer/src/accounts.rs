@@ -1,11 +1,13 @@
 //! Accounts: who may request tokens, and how many each has received.
 //!
 //! Accounts are in a database (`store`, `records`), and a handful may be in the configuration file. The usage of all of them is
-//! in the database (`usage`), which `ledger` keeps ahead of the tokens that are signed. A key is found by its form (`api_key`),
-//! then in memory (`active`), then on the disk (`lookup`). `control` is how operators change accounts.
+//! in the database (`usage`), which `ledger` keeps ahead of the tokens that are signed. `authorize` finds the account of a request: by the
+//! form of its key (`api_key`), then in memory (`active`), then on the disk (`lookup`). `control` is how operators change accounts.
 
 mod active;
 mod api_key;
+mod authorize;
+mod certificates;
 mod configured;
 pub mod control;
 mod database;
@@ -24,10 +26,7 @@ use crate::health::Health;
 use crate::quota::{Charge, Quota, Spent, Writing};
 use crate::recorder::Recorder;
 use active::{Active, Holder};
-use api_key::{Form, KeyDigest, sha256};
 use arc_swap::ArcSwap;
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
 use ledger::{Ledger, WRITE_EVERY};
 use lookup::Lookups;
 use metrics::{Counter, counter};
@@ -46,8 +45,6 @@ pub use database::AccountsError;
 pub(crate) use database::FILE_NAME;
 pub(crate) use store::{has_accounts, inspect};
 
-/// How often a change that is under way makes a lookup start again, before it is given up.
-const LOOKUPS: usize = 16;
 /// The accounts of an issuer.
 #[derive(Debug)]
 pub(crate) struct Accounts {
@@ -64,6 +61,8 @@ pub(crate) struct Accounts {
     kept_for: AtomicU64,
     /// Metrics and live page name accounts.
     are_named: AtomicBool,
+    /// The database has clients' certificates.
+    has_certificates: AtomicBool,
     /// Accounts or tiers have changed since it was checked that every account has terms.
     are_unchecked: AtomicBool,
 }
@@ -99,7 +98,7 @@ pub(crate) enum NoToken {
     Unrecorded,
 }
 
-/// Why an API key was not accepted.
+/// Why no account was found that gets tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoAccount {
     /// There is none, or it is not `Authorization: Bearer KEY`.
@@ -116,6 +115,10 @@ pub(crate) enum NoAccount {
     Expired,
     /// Its account has the terms of a tier that the configuration does not have.
     NoTier,
+    /// There is no API key, and the client's certificate is of no account.
+    StrangeCertificate,
+    /// The client's certificate is of another account.
+    Contradiction,
     /// The database cannot be read.
     Unreadable,
 }
@@ -139,6 +142,7 @@ impl Accounts {
             needs_account: AtomicBool::new(false),
             kept_for: AtomicU64::default(),
             are_named: AtomicBool::default(),
+            has_certificates: AtomicBool::default(),
             are_unchecked: AtomicBool::new(true),
             store,
         };
@@ -183,9 +187,11 @@ impl Accounts {
 
     /// What of the database is in memory without having been asked for.
     fn take_up_database(&self) -> Result<(), AccountsError> {
-        let (needs_account, imported) = self.store.with(|connection| {
-            Ok((store::needs_account(connection)?, records::keys_made_elsewhere(connection)?))
+        let (needs_account, imported, has_certificates) = self.store.with(|connection| {
+            let imported = records::keys_made_elsewhere(connection)?;
+            Ok((store::needs_account(connection)?, imported, certificates::exist(connection)?))
         })?;
+        self.has_certificates.store(has_certificates, Ordering::Release);
         self.imported.store(Arc::new(imported.into_iter().collect()));
         self.needs_account.store(needs_account, Ordering::Release);
         self.active.forget_all();
@@ -196,58 +202,6 @@ impl Accounts {
     /// Whether there is no account, so that anyone who reaches the issuer gets tokens.
     pub(crate) fn is_open(&self) -> bool {
         !self.needs_account.load(Ordering::Acquire) && self.configured.load().accounts.is_empty()
-    }
-
-    /// Finds the account of a request.
-    ///
-    /// The key is hashed and the hash looked up. The time that takes may depend on the hash, which does not help an
-    /// attacker find a key that has it; it does not depend on how much of a key was right.
-    pub(crate) async fn authorize(&self, headers: &HeaderMap, now: UnixSeconds) -> Result<Caller, NoAccount> {
-        if self.is_open() {
-            return Ok(Caller::Anyone);
-        }
-        let key = api_key(headers).ok_or(NoAccount::Missing)?;
-        let digest = sha256(key);
-        for _ in 0..LOOKUPS {
-            if let Some((holder, standing)) = self.active.get(&digest) {
-                return standing.admit(now).map(|()| Caller::Account(holder));
-            }
-            let generation = self.active.generation();
-            let file = self.configured.load_full();
-            let configured = file.with_key(&digest);
-            if configured.is_none() {
-                self.may_be_stored(key, &digest)?;
-            }
-            let found = self.lookups.find(digest, configured).await.map_err(|_| NoAccount::Unreadable)?;
-            match found {
-                Some(found) => {
-                    let standing = found.standing;
-                    let Some(allowance) = file.tiers.allowance(&found.terms) else {
-                        return standing.admit(now).and(Err(NoAccount::NoTier));
-                    };
-                    if let Some(holder) = self.active.insert(generation, digest, found, &allowance) {
-                        return standing.admit(now).map(|()| Caller::Account(holder));
-                    }
-                }
-                None if self.active.generation() == generation => return Err(NoAccount::Unknown),
-                None => {}
-            }
-        }
-        Err(NoAccount::Unreadable)
-    }
-
-    /// Refuses keys that cannot be in the database, without asking it.
-    fn may_be_stored(&self, key: &[u8], digest: &KeyDigest) -> Result<(), NoAccount> {
-        let form = self.store.secret().form(key);
-        if form == Form::Ours {
-            return Ok(());
-        }
-        let imported = self.imported.load();
-        match form {
-            _ if !imported.is_empty() && imported.contains(&self.store.secret().stored(digest)) => Ok(()),
-            Form::Damaged => Err(NoAccount::Damaged),
-            Form::Ours | Form::Other => Err(NoAccount::Unknown),
-        }
     }
 
     /// Counts one token against the caller's quota, once the database allows for it. Dropped early, it counts nothing.
@@ -323,15 +277,6 @@ impl Caller {
             Self::Account(holder) => holder.number,
         }
     }
-}
-
-/// The key of `Authorization: Bearer KEY`; nothing when there is no such field, or several.
-fn api_key(headers: &HeaderMap) -> Option<&[u8]> {
-    let mut values = headers.get_all(AUTHORIZATION).iter();
-    let (value, None) = (values.next()?.as_bytes(), values.next()) else { return None };
-    let (scheme, key) = value.split_at_checked(b"Bearer ".len())?;
-    let key = key.trim_ascii();
-    (scheme.eq_ignore_ascii_case(b"Bearer ") && !key.is_empty()).then_some(key)
 }
 
 #[cfg(test)]

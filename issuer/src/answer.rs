@@ -177,6 +177,14 @@ impl Refusal {
             Self::NoAccount(NoAccount::Expired) => {
                 "This account has expired. Ask the issuer's operator to extend it."
             }
+            Self::NoAccount(NoAccount::StrangeCertificate) => {
+                "The client certificate of this connection belongs to no account. Ask the issuer's operator to add it to yours, \
+                 or send one field Authorization: Bearer KEY with the account's API key."
+            }
+            Self::NoAccount(NoAccount::Contradiction) => {
+                "The client certificate of this connection and the API key belong to different accounts. Send one of the two, or \
+                 both of the same account."
+            }
             Self::NoAccount(NoAccount::NoTier) => {
                 "This account has no terms at the moment: its tier is not in the issuer's configuration. Ask the issuer's operator."
             }

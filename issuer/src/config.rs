@@ -78,6 +78,21 @@ pub struct Listen {
     /// only the balancers. A PROXY header from elsewhere is a bad request.
     #[schemars(with = "Vec<String>")]
     pub proxy_protocol: Balancers,
+    /// Whether clients have to show a certificate of `tls.client_ca` to be let in, or may do so. An account is known by its API key or
+    /// by a certificate (`postern issuer account add-certificate`), so where some have the one and some the other, or where gateways
+    /// without a certificate fetch the keys, it has to be "optional".
+    pub client_certificates: ClientCertificates,
+}
+
+/// What is asked of clients in the handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientCertificates {
+    /// A good certificate, or there is no connection.
+    #[default]
+    Required,
+    /// A good certificate, or none.
+    Optional,
 }
 
 /// The token keys. The times of a key are fixed when it is made: a change here is for the next key.
@@ -141,7 +156,18 @@ pub struct Limits {
 impl Default for Listen {
     fn default() -> Self {
         let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Self { address: loopback(8081), admin: loopback(9091), proxy_protocol: Balancers::default() }
+        Self {
+            address: loopback(8081),
+            admin: loopback(9091),
+            proxy_protocol: Balancers::default(),
+            client_certificates: ClientCertificates::default(),
+        }
+    }
+}
+
+impl Listen {
+    pub(crate) fn requires_certificates(&self) -> bool {
+        self.client_certificates == ClientCertificates::Required
     }
 }
 
@@ -222,6 +248,14 @@ impl Config {
         let is_for_others = !self.listen.address.ip().is_loopback();
         if is_for_others && self.accounts.is_empty() && !has_accounts(&self.keys.directory)? {
             return Err(StartError::Open { address: self.listen.address });
+        }
+        let asks = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        if self.listen.client_certificates == ClientCertificates::Optional && !asks {
+            return Err(invalid(
+                "[listen] client_certificates = \"optional\" needs [tls] client_ca, a file with the authorities of those \
+                 certificates: without it no client is asked for one. Set it, or leave client_certificates out"
+                    .to_owned(),
+            ));
         }
         self.keys.check()?;
         self.usage.check()?;

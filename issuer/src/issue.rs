@@ -12,6 +12,7 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use hyper::body::{Body, Incoming};
 use postern_daemon::http::{BodyError, read_limited};
+use postern_daemon::tls::PublicKeyDigest;
 use postern_token::{REQUEST_MEDIA_TYPE, SigningKey, TokenRequest, TokenResponse, TokenType, UnixSeconds};
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,17 +30,18 @@ pub(crate) struct Issuance {
 }
 
 impl Issuance {
-    /// A token request whose body has been [read](Issuance::read). Dropped at any `await`, it leaves nothing counted that was
+    /// A token request whose body has been [read](Issuance::read), of a client that showed this certificate. Dropped at any `await`, it leaves nothing counted that was
     /// not signed. `asked` becomes the token type, once it is read.
     pub(crate) async fn answer(
         &self,
         headers: &HeaderMap,
+        certificate: Option<PublicKeyDigest>,
         body: Bytes,
         asked: &mut TokenTypeAsked,
     ) -> Result<TokenResponse, Refusal> {
         *asked = type_asked(&body);
         let now = UnixSeconds::now();
-        let caller = self.accounts.authorize(headers, now).await.map_err(Refusal::NoAccount)?;
+        let caller = self.accounts.authorize(headers, certificate, now).await.map_err(Refusal::NoAccount)?;
         check_media_type(headers)?;
         let request = TokenRequest::parse(&body).map_err(Refusal::Malformed)?;
         let key = self.keyring.signer(request.truncated_token_key_id, now).map_err(Refusal::NoKey)?;

@@ -89,6 +89,7 @@ impl Issuer {
         check_values(&config)?;
         let health = Health::new(process.readiness.gate("issuer"));
         let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
+        tls.iter().for_each(|tls| tls.require_client_certificates(config.listen.requires_certificates()));
         let state = tokio::task::spawn_blocking({
             let config = config.clone();
             move || State::open(&config)

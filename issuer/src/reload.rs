@@ -161,6 +161,8 @@ impl Reloading {
             present.tls = tls.as_ref().map(ServerTls::config);
             self.certificate.replace(tls);
         }
+        let requires = new.listen.requires_certificates();
+        self.certificate.current().iter().for_each(|tls| tls.require_client_certificates(requires));
         self.settings.present.store(Arc::new(present));
         self.accounts.replace(Configured::of(&new), &new.usage);
         self.keyring.reschedule(new.keys.schedule(), &new.directory.issuer_request_uri);

@@ -2,7 +2,7 @@
 
 use postern_daemon::utc;
 use postern_issuer::Burst;
-use postern_issuer::control::{AccountView, KeptIn, Line, TierTerm, UsageRow};
+use postern_issuer::control::{AccountView, CertificateView, KeptIn, Line, TierTerm, UsageRow};
 use postern_token::UnixSeconds;
 use std::io::{self, Write};
 
@@ -25,6 +25,7 @@ impl<W: Write> Printer<W> {
             match line {
                 Line::Account(account) => serde_json::to_writer(&mut self.out, account)?,
                 Line::Usage(row) => serde_json::to_writer(&mut self.out, row)?,
+                Line::Certificate(certificate) => serde_json::to_writer(&mut self.out, certificate)?,
                 line => serde_json::to_writer(&mut self.out, line)?,
             }
             return writeln!(self.out);
@@ -35,6 +36,7 @@ impl<W: Write> Printer<W> {
                 self.out,
                 "API key: {key}\nIt is shown this once. Clients send it as Authorization: Bearer KEY; the agent has it as api_key."
             ),
+            Line::Certificate(certificate) => self.certificate(certificate),
             Line::Usage(row) => self.usage(row),
             Line::Imported { imported, known } => writeln!(
                 self.out,
@@ -56,8 +58,8 @@ impl<W: Write> Printer<W> {
     }
 
     fn account(&mut self, account: &AccountView) -> io::Result<()> {
-        let AccountView { name, kept_in, enabled, terms, of_tier, keys, usage } = account;
-        if self.accounts > 0 && !(keys.is_empty() && usage.is_empty()) {
+        let AccountView { name, kept_in, enabled, terms, of_tier, keys, certificates, usage } = account;
+        if self.accounts > 0 && !(keys.is_empty() && certificates.is_empty() && usage.is_empty()) {
             writeln!(self.out)?;
         }
         self.accounts += 1;
@@ -91,7 +93,13 @@ impl<W: Write> Printer<W> {
                 None => writeln!(self.out, "  key {}", key.id)?,
             }
         }
+        certificates.iter().try_for_each(|certificate| self.certificate(certificate))?;
         usage.iter().try_for_each(|row| self.usage(row))
+    }
+
+    fn certificate(&mut self, certificate: &CertificateView) -> io::Result<()> {
+        let CertificateView { id, public_key_sha256 } = certificate;
+        writeln!(self.out, "  certificate {id}, whose public key has the SHA-256 {public_key_sha256}")
     }
 
     fn usage(&mut self, row: &UsageRow) -> io::Result<()> {

@@ -53,7 +53,7 @@ pub(crate) enum IssuerCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AccountCommand {
-    /// Make an account, and print its API key: once, since only a hash of it is kept
+    /// Make an account, and print its API key: once, since only a hash of it is kept. With a certificate it needs none
     Add(Box<NewAccount>),
     /// List the accounts, those of the configuration file first
     List(All),
@@ -67,6 +67,10 @@ pub(crate) enum AccountCommand {
     RotateKey(Rotate),
     /// End one API key of an account at once
     RetireKey(Retire),
+    /// Let a client's certificate stand for an account (mutual TLS), beside its API keys and other certificates
+    AddCertificate(AddCertificate),
+    /// No longer let a client's certificate stand for an account
+    RemoveCertificate(RemoveCertificate),
     /// Change what an account may have: quota, rate, tier, end
     Quota(Change),
     /// Remove an account and its API keys. Its usage is kept as long as that of others
@@ -118,6 +122,9 @@ pub(crate) struct NewAccount {
     pub(crate) quota: Option<Quota>,
     #[command(flatten)]
     pub(crate) pace: Pace,
+    /// A client's certificate (PEM) by which the account is known in place of an API key; may be given several times
+    #[arg(long, value_name = "FILE")]
+    pub(crate) certificate: Vec<PathBuf>,
     /// One of [[tiers]] in the configuration file
     #[arg(long, value_name = "NAME")]
     pub(crate) tier: Option<String>,
@@ -148,6 +155,26 @@ pub(crate) struct Retire {
     pub(crate) name: String,
     /// The key's number, as `show` lists it
     pub(crate) key: i64,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AddCertificate {
+    /// The account's name
+    pub(crate) name: String,
+    /// The client's certificate (PEM), its own first. It is known by its public key, so one that is renewed for the same key is known, too
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RemoveCertificate {
+    /// The account's name
+    pub(crate) name: String,
+    /// The certificate's number, as `show` lists it
+    pub(crate) certificate: i64,
     #[command(flatten)]
     pub(crate) output: Output,
 }

@@ -1,7 +1,7 @@
 //! The accounts that are in memory: those that requested tokens a short while ago.
 //!
 //! An account has one [`Holder`] here while anything of its usage is not in the database, so there is one count of it. What is
-//! known of its keys may be forgotten at any time, and is when the account changes. Only keys of accounts are here: nothing
+//! known of its credentials may be forgotten at any time, and is when the account changes. Only credentials of accounts are here: nothing
 //! that a stranger sends adds to it.
 
 use super::NoAccount;
@@ -11,6 +11,7 @@ use super::tiers::Allowance;
 use crate::burst::Pace;
 use crate::quota::Meter;
 use parking_lot::Mutex;
+use postern_daemon::tls::PublicKeyDigest;
 use postern_token::UnixSeconds;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +33,16 @@ pub(crate) struct Holder {
     idle: AtomicU32,
 }
 
-/// Whether a key gets tokens at some moment.
+/// By what an account is known. An API key and a public key of the same hash are different things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Credential {
+    /// The SHA-256 of an API key.
+    ApiKey(KeyDigest),
+    /// The public key of a client's certificate.
+    Certificate(PublicKeyDigest),
+}
+
+/// Whether a credential gets tokens at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub(crate) enabled: bool,
@@ -40,7 +50,7 @@ pub(crate) struct Standing {
     pub(crate) key_retires_at: Option<UnixSeconds>,
 }
 
-/// What was found of a key.
+/// What was found of a credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) name: String,
@@ -55,7 +65,7 @@ pub(crate) struct Active {
 
 #[derive(Debug, Default)]
 struct State {
-    by_key: HashMap<KeyDigest, (Arc<Holder>, Standing)>,
+    by_credential: HashMap<Credential, (Arc<Holder>, Standing)>,
     by_name: HashMap<Arc<str>, Resident>,
     /// Counts the changes, so that what was read before one is not taken for the present.
     generation: u64,
@@ -64,7 +74,7 @@ struct State {
 #[derive(Debug)]
 struct Resident {
     holder: Arc<Holder>,
-    keys: Vec<KeyDigest>,
+    credentials: Vec<Credential>,
 }
 
 impl Standing {
@@ -85,10 +95,10 @@ impl Standing {
 }
 
 impl Active {
-    /// The account of a key, if it is in memory.
-    pub(crate) fn get(&self, digest: &KeyDigest) -> Option<(Arc<Holder>, Standing)> {
+    /// The account of a credential, if it is in memory.
+    pub(crate) fn get(&self, credential: &Credential) -> Option<(Arc<Holder>, Standing)> {
         let state = self.state.lock();
-        let (holder, standing) = state.by_key.get(digest)?;
+        let (holder, standing) = state.by_credential.get(credential)?;
         holder.idle.store(0, Ordering::Relaxed);
         Some((holder.clone(), *standing))
     }
@@ -102,7 +112,7 @@ impl Active {
     pub(crate) fn insert(
         &self,
         generation: u64,
-        digest: KeyDigest,
+        credential: Credential,
         found: Found,
         allowance: &Allowance,
     ) -> Option<Arc<Holder>> {
@@ -115,8 +125,8 @@ impl Active {
         resident.holder.meter.set_quota(allowance.quota);
         resident.holder.pace.set(allowance.burst);
         resident.holder.idle.store(0, Ordering::Relaxed);
-        if state.by_key.insert(digest, (resident.holder.clone(), found.standing)).is_none() {
-            resident.keys.push(digest);
+        if state.by_credential.insert(credential, (resident.holder.clone(), found.standing)).is_none() {
+            resident.credentials.push(credential);
         }
         Some(resident.holder.clone())
     }
@@ -126,8 +136,8 @@ impl Active {
         let state = &mut *self.state.lock();
         state.generation += 1;
         if let Some(resident) = state.by_name.get_mut(name) {
-            for key in std::mem::take(&mut resident.keys) {
-                state.by_key.remove(&key);
+            for credential in std::mem::take(&mut resident.credentials) {
+                state.by_credential.remove(&credential);
             }
         }
     }
@@ -136,8 +146,8 @@ impl Active {
     pub(crate) fn forget_all(&self) {
         let state = &mut *self.state.lock();
         state.generation += 1;
-        state.by_key.clear();
-        state.by_name.values_mut().for_each(|resident| resident.keys.clear());
+        state.by_credential.clear();
+        state.by_name.values_mut().for_each(|resident| resident.credentials.clear());
     }
 
     /// One account, if it is in memory.
@@ -151,11 +161,11 @@ impl Active {
 
     /// Lets go of the accounts that have requested nothing for a while and are written down.
     pub(crate) fn let_go(&self) -> usize {
-        let State { by_key, by_name, .. } = &mut *self.state.lock();
+        let State { by_credential, by_name, .. } = &mut *self.state.lock();
         by_name.retain(|_, resident| {
             let stays = resident.is_needed();
             if !stays {
-                resident.keys.iter().for_each(|key| drop(by_key.remove(key)));
+                resident.credentials.iter().for_each(|known| drop(by_credential.remove(known)));
             }
             stays
         });
@@ -174,14 +184,15 @@ impl Resident {
             is_queued: AtomicBool::new(false),
             idle: AtomicU32::new(0),
         };
-        Self { holder: Arc::new(holder), keys: Vec::new() }
+        Self { holder: Arc::new(holder), credentials: Vec::new() }
     }
 
     fn is_needed(&self) -> bool {
         let Holder { meter, idle, .. } = &*self.holder;
         let is_idle = idle.fetch_add(1, Ordering::Relaxed) >= IDLE;
         // A request under way may still count with it, or take back what it has counted.
-        let is_held = Arc::strong_count(&self.holder) > 1 + self.keys.len() || Arc::strong_count(meter) > 1;
+        let is_held =
+            Arc::strong_count(&self.holder) > 1 + self.credentials.len() || Arc::strong_count(meter) > 1;
         !is_idle || is_held || !meter.is_settled()
     }
 }

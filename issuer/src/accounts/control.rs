@@ -4,9 +4,11 @@
 //! takes the issuer's lock and works on the database itself. Both run the same code (`desk`).
 
 mod backup;
+mod certificates;
 mod desk;
 mod socket;
 
+pub use super::certificates::CertificateView;
 use super::records::KeyView;
 pub use super::records::Terms;
 pub use super::tiers::TierTerm;
@@ -25,12 +27,29 @@ pub use socket::ask;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// A new account, with its first key.
+    /// A new account. Without certificates it gets its first key.
     Add {
         /// Its name.
         name: String,
         /// What it may have.
         terms: Terms,
+        /// The SHA-256 of the public keys of its clients' certificates, in hex.
+        #[serde(default)]
+        certificates: Vec<String>,
+    },
+    /// One more client's certificate.
+    AddCertificate {
+        /// The account's name.
+        name: String,
+        /// The SHA-256 of its public key, in hex.
+        public_key_sha256: String,
+    },
+    /// An end of one certificate, at once.
+    RemoveCertificate {
+        /// The account's name.
+        name: String,
+        /// The certificate's number.
+        certificate: i64,
     },
     /// Every account.
     List,
@@ -114,6 +133,8 @@ pub enum Line {
     Account(AccountView),
     /// A new key. It is not kept, and never shown again.
     ApiKey(String),
+    /// A client's certificate that was added.
+    Certificate(CertificateView),
     /// Usage in one period.
     Usage(UsageRow),
     /// How many accounts were imported, and how many the database already had.
@@ -158,6 +179,9 @@ pub struct AccountView {
     /// Its keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<KeyView>,
+    /// The certificates of its clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub certificates: Vec<CertificateView>,
     /// Its usage, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub usage: Vec<UsageRow>,
@@ -173,6 +197,22 @@ pub enum KeptIn {
     Configuration,
     /// Nowhere any more: its usage is left.
     Removed,
+}
+
+impl AccountView {
+    fn bare(name: String, kept_in: KeptIn, enabled: bool) -> Self {
+        let (of_tier, keys) = (Vec::new(), Vec::new());
+        Self {
+            name,
+            kept_in,
+            enabled,
+            terms: None,
+            of_tier,
+            keys,
+            certificates: Vec::new(),
+            usage: Vec::new(),
+        }
+    }
 }
 
 impl Refused {

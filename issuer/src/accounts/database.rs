@@ -19,7 +19,8 @@ const BESIDE: [&str; 2] = ["-wal", "-shm"];
 /// Marks the file as ours: "Post".
 const APPLICATION_ID: u32 = 0x506f_7374;
 /// Each brings the version before to its own: the first one makes version 1.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql"), include_str!("schema_2.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
 /// How long to wait for another program, such as `sqlite3`, to end its transaction.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Statements that are kept prepared.

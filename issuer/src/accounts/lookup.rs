@@ -1,11 +1,10 @@
-//! Looking keys up in the database, on a thread of its own: a disk that is slow holds up nobody who is in memory.
+//! Looking credentials up in the database, on a thread of its own: a disk that is slow holds up nobody who is in memory.
 //!
 //! Only keys that this issuer has made or imported get here ([`mod@super::api_key`]), so that guesses do not compete with accounts.
 
-use super::active::{Found, Standing};
-use super::api_key::KeyDigest;
-use super::records;
+use super::active::{Credential, Found, Standing};
 use super::store::Store;
+use super::{certificates, records};
 use crate::config::Account;
 use rusqlite::Connection;
 use std::io;
@@ -24,9 +23,9 @@ pub(crate) struct Lookups {
     questions: mpsc::Sender<Question>,
 }
 
-/// A key, and the account of the configuration file that has it.
+/// A credential, and the account of the configuration file that has it.
 struct Question {
-    digest: KeyDigest,
+    credential: Credential,
     configured: Option<Account>,
     answer: oneshot::Sender<Result<Option<Found>, Unreadable>>,
 }
@@ -41,11 +40,11 @@ impl Lookups {
         let (questions, mut asked) = mpsc::channel::<Question>(QUEUE);
         let answering = move || {
             let mut is_failing = false;
-            while let Some(Question { digest, configured, answer }) = asked.blocking_recv() {
+            while let Some(Question { credential, configured, answer }) = asked.blocking_recv() {
                 if answer.is_closed() {
                     continue; // the client has gone
                 }
-                let found = find(&reader, &store, &digest, configured);
+                let found = find(&reader, &store, &credential, configured);
                 if let Err(error) = &found
                     && !is_failing
                 {
@@ -59,15 +58,15 @@ impl Lookups {
         Ok(Self { questions })
     }
 
-    /// The account of a key.
+    /// The account of a credential.
     pub(crate) async fn find(
         &self,
-        digest: KeyDigest,
+        credential: Credential,
         configured: Option<Account>,
     ) -> Result<Option<Found>, Unreadable> {
         let (answer, found) = oneshot::channel();
         // A full queue is a disk that does not answer: one more request would wait for nothing.
-        self.questions.try_send(Question { digest, configured, answer }).map_err(|_| Unreadable)?;
+        self.questions.try_send(Question { credential, configured, answer }).map_err(|_| Unreadable)?;
         match tokio::time::timeout(PATIENCE, found).await {
             Ok(Ok(found)) => found,
             Ok(Err(_)) | Err(_) => Err(Unreadable),
@@ -79,11 +78,14 @@ impl Lookups {
 fn find(
     connection: &Connection,
     store: &Store,
-    digest: &KeyDigest,
+    credential: &Credential,
     configured: Option<Account>,
 ) -> rusqlite::Result<Option<Found>> {
-    if let Some((record, key_retires_at)) = records::find_by_key(connection, &store.secret().stored(digest))?
-    {
+    let stored = match credential {
+        Credential::ApiKey(digest) => records::find_by_key(connection, &store.secret().stored(digest))?,
+        Credential::Certificate(key) => certificates::find(connection, key)?.map(|record| (record, None)),
+    };
+    if let Some((record, key_retires_at)) = stored {
         let records::Record { name, enabled, terms, .. } = record;
         let standing = Standing { enabled, expires_at: terms.expires_at, key_retires_at };
         return Ok(Some(Found { name, terms, standing }));

@@ -47,10 +47,10 @@ pub(crate) struct Record {
     pub(crate) terms: Terms,
 }
 
-const COLUMNS: &str = "accounts.id, name, enabled, quota_tokens, quota_period_seconds, rate_tokens_per_second, \
+pub(super) const COLUMNS: &str = "accounts.id, name, enabled, quota_tokens, quota_period_seconds, rate_tokens_per_second, \
                        burst_tokens, tier, expires_at_unix";
 
-fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
+pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let number = |column: usize| {
         let value: Option<i64> = row.get(column)?;
         Ok::<_, rusqlite::Error>(

@@ -4,10 +4,14 @@ use super::control::{AccountView, Desk, Edit, KeptIn, Line, Refused, Request, Te
 use super::*;
 use crate::config::{Account, Config, KeyHash};
 use crate::quota::{NoCharge, Usage};
+use api_key::sha256;
+use http::HeaderMap;
 use http::HeaderValue;
+use http::header::AUTHORIZATION;
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
+mod certificates;
 mod tiers;
 
 fn account(name: &str, key: &str, quota: &str) -> Account {
@@ -33,7 +37,7 @@ fn replace(accounts: &Accounts, configured: &[Account]) {
 }
 
 async fn caller(accounts: &Accounts, key: &str) -> Result<Caller, NoAccount> {
-    accounts.authorize(&headers(&[&format!("Bearer {key}")]), UnixSeconds::now()).await
+    accounts.authorize(&headers(&[&format!("Bearer {key}")]), None, UnixSeconds::now()).await
 }
 
 async fn refusal(accounts: &Accounts, key: &str) -> Option<NoAccount> {
@@ -85,7 +89,10 @@ fn key_of(lines: &[Line]) -> String {
 }
 
 fn add(accounts: &Accounts, name: &str, quota: &str) -> String {
-    key_of(&ask(accounts, Request::Add { name: name.to_owned(), terms: terms(quota) }).unwrap())
+    key_of(
+        &ask(accounts, Request::Add { name: name.to_owned(), terms: terms(quota), certificates: Vec::new() })
+            .unwrap(),
+    )
 }
 
 fn show(accounts: &Accounts, name: &str) -> AccountView {
@@ -103,7 +110,8 @@ fn change(name: &str) -> Request {
 async fn only_one_bearer_field_with_a_known_key_is_an_account() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[account("one", "k1", "1/1d")], &directory);
-    let refusal = async |values: &[&str]| accounts.authorize(&headers(values), UnixSeconds(0)).await.err();
+    let refusal =
+        async |values: &[&str]| accounts.authorize(&headers(values), None, UnixSeconds(0)).await.err();
     assert_eq!(refusal(&["Bearer k1"]).await, None);
     assert_eq!(refusal(&["bearer  k1 "]).await, None);
     for missing in [&[][..], &["Bearer"], &["Bearer "], &["Basic k1"], &["k1"], &["Bearer k1", "Bearer k1"]] {
@@ -198,10 +206,10 @@ fn names_and_keys_are_each_of_one_account() {
 async fn an_account_is_added_and_every_change_counts_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[], &directory);
-    assert!(matches!(accounts.authorize(&HeaderMap::new(), UnixSeconds(0)).await, Ok(Caller::Anyone)));
+    assert!(matches!(accounts.authorize(&HeaderMap::new(), None, UnixSeconds(0)).await, Ok(Caller::Anyone)));
     let key = add(&accounts, "alice", "2/1d");
     assert!(key.starts_with("postern_") && !accounts.is_open());
-    let bare = accounts.authorize(&HeaderMap::new(), UnixSeconds(0)).await;
+    let bare = accounts.authorize(&HeaderMap::new(), None, UnixSeconds(0)).await;
     assert_eq!(bare.err(), Some(NoAccount::Missing));
     assert_eq!(charge(&accounts, &key).await, Some(true));
 
@@ -257,7 +265,7 @@ async fn a_rotated_key_is_good_for_the_grace_and_then_told_from_an_unknown_one()
     assert_eq!((refusal(&accounts, &first).await, refusal(&accounts, &second).await), (None, None));
     let bearer = headers(&[&format!("Bearer {first}")]);
     let later = UnixSeconds::now().saturating_add(Duration::from_secs(3_601));
-    assert_eq!(accounts.authorize(&bearer, later).await.err(), Some(NoAccount::Retired));
+    assert_eq!(accounts.authorize(&bearer, None, later).await.err(), Some(NoAccount::Retired));
     let third = rotate(None);
     assert_eq!((refusal(&accounts, &second).await, refusal(&accounts, &third).await), (None, None));
     let fourth = rotate(Some(0));
@@ -348,8 +356,11 @@ fn names_that_a_terminal_or_a_spreadsheet_would_misread_are_refused() {
     let accounts = open(&[], &directory);
     let long = "a".repeat(129);
     for name in ["", "=1+1", "-x", " a", "a\u{1b}[2J", "a\nb", &long] {
-        let refused =
-            ask(&accounts, Request::Add { name: name.to_owned(), terms: terms("1/1d") }).unwrap_err();
+        let refused = ask(
+            &accounts,
+            Request::Add { name: name.to_owned(), terms: terms("1/1d"), certificates: Vec::new() },
+        )
+        .unwrap_err();
         assert!(refused.sentence.contains("no name"), "{name:?}: {refused}");
     }
     assert!(accounts.is_open());

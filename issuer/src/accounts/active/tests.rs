@@ -8,7 +8,11 @@ fn found(name: &str, quota: &str) -> Found {
     Found { name: name.to_owned(), terms, standing: Standing::GOOD }
 }
 
-fn insert(active: &Active, generation: u64, key: KeyDigest, found: Found) -> Option<Arc<Holder>> {
+fn key(byte: u8) -> Credential {
+    Credential::ApiKey([byte; 32])
+}
+
+fn insert(active: &Active, generation: u64, key: Credential, found: Found) -> Option<Arc<Holder>> {
     let allowance = Tiers::default().allowance(&found.terms).unwrap();
     active.insert(generation, key, found, &allowance)
 }
@@ -18,23 +22,23 @@ fn what_was_read_before_a_change_is_not_taken() {
     let active = Active::default();
     let before = active.generation();
     active.forget("another");
-    assert!(insert(&active, before, [1; 32], found("one", "1/1d")).is_none());
-    assert!(active.get(&[1; 32]).is_none());
-    assert!(insert(&active, active.generation(), [1; 32], found("one", "1/1d")).is_some());
-    assert!(active.get(&[1; 32]).is_some());
+    assert!(insert(&active, before, key(1), found("one", "1/1d")).is_none());
+    assert!(active.get(&key(1)).is_none());
+    assert!(insert(&active, active.generation(), key(1), found("one", "1/1d")).is_some());
+    assert!(active.get(&key(1)).is_some());
 }
 
 #[test]
 fn all_keys_of_an_account_share_one_meter_through_every_change() {
     let active = Active::default();
-    let insert = |key: u8| insert(&active, active.generation(), [key; 32], found("one", "1/1d")).unwrap();
+    let insert = |byte: u8| insert(&active, active.generation(), key(byte), found("one", "1/1d")).unwrap();
     let (first, second) = (insert(1), insert(2));
     assert!(Arc::ptr_eq(&first, &second));
     active.forget("one");
-    assert!(active.get(&[1; 32]).is_none() && active.get(&[2; 32]).is_none());
+    assert!(active.get(&key(1)).is_none() && active.get(&key(2)).is_none());
     assert!(Arc::ptr_eq(&first, &insert(3)));
     active.forget_all();
-    assert!(active.get(&[3; 32]).is_none());
+    assert!(active.get(&key(3)).is_none());
     assert!(Arc::ptr_eq(&first, &insert(1)));
 }
 

@@ -1,10 +1,10 @@
 //! Carrying out what an operator asks for, in a running issuer or on the file of one that does not run.
 
-use super::{AccountView, Edit, KeptIn, Line, Refused, Request};
+use super::{AccountView, Edit, KeptIn, Line, Refused, Request, certificates};
 use crate::accounts::records::{self, Record, Terms};
 use crate::accounts::store::{Change, Store, set_needs_account};
 use crate::accounts::tiers::Allowance;
-use crate::accounts::{Accounts, AccountsError, Configured, usage};
+use crate::accounts::{Accounts, AccountsError, Configured, certificates as stored, usage};
 use crate::config::Account;
 use crate::quota::Writing;
 use postern_token::UnixSeconds;
@@ -61,7 +61,7 @@ impl From<AccountsError> for Ended {
     }
 }
 
-type Answer<'a> = &'a mut dyn FnMut(Line) -> io::Result<()>;
+pub(super) type Answer<'a> = &'a mut dyn FnMut(Line) -> io::Result<()>;
 
 impl Desk<'_> {
     /// Answers a request with lines, the last of which is [`Line::Done`] or [`Line::Failed`]. Blocks on the disk.
@@ -76,7 +76,11 @@ impl Desk<'_> {
 
     fn carry_out(&self, request: Request, now: UnixSeconds, answer: Answer<'_>) -> Result<(), Ended> {
         match request {
-            Request::Add { name, terms } => self.add(&name, &terms, answer),
+            Request::Add { name, terms, certificates } => self.add(&name, &terms, &certificates, answer),
+            Request::AddCertificate { name, public_key_sha256 } => {
+                self.add_certificate(&name, &public_key_sha256, answer)
+            }
+            Request::RemoveCertificate { name, certificate } => self.remove_certificate(&name, certificate),
             Request::List => self.list(answer),
             Request::Show { name } => self.show(&name, answer),
             Request::SetEnabled { name, enabled } => self.edit(&name, |record| record.enabled = enabled),
@@ -101,7 +105,15 @@ impl Desk<'_> {
 
     // ---- Changes ----
 
-    fn add(&self, name: &str, terms: &Terms, answer: Answer<'_>) -> Result<(), Ended> {
+    fn add(
+        &self,
+        name: &str,
+        terms: &Terms,
+        certificates: &[String],
+        answer: Answer<'_>,
+    ) -> Result<(), Ended> {
+        let certificates: Vec<_> =
+            certificates.iter().map(|key| certificates::parse(key)).collect::<Result<_, _>>()?;
         check_name(name)?;
         terms.tier.as_deref().map(|tier| self.check_tier(tier)).transpose()?;
         check_terms(name, terms)?;
@@ -119,13 +131,17 @@ impl Desk<'_> {
             }
             let id = records::insert(transaction, name, terms)?;
             set_needs_account(transaction)?;
-            self.new_key(transaction, id)
+            certificates.iter().try_for_each(|key| certificates::insert(transaction, id, key))?;
+            certificates.is_empty().then(|| self.new_key(transaction, id)).transpose()
         })?;
         if let Some(accounts) = self.running {
             accounts.needs_account.store(true, Ordering::Release);
         }
+        if !certificates.is_empty() {
+            self.has_certificates();
+        }
         self.changed(name);
-        answer(Line::ApiKey(key))?;
+        key.map_or(Ok(()), |key| answer(Line::ApiKey(key)))?;
         self.account(self.store.with(|connection| records::find(connection, name))?, answer)
     }
 
@@ -233,7 +249,7 @@ impl Desk<'_> {
         Ok(key)
     }
 
-    fn write<T>(
+    pub(super) fn write<T>(
         &self,
         change: impl FnOnce(&Transaction<'_>) -> Result<T, Change<Ended>>,
     ) -> Result<T, Ended> {
@@ -241,14 +257,14 @@ impl Desk<'_> {
     }
 
     /// From the next request on the change counts.
-    fn changed(&self, name: &str) {
+    pub(super) fn changed(&self, name: &str) {
         if let Some(accounts) = self.running {
             accounts.active.forget(name);
             accounts.are_unchecked.store(true, Ordering::Release);
         }
     }
 
-    fn find(&self, connection: &Connection, name: &str) -> Result<Record, Change<Ended>> {
+    pub(super) fn find(&self, connection: &Connection, name: &str) -> Result<Record, Change<Ended>> {
         records::find(connection, name)?.ok_or_else(|| Change::Refused(self.missing(name)))
     }
 
@@ -289,14 +305,11 @@ impl Desk<'_> {
         let reader = self.store.reader()?;
         let usage = usage::of_account(&reader, name, UnixSeconds(0))?;
         let view = match records::find(&reader, name)? {
-            Some(record) => {
-                let keys = records::keys(&reader, record.id)?;
-                AccountView { keys, ..self.of_database(record) }
-            }
+            Some(record) => self.with_credentials(&reader, record)?,
             None => match self.configured(name) {
                 Some(account) => self.of_configuration(account),
                 None if usage.is_empty() => return Err(self.missing(name)),
-                None => removed(name),
+                None => AccountView::bare(name.to_owned(), KeptIn::Removed, false),
             },
         };
         Ok(answer(Line::Account(AccountView { usage, ..view }))?)
@@ -327,8 +340,14 @@ impl Desk<'_> {
 
     fn account(&self, record: Option<Record>, answer: Answer<'_>) -> Result<(), Ended> {
         let Some(record) = record else { return Ok(()) }; // removed meanwhile
-        let keys = self.store.with(|connection| records::keys(connection, record.id))?;
-        Ok(answer(Line::Account(AccountView { keys, ..self.of_database(record) }))?)
+        let view = self.store.with(|connection| self.with_credentials(connection, record))?;
+        Ok(answer(Line::Account(view))?)
+    }
+
+    fn with_credentials(&self, connection: &Connection, record: Record) -> rusqlite::Result<AccountView> {
+        let (keys, certificates) =
+            (records::keys(connection, record.id)?, stored::of_account(connection, record.id)?);
+        Ok(AccountView { keys, certificates, ..self.of_database(record) })
     }
 
     fn of_database(&self, record: Record) -> AccountView {
@@ -347,15 +366,7 @@ impl Desk<'_> {
             }
             None => (own, Vec::new()),
         };
-        AccountView {
-            name,
-            kept_in,
-            enabled,
-            terms: Some(terms),
-            of_tier,
-            keys: Vec::new(),
-            usage: Vec::new(),
-        }
+        AccountView { terms: Some(terms), of_tier, ..AccountView::bare(name, kept_in, enabled) }
     }
 }
 
@@ -369,20 +380,7 @@ impl<T> Edit<T> {
     }
 }
 
-fn removed(name: &str) -> AccountView {
-    let (name, kept_in) = (name.to_owned(), KeptIn::Removed);
-    AccountView {
-        name,
-        kept_in,
-        enabled: false,
-        terms: None,
-        of_tier: Vec::new(),
-        keys: Vec::new(),
-        usage: Vec::new(),
-    }
-}
-
-fn refused(sentence: String) -> Ended {
+pub(super) fn refused(sentence: String) -> Ended {
     Ended::Refused(Refused::runtime(sentence))
 }
 

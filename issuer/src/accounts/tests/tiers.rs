@@ -26,7 +26,8 @@ fn of_tier(tier: &str) -> Terms {
 }
 
 fn add_to(accounts: &Accounts, name: &str, tier: &str) -> Result<String, Refused> {
-    ask(accounts, Request::Add { name: name.to_owned(), terms: of_tier(tier) }).map(|lines| key_of(&lines))
+    ask(accounts, Request::Add { name: name.to_owned(), terms: of_tier(tier), certificates: Vec::new() })
+        .map(|lines| key_of(&lines))
 }
 
 #[tokio::test]
@@ -65,7 +66,13 @@ async fn a_quota_of_its_own_leaves_an_account_nothing_of_its_tier() {
     let accounts = open(&[], &directory);
     with_tiers(&accounts, &[tier("gold", "1/1d", Some((1, 1)))]);
     let own = Terms { quota: "3/1d".parse().ok(), ..of_tier("gold") };
-    let key = key_of(&ask(&accounts, Request::Add { name: "alice".to_owned(), terms: own.clone() }).unwrap());
+    let key = key_of(
+        &ask(
+            &accounts,
+            Request::Add { name: "alice".to_owned(), terms: own.clone(), certificates: Vec::new() },
+        )
+        .unwrap(),
+    );
     assert_eq!((charge(&accounts, &key).await, charge(&accounts, &key).await), (Some(true), Some(true)));
     let view = show(&accounts, "alice");
     assert_eq!((view.terms, view.of_tier), (Some(own), Vec::new()));
@@ -164,7 +171,7 @@ async fn accounts_of_the_first_version_keep_keys_usage_and_numbers() {
     let (_, table) = first.split_once("CREATE TABLE accounts (").unwrap();
     let (table, _) = table.split_once(") STRICT;").unwrap();
     old.execute_batch(&format!(
-        "PRAGMA foreign_keys = OFF; DROP INDEX accounts_by_tier; CREATE TABLE old ({table}) STRICT; \
+        "PRAGMA foreign_keys = OFF; DROP TABLE client_certificates; DROP INDEX accounts_by_tier; CREATE TABLE old ({table}) STRICT; \
          INSERT INTO old SELECT * FROM accounts; DROP TABLE accounts; ALTER TABLE old RENAME TO accounts; \
          PRAGMA user_version = 1; PRAGMA wal_checkpoint(TRUNCATE)"
     ))
