@@ -1,5 +1,6 @@
 //! An issuer's accounts as an operator handles them: by commands, on an issuer that runs and on one that does not.
 
+mod authorizer;
 mod certificates;
 mod kills;
 mod million;

@@ -7,6 +7,7 @@
 mod active;
 mod api_key;
 mod authorize;
+mod authorizer;
 mod certificates;
 mod configured;
 pub mod control;
@@ -26,7 +27,8 @@ use crate::health::Health;
 use crate::quota::{Charge, Quota, Spent, Writing};
 use crate::recorder::Recorder;
 use active::{Active, Holder};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
+pub(crate) use authorizer::Authorizer;
 use ledger::{Ledger, WRITE_EVERY};
 use lookup::Lookups;
 use metrics::{Counter, counter};
@@ -36,7 +38,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use store::Store;
+use store::{Change, Store};
 use tokio::time::{MissedTickBehavior, interval};
 use upkeep::Upkeep;
 
@@ -52,6 +54,7 @@ pub(crate) struct Accounts {
     configured: ArcSwap<Configured>,
     active: Active,
     lookups: Lookups,
+    authorizer: ArcSwapOption<Authorizer>,
     ledger: Ledger,
     /// What the database has of the keys that were imported.
     imported: ArcSwap<HashSet<[u8; 32]>>,
@@ -99,7 +102,7 @@ pub(crate) enum NoToken {
 }
 
 /// Why no account was found that gets tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoAccount {
     /// There is none, or it is not `Authorization: Bearer KEY`.
     Missing,
@@ -119,6 +122,10 @@ pub(crate) enum NoAccount {
     StrangeCertificate,
     /// The client's certificate is of another account.
     Contradiction,
+    /// The authorizer refuses the key, perhaps for this reason.
+    Denied(Option<Arc<str>>),
+    /// The authorizer does not say whose the key is.
+    Unanswered,
     /// The database cannot be read.
     Unreadable,
 }
@@ -137,6 +144,7 @@ impl Accounts {
             configured: ArcSwap::from_pointee(configured),
             active: Active::default(),
             lookups,
+            authorizer: ArcSwapOption::empty(),
             ledger: Ledger::new(store.clone()),
             imported: ArcSwap::default(),
             needs_account: AtomicBool::new(false),
@@ -178,6 +186,27 @@ impl Accounts {
         self.take_up_usage(usage);
         self.active.forget_all();
         self.are_unchecked.store(true, Ordering::Release);
+    }
+
+    /// Another authorizer from now on, or none; what one before has answered is forgotten by [`Accounts::replace`]. With one,
+    /// tokens are for accounts, and stay so: without it, too, the issuer must not be open to everyone. Blocks on the disk.
+    pub(crate) fn take_up_authorizer(&self, authorizer: Option<Authorizer>) -> Result<(), AccountsError> {
+        if authorizer.is_some() {
+            self.store.write(|transaction| {
+                Ok::<_, Change<AccountsError>>(store::set_needs_account(transaction)?)
+            })?;
+            self.needs_account.store(true, Ordering::Release);
+        }
+        self.authorizer.store(authorizer.map(Arc::new));
+        Ok(())
+    }
+
+    /// Forgets what the authorizer has answered, as an operator who has shut out a user expects of a reload without a change.
+    pub(crate) fn forget_answers(&self) {
+        if let Some(authorizer) = &*self.authorizer.load() {
+            authorizer.forget_all();
+            self.active.forget_all();
+        }
     }
 
     fn take_up_usage(&self, usage: &UsageConfig) {

@@ -58,7 +58,8 @@ impl Refusal {
     fn status(&self) -> (StatusCode, IssuerOutcome) {
         use IssuerOutcome::{
             AccountRefused, BadMediaType, BadRequest, BadTokenRequest, Displaced, Failed, Overloaded,
-            QuotaSpent, RateLimited, SourceHandshakes, SourceLimit, SourceRefusals, Unauthorized, Unrecorded,
+            QuotaSpent, RateLimited, SourceHandshakes, SourceLimit, SourceRefusals, Unanswered, Unauthorized,
+            Unrecorded,
         };
         match self {
             Self::NotFound => (StatusCode::NOT_FOUND, BadRequest),
@@ -72,6 +73,7 @@ impl Refusal {
                 (StatusCode::FORBIDDEN, AccountRefused)
             }
             Self::NoAccount(NoAccount::Unreadable) => (StatusCode::SERVICE_UNAVAILABLE, Unrecorded),
+            Self::NoAccount(NoAccount::Unanswered) => (StatusCode::SERVICE_UNAVAILABLE, Unanswered),
             Self::NoAccount(_) => (StatusCode::UNAUTHORIZED, Unauthorized),
             Self::Malformed(_)
             | Self::NoKey(_)
@@ -112,9 +114,8 @@ impl Refusal {
             Self::NoToken(NoToken::TooFast { retry_after }) => {
                 Some((RETRY_AFTER, retry_after.as_secs().saturating_add(1).into()))
             }
-            Self::NoAccount(NoAccount::Unreadable) | Self::NoToken(NoToken::Unrecorded) => {
-                Some((RETRY_AFTER, HeaderValue::from_static("5")))
-            }
+            Self::NoAccount(NoAccount::Unreadable | NoAccount::Unanswered)
+            | Self::NoToken(NoToken::Unrecorded) => Some((RETRY_AFTER, HeaderValue::from_static("5"))),
             Self::NoAccount(_) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             Self::SourceRefusals(above) => Some((RETRY_AFTER, above.seconds.into())),
             Self::Unsigned(Unsigned::Full | Unsigned::Crowded) => {
@@ -184,6 +185,16 @@ impl Refusal {
             Self::NoAccount(NoAccount::Contradiction) => {
                 "The client certificate of this connection and the API key belong to different accounts. Send one of the two, or \
                  both of the same account."
+            }
+            Self::NoAccount(NoAccount::Denied(reason)) => {
+                let reason = reason.as_deref().unwrap_or("it gives no reason");
+                return format!(
+                    "The service that knows this issuer's users refuses this API key: {reason}. Ask the issuer's operator."
+                );
+            }
+            Self::NoAccount(NoAccount::Unanswered) => {
+                "The issuer cannot find out at the moment whose API key this is. Nothing is counted against a quota. Try again \
+                 after the number of seconds in Retry-After; if it lasts, report it to the issuer's operator."
             }
             Self::NoAccount(NoAccount::NoTier) => {
                 "This account has no terms at the moment: its tier is not in the issuer's configuration. Ask the issuer's operator."

@@ -1,8 +1,10 @@
 //! The configuration of `postern issuer`.
 
 mod accounts;
+mod authorizer;
 
 pub use accounts::{Account, KeyHash, Tier, UsageConfig};
+pub use authorizer::AuthorizerConfig;
 
 use crate::StartError;
 use crate::accounts::has_accounts;
@@ -44,6 +46,10 @@ pub struct Config {
     /// here; another quota here counts for all of them from the reload on.
     #[serde(default)]
     pub tiers: Vec<Tier>,
+    /// A service of the operator's that is asked whose an API key is when it is not of one of these accounts. With it tokens are for
+    /// accounts alone.
+    #[serde(default)]
+    pub authorizer: Option<AuthorizerConfig>,
     /// The usage of accounts.
     #[serde(default)]
     pub usage: UsageConfig,
@@ -235,6 +241,7 @@ impl Config {
             signing: Signing::default(),
             accounts: Vec::new(),
             tiers: Vec::new(),
+            authorizer: None,
             usage: UsageConfig::default(),
             directory: Directory::default(),
             limits: Limits::default(),
@@ -246,7 +253,8 @@ impl Config {
     /// Checks what the types cannot express, except the accounts. Reads the database where it decides.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let is_for_others = !self.listen.address.ip().is_loopback();
-        if is_for_others && self.accounts.is_empty() && !has_accounts(&self.keys.directory)? {
+        let knows_accounts = !self.accounts.is_empty() || self.authorizer.is_some();
+        if is_for_others && !knows_accounts && !has_accounts(&self.keys.directory)? {
             return Err(StartError::Open { address: self.listen.address });
         }
         let asks = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
@@ -259,6 +267,7 @@ impl Config {
         }
         self.keys.check()?;
         self.usage.check()?;
+        self.authorizer.as_ref().map(AuthorizerConfig::check).transpose()?;
         self.directory.path()?;
         let whole = [
             ("[limits] header_timeout", self.limits.header_timeout),

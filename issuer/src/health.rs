@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     Counts,
     /// Accounts have the terms of a tier that there is not.
     Terms,
+    /// The authorizer does not answer, or what it answers makes no sense.
+    Authorizer,
     /// The machine's clock contradicts the files.
     Clock,
     /// The signers refuse most requests.
@@ -54,7 +56,9 @@ impl Health {
         if !present.contains_key(&fault) {
             match fault {
                 Fault::NoKey | Fault::NextKey => tracing::error!("{reason}"),
-                Fault::Counts | Fault::Terms | Fault::Clock | Fault::Overload => tracing::warn!("{reason}"),
+                Fault::Counts | Fault::Terms | Fault::Authorizer | Fault::Clock | Fault::Overload => {
+                    tracing::warn!("{reason}")
+                }
             }
         }
         present.insert(fault, reason);
@@ -105,6 +109,7 @@ impl Fault {
             Self::NextKey => "token keys can be made again",
             Self::Counts => "the quota counts are written again",
             Self::Terms => "every account has terms again",
+            Self::Authorizer => "the authorizer answers again",
             Self::Clock => "the clock agrees with the files again",
             Self::Overload => "the signers answer most requests again",
         }

@@ -85,6 +85,7 @@ impl<W: Write> Printer<W> {
             KeptIn::Database if *enabled => writeln!(self.out)?,
             KeptIn::Database => writeln!(self.out, "  disabled")?,
             KeptIn::Configuration => writeln!(self.out, "  in the configuration file")?,
+            KeptIn::Elsewhere => writeln!(self.out, "  not of this issuer's own: here is its usage")?,
             KeptIn::Removed => writeln!(self.out, "  removed: its usage is left")?,
         }
         for key in keys {

@@ -16,9 +16,13 @@ use postern_token::UnixSeconds;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Calls of [`Active::let_go`] without a request after which an account leaves memory: a minute's.
 const IDLE: u32 = 30;
+/// Credentials of one account in memory. The database has fewer; an authorizer may say of any number of keys that they are one
+/// account's. The oldest leaves.
+const MOST_CREDENTIALS: usize = 64;
 
 /// One account that requests tokens.
 #[derive(Debug)]
@@ -48,6 +52,8 @@ pub(crate) struct Standing {
     pub(crate) enabled: bool,
     pub(crate) expires_at: Option<UnixSeconds>,
     pub(crate) key_retires_at: Option<UnixSeconds>,
+    /// Until when the authorizer's answer holds, if it was one.
+    pub(crate) known_until: Option<Instant>,
 }
 
 /// What was found of a credential.
@@ -78,7 +84,13 @@ struct Resident {
 }
 
 impl Standing {
-    pub(crate) const GOOD: Self = Self { enabled: true, expires_at: None, key_retires_at: None };
+    pub(crate) const GOOD: Self =
+        Self { enabled: true, expires_at: None, key_retires_at: None, known_until: None };
+
+    /// Whether nobody has to be asked again.
+    pub(crate) fn is_known(&self, now: Instant) -> bool {
+        self.known_until.is_none_or(|end| now < end)
+    }
 
     pub(crate) fn admit(&self, now: UnixSeconds) -> Result<(), NoAccount> {
         let is_over = |time: Option<UnixSeconds>| time.is_some_and(|time| time <= now);
@@ -126,9 +138,21 @@ impl Active {
         resident.holder.pace.set(allowance.burst);
         resident.holder.idle.store(0, Ordering::Relaxed);
         if state.by_credential.insert(credential, (resident.holder.clone(), found.standing)).is_none() {
+            if resident.credentials.len() >= MOST_CREDENTIALS {
+                state.by_credential.remove(&resident.credentials.remove(0));
+            }
             resident.credentials.push(credential);
         }
         Some(resident.holder.clone())
+    }
+
+    /// A credential is no longer an account's.
+    pub(crate) fn forget_credential(&self, credential: &Credential) {
+        let state = &mut *self.state.lock();
+        let Some((holder, _)) = state.by_credential.remove(credential) else { return };
+        if let Some(resident) = state.by_name.get_mut(&holder.name) {
+            resident.credentials.retain(|known| known != credential);
+        }
     }
 
     /// One account has changed.

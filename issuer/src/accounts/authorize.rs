@@ -1,14 +1,18 @@
 //! Whose request it is: by its API key, by the certificate that its client showed, or by both.
 
-use super::active::{Credential, Holder, Standing};
+use super::active::{Credential, Found, Holder, Standing};
 use super::api_key::{Form, KeyDigest, sha256};
-use super::{Accounts, Caller, NoAccount};
+use super::authorizer::{Answer, MOST_KEY, Verdict};
+use super::lookup::By;
+use super::{Accounts, Caller, Configured, NoAccount};
+use crate::config::Account;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// How often a change that is under way makes a lookup start again, before it is given up.
 const LOOKUPS: usize = 16;
@@ -20,7 +24,12 @@ enum Shown<'a> {
     Certificate(PublicKeyDigest),
 }
 
-type Found = (Arc<Holder>, Standing);
+/// What to look up, and for how long what is found holds.
+struct Wanted {
+    by: By,
+    otherwise: Option<Found>,
+    known_until: Option<Instant>,
+}
 
 impl Accounts {
     /// Finds the account of a request whose client showed this `certificate`.
@@ -61,27 +70,30 @@ impl Accounts {
     }
 
     /// The account of what is shown, whatever its standing.
-    async fn find(&self, shown: Shown<'_>) -> Result<Option<Found>, NoAccount> {
+    async fn find(&self, shown: Shown<'_>) -> Result<Option<(Arc<Holder>, Standing)>, NoAccount> {
         let credential = shown.credential();
         for _ in 0..LOOKUPS {
-            if let Some(known) = self.active.get(&credential) {
+            let known = self.active.get(&credential);
+            let was_allowed = known.is_some();
+            if let Some(known) = known.filter(|(_, standing)| standing.is_known(Instant::now())) {
                 return Ok(Some(known));
             }
             let generation = self.active.generation();
             let file = self.configured.load_full();
-            let configured = match shown {
-                Shown::ApiKey(key, digest) => {
-                    let configured = file.with_key(&digest);
-                    if configured.is_none() {
-                        self.may_be_stored(key, &digest)?;
-                    }
-                    configured
+            let mut wanted = Wanted { by: By::Credential(credential), otherwise: None, known_until: None };
+            if let Shown::ApiKey(key, digest) = shown {
+                wanted.otherwise = file.with_key(&digest).map(of_file);
+                if wanted.otherwise.is_none()
+                    && let Err(refusal) = self.may_be_stored(key, &digest)
+                {
+                    wanted = self.elsewhere(key, digest, was_allowed, &file, refusal).await?;
                 }
-                Shown::Certificate(_) => None,
-            };
-            let found = self.lookups.find(credential, configured).await.map_err(|_| NoAccount::Unreadable)?;
+            }
+            let Wanted { by, otherwise, known_until } = wanted;
+            let found = self.lookups.find(by, otherwise).await.map_err(|_| NoAccount::Unreadable)?;
             match found {
-                Some(found) => {
+                Some(mut found) => {
+                    found.standing.known_until = known_until;
                     let standing = found.standing;
                     let allowance = file.tiers.allowance(&found.terms).ok_or(NoAccount::NoTier)?;
                     if let Some(holder) = self.active.insert(generation, credential, found, &allowance) {
@@ -93,6 +105,37 @@ impl Accounts {
             }
         }
         Err(NoAccount::Unreadable)
+    }
+
+    /// Whose a key is that is not of this issuer's own accounts. An account of its own that has the name counts as it is here: so
+    /// its operator can refuse one whatever the authorizer says.
+    async fn elsewhere(
+        &self,
+        key: &[u8],
+        digest: KeyDigest,
+        was_allowed: bool,
+        file: &Configured,
+        refusal: NoAccount,
+    ) -> Result<Wanted, NoAccount> {
+        let authorizer = self.authorizer.load_full().filter(|_| refusal == NoAccount::Unknown);
+        let key = std::str::from_utf8(key).ok().filter(|key| key.len() <= MOST_KEY);
+        let (Some(authorizer), Some(key)) = (authorizer, key) else { return Err(refusal) };
+        let answer = authorizer.ask(key, &digest, was_allowed, &file.tiers).await;
+        let Answer { verdict, until } = answer.map_err(|_| NoAccount::Unanswered)?;
+        let allowed = match verdict {
+            Verdict::Allowed(allowed) => allowed,
+            Verdict::Absurd => return Err(NoAccount::Unanswered),
+            Verdict::Denied(reason) => {
+                self.active.forget_credential(&Credential::ApiKey(digest));
+                return Err(NoAccount::Denied(reason));
+            }
+        };
+        let name = allowed.account.clone();
+        let otherwise = file.with_name(&name).map_or_else(
+            || Found { name: name.clone(), terms: allowed.terms.clone(), standing: Standing::GOOD },
+            of_file,
+        );
+        Ok(Wanted { by: By::Name(name), otherwise: Some(otherwise), known_until: Some(until) })
     }
 
     /// Refuses keys that cannot be in the database, without asking it.
@@ -117,6 +160,10 @@ impl Shown<'_> {
             Self::Certificate(key) => Credential::Certificate(key),
         }
     }
+}
+
+fn of_file(account: &Account) -> Found {
+    Found { name: account.name.clone(), terms: account.terms(), standing: Standing::GOOD }
 }
 
 /// The key of `Authorization: Bearer KEY`; nothing when there is no such field, or several.

@@ -11,21 +11,29 @@ use std::collections::{HashMap, HashSet};
 pub(crate) struct Configured {
     pub(super) accounts: Vec<Account>,
     pub(super) tiers: Tiers,
+    /// Accounts may be kept elsewhere.
+    pub(super) has_authorizer: bool,
     by_key: HashMap<KeyDigest, usize>,
 }
 
 impl Configured {
     pub(crate) fn of(config: &Config) -> Self {
-        Self::new(&config.accounts, &config.tiers)
+        let has_authorizer = config.authorizer.is_some();
+        Self { has_authorizer, ..Self::new(&config.accounts, &config.tiers) }
     }
 
     pub(super) fn new(accounts: &[Account], tiers: &[Tier]) -> Self {
         let by_key = accounts.iter().enumerate().map(|(place, account)| (account.key_sha256.0, place));
-        Self { accounts: accounts.to_vec(), tiers: Tiers::of(tiers), by_key: by_key.collect() }
+        Self {
+            accounts: accounts.to_vec(),
+            tiers: Tiers::of(tiers),
+            has_authorizer: false,
+            by_key: by_key.collect(),
+        }
     }
 
-    pub(super) fn with_key(&self, digest: &KeyDigest) -> Option<Account> {
-        self.by_key.get(digest).and_then(|place| self.accounts.get(*place)).cloned()
+    pub(super) fn with_key(&self, digest: &KeyDigest) -> Option<&Account> {
+        self.by_key.get(digest).and_then(|place| self.accounts.get(*place))
     }
 
     pub(super) fn with_name(&self, name: &str) -> Option<&Account> {

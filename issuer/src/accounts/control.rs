@@ -197,6 +197,17 @@ pub enum KeptIn {
     Configuration,
     /// Nowhere any more: its usage is left.
     Removed,
+    /// Where the authorizer knows it, or nowhere any more: here is its usage.
+    Elsewhere,
+}
+
+const MOST_NAME: usize = 128;
+
+/// Names are shown on terminals and in spreadsheets, which both take some first characters for commands.
+pub(crate) fn is_account_name(name: &str) -> bool {
+    name.chars().count() <= MOST_NAME
+        && name.chars().next().is_some_and(char::is_alphanumeric)
+        && !name.chars().any(char::is_control)
 }
 
 impl AccountView {

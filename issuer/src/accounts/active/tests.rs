@@ -44,12 +44,31 @@ fn all_keys_of_an_account_share_one_meter_through_every_change() {
 
 #[test]
 fn a_key_is_judged_at_the_moment_of_the_request() {
-    let standing =
-        Standing { expires_at: Some(UnixSeconds(10)), key_retires_at: Some(UnixSeconds(5)), enabled: true };
+    let standing = Standing {
+        expires_at: Some(UnixSeconds(10)),
+        key_retires_at: Some(UnixSeconds(5)),
+        ..Standing::GOOD
+    };
     assert_eq!(standing.admit(UnixSeconds(4)), Ok(()));
     assert_eq!(standing.admit(UnixSeconds(5)), Err(NoAccount::Retired));
     let standing = Standing { key_retires_at: None, ..standing };
     assert_eq!(standing.admit(UnixSeconds(9)), Ok(()));
     assert_eq!(standing.admit(UnixSeconds(10)), Err(NoAccount::Expired));
     assert_eq!(Standing { enabled: false, ..standing }.admit(UnixSeconds(4)), Err(NoAccount::Disabled));
+}
+
+/// An authorizer may say of any number of keys that they are one account's.
+#[test]
+fn an_account_has_a_bounded_number_of_credentials_in_memory() {
+    let active = Active::default();
+    for byte in 0..=u8::MAX {
+        insert(&active, active.generation(), key(byte), found("one", "1/1d")).unwrap();
+    }
+    assert!(active.get(&key(0)).is_none() && active.get(&key(u8::MAX)).is_some());
+    assert_eq!(active.state.lock().by_credential.len(), MOST_CREDENTIALS);
+    active.forget_credential(&key(u8::MAX));
+    active.forget_credential(&key(0));
+    assert!(active.get(&key(u8::MAX)).is_none());
+    active.forget("one");
+    assert!(active.state.lock().by_credential.is_empty());
 }

@@ -1,6 +1,6 @@
 //! Carrying out what an operator asks for, in a running issuer or on the file of one that does not run.
 
-use super::{AccountView, Edit, KeptIn, Line, Refused, Request, certificates};
+use super::{AccountView, Edit, KeptIn, Line, MOST_NAME, Refused, Request, certificates, is_account_name};
 use crate::accounts::records::{self, Record, Terms};
 use crate::accounts::store::{Change, Store, set_needs_account};
 use crate::accounts::tiers::Allowance;
@@ -16,7 +16,6 @@ use std::time::Duration;
 /// The most keys of an account that are good, and the most that are retired and still told from unknown ones.
 const MOST_KEYS: usize = 8;
 const MOST_RETIRED: usize = 4;
-const MOST_NAME: usize = 128;
 
 /// Where requests are carried out.
 pub(crate) struct Desk<'a> {
@@ -309,7 +308,11 @@ impl Desk<'_> {
             None => match self.configured(name) {
                 Some(account) => self.of_configuration(account),
                 None if usage.is_empty() => return Err(self.missing(name)),
-                None => AccountView::bare(name.to_owned(), KeptIn::Removed, false),
+                None => {
+                    let elsewhere = self.configured.has_authorizer;
+                    let kept_in = if elsewhere { KeptIn::Elsewhere } else { KeptIn::Removed };
+                    AccountView::bare(name.to_owned(), kept_in, elsewhere)
+                }
             },
         };
         Ok(answer(Line::Account(AccountView { usage, ..view }))?)
@@ -384,18 +387,14 @@ pub(super) fn refused(sentence: String) -> Ended {
     Ended::Refused(Refused::runtime(sentence))
 }
 
-/// Names are shown on terminals and in spreadsheets, which both take some first characters for commands.
 fn check_name(name: &str) -> Result<(), Ended> {
-    let is_good = name.chars().count() <= MOST_NAME
-        && name.chars().next().is_some_and(char::is_alphanumeric)
-        && !name.chars().any(char::is_control);
     let why = || {
         refused(format!(
             "{name:?} is no name for an account: it begins with a letter or a digit, and has 1 to {MOST_NAME} characters, none of \
              them a control character"
         ))
     };
-    is_good.then_some(()).ok_or_else(why)
+    is_account_name(name).then_some(()).ok_or_else(why)
 }
 
 /// Without a quota an account has its tier's, and so needs one.
