@@ -23,6 +23,7 @@ mod usage;
 use crate::StartError;
 use crate::catalogue::{ACCOUNT, ACCOUNT_TOKENS};
 use crate::config::UsageConfig;
+use crate::fair_queue::Claim;
 use crate::health::Health;
 use crate::quota::{Charge, Quota, Spent, Writing};
 use crate::recorder::Recorder;
@@ -299,11 +300,11 @@ impl Accounts {
 }
 
 impl Caller {
-    /// Distinguishes callers from each other.
-    pub(crate) fn number(&self) -> u64 {
+    /// What is due to it in the signing queue.
+    pub(crate) fn claim(&self) -> Claim {
         match self {
-            Self::Anyone => 0,
-            Self::Account(holder) => holder.number,
+            Self::Anyone => 0.into(),
+            Self::Account(holder) => holder.claim(),
         }
     }
 }

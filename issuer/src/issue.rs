@@ -81,7 +81,7 @@ impl Issuance {
             .settings
             .load()
             .pool
-            .submit(caller.number(), key, request, move || {
+            .submit(caller.claim(), key, request, move || {
                 charge.keep();
                 tokens.increment(1);
             })

@@ -9,11 +9,13 @@ use super::api_key::KeyDigest;
 use super::records::Terms;
 use super::tiers::Allowance;
 use crate::burst::Pace;
+use crate::fair_queue::Claim;
 use crate::quota::Meter;
 use parking_lot::Mutex;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_token::UnixSeconds;
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
@@ -32,6 +34,8 @@ pub(crate) struct Holder {
     pub(crate) number: u64,
     pub(crate) meter: Arc<Meter>,
     pub(crate) pace: Pace,
+    /// Turns of the signing queue in a row. 0 until it has terms, which counts as 1.
+    turns: AtomicU32,
     /// It waits in the ledger's queue.
     pub(crate) is_queued: AtomicBool,
     idle: AtomicU32,
@@ -106,6 +110,13 @@ impl Standing {
     }
 }
 
+impl Holder {
+    pub(crate) fn claim(&self) -> Claim {
+        let turns = NonZeroU32::new(self.turns.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN);
+        Claim { caller: self.number, turns }
+    }
+}
+
 impl Active {
     /// The account of a credential, if it is in memory.
     pub(crate) fn get(&self, credential: &Credential) -> Option<(Arc<Holder>, Standing)> {
@@ -136,6 +147,7 @@ impl Active {
         let resident = state.by_name.entry(name.clone()).or_insert_with(|| Resident::new(name));
         resident.holder.meter.set_quota(allowance.quota);
         resident.holder.pace.set(allowance.burst);
+        resident.holder.turns.store(allowance.turns.get(), Ordering::Relaxed);
         resident.holder.idle.store(0, Ordering::Relaxed);
         if state.by_credential.insert(credential, (resident.holder.clone(), found.standing)).is_none() {
             if resident.credentials.len() >= MOST_CREDENTIALS {
@@ -205,6 +217,7 @@ impl Resident {
             number: COUNT.fetch_add(1, Ordering::Relaxed),
             meter: Arc::new(Meter::new(crate::Quota::new(0, postern_config::ConfigDuration::secs(1)))),
             pace: Pace::default(),
+            turns: AtomicU32::new(0),
             is_queued: AtomicBool::new(false),
             idle: AtomicU32::new(0),
         };

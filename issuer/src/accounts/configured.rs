@@ -6,6 +6,9 @@ use crate::StartError;
 use crate::config::{Account, Config, Tier, invalid};
 use std::collections::{HashMap, HashSet};
 
+/// The most requests of an account that are signed in a row: some 30 ms of one core.
+const MOST_TURNS: u32 = 100;
+
 /// The accounts and tiers of one reading of the configuration file.
 #[derive(Debug, Default)]
 pub(crate) struct Configured {
@@ -81,6 +84,12 @@ fn check_tiers(tiers: &[Tier]) -> Result<(), StartError> {
         if !names.insert(name) {
             return Err(invalid(format!(
                 "[[tiers]] {name:?} is there twice: give each tier a name of its own"
+            )));
+        }
+        if tier.turns.get() > MOST_TURNS {
+            return Err(invalid(format!(
+                "[[tiers]] {name:?} has {} turns: others would wait too long, so write 1 to {MOST_TURNS}",
+                tier.turns
             )));
         }
         if tier.rate.is_some() != tier.burst.is_some() {

@@ -9,6 +9,7 @@ use crate::config::Tier;
 use crate::quota::Quota;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 const MOST_NAME: usize = 64;
 
@@ -21,6 +22,7 @@ pub(crate) struct Tiers(BTreeMap<String, Tier>);
 pub(crate) struct Allowance {
     pub(crate) quota: Quota,
     pub(crate) burst: Option<Burst>,
+    pub(crate) turns: NonZeroU32,
     /// Which of them are the tier's.
     pub(crate) of_tier: Vec<TierTerm>,
 }
@@ -50,13 +52,13 @@ impl Tiers {
     /// the account was promised.
     pub(crate) fn allowance(&self, own: &Terms) -> Option<Allowance> {
         if let Some(quota) = own.quota {
-            return Some(Allowance { quota, burst: own.burst, of_tier: Vec::new() });
+            return Some(Allowance { quota, burst: own.burst, turns: NonZeroU32::MIN, of_tier: Vec::new() });
         }
         let tier = self.0.get(own.tier.as_deref()?)?;
         let burst = own.burst.or(tier.burst());
         let has_burst = own.burst.is_none() && burst.is_some();
         let of_tier = [TierTerm::Quota].into_iter().chain(has_burst.then_some(TierTerm::Burst)).collect();
-        Some(Allowance { quota: tier.quota, burst, of_tier })
+        Some(Allowance { quota: tier.quota, burst, turns: tier.turns, of_tier })
     }
 
     /// What to tell of a tier that there is not.

@@ -76,6 +76,7 @@ mod tests {
         let gold = crate::config::Tier {
             name: "gold".to_owned(),
             quota: "1/1d".parse().unwrap(),
+            turns: NonZeroU32::MIN,
             rate: None,
             burst: None,
         };

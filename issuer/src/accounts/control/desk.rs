@@ -364,7 +364,7 @@ impl Desk<'_> {
 
     fn view(&self, name: String, kept_in: KeptIn, enabled: bool, own: Terms) -> AccountView {
         let (terms, of_tier) = match self.configured.tiers.allowance(&own) {
-            Some(Allowance { quota, burst, of_tier }) => {
+            Some(Allowance { quota, burst, of_tier, .. }) => {
                 (Terms { quota: Some(quota), burst, ..own }, of_tier)
             }
             None => (own, Vec::new()),

@@ -14,7 +14,7 @@ use std::num::NonZeroU32;
 fn tier(name: &str, quota: &str, pace: Option<(u32, u32)>) -> Tier {
     let [rate, burst] =
         [pace.map(|pace| pace.0), pace.map(|pace| pace.1)].map(|number| number.and_then(NonZeroU32::new));
-    Tier { name: name.to_owned(), quota: quota.parse().unwrap(), rate, burst }
+    Tier { name: name.to_owned(), quota: quota.parse().unwrap(), rate, burst, turns: NonZeroU32::MIN }
 }
 
 fn with_tiers(accounts: &Accounts, tiers: &[Tier]) {
@@ -49,6 +49,9 @@ async fn a_tier_of_another_reading_counts_for_all_of_its_accounts_and_for_what_t
     let burst = Some(Burst { tokens_per_second: one, burst_tokens: one });
     assert_eq!(view.terms, Some(Terms { burst, quota: "3/1d".parse().ok(), ..of_tier("gold") }));
     assert_eq!(view.of_tier, [TierTerm::Quota, TierTerm::Burst]);
+    let quick = Tier { turns: NonZeroU32::new(7).unwrap(), ..tier("gold", "3/1d", None) };
+    with_tiers(&accounts, &[quick]);
+    assert_eq!(caller(&accounts, &keys[0]).await.unwrap().claim().turns.get(), 7);
     // In the database is the name alone.
     drop(accounts);
     let accounts = open(&[], &directory);
@@ -145,9 +148,10 @@ fn accounts_without_terms_and_tiers_without_sense_are_refused_in_the_file() {
     let without = |tier: Option<&str>| Account { quota: None, tier: tier.map(str::to_owned), ..one.clone() };
     for (accounts, tiers, said) in [
         (&[without(None)][..], std::slice::from_ref(&gold), "neither a quota nor a tier"),
-        (&[without(Some("glod"))], &[gold.clone()], "choose one of \"gold\""),
+        (&[without(Some("glod"))], std::slice::from_ref(&gold), "choose one of \"gold\""),
         (&[], &[gold.clone(), gold.clone()], "there twice"),
         (&[], &[Tier { name: "two words".to_owned(), ..gold.clone() }], "one word"),
+        (&[], &[Tier { turns: NonZeroU32::new(101).unwrap(), ..gold.clone() }], "1 to 100"),
         (&[], &[Tier { rate: NonZeroU32::new(1), ..gold.clone() }], "need each other"),
     ] {
         let sentence = refused(accounts, tiers);
