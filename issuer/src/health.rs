@@ -109,7 +109,7 @@ impl Fault {
             Self::NextKey => "token keys can be made again",
             Self::Counts => "the quota counts are written again",
             Self::Terms => "every account has terms again",
-            Self::Authorizer => "the authorizer answers again",
+            Self::Authorizer => "the authorizer answers again, or was configured anew",
             Self::Clock => "the clock agrees with the files again",
             Self::Overload => "the signers answer most requests again",
         }
