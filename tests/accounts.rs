@@ -1,9 +1,12 @@
 //! An issuer's accounts as an operator handles them: by commands, on an issuer that runs and on one that does not.
 
+mod authorizer;
+mod certificates;
 mod kills;
 mod million;
 mod page;
 mod refusals;
+mod tiers;
 
 use crate::support::daemon::{Daemon, issuer_config};
 use crate::support::process::{Ended, run};
@@ -33,7 +36,12 @@ pub(super) fn json(config: &Path, arguments: &[&str]) -> Vec<Value> {
 
 /// Makes an account; its API key.
 pub(super) fn add(config: &Path, name: &str, quota: &str) -> String {
-    let lines = json(config, &["account", "add", name, "--quota", quota]);
+    add_with(config, name, &["--quota", quota])
+}
+
+/// The same with these terms.
+pub(super) fn add_with(config: &Path, name: &str, terms: &[&str]) -> String {
+    let lines = json(config, &[&["account", "add", name], terms].concat());
     lines[0]["api_key"].as_str().unwrap().to_owned()
 }
 
@@ -44,7 +52,7 @@ pub(super) fn mint(issuer: &Daemon, key: &str) -> Ended {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_change_a_running_issuer_at_once_and_the_files_of_a_stopped_one() {
     let home = TempDir::new().unwrap();
-    let config = issuer_config(home.path(), "");
+    let config = issuer_config(home.path(), "[[tiers]]\nname = \"gold\"\nquota = \"9/1d\"\n");
     // Before the first start.
     let key = add(&config, "alice", "3/36500d");
     let running = Daemon::ready("issuer", &config).await;

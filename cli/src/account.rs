@@ -9,6 +9,7 @@ use crate::daemon::environment;
 use crate::failure::Failure;
 use nix::unistd::{Gid, Uid, setegid, seteuid};
 use postern_config::ConfigDuration;
+use postern_daemon::tls::PublicKeyDigest;
 use postern_daemon::utc;
 use postern_issuer::control::{self, Edit, Line, Refused, Request, Terms};
 use postern_issuer::{Burst, Config};
@@ -57,6 +58,14 @@ fn account(command: AccountCommand) -> Result<(), Failure> {
             let request = Request::RetireKey { name: args.name, key: args.key };
             ask(request, &args.output, "The key is refused from now on.")
         }
+        AccountCommand::AddCertificate(args) => {
+            let public_key_sha256 = public_key(&args.file)?;
+            ask(Request::AddCertificate { name: args.name, public_key_sha256 }, &args.output, "")
+        }
+        AccountCommand::RemoveCertificate(args) => {
+            let request = Request::RemoveCertificate { name: args.name, certificate: args.certificate };
+            ask(request, &args.output, "The certificate stands for no account from now on.")
+        }
         AccountCommand::Quota(args) => {
             let (request, output) = change(args)?;
             ask(request, &output, "It is changed.")
@@ -69,18 +78,24 @@ fn account(command: AccountCommand) -> Result<(), Failure> {
 }
 
 fn add(args: NewAccount) -> Result<(Request, Output), Failure> {
-    let NewAccount { name, quota, pace, tier, expires, output } = args;
+    let NewAccount { name, quota, pace, certificate, tier, expires, output } = args;
     let terms = Terms {
         quota,
         burst: limit(&pace),
         tier,
         expires_at: expires.as_deref().map(|text| day(text, "--expires")).transpose()?,
     };
-    Ok((Request::Add { name, terms }, output))
+    let certificates = certificate.iter().map(|file| public_key(file)).collect::<Result<_, _>>()?;
+    Ok((Request::Add { name, terms, certificates }, output))
 }
 
 fn change(args: Change) -> Result<(Request, Output), Failure> {
-    let Change { name, quota, pace, no_rate, tier, expires, output } = args;
+    let Change { name, quota, no_quota, pace, no_rate, tier, expires, output } = args;
+    let quota = match quota {
+        Some(quota) => Edit::Set(quota),
+        None if no_quota => Edit::Clear,
+        None => Edit::Keep,
+    };
     let burst = match limit(&pace) {
         Some(limit) => Edit::Set(limit),
         None if no_rate => Edit::Clear,
@@ -182,6 +197,11 @@ fn refused(refused: Refused) -> Failure {
 
 fn unwritten(error: io::Error) -> Failure {
     Failure::runtime(format_args!("the answer cannot be written: {error}"))
+}
+
+/// What an account keeps of a client's certificate, in hex.
+fn public_key(file: &Path) -> Result<String, Failure> {
+    PublicKeyDigest::of_file(file).map(|key| key.to_string()).map_err(Failure::usage)
 }
 
 fn limit(pace: &Pace) -> Option<Burst> {

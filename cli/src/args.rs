@@ -301,6 +301,12 @@ pub(crate) struct Mint {
     /// PEM file with the certificates to trust for issuer and gateway instead of the platform's
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
+    /// A certificate (PEM) by which the issuer knows the account
+    #[arg(long, value_name = "FILE", requires = "certificate_key")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// That certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub(crate) certificate_key: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -127,6 +127,15 @@ pub enum ConfigProblem {
         /// Whose gateway.
         hop: Position,
     },
+    /// A certificate for the issuer that could not be shown, or to anyone.
+    #[error(
+        "{0}issuer.certificate and {0}issuer.key belong together, and are for an https issuer that is named: set both or neither, and \
+         {0}issuer.url = \"https://…\"", .hop.section()
+    )]
+    IssuerCertificate {
+        /// Whose issuer.
+        hop: Position,
+    },
     /// The first hop could read where tunnels lead, and spend the tokens for the second.
     #[error(
         "gateway.url = \"{0}\" is reached through [first_hop], which could read all that is sent there: begin it with https://"
@@ -158,10 +167,10 @@ impl Config {
         }
     }
 
-    /// What an operator should know of the certificates that it shows to gateways; `None` where all is well.
+    /// What an operator should know of the certificates that it shows to gateways and issuers; `None` where all is well.
     #[must_use]
     pub fn remark(&self) -> Option<String> {
-        self.hops().find_map(|(_, hop)| hop.gateway.remark())
+        self.hops().find_map(|(_, hop)| hop.gateway.remark().or_else(|| hop.issuer.remark()))
     }
 
     /// Checks what no single value shows.

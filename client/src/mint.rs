@@ -24,6 +24,7 @@ use postern_config::Secret;
 use postern_daemon::http::{
     BodyError, ClientOptions, NoneAllowed, client, date, fetch_limited, no_answer, one_line,
 };
+use postern_daemon::tls::OwnCertificate;
 use postern_proxy::address::is_public;
 use postern_token::header::Challenge;
 use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, IssuerKey, TokenKeyId, UnixSeconds};
@@ -42,6 +43,7 @@ pub struct IssuerClient {
     http: reqwest::Client,
     url: Url,
     api_key: Option<Secret>,
+    own: Option<OwnCertificate>,
     attempts: Attempts,
     /// Which addresses requests may go to.
     allows: fn(IpAddr) -> bool,
@@ -71,7 +73,20 @@ impl IssuerClient {
     /// # Errors
     /// The address is not a URL with a host, or the certificates cannot be read.
     pub fn new(issuer_url: &str, api_key: Option<Secret>, ca: Option<PathBuf>) -> Result<Self, MintError> {
-        Self::at(issuer_url, api_key, ClientOptions { ca_file: ca, ..ClientOptions::default() })
+        Self::showing(issuer_url, api_key, ca, None)
+    }
+
+    /// The same for an account that is known by a certificate, beside an API key or without one.
+    ///
+    /// # Errors
+    /// As [`IssuerClient::new`].
+    pub fn showing(
+        issuer_url: &str,
+        api_key: Option<Secret>,
+        ca: Option<PathBuf>,
+        own: Option<OwnCertificate>,
+    ) -> Result<Self, MintError> {
+        Self::at(issuer_url, api_key, ClientOptions { ca_file: ca, own, ..ClientOptions::default() })
     }
 
     fn at(issuer_url: &str, api_key: Option<Secret>, options: ClientOptions) -> Result<Self, MintError> {
@@ -83,7 +98,8 @@ impl IssuerClient {
             return Err(refused());
         }
         let (http, allows) = (client(&options)?, options.allows);
-        Ok(Self { http, url, api_key, attempts: Attempts::default(), allows, singly_until: Arc::default() })
+        let (attempts, singly_until) = (Attempts::default(), Arc::default());
+        Ok(Self { http, url, api_key, own: options.own, attempts, allows, singly_until })
     }
 
     /// The issuer that a challenge names: `https://` and its name, which must be a host (and a port). It is connected to at
@@ -112,6 +128,7 @@ impl IssuerClient {
 
     /// The issuer's keys, and how far our clock is from the issuer's.
     pub(crate) async fn published(&self) -> Result<Published, MintError> {
+        self.own.iter().for_each(OwnCertificate::read_if_changed); // before each batch of tokens
         let url = self.url.join(DIRECTORY_PATH).map_err(|_| MintError::Url(self.url.to_string()))?;
         let request = self.http.get(url.clone()).header(ACCEPT, DIRECTORY_MEDIA_TYPE);
         let (headers, body) = self.send(&url, request, DIRECTORY_LIMIT).await?;

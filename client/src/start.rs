@@ -50,7 +50,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
         }
         let (issuer, ca) = (hop.issuer, hop.issuer.ca.clone());
         match &issuer.url {
-            Some(url) => IssuerClient::new(url, issuer.key()?, ca)?,
+            Some(url) => issuer.client(url)?,
             None => IssuerClient::named("issuer.example", ca)?, // the name is the challenge's, which only a gateway knows
         };
     }

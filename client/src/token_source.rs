@@ -28,7 +28,7 @@ impl TokenSource {
         let Some(url) = &config.url else {
             return Ok(Self { live: live.clone(), attempts: attempts(BY_CHALLENGE), config, client: None });
         };
-        let client = IssuerClient::new(url, config.key()?, config.ca.clone())?;
+        let client = config.client(url)?;
         let attempts = attempts(&client.address());
         let client = Some((String::new(), client.recorded(attempts.clone())));
         Ok(Self { live: live.clone(), config, attempts, client })

@@ -1,11 +1,14 @@
 //! Accounts: who may request tokens, and how many each has received.
 //!
 //! Accounts are in a database (`store`, `records`), and a handful may be in the configuration file. The usage of all of them is
-//! in the database (`usage`), which `ledger` keeps ahead of the tokens that are signed. A key is found by its form (`api_key`),
-//! then in memory (`active`), then on the disk (`lookup`). `control` is how operators change accounts.
+//! in the database (`usage`), which `ledger` keeps ahead of the tokens that are signed. `authorize` finds the account of a request: by the
+//! form of its key (`api_key`), then in memory (`active`), then on the disk (`lookup`). `control` is how operators change accounts.
 
 mod active;
 mod api_key;
+mod authorize;
+mod authorizer;
+mod certificates;
 mod configured;
 pub mod control;
 mod database;
@@ -13,21 +16,20 @@ mod ledger;
 mod lookup;
 mod records;
 mod store;
+mod tiers;
 mod upkeep;
 mod usage;
 
 use crate::StartError;
 use crate::catalogue::{ACCOUNT, ACCOUNT_TOKENS};
-use crate::config::{Account, UsageConfig};
+use crate::config::UsageConfig;
+use crate::fair_queue::Claim;
 use crate::health::Health;
 use crate::quota::{Charge, Quota, Spent, Writing};
 use crate::recorder::Recorder;
 use active::{Active, Holder};
-use api_key::{Form, KeyDigest, sha256};
-use arc_swap::ArcSwap;
-use configured::Configured;
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use arc_swap::{ArcSwap, ArcSwapOption};
+pub(crate) use authorizer::Authorizer;
 use ledger::{Ledger, WRITE_EVERY};
 use lookup::Lookups;
 use metrics::{Counter, counter};
@@ -37,17 +39,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use store::Store;
+use store::{Change, Store};
 use tokio::time::{MissedTickBehavior, interval};
 use upkeep::Upkeep;
 
-pub(crate) use configured::check;
+pub(crate) use configured::{Configured, check};
 pub use database::AccountsError;
 pub(crate) use database::FILE_NAME;
 pub(crate) use store::{has_accounts, inspect};
 
-/// How often a change that is under way makes a lookup start again, before it is given up.
-const LOOKUPS: usize = 16;
 /// The accounts of an issuer.
 #[derive(Debug)]
 pub(crate) struct Accounts {
@@ -55,6 +55,7 @@ pub(crate) struct Accounts {
     configured: ArcSwap<Configured>,
     active: Active,
     lookups: Lookups,
+    authorizer: ArcSwapOption<Authorizer>,
     ledger: Ledger,
     /// What the database has of the keys that were imported.
     imported: ArcSwap<HashSet<[u8; 32]>>,
@@ -64,6 +65,10 @@ pub(crate) struct Accounts {
     kept_for: AtomicU64,
     /// Metrics and live page name accounts.
     are_named: AtomicBool,
+    /// The database has clients' certificates.
+    has_certificates: AtomicBool,
+    /// Accounts or tiers have changed since it was checked that every account has terms.
+    are_unchecked: AtomicBool,
 }
 
 /// An account on the live page.
@@ -97,8 +102,8 @@ pub(crate) enum NoToken {
     Unrecorded,
 }
 
-/// Why an API key was not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why no account was found that gets tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoAccount {
     /// There is none, or it is not `Authorization: Bearer KEY`.
     Missing,
@@ -112,6 +117,16 @@ pub(crate) enum NoAccount {
     Disabled,
     /// Its account's time is over.
     Expired,
+    /// Its account has the terms of a tier that the configuration does not have.
+    NoTier,
+    /// There is no API key, and the client's certificate is of no account.
+    StrangeCertificate,
+    /// The client's certificate is of another account.
+    Contradiction,
+    /// The authorizer refuses the key, perhaps for this reason.
+    Denied(Option<Arc<str>>),
+    /// The authorizer does not say whose the key is.
+    Unanswered,
     /// The database cannot be read.
     Unreadable,
 }
@@ -119,23 +134,25 @@ pub(crate) enum NoAccount {
 impl Accounts {
     /// The accounts of the database in `directory`, whose lock the caller has, and of the configuration. Blocks on the disk.
     pub(crate) fn open(
-        accounts: &[Account],
+        configured: Configured,
         directory: &Path,
         usage: &UsageConfig,
     ) -> Result<Self, StartError> {
-        check(accounts)?;
         let store = Arc::new(Store::open(directory)?);
         store.check_pages()?;
         let lookups = Lookups::start(store.clone()).map_err(StartError::Threads)?;
         let accounts = Self {
-            configured: ArcSwap::from_pointee(Configured::of(accounts)),
+            configured: ArcSwap::from_pointee(configured),
             active: Active::default(),
             lookups,
+            authorizer: ArcSwapOption::empty(),
             ledger: Ledger::new(store.clone()),
             imported: ArcSwap::default(),
             needs_account: AtomicBool::new(false),
             kept_for: AtomicU64::default(),
             are_named: AtomicBool::default(),
+            has_certificates: AtomicBool::default(),
+            are_unchecked: AtomicBool::new(true),
             store,
         };
         accounts.take_up_usage(usage);
@@ -165,10 +182,32 @@ impl Accounts {
 
     /// Takes the accounts of another reading of the configuration, which [`check`] has let pass. An account of the same
     /// name has used what it had used, also when it was away for a while.
-    pub(crate) fn replace(&self, accounts: &[Account], usage: &UsageConfig) {
-        self.configured.store(Arc::new(Configured::of(accounts)));
+    pub(crate) fn replace(&self, configured: Configured, usage: &UsageConfig) {
+        self.configured.store(Arc::new(configured));
         self.take_up_usage(usage);
         self.active.forget_all();
+        self.are_unchecked.store(true, Ordering::Release);
+    }
+
+    /// Another authorizer from now on, or none; what one before has answered is forgotten by [`Accounts::replace`]. With one,
+    /// tokens are for accounts, and stay so: without it, too, the issuer must not be open to everyone. Blocks on the disk.
+    pub(crate) fn take_up_authorizer(&self, authorizer: Option<Authorizer>) -> Result<(), AccountsError> {
+        if authorizer.is_some() {
+            self.store.write(|transaction| {
+                Ok::<_, Change<AccountsError>>(store::set_needs_account(transaction)?)
+            })?;
+            self.needs_account.store(true, Ordering::Release);
+        }
+        self.authorizer.store(authorizer.map(Arc::new));
+        Ok(())
+    }
+
+    /// Forgets what the authorizer has answered, as an operator who has shut out a user expects of a reload without a change.
+    pub(crate) fn forget_answers(&self) {
+        if let Some(authorizer) = &*self.authorizer.load() {
+            authorizer.forget_all();
+            self.active.forget_all();
+        }
     }
 
     fn take_up_usage(&self, usage: &UsageConfig) {
@@ -178,66 +217,21 @@ impl Accounts {
 
     /// What of the database is in memory without having been asked for.
     fn take_up_database(&self) -> Result<(), AccountsError> {
-        let (needs_account, imported) = self.store.with(|connection| {
-            Ok((store::needs_account(connection)?, records::keys_made_elsewhere(connection)?))
+        let (needs_account, imported, has_certificates) = self.store.with(|connection| {
+            let imported = records::keys_made_elsewhere(connection)?;
+            Ok((store::needs_account(connection)?, imported, certificates::exist(connection)?))
         })?;
+        self.has_certificates.store(has_certificates, Ordering::Release);
         self.imported.store(Arc::new(imported.into_iter().collect()));
         self.needs_account.store(needs_account, Ordering::Release);
         self.active.forget_all();
+        self.are_unchecked.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Whether there is no account, so that anyone who reaches the issuer gets tokens.
     pub(crate) fn is_open(&self) -> bool {
         !self.needs_account.load(Ordering::Acquire) && self.configured.load().accounts.is_empty()
-    }
-
-    /// Finds the account of a request.
-    ///
-    /// The key is hashed and the hash looked up. The time that takes may depend on the hash, which does not help an
-    /// attacker find a key that has it; it does not depend on how much of a key was right.
-    pub(crate) async fn authorize(&self, headers: &HeaderMap, now: UnixSeconds) -> Result<Caller, NoAccount> {
-        if self.is_open() {
-            return Ok(Caller::Anyone);
-        }
-        let key = api_key(headers).ok_or(NoAccount::Missing)?;
-        let digest = sha256(key);
-        for _ in 0..LOOKUPS {
-            if let Some((holder, standing)) = self.active.get(&digest) {
-                return standing.admit(now).map(|()| Caller::Account(holder));
-            }
-            let generation = self.active.generation();
-            let configured = self.configured.load().with_key(&digest);
-            if configured.is_none() {
-                self.may_be_stored(key, &digest)?;
-            }
-            let found = self.lookups.find(digest, configured).await.map_err(|_| NoAccount::Unreadable)?;
-            match found {
-                Some(found) => {
-                    let standing = found.standing;
-                    if let Some(holder) = self.active.insert(generation, digest, found) {
-                        return standing.admit(now).map(|()| Caller::Account(holder));
-                    }
-                }
-                None if self.active.generation() == generation => return Err(NoAccount::Unknown),
-                None => {}
-            }
-        }
-        Err(NoAccount::Unreadable)
-    }
-
-    /// Refuses keys that cannot be in the database, without asking it.
-    fn may_be_stored(&self, key: &[u8], digest: &KeyDigest) -> Result<(), NoAccount> {
-        let form = self.store.secret().form(key);
-        if form == Form::Ours {
-            return Ok(());
-        }
-        let imported = self.imported.load();
-        match form {
-            _ if !imported.is_empty() && imported.contains(&self.store.secret().stored(digest)) => Ok(()),
-            Form::Damaged => Err(NoAccount::Damaged),
-            Form::Ours | Form::Other => Err(NoAccount::Unknown),
-        }
     }
 
     /// Counts up to `most` tokens against the caller's quota, as many as it has left, once the database allows for them. Dropped
@@ -292,7 +286,7 @@ impl Accounts {
             let writing = self.ledger.due(&mut ticks).await;
             let is_written = self.write(writing, health).await;
             if writing == Writing::Settle && is_written {
-                upkeep = self.clone().keep_up(recorder, upkeep).await;
+                upkeep = self.clone().keep_up(health, recorder, upkeep).await;
             }
         }
     }
@@ -313,22 +307,13 @@ impl Accounts {
 }
 
 impl Caller {
-    /// Distinguishes callers from each other.
-    pub(crate) fn number(&self) -> u64 {
+    /// What is due to it in the signing queue.
+    pub(crate) fn claim(&self) -> Claim {
         match self {
-            Self::Anyone => 0,
-            Self::Account(holder) => holder.number,
+            Self::Anyone => 0.into(),
+            Self::Account(holder) => holder.claim(),
         }
     }
-}
-
-/// The key of `Authorization: Bearer KEY`; nothing when there is no such field, or several.
-fn api_key(headers: &HeaderMap) -> Option<&[u8]> {
-    let mut values = headers.get_all(AUTHORIZATION).iter();
-    let (value, None) = (values.next()?.as_bytes(), values.next()) else { return None };
-    let (scheme, key) = value.split_at_checked(b"Bearer ".len())?;
-    let key = key.trim_ascii();
-    (scheme.eq_ignore_ascii_case(b"Bearer ") && !key.is_empty()).then_some(key)
 }
 
 #[cfg(test)]

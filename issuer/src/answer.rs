@@ -74,7 +74,8 @@ impl Refusal {
     fn status(&self) -> (StatusCode, IssuerOutcome) {
         use IssuerOutcome::{
             AccountRefused, BadMediaType, BadRequest, BadTokenRequest, Displaced, Failed, Overloaded,
-            QuotaSpent, RateLimited, SourceHandshakes, SourceLimit, SourceRefusals, Unauthorized, Unrecorded,
+            QuotaSpent, RateLimited, SourceHandshakes, SourceLimit, SourceRefusals, Unanswered, Unauthorized,
+            Unrecorded,
         };
         match self {
             Self::NotFound => (StatusCode::NOT_FOUND, BadRequest),
@@ -84,10 +85,11 @@ impl Refusal {
             Self::TooLong(..) => (StatusCode::PAYLOAD_TOO_LARGE, BadRequest),
             Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, BadRequest),
             Self::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, BadMediaType),
-            Self::NoAccount(NoAccount::Disabled | NoAccount::Expired) => {
+            Self::NoAccount(NoAccount::Disabled | NoAccount::Expired | NoAccount::NoTier) => {
                 (StatusCode::FORBIDDEN, AccountRefused)
             }
             Self::NoAccount(NoAccount::Unreadable) => (StatusCode::SERVICE_UNAVAILABLE, Unrecorded),
+            Self::NoAccount(NoAccount::Unanswered) => (StatusCode::SERVICE_UNAVAILABLE, Unanswered),
             Self::NoAccount(_) => (StatusCode::UNAUTHORIZED, Unauthorized),
             Self::Malformed(..)
             | Self::NoKey(_)
@@ -124,16 +126,15 @@ impl Refusal {
     fn field(&self) -> Option<(HeaderName, HeaderValue)> {
         match self {
             Self::Method(allowed) => Some((ALLOW, HeaderValue::from_static(allowed))),
-            Self::NoAccount(NoAccount::Disabled | NoAccount::Expired) => None,
+            Self::NoAccount(NoAccount::Disabled | NoAccount::Expired | NoAccount::NoTier) => None,
             Self::NoToken(NoToken::Spent(Spent { retry_after })) => {
                 Some((RETRY_AFTER, retry_after.as_secs().max(1).into()))
             }
             Self::NoToken(NoToken::TooFast { retry_after }) => {
                 Some((RETRY_AFTER, retry_after.as_secs().saturating_add(1).into()))
             }
-            Self::NoAccount(NoAccount::Unreadable) | Self::NoToken(NoToken::Unrecorded) => {
-                Some((RETRY_AFTER, HeaderValue::from_static("5")))
-            }
+            Self::NoAccount(NoAccount::Unreadable | NoAccount::Unanswered)
+            | Self::NoToken(NoToken::Unrecorded) => Some((RETRY_AFTER, HeaderValue::from_static("5"))),
             Self::NoAccount(_) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             Self::SourceRefusals(above) => Some((RETRY_AFTER, above.seconds.into())),
             Self::Unsigned(Unsigned::Full | Unsigned::Crowded) => {
@@ -228,6 +229,27 @@ impl Refusal {
             Self::NoAccount(NoAccount::Disabled) => "This account is disabled. Ask the issuer's operator.",
             Self::NoAccount(NoAccount::Expired) => {
                 "This account has expired. Ask the issuer's operator to extend it."
+            }
+            Self::NoAccount(NoAccount::StrangeCertificate) => {
+                "The client certificate of this connection belongs to no account. Ask the issuer's operator to add it to yours, \
+                 or send one field Authorization: Bearer KEY with the account's API key."
+            }
+            Self::NoAccount(NoAccount::Contradiction) => {
+                "The client certificate of this connection and the API key belong to different accounts. Send one of the two, or \
+                 both of the same account."
+            }
+            Self::NoAccount(NoAccount::Denied(reason)) => {
+                let reason = reason.as_deref().unwrap_or("it gives no reason");
+                return format!(
+                    "The service that knows this issuer's users refuses this API key: {reason}. Ask the issuer's operator."
+                );
+            }
+            Self::NoAccount(NoAccount::Unanswered) => {
+                "The issuer cannot find out at the moment whose API key this is. Nothing is counted against a quota. Try again \
+                 after the number of seconds in Retry-After; if it lasts, report it to the issuer's operator."
+            }
+            Self::NoAccount(NoAccount::NoTier) => {
+                "This account has no terms at the moment: its tier is not in the issuer's configuration. Ask the issuer's operator."
             }
             Self::NoAccount(NoAccount::Unreadable) => {
                 "The issuer cannot read its accounts at the moment. Nothing is counted against the quota. Try again after the \

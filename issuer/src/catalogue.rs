@@ -41,6 +41,9 @@ postern_telemetry::catalogue! {
     /// Accounts that requested tokens within about a minute, and are in memory.
     ISSUER_ACTIVE_ACCOUNTS: Gauge = "postern_issuer_active_accounts";
 
+    /// Questions to the authorizer, by how they ended.
+    AUTHORIZER_ANSWERS: Counter = "postern_issuer_authorizer_answers_total" [AuthorizerAnswer::SPEC];
+
     /// When the TLS certificate ends that clients are shown, as a Unix time. 0 without TLS.
     ISSUER_CERTIFICATE_ENDS: Gauge = "postern_issuer_certificate_ends_timestamp_seconds";
 }
@@ -62,7 +65,7 @@ postern_telemetry::label! {
         BadMediaType = "bad_media_type",
         /// 401: no account, or an unknown one.
         Unauthorized = "unauthorized",
-        /// 403: the account is disabled or has expired.
+        /// 403: the account is disabled, has expired, or has a tier that the configuration does not have.
         AccountRefused = "account_refused",
         /// 429: the account's quota is spent.
         QuotaSpent = "quota_spent",
@@ -70,6 +73,8 @@ postern_telemetry::label! {
         RateLimited = "rate_limited",
         /// 503: the accounts cannot be read, or the account's quota count cannot be written to the disk.
         Unrecorded = "unrecorded",
+        /// 503: the authorizer gave no answer about an API key, or none that makes sense, or was not asked because too many keys are new.
+        Unanswered = "unanswered",
         /// 503: the signing pool is full.
         Overloaded = "overloaded",
         /// 429: too many connections of one source.
@@ -86,6 +91,22 @@ postern_telemetry::label! {
         BadRequest = "bad_request",
         /// 500: signing failed.
         Failed = "failed",
+    }
+}
+
+postern_telemetry::label! {
+    /// How a question to the authorizer ended.
+    pub AuthorizerAnswer = "answer" {
+        /// The key is an account's.
+        Allowed = "allowed",
+        /// The key gets no tokens.
+        Denied = "denied",
+        /// The answer makes no sense.
+        Absurd = "absurd",
+        /// There was no answer, or none with status 200.
+        Failed = "failed",
+        /// It was not asked: too many keys are new, every place for a question was taken, or it has just failed.
+        Withheld = "withheld",
     }
 }
 

@@ -1,9 +1,14 @@
 //! The configuration of `postern issuer`.
 
+mod accounts;
+mod authorizer;
+
+pub use accounts::{Account, KeyHash, Tier, UsageConfig};
+pub use authorizer::AuthorizerConfig;
+
 use crate::StartError;
 use crate::accounts::has_accounts;
 use crate::directory::Imprint;
-use crate::quota::Quota;
 use crate::rotation::Schedule;
 use postern_config::{Address, ConfigDuration, address};
 use postern_daemon::drain::DrainConfig;
@@ -12,12 +17,8 @@ use postern_daemon::sources::SourceLimits;
 use postern_daemon::tls::TlsConfig;
 use postern_telemetry::log::LogConfig;
 use postern_token::{TokenType, TokenTypes};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserializer};
-use serde::ser::Serializer;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,14 @@ pub struct Config {
     /// imported (`postern issuer account import`) is what the database says, and can be removed here.
     #[serde(default)]
     pub accounts: Vec<Account>,
+    /// Terms that many accounts share. An account with the name of one as its `tier`, and no quota of its own, has what is said
+    /// here; another quota here counts for all of them from the reload on.
+    #[serde(default)]
+    pub tiers: Vec<Tier>,
+    /// A service of the operator's that is asked whose an API key is when it is not of one of these accounts. With it tokens are for
+    /// accounts alone.
+    #[serde(default)]
+    pub authorizer: Option<AuthorizerConfig>,
     /// The usage of accounts.
     #[serde(default)]
     pub usage: UsageConfig,
@@ -77,6 +86,21 @@ pub struct Listen {
     /// only the balancers. A PROXY header from elsewhere is a bad request.
     #[schemars(with = "Vec<String>")]
     pub proxy_protocol: Balancers,
+    /// Whether clients have to show a certificate of `tls.client_ca` to be let in, or may do so. An account is known by its API key or
+    /// by a certificate (`postern issuer account add-certificate`), so where some have the one and some the other, or where gateways
+    /// without a certificate fetch the keys, it has to be "optional".
+    pub client_certificates: ClientCertificates,
+}
+
+/// What is asked of clients in the handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientCertificates {
+    /// A good certificate, or there is no connection.
+    #[default]
+    Required,
+    /// A good certificate, or none.
+    Optional,
 }
 
 /// The token keys. The times of a key are fixed when it is made: a change here is for the next key.
@@ -115,34 +139,6 @@ pub struct Signing {
     pub queue: usize,
 }
 
-/// An account that may request tokens.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Account {
-    /// A name for the operator, unique. It is never shown to clients.
-    pub name: String,
-    /// The SHA-256 of the account's API key: `printf %s "$KEY" | sha256sum`. Make keys of random bytes
-    /// (`openssl rand -hex 32`): the hash of a word or a name can be guessed.
-    pub key_sha256: KeyHash,
-    /// How many tokens the account gets in each period. Periods are aligned to 1970-01-01 UTC, so that "1d" ends at
-    /// midnight UTC. No crash of the issuer gives tokens beyond it; one may cost the account a fiftieth of it, four tokens at
-    /// least and 512 at most, beside the tokens that were being requested.
-    pub quota: Quota,
-}
-
-/// The usage of accounts.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct UsageConfig {
-    /// How long the usage of past periods is kept, from one day to ten years. Periods shorter than a day are merged into their
-    /// day when it is over.
-    pub keep_for: ConfigDuration,
-    /// Name accounts where usage can be watched: `postern_issuer_account_tokens_total` in the metrics, and a table on the live page.
-    /// Whoever reads them then sees within seconds when which account requests tokens, and beside a gateway's metrics may guess
-    /// whose a spend is. Without it no time of an account's is finer than its period.
-    pub name_accounts: bool,
-}
-
 /// The published key directory.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -178,7 +174,18 @@ pub struct Limits {
 impl Default for Listen {
     fn default() -> Self {
         let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Self { address: loopback(8081), admin: loopback(9091), proxy_protocol: Balancers::default() }
+        Self {
+            address: loopback(8081),
+            admin: loopback(9091),
+            proxy_protocol: Balancers::default(),
+            client_certificates: ClientCertificates::default(),
+        }
+    }
+}
+
+impl Listen {
+    pub(crate) fn requires_certificates(&self) -> bool {
+        self.client_certificates == ClientCertificates::Required
     }
 }
 
@@ -218,12 +225,6 @@ impl Default for Signing {
     }
 }
 
-impl Default for UsageConfig {
-    fn default() -> Self {
-        Self { keep_for: ConfigDuration::days(100), name_accounts: false }
-    }
-}
-
 impl Default for Directory {
     fn default() -> Self {
         Self { issuer_request_uri: "/token-request".to_owned(), max_age: ConfigDuration::hours(1) }
@@ -259,6 +260,8 @@ impl Config {
             keys: Keys::under(directory),
             signing: Signing::default(),
             accounts: Vec::new(),
+            tiers: Vec::new(),
+            authorizer: None,
             usage: UsageConfig::default(),
             directory: Directory::default(),
             limits: Limits::default(),
@@ -275,16 +278,21 @@ impl Config {
     /// Checks what the types cannot express, except the accounts. Reads the database where it decides.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let is_for_others = !self.listen.address.ip().is_loopback();
-        if is_for_others && self.accounts.is_empty() && !has_accounts(&self.keys.directory)? {
+        let knows_accounts = !self.accounts.is_empty() || self.authorizer.is_some();
+        if is_for_others && !knows_accounts && !has_accounts(&self.keys.directory)? {
             return Err(StartError::Open { address: self.listen.address });
         }
-        self.keys.check()?;
-        let keep_for = self.usage.keep_for;
-        if !(ConfigDuration::days(1)..=ConfigDuration::days(3_660)).contains(&keep_for) {
-            return Err(invalid(format!(
-                "[usage] keep_for ({keep_for}) must be from one day to ten years: write \"100d\""
-            )));
+        let asks = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        if self.listen.client_certificates == ClientCertificates::Optional && !asks {
+            return Err(invalid(
+                "[listen] client_certificates = \"optional\" needs [tls] client_ca, a file with the authorities of those \
+                 certificates: without it no client is asked for one. Set it, or leave client_certificates out"
+                    .to_owned(),
+            ));
         }
+        self.keys.check()?;
+        self.usage.check()?;
+        self.authorizer.as_ref().map(AuthorizerConfig::check).transpose()?;
         self.directory.path()?;
         if !(1..=MOST_IN_A_BATCH).contains(&self.limits.batch) {
             return Err(invalid(format!(
@@ -378,49 +386,4 @@ impl Directory {
 
 pub(crate) fn invalid(sentence: String) -> StartError {
     StartError::Config(sentence)
-}
-
-/// The SHA-256 of an API key: 64 hex digits in the file.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct KeyHash(pub [u8; 32]);
-
-impl fmt::Debug for KeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyHash(redacted)")
-    }
-}
-
-impl Serialize for KeyHash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&hex::encode(self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for KeyHash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<'de, str>::deserialize(deserializer)?;
-        let mut hash = [0; 32];
-        hex::decode_to_slice(text.as_bytes(), &mut hash)
-            .map_err(|_| de::Error::custom("it is not 64 hex digits; never write the API key itself here"))?;
-        Ok(Self(hash))
-    }
-}
-
-impl JsonSchema for KeyHash {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "KeyHash".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // "secret" keeps a value that was refused out of the error: it may be the API key, written in the wrong place.
-        json_schema!({
-            "type": "string",
-            "format": "secret",
-            "x-accepted": "64 hex digits, the SHA-256 of the API key",
-        })
-    }
 }

@@ -1,18 +1,42 @@
 //! A bounded queue in which callers take turns: each has a line of its own, and the lines are served in turn.
 //!
-//! When the queue is full, room is made in the longest line, by its newest item, so that whoever floods pays for it. Here
+//! A caller may have several turns in a row. They decide who is served first, and not who has how many places: when the queue is full, room is made in the longest line, by its newest item, so that whoever floods pays for it. Here
 //! are the rules, without threads.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU32;
 
 /// What waits, of several callers.
 #[derive(Debug)]
 pub(crate) struct FairQueue<T> {
-    lines: HashMap<u64, VecDeque<(Ticket, T)>>,
+    lines: HashMap<u64, Line<T>>,
     /// The callers whose lines are not empty, the next one first.
     turns: VecDeque<u64>,
     length: usize,
     tickets: u64,
+}
+
+/// What waits of one caller. It is not empty.
+#[derive(Debug)]
+struct Line<T> {
+    items: VecDeque<(Ticket, T)>,
+    turns: NonZeroU32,
+    /// How many of its turns in a row it has had.
+    had: u32,
+}
+
+/// Who calls, and how many turns in a row are due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) caller: u64,
+    pub(crate) turns: NonZeroU32,
+}
+
+impl From<u64> for Claim {
+    /// One turn at a time.
+    fn from(caller: u64) -> Self {
+        Self { caller, turns: NonZeroU32::MIN }
+    }
 }
 
 /// One item in the queue.
@@ -35,40 +59,45 @@ impl<T> FairQueue<T> {
 
     /// How many items of this caller wait.
     pub(crate) fn len_of(&self, caller: u64) -> usize {
-        self.lines.get(&caller).map_or(0, VecDeque::len)
+        self.lines.get(&caller).map_or(0, |line| line.items.len())
     }
 
     /// Adds an item at the end of its caller's line.
-    pub(crate) fn push(&mut self, caller: u64, item: T) -> Ticket {
+    pub(crate) fn push(&mut self, claim: impl Into<Claim>, item: T) -> Ticket {
+        let Claim { caller, turns } = claim.into();
         self.tickets += 1;
         let ticket = Ticket { caller, number: self.tickets };
-        let line = self.lines.entry(caller).or_default();
-        if line.is_empty() {
+        let line = self.lines.entry(caller).or_insert_with(|| Line { items: VecDeque::new(), turns, had: 0 });
+        line.turns = turns;
+        if line.items.is_empty() {
             self.turns.push_back(caller);
         }
-        line.push_back((ticket, item));
+        line.items.push_back((ticket, item));
         self.length += 1;
         ticket
     }
 
     /// The next item of the caller whose turn it is.
     pub(crate) fn pop(&mut self) -> Option<T> {
-        let caller = self.turns.pop_front()?;
+        let caller = *self.turns.front()?;
         let line = self.lines.get_mut(&caller)?;
-        let (_, item) = line.pop_front()?;
+        let (_, item) = line.items.pop_front()?;
         self.length -= 1;
-        if line.is_empty() {
+        line.had += 1;
+        if line.items.is_empty() {
+            self.turns.pop_front();
             self.lines.remove(&caller);
-        } else {
-            self.turns.push_back(caller);
+        } else if line.had >= line.turns.get() {
+            line.had = 0;
+            self.turns.rotate_left(1);
         }
         Some(item)
     }
 
     /// Takes the newest item out of the longest line, if `caller` would still have the shorter one with another item.
     pub(crate) fn make_room(&mut self, caller: u64) -> Option<T> {
-        let (longest, line) = self.lines.iter().max_by_key(|(_, line)| line.len())?;
-        let (ticket, _) = line.back().filter(|_| line.len() > self.len_of(caller) + 1)?;
+        let (longest, line) = self.lines.iter().max_by_key(|(_, line)| line.items.len())?;
+        let (ticket, _) = line.items.back().filter(|_| line.items.len() > self.len_of(caller) + 1)?;
         debug_assert_ne!(*longest, caller);
         self.remove(*ticket)
     }
@@ -77,10 +106,10 @@ impl<T> FairQueue<T> {
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<T> {
         let line = self.lines.get_mut(&ticket.caller)?;
         // Tickets of a line ascend.
-        let place = line.binary_search_by_key(&ticket.number, |(other, _)| other.number).ok()?;
-        let (_, item) = line.remove(place)?;
+        let place = line.items.binary_search_by_key(&ticket.number, |(other, _)| other.number).ok()?;
+        let (_, item) = line.items.remove(place)?;
         self.length -= 1;
-        if line.is_empty() {
+        if line.items.is_empty() {
             self.lines.remove(&ticket.caller);
             self.turns.retain(|caller| *caller != ticket.caller);
         }
@@ -107,6 +136,28 @@ mod tests {
         queue.push(4, "d1");
         assert_eq!(all(&mut queue), ["b1", "c1", "a2", "d1", "b2", "a3"]);
         assert!(queue.lines.is_empty() && queue.turns.is_empty() && queue.len() == 0);
+    }
+
+    #[test]
+    fn turns_in_a_row_come_one_after_the_other_and_then_the_others() {
+        let claim = |caller, turns| Claim { caller, turns: NonZeroU32::new(turns).unwrap() };
+        let mut queue = FairQueue::default();
+        for item in ["a1", "a2", "a3", "a4", "a5"] {
+            queue.push(claim(1, 3), item);
+        }
+        for item in ["b1", "b2", "b3"] {
+            queue.push(2, item);
+        }
+        assert_eq!((queue.pop(), queue.pop()), (Some("a1"), Some("a2")));
+        queue.push(claim(3, 2), "c1");
+        assert_eq!(all(&mut queue), ["a3", "b1", "c1", "a4", "a5", "b2", "b3"]);
+        assert!(queue.lines.is_empty() && queue.turns.is_empty());
+        // A turn that was not used up is not kept.
+        queue.push(claim(1, 3), "a1");
+        queue.push(2, "b1");
+        assert_eq!(queue.pop(), Some("a1"));
+        queue.push(claim(1, 3), "a2");
+        assert_eq!(all(&mut queue), ["b1", "a2"]);
     }
 
     #[test]

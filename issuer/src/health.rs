@@ -22,6 +22,10 @@ pub(crate) enum Fault {
     NextKey,
     /// The quota counts cannot be written.
     Counts,
+    /// Accounts have the terms of a tier that there is not.
+    Terms,
+    /// The authorizer does not answer, or what it answers makes no sense.
+    Authorizer,
     /// The machine's clock contradicts the files.
     Clock,
     /// The signers refuse most requests.
@@ -52,7 +56,9 @@ impl Health {
         if !present.contains_key(&fault) {
             match fault {
                 Fault::NoKey | Fault::NextKey => tracing::error!("{reason}"),
-                Fault::Counts | Fault::Clock | Fault::Overload => tracing::warn!("{reason}"),
+                Fault::Counts | Fault::Terms | Fault::Authorizer | Fault::Clock | Fault::Overload => {
+                    tracing::warn!("{reason}")
+                }
             }
         }
         present.insert(fault, reason);
@@ -102,6 +108,8 @@ impl Fault {
             Self::NoKey => "a token key is in use again",
             Self::NextKey => "token keys can be made again",
             Self::Counts => "the quota counts are written again",
+            Self::Terms => "every account has terms again",
+            Self::Authorizer => "the authorizer answers again, or was configured anew",
             Self::Clock => "the clock agrees with the files again",
             Self::Overload => "the signers answer most requests again",
         }

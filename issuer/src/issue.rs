@@ -16,6 +16,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use hyper::body::{Body, Incoming};
 use postern_daemon::http::{BodyError, read_limited};
+use postern_daemon::tls::PublicKeyDigest;
 use postern_token::{
     AmortizedRequest, AmortizedResponse, OptionalTokenResponse, SigningKey, TokenRequest, TokenResponse,
     UnixSeconds,
@@ -42,18 +43,19 @@ pub(crate) enum Issued {
 }
 
 impl Issuance {
-    /// A request whose body has been [read](Issuance::read). Dropped at any `await`, it leaves nothing counted that was
-    /// not signed. `type_asked` becomes the token type, once it is read.
+    /// A request whose body has been [read](Issuance::read), of a client that showed this certificate. Dropped at any `await`, it
+    /// leaves nothing counted that was not signed. `type_asked` becomes the token type, once it is read.
     pub(crate) async fn answer(
         &self,
         headers: &HeaderMap,
+        certificate: Option<PublicKeyDigest>,
         body: Bytes,
         type_asked: &mut TokenTypeAsked,
     ) -> Result<Issued, Refusal> {
         let form = Form::of(headers);
         *type_asked = form.as_ref().unwrap_or(&Form::One).type_asked(&body);
         let now = UnixSeconds::now();
-        let caller = self.accounts.authorize(headers, now).await.map_err(Refusal::NoAccount)?;
+        let caller = self.accounts.authorize(headers, certificate, now).await.map_err(Refusal::NoAccount)?;
         match form?.parse(&body)? {
             Asked::One(request) => self.one(&caller, request, now).await.map(Issued::One),
             Asked::Amortized(request) => self.amortized(&caller, request, now).await.map(Issued::Amortized),
@@ -64,14 +66,20 @@ impl Issuance {
     /// The body of a request. It is read before anything is refused: it is small, and a client that is still sending
     /// when the answer comes often sees a broken connection instead of the answer. A batch is read for accounts alone: room
     /// for it is not a stranger's.
-    pub(crate) async fn read(&self, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Refusal> {
+    pub(crate) async fn read(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<PublicKeyDigest>,
+        body: Incoming,
+    ) -> Result<Bytes, Refusal> {
         let form = Form::of(headers).unwrap_or(Form::One);
         let most = form.most_bytes(self.batch_limit());
         if body.size_hint().lower() > most as u64 {
             return Err(Refusal::TooLong(form, self.batch_limit())); // before a client that waits for "100 Continue" sends it
         }
         if form != Form::One {
-            self.accounts.authorize(headers, UnixSeconds::now()).await.map_err(Refusal::NoAccount)?;
+            let caller = self.accounts.authorize(headers, certificate, UnixSeconds::now());
+            caller.await.map_err(Refusal::NoAccount)?;
         }
         let began = Instant::now();
         let limit = self.settings.load().limits.body_timeout.get();
@@ -191,7 +199,7 @@ impl Issuance {
         charge: Charge,
     ) -> Result<Signature, Unsigned> {
         let tokens = self.accounts.tokens_of(caller);
-        self.settings.load().pool.submit(caller.number(), key, work, move || {
+        self.settings.load().pool.submit(caller.claim(), key, work, move || {
             tokens.increment(charge.count());
             charge.keep();
         })

@@ -37,8 +37,9 @@ pub use keys::KeysError;
 pub use quota::Quota;
 pub use reload::FIXED;
 
-use accounts::Accounts;
 use accounts::control::Control;
+use accounts::{Accounts, Authorizer, Configured};
+use config::AuthorizerConfig;
 use health::Health;
 use issue::Issuance;
 use keyring::Keyring;
@@ -47,6 +48,7 @@ use metrics::gauge;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
 use postern_daemon::exit;
+use postern_daemon::http::ClientError;
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
@@ -71,7 +73,7 @@ pub struct Issuer {
     keyring: Arc<Keyring>,
     accounts: Arc<Accounts>,
     control: Control,
-    health: Health,
+    health: Arc<Health>,
     process: ProcessContext,
     certificate: Renewed,
     /// What a reload is compared with.
@@ -88,8 +90,9 @@ impl Issuer {
     /// A sentence for the operator, and with [`StartError::exit_code`] what to exit with.
     pub async fn bind(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
         check_values(&config)?;
-        let health = Health::new(process.readiness.gate("issuer"));
+        let health = Arc::new(Health::new(process.readiness.gate("issuer")));
         let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
+        tls.iter().for_each(|tls| tls.require_client_certificates(config.listen.requires_certificates()));
         let state = tokio::task::spawn_blocking({
             let config = config.clone();
             move || State::open(&config)
@@ -97,6 +100,7 @@ impl Issuer {
         let State { store, keyring, accounts } = state.await.map_err(|_| StartError::Interrupted)??;
         let control = Control::bind(store.directory())?;
         let recorder = Arc::new(Recorder::new());
+        accounts.take_up_authorizer(authorizer(&config, &health, &recorder)?)?;
         let settings = Settings::of(&config, process.descriptors, &recorder, tls.as_ref())?;
         let issuance = Issuance {
             accounts: accounts.clone(),
@@ -186,7 +190,9 @@ impl Issuer {
         if let Some(reloader) = self.reloader {
             let (accounts, keyring) = (accounts.clone(), keyring.clone());
             let (settings, recorder) = (server.settings.clone(), server.routes.recorder.clone());
-            let reached = Reloading { config, signed, settings, accounts, keyring, recorder, certificate };
+            let health = health.clone();
+            let reached =
+                Reloading { config, signed, settings, accounts, keyring, recorder, health, certificate };
             tokio::spawn(reached.run(reloader, shutdown.clone()));
         }
         let recorder = server.routes.recorder.clone();
@@ -222,15 +228,25 @@ pub fn check(config: &Config) -> Result<(), StartError> {
 /// The same without what the issuer that runs has open; `strong` are API keys that need not be guessed at.
 fn check_without_keys(config: &Config, strong: &Strong) -> Result<(), StartError> {
     config.check()?;
-    accounts::check(&config.accounts)?;
+    accounts::check(config)?;
     strong.check(&config.accounts)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
+    config.authorizer.as_ref().map(AuthorizerConfig::client).transpose()?;
     Ok(())
+}
+
+fn authorizer(
+    config: &Config,
+    health: &Arc<Health>,
+    recorder: &Arc<Recorder>,
+) -> Result<Option<Authorizer>, StartError> {
+    let open = |config| Authorizer::new(config, health.clone(), recorder.clone());
+    Ok(config.authorizer.as_ref().map(open).transpose()?)
 }
 
 fn check_values(config: &Config) -> Result<(), StartError> {
     config.check()?;
-    accounts::check(&config.accounts)?;
+    accounts::check(config)?;
     weak_api_keys::check(&config.accounts)
 }
 
@@ -245,7 +261,7 @@ impl State {
     fn open(config: &Config) -> Result<Self, StartError> {
         let (schedule, now) = (config.keys.schedule()?, UnixSeconds::now());
         let mut store = KeyStore::open(&config.keys.directory)?;
-        let accounts = Arc::new(Accounts::open(&config.accounts, store.directory(), &config.usage)?);
+        let accounts = Arc::new(Accounts::open(Configured::of(config), store.directory(), &config.usage)?);
         store.rotate(&schedule, now)?;
         let keyring = Keyring::new(&store, schedule, config.imprint(), now);
         Ok(Self { store, keyring: Arc::new(keyring), accounts })
@@ -272,6 +288,9 @@ pub enum StartError {
     /// The certificate or its key.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The client of the authorizer.
+    #[error("[authorizer] {0}")]
+    Authorizer(#[from] ClientError),
     /// The token keys.
     #[error(transparent)]
     Keys(#[from] KeysError),
@@ -295,7 +314,7 @@ impl StartError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Tls(TlsError::State(_)) => exit::RUNTIME,
-            Self::Config(_) | Self::Open { .. } | Self::Tls(_) => exit::CONFIG,
+            Self::Config(_) | Self::Open { .. } | Self::Tls(_) | Self::Authorizer(_) => exit::CONFIG,
             Self::Keys(_) | Self::Accounts(_) | Self::Threads(_) | Self::Listen(_) | Self::Interrupted => {
                 exit::RUNTIME
             }

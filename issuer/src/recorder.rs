@@ -5,7 +5,7 @@
 //! ([`Recorder::signed`]). Metrics and live page are served from the same counts, and they hold nothing about who sent
 //! a request.
 
-use crate::catalogue::{self, IssuerOutcome, TokenTypeAsked};
+use crate::catalogue::{self, AuthorizerAnswer, IssuerOutcome, TokenTypeAsked};
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use postern_admin::live::Latency;
 use postern_telemetry::metrics::{ReadableCounter, ReadableGauge, from_zero};
@@ -24,6 +24,7 @@ pub(crate) struct Recorder {
     queue_limit: ReadableGauge,
     active_accounts: ReadableGauge,
     sign_duration: Histogram,
+    authorizer: Vec<Counter>,
     /// For the live page.
     spreads: Vec<Latency>,
 }
@@ -76,6 +77,7 @@ impl Recorder {
             queue_limit: ReadableGauge::new(gauge!(catalogue::ISSUER_QUEUE_LIMIT)),
             active_accounts: ReadableGauge::new(gauge!(catalogue::ISSUER_ACTIVE_ACCOUNTS)),
             sign_duration: histogram!(catalogue::ISSUER_SIGN_DURATION),
+            authorizer: AuthorizerAnswer::ALL.iter().map(|answer| authorizer_answers(*answer)).collect(),
             spreads: Part::ALL.iter().map(|_| Latency::default()).collect(),
         }
     }
@@ -130,6 +132,11 @@ impl Recorder {
         self.active_accounts.set(i64::try_from(accounts).unwrap_or(i64::MAX));
     }
 
+    /// A question to the authorizer has ended.
+    pub(crate) fn authorizer_answered(&self, answer: AuthorizerAnswer) {
+        self.authorizer[answer as usize].increment(1);
+    }
+
     // ---- For the live page ----
 
     pub(crate) fn active_accounts(&self) -> i64 {
@@ -169,6 +176,10 @@ impl Drop for Queued {
     fn drop(&mut self) {
         self.0.queue.add(-1);
     }
+}
+
+fn authorizer_answers(answer: AuthorizerAnswer) -> Counter {
+    from_zero(counter!(catalogue::AUTHORIZER_ANSWERS, AuthorizerAnswer::LABEL => answer.as_str()))
 }
 
 /// The counter of token requests of one type with one outcome.

@@ -1,13 +1,14 @@
 //! What a reload of the configuration changes while the issuer serves: everything but [`FIXED`]. A request under way ends with
 //! what it began with.
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Configured};
 use crate::config::{Config, Limits};
+use crate::health::{Fault, Health};
 use crate::keyring::Keyring;
 use crate::recorder::Recorder;
 use crate::signing::SigningPool;
 use crate::weak_api_keys::Strong;
-use crate::{StartError, check_without_keys};
+use crate::{StartError, authorizer, check_without_keys};
 use arc_swap::{ArcSwap, Guard};
 use postern_config::{Fixed, differ};
 use postern_daemon::descriptors::Descriptors;
@@ -119,6 +120,7 @@ pub(crate) struct Reloading {
     pub(crate) accounts: Arc<Accounts>,
     pub(crate) keyring: Arc<Keyring>,
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) health: Arc<Health>,
     pub(crate) certificate: Renewed,
 }
 
@@ -137,7 +139,10 @@ impl Reloading {
                 });
                 let Ok((back, reading)) = reading.await else { return }; // the runtime is shutting down
                 reloader = back;
-                let Some(reading) = reading else { continue };
+                let Some(reading) = reading else {
+                    self.accounts.forget_answers();
+                    continue;
+                };
                 match self.apply(reading.config.clone(), &shutdown) {
                     Ok(()) => reloader.applied(reading),
                     Err(error) => reloader.refused(&error.to_string()),
@@ -157,12 +162,17 @@ impl Reloading {
         if differ(&old.signing, &new.signing) {
             present.pool = Arc::new(pool(&new, &self.recorder)?);
         }
+        let authorizer = authorizer(&new, &self.health, &self.recorder)?;
+        self.accounts.take_up_authorizer(authorizer)?;
+        self.health.clear(Fault::Authorizer); // what was wrong with the one before
         if let Some(tls) = tls {
             present.tls = tls.as_ref().map(ServerTls::config);
             self.certificate.replace(tls);
         }
+        let requires = new.listen.requires_certificates();
+        self.certificate.current().iter().for_each(|tls| tls.require_client_certificates(requires));
         self.settings.present.store(Arc::new(present));
-        self.accounts.replace(&new.accounts, &new.usage);
+        self.accounts.replace(Configured::of(&new), &new.usage);
         self.keyring.reschedule(schedule, new.imprint());
         log::set_format(new.log.format);
         shutdown.set_deadline(new.drain.deadline.get());

@@ -24,7 +24,7 @@ use postern_daemon::places::{Bounds, Place, Places};
 use postern_daemon::proxy_protocol::{self, Named, NoHeader};
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
-use postern_daemon::tls::{self, Bounded, ServerConfig, TlsStream};
+use postern_daemon::tls::{self, Bounded, PublicKeyDigest, ServerConfig, TlsStream};
 use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, UnixSeconds};
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -53,6 +53,14 @@ pub(crate) struct Server {
     pub(crate) settings: Settings,
     pub(crate) places: Places,
     pub(crate) shutdown: Shutdown,
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy)]
+struct Client {
+    source: Option<Source>,
+    /// The public key of the certificate that it showed in the handshake.
+    certificate: Option<PublicKeyDigest>,
 }
 
 impl Server {
@@ -137,10 +145,15 @@ impl Server {
     async fn connection(&self, stream: TcpStream, place: &Place, exchange: &Exchange) {
         let _ = stream.set_nodelay(true); // without it answers may be slow, no more
         let tls = self.settings.load().tls.clone();
-        let Some(tls) = &tls else { return Box::pin(self.http(stream, place, exchange)).await };
+        let source = place.source();
+        let Some(tls) = &tls else {
+            let client = Client { source, certificate: None };
+            return Box::pin(self.http(stream, client, place, exchange)).await;
+        };
         tokio::select! {
-            shaken = self.handshake(tls, stream, place.source()) => if let Some(stream) = shaken {
-                Box::pin(self.http(stream, place, exchange)).await;
+            shaken = self.handshake(tls, stream, source) => if let Some(stream) = shaken {
+                let client = Client { source, certificate: PublicKeyDigest::of_client(stream.get_ref().1) };
+                Box::pin(self.http(stream, client, place, exchange)).await;
             },
             () = exchange.displaced() => drop(self.turned_away(&Refusal::Displaced)),
         }
@@ -185,9 +198,14 @@ impl Server {
         self.settings.load().limits.header_timeout.get()
     }
 
-    async fn http<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, place: &Place, exchange: &Exchange) {
-        let source = place.source();
-        if let Err(refusal) = self.routes.may_ask(source) {
+    async fn http<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        client: Client,
+        place: &Place,
+        exchange: &Exchange,
+    ) {
+        if let Err(refusal) = self.routes.may_ask(client.source) {
             let answer = self.turned_away(&refusal);
             tokio::select! {
                 () = farewell::part(stream, &answer) => {}
@@ -197,7 +215,7 @@ impl Server {
         }
         // Boxed, so that a connection that waits for a request needs no room for one.
         let answer = |request| {
-            Box::pin(async move { Ok::<_, Infallible>(self.routes.answer(request, source, exchange).await) })
+            Box::pin(async move { Ok::<_, Infallible>(self.routes.answer(request, client, exchange).await) })
         };
         let mut connection = http1::Builder::new()
             .timer(TokioTimer::new()) // without it the header timeout is silently off
@@ -224,7 +242,7 @@ impl Server {
         };
         if let Err(error) = served {
             if error.is_parse() {
-                self.routes.refused(source); // hyper has answered 400
+                self.routes.refused(client.source); // hyper has answered 400
             }
             tracing::debug!("a connection ended early: {error}");
         }
@@ -245,7 +263,7 @@ impl Routes {
     async fn answer(
         &self,
         request: Request<Incoming>,
-        source: Option<Source>,
+        client: Client,
         exchange: &Exchange,
     ) -> Response<Answered<Full<Bytes>>> {
         let began = Instant::now();
@@ -253,17 +271,21 @@ impl Routes {
         let is_for_token = self.settings.load().takes_requests_at(head.uri.path());
         let is_posted = is_for_token && head.method == Method::POST;
         // Until its body is there, a request gives way to another connection as one does whose header is not.
-        let may_ask = self.may_ask(source);
+        let may_ask = self.may_ask(client.source);
         let is_read = is_posted && may_ask.is_ok();
-        let body = if is_read { self.issuance.read(&head.headers, body).await } else { Ok(Bytes::new()) };
+        let body = if is_read {
+            self.issuance.read(&head.headers, client.certificate, body).await
+        } else {
+            Ok(Bytes::new())
+        };
         let answering = exchange.begin().await;
         let mut asked = TokenTypeAsked::Unread;
         let answered = match may_ask {
-            Ok(()) => self.route(&head, body, &mut asked).await,
+            Ok(()) => self.route(&head, client, body, &mut asked).await,
             Err(refusal) => Err(refusal),
         };
         if answered.as_ref().is_err_and(Refusal::is_of_client) {
-            self.refused(source);
+            self.refused(client.source);
         }
         let (response, outcome) = answered.unwrap_or_else(Refusal::into_response);
         self.recorder.answered(is_for_token.then_some(asked), outcome, began.elapsed());
@@ -273,6 +295,7 @@ impl Routes {
     async fn route(
         &self,
         head: &request::Parts,
+        client: Client,
         body: Result<Bytes, Refusal>,
         asked: &mut TokenTypeAsked,
     ) -> Result<(Response<Full<Bytes>>, IssuerOutcome), Refusal> {
@@ -285,7 +308,8 @@ impl Routes {
             (DIRECTORY_PATH, &Method::GET | &Method::HEAD) => Ok(self.directory(head)),
             (DIRECTORY_PATH, _) => Err(Refusal::Method("GET, HEAD")),
             (path, &Method::POST) if self.settings.load().takes_requests_at(path) => {
-                Ok(answer::issued(&self.issuance.answer(&head.headers, body?, asked).await?))
+                let (headers, certificate) = (&head.headers, client.certificate);
+                Ok(answer::issued(&self.issuance.answer(headers, certificate, body?, asked).await?))
             }
             (path, _) if self.settings.load().takes_requests_at(path) => Err(Refusal::Method("POST")),
             _ => Err(Refusal::NotFound),

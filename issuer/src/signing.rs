@@ -4,7 +4,7 @@
 //! would hold up every other connection; in a queue without end a burst would be answered long after its clients have
 //! gone.
 
-use crate::fair_queue::{FairQueue, Ticket};
+use crate::fair_queue::{Claim, FairQueue, Ticket};
 use crate::recorder::{Part, Queued, Recorder};
 use parking_lot::{Condvar, Mutex};
 use postern_token::{
@@ -109,14 +109,15 @@ impl SigningPool {
         Ok(pool)
     }
 
-    /// Signs `work` when its turn comes among those of all callers. `caller` is one account, or 0.
+    /// Signs `work` when its turn comes among those of all callers. The caller of `claim` is one account, or 0.
     pub(crate) fn submit(
         &self,
-        caller: u64,
+        claim: impl Into<Claim>,
         key: Arc<SigningKey>,
         work: Work,
         signed: impl FnOnce() + Send + 'static,
     ) -> Result<Signature, Unsigned> {
+        let claim @ Claim { caller, .. } = claim.into();
         let (answer, signature) = oneshot::channel();
         let signed = Box::new(signed);
         let mut state = self.desk.state.lock();
@@ -130,7 +131,7 @@ impl SigningPool {
         }
         let queued = self.desk.recorder.queued();
         let job = Job { key, work, signed, answer, since: Instant::now(), queued };
-        let ticket = state.waiting.push(caller, job);
+        let ticket = state.waiting.push(claim, job);
         drop(state);
         self.desk.changed.notify_one();
         if let Some(job) = crowded {

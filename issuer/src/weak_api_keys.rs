@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     fn account(name: &str, hash: [u8; 32]) -> Account {
-        Account { name: name.to_owned(), key_sha256: KeyHash(hash), quota: "1/1d".parse().unwrap() }
+        Account { name: name.to_owned(), key_sha256: KeyHash(hash), quota: "1/1d".parse().ok(), tier: None }
     }
 
     fn of_key(key: &str) -> Result<(), StartError> {

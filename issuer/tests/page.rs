@@ -7,7 +7,7 @@ use postern_issuer::catalogue::{
 };
 use postern_issuer::config::Signing;
 use postern_telemetry::metrics;
-use postern_token::{ChallengeDigest, DIRECTORY_PATH};
+use postern_token::{ChallengeDigest, DIRECTORY_PATH, TokenType};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -35,7 +35,8 @@ fn issuances(asked: TokenTypeAsked, outcome: IssuerOutcome) -> Option<f64> {
 }
 
 fn tokens() -> f64 {
-    value(&format!("{TOKENS_ISSUED}{{type=\"2\"}}")).unwrap()
+    let of_type = |code: u16| value(&format!("{TOKENS_ISSUED}{{type=\"{code}\"}}")).unwrap();
+    TokenType::ISSUED.map(|token_type| of_type(token_type.code())).iter().sum()
 }
 
 /// Every series of requests and of token requests.
@@ -142,8 +143,10 @@ async fn the_queue_is_empty_again_after_hang_ups() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
     config.signing = Signing { threads: NonZeroUsize::new(1), queue: CLIENTS };
+    config.keys.types = vec![1]; // milliseconds each, so that whoever looks sees the queue
     let issuer = Running::start(config).await;
-    let whole = post("", &good(&issuer).await);
+    let key = issuer.key_of(TokenType::VoprfP384).await;
+    let whole = post("", &key.request(ChallengeDigest::of(b"challenge")).unwrap().0.serialize());
     let (last, rest) = whole.split_last().unwrap();
     let mut streams = Vec::new();
     for _ in 0..CLIENTS {
@@ -152,16 +155,19 @@ async fn the_queue_is_empty_again_after_hang_ups() {
         streams.push(stream);
     }
     let is_over = Arc::new(AtomicBool::new(false));
+    let (begun, begins) = std::sync::mpsc::channel();
     let watching = std::thread::spawn({
         let is_over = is_over.clone();
         move || {
-            let mut most = 0.0_f64;
+            let mut most = value(ISSUER_QUEUE).unwrap();
+            begun.send(()).unwrap();
             while !is_over.load(Ordering::SeqCst) {
                 most = most.max(value(ISSUER_QUEUE).unwrap());
             }
             most
         }
     });
+    begins.recv().unwrap();
     let before = tokens();
     for stream in &mut streams {
         stream.write_all(&[*last]).await.unwrap();

@@ -1,9 +1,11 @@
 //! Never more tokens than the quota, whenever the issuer is killed and however many ask at once.
 
-use super::{add, json, said};
+use super::{add, add_with, json, said};
 use crate::support::accounts::used;
+use crate::support::authorizer::Service;
 use crate::support::daemon::{Daemon, issuer_config};
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
@@ -50,11 +52,36 @@ async fn ten_kills_under_64_clients_give_no_token_beyond_the_quota() {
     let home = TempDir::new().unwrap();
     let config = issuer_config(home.path(), "");
     let key = add(&config, "alice", &format!("{QUOTA}/36500d"));
+    kill_and_count(&home, &config, &key).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_kills_under_64_clients_give_no_token_beyond_the_quota_of_a_tier() {
+    let tiers = format!("[[tiers]]\nname = \"gold\"\nquota = \"{QUOTA}/36500d\"\n");
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), &tiers);
+    let key = add_with(&config, "alice", &["--tier", "gold"]);
+    kill_and_count(&home, &config, &key).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_kills_under_64_clients_give_no_token_beyond_the_quota_of_an_authorizer() {
+    let alice = format!("{{\"allow\": true, \"account\": \"alice\", \"quota\": \"{QUOTA}/36500d\"}}");
+    let service = Service::start(move |_| (200, alice.clone())).await;
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), &service.section(""));
+    kill_and_count(&home, &config, "a key of the operator's").await;
+    let questions = service.asked().len();
+    assert!(questions <= 2 * (KILLS + 1), "64 clients share a question: {questions} of {} starts", KILLS + 1);
+}
+
+/// `key` is of an account alice with a quota of `QUOTA`.
+async fn kill_and_count(home: &TempDir, config: &Path, key: &str) {
     let signed = Arc::new(AtomicI64::new(0));
     for kill in 0..KILLS {
-        let issuer = Daemon::ready("issuer", &config).await;
+        let issuer = Daemon::ready("issuer", config).await;
         let before = signed.load(SeqCst);
-        let clients = ask_all(&issuer, &key, &signed).await;
+        let clients = ask_all(&issuer, key, &signed).await;
         // At another moment of the reservation each time.
         let wanted = before + 40 + 17 * i64::try_from(kill).unwrap();
         while signed.load(SeqCst) < wanted && !clients.iter().all(|client| client.is_finished()) {
@@ -69,8 +96,8 @@ async fn ten_kills_under_64_clients_give_no_token_beyond_the_quota() {
         assert!(counted <= QUOTA);
     }
     let before_last = signed.load(SeqCst);
-    let issuer = Daemon::ready("issuer", &config).await;
-    for client in ask_all(&issuer, &key, &signed).await {
+    let issuer = Daemon::ready("issuer", config).await;
+    for client in ask_all(&issuer, key, &signed).await {
         client.await.unwrap();
     }
     let all = signed.load(SeqCst);
@@ -78,7 +105,7 @@ async fn ten_kills_under_64_clients_give_no_token_beyond_the_quota() {
     // A kill costs a fiftieth of the quota, and those being requested.
     let lost = i64::try_from(KILLS * (QUOTA as usize / 50 + 2 * CLIENTS)).unwrap();
     assert!(all >= QUOTA - lost && all > before_last, "{all} tokens of {QUOTA}");
-    assert_eq!(json(&config, &["account", "show", "alice"])[0]["usage"][0]["tokens"], QUOTA);
+    assert_eq!(json(config, &["account", "show", "alice"])[0]["usage"][0]["tokens"], QUOTA);
     issuer.process.terminate().assert_stopped();
-    assert!(said(&config, &["usage"]).ends_with(&format!(",{QUOTA}\r\n")));
+    assert!(said(config, &["usage"]).ends_with(&format!(",{QUOTA}\r\n")));
 }

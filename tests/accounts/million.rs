@@ -35,8 +35,8 @@ fn fill(path: &Path) {
 fn api_keys(config: &Path) -> Vec<String> {
     let config = postern_config::open::<postern_issuer::Config>(config, Default::default()).unwrap().0;
     let add = |number: usize| {
-        let terms = Terms { quota: "10000/1d".parse().unwrap(), burst: None, tier: None, expires_at: None };
-        let request = Request::Add { name: format!("active-{number}"), terms };
+        let terms = Terms { quota: "10000/1d".parse().ok(), burst: None, tier: None, expires_at: None };
+        let request = Request::Add { name: format!("active-{number}"), terms, certificates: Vec::new() };
         let mut key = None;
         ask(&config, &request, &mut |line| {
             if let Line::ApiKey(made) = line {

@@ -1,17 +1,37 @@
-//! `docs/operate/accounts.md` is walked from nothing to the first token.
+//! `docs/operate/accounts.md` is walked from nothing to the first token, and through each way to know an account.
 
+use super::mint;
+use crate::support::authorizer::Service;
 use crate::support::daemon::Daemon;
-use crate::support::process::command;
+use crate::support::process::{command, run};
+use crate::support::tls::Authority;
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// The section of the page, up to the next one.
-fn section() -> String {
+/// A section of the page, up to the next one.
+fn section(title: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let page = std::fs::read_to_string(root.join("docs/operate/accounts.md")).unwrap();
-    let (_, rest) = page.split_once("## From nothing to the first token").unwrap();
+    let (_, rest) = page.split_once(&format!("\n## {title}\n")).unwrap();
     rest.split("\n## ").next().unwrap().to_owned()
+}
+
+/// What stands between the marks of a block of this language.
+fn block<'a>(section: &'a str, language: &str) -> &'a str {
+    let (_, rest) = section.split_once(&format!("```{language}\n")).unwrap();
+    rest.split("```").next().unwrap()
+}
+
+/// The commands of a section.
+fn commands(section: &str) -> Vec<&str> {
+    section.lines().filter_map(|line| line.strip_prefix("    ")).collect()
+}
+
+/// The configuration of an issuer under `home`: its keys, and blocks of the page.
+fn write(home: &Path, blocks: &[&str]) {
+    let keys = "[keys]\ndirectory = \"issuer-state\"\n".to_owned();
+    std::fs::write(home.join("issuer.toml"), blocks.concat() + &keys).unwrap();
 }
 
 /// A `postern` with the arguments of a line, in `home`.
@@ -31,13 +51,12 @@ fn said(command: &mut Command) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_page_leads_from_nothing_to_the_first_token() {
     let home = TempDir::new().unwrap();
-    let section = section();
-    let (_, file) = section.split_once("```toml\n").unwrap();
-    let (file, _) = file.split_once("```").unwrap();
+    let section = section("From nothing to the first token");
+    let file = block(&section, "toml");
     // Free ports: others may have those of the page.
     let file = file.replace(":8081", ":0").replace(":9091", ":0");
     std::fs::write(home.path().join("issuer.toml"), file).unwrap();
-    let lines: Vec<&str> = section.lines().filter_map(|line| line.strip_prefix("    ")).collect();
+    let lines = commands(&section);
     let [add, start, mint, show] = lines.as_slice() else { panic!("{lines:?}") };
 
     let added = said(&mut postern(home.path(), add));
@@ -47,5 +66,59 @@ async fn the_page_leads_from_nothing_to_the_first_token() {
     assert!(said(&mut postern(home.path(), &mint)).starts_with("PrivateToken token="));
     let shown = said(&mut postern(home.path(), show));
     assert!(shown.starts_with("alice  10000/1d\n") && shown.trim_end().ends_with(": 1 tokens"), "{shown}");
+    issuer.process.terminate().assert_stopped();
+}
+
+#[test]
+fn the_page_leads_to_accounts_of_a_tier_and_to_those_with_a_certificate() {
+    let home = TempDir::new().unwrap();
+    let at = |name: &str| home.path().join(name);
+    let tiers = section("Tiers");
+    write(home.path(), &[block(&tiers, "toml")]);
+    let [add] = commands(&tiers)[..] else { panic!("{tiers}") };
+    let added = said(&mut postern(home.path(), add));
+    assert!(
+        added.contains("bob  10000/1d (of its tier)  5/s, 50 at once (of its tier)  tier gold"),
+        "{added}"
+    );
+
+    let authority = Authority::new(home.path());
+    authority.client_named("carol");
+    for (file, name) in [
+        (&authority.certificate, "issuer.pem"),
+        (&authority.key, "issuer.key"),
+        (&authority.ca, "clients-ca.pem"),
+    ] {
+        std::fs::copy(file, at(name)).unwrap();
+    }
+    let certificates = section("Client certificates");
+    write(home.path(), &[block(&certificates, "toml")]);
+    said(&mut postern(home.path(), "postern doctor --config issuer.toml"));
+    let [add] = commands(&certificates)[..] else { panic!("{certificates}") };
+    let added = said(&mut postern(home.path(), add));
+    assert!(added.contains("certificate 1") && !added.contains("API key"), "{added}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_service_of_the_page_may_answer_as_the_page_says() {
+    let home = TempDir::new().unwrap();
+    let (tiers, elsewhere) = (section("Tiers"), section("Users that are kept elsewhere"));
+    let lines: Vec<String> = block(&elsewhere, "json").lines().map(str::to_owned).collect();
+    let [_, own_quota, of_tier, denied] = lines.try_into().unwrap();
+    let service = Service::start(move |key| match key {
+        "one" => (200, own_quota.clone()),
+        "two" => (200, of_tier.clone()),
+        _ => (200, denied.clone()),
+    });
+    let place = format!("http://{}", service.await.address);
+    let authorizer = block(&elsewhere, "toml").replace("http://127.0.0.1:9000", &place);
+    let listen = "[listen]\naddress = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n";
+    write(home.path(), &[listen, block(&tiers, "toml"), &authorizer]);
+    let issuer = Daemon::of("issuer", postern(home.path(), "postern issuer --config issuer.toml"));
+    for key in ["one", "two"] {
+        mint(&issuer, key).assert_stopped();
+    }
+    mint(&issuer, "three").assert_failed(70, &["401", "the subscription has ended"]);
+    run(["token", "mint", "--issuer", &issuer.http()]).assert_failed(70, &["401"]);
     issuer.process.terminate().assert_stopped();
 }

@@ -2,6 +2,7 @@
 
 pub mod accounts;
 pub mod admin;
+pub mod authorizer;
 pub mod collector;
 pub mod daemon;
 pub mod disk;

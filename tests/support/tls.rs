@@ -11,6 +11,7 @@ pub struct Authority {
     pub key: PathBuf,
     /// Of a client.
     pub client: [PathBuf; 2],
+    issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
@@ -43,7 +44,21 @@ impl Authority {
             certificate: write("server.pem", server.pem()),
             key: write("server.key", key.serialize_pem()),
             client: [write("client.pem", client.pem()), write("client.key", client_key.serialize_pem())],
+            issuer,
         }
+    }
+
+    /// The files of another client: a new certificate, for its key if it has one already.
+    pub fn client_named(&self, name: &str) -> [PathBuf; 2] {
+        let [certificate, key] = ["pem", "key"].map(|end| self.ca.with_file_name(format!("{name}.{end}")));
+        if !key.exists() {
+            std::fs::write(&key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
+        }
+        let pair = KeyPair::from_pem(&std::fs::read_to_string(&key).unwrap()).unwrap();
+        let signed =
+            CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&pair, &self.issuer).unwrap();
+        std::fs::write(&certificate, signed.pem()).unwrap();
+        [certificate, key]
     }
 
     /// The section `[tls]` of a daemon.

@@ -1,7 +1,8 @@
 //! Accounts and usage for people, for programs and for spreadsheets.
 
 use postern_daemon::utc;
-use postern_issuer::control::{AccountView, KeptIn, Line, UsageRow};
+use postern_issuer::Burst;
+use postern_issuer::control::{AccountView, CertificateView, KeptIn, Line, TierTerm, UsageRow};
 use postern_token::UnixSeconds;
 use std::io::{self, Write};
 
@@ -24,6 +25,7 @@ impl<W: Write> Printer<W> {
             match line {
                 Line::Account(account) => serde_json::to_writer(&mut self.out, account)?,
                 Line::Usage(row) => serde_json::to_writer(&mut self.out, row)?,
+                Line::Certificate(certificate) => serde_json::to_writer(&mut self.out, certificate)?,
                 line => serde_json::to_writer(&mut self.out, line)?,
             }
             return writeln!(self.out);
@@ -34,6 +36,7 @@ impl<W: Write> Printer<W> {
                 self.out,
                 "API key: {key}\nIt is shown this once. Clients send it as Authorization: Bearer KEY; the agent has it as api_key."
             ),
+            Line::Certificate(certificate) => self.certificate(certificate),
             Line::Usage(row) => self.usage(row),
             Line::Imported { imported, known } => writeln!(
                 self.out,
@@ -55,16 +58,21 @@ impl<W: Write> Printer<W> {
     }
 
     fn account(&mut self, account: &AccountView) -> io::Result<()> {
-        let AccountView { name, kept_in, enabled, terms, keys, usage } = account;
-        if self.accounts > 0 && !(keys.is_empty() && usage.is_empty()) {
+        let AccountView { name, kept_in, enabled, terms, of_tier, keys, certificates, usage } = account;
+        if self.accounts > 0 && !(keys.is_empty() && certificates.is_empty() && usage.is_empty()) {
             writeln!(self.out)?;
         }
         self.accounts += 1;
         write!(self.out, "{name}")?;
         if let Some(terms) = terms {
-            write!(self.out, "  {}", terms.quota)?;
-            if let Some(burst) = terms.burst {
-                write!(self.out, "  {}/s, {} at once", burst.tokens_per_second, burst.burst_tokens)?;
+            let whose = |term| if of_tier.contains(&term) { " (of its tier)" } else { "" };
+            match terms.quota {
+                Some(quota) => write!(self.out, "  {quota}{}", whose(TierTerm::Quota))?,
+                None => write!(self.out, "  no quota, for the configuration does not have its tier")?,
+            }
+            if let Some(Burst { tokens_per_second, burst_tokens }) = terms.burst {
+                let whose = whose(TierTerm::Burst);
+                write!(self.out, "  {tokens_per_second}/s, {burst_tokens} at once{whose}")?;
             }
             if let Some(tier) = &terms.tier {
                 write!(self.out, "  tier {tier}")?;
@@ -77,6 +85,7 @@ impl<W: Write> Printer<W> {
             KeptIn::Database if *enabled => writeln!(self.out)?,
             KeptIn::Database => writeln!(self.out, "  disabled")?,
             KeptIn::Configuration => writeln!(self.out, "  in the configuration file")?,
+            KeptIn::Elsewhere => writeln!(self.out, "  not of this issuer's own: here is its usage")?,
             KeptIn::Removed => writeln!(self.out, "  removed: its usage is left")?,
         }
         for key in keys {
@@ -85,7 +94,13 @@ impl<W: Write> Printer<W> {
                 None => writeln!(self.out, "  key {}", key.id)?,
             }
         }
+        certificates.iter().try_for_each(|certificate| self.certificate(certificate))?;
         usage.iter().try_for_each(|row| self.usage(row))
+    }
+
+    fn certificate(&mut self, certificate: &CertificateView) -> io::Result<()> {
+        let CertificateView { id, public_key_sha256 } = certificate;
+        writeln!(self.out, "  certificate {id}, whose public key has the SHA-256 {public_key_sha256}")
     }
 
     fn usage(&mut self, row: &UsageRow) -> io::Result<()> {

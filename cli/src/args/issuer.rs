@@ -53,7 +53,7 @@ pub(crate) enum IssuerCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AccountCommand {
-    /// Make an account, and print its API key: once, since only a hash of it is kept
+    /// Make an account, and print its API key: once, since only a hash of it is kept. With a certificate it needs none
     Add(Box<NewAccount>),
     /// List the accounts, those of the configuration file first
     List(All),
@@ -67,6 +67,10 @@ pub(crate) enum AccountCommand {
     RotateKey(Rotate),
     /// End one API key of an account at once
     RetireKey(Retire),
+    /// Let a client's certificate stand for an account (mutual TLS), beside its API keys and other certificates
+    AddCertificate(AddCertificate),
+    /// No longer let a client's certificate stand for an account
+    RemoveCertificate(RemoveCertificate),
     /// Change what an account may have: quota, rate, tier, end
     Quota(Change),
     /// Remove an account and its API keys. Its usage is kept as long as that of others
@@ -113,13 +117,16 @@ pub(crate) struct Pace {
 pub(crate) struct NewAccount {
     /// The account's name: unique, for you, never shown to clients
     pub(crate) name: String,
-    /// Tokens in each period, such as "10000/1d"
-    #[arg(long, value_name = "N/PERIOD")]
-    pub(crate) quota: Quota,
+    /// Tokens in each period, such as "10000/1d". Without it the account has the terms of its tier
+    #[arg(long, value_name = "N/PERIOD", required_unless_present = "tier")]
+    pub(crate) quota: Option<Quota>,
     #[command(flatten)]
     pub(crate) pace: Pace,
-    /// A word of yours for the kind of account
-    #[arg(long, value_name = "WORD")]
+    /// A client's certificate (PEM) by which the account is known in place of an API key; may be given several times
+    #[arg(long, value_name = "FILE")]
+    pub(crate) certificate: Vec<PathBuf>,
+    /// One of [[tiers]] in the configuration file
+    #[arg(long, value_name = "NAME")]
     pub(crate) tier: Option<String>,
     /// The first day (UTC) without tokens
     #[arg(long, value_name = "YYYY-MM-DD")]
@@ -153,19 +160,42 @@ pub(crate) struct Retire {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct AddCertificate {
+    /// The account's name
+    pub(crate) name: String,
+    /// The client's certificate (PEM), its own first. It is known by its public key, so one that is renewed for the same key is known, too
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RemoveCertificate {
+    /// The account's name
+    pub(crate) name: String,
+    /// The certificate's number, as `show` lists it
+    pub(crate) certificate: i64,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Change {
     /// The account's name
     pub(crate) name: String,
     /// Tokens in each period, such as "10000/1d". What was used counts against it, unless the period is another one
-    #[arg(value_name = "N/PERIOD", required_unless_present_any = ["rate", "no_rate", "tier", "expires"])]
+    #[arg(value_name = "N/PERIOD", required_unless_present_any = ["no_quota", "rate", "no_rate", "tier", "expires"])]
     pub(crate) quota: Option<Quota>,
+    /// No quota of its own from now on, but the terms of its tier
+    #[arg(long, conflicts_with = "quota")]
+    pub(crate) no_quota: bool,
     #[command(flatten)]
     pub(crate) pace: Pace,
-    /// No rate besides the quota
+    /// No rate of its own
     #[arg(long, conflicts_with = "rate")]
     pub(crate) no_rate: bool,
-    /// A word of yours for the kind of account; "" for none
-    #[arg(long, value_name = "WORD")]
+    /// One of [[tiers]] in the configuration file; "" for none
+    #[arg(long, value_name = "NAME")]
     pub(crate) tier: Option<String>,
     /// The first day (UTC) without tokens, or "never"
     #[arg(long, value_name = "YYYY-MM-DD")]

@@ -9,6 +9,7 @@ use postern_client::full_stop;
 use postern_client::mint::{ChallengeFetchError, IssuerClient, MintError, fetch_challenge};
 use postern_config::Secret;
 use postern_daemon::exit;
+use postern_daemon::tls::OwnCertificate;
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{TokenChallenge, TokenType};
 use std::fmt::{self, Display};
@@ -22,7 +23,11 @@ const OLD_KEY_VARIABLE: &str = "POSTERN_API_KEY";
 
 /// Mints tokens and writes them.
 pub(crate) async fn mint(args: Mint) -> Result<(), Failure> {
-    let issuer = IssuerClient::new(&args.issuer, api_key(&args)?, args.ca.clone()).map_err(Failure::usage)?;
+    let files = args.certificate.clone().zip(args.certificate_key.clone());
+    let own = files.map(|(certificate, key)| OwnCertificate::load(certificate, key)).transpose();
+    let own = own.map_err(Failure::usage)?;
+    let issuer = IssuerClient::showing(&args.issuer, api_key(&args)?, args.ca.clone(), own);
+    let issuer = issuer.map_err(Failure::usage)?;
     let challenge = match &args.gateway {
         Some(gateway) => fetch_challenge(gateway, args.ca.as_deref()).await.map_err(no_challenge)?,
         None => originless(&args.issuer)?,

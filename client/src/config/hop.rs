@@ -2,8 +2,9 @@
 
 use super::ConfigProblem;
 use crate::catalogue::Position;
-use crate::mint::MintError;
+use crate::mint::{IssuerClient, MintError};
 use postern_config::{ConfigDuration, Secret};
+use postern_daemon::http::ClientError;
 use postern_daemon::tls::{OwnCertificate, TlsError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,11 @@ impl HopConfig<'_> {
         let shown = [&self.gateway.certificate, &self.gateway.key].map(Option::is_some);
         if shown[0] != shown[1] || shown[0] && urls.iter().any(|url| !url.starts_with("https://")) {
             return Err(ConfigProblem::OwnCertificate { hop });
+        }
+        let shown = [&self.issuer.certificate, &self.issuer.key].map(Option::is_some);
+        let is_https = self.issuer.url.as_ref().is_some_and(|url| url.starts_with("https://"));
+        if shown[0] != shown[1] || shown[0] && !is_https {
+            return Err(ConfigProblem::IssuerCertificate { hop });
         }
         let has_key = [self.issuer.api_key.is_some(), self.issuer.api_key_file.is_some()];
         if has_key == [true, true] {
@@ -125,14 +131,21 @@ impl Urls {
 impl GatewayConfig {
     /// What is shown to a gateway that requires a certificate.
     pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
-        let files = self.certificate.clone().zip(self.key.clone());
-        files.map(|(certificate, key)| OwnCertificate::load(certificate, key)).transpose()
+        own_certificate(&self.certificate, &self.key)
     }
 
     /// What an operator should know of that certificate now; `None` where all is well.
     pub(super) fn remark(&self) -> Option<String> {
         self.own_certificate().ok()??.remark()
     }
+}
+
+fn own_certificate(
+    certificate: &Option<PathBuf>,
+    key: &Option<PathBuf>,
+) -> Result<Option<OwnCertificate>, TlsError> {
+    let files = certificate.clone().zip(key.clone());
+    files.map(|(certificate, key)| OwnCertificate::load(certificate, key)).transpose()
 }
 
 fn tunnels() -> NonZeroUsize {
@@ -183,14 +196,33 @@ pub struct IssuerConfig {
     pub api_key_file: Option<PathBuf>,
     /// PEM certificates to trust for an https issuer instead of the platform's.
     pub ca: Option<PathBuf>,
+    /// PEM file with a certificate chain of this agent, by which the issuer knows its account in place of an API key, or which it
+    /// requires beside one (mutual TLS). It requires `url`. Read again when it changes, as its key is.
+    pub certificate: Option<PathBuf>,
+    /// PEM file with that certificate's private key, unencrypted.
+    pub key: Option<PathBuf>,
 }
 
 impl IssuerConfig {
+    /// A client for the issuer at `url`, for this account. Reads the files.
+    ///
+    /// # Errors
+    /// As [`IssuerClient::new`], and for files that cannot be used.
+    pub(crate) fn client(&self, url: &str) -> Result<IssuerClient, MintError> {
+        let own = own_certificate(&self.certificate, &self.key).map_err(ClientError::Tls)?;
+        IssuerClient::showing(url, self.api_key()?, self.ca.clone(), own)
+    }
+
+    /// What an operator should know of its certificate now; `None` where all is well.
+    pub(super) fn remark(&self) -> Option<String> {
+        own_certificate(&self.certificate, &self.key).ok()??.remark()
+    }
+
     /// The account's API key. Reads the file, if it is in one.
     ///
     /// # Errors
     /// [`MintError::KeyFile`].
-    pub(crate) fn key(&self) -> Result<Option<Secret>, MintError> {
+    fn api_key(&self) -> Result<Option<Secret>, MintError> {
         let Some(path) = &self.api_key_file else { return Ok(self.api_key.clone()) };
         let refused = |reason: String| MintError::KeyFile { path: path.clone(), reason };
         let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;

@@ -1,6 +1,6 @@
 //! Small pieces of HTTP that every daemon uses: a client without surprises, bodies with a limit, plain answers.
 
-use crate::tls::{self, TlsError};
+use crate::tls::{self, OwnCertificate, TlsError};
 use ::http::header::{DATE, HOST, HeaderMap};
 use ::http::uri::Authority;
 use ::http::{HeaderValue, Response, StatusCode, header};
@@ -17,6 +17,8 @@ use std::time::{Duration, UNIX_EPOCH};
 pub struct ClientOptions {
     /// PEM certificates to trust instead of the platform's.
     pub ca_file: Option<PathBuf>,
+    /// What is shown to a server that asks for a certificate (mutual TLS); with it only TLS 1.3 is spoken.
+    pub own: Option<OwnCertificate>,
     /// The whole of a request: connecting, sending, and reading the body.
     pub timeout: Duration,
     /// Of the addresses that a name resolves to, which may be connected to. A URL that has an address in place of a name is
@@ -26,7 +28,7 @@ pub struct ClientOptions {
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { ca_file: None, timeout: Duration::from_secs(10), allows: |_| true }
+        Self { ca_file: None, own: None, timeout: Duration::from_secs(10), allows: |_| true }
     }
 }
 
@@ -35,7 +37,11 @@ impl Default for ClientOptions {
 /// # Errors
 /// When the CA file cannot be read or holds no certificate.
 pub fn client(options: &ClientOptions) -> Result<reqwest::Client, ClientError> {
-    let tls = tls::client_config(options.ca_file.as_deref())?;
+    let ca = options.ca_file.as_deref();
+    let tls = match &options.own {
+        Some(own) => tls::client_config_showing(ca, own)?,
+        None => tls::client_config(ca)?,
+    };
     let client = reqwest::Client::builder()
         .tls_backend_preconfigured(tls::ClientConfig::clone(&tls))
         .no_proxy()

@@ -1,42 +1,101 @@
-//! The accounts of the configuration file: a handful, beside those of the database.
+//! What the configuration file says of accounts: a handful of them, beside those of the database, and the tiers of all.
 
 use super::api_key::KeyDigest;
+use super::tiers::{Tiers, check_tier_name};
 use crate::StartError;
-use crate::config::{Account, invalid};
+use crate::config::{Account, Config, Tier, invalid};
 use std::collections::{HashMap, HashSet};
 
-/// The accounts of one reading of the configuration file.
-#[derive(Debug)]
-pub(super) struct Configured {
+/// The most requests of an account that are signed in a row: some 30 ms of one core.
+const MOST_TURNS: u32 = 100;
+
+/// The accounts and tiers of one reading of the configuration file.
+#[derive(Debug, Default)]
+pub(crate) struct Configured {
     pub(super) accounts: Vec<Account>,
+    pub(super) tiers: Tiers,
+    /// Accounts may be kept elsewhere.
+    pub(super) has_authorizer: bool,
     by_key: HashMap<KeyDigest, usize>,
 }
 
 impl Configured {
-    pub(super) fn of(accounts: &[Account]) -> Self {
-        let by_key = accounts.iter().enumerate().map(|(place, account)| (account.key_sha256.0, place));
-        Self { accounts: accounts.to_vec(), by_key: by_key.collect() }
+    pub(crate) fn of(config: &Config) -> Self {
+        let has_authorizer = config.authorizer.is_some();
+        Self { has_authorizer, ..Self::new(&config.accounts, &config.tiers) }
     }
 
-    pub(super) fn with_key(&self, digest: &KeyDigest) -> Option<Account> {
-        self.by_key.get(digest).and_then(|place| self.accounts.get(*place)).cloned()
+    pub(super) fn new(accounts: &[Account], tiers: &[Tier]) -> Self {
+        let by_key = accounts.iter().enumerate().map(|(place, account)| (account.key_sha256.0, place));
+        Self {
+            accounts: accounts.to_vec(),
+            tiers: Tiers::of(tiers),
+            has_authorizer: false,
+            by_key: by_key.collect(),
+        }
+    }
+
+    pub(super) fn with_key(&self, digest: &KeyDigest) -> Option<&Account> {
+        self.by_key.get(digest).and_then(|place| self.accounts.get(*place))
+    }
+
+    pub(super) fn with_name(&self, name: &str) -> Option<&Account> {
+        self.accounts.iter().find(|account| account.name == name)
     }
 }
 
-/// Refuses two accounts of one name, or with one key.
-pub(crate) fn check(accounts: &[Account]) -> Result<(), StartError> {
+/// Refuses two accounts of one name or with one key, accounts without terms, and tiers that make no sense.
+pub(crate) fn check(config: &Config) -> Result<(), StartError> {
+    check_tiers(&config.tiers)?;
+    let tiers = Tiers::of(&config.tiers);
     let (mut keys, mut names) = (HashSet::new(), HashSet::new());
-    for account in accounts {
-        if !keys.insert(account.key_sha256) {
+    for Account { name, key_sha256, quota, tier } in &config.accounts {
+        if !keys.insert(key_sha256) {
             return Err(invalid(format!(
-                "[[accounts]] {:?} has the same key_sha256 as another account: give each a key of its own",
-                account.name
+                "[[accounts]] {name:?} has the same key_sha256 as another account: give each a key of its own"
             )));
         }
-        if !names.insert(account.name.as_str()) {
+        if !names.insert(name.as_str()) {
             return Err(invalid(format!(
-                "[[accounts]] {:?} is there twice: give each account a name of its own",
-                account.name
+                "[[accounts]] {name:?} is there twice: give each account a name of its own"
+            )));
+        }
+        match tier {
+            Some(tier) if !tiers.has(tier) => {
+                return Err(invalid(format!("[[accounts]] {name:?}: {}", tiers.unknown(tier))));
+            }
+            None if quota.is_none() => {
+                return Err(invalid(format!(
+                    "[[accounts]] {name:?} has neither a quota nor a tier: write quota = \"10000/1d\", or the name of one of \
+                     [[tiers]] as its tier"
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_tiers(tiers: &[Tier]) -> Result<(), StartError> {
+    let mut names = HashSet::new();
+    for tier in tiers {
+        let name = &tier.name;
+        check_tier_name(name).map_err(|sentence| invalid(format!("[[tiers]] {sentence}")))?;
+        if !names.insert(name) {
+            return Err(invalid(format!(
+                "[[tiers]] {name:?} is there twice: give each tier a name of its own"
+            )));
+        }
+        if tier.turns.get() > MOST_TURNS {
+            return Err(invalid(format!(
+                "[[tiers]] {name:?} has {} turns: others would wait too long, so write 1 to {MOST_TURNS}",
+                tier.turns
+            )));
+        }
+        if tier.rate.is_some() != tier.burst.is_some() {
+            return Err(invalid(format!(
+                "[[tiers]] {name:?} has one of rate and burst, which need each other: write both, such as rate = 5 and burst = \
+                 50, or neither"
             )));
         }
     }

@@ -4,11 +4,14 @@
 //! takes the issuer's lock and works on the database itself. Both run the same code (`desk`).
 
 mod backup;
+mod certificates;
 mod desk;
 mod socket;
 
+pub use super::certificates::CertificateView;
 use super::records::KeyView;
 pub use super::records::Terms;
+pub use super::tiers::TierTerm;
 pub use super::usage::UsageRow;
 use crate::Burst;
 use crate::quota::Quota;
@@ -24,12 +27,29 @@ pub use socket::ask;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// A new account, with its first key.
+    /// A new account. Without certificates it gets its first key.
     Add {
         /// Its name.
         name: String,
         /// What it may have.
         terms: Terms,
+        /// The SHA-256 of the public keys of its clients' certificates, in hex.
+        #[serde(default)]
+        certificates: Vec<String>,
+    },
+    /// One more client's certificate.
+    AddCertificate {
+        /// The account's name.
+        name: String,
+        /// The SHA-256 of its public key, in hex.
+        public_key_sha256: String,
+    },
+    /// An end of one certificate, at once.
+    RemoveCertificate {
+        /// The account's name.
+        name: String,
+        /// The certificate's number.
+        certificate: i64,
     },
     /// Every account.
     List,
@@ -63,8 +83,9 @@ pub enum Request {
     Change {
         /// The account's name.
         name: String,
-        /// Another quota.
-        quota: Option<Quota>,
+        /// Another quota, or that of the tier.
+        #[serde(default)]
+        quota: Edit<Quota>,
         /// Another rate, or none.
         #[serde(default)]
         burst: Edit<Burst>,
@@ -112,6 +133,8 @@ pub enum Line {
     Account(AccountView),
     /// A new key. It is not kept, and never shown again.
     ApiKey(String),
+    /// A client's certificate that was added.
+    Certificate(CertificateView),
     /// Usage in one period.
     Usage(UsageRow),
     /// How many accounts were imported, and how many the database already had.
@@ -146,12 +169,19 @@ pub struct AccountView {
     pub kept_in: KeptIn,
     /// Whether it gets tokens.
     pub enabled: bool,
-    /// What it may have; nothing of an account that was removed.
+    /// What it may have, by itself or by its tier; nothing of an account that was removed. Without a quota the configuration
+    /// does not have its tier.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
+    /// Which of its terms are its tier's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub of_tier: Vec<TierTerm>,
     /// Its keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<KeyView>,
+    /// The certificates of its clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub certificates: Vec<CertificateView>,
     /// Its usage, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub usage: Vec<UsageRow>,
@@ -167,6 +197,33 @@ pub enum KeptIn {
     Configuration,
     /// Nowhere any more: its usage is left.
     Removed,
+    /// Where the authorizer knows it, or nowhere any more: here is its usage.
+    Elsewhere,
+}
+
+const MOST_NAME: usize = 128;
+
+/// Names are shown on terminals and in spreadsheets, which both take some first characters for commands.
+pub(crate) fn is_account_name(name: &str) -> bool {
+    name.chars().count() <= MOST_NAME
+        && name.chars().next().is_some_and(char::is_alphanumeric)
+        && !name.chars().any(char::is_control)
+}
+
+impl AccountView {
+    fn bare(name: String, kept_in: KeptIn, enabled: bool) -> Self {
+        let (of_tier, keys) = (Vec::new(), Vec::new());
+        Self {
+            name,
+            kept_in,
+            enabled,
+            terms: None,
+            of_tier,
+            keys,
+            certificates: Vec::new(),
+            usage: Vec::new(),
+        }
+    }
 }
 
 impl Refused {

@@ -19,7 +19,8 @@ const BESIDE: [&str; 2] = ["-wal", "-shm"];
 /// Marks the file as ours: "Post".
 const APPLICATION_ID: u32 = 0x506f_7374;
 /// Each brings the version before to its own: the first one makes version 1.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
 /// How long to wait for another program, such as `sqlite3`, to end its transaction.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Statements that are kept prepared.
@@ -193,6 +194,8 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), AccountsError
     }
     if found < known {
         let migrated = (|| {
+            // A table that is made anew would take its API keys with it. Within a transaction this could not be set.
+            connection.pragma_update(None, "foreign_keys", false)?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             for sql in &MIGRATIONS[found as usize..] {
                 transaction.execute_batch(sql)?;
@@ -200,6 +203,7 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), AccountsError
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             transaction.pragma_update(None, "user_version", known)?;
             transaction.commit()?;
+            connection.pragma_update(None, "foreign_keys", true)?;
             // Into the file itself, whose header tells what it is.
             connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         })();

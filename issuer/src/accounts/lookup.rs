@@ -1,12 +1,10 @@
-//! Looking keys up in the database, on a thread of its own: a disk that is slow holds up nobody who is in memory.
+//! Looking credentials up in the database, on a thread of its own: a disk that is slow holds up nobody who is in memory.
 //!
 //! Only keys that this issuer has made or imported get here ([`mod@super::api_key`]), so that guesses do not compete with accounts.
 
-use super::active::{Found, Standing};
-use super::api_key::KeyDigest;
-use super::records;
+use super::active::{Credential, Found, Standing};
 use super::store::Store;
-use crate::config::Account;
+use super::{certificates, records};
 use rusqlite::Connection;
 use std::io;
 use std::sync::Arc;
@@ -24,10 +22,18 @@ pub(crate) struct Lookups {
     questions: mpsc::Sender<Question>,
 }
 
-/// A key, and the account of the configuration file that has it.
+/// What an account is looked up by.
+#[derive(Clone, Debug)]
+pub(crate) enum By {
+    Credential(Credential),
+    /// Its name, which an authorizer gave.
+    Name(String),
+}
+
+/// What to look up, and what counts where the database does not have it.
 struct Question {
-    digest: KeyDigest,
-    configured: Option<Account>,
+    by: By,
+    otherwise: Option<Found>,
     answer: oneshot::Sender<Result<Option<Found>, Unreadable>>,
 }
 
@@ -41,11 +47,11 @@ impl Lookups {
         let (questions, mut asked) = mpsc::channel::<Question>(QUEUE);
         let answering = move || {
             let mut is_failing = false;
-            while let Some(Question { digest, configured, answer }) = asked.blocking_recv() {
+            while let Some(Question { by, otherwise, answer }) = asked.blocking_recv() {
                 if answer.is_closed() {
                     continue; // the client has gone
                 }
-                let found = find(&reader, &store, &digest, configured);
+                let found = find(&reader, &store, &by, otherwise);
                 if let Err(error) = &found
                     && !is_failing
                 {
@@ -59,15 +65,11 @@ impl Lookups {
         Ok(Self { questions })
     }
 
-    /// The account of a key.
-    pub(crate) async fn find(
-        &self,
-        digest: KeyDigest,
-        configured: Option<Account>,
-    ) -> Result<Option<Found>, Unreadable> {
+    /// The account in the database, or `otherwise` where that has none of its name.
+    pub(crate) async fn find(&self, by: By, otherwise: Option<Found>) -> Result<Option<Found>, Unreadable> {
         let (answer, found) = oneshot::channel();
         // A full queue is a disk that does not answer: one more request would wait for nothing.
-        self.questions.try_send(Question { digest, configured, answer }).map_err(|_| Unreadable)?;
+        self.questions.try_send(Question { by, otherwise, answer }).map_err(|_| Unreadable)?;
         match tokio::time::timeout(PATIENCE, found).await {
             Ok(Ok(found)) => found,
             Ok(Err(_)) | Err(_) => Err(Unreadable),
@@ -79,19 +81,23 @@ impl Lookups {
 fn find(
     connection: &Connection,
     store: &Store,
-    digest: &KeyDigest,
-    configured: Option<Account>,
+    by: &By,
+    otherwise: Option<Found>,
 ) -> rusqlite::Result<Option<Found>> {
-    if let Some((record, key_retires_at)) = records::find_by_key(connection, &store.secret().stored(digest))?
-    {
+    let stored = match by {
+        By::Credential(Credential::ApiKey(digest)) => {
+            records::find_by_key(connection, &store.secret().stored(digest))?
+        }
+        By::Credential(Credential::Certificate(key)) => {
+            certificates::find(connection, key)?.map(|record| (record, None))
+        }
+        By::Name(name) => records::find(connection, name)?.map(|record| (record, None)),
+    };
+    if let Some((record, key_retires_at)) = stored {
         let records::Record { name, enabled, terms, .. } = record;
-        let standing = Standing { enabled, expires_at: terms.expires_at, key_retires_at };
+        let standing = Standing { enabled, expires_at: terms.expires_at, key_retires_at, known_until: None };
         return Ok(Some(Found { name, terms, standing }));
     }
-    let Some(account) = configured else { return Ok(None) };
-    if records::exists(connection, &account.name)? {
-        return Ok(None);
-    }
-    let terms = records::Terms { quota: account.quota, burst: None, tier: None, expires_at: None };
-    Ok(Some(Found { name: account.name, terms, standing: Standing::GOOD }))
+    let Some(otherwise) = otherwise else { return Ok(None) };
+    Ok(if records::exists(connection, &otherwise.name)? { None } else { Some(otherwise) })
 }

@@ -11,15 +11,16 @@ use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// What an account may have.
+/// What an account has of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// Tokens in each period.
-    pub quota: Quota,
+    /// Tokens in each period; without it, what the tier says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
     /// Tokens in a short time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<Burst>,
-    /// A word of the operator's.
+    /// One of the tiers of the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
     /// The first second in which the account gets no tokens any more.
@@ -46,10 +47,10 @@ pub(crate) struct Record {
     pub(crate) terms: Terms,
 }
 
-const COLUMNS: &str = "accounts.id, name, enabled, quota_tokens, quota_period_seconds, rate_tokens_per_second, \
+pub(super) const COLUMNS: &str = "accounts.id, name, enabled, quota_tokens, quota_period_seconds, rate_tokens_per_second, \
                        burst_tokens, tier, expires_at_unix";
 
-fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
+pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let number = |column: usize| {
         let value: Option<i64> = row.get(column)?;
         Ok::<_, rusqlite::Error>(
@@ -60,14 +61,16 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         (Some(tokens_per_second), Some(burst_tokens)) => Some(Burst { tokens_per_second, burst_tokens }),
         _ => None,
     };
-    let period = ConfigDuration(Duration::from_secs(natural(row.get(4)?)));
+    let (tokens, seconds): (Option<i64>, Option<i64>) = (row.get(3)?, row.get(4)?);
+    let period = |seconds| ConfigDuration(Duration::from_secs(natural(seconds)));
+    let quota = tokens.zip(seconds).map(|(tokens, seconds)| Quota::new(natural(tokens), period(seconds)));
     let expires_at: Option<i64> = row.get(8)?;
     Ok(Record {
         id: row.get(0)?,
         name: row.get(1)?,
         enabled: row.get(2)?,
         terms: Terms {
-            quota: Quota::new(natural(row.get(3)?), period),
+            quota,
             burst,
             tier: row.get(7)?,
             expires_at: expires_at.map(|time| UnixSeconds(natural(time))),
@@ -101,6 +104,26 @@ pub(crate) fn exists(connection: &Connection, name: &str) -> rusqlite::Result<bo
     connection.prepare_cached("SELECT 1 FROM accounts WHERE name = ?1")?.exists(params![name])
 }
 
+/// How many accounts have the terms of each tier for which `is_known` says no.
+pub(crate) fn without_tier(
+    connection: &Connection,
+    is_known: impl Fn(&str) -> bool,
+) -> rusqlite::Result<Vec<(String, u64)>> {
+    // From one tier to the next in the index: with a million accounts of one tier, a million rows need not be read.
+    let next = "SELECT min(tier) FROM accounts WHERE quota_tokens IS NULL AND tier > ?1";
+    let count = "SELECT count(*) FROM accounts WHERE quota_tokens IS NULL AND tier = ?1";
+    let (mut found, mut last) = (Vec::new(), String::new());
+    loop {
+        let tier = connection.prepare_cached(next)?.query_row(params![last], |row| row.get(0))?;
+        let Some(tier): Option<String> = tier else { return Ok(found) };
+        if !is_known(&tier) {
+            let accounts = connection.prepare_cached(count)?.query_row(params![tier], |row| row.get(0))?;
+            found.push((tier.clone(), natural(accounts)));
+        }
+        last = tier;
+    }
+}
+
 /// Calls `each` with every account, by name, until it fails.
 pub(crate) fn all<E: From<rusqlite::Error>>(
     connection: &Connection,
@@ -118,8 +141,8 @@ pub(crate) fn all<E: From<rusqlite::Error>>(
 /// The columns of terms, in their order.
 fn values(terms: &Terms) -> [Value; 6] {
     [
-        whole(terms.quota.tokens()).into(),
-        whole(terms.quota.seconds()).into(),
+        terms.quota.map(|quota| whole(quota.tokens())).into(),
+        terms.quota.map(|quota| whole(quota.seconds())).into(),
         terms.burst.map(|burst| burst.tokens_per_second.get()).into(),
         terms.burst.map(|burst| burst.burst_tokens.get()).into(),
         terms.tier.clone().into(),

@@ -2,17 +2,24 @@
 
 use super::control::{AccountView, Desk, Edit, KeptIn, Line, Refused, Request, Terms};
 use super::*;
-use crate::config::KeyHash;
+use crate::config::{Account, Config, KeyHash};
 use crate::quota::{NoCharge, Usage};
+use api_key::sha256;
+use http::HeaderMap;
 use http::HeaderValue;
+use http::header::AUTHORIZATION;
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
+
+mod certificates;
+mod tiers;
 
 fn account(name: &str, key: &str, quota: &str) -> Account {
     Account {
         name: name.to_owned(),
         key_sha256: KeyHash(sha256(key.as_bytes())),
-        quota: quota.parse().unwrap(),
+        quota: Some(quota.parse().unwrap()),
+        tier: None,
     }
 }
 
@@ -22,11 +29,15 @@ fn headers(values: &[&str]) -> HeaderMap {
 }
 
 fn open(configured: &[Account], directory: &TempDir) -> Accounts {
-    Accounts::open(configured, directory.path(), &UsageConfig::default()).unwrap()
+    Accounts::open(Configured::new(configured, &[]), directory.path(), &UsageConfig::default()).unwrap()
+}
+
+fn replace(accounts: &Accounts, configured: &[Account]) {
+    accounts.replace(Configured::new(configured, &[]), &UsageConfig::default());
 }
 
 async fn caller(accounts: &Accounts, key: &str) -> Result<Caller, NoAccount> {
-    accounts.authorize(&headers(&[&format!("Bearer {key}")]), UnixSeconds::now()).await
+    accounts.authorize(&headers(&[&format!("Bearer {key}")]), None, UnixSeconds::now()).await
 }
 
 async fn refusal(accounts: &Accounts, key: &str) -> Option<NoAccount> {
@@ -55,7 +66,7 @@ fn settle(accounts: &Accounts) {
 fn ask(accounts: &Accounts, request: Request) -> Result<Vec<Line>, Refused> {
     let mut lines = Vec::new();
     let configured = accounts.configured.load_full();
-    let desk = Desk { store: &accounts.store, configured: &configured.accounts, running: Some(accounts) };
+    let desk = Desk { store: &accounts.store, configured: &configured, running: Some(accounts) };
     desk.answer(request, UnixSeconds::now(), &mut |line| {
         lines.push(line);
         Ok(())
@@ -69,7 +80,7 @@ fn ask(accounts: &Accounts, request: Request) -> Result<Vec<Line>, Refused> {
 }
 
 fn terms(quota: &str) -> Terms {
-    Terms { quota: quota.parse().unwrap(), burst: None, tier: None, expires_at: None }
+    Terms { quota: Some(quota.parse().unwrap()), burst: None, tier: None, expires_at: None }
 }
 
 fn key_of(lines: &[Line]) -> String {
@@ -78,7 +89,10 @@ fn key_of(lines: &[Line]) -> String {
 }
 
 fn add(accounts: &Accounts, name: &str, quota: &str) -> String {
-    key_of(&ask(accounts, Request::Add { name: name.to_owned(), terms: terms(quota) }).unwrap())
+    key_of(
+        &ask(accounts, Request::Add { name: name.to_owned(), terms: terms(quota), certificates: Vec::new() })
+            .unwrap(),
+    )
 }
 
 fn show(accounts: &Accounts, name: &str) -> AccountView {
@@ -89,14 +103,15 @@ fn show(accounts: &Accounts, name: &str) -> AccountView {
 
 fn change(name: &str) -> Request {
     let name = name.to_owned();
-    Request::Change { name, quota: None, burst: Edit::Keep, tier: Edit::Keep, expires_at: Edit::Keep }
+    Request::Change { name, quota: Edit::Keep, burst: Edit::Keep, tier: Edit::Keep, expires_at: Edit::Keep }
 }
 
 #[tokio::test]
 async fn only_one_bearer_field_with_a_known_key_is_an_account() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[account("one", "k1", "1/1d")], &directory);
-    let refusal = async |values: &[&str]| accounts.authorize(&headers(values), UnixSeconds(0)).await.err();
+    let refusal =
+        async |values: &[&str]| accounts.authorize(&headers(values), None, UnixSeconds(0)).await.err();
     assert_eq!(refusal(&["Bearer k1"]).await, None);
     assert_eq!(refusal(&["bearer  k1 "]).await, None);
     for missing in [&[][..], &["Bearer"], &["Bearer "], &["Basic k1"], &["k1"], &["Bearer k1", "Bearer k1"]] {
@@ -147,8 +162,9 @@ async fn the_counts_of_an_earlier_version_are_imported_once_and_a_damaged_file_i
     assert_eq!(charge(&second, "k1").await, Some(false), "the lower figure is not taken");
     drop(second);
     std::fs::write(&old, b"").unwrap();
-    let error =
-        Accounts::open(&configured, directory.path(), &UsageConfig::default()).unwrap_err().to_string();
+    let error = Accounts::open(Configured::new(&configured, &[]), directory.path(), &UsageConfig::default())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("usage.json") && error.contains("remove it"), "{error}");
 }
 
@@ -161,10 +177,7 @@ async fn accounts_that_keep_their_name_keep_their_count_when_they_are_read_again
         (charge("k1").await, charge("k1").await, charge("k2").await),
         (Some(true), Some(true), Some(true))
     );
-    accounts.replace(
-        &[account("one", "new key", "3/1d"), account("three", "k3", "1/1d")],
-        &UsageConfig::default(),
-    );
+    replace(&accounts, &[account("one", "new key", "3/1d"), account("three", "k3", "1/1d")]);
     assert_eq!((charge("k1").await, charge("k2").await), (None, None), "a key that is not listed any more");
     assert_eq!(
         (charge("new key").await, charge("new key").await),
@@ -173,16 +186,18 @@ async fn accounts_that_keep_their_name_keep_their_count_when_they_are_read_again
     );
     assert_eq!((charge("k3").await, charge("k3").await), (Some(true), Some(false)));
     assert!(!accounts.is_open());
-    accounts.replace(&[account("one", "k1", "3/1d"), account("two", "k2", "2/1d")], &UsageConfig::default());
+    replace(&accounts, &[account("one", "k1", "3/1d"), account("two", "k2", "2/1d")]);
     assert_eq!((charge("k2").await, charge("k2").await), (Some(true), Some(false)), "it had used one of two");
-    accounts.replace(&[], &UsageConfig::default());
+    replace(&accounts, &[]);
     assert!(accounts.is_open());
 }
 
 #[test]
 fn names_and_keys_are_each_of_one_account() {
     for twin in [account("one", "k2", "1/1d"), account("two", "k1", "1/1d")] {
-        let error = check(&[account("one", "k1", "1/1d"), twin]).unwrap_err();
+        let config = Config::loopback("127.0.0.1:0".parse().unwrap(), "state".as_ref());
+        let accounts = vec![account("one", "k1", "1/1d"), twin];
+        let error = check(&Config { accounts, ..config }).unwrap_err();
         assert!(matches!(error, StartError::Config(_)), "{error}");
     }
 }
@@ -191,10 +206,10 @@ fn names_and_keys_are_each_of_one_account() {
 async fn an_account_is_added_and_every_change_counts_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[], &directory);
-    assert!(matches!(accounts.authorize(&HeaderMap::new(), UnixSeconds(0)).await, Ok(Caller::Anyone)));
+    assert!(matches!(accounts.authorize(&HeaderMap::new(), None, UnixSeconds(0)).await, Ok(Caller::Anyone)));
     let key = add(&accounts, "alice", "2/1d");
     assert!(key.starts_with("postern_") && !accounts.is_open());
-    let bare = accounts.authorize(&HeaderMap::new(), UnixSeconds(0)).await;
+    let bare = accounts.authorize(&HeaderMap::new(), None, UnixSeconds(0)).await;
     assert_eq!(bare.err(), Some(NoAccount::Missing));
     assert_eq!(charge(&accounts, &key).await, Some(true));
 
@@ -206,17 +221,16 @@ async fn an_account_is_added_and_every_change_counts_at_once() {
     assert_eq!((charge(&accounts, &key).await, charge(&accounts, &key).await), (Some(true), Some(false)));
 
     let Request::Change { name, burst, tier, .. } = change("alice") else { unreachable!() };
-    let (quota, over) = (Some("3/1d".parse().unwrap()), Edit::Set(UnixSeconds(1)));
+    let (quota, over) = (Edit::Set("3/1d".parse().unwrap()), Edit::Set(UnixSeconds(1)));
     ask(&accounts, Request::Change { name, quota, burst, tier, expires_at: over }).unwrap();
     assert_eq!(refusal(&accounts, &key).await, Some(NoAccount::Expired));
-    let Request::Change { name, quota, burst, .. } = change("alice") else { unreachable!() };
-    let tier = Edit::Set("gold".to_owned());
+    let Request::Change { name, quota, burst, tier, .. } = change("alice") else { unreachable!() };
     ask(&accounts, Request::Change { name, quota, burst, tier, expires_at: Edit::Clear }).unwrap();
     assert_eq!((charge(&accounts, &key).await, charge(&accounts, &key).await), (Some(true), Some(false)));
 
     let view = show(&accounts, "alice");
     assert_eq!((view.kept_in, view.keys.len()), (KeptIn::Database, 1));
-    assert_eq!(view.terms, Some(Terms { tier: Some("gold".to_owned()), ..terms("3/1d") }));
+    assert_eq!(view.terms, Some(terms("3/1d")));
     assert_eq!(view.usage.iter().map(|row| row.tokens).collect::<Vec<_>>(), [3], "the exact figure");
 }
 
@@ -251,7 +265,7 @@ async fn a_rotated_key_is_good_for_the_grace_and_then_told_from_an_unknown_one()
     assert_eq!((refusal(&accounts, &first).await, refusal(&accounts, &second).await), (None, None));
     let bearer = headers(&[&format!("Bearer {first}")]);
     let later = UnixSeconds::now().saturating_add(Duration::from_secs(3_601));
-    assert_eq!(accounts.authorize(&bearer, later).await.err(), Some(NoAccount::Retired));
+    assert_eq!(accounts.authorize(&bearer, None, later).await.err(), Some(NoAccount::Retired));
     let third = rotate(None);
     assert_eq!((refusal(&accounts, &second).await, refusal(&accounts, &third).await), (None, None));
     let fourth = rotate(Some(0));
@@ -294,7 +308,7 @@ async fn imported_accounts_go_on_with_their_keys_and_counts_whatever_the_file_sa
         ask(&accounts, Request::RotateKey { name: "one".to_owned(), grace_seconds: Some(0) }).unwrap();
     }
     assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
-    accounts.replace(&[], &UsageConfig::default());
+    replace(&accounts, &[]);
     assert_eq!(refusal(&accounts, "k2").await, Some(NoAccount::Unknown));
     ask(&accounts, Request::Remove { name: "one".to_owned() }).unwrap();
     assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
@@ -337,17 +351,18 @@ async fn an_account_leaves_memory_when_it_is_idle_and_written_down_and_strangers
 }
 
 #[test]
-fn names_and_tiers_that_a_terminal_or_a_spreadsheet_would_misread_are_refused() {
+fn names_that_a_terminal_or_a_spreadsheet_would_misread_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[], &directory);
     let long = "a".repeat(129);
     for name in ["", "=1+1", "-x", " a", "a\u{1b}[2J", "a\nb", &long] {
-        let refused =
-            ask(&accounts, Request::Add { name: name.to_owned(), terms: terms("1/1d") }).unwrap_err();
+        let refused = ask(
+            &accounts,
+            Request::Add { name: name.to_owned(), terms: terms("1/1d"), certificates: Vec::new() },
+        )
+        .unwrap_err();
         assert!(refused.sentence.contains("no name"), "{name:?}: {refused}");
     }
-    let terms = Terms { tier: Some("two words".to_owned()), ..terms("1/1d") };
-    assert!(ask(&accounts, Request::Add { name: "a".to_owned(), terms }).is_err());
     assert!(accounts.is_open());
 }
 

@@ -1,6 +1,7 @@
 //! What is done every few seconds: accounts leave memory, changes by `sqlite3` are noticed, old periods go.
 
-use super::{Accounts, AccountsError, usage};
+use super::{Accounts, AccountsError, records, usage};
+use crate::health::{Fault, Health};
 use crate::recorder::Recorder;
 use postern_token::UnixSeconds;
 use std::sync::Arc;
@@ -20,8 +21,14 @@ pub(super) struct Upkeep {
 }
 
 impl Accounts {
-    pub(super) async fn keep_up(self: Arc<Self>, recorder: &Recorder, mut upkeep: Upkeep) -> Upkeep {
+    pub(super) async fn keep_up(
+        self: Arc<Self>,
+        health: &Health,
+        recorder: &Recorder,
+        mut upkeep: Upkeep,
+    ) -> Upkeep {
         recorder.set_active_accounts(self.active.let_go());
+        self.check_terms(health).await;
         let keeping = tokio::task::spawn_blocking(move || {
             let kept = self.upkeep(&mut upkeep);
             if let Err(error) = kept {
@@ -33,6 +40,28 @@ impl Accounts {
             upkeep
         });
         keeping.await.unwrap_or(upkeep)
+    }
+
+    /// Whether every account has terms, after a change.
+    async fn check_terms(self: &Arc<Self>, health: &Health) {
+        if !self.are_unchecked.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let accounts = Arc::clone(self);
+        let checking = tokio::task::spawn_blocking(move || {
+            let configured = accounts.configured.load_full();
+            accounts
+                .store
+                .with(|connection| records::without_tier(connection, |tier| configured.tiers.has(tier)))
+        });
+        match checking.await {
+            Ok(Ok(without)) => match no_terms(&without) {
+                Some(reason) => health.raise(Fault::Terms, reason),
+                None => health.clear(Fault::Terms),
+            },
+            // It is looked at again; why the database cannot be read is said elsewhere.
+            Ok(Err(_)) | Err(_) => self.are_unchecked.store(true, Ordering::Release),
+        }
     }
 
     pub(super) fn upkeep(&self, upkeep: &mut Upkeep) -> Result<(), AccountsError> {
@@ -52,4 +81,18 @@ impl Accounts {
         }
         Ok(())
     }
+}
+
+/// What is wrong where accounts have the terms of tiers that there are not.
+fn no_terms(without: &[(String, u64)]) -> Option<String> {
+    let tiers: Vec<_> =
+        without.iter().map(|(tier, accounts)| format!("{tier:?} ({accounts} accounts)")).collect();
+    (!tiers.is_empty()).then(|| {
+        format!(
+            "accounts of the database have the terms of tiers that the configuration does not have: {}. They get no tokens (403): \
+             add the tiers to [[tiers]] and reload (SIGHUP), or give the accounts another tier or a quota with `postern issuer \
+             account quota`",
+            tiers.join(", ")
+        )
+    })
 }

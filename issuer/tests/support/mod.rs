@@ -143,7 +143,7 @@ pub fn config(directory: &Path) -> Config {
 pub fn account(name: &str, key: &str, quota: &str) -> Account {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, key.as_bytes());
     let key_sha256 = KeyHash(hash.as_ref().try_into().unwrap());
-    Account { name: name.to_owned(), key_sha256, quota: quota.parse().unwrap() }
+    Account { name: name.to_owned(), key_sha256, quota: Some(quota.parse().unwrap()), tier: None }
 }
 
 pub fn bearer(key: &str) -> String {

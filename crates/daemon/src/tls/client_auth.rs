@@ -13,6 +13,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::time::timeout;
 
 /// The authorities of clients' certificates, and the file they are read from.
@@ -22,13 +23,19 @@ pub(super) struct ClientAuthorities {
     /// The state of the file when it was read last.
     read: Mutex<Option<Stamp>>,
     verifier: ArcSwap<Arc<dyn ClientCertVerifier>>,
+    /// Clients without a certificate are refused.
+    are_required: AtomicBool,
 }
 
 impl ClientAuthorities {
     pub(super) fn load(file: &Path) -> Result<Self, TlsError> {
         let read = Mutex::new(Stamp::of(file)); // before: what changes during the reading is read again
         let verifier = ArcSwap::from_pointee(verifier(file)?);
-        Ok(Self { file: file.to_owned(), read, verifier })
+        Ok(Self { file: file.to_owned(), read, verifier, are_required: AtomicBool::new(true) })
+    }
+
+    pub(super) fn require(&self, are_required: bool) {
+        self.are_required.store(are_required, Ordering::Relaxed);
     }
 
     /// Reads the file again when it changes, and on a reload. Open connections stay.
@@ -60,6 +67,10 @@ fn verifier(file: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
 }
 
 impl ClientCertVerifier for ClientAuthorities {
+    fn client_auth_mandatory(&self) -> bool {
+        self.are_required.load(Ordering::Relaxed)
+    }
+
     /// None: their names would say to everyone who connects whose clients are expected.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]

@@ -162,6 +162,12 @@ impl ServerTls {
         Arc::clone(&self.config)
     }
 
+    /// Whether clients have to show a certificate of [`TlsConfig::client_ca`], as at first, or may. One that is shown has to be good
+    /// in both cases. Holds for handshakes to come, whichever configuration they are accepted with.
+    pub fn require_client_certificates(&self, are_required: bool) {
+        self.clients.iter().for_each(|clients| clients.require(are_required));
+    }
+
     /// The same for a server that may speak HTTP/2, too.
     #[must_use]
     pub fn speaking(&self, http2: bool) -> Arc<ServerConfig> {

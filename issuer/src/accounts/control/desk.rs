@@ -1,9 +1,10 @@
 //! Carrying out what an operator asks for, in a running issuer or on the file of one that does not run.
 
-use super::{AccountView, Edit, KeptIn, Line, Refused, Request};
+use super::{AccountView, Edit, KeptIn, Line, MOST_NAME, Refused, Request, certificates, is_account_name};
 use crate::accounts::records::{self, Record, Terms};
 use crate::accounts::store::{Change, Store, set_needs_account};
-use crate::accounts::{Accounts, AccountsError, usage};
+use crate::accounts::tiers::Allowance;
+use crate::accounts::{Accounts, AccountsError, Configured, certificates as stored, usage};
 use crate::config::Account;
 use crate::quota::Writing;
 use postern_token::UnixSeconds;
@@ -15,14 +16,12 @@ use std::time::Duration;
 /// The most keys of an account that are good, and the most that are retired and still told from unknown ones.
 const MOST_KEYS: usize = 8;
 const MOST_RETIRED: usize = 4;
-const MOST_NAME: usize = 128;
-const MOST_TIER: usize = 64;
 
 /// Where requests are carried out.
 pub(crate) struct Desk<'a> {
     pub(crate) store: &'a Store,
-    /// The accounts of the configuration file.
-    pub(crate) configured: &'a [Account],
+    /// The accounts and tiers of the configuration file.
+    pub(crate) configured: &'a Configured,
     /// What is in memory, where the issuer runs.
     pub(crate) running: Option<&'a Accounts>,
 }
@@ -61,7 +60,7 @@ impl From<AccountsError> for Ended {
     }
 }
 
-type Answer<'a> = &'a mut dyn FnMut(Line) -> io::Result<()>;
+pub(super) type Answer<'a> = &'a mut dyn FnMut(Line) -> io::Result<()>;
 
 impl Desk<'_> {
     /// Answers a request with lines, the last of which is [`Line::Done`] or [`Line::Failed`]. Blocks on the disk.
@@ -76,7 +75,11 @@ impl Desk<'_> {
 
     fn carry_out(&self, request: Request, now: UnixSeconds, answer: Answer<'_>) -> Result<(), Ended> {
         match request {
-            Request::Add { name, terms } => self.add(&name, &terms, answer),
+            Request::Add { name, terms, certificates } => self.add(&name, &terms, &certificates, answer),
+            Request::AddCertificate { name, public_key_sha256 } => {
+                self.add_certificate(&name, &public_key_sha256, answer)
+            }
+            Request::RemoveCertificate { name, certificate } => self.remove_certificate(&name, certificate),
             Request::List => self.list(answer),
             Request::Show { name } => self.show(&name, answer),
             Request::SetEnabled { name, enabled } => self.edit(&name, |record| record.enabled = enabled),
@@ -84,10 +87,10 @@ impl Desk<'_> {
             Request::RetireKey { name, key } => self.retire_key(&name, key, now),
             Request::Change { name, quota, burst, tier, expires_at } => {
                 if let Edit::Set(tier) = &tier {
-                    check_tier(tier)?;
+                    self.check_tier(tier)?;
                 }
                 self.edit(&name, |Record { terms, .. }| {
-                    terms.quota = quota.unwrap_or(terms.quota);
+                    quota.apply(&mut terms.quota);
                     burst.apply(&mut terms.burst);
                     tier.apply(&mut terms.tier);
                     expires_at.apply(&mut terms.expires_at);
@@ -101,9 +104,18 @@ impl Desk<'_> {
 
     // ---- Changes ----
 
-    fn add(&self, name: &str, terms: &Terms, answer: Answer<'_>) -> Result<(), Ended> {
+    fn add(
+        &self,
+        name: &str,
+        terms: &Terms,
+        certificates: &[String],
+        answer: Answer<'_>,
+    ) -> Result<(), Ended> {
+        let certificates: Vec<_> =
+            certificates.iter().map(|key| certificates::parse(key)).collect::<Result<_, _>>()?;
         check_name(name)?;
-        terms.tier.as_deref().map(check_tier).transpose()?;
+        terms.tier.as_deref().map(|tier| self.check_tier(tier)).transpose()?;
+        check_terms(name, terms)?;
         if self.configured(name).is_some() {
             return Err(refused(format!(
                 "{name:?} is in the configuration file, as one of [[accounts]]: choose another name, or take those accounts into \
@@ -118,13 +130,17 @@ impl Desk<'_> {
             }
             let id = records::insert(transaction, name, terms)?;
             set_needs_account(transaction)?;
-            self.new_key(transaction, id)
+            certificates.iter().try_for_each(|key| certificates::insert(transaction, id, key))?;
+            certificates.is_empty().then(|| self.new_key(transaction, id)).transpose()
         })?;
         if let Some(accounts) = self.running {
             accounts.needs_account.store(true, Ordering::Release);
         }
+        if !certificates.is_empty() {
+            self.has_certificates();
+        }
         self.changed(name);
-        answer(Line::ApiKey(key))?;
+        key.map_or(Ok(()), |key| answer(Line::ApiKey(key)))?;
         self.account(self.store.with(|connection| records::find(connection, name))?, answer)
     }
 
@@ -132,6 +148,7 @@ impl Desk<'_> {
         self.write(|transaction| {
             let mut record = self.find(transaction, name)?;
             edit(&mut record);
+            check_terms(name, &record.terms).map_err(Change::Refused)?;
             Ok(records::update(transaction, &record)?)
         })?;
         self.changed(name);
@@ -205,12 +222,11 @@ impl Desk<'_> {
     fn import(&self, answer: Answer<'_>) -> Result<(), Ended> {
         let imported = self.write(|transaction| {
             let mut imported = 0;
-            for account in self.configured {
+            for account in &self.configured.accounts {
                 if records::exists(transaction, &account.name)? {
                     continue;
                 }
-                let terms = Terms { quota: account.quota, burst: None, tier: None, expires_at: None };
-                let id = records::insert(transaction, &account.name, &terms)?;
+                let id = records::insert(transaction, &account.name, &account.terms())?;
                 let stored = self.store.secret().stored(&account.key_sha256.0);
                 records::insert_key(transaction, id, &stored, true)?;
                 set_needs_account(transaction)?;
@@ -219,7 +235,7 @@ impl Desk<'_> {
             Ok(imported)
         })?;
         self.running.map(Accounts::take_up_database).transpose()?;
-        let known = self.configured.len() as u64 - imported;
+        let known = self.configured.accounts.len() as u64 - imported;
         Ok(answer(Line::Imported { imported, known })?)
     }
 
@@ -232,7 +248,7 @@ impl Desk<'_> {
         Ok(key)
     }
 
-    fn write<T>(
+    pub(super) fn write<T>(
         &self,
         change: impl FnOnce(&Transaction<'_>) -> Result<T, Change<Ended>>,
     ) -> Result<T, Ended> {
@@ -240,13 +256,14 @@ impl Desk<'_> {
     }
 
     /// From the next request on the change counts.
-    fn changed(&self, name: &str) {
+    pub(super) fn changed(&self, name: &str) {
         if let Some(accounts) = self.running {
             accounts.active.forget(name);
+            accounts.are_unchecked.store(true, Ordering::Release);
         }
     }
 
-    fn find(&self, connection: &Connection, name: &str) -> Result<Record, Change<Ended>> {
+    pub(super) fn find(&self, connection: &Connection, name: &str) -> Result<Record, Change<Ended>> {
         records::find(connection, name)?.ok_or_else(|| Change::Refused(self.missing(name)))
     }
 
@@ -263,18 +280,23 @@ impl Desk<'_> {
     // ---- Views ----
 
     fn configured(&self, name: &str) -> Option<&Account> {
-        self.configured.iter().find(|account| account.name == name)
+        self.configured.with_name(name)
+    }
+
+    fn check_tier(&self, tier: &str) -> Result<(), Ended> {
+        let tiers = &self.configured.tiers;
+        if tiers.has(tier) { Ok(()) } else { Err(refused(tiers.unknown(tier))) }
     }
 
     /// On a connection of its own: a long list holds up nobody.
     fn list(&self, answer: Answer<'_>) -> Result<(), Ended> {
         let reader = self.store.reader()?;
-        for account in self.configured {
+        for account in &self.configured.accounts {
             if !records::exists(&reader, &account.name)? {
-                answer(Line::Account(of_configuration(account)))?;
+                answer(Line::Account(self.of_configuration(account)))?;
             }
         }
-        records::all(&reader, |record| Ok(answer(Line::Account(of_database(record)))?))
+        records::all(&reader, |record| Ok(answer(Line::Account(self.of_database(record)))?))
     }
 
     fn show(&self, name: &str, answer: Answer<'_>) -> Result<(), Ended> {
@@ -282,14 +304,15 @@ impl Desk<'_> {
         let reader = self.store.reader()?;
         let usage = usage::of_account(&reader, name, UnixSeconds(0))?;
         let view = match records::find(&reader, name)? {
-            Some(record) => {
-                let keys = records::keys(&reader, record.id)?;
-                AccountView { keys, ..of_database(record) }
-            }
+            Some(record) => self.with_credentials(&reader, record)?,
             None => match self.configured(name) {
-                Some(account) => of_configuration(account),
+                Some(account) => self.of_configuration(account),
                 None if usage.is_empty() => return Err(self.missing(name)),
-                None => removed(name),
+                None => {
+                    let elsewhere = self.configured.has_authorizer;
+                    let kept_in = if elsewhere { KeptIn::Elsewhere } else { KeptIn::Removed };
+                    AccountView::bare(name.to_owned(), kept_in, elsewhere)
+                }
             },
         };
         Ok(answer(Line::Account(AccountView { usage, ..view }))?)
@@ -320,8 +343,33 @@ impl Desk<'_> {
 
     fn account(&self, record: Option<Record>, answer: Answer<'_>) -> Result<(), Ended> {
         let Some(record) = record else { return Ok(()) }; // removed meanwhile
-        let keys = self.store.with(|connection| records::keys(connection, record.id))?;
-        Ok(answer(Line::Account(AccountView { keys, ..of_database(record) }))?)
+        let view = self.store.with(|connection| self.with_credentials(connection, record))?;
+        Ok(answer(Line::Account(view))?)
+    }
+
+    fn with_credentials(&self, connection: &Connection, record: Record) -> rusqlite::Result<AccountView> {
+        let (keys, certificates) =
+            (records::keys(connection, record.id)?, stored::of_account(connection, record.id)?);
+        Ok(AccountView { keys, certificates, ..self.of_database(record) })
+    }
+
+    fn of_database(&self, record: Record) -> AccountView {
+        let Record { name, enabled, terms, .. } = record;
+        self.view(name, KeptIn::Database, enabled, terms)
+    }
+
+    fn of_configuration(&self, account: &Account) -> AccountView {
+        self.view(account.name.clone(), KeptIn::Configuration, true, account.terms())
+    }
+
+    fn view(&self, name: String, kept_in: KeptIn, enabled: bool, own: Terms) -> AccountView {
+        let (terms, of_tier) = match self.configured.tiers.allowance(&own) {
+            Some(Allowance { quota, burst, of_tier, .. }) => {
+                (Terms { quota: Some(quota), burst, ..own }, of_tier)
+            }
+            None => (own, Vec::new()),
+        };
+        AccountView { terms: Some(terms), of_tier, ..AccountView::bare(name, kept_in, enabled) }
     }
 }
 
@@ -335,48 +383,27 @@ impl<T> Edit<T> {
     }
 }
 
-fn of_database(record: Record) -> AccountView {
-    let Record { name, enabled, terms, .. } = record;
-    let kept_in = KeptIn::Database;
-    AccountView { name, kept_in, enabled, terms: Some(terms), keys: Vec::new(), usage: Vec::new() }
-}
-
-fn of_configuration(account: &Account) -> AccountView {
-    let terms = Terms { quota: account.quota, burst: None, tier: None, expires_at: None };
-    let (name, kept_in) = (account.name.clone(), KeptIn::Configuration);
-    AccountView { name, kept_in, enabled: true, terms: Some(terms), keys: Vec::new(), usage: Vec::new() }
-}
-
-fn removed(name: &str) -> AccountView {
-    let (name, kept_in) = (name.to_owned(), KeptIn::Removed);
-    AccountView { name, kept_in, enabled: false, terms: None, keys: Vec::new(), usage: Vec::new() }
-}
-
-fn refused(sentence: String) -> Ended {
+pub(super) fn refused(sentence: String) -> Ended {
     Ended::Refused(Refused::runtime(sentence))
 }
 
-/// Names are shown on terminals and in spreadsheets, which both take some first characters for commands.
 fn check_name(name: &str) -> Result<(), Ended> {
-    let is_good = name.chars().count() <= MOST_NAME
-        && name.chars().next().is_some_and(char::is_alphanumeric)
-        && !name.chars().any(char::is_control);
     let why = || {
         refused(format!(
             "{name:?} is no name for an account: it begins with a letter or a digit, and has 1 to {MOST_NAME} characters, none of \
              them a control character"
         ))
     };
-    is_good.then_some(()).ok_or_else(why)
+    is_account_name(name).then_some(()).ok_or_else(why)
 }
 
-fn check_tier(tier: &str) -> Result<(), Ended> {
-    let is_good = (1..=MOST_TIER).contains(&tier.len())
-        && tier.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    let why = || {
-        refused(format!(
-            "{tier:?} is no tier: a tier is one word of 1 to {MOST_TIER} letters, digits and the characters - _ ."
-        ))
-    };
-    is_good.then_some(()).ok_or_else(why)
+/// Without a quota an account has its tier's, and so needs one.
+fn check_terms(name: &str, terms: &Terms) -> Result<(), Ended> {
+    if terms.quota.is_some() || terms.tier.is_some() {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "{name:?} would have neither a quota nor a tier, and so no terms at all: give it a quota, such as 10000/1d, or one of the \
+         [[tiers]] of the configuration (--tier)"
+    )))
 }

@@ -4,7 +4,7 @@ use super::{Desk, Line, Refused, Request};
 use crate::Config;
 use crate::accounts::database::{check_directory, own_user};
 use crate::accounts::store::Store;
-use crate::accounts::{Accounts, AccountsError};
+use crate::accounts::{Accounts, AccountsError, Configured};
 use postern_daemon::files::{DataDir, DataDirError};
 use postern_token::UnixSeconds;
 use std::fs::{File, Permissions};
@@ -143,7 +143,7 @@ impl Accounts {
         match request {
             Ok(request) => {
                 let configured = self.configured.load_full();
-                let desk = Desk { store: &self.store, configured: &configured.accounts, running: Some(self) };
+                let desk = Desk { store: &self.store, configured: &configured, running: Some(self) };
                 desk.answer(request, UnixSeconds::now(), &mut send)?;
             }
             Err(refused) => send(Line::Failed(refused))?,
@@ -191,7 +191,8 @@ pub fn ask(
         match DataDir::open(directory) {
             Ok(lock) => {
                 let store = Store::open(lock.path())?;
-                let desk = Desk { store: &store, configured: &config.accounts, running: None };
+                let configured = Configured::of(config);
+                let desk = Desk { store: &store, configured: &configured, running: None };
                 desk.answer(request.clone(), UnixSeconds::now(), &mut keep).map_err(unread)?;
                 break;
             }

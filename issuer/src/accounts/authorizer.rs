@@ -1,0 +1,306 @@
+//! The operator's own service that knows whose API keys are good, where users are kept elsewhere.
+//!
+//! It is asked about keys that are not this issuer's own. All requests with one key share one question and its answer, which is kept
+//! for `cache`. What strangers may cause is bounded: questions about keys that were not good a moment ago are asked at [`STRANGERS`] a
+//! second at most, so a flood of wrong keys neither reaches the service as such nor takes the places of those who are known.
+
+mod answer;
+
+pub(crate) use answer::Verdict;
+
+use super::api_key::KeyDigest;
+use super::tiers::Tiers;
+use crate::burst::{Burst, Pace};
+use crate::catalogue::AuthorizerAnswer;
+use crate::config::AuthorizerConfig;
+use crate::health::{Fault, Health};
+use crate::recorder::Recorder;
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use parking_lot::Mutex;
+use postern_daemon::http::{ClientError, fetch_limited, no_answer};
+use postern_daemon::seldom::Seldom;
+use serde::Serialize;
+use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::timeout;
+
+/// Questions at once about keys that the service allowed a moment ago, and as many about others.
+const QUESTIONS: usize = 16;
+/// Questions a second about others; twice as many at once, after a pause.
+const STRANGERS: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
+const STRANGERS_AT_ONCE: NonZeroU32 = NonZeroU32::new(200).expect("it is not zero");
+/// Keys whose answers are kept, good or not. The oldest go first.
+const MOST_ANSWERS: usize = 4_096;
+/// The longest key that is asked about, and the longest answer that is read, in bytes.
+pub(crate) const MOST_KEY: usize = 4_096;
+const MOST_ANSWER: usize = 16 * 1_024;
+/// So many questions in a row without an answer, or with one that makes no sense, are a state and not one key's matter.
+const IN_A_ROW: u32 = 3;
+/// By how much a request waits longer than its own question may take, so that a failure is seen by the one who asked.
+const SLACK: Duration = Duration::from_millis(100);
+/// How long nothing is asked then.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long an answer that makes no sense is kept.
+const KEEP_ABSURD: Duration = Duration::from_secs(5);
+
+/// The service, and what it has answered.
+#[derive(Debug)]
+pub(crate) struct Authorizer {
+    http: reqwest::Client,
+    config: AuthorizerConfig,
+    answers: Mutex<Answers>,
+    /// For keys that were allowed a moment ago, and for others: keys that make the service slow hold up none of the first.
+    known: Lane,
+    strange: Lane,
+    strangers: Pace,
+    absurd_in_a_row: AtomicU32,
+    line: Seldom,
+    health: Arc<Health>,
+    recorder: Arc<Recorder>,
+}
+
+/// Places for questions, and how they have fared.
+#[derive(Debug)]
+struct Lane {
+    places: Semaphore,
+    failed_in_a_row: AtomicU32,
+    paused_until: Mutex<Option<Instant>>,
+}
+
+type Cell = Arc<OnceCell<Answer>>;
+
+#[derive(Debug, Default)]
+struct Answers {
+    by_key: HashMap<KeyDigest, Cell>,
+    /// The keys, oldest first.
+    order: VecDeque<KeyDigest>,
+}
+
+/// What the service says of a key, and how long that holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) verdict: Verdict,
+    pub(crate) until: Instant,
+}
+
+/// There is no answer, and none to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unanswered;
+
+impl Authorizer {
+    pub(crate) fn new(
+        config: &AuthorizerConfig,
+        health: Arc<Health>,
+        recorder: Arc<Recorder>,
+    ) -> Result<Self, ClientError> {
+        let strangers = Pace::default();
+        strangers.set(Some(Burst { tokens_per_second: STRANGERS, burst_tokens: STRANGERS_AT_ONCE }));
+        Ok(Self {
+            http: config.client()?,
+            config: config.clone(),
+            answers: Mutex::default(),
+            known: Lane::default(),
+            strange: Lane::default(),
+            strangers,
+            absurd_in_a_row: AtomicU32::default(),
+            line: Seldom::every(Duration::from_secs(60)),
+            health,
+            recorder,
+        })
+    }
+
+    /// What the service says of this key; `was_allowed` is one that it allowed when it was asked last. Takes twice `timeout` at most:
+    /// for a place, and for the answer. Dropped early, it leaves the question to the next who waits for it.
+    pub(crate) async fn ask(
+        &self,
+        key: &str,
+        digest: &KeyDigest,
+        was_allowed: bool,
+        tiers: &Tiers,
+    ) -> Result<Answer, Unanswered> {
+        let cell = self.answers.lock().cell(digest, Instant::now());
+        let asking = cell.get_or_try_init(|| self.question(key, was_allowed, tiers));
+        match timeout(2 * self.timeout() + SLACK, asking).await {
+            Ok(answer) => answer.cloned(),
+            Err(_) => Err(Unanswered), // it waited for the questions of others, none of which was answered
+        }
+    }
+
+    /// Everything is asked again from now on.
+    pub(crate) fn forget_all(&self) {
+        *self.answers.lock() = Answers::default();
+    }
+
+    fn timeout(&self) -> Duration {
+        self.config.timeout.get()
+    }
+
+    async fn question(&self, key: &str, was_allowed: bool, tiers: &Tiers) -> Result<Answer, Unanswered> {
+        let lane = if was_allowed { &self.known } else { &self.strange };
+        let is_paced = !was_allowed && self.strangers.take(Instant::now(), 1).is_err();
+        let place = if is_paced || lane.is_paused() {
+            None
+        } else {
+            timeout(self.timeout(), lane.places.acquire()).await.ok().and_then(Result::ok)
+        };
+        let Some(_place) = place else {
+            self.recorder.authorizer_answered(AuthorizerAnswer::Withheld);
+            return Err(Unanswered);
+        };
+        match self.exchange(key).await {
+            Ok(body) => {
+                lane.failed_in_a_row.store(0, Ordering::Relaxed);
+                Ok(self.judged(&body, tiers))
+            }
+            Err(reason) => {
+                self.recorder.authorizer_answered(AuthorizerAnswer::Failed);
+                let row = lane.failed();
+                self.trouble(
+                    row,
+                    format!(
+                        "the authorizer gives no answer: {reason}. Requests with API keys that it has not allowed within [authorizer] \
+                         cache are answered 503; accounts of this issuer's own get tokens as before"
+                    ),
+                );
+                Err(Unanswered)
+            }
+        }
+    }
+
+    /// Readiness has what lasts; a single time is a line of the log, once in a while.
+    fn trouble(&self, row: u32, sentence: String) {
+        if row >= IN_A_ROW {
+            self.health.raise(Fault::Authorizer, sentence);
+        } else if self.line.due(Instant::now()).is_some() {
+            tracing::warn!("{sentence}");
+        }
+    }
+
+    /// The body of a 200.
+    async fn exchange(&self, key: &str) -> Result<bytes::Bytes, String> {
+        #[derive(Serialize)]
+        struct Question<'a> {
+            version: u32,
+            api_key: &'a str,
+        }
+        let body = serde_json::to_vec(&Question { version: 1, api_key: key })
+            .map_err(|_| "the question cannot be written".to_owned())?;
+        let request = self.http.post(&self.config.url).header(CONTENT_TYPE, "application/json").body(body);
+        let response =
+            request.send().await.map_err(|error| no_answer(&error.without_url(), "authorizer.ca"))?;
+        match response.status() {
+            StatusCode::OK => fetch_limited(response, MOST_ANSWER).await.map_err(|error| error.to_string()),
+            status => Err(format!("it answers {} where 200 is expected", status.as_u16())),
+        }
+    }
+
+    fn judged(&self, body: &[u8], tiers: &Tiers) -> Answer {
+        let (verdict, answered) = match answer::read(body, tiers) {
+            Ok(allowed @ Verdict::Allowed(_)) => (allowed, AuthorizerAnswer::Allowed),
+            Ok(verdict) => (verdict, AuthorizerAnswer::Denied),
+            Err(why) => {
+                let row = self.absurd_in_a_row.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+                self.trouble(
+                    row,
+                    format!(
+                        "the authorizer's answers make no sense: {why}. Requests with such keys are answered 503; \
+                         docs/operate/accounts.md has what it may answer"
+                    ),
+                );
+                (Verdict::Absurd, AuthorizerAnswer::Absurd)
+            }
+        };
+        self.recorder.authorizer_answered(answered);
+        let kept = if answered == AuthorizerAnswer::Absurd {
+            KEEP_ABSURD
+        } else {
+            self.absurd_in_a_row.store(0, Ordering::Relaxed);
+            self.health.clear(Fault::Authorizer);
+            self.config.cache.get()
+        };
+        Answer { verdict, until: Instant::now() + kept }
+    }
+}
+
+impl Default for Lane {
+    fn default() -> Self {
+        let places = Semaphore::new(QUESTIONS);
+        Self { places, failed_in_a_row: AtomicU32::default(), paused_until: Mutex::default() }
+    }
+}
+
+impl Lane {
+    fn is_paused(&self) -> bool {
+        self.paused_until.lock().is_some_and(|end| Instant::now() < end)
+    }
+
+    /// How often in a row now.
+    fn failed(&self) -> u32 {
+        let row = self.failed_in_a_row.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if row >= IN_A_ROW {
+            *self.paused_until.lock() = Some(Instant::now() + PAUSE);
+        }
+        row
+    }
+}
+
+impl Answers {
+    /// Where the answer about a key is, or will be.
+    fn cell(&mut self, digest: &KeyDigest, now: Instant) -> Cell {
+        if let Some(cell) = self.by_key.get_mut(digest) {
+            if cell.get().is_some_and(|answer| answer.until <= now) {
+                *cell = Cell::default();
+            }
+            return cell.clone();
+        }
+        while self.order.len() >= MOST_ANSWERS {
+            let oldest = self.order.pop_front();
+            oldest.iter().for_each(|oldest| drop(self.by_key.remove(oldest)));
+        }
+        self.order.push_back(*digest);
+        self.by_key.entry(*digest).or_default().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(cell: &Cell, until: Instant) {
+        cell.set(Answer { verdict: Verdict::Denied(None), until }).unwrap();
+    }
+
+    #[test]
+    fn answers_are_kept_for_their_time_and_the_oldest_go_where_there_are_too_many() {
+        let (mut answers, start) = (Answers::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        let key = |number: usize| {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&number.to_be_bytes());
+            key
+        };
+        answered(&answers.cell(&key(0), start), start + second);
+        assert!(answers.cell(&key(0), start).get().is_some());
+        assert!(answers.cell(&key(0), start + second).get().is_none(), "it is asked again");
+        answered(&answers.cell(&key(0), start + second), start + 9 * second);
+        for number in 1..=MOST_ANSWERS {
+            answers.cell(&key(number), start);
+        }
+        assert_eq!((answers.by_key.len(), answers.order.len()), (MOST_ANSWERS, MOST_ANSWERS));
+        assert!(answers.cell(&key(0), start).get().is_none(), "it was the oldest");
+    }
+
+    #[test]
+    fn a_lane_pauses_after_failures_in_a_row() {
+        let lane = Lane::default();
+        assert_eq!((lane.failed(), lane.failed(), lane.is_paused()), (1, 2, false));
+        lane.failed_in_a_row.store(0, Ordering::Relaxed);
+        assert_eq!((lane.failed(), lane.failed(), lane.is_paused()), (1, 2, false));
+        assert_eq!((lane.failed(), lane.is_paused()), (3, true));
+    }
+}

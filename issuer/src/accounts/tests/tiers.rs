@@ -1,0 +1,201 @@
+//! Accounts that have the terms of a tier.
+
+use super::super::control::TierTerm;
+use super::*;
+use crate::Burst;
+use crate::accounts::upkeep::Upkeep;
+use crate::config::{Config, Tier};
+use crate::health::Health;
+use crate::recorder::Recorder;
+use postern_daemon::readiness::Readiness;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
+
+fn tier(name: &str, quota: &str, pace: Option<(u32, u32)>) -> Tier {
+    let [rate, burst] =
+        [pace.map(|pace| pace.0), pace.map(|pace| pace.1)].map(|number| number.and_then(NonZeroU32::new));
+    Tier { name: name.to_owned(), quota: quota.parse().unwrap(), rate, burst, turns: NonZeroU32::MIN }
+}
+
+fn with_tiers(accounts: &Accounts, tiers: &[Tier]) {
+    accounts.replace(Configured::new(&[], tiers), &UsageConfig::default());
+}
+
+fn of_tier(tier: &str) -> Terms {
+    Terms { quota: None, burst: None, tier: Some(tier.to_owned()), expires_at: None }
+}
+
+fn add_to(accounts: &Accounts, name: &str, tier: &str) -> Result<String, Refused> {
+    ask(accounts, Request::Add { name: name.to_owned(), terms: of_tier(tier), certificates: Vec::new() })
+        .map(|lines| key_of(&lines))
+}
+
+#[tokio::test]
+async fn a_tier_of_another_reading_counts_for_all_of_its_accounts_and_for_what_they_have_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    with_tiers(&accounts, &[tier("gold", "2/1d", None), tier("silver", "1/1d", None)]);
+    let keys = ["alice", "bob"].map(|name| add_to(&accounts, name, "gold").unwrap());
+    for key in &keys {
+        assert_eq!((charge(&accounts, key).await, charge(&accounts, key).await), (Some(true), Some(true)));
+        assert_eq!(charge(&accounts, key).await, Some(false));
+    }
+    with_tiers(&accounts, &[tier("gold", "3/1d", Some((1, 1))), tier("silver", "1/1d", None)]);
+    for key in &keys {
+        assert_eq!((charge(&accounts, key).await, charge(&accounts, key).await), (Some(true), Some(false)));
+    }
+    let one = NonZeroU32::MIN;
+    let view = show(&accounts, "alice");
+    let burst = Some(Burst { tokens_per_second: one, burst_tokens: one });
+    assert_eq!(view.terms, Some(Terms { burst, quota: "3/1d".parse().ok(), ..of_tier("gold") }));
+    assert_eq!(view.of_tier, [TierTerm::Quota, TierTerm::Burst]);
+    let quick = Tier { turns: NonZeroU32::new(7).unwrap(), ..tier("gold", "3/1d", None) };
+    with_tiers(&accounts, &[quick]);
+    assert_eq!(caller(&accounts, &keys[0]).await.unwrap().claim().turns.get(), 7);
+    // In the database is the name alone.
+    drop(accounts);
+    let accounts = open(&[], &directory);
+    assert_eq!(show(&accounts, "alice").terms, Some(of_tier("gold")));
+    with_tiers(&accounts, &[tier("gold", "4/1d", None)]);
+    assert_eq!(
+        (charge(&accounts, &keys[0]).await, charge(&accounts, &keys[0]).await),
+        (Some(true), Some(false))
+    );
+}
+
+#[tokio::test]
+async fn a_quota_of_its_own_leaves_an_account_nothing_of_its_tier() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    with_tiers(&accounts, &[tier("gold", "1/1d", Some((1, 1)))]);
+    let own = Terms { quota: "3/1d".parse().ok(), ..of_tier("gold") };
+    let key = key_of(
+        &ask(
+            &accounts,
+            Request::Add { name: "alice".to_owned(), terms: own.clone(), certificates: Vec::new() },
+        )
+        .unwrap(),
+    );
+    assert_eq!((charge(&accounts, &key).await, charge(&accounts, &key).await), (Some(true), Some(true)));
+    let view = show(&accounts, "alice");
+    assert_eq!((view.terms, view.of_tier), (Some(own), Vec::new()));
+    // Now it has the tier's, of which more is used than there is.
+    let Request::Change { name, burst, tier, expires_at, .. } = change("alice") else { unreachable!() };
+    ask(&accounts, Request::Change { name, quota: Edit::Clear, burst, tier, expires_at }).unwrap();
+    assert_eq!(charge(&accounts, &key).await, Some(false));
+    // And without its tier nothing at all, which is refused.
+    let Request::Change { name, quota, burst, expires_at, .. } = change("alice") else { unreachable!() };
+    let refused =
+        ask(&accounts, Request::Change { name, quota, burst, tier: Edit::Clear, expires_at }).unwrap_err();
+    assert!(refused.sentence.contains("neither a quota nor a tier"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_unknown_tier_is_refused_and_one_that_goes_refuses_its_accounts_until_it_is_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = Arc::new(open(&[], &directory));
+    let refused = add_to(&accounts, "alice", "gold").unwrap_err();
+    assert!(refused.sentence.contains("has no [[tiers]]"), "{refused}");
+    let gold = tier("gold", "5/1d", None);
+    with_tiers(&accounts, &[gold.clone(), tier("silver", "1/1d", None)]);
+    let refused = add_to(&accounts, "alice", "glod").unwrap_err();
+    assert!(refused.sentence.contains("choose one of \"gold\", \"silver\""), "{refused}");
+    let keys = ["alice", "bob"].map(|name| add_to(&accounts, name, "gold").unwrap());
+    let other = add(&accounts, "carol", "1/1d");
+
+    let readiness = Readiness::new();
+    let (health, recorder) = (Health::new(readiness.gate("issuer")), Recorder::new());
+    health.started();
+    let keep_up = async || {
+        let upkeep = Upkeep { due: Instant::now() + Duration::from_secs(60), seen: None };
+        accounts.clone().keep_up(&health, &recorder, upkeep).await;
+        readiness.degraded()
+    };
+    assert_eq!(charge(&accounts, &keys[0]).await, Some(true));
+    assert!(keep_up().await.is_empty());
+    with_tiers(&accounts, &[tier("silver", "1/1d", None)]);
+    assert_eq!(refusal(&accounts, &keys[0]).await, Some(NoAccount::NoTier));
+    assert_eq!(charge(&accounts, &other).await, Some(true), "no other account pays for it");
+    let degraded = keep_up().await;
+    assert!(degraded[0].contains("\"gold\" (2 accounts)") && !degraded[0].contains("alice"), "{degraded:?}");
+    let quota = Edit::Set("2/1d".parse().unwrap());
+    for name in ["alice", "bob"] {
+        let Request::Change { burst, tier, expires_at, .. } = change(name) else { unreachable!() };
+        ask(
+            &accounts,
+            Request::Change { name: name.to_owned(), quota: quota.clone(), burst, tier, expires_at },
+        )
+        .unwrap();
+    }
+    assert!(keep_up().await.is_empty(), "after a change by an operator, too");
+    assert_eq!(
+        (charge(&accounts, &keys[0]).await, charge(&accounts, &keys[0]).await),
+        (Some(true), Some(false))
+    );
+}
+
+#[test]
+fn accounts_without_terms_and_tiers_without_sense_are_refused_in_the_file() {
+    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let refused = |accounts: &[Account], tiers: &[Tier]| {
+        let config = Config::loopback(loopback, "state".as_ref());
+        check(&Config { accounts: accounts.to_vec(), tiers: tiers.to_vec(), ..config })
+            .unwrap_err()
+            .to_string()
+    };
+    let gold = tier("gold", "1/1d", None);
+    let one = account("one", "k1", "1/1d");
+    let without = |tier: Option<&str>| Account { quota: None, tier: tier.map(str::to_owned), ..one.clone() };
+    for (accounts, tiers, said) in [
+        (&[without(None)][..], std::slice::from_ref(&gold), "neither a quota nor a tier"),
+        (&[without(Some("glod"))], std::slice::from_ref(&gold), "choose one of \"gold\""),
+        (&[], &[gold.clone(), gold.clone()], "there twice"),
+        (&[], &[Tier { name: "two words".to_owned(), ..gold.clone() }], "one word"),
+        (&[], &[Tier { turns: NonZeroU32::new(101).unwrap(), ..gold.clone() }], "1 to 100"),
+        (&[], &[Tier { rate: NonZeroU32::new(1), ..gold.clone() }], "need each other"),
+    ] {
+        let sentence = refused(accounts, tiers);
+        assert!(sentence.contains(said), "{sentence}");
+    }
+}
+
+/// The first version had no quota of a tier, and its table had to be made anew.
+#[tokio::test]
+async fn accounts_of_the_first_version_keep_keys_usage_and_numbers() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    let key = add(&accounts, "alice", "3/1d");
+    assert_eq!(charge(&accounts, &key).await, Some(true));
+    settle(&accounts);
+    let numbers = show(&accounts, "alice").keys;
+    drop(accounts);
+    let path = directory.path().join(FILE_NAME);
+    let old = rusqlite::Connection::open(&path).unwrap();
+    let first = include_str!("../schema.sql");
+    let (_, table) = first.split_once("CREATE TABLE accounts (").unwrap();
+    let (table, _) = table.split_once(") STRICT;").unwrap();
+    old.execute_batch(&format!(
+        "PRAGMA foreign_keys = OFF; DROP TABLE client_certificates; DROP INDEX accounts_by_tier; CREATE TABLE old ({table}) STRICT; \
+         INSERT INTO old SELECT * FROM accounts; DROP TABLE accounts; ALTER TABLE old RENAME TO accounts; \
+         PRAGMA user_version = 1; PRAGMA wal_checkpoint(TRUNCATE)"
+    ))
+    .unwrap();
+    drop(old);
+    let accounts = open(&[], &directory);
+    let view = show(&accounts, "alice");
+    assert_eq!((view.keys, view.usage[0].tokens), (numbers, 1));
+    assert_eq!((charge(&accounts, &key).await, charge(&accounts, &key).await), (Some(true), Some(true)));
+    assert_eq!(charge(&accounts, &key).await, Some(false));
+    let broken: i64 = accounts
+        .store
+        .with(|connection| {
+            connection.query_row("SELECT count(*) FROM pragma_foreign_key_check", [], |row| row.get(0))
+        })
+        .unwrap();
+    assert_eq!(broken, 0);
+    let enforced: bool = accounts
+        .store
+        .with(|connection| connection.pragma_query_value(None, "foreign_keys", |row| row.get(0)))
+        .unwrap();
+    assert!(enforced, "a removed account takes its keys with it");
+}

@@ -1,0 +1,89 @@
+//! The service that knows whose API keys are good, where users are kept elsewhere.
+
+use super::invalid;
+use crate::StartError;
+use postern_config::ConfigDuration;
+use postern_daemon::http::{ClientError, ClientOptions, client, is_localhost};
+use reqwest::Url;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// The service that is asked about API keys that are not this issuer's own.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AuthorizerConfig {
+    /// Where it is asked, by POST: an https URL, or an http URL of this machine, such as "http://127.0.0.1:9000/authorize". The API key
+    /// is sent to it.
+    pub url: String,
+    /// The time limit of a question, from 10 ms to 30 s. A request waits for a place and an answer, each so long at most.
+    #[serde(default = "timeout")]
+    pub timeout: ConfigDuration,
+    /// How long an answer is kept, from one second to an hour. For so long a key that the service no longer allows still gets tokens, and
+    /// one that it has begun to allow gets none. A reload (SIGHUP) forgets all answers.
+    #[serde(default = "cache")]
+    pub cache: ConfigDuration,
+    /// PEM certificates to trust for an https service instead of the platform's.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
+}
+
+fn timeout() -> ConfigDuration {
+    ConfigDuration::secs(2)
+}
+
+fn cache() -> ConfigDuration {
+    ConfigDuration::minutes(1)
+}
+
+impl AuthorizerConfig {
+    pub(super) fn check(&self) -> Result<(), StartError> {
+        let refused = |why: &str| {
+            // Not the URL: there may be a password in it.
+            Err(invalid(format!(
+                "[authorizer] url {why}: write \"https://users.example/authorize\", or \"http://127.0.0.1:9000/authorize\" for a \
+                 service on this machine"
+            )))
+        };
+        let Ok(url) = self.url.parse::<Url>() else { return refused("is not a URL") };
+        let host = url.host_str().unwrap_or_default();
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        let is_here = is_localhost(host) || address.is_ok_and(|address| address.is_loopback());
+        match url.scheme() {
+            _ if host.is_empty() => return refused("has no host"),
+            _ if !url.username().is_empty() || url.password().is_some() => {
+                return refused("has a user name or password, which would not be sent");
+            }
+            "https" => {}
+            "http" if is_here => {}
+            "http" => return refused("would send API keys over the network in the clear"),
+            _ => return refused("is neither https nor http"),
+        }
+        if !(ConfigDuration(std::time::Duration::from_millis(10))..=ConfigDuration::secs(30))
+            .contains(&self.timeout)
+        {
+            return Err(invalid(format!(
+                "[authorizer] timeout ({}) must be from 10 ms to 30 s: write \"2s\"",
+                self.timeout
+            )));
+        }
+        if !(ConfigDuration::secs(1)..=ConfigDuration::hours(1)).contains(&self.cache) {
+            return Err(invalid(format!(
+                "[authorizer] cache ({}) must be from one second to one hour: write \"1m\"",
+                self.cache
+            )));
+        }
+        Ok(())
+    }
+
+    /// Reads the certificates to trust.
+    pub(crate) fn client(&self) -> Result<reqwest::Client, ClientError> {
+        let options = ClientOptions {
+            ca_file: self.ca.clone(),
+            timeout: self.timeout.get(),
+            ..ClientOptions::default()
+        };
+        client(&options)
+    }
+}

@@ -1,0 +1,225 @@
+//! Users that are kept elsewhere: the issuer asks a service of the operator's whose an API key is.
+
+use super::kills::token_request;
+use super::{add, issuer, json, mint, said};
+use crate::support::admin::{self, Metrics};
+use crate::support::authorizer::Service;
+use crate::support::daemon::{Daemon, issuer_config};
+use crate::support::eventually;
+use crate::support::process::run;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The operator's users.
+fn users(key: &str) -> (u16, String) {
+    let answer = match key {
+        "key-alice" | "key-alice-2" => r#"{"allow": true, "account": "alice", "quota": "3/36500d"}"#,
+        "key-bert" => r#"{"allow": true, "account": "bert", "tier": "gold"}"#,
+        "key-dave" => r#"{"allow": true, "account": "dave", "quota": "9/1d"}"#,
+        "key-odd" => r#"{"allow": true, "account": "odd", "tier": "glod"}"#,
+        "key-late" => r#"{"allow": false, "reason": "the bill is not paid"}"#,
+        _ => r#"{"allow": false}"#,
+    };
+    (200, answer.to_owned())
+}
+
+fn answers(answer: &str) -> String {
+    format!("postern_issuer_authorizer_answers_total{{answer=\"{answer}\"}}")
+}
+
+/// SIGHUP, and the line of it.
+fn hup(running: &Daemon) {
+    let reloads = |log: &str| log.matches("was read again").count();
+    let before = reloads(&running.process.written().1);
+    running.process.signal("HUP");
+    running.process.wait_for("a reload", |_, log| (reloads(log) > before).then_some(()));
+}
+
+async fn readiness(running: &Daemon, what: &str, wanted: impl Fn(&str) -> bool) {
+    eventually(what, || async {
+        let (status, body) = admin::get(running.admin, "/readyz").await?;
+        (status == 200 && wanted(&body)).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_that_the_service_knows_are_accounts_with_exact_quotas() {
+    let service = Service::start(users).await;
+    let home = TempDir::new().unwrap();
+    let tier = "[[tiers]]\nname = \"gold\"\nquota = \"1/36500d\"\n";
+    let config = issuer_config(home.path(), &(service.section("cache = \"1h\"\n") + tier));
+    run(["doctor", "--config", config.to_str().unwrap()]).assert_stopped();
+    let own = add(&config, "carol", "9/1d");
+    add(&config, "dave", "9/1d");
+    said(&config, &["account", "disable", "dave"]);
+    let running = Daemon::ready("issuer", &config).await;
+    mint(&running, "key-alice").assert_stopped();
+    mint(&running, "key-alice-2").assert_stopped();
+    mint(&running, "key-alice").assert_stopped();
+    mint(&running, "key-alice").assert_failed(70, &["429", "quota is spent"]);
+    mint(&running, "key-bert").assert_stopped();
+    mint(&running, "key-bert").assert_failed(70, &["429"]);
+    mint(&running, "key-late").assert_failed(70, &["401", "the bill is not paid"]);
+    mint(&running, "key-wrong").assert_failed(70, &["401", "refuses this API key"]);
+    mint(&running, "key-wrong").assert_failed(70, &["401"]);
+    mint(&running, "key-odd").assert_failed(70, &["503", "cannot find out"]);
+    mint(&running, "key-dave").assert_failed(70, &["403", "disabled"]);
+    mint(&running, &own).assert_stopped();
+    mint(&running, "postern_damaged").assert_failed(70, &["401", "damaged"]);
+    let asked = ["key-alice", "key-alice-2", "key-bert", "key-late", "key-wrong", "key-odd", "key-dave"]
+        .map(str::to_owned);
+    assert_eq!(service.asked(), asked, "once each, and not about the issuer's own");
+    hup(&running);
+    mint(&running, "key-late").assert_failed(70, &["401"]);
+    assert_eq!(service.asked(), ["key-late"], "a reload forgets, though nothing has changed");
+    let metrics = Metrics::of(running.admin).await;
+    for (answer, times) in [("allowed", 4), ("denied", 3), ("absurd", 1), ("failed", 0), ("withheld", 0)] {
+        assert_eq!(metrics.value(&answers(answer)), times, "{answer}");
+    }
+    let shown = &json(&config, &["account", "show", "alice"])[0];
+    assert_eq!((&shown["kept_in"], &shown["usage"][0]["tokens"]), (&"elsewhere".into(), &3.into()));
+    let log = running.process.terminate().stderr;
+    assert!(log.contains("the authorizer's answers make no sense: one has a tier"), "{log}");
+    for secret in asked.iter().map(String::as_str).chain(["alice", "bert", "carol", "dave", "glod", &own]) {
+        assert!(!log.contains(secret), "{secret}: {log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_fails_is_a_503_for_its_users_alone_until_it_answers_again() {
+    let service = Service::start(users).await;
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), &service.section("timeout = \"200ms\"\ncache = \"1h\"\n"));
+    let own = add(&config, "carol", "99/1d");
+    let running = Daemon::ready("issuer", &config).await;
+    mint(&running, "key-alice").assert_stopped();
+    for (delay, status, body, said) in [
+        (Duration::ZERO, 500, "{}", "it answers 500"),
+        (Duration::ZERO, 302, "{}", "it answers 302"),
+        (Duration::from_secs(5), 200, "{}", "gives no answer"),
+        (Duration::ZERO, 200, "key-secret", "make no sense"),
+    ] {
+        service.set(delay, move |_| (status, body.to_owned()));
+        // Another key each time: an answer without sense is kept for a while.
+        for number in 0..4 {
+            mint(&running, &format!("key-secret-{status}-{number}"))
+                .assert_failed(70, &["503", "cannot find out"]);
+        }
+        readiness(&running, said, |body| body.contains(said)).await;
+        mint(&running, &own).assert_stopped();
+        service.set(Duration::ZERO, users);
+        eventually("it is asked again after a pause", || async {
+            mint(&running, "key-late").stderr.contains("401").then_some(())
+        })
+        .await;
+        readiness(&running, "well again", |body| !body.contains("authorizer")).await;
+        hup(&running); // forgets all answers
+    }
+    assert!(Metrics::of(running.admin).await.value(&answers("failed")) >= 9);
+    let log = running.process.terminate().stderr;
+    assert!(!log.contains("key-secret") && log.contains("the authorizer answers again"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_wrong_keys_is_no_flood_at_the_service_and_holds_up_nobody_it_knows() {
+    let service = Service::start(users).await;
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), &service.section("cache = \"1s\"\n"));
+    let running = Daemon::ready("issuer", &config).await;
+    mint(&running, "key-bob").assert_failed(70, &["401"]);
+    let known = token_request(&running, "key-alice").await;
+    let status = |request: &reqwest::RequestBuilder| {
+        let sending = request.try_clone().unwrap().send();
+        async { sending.await.unwrap().status().as_u16() }
+    };
+    assert_eq!(status(&known).await, 200);
+
+    // Many clients of one key share one question.
+    service.set(Duration::from_millis(200), users);
+    service.asked();
+    let one = token_request(&running, "key-of-many").await;
+    let clients: Vec<_> = (0..64).map(|_| tokio::spawn(status(&one))).collect();
+    for client in clients {
+        assert_eq!(client.await.unwrap(), 401);
+    }
+    assert_eq!(service.asked(), ["key-of-many"]);
+
+    service.set(Duration::from_millis(20), users);
+    let (began, next, limited) =
+        (Instant::now(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let wrong = token_request(&running, "none").await.build().unwrap();
+    let flood = (0..64).map(|_| {
+        let (next, limited, client) = (next.clone(), limited.clone(), reqwest::Client::new());
+        let wrong = wrong.try_clone().unwrap();
+        tokio::spawn(async move {
+            while began.elapsed() < Duration::from_secs(4) {
+                let mut request = wrong.try_clone().unwrap();
+                let key = format!("Bearer wrong-{}", next.fetch_add(1, SeqCst));
+                request.headers_mut().insert("authorization", key.parse().unwrap());
+                match client.execute(request).await.unwrap() {
+                    answer if answer.status() == 503 => {
+                        assert!(answer.headers().contains_key("retry-after"));
+                        limited.fetch_add(1, SeqCst);
+                    }
+                    answer => assert_eq!(answer.status(), 401),
+                }
+            }
+        })
+    });
+    let flood: Vec<_> = flood.collect();
+    // Its answer is a second old each time, and so asked for again.
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(1_050)).await;
+        let status = status(&known).await;
+        assert!(matches!(status, 200 | 429), "it is answered {status} under the flood");
+    }
+    for client in flood {
+        client.await.unwrap();
+    }
+    let (asked, sent) = (service.asked(), next.load(SeqCst));
+    let most = 200 + 100 * (began.elapsed().as_secs() as usize + 1) + 10;
+    assert!(sent > 2 * most && limited.load(SeqCst) > 0, "{sent} is no flood");
+    assert!(asked.len() <= most && service.most_open() <= 32, "{} questions of {sent}", asked.len());
+    assert!(asked.iter().filter(|key| *key == "key-alice").count() >= 3);
+    running.process.terminate().assert_stopped();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_service_an_issuer_is_not_open_to_everyone() {
+    let service = Service::start(users).await;
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), &service.section(""));
+    let running = Daemon::ready("issuer", &config).await;
+    mint(&running, "key-alice").assert_stopped();
+    run(["token", "mint", "--issuer", &running.http()])
+        .assert_failed(70, &["401", "Tokens are for accounts"]);
+    issuer_config(home.path(), "");
+    hup(&running);
+    mint(&running, "key-alice").assert_failed(70, &["401", "not one of this issuer's"]);
+    run(["token", "mint", "--issuer", &running.http()]).assert_failed(70, &["401"]);
+    running.process.terminate().assert_stopped();
+    issuer(&config, &["account", "show", "nobody"]).assert_failed(70, &["there is no account"]);
+}
+
+#[test]
+fn a_service_that_would_read_keys_on_the_way_is_refused_by_doctor_and_start() {
+    let home = TempDir::new().unwrap();
+    for (lines, code, sentence) in [
+        ("url = \"http://users.example/\"", 64, "in the clear"),
+        ("url = \"http://192.0.2.1:9000/\"", 64, "in the clear"),
+        ("url = \"ftp://127.0.0.1/\"", 64, "neither https nor http"),
+        ("url = \"https://me:secret@users.example/\"", 64, "user name or password"),
+        ("url = \"https://users.example/\"\ntimeout = \"5m\"", 64, "from 10 ms to 30 s"),
+        ("url = \"https://users.example/\"\ncache = \"0s\"", 64, "from one second to one hour"),
+        ("url = \"https://users.example/\"\nca = \"none.pem\"", 64, "none.pem"),
+    ] {
+        let config = issuer_config(home.path(), &format!("[authorizer]\n{lines}\n"));
+        let ended = run(["doctor", "--config", config.to_str().unwrap()]);
+        ended.assert_failed(code, &[sentence]);
+        assert!(!ended.stderr.contains("secret"));
+        run(["issuer", "--config", config.to_str().unwrap()]).assert_failed(code, &[sentence]);
+    }
+}
