@@ -22,6 +22,7 @@ mod guides;
 mod hostile_http2;
 mod issuer;
 mod jaeger;
+mod join;
 mod local_fleet;
 mod mint;
 mod monitoring;

@@ -7,6 +7,7 @@ use crate::args::{
 };
 use crate::daemon::environment;
 use crate::failure::Failure;
+use crate::join;
 use nix::unistd::{Gid, Uid, setegid, seteuid};
 use postern_config::ConfigDuration;
 use postern_daemon::utc;
@@ -38,10 +39,7 @@ pub(crate) fn run(command: IssuerCommand) -> Result<(), Failure> {
 
 fn account(command: AccountCommand) -> Result<(), Failure> {
     match command {
-        AccountCommand::Add(args) => {
-            let (request, output) = add(*args)?;
-            ask(request, &output, "")
-        }
+        AccountCommand::Add(args) => add(*args),
         AccountCommand::List(args) => ask(Request::List, &args.output, ""),
         AccountCommand::Show(args) => ask(Request::Show { name: args.name }, &args.output, ""),
         AccountCommand::Disable(args) => {
@@ -68,15 +66,19 @@ fn account(command: AccountCommand) -> Result<(), Failure> {
     }
 }
 
-fn add(args: NewAccount) -> Result<(Request, Output), Failure> {
-    let NewAccount { name, quota, pace, tier, expires, output } = args;
+fn add(args: NewAccount) -> Result<(), Failure> {
+    let NewAccount { name, quota, pace, tier, expires, joining, output } = args;
     let terms = Terms {
         quota,
         burst: limit(&pace),
         tier,
         expires_at: expires.as_deref().map(|text| day(text, "--expires")).transpose()?,
     };
-    Ok((Request::Add { name, terms }, output))
+    let config = config(&output.daemon.config)?;
+    let join = join::prepare(&config.join, joining)?; // it reads files as the user who runs this
+    act_as_owner(&config)?;
+    let printer = Printer::new(io::BufWriter::new(io::stdout().lock()), output.json).joining(join);
+    print(&config, &Request::Add { name, terms }, printer, "")
 }
 
 fn change(args: Change) -> Result<(Request, Output), Failure> {
@@ -166,9 +168,16 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
 fn ask(request: Request, output: &Output, done: &str) -> Result<(), Failure> {
     let config = config(&output.daemon.config)?;
     act_as_owner(&config)?;
-    let mut printer = Printer::new(io::BufWriter::new(io::stdout().lock()), output.json);
-    let mut print = |line: Line| printer.line(&line);
-    control::ask(&config, &request, &mut print).map_err(refused)?;
+    print(&config, &request, Printer::new(io::BufWriter::new(io::stdout().lock()), output.json), done)
+}
+
+fn print<W: io::Write>(
+    config: &Config,
+    request: &Request,
+    mut printer: Printer<W>,
+    done: &str,
+) -> Result<(), Failure> {
+    control::ask(config, request, &mut |line: Line| printer.line(&line)).map_err(refused)?;
     printer.finish(done).map_err(unwritten)
 }
 

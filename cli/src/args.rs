@@ -1,9 +1,11 @@
 //! The command line.
 
+mod client;
 mod issuer;
 mod quantity;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+pub(crate) use client::{Client, ClientCommand, ClientTask, JoinArgs, Joining};
 pub(crate) use issuer::{
     AccountCommand, Change, Issuer, IssuerCommand, NewAccount, Output, Pace, Rotate, Task, UsageArgs,
     UsageFormat,
@@ -56,8 +58,8 @@ pub(crate) enum Command {
     Gateway(Server),
     /// Run an issuer: the server that signs tokens without seeing them; or see and change its accounts
     Issuer(Issuer),
-    /// Run the agent: the local proxy that gets tokens and pays with them
-    Client(Daemon),
+    /// Run the agent: the local proxy that gets tokens and pays with them; or configure one, or see what one does
+    Client(Client),
     /// Mint tokens, or inspect one
     #[command(subcommand)]
     Token(Token),

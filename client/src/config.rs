@@ -2,8 +2,8 @@
 
 mod hop;
 
-pub(crate) use hop::HopConfig;
 pub use hop::{FirstHop, GatewayConfig, IssuerConfig, Urls, WalletConfig};
+pub(crate) use hop::{HopConfig, MOST_GATEWAYS};
 
 use crate::catalogue::Position;
 use postern_config::{Address, address};

@@ -24,6 +24,7 @@ mod gateway;
 mod gateways;
 mod hop;
 mod http_proxy;
+pub mod join;
 mod marks;
 pub mod mint;
 mod minting_status;

@@ -2,6 +2,7 @@
 
 use crate::StartError;
 use crate::accounts::has_accounts;
+use crate::join::JoinConfig;
 use crate::quota::Quota;
 use crate::rotation::Schedule;
 use postern_config::{Address, ConfigDuration, address};
@@ -44,6 +45,9 @@ pub struct Config {
     /// The usage of accounts.
     #[serde(default)]
     pub usage: UsageConfig,
+    /// What agents need to know, for the join strings of `postern issuer account add --join`.
+    #[serde(default)]
+    pub join: JoinConfig,
     /// The published key directory.
     #[serde(default)]
     pub directory: Directory,
@@ -240,6 +244,7 @@ impl Config {
             signing: Signing::default(),
             accounts: Vec::new(),
             usage: UsageConfig::default(),
+            join: JoinConfig::default(),
             directory: Directory::default(),
             limits: Limits::default(),
             drain: DrainConfig::default(),

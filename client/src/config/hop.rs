@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// The most tokens that a wallet is filled to: 4 MiB on disk, and half a minute of one core to mint.
 pub(super) const MOST_TOKENS: usize = 8_192;
 /// The most gateways in a list.
-pub(super) const MOST_GATEWAYS: usize = 32;
+pub(crate) const MOST_GATEWAYS: usize = 32;
 
 /// The gateway in front of the one that opens the tunnels. Its keys are those of `[gateway]`, `[issuer]` and `[wallet]`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
