@@ -39,6 +39,7 @@ mod rotation;
 mod self_signed;
 mod shared_connections;
 mod smuggling;
+mod status;
 mod store_outage;
 mod support;
 mod system_calls;

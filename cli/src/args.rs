@@ -5,7 +5,7 @@ mod issuer;
 mod quantity;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-pub(crate) use client::{Client, ClientCommand, ClientTask, JoinArgs, Joining};
+pub(crate) use client::{Client, ClientCommand, ClientTask, JoinArgs, Joining, StatusArgs};
 pub(crate) use issuer::{
     AccountCommand, Change, Issuer, IssuerCommand, NewAccount, Output, Pace, Rotate, Task, UsageArgs,
     UsageFormat,

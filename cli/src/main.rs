@@ -8,6 +8,7 @@ mod doctor;
 mod failure;
 mod join;
 mod process;
+mod status;
 mod token;
 mod up;
 
@@ -43,6 +44,9 @@ fn run(command: Command) -> Result<(), Failure> {
             Some(ClientTask::Run(config)) => runtime(None)?.block_on(daemon::client(&config)),
             Some(ClientTask::Command(ClientCommand::Join(args))) => {
                 runtime(Some(1))?.block_on(join::join(args))
+            }
+            Some(ClientTask::Command(ClientCommand::Status(args))) => {
+                runtime(Some(1))?.block_on(status::status(&args))
             }
             None => Err(Failure::usage("name the agent's configuration: postern client --config FILE")),
         },

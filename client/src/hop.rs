@@ -12,6 +12,7 @@ use crate::refill::Refill;
 use crate::reload::Settings;
 use crate::saved_challenges::SavedChallenges;
 use crate::start::StartError;
+use crate::status;
 use crate::supply::Supply;
 use crate::token_source::TokenSource;
 use crate::tunnel::Opener;
@@ -117,6 +118,7 @@ impl Hop {
         let status = MintingStatus::new(process.readiness.gate(gates.tokens), recorder.clone());
         let (settings, changes) = watch::channel(Settings::of(config));
         page::add(&process.live, position, (answers, &recorder), changes.clone());
+        status::add(&process.reports, position, (&gateways, &supply, &recorder), changes.clone());
         let refill =
             Refill::new(supply.clone(), gateways.clone(), source, (saved, saved_marks), changes, status);
         let reloadable =

@@ -194,8 +194,7 @@ impl Refill {
     /// How many tokens to mint; none while no challenge is known.
     fn count(&self, demand: &Demand, is_draining: bool) -> usize {
         let Some(current) = &demand.current else { return 0 };
-        let (level, older, waiting) = (demand.level, demand.older, demand.waiting);
-        let stock = Stock { level, older, waiting, low: self.low, high: self.high };
+        let stock = Stock::of(demand, self.low, self.high);
         stock.to_mint(self.gateways.trial(current), !current.has_context && !is_draining)
     }
 

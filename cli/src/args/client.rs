@@ -32,6 +32,8 @@ impl Client {
 pub(crate) enum ClientCommand {
     /// Write an agent's configuration from the join string that the issuer's operator gave you
     Join(JoinArgs),
+    /// Print what a running agent does: its gateways, its tokens, and what it mints next
+    Status(StatusArgs),
 }
 
 /// Write an agent's configuration from a join string: gateways, issuer, API key and the certificates to trust.
@@ -55,6 +57,16 @@ pub(crate) struct JoinArgs {
     /// Fetch the gateways' challenges and the issuer's keys, and say whether the agent would get tokens. No token is minted
     #[arg(long)]
     pub(crate) check: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The running agent's configuration file, with the environment variables as they are now
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A join string beside an account's API key. What is not given here is what [join] of the issuer's configuration says.
