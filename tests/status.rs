@@ -1,8 +1,8 @@
-//! `postern client status`: an agent that serves, one that cannot mint, and one that does not run.
+//! `postern client status`: an agent that serves, one that cannot mint, and one that does not run. And whether addresses agree.
 
 use crate::support::admin;
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
-use crate::support::process::{Ended, Postern, command};
+use crate::support::process::{Ended, Postern, command, run};
 use crate::support::{eventually, tokens};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -75,4 +75,27 @@ async fn an_agent_says_what_it_has_and_what_it_does_next() {
         let nonce: String = token.as_bytes()[2..34].iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(!all.contains(&nonce[..16]), "a token's nonce was printed");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn addresses_that_show_the_same_agree_and_others_do_not() {
+    let [home, elsewhere] = [(); 2].map(|()| TempDir::new().unwrap());
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let other = Daemon::ready("issuer", &issuer_config(elsewhere.path(), "")).await;
+    let gateway = Daemon::ready("gateway", &gateway_config(home.path(), &issuer.http(), "", "1s", "")).await;
+    let compare = |urls: &[&str]| run(["token", "inspect", "--compare"].iter().chain(urls));
+    let well_known = format!("{}/.well-known/private-token-issuer-directory", issuer.http());
+    let same = compare(&[&issuer.http(), &well_known, &gateway.http()]);
+    same.assert_stopped();
+    assert!(
+        same.stdout.ends_with("They agree.\n") && same.stdout.contains("a challenge that names the key"),
+        "{same:?}"
+    );
+    let differing = compare(&[&other.http(), &gateway.http()]);
+    assert_eq!(differing.code, Some(1), "{differing:?}");
+    assert!(differing.stderr.contains("they do not agree: the challenge of http://"), "{differing:?}");
+    assert_eq!(compare(&[&issuer.http(), &other.http()]).code, Some(1));
+    let nothing = compare(&[&issuer.http(), "http://127.0.0.1:9"]);
+    assert_eq!(nothing.code, Some(70), "{nothing:?}");
+    compare(&[&issuer.http()]).assert_failed(2, &["two addresses at least"]);
 }

@@ -313,6 +313,13 @@ pub(crate) struct Inspect {
     /// A file with one value a line, such as `token mint --out` writes
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     pub(crate) file: Option<PathBuf>,
+    /// Fetch the directory of an issuer or mirror, or the challenge of a gateway, from each URL: do they agree? Exit code 0 when
+    /// they do, 1 when something differs, 70 when one gives neither
+    #[arg(long, value_name = "URL", num_args = 1.., conflicts_with_all = ["value", "file"])]
+    pub(crate) compare: Vec<String>,
+    /// With --compare: PEM file with the certificates to trust instead of the platform's
+    #[arg(long, value_name = "FILE", requires = "compare")]
+    pub(crate) ca: Option<PathBuf>,
 }
 
 #[cfg(test)]

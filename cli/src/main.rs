@@ -51,6 +51,9 @@ fn run(command: Command) -> Result<(), Failure> {
             None => Err(Failure::usage("name the agent's configuration: postern client --config FILE")),
         },
         Command::Token(Token::Mint(mint)) => runtime(None)?.block_on(token::mint(mint)),
+        Command::Token(Token::Inspect(inspect)) if !inspect.compare.is_empty() => {
+            runtime(Some(1))?.block_on(token::compare(&inspect))
+        }
         Command::Token(Token::Inspect(inspect)) => token::inspect(inspect),
         Command::Doctor(doctor) => runtime(Some(1))?.block_on(doctor::run(&doctor)),
     }

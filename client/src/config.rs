@@ -1,7 +1,9 @@
 //! The agent's configuration: `postern client --config FILE`.
 
+mod consistency;
 mod hop;
 
+pub use consistency::ConsistencyConfig;
 pub use hop::{FirstHop, GatewayConfig, IssuerConfig, Urls, WalletConfig};
 pub(crate) use hop::{HopConfig, MOST_GATEWAYS};
 
@@ -117,6 +119,17 @@ pub enum ConfigProblem {
     TwoKeys {
         /// Whose issuer.
         hop: Position,
+    },
+    /// A mirror that could not be fetched.
+    #[error(
+        "{}issuer.consistency.mirrors lists {url}: each has to be http://host:port or https://host, with or without a path, and \
+         there may be {most} at most", .hop.section(), most = consistency::MOST_MIRRORS
+    )]
+    Mirror {
+        /// Whose issuer.
+        hop: Position,
+        /// The first one that is wrong, or beyond the most.
+        url: String,
     },
     /// A certificate that could not be shown.
     #[error(

@@ -17,8 +17,10 @@ mod body;
 pub mod catalogue;
 mod challenge;
 mod clock;
+pub mod compare;
 mod config;
 mod connections;
+mod consistency;
 mod forward;
 mod gateway;
 mod gateways;
@@ -57,7 +59,10 @@ pub mod rules {
 
 pub use agent::Agent;
 pub use clock::Skew;
-pub use config::{Config, ConfigProblem, FirstHop, GatewayConfig, IssuerConfig, Listen, Urls, WalletConfig};
+pub use config::{
+    Config, ConfigProblem, ConsistencyConfig, FirstHop, GatewayConfig, IssuerConfig, Listen, Urls,
+    WalletConfig,
+};
 pub use gateway::{DialError, GatewayUrlError};
 pub use reload::FIXED;
 pub use sentence::full_stop;

@@ -1,6 +1,7 @@
 //! What a start refuses.
 
 use crate::config::{Config, ConfigProblem};
+use crate::consistency::mirrors;
 use crate::gateway::{Gateway, GatewayUrlError};
 use crate::mint::{IssuerClient, MintError};
 use crate::wallet::WalletError;
@@ -49,6 +50,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
             Gateway::new(url, hop.gateway)?;
         }
         let (issuer, ca) = (hop.issuer, hop.issuer.ca.clone());
+        mirrors(&issuer.consistency)?;
         match &issuer.url {
             Some(url) => IssuerClient::new(url, issuer.key()?, ca)?,
             None => IssuerClient::named("issuer.example", ca)?, // the name is the challenge's, which only a gateway knows

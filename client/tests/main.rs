@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(unreachable_pub, reason = "the modules of a test are its own")]
 
+mod consistency;
 mod crash;
 mod marks;
 mod minting;

@@ -1,10 +1,12 @@
 //! What one hop takes: its gateway, the issuer of its tokens, and where they are kept.
 
 use super::ConfigProblem;
+use super::consistency::{ConsistencyConfig, MOST_MIRRORS};
 use crate::catalogue::Position;
 use crate::mint::MintError;
 use postern_config::{ConfigDuration, Secret};
 use postern_daemon::tls::{OwnCertificate, TlsError};
+use reqwest::Url;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -59,7 +61,14 @@ impl HopConfig<'_> {
         if has_key.contains(&true) && self.issuer.url.is_none() {
             return Err(ConfigProblem::KeyWithoutIssuer { hop });
         }
-        Ok(())
+        let is_url = |url: &str| {
+            Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+        };
+        let mut mirrors = self.issuer.consistency.mirrors.iter().enumerate();
+        match mirrors.find(|(index, url)| *index >= MOST_MIRRORS || !is_url(url)) {
+            Some((_, url)) => Err(ConfigProblem::Mirror { hop, url: url.clone() }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -183,6 +192,8 @@ pub struct IssuerConfig {
     pub api_key_file: Option<PathBuf>,
     /// PEM certificates to trust for an https issuer instead of the platform's.
     pub ca: Option<PathBuf>,
+    /// How its keys are compared with what others see.
+    pub consistency: ConsistencyConfig,
 }
 
 impl IssuerConfig {
@@ -209,7 +220,7 @@ impl IssuerConfig {
 #[serde(deny_unknown_fields)]
 pub struct WalletConfig {
     /// The wallet file (created with mode 0600). The gateway's challenge is stored beside it, in a file of the same
-    /// name with ".challenge" appended, and the marks of gateways in one with ".marks".
+    /// name with ".challenge" appended, the marks of gateways in one with ".marks", and the issuer's keys in one with ".keys".
     pub path: PathBuf,
     /// Minting ahead begins below this number of tokens.
     #[serde(default = "low")]
