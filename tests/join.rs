@@ -35,7 +35,7 @@ async fn one_string_is_all_that_an_agent_needs() {
     let config = gateway_config(home.path(), &issuer_runs.http(), "", "1s", &authority.section());
     let gateway = Daemon::ready("gateway", &config).await;
     let of_file = format!(
-        "[join]\nissuer_url = {:?}\ngateways = [{:?}]\norigin = \"proxy.example\"\ngateway_ca = {:?}\n",
+        "[join]\nissuers = [{:?}]\ngateways = [{:?}]\norigin = \"proxy.example\"\ngateway_ca = {:?}\n",
         issuer_runs.http(),
         format!("https://localhost:{}", gateway.address.port()),
         authority.ca
@@ -86,10 +86,10 @@ fn a_faulty_copy_is_refused_without_its_secret() {
     add("bob", &[])
         .assert_failed(2, &["a join string needs gateways", "--gateway URL", "No account was made"]);
     let gateway = ["--gateway", "https://proxy.example"];
-    add("bob", &gateway).assert_failed(2, &["needs issuer_url", "--issuer-url URL"]);
-    let wrong = ["--gateway", "proxy.example", "--issuer-url", "https://issuer.example"];
+    add("bob", &gateway).assert_failed(2, &["needs issuers", "--issuer URL"]);
+    let wrong = ["--gateway", "proxy.example", "--issuer", "https://issuer.example"];
     add("bob", &wrong).assert_failed(2, &["gateways cannot be used", "No account was made"]);
-    let both = [&gateway[..], &["--issuer-url", "https://issuer.example", "--json"]].concat();
+    let both = [&gateway[..], &["--issuer", "https://issuer.example", "--json"]].concat();
     let added = add("bob", &both);
     added.assert_stopped();
     let line = added.stdout.lines().find(|line| line.contains("\"join\"")).unwrap();

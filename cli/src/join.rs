@@ -30,14 +30,15 @@ pub(crate) fn prepare(config: &JoinConfig, args: Joining) -> Result<Option<Join>
     if gateways.is_empty() {
         return Err(missing("gateways", "--gateway URL", "[\"https://proxy.example\"]"));
     }
-    let issuer = args.issuer_url.or_else(|| config.issuer_url.clone());
-    let issuer =
-        issuer.ok_or_else(|| missing("issuer_url", "--issuer-url URL", "\"https://issuer.example\""))?;
+    let issuers = if args.issuers.is_empty() { config.issuers.clone() } else { args.issuers };
+    if issuers.is_empty() {
+        return Err(missing("issuers", "--issuer URL", "[\"https://issuer.example\"]"));
+    }
     let join = Join {
         gateways,
         origin: args.origin.or_else(|| config.origin.clone()),
         gateway_ca: trusted(args.gateway_ca.as_ref().or(config.gateway_ca.as_ref()))?,
-        issuer,
+        issuers,
         issuer_ca: trusted(args.issuer_ca.as_ref().or(config.issuer_ca.as_ref()))?,
         api_key: None,
     };
@@ -82,7 +83,7 @@ pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
     println!(
         "{file} is written, for {} and the issuer {}.",
         config.gateway.url.list().join(", "),
-        join.issuer
+        join.issuers.join(", ")
     );
     if args.check {
         println!(

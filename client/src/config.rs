@@ -5,7 +5,7 @@ mod hop;
 
 pub use consistency::ConsistencyConfig;
 pub use hop::{FirstHop, GatewayConfig, IssuerConfig, Urls, WalletConfig};
-pub(crate) use hop::{HopConfig, MOST_GATEWAYS};
+pub(crate) use hop::{HopConfig, MOST_GATEWAYS, MOST_ISSUERS, each_once};
 
 use crate::catalogue::Position;
 use postern_config::{Address, address};
@@ -100,6 +100,17 @@ pub enum ConfigProblem {
         .hop.section(), most = hop::MOST_GATEWAYS
     )]
     Gateways {
+        /// Whose list.
+        hop: Position,
+        /// How many it has.
+        number: usize,
+    },
+    /// No issuer, or too many.
+    #[error(
+        "{}issuer.url lists {number} issuers: name one at least and {most} at most, each once, or leave it out",
+        .hop.section(), most = hop::MOST_ISSUERS
+    )]
+    Issuers {
         /// Whose list.
         hop: Position,
         /// How many it has.

@@ -40,8 +40,8 @@ pub struct Join {
     pub origin: Option<String>,
     /// PEM certificates to trust for the gateways instead of the platform's.
     pub gateway_ca: Option<String>,
-    /// The issuer's URL.
-    pub issuer: String,
+    /// URLs of the issuer, or of several with the same keys, in order of preference: 1 to 8.
+    pub issuers: Vec<String>,
     /// PEM certificates to trust for the issuer instead of the platform's.
     pub issuer_ca: Option<String>,
     /// The account's API key; absent where the issuer has no accounts.
@@ -57,7 +57,7 @@ struct Fields {
     origin: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gateway_ca: Option<String>,
-    issuer: String,
+    issuers: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     issuer_ca: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,9 +71,9 @@ impl Join {
     /// A value that [`Join::find`] would refuse, by the field's name, or more than [`JOIN_LIMIT`] bytes.
     pub fn format(&self) -> Result<Secret, JoinError> {
         self.check()?;
-        let Self { gateways, origin, gateway_ca, issuer, issuer_ca, api_key } = self.clone();
+        let Self { gateways, origin, gateway_ca, issuers, issuer_ca, api_key } = self.clone();
         let api_key = api_key.map(|key| key.expose().to_owned());
-        let fields = Fields { gateways, origin, gateway_ca, issuer, issuer_ca, api_key };
+        let fields = Fields { gateways, origin, gateway_ca, issuers, issuer_ca, api_key };
         // Strings and lists of them only, which JSON can always represent.
         let json = serde_json::to_vec(&fields).unwrap_or_default();
         let payload = encode_base64url(&json);

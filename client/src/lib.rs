@@ -26,6 +26,7 @@ mod gateway;
 mod gateways;
 mod hop;
 mod http_proxy;
+mod issuers;
 pub mod join;
 mod marks;
 pub mod mint;

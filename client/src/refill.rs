@@ -205,7 +205,24 @@ impl Refill {
         stock.to_mint(self.gateways.trial(current), !current.has_context && !is_draining)
     }
 
+    /// One attempt with each issuer, until one works or says why none would.
     async fn attempt(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
+        let mut left = self.source.tries();
+        loop {
+            let ended = self.attempt_once(shutdown).await;
+            left -= 1;
+            match &ended {
+                Err(AttemptError::Mint(error)) if self.source.turns_from(error) && left > 0 => {}
+                Ok(()) => {
+                    self.source.worked();
+                    return ended;
+                }
+                Err(_) => return ended,
+            }
+        }
+    }
+
+    async fn attempt_once(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
         let Some(mut current) = self.supply.current() else { return Ok(()) };
         // A gateway whose challenge is one too many may name one that is known again.
         let is_refused = self.gateways.may_sign(&current).is_err();

@@ -52,9 +52,15 @@ pub fn check(config: &Config) -> Result<(), StartError> {
         let (issuer, ca) = (hop.issuer, hop.issuer.ca.clone());
         mirrors(&issuer.consistency)?;
         match &issuer.url {
-            Some(url) => IssuerClient::new(url, issuer.key()?, ca)?,
-            None => IssuerClient::named("issuer.example", ca)?, // the name is the challenge's, which only a gateway knows
-        };
+            Some(urls) => {
+                let key = issuer.key()?;
+                urls.list()
+                    .iter()
+                    .try_for_each(|url| IssuerClient::new(url, key.clone(), ca.clone()).map(drop))?;
+            }
+            // The name is the challenge's, which only a gateway knows.
+            None => drop(IssuerClient::named("issuer.example", ca)?),
+        }
     }
     Ok(())
 }

@@ -53,21 +53,11 @@ async fn a_key_that_a_mirror_does_not_list_gets_no_token_until_it_does() {
 
     // One that is away does no harm beside one that agrees, and a key is compared once.
     let agent = RunningAgent::start(with(vec![mirror.url(), "http://127.0.0.1:1".to_owned()])).await;
-    let stocked = async {
-        while unspent(&directory.path().join("wallet")) < 8 {
-            tokio::task::yield_now().await
-        }
-    };
-    tokio::time::timeout(HANG, stocked).await.expect("tokens are minted");
+    stocked(&directory.path().join("wallet"), 8).await;
     agent.stop().await;
     std::fs::remove_file(directory.path().join("wallet")).unwrap();
     let agent = RunningAgent::start(with(vec![other.url()])).await;
-    let stocked = async {
-        while unspent(&directory.path().join("wallet")) < 8 {
-            tokio::task::yield_now().await
-        }
-    };
-    tokio::time::timeout(HANG, stocked).await.expect("the key was confirmed before");
+    stocked(&directory.path().join("wallet"), 8).await;
     agent.stop().await;
 }
 
@@ -81,12 +71,7 @@ async fn a_key_whose_times_change_gets_no_token_even_after_a_restart() {
     let gateway = Gateway::start(&issuer).await;
     let config: Config = config(&gateway, &issuer, directory.path());
     let agent = RunningAgent::start(config.clone()).await;
-    let stocked = async {
-        while unspent(&directory.path().join("wallet")) < 8 {
-            tokio::task::yield_now().await
-        }
-    };
-    tokio::time::timeout(HANG, stocked).await.expect("tokens are minted");
+    stocked(&directory.path().join("wallet"), 8).await;
     agent.stop().await;
     std::fs::remove_file(directory.path().join("wallet")).unwrap();
     issuer.retire_at(in_hours(48));

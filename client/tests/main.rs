@@ -4,6 +4,7 @@
 
 mod consistency;
 mod crash;
+mod issuers;
 mod marks;
 mod minting;
 mod outage;

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct JoinConfig {
-    /// This issuer's URL as agents reach it, such as "https://issuer.example".
-    pub issuer_url: Option<String>,
+    /// This issuer's URLs as agents reach it, in order of preference, such as ["https://issuer.example"]. 8 at most.
+    pub issuers: Vec<String>,
     /// URLs of the gateways, in order of preference, such as ["https://proxy.example"]. 32 at most.
     pub gateways: Vec<String>,
     /// The name in the gateways' challenges (`[challenge] origin` there), where it is not the host of their URLs.

@@ -78,9 +78,9 @@ pub(crate) struct Joining {
     /// A gateway for the join string, in place of [join] gateways; repeat it for several, in order of preference
     #[arg(long = "gateway", value_name = "URL", requires = "join")]
     pub(crate) gateways: Vec<String>,
-    /// This issuer's URL for the join string, in place of [join] issuer_url
-    #[arg(long, value_name = "URL", requires = "join")]
-    pub(crate) issuer_url: Option<String>,
+    /// This issuer's URL for the join string, in place of [join] issuers; repeat it for several with the same keys
+    #[arg(long = "issuer", value_name = "URL", requires = "join")]
+    pub(crate) issuers: Vec<String>,
     /// The name in the gateways' challenges, in place of [join] origin
     #[arg(long, value_name = "NAME", requires = "join")]
     pub(crate) origin: Option<String>,

@@ -18,6 +18,9 @@ pub(super) const MOST_TOKENS: usize = 8_192;
 /// The most gateways in a list.
 pub(crate) const MOST_GATEWAYS: usize = 32;
 
+/// The most issuers in a list.
+pub(crate) const MOST_ISSUERS: usize = 8;
+
 /// The gateway in front of the one that opens the tunnels. Its keys are those of `[gateway]`, `[issuer]` and `[wallet]`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -39,6 +42,12 @@ pub(crate) struct HopConfig<'a> {
     pub(crate) wallet: &'a WalletConfig,
 }
 
+/// Whether a list has from one to `most` URLs, each once.
+pub(crate) fn each_once(urls: &[String], most: usize) -> bool {
+    let different: BTreeSet<&str> = urls.iter().map(|url| url.trim_end_matches('/')).collect();
+    (1..=most).contains(&urls.len()) && different.len() == urls.len()
+}
+
 impl HopConfig<'_> {
     pub(super) fn check(&self, hop: Position) -> Result<(), ConfigProblem> {
         let (low, high) = (self.wallet.low, self.wallet.high);
@@ -46,8 +55,7 @@ impl HopConfig<'_> {
             return Err(ConfigProblem::Waters { hop, low, high });
         }
         let urls = self.gateway.url.list();
-        let different: BTreeSet<&str> = urls.iter().map(|url| url.trim_end_matches('/')).collect();
-        if urls.is_empty() || urls.len() > MOST_GATEWAYS || different.len() < urls.len() {
+        if !each_once(urls, MOST_GATEWAYS) {
             return Err(ConfigProblem::Gateways { hop, number: urls.len() });
         }
         let shown = [&self.gateway.certificate, &self.gateway.key].map(Option::is_some);
@@ -60,6 +68,10 @@ impl HopConfig<'_> {
         }
         if has_key.contains(&true) && self.issuer.url.is_none() {
             return Err(ConfigProblem::KeyWithoutIssuer { hop });
+        }
+        let issuers = self.issuer.url.as_ref().map(Urls::list);
+        if let Some(urls) = issuers.filter(|urls| !each_once(urls, MOST_ISSUERS)) {
+            return Err(ConfigProblem::Issuers { hop, number: urls.len() });
         }
         let is_url = |url: &str| {
             Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
@@ -131,6 +143,12 @@ impl Urls {
     }
 }
 
+impl From<String> for Urls {
+    fn from(url: String) -> Self {
+        Self::One(url)
+    }
+}
+
 impl GatewayConfig {
     /// What is shown to a gateway that requires a certificate.
     pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
@@ -182,10 +200,11 @@ impl GatewayConfig {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct IssuerConfig {
-    /// The issuer's address, such as "https://issuer.example". By default https and the issuer name of the gateway's
-    /// challenge, if that host has a public address.
-    pub url: Option<String>,
-    /// The account's API key. It is sent only to the issuer at `url`, so it requires `url`.
+    /// The issuer's address, such as "https://issuer.example"; or a list of such addresses in order of preference, 8 at most, whose issuers
+    /// sign with the same keys for the same account. While one cannot be reached or answers 5xx the next is used. By default https and the
+    /// issuer name of the gateway's challenge, if that host has a public address.
+    pub url: Option<Urls>,
+    /// The account's API key. It is sent only to the issuers at `url`, so it requires `url`.
     pub api_key: Option<Secret>,
     /// A file with the API key alone, in place of `api_key`: a credential of systemd's or a mounted secret. White space around it is
     /// ignored. Read at the start and on SIGHUP.

@@ -4,13 +4,14 @@ use super::ids;
 use postern_daemon::files::write_private;
 use postern_token::{Directory, TokenKeyId, UnixSeconds};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use tokio::task::spawn_blocking;
 
-/// The most keys that are remembered, however many a directory lists: those seen last. An issuer has 16 at most.
+/// The most keys that are remembered, however many a directory lists: those seen last. An issuer of ours has 16 at most.
 const MOST_KEYS: usize = 64;
 /// A directory may be a copy that is this old: a key that is absent from it was not necessarily unpublished.
 const OLDEST_COPY: u64 = 2 * 3600;
@@ -77,7 +78,7 @@ impl Seen {
             (self.issuer, self.looked) = (issuer.to_owned(), None);
         }
         let mut news = News::default();
-        for (key, times) in ids(directory).take(MOST_KEYS) {
+        for (key, times) in ids(directory) {
             let known = self.keys.entry(key.to_hex());
             let is_new = matches!(known, std::collections::btree_map::Entry::Vacant(_));
             let known = known.or_insert(Known { times, since: now, seen: now, is_confirmed: false });
@@ -95,7 +96,9 @@ impl Seen {
         }
         self.looked = Some(now);
         while self.keys.len() > MOST_KEYS {
-            let oldest = self.keys.iter().min_by_key(|(_, known)| known.seen).map(|(key, _)| key.clone());
+            // Of those seen at the same time the newest: a long directory does not displace what was known before.
+            let order = |known: &Known| (known.seen, Reverse(known.since));
+            let oldest = self.keys.iter().min_by_key(|(_, known)| order(known)).map(|(key, _)| key.clone());
             oldest.and_then(|oldest| self.keys.remove(&oldest));
         }
         news
@@ -266,5 +269,16 @@ mod tests {
             look(&mut seen, vec![key(number)], number);
         }
         assert_eq!(seen.keys.len(), MOST_KEYS);
+        let (mut seen, known) = (Seen::default(), key(7));
+        look(&mut seen, vec![known.clone()], 1);
+        look(&mut seen, (0..200).map(key).collect(), 2);
+        assert_eq!(seen.keys.len(), MOST_KEYS);
+        let mut other = known;
+        other.not_after = None;
+        assert_eq!(
+            look(&mut seen, vec![other], 3).changed.len(),
+            1,
+            "a flood of keys does not displace a known one"
+        );
     }
 }

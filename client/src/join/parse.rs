@@ -1,16 +1,15 @@
 //! Reads a join string, and checks the values before they are written into a configuration.
 
 use super::{Fields, JOIN_LIMIT, Join, JoinError, PREFIX, VERSION, checksum};
-use crate::config::MOST_GATEWAYS;
+use crate::config::{MOST_GATEWAYS, MOST_ISSUERS, each_once};
 use postern_config::Secret;
 use postern_token::decode_base64url_vec;
 use reqwest::Url;
 use serde_json::{Map, Value};
-use std::collections::BTreeSet;
 
 /// The names of all fields, and of those that have to be there.
-const FIELDS: [&str; 6] = ["gateways", "origin", "gateway_ca", "issuer", "issuer_ca", "api_key"];
-const REQUIRED: [&str; 2] = ["gateways", "issuer"];
+const FIELDS: [&str; 6] = ["gateways", "origin", "gateway_ca", "issuers", "issuer_ca", "api_key"];
+const REQUIRED: [&str; 2] = ["gateways", "issuers"];
 /// The longest URL, name or API key, in bytes.
 const VALUE_LIMIT: usize = 2_048;
 /// The lines around a certificate (RFC 7468, section 5.1).
@@ -39,9 +38,9 @@ impl Join {
         // The error of serde would quote values.
         let fields: Fields =
             serde_json::from_value(Value::Object(object)).map_err(|_| JoinError::Contents)?;
-        let Fields { gateways, origin, gateway_ca, issuer, issuer_ca, api_key } = fields;
+        let Fields { gateways, origin, gateway_ca, issuers, issuer_ca, api_key } = fields;
         let api_key = api_key.map(Secret::new);
-        let join = Self { gateways, origin, gateway_ca, issuer, issuer_ca, api_key };
+        let join = Self { gateways, origin, gateway_ca, issuers, issuer_ca, api_key };
         join.check()?;
         Ok(join)
     }
@@ -51,15 +50,20 @@ impl Join {
     /// # Errors
     /// [`JoinError::Field`].
     pub fn check(&self) -> Result<(), JoinError> {
-        let different: BTreeSet<&str> = self.gateways.iter().map(|url| url.trim_end_matches('/')).collect();
-        if !(1..=MOST_GATEWAYS).contains(&self.gateways.len()) || different.len() < self.gateways.len() {
+        if !each_once(&self.gateways, MOST_GATEWAYS) {
             return Err(JoinError::Field {
                 field: "gateways",
                 reason: "it lists from 1 to 32 URLs, each once",
             });
         }
+        if !each_once(&self.issuers, MOST_ISSUERS) {
+            return Err(JoinError::Field {
+                field: "issuers",
+                reason: "it lists from 1 to 8 URLs, each once",
+            });
+        }
         self.gateways.iter().try_for_each(|gateway| check_url("gateways", gateway))?;
-        check_url("issuer", &self.issuer)?;
+        self.issuers.iter().try_for_each(|issuer| check_url("issuers", issuer))?;
         let reason = "it is one word of visible ASCII characters, 2,048 at most";
         let words =
             [("origin", self.origin.as_deref()), ("api_key", self.api_key.as_ref().map(Secret::expose))];

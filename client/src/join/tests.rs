@@ -10,7 +10,7 @@ fn join() -> Join {
         gateways: vec!["https://proxy.example".to_owned(), "https://192.0.2.7:8443".to_owned()],
         origin: Some("proxy.example".to_owned()),
         gateway_ca: None,
-        issuer: "https://issuer.example".to_owned(),
+        issuers: vec!["https://issuer.example".to_owned(), "https://issuer.example:8443".to_owned()],
         issuer_ca: None,
         api_key: Some(Secret::new("postern_TOPSECRET")),
     }
@@ -18,8 +18,8 @@ fn join() -> Join {
 
 fn least() -> Join {
     let gateways = vec!["http://127.0.0.1:8080".to_owned()];
-    let issuer = "http://127.0.0.1:8081".to_owned();
-    Join { gateways, origin: None, gateway_ca: None, issuer, issuer_ca: None, api_key: None }
+    let issuers = vec!["http://127.0.0.1:8081".to_owned()];
+    Join { gateways, origin: None, gateway_ca: None, issuers, issuer_ca: None, api_key: None }
 }
 
 /// A join string around other JSON.
@@ -61,18 +61,18 @@ fn a_copy_with_a_fault_is_refused_by_what_is_wrong() {
 #[test]
 fn what_a_newer_version_adds_is_named_and_values_never_are() {
     let newer = around(
-        r#"{"gateways":["http://a:1"],"issuer":"http://b:2","api_key":"TOPSECRET","device":"TOPSECRET"}"#,
+        r#"{"gateways":["http://a:1"],"issuers":["http://b:2"],"api_key":"TOPSECRET","device":"TOPSECRET"}"#,
     );
     assert_eq!(Join::find(&newer), Err(JoinError::UnknownField("device".to_owned())));
-    assert_eq!(Join::find(&around(r#"{"gateways":[]}"#)), Err(JoinError::NoField("issuer")));
+    assert_eq!(Join::find(&around(r#"{"gateways":[]}"#)), Err(JoinError::NoField("issuers")));
     for wrong in [
-        r#"{"gateways":["http://a:1"],"issuer":"http://b:2","api_key":["TOPSECRET"]}"#,
-        r#"{"gateways":["http://a:1"],"issuer":"http://b:2","api_key":"TOPSECRET\nmore"}"#,
-        r#"{"gateways":["http://u:TOPSECRET@a:1"],"issuer":"http://b:2"}"#,
-        r#"{"gateways":["ftp://TOPSECRET"],"issuer":"http://b:2"}"#,
-        r#"{"gateways":[],"issuer":"http://TOPSECRET"}"#,
-        r#"{"gateways":["http://TOPSECRET:1","http://TOPSECRET:1/"],"issuer":"http://b:2"}"#,
-        r#"{"gateways":["http://a:1"],"issuer":"http://b:2","issuer_ca":"-----BEGIN PRIVATE KEY-----\nTOPSECRET\n"}"#,
+        r#"{"gateways":["http://a:1"],"issuers":["http://b:2"],"api_key":["TOPSECRET"]}"#,
+        r#"{"gateways":["http://a:1"],"issuers":["http://b:2"],"api_key":"TOPSECRET\nmore"}"#,
+        r#"{"gateways":["http://u:TOPSECRET@a:1"],"issuers":["http://b:2"]}"#,
+        r#"{"gateways":["ftp://TOPSECRET"],"issuers":["http://b:2"]}"#,
+        r#"{"gateways":[],"issuers":["http://TOPSECRET"]}"#,
+        r#"{"gateways":["http://TOPSECRET:1","http://TOPSECRET:1/"],"issuers":["http://b:2"]}"#,
+        r#"{"gateways":["http://a:1"],"issuers":["http://b:2"],"issuer_ca":"-----BEGIN PRIVATE KEY-----\nTOPSECRET\n"}"#,
         r#"["TOPSECRET"]"#,
         "TOPSECRET",
     ] {

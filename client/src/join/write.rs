@@ -119,10 +119,11 @@ fn text(join: &Join, path: &Path, files: &Files) -> String {
     let file = |key: &str, about: &str, path: &Option<PathBuf>| {
         path.as_ref().map_or(String::new(), |path| format!("# {about}\n{key} = {}\n", quoted_path(path)))
     };
-    let url = match join.gateways.as_slice() {
+    let urls = |list: &[String]| match list {
         [one] => quoted(one),
         several => format!("[{}]", several.iter().map(|url| quoted(url)).collect::<Vec<_>>().join(", ")),
     };
+    let url = urls(&join.gateways);
     let origin = join.origin.as_ref().map_or(String::new(), |origin| {
         format!(
             "# The name in the gateway's challenges: those for other names are ignored.\norigin = {}\n",
@@ -158,7 +159,7 @@ high = 128
 ",
         path = path.display().to_string().escape_debug(),
         gateway_ca = file("ca", "The certificates to trust for the gateway.", &files.gateway_ca),
-        issuer = quoted(&join.issuer),
+        issuer = urls(&join.issuers),
         api_key = file("api_key_file", "The account's API key, which is sent to this issuer alone.", &files.api_key),
         issuer_ca = file("ca", "The certificates to trust for the issuer.", &files.issuer_ca),
         wallet = quoted_path(&files.wallet),
