@@ -217,7 +217,7 @@ struct Exposed(Vec<(String, Vec<u8>)>);
 
 impl Exposed {
     async fn pages(&mut self, address: SocketAddr) {
-        for path in ["/", "/livez", "/readyz", "/metrics", "/live.json", "/nothing"] {
+        for path in ["/", "/livez", "/readyz", "/metrics", "/live.json", "/status.json", "/nothing"] {
             let (_, body) = admin::get(address, path).await.unwrap();
             self.0.push((path.to_owned(), body.into_bytes()));
         }

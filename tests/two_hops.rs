@@ -258,7 +258,7 @@ async fn neither_hop_knows_who_and_where() {
     let mut outputs = Vec::new();
     for party in [&stage.first, &stage.second] {
         let mut output = Vec::new();
-        for path in ["/metrics", "/live.json", "/readyz"] {
+        for path in ["/metrics", "/live.json", "/status.json", "/readyz"] {
             output.extend(admin::page(party.gateway.admin, path).await.into_bytes());
         }
         outputs.push(output);

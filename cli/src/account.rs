@@ -7,6 +7,7 @@ use crate::args::{
 };
 use crate::daemon::environment;
 use crate::failure::Failure;
+use crate::join;
 use nix::unistd::{Gid, Uid, setegid, seteuid};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::PublicKeyDigest;
@@ -39,10 +40,7 @@ pub(crate) fn run(command: IssuerCommand) -> Result<(), Failure> {
 
 fn account(command: AccountCommand) -> Result<(), Failure> {
     match command {
-        AccountCommand::Add(args) => {
-            let (request, output) = add(*args)?;
-            ask(request, &output, "")
-        }
+        AccountCommand::Add(args) => add(*args),
         AccountCommand::List(args) => ask(Request::List, &args.output, ""),
         AccountCommand::Show(args) => ask(Request::Show { name: args.name }, &args.output, ""),
         AccountCommand::Disable(args) => {
@@ -77,8 +75,8 @@ fn account(command: AccountCommand) -> Result<(), Failure> {
     }
 }
 
-fn add(args: NewAccount) -> Result<(Request, Output), Failure> {
-    let NewAccount { name, quota, pace, certificate, tier, expires, output } = args;
+fn add(args: NewAccount) -> Result<(), Failure> {
+    let NewAccount { name, quota, pace, certificate, tier, expires, joining, output } = args;
     let terms = Terms {
         quota,
         burst: limit(&pace),
@@ -86,7 +84,11 @@ fn add(args: NewAccount) -> Result<(Request, Output), Failure> {
         expires_at: expires.as_deref().map(|text| day(text, "--expires")).transpose()?,
     };
     let certificates = certificate.iter().map(|file| public_key(file)).collect::<Result<_, _>>()?;
-    Ok((Request::Add { name, terms, certificates }, output))
+    let config = config(&output.daemon.config)?;
+    let join = join::prepare(&config.join, joining)?; // it reads files as the user who runs this
+    act_as_owner(&config)?;
+    let printer = Printer::new(io::BufWriter::new(io::stdout().lock()), output.json).joining(join);
+    print(&config, &Request::Add { name, terms, certificates }, printer, "")
 }
 
 fn change(args: Change) -> Result<(Request, Output), Failure> {
@@ -181,9 +183,16 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
 fn ask(request: Request, output: &Output, done: &str) -> Result<(), Failure> {
     let config = config(&output.daemon.config)?;
     act_as_owner(&config)?;
-    let mut printer = Printer::new(io::BufWriter::new(io::stdout().lock()), output.json);
-    let mut print = |line: Line| printer.line(&line);
-    control::ask(&config, &request, &mut print).map_err(refused)?;
+    print(&config, &request, Printer::new(io::BufWriter::new(io::stdout().lock()), output.json), done)
+}
+
+fn print<W: io::Write>(
+    config: &Config,
+    request: &Request,
+    mut printer: Printer<W>,
+    done: &str,
+) -> Result<(), Failure> {
+    control::ask(config, request, &mut |line: Line| printer.line(&line)).map_err(refused)?;
     printer.finish(done).map_err(unwritten)
 }
 

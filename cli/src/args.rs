@@ -1,9 +1,11 @@
 //! The command line.
 
+mod client;
 mod issuer;
 mod quantity;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+pub(crate) use client::{Client, ClientCommand, ClientTask, JoinArgs, Joining, StatusArgs};
 pub(crate) use issuer::{
     AccountCommand, Change, Issuer, IssuerCommand, NewAccount, Output, Pace, Rotate, Task, UsageArgs,
     UsageFormat,
@@ -56,8 +58,8 @@ pub(crate) enum Command {
     Gateway(Server),
     /// Run an issuer: the server that signs tokens without seeing them; or see and change its accounts
     Issuer(Issuer),
-    /// Run the agent: the local proxy that gets tokens and pays with them
-    Client(Daemon),
+    /// Run the agent: the local proxy that gets tokens and pays with them; or configure one, or see what one does
+    Client(Client),
     /// Mint tokens, or inspect one
     #[command(subcommand)]
     Token(Token),
@@ -317,6 +319,13 @@ pub(crate) struct Inspect {
     /// A file with one value a line, such as `token mint --out` writes
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     pub(crate) file: Option<PathBuf>,
+    /// Fetch the directory of an issuer or mirror, or the challenge of a gateway, from each URL: do they agree? Exit code 0 when
+    /// they do, 1 when something differs, 70 when one gives neither
+    #[arg(long, value_name = "URL", num_args = 1.., conflicts_with_all = ["value", "file"])]
+    pub(crate) compare: Vec<String>,
+    /// With --compare: PEM file with the certificates to trust instead of the platform's
+    #[arg(long, value_name = "FILE", requires = "compare")]
+    pub(crate) ca: Option<PathBuf>,
 }
 
 #[cfg(test)]

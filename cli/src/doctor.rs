@@ -1,7 +1,7 @@
 //! `postern doctor`: what is wrong with this machine and what runs on it, with a configuration before it is used, with
 //! the links of a running process; how many machines a fleet needs.
 
-mod admin;
+pub(crate) mod admin;
 mod config;
 mod egress;
 mod links;

@@ -6,11 +6,13 @@ mod catalogue;
 mod daemon;
 mod doctor;
 mod failure;
+mod join;
 mod process;
+mod status;
 mod token;
 mod up;
 
-use args::{Cli, Command, Task, Token};
+use args::{Cli, ClientCommand, ClientTask, Command, Task, Token};
 use failure::Failure;
 use postern_daemon::exit;
 use postern_daemon::listen::handed;
@@ -38,8 +40,20 @@ fn run(command: Command) -> Result<(), Failure> {
             Some(Task::Command(command)) => account::run(command),
             None => Err(Failure::usage("name the issuer's configuration: postern issuer --config FILE")),
         },
-        Command::Client(daemon) => runtime(None)?.block_on(daemon::client(&daemon.config)),
+        Command::Client(client) => match client.task() {
+            Some(ClientTask::Run(config)) => runtime(None)?.block_on(daemon::client(&config)),
+            Some(ClientTask::Command(ClientCommand::Join(args))) => {
+                runtime(Some(1))?.block_on(join::join(args))
+            }
+            Some(ClientTask::Command(ClientCommand::Status(args))) => {
+                runtime(Some(1))?.block_on(status::status(&args))
+            }
+            None => Err(Failure::usage("name the agent's configuration: postern client --config FILE")),
+        },
         Command::Token(Token::Mint(mint)) => runtime(None)?.block_on(token::mint(mint)),
+        Command::Token(Token::Inspect(inspect)) if !inspect.compare.is_empty() => {
+            runtime(Some(1))?.block_on(token::compare(&inspect))
+        }
         Command::Token(Token::Inspect(inspect)) => token::inspect(inspect),
         Command::Doctor(doctor) => runtime(Some(1))?.block_on(doctor::run(&doctor)),
     }

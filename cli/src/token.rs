@@ -1,9 +1,11 @@
 //! `postern token`: minting and inspecting.
 
+mod compare;
 mod inspect;
 mod mint;
 mod output;
 mod stop;
 
+pub(crate) use compare::compare;
 pub(crate) use inspect::inspect;
 pub(crate) use mint::mint;

@@ -194,12 +194,15 @@ fn agent_config(
     config.gateway.ca = authority;
     config.first_hop = addresses.first_hop.map(|address| FirstHop {
         gateway: GatewayConfig::at(format!("http://{address}")),
-        issuer: IssuerConfig { url: Some(format!("http://{}", addresses.issuer)), ..IssuerConfig::default() },
+        issuer: IssuerConfig {
+            url: Some(format!("http://{}", addresses.issuer).into()),
+            ..IssuerConfig::default()
+        },
         wallet: WalletConfig::at(data.join("first-hop-wallet")),
     });
     config.listen.address = args.client;
     config.listen.allow_remote = args.allow_remote;
-    config.issuer.url = Some(format!("http://{}", addresses.issuer));
+    config.issuer.url = Some(format!("http://{}", addresses.issuer).into());
     config
 }
 

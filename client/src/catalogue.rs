@@ -13,6 +13,9 @@ postern_telemetry::catalogue! {
     /// Attempts to mint that signed nothing because the gateway named too many marks, or alternated between some.
     AGENT_MARKS_REFUSED: Counter = "postern_agent_marks_refused_total" [Position::SPEC];
 
+    /// Attempts to mint that signed nothing because the issuer's key has other times than before, or a mirror does not list it so.
+    AGENT_KEYS_REFUSED: Counter = "postern_agent_keys_refused_total" [Position::SPEC];
+
     /// When the TLS certificate ends that the agent shows to its gateway, as a Unix time. 0 without one.
     AGENT_CERTIFICATE_ENDS: Gauge = "postern_agent_certificate_ends_timestamp_seconds" [Position::SPEC];
 

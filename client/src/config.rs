@@ -1,9 +1,11 @@
 //! The agent's configuration: `postern client --config FILE`.
 
+mod consistency;
 mod hop;
 
-pub(crate) use hop::HopConfig;
+pub use consistency::ConsistencyConfig;
 pub use hop::{FirstHop, GatewayConfig, IssuerConfig, Urls, WalletConfig};
+pub(crate) use hop::{HopConfig, MOST_GATEWAYS, MOST_ISSUERS, each_once};
 
 use crate::catalogue::Position;
 use postern_config::{Address, address};
@@ -103,6 +105,17 @@ pub enum ConfigProblem {
         /// How many it has.
         number: usize,
     },
+    /// No issuer, or too many.
+    #[error(
+        "{}issuer.url lists {number} issuers: name one at least and {most} at most, each once, or leave it out",
+        .hop.section(), most = hop::MOST_ISSUERS
+    )]
+    Issuers {
+        /// Whose list.
+        hop: Position,
+        /// How many it has.
+        number: usize,
+    },
     /// The gateway chooses the issuer's name: it must not choose who gets the key.
     #[error(
         "{0}issuer.api_key or {0}issuer.api_key_file is set but {0}issuer.url is not: name the issuer that the key is for, because otherwise \
@@ -117,6 +130,17 @@ pub enum ConfigProblem {
     TwoKeys {
         /// Whose issuer.
         hop: Position,
+    },
+    /// A mirror that could not be fetched.
+    #[error(
+        "{}issuer.consistency.mirrors lists {url}: each has to be http://host:port or https://host, with or without a path, and \
+         there may be {most} at most", .hop.section(), most = consistency::MOST_MIRRORS
+    )]
+    Mirror {
+        /// Whose issuer.
+        hop: Position,
+        /// The first one that is wrong, or beyond the most.
+        url: String,
     },
     /// A certificate that could not be shown.
     #[error(

@@ -6,6 +6,7 @@
 
 mod health;
 mod marked;
+mod status;
 
 pub use health::{Health, Outage, OutageKind};
 

@@ -2,6 +2,7 @@
 
 use crate::catalogue::{self, Position};
 use crate::config::{Config, GatewayConfig, HopConfig};
+use crate::consistency::Consistency;
 use crate::gateway::{Gateway, GatewayUrlError};
 use crate::gateways::Gateways;
 use crate::marks::saved::SavedMarks;
@@ -12,6 +13,7 @@ use crate::refill::Refill;
 use crate::reload::Settings;
 use crate::saved_challenges::SavedChallenges;
 use crate::start::StartError;
+use crate::status;
 use crate::supply::Supply;
 use crate::token_source::TokenSource;
 use crate::tunnel::Opener;
@@ -102,11 +104,13 @@ impl Hop {
         approach.renew(own);
         let source = TokenSource::new(config.issuer.clone(), &process.live)?;
         let (path, fsync) = (config.wallet.path.clone(), config.wallet.fsync);
+        let compared = config.issuer.consistency.clone();
         let opening = spawn_blocking(move || {
             let wallet = Wallet::open(&path, fsync, position)?;
-            Ok((wallet, SavedChallenges::read(&path), SavedMarks::read(&path)))
+            let consistency = Consistency::open(position, &path, &compared);
+            Ok((wallet, SavedChallenges::read(&path), SavedMarks::read(&path), consistency))
         });
-        let (wallet, saved, (saved_marks, marks)) = opening.await.unwrap_or_else(|error| {
+        let (wallet, saved, (saved_marks, marks), consistency) = opening.await.unwrap_or_else(|error| {
             let (path, source) = (config.wallet.path.clone(), std::io::Error::other(error));
             Err(WalletError::Io { path, what: "open", source })
         })?;
@@ -117,8 +121,15 @@ impl Hop {
         let status = MintingStatus::new(process.readiness.gate(gates.tokens), recorder.clone());
         let (settings, changes) = watch::channel(Settings::of(config));
         page::add(&process.live, position, (answers, &recorder), changes.clone());
-        let refill =
-            Refill::new(supply.clone(), gateways.clone(), source, (saved, saved_marks), changes, status);
+        status::add(&process.reports, position, (&gateways, &supply, &recorder), changes.clone());
+        let refill = Refill::new(
+            supply.clone(),
+            gateways.clone(),
+            (source, consistency?),
+            (saved, saved_marks),
+            changes,
+            status,
+        );
         let reloadable =
             Reloadable { gateways: gateways.clone(), approach, config: config.gateway.clone(), settings };
         Ok((Self { opener: Opener { gateways, supply, recorder }, refill }, reloadable))

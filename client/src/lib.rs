@@ -17,13 +17,17 @@ mod body;
 pub mod catalogue;
 mod challenge;
 mod clock;
+pub mod compare;
 mod config;
 mod connections;
+mod consistency;
 mod forward;
 mod gateway;
 mod gateways;
 mod hop;
 mod http_proxy;
+mod issuers;
+pub mod join;
 mod marks;
 pub mod mint;
 mod minting_status;
@@ -36,6 +40,7 @@ mod sentence;
 mod socks;
 mod start;
 mod state;
+pub mod status;
 mod stock;
 mod supply;
 mod token_guard;
@@ -55,9 +60,12 @@ pub mod rules {
 
 pub use agent::Agent;
 pub use clock::Skew;
-pub use config::{Config, ConfigProblem, FirstHop, GatewayConfig, IssuerConfig, Listen, Urls, WalletConfig};
+pub use config::{
+    Config, ConfigProblem, ConsistencyConfig, FirstHop, GatewayConfig, IssuerConfig, Listen, Urls,
+    WalletConfig,
+};
 pub use gateway::{DialError, GatewayUrlError};
 pub use reload::FIXED;
 pub use sentence::full_stop;
 pub use start::{StartError, check};
-pub use wallet::WalletError;
+pub use wallet::{KeyTokens, WalletError, wallet_by_key};

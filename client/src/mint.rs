@@ -130,6 +130,19 @@ impl IssuerClient {
     pub(crate) async fn published(&self) -> Result<Published, MintError> {
         self.own.iter().for_each(OwnCertificate::read_if_changed); // before each batch of tokens
         let url = self.url.join(DIRECTORY_PATH).map_err(|_| MintError::Url(self.url.to_string()))?;
+        self.published_at(url).await
+    }
+
+    /// The same of a mirror, which may have its copy at any path: that of its address, if it has one.
+    pub(crate) async fn mirrored(&self) -> Result<Published, MintError> {
+        if self.url.path() == "/" {
+            self.published().await
+        } else {
+            self.published_at(self.url.clone()).await
+        }
+    }
+
+    async fn published_at(&self, url: Url) -> Result<Published, MintError> {
         let request = self.http.get(url.clone()).header(ACCEPT, DIRECTORY_MEDIA_TYPE);
         let (headers, body) = self.send(&url, request, DIRECTORY_LIMIT).await?;
         match Directory::parse(&body) {

@@ -26,6 +26,9 @@ impl MintingStatus {
 
     /// An attempt to mint has ended. Logs each cause once, and again at intervals while it lasts.
     pub(crate) fn attempted(&mut self, failure: Option<&Failure>) {
+        if let Some(failure) = failure {
+            self.recorder.mint_failed(&failure.sentence);
+        }
         match failure {
             // `gateways` reports outages of gateways.
             Some(failure) if failure.is_gateway => {}

@@ -7,6 +7,7 @@ use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use postern_admin::live::{Latency, Link};
 use postern_telemetry::metrics::{ReadableCounter, ReadableGauge};
+use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -43,6 +44,8 @@ pub(crate) struct Recorder {
     tunnels: AtomicUsize,
     spreads: Vec<Latency>,
     trouble: Mutex<Option<Trouble>>,
+    last_minted: Mutex<Option<UnixSeconds>>,
+    last_failed: Mutex<Option<(UnixSeconds, String)>>,
 }
 
 /// A part of the time that opening a tunnel takes, in their order.
@@ -96,12 +99,25 @@ impl Recorder {
             tunnels: AtomicUsize::new(0),
             spreads: Part::ALL.iter().map(|_| Latency::default()).collect(),
             trouble: Mutex::default(),
+            last_minted: Mutex::default(),
+            last_failed: Mutex::default(),
         }
     }
 
     /// What became of `number` tokens.
     pub(crate) fn fate(&self, fate: Fate, number: usize) {
         self.fates[fate as usize].add(number as u64);
+    }
+
+    /// The issuer signed a token.
+    pub(crate) fn minted(&self) {
+        self.fate(Fate::Minted, 1);
+        *self.last_minted.lock() = Some(UnixSeconds::now());
+    }
+
+    /// An attempt to mint failed, for whatever reason.
+    pub(crate) fn mint_failed(&self, sentence: &str) {
+        *self.last_failed.lock() = Some((UnixSeconds::now(), sentence.to_owned()));
     }
 
     pub(crate) fn took(&self, part: Part, time: Duration) {
@@ -126,7 +142,17 @@ impl Recorder {
         *self.trouble.lock() = trouble;
     }
 
-    // ---- For the live page ----
+    // ---- For the live page and the status command ----
+
+    /// When a token was minted last, since the start.
+    pub(crate) fn last_minted(&self) -> Option<UnixSeconds> {
+        *self.last_minted.lock()
+    }
+
+    /// When minting failed last, since the start, and why.
+    pub(crate) fn last_failed(&self) -> Option<(UnixSeconds, String)> {
+        self.last_failed.lock().clone()
+    }
 
     pub(crate) fn fates(&self, fate: Fate) -> u64 {
         self.fates[fate as usize].total()

@@ -2,6 +2,7 @@
 //! the issuer's keys, and leaves a failing issuer alone for longer and longer.
 
 use crate::challenge::CurrentChallenge;
+use crate::consistency::{Consistency, Inconsistent};
 use crate::gateways::{Gateways, Outage};
 use crate::marks::MarksRefused;
 use crate::marks::saved::SavedMarks;
@@ -41,6 +42,7 @@ pub(crate) struct Refill {
     supply: Arc<Supply>,
     gateways: Arc<Gateways>,
     source: TokenSource,
+    consistency: Consistency,
     saved_challenges: SavedChallenges,
     saved_marks: SavedMarks,
     settings: watch::Receiver<Settings>,
@@ -64,6 +66,8 @@ pub(crate) enum AttemptError {
     Wallet(#[from] WalletError),
     #[error(transparent)]
     Marks(#[from] MarksRefused),
+    #[error(transparent)]
+    Consistency(#[from] Inconsistent),
 }
 
 /// What a failure means for the next attempt.
@@ -84,14 +88,15 @@ impl AttemptError {
             Self::Gateway(_) => Kind::Gateway,
             Self::Mint(error) if error.is_of_key() => Kind::Key,
             Self::Mint(error) if !error.is_lasting() => Kind::Passing,
-            Self::Mint(_) | Self::Wallet(_) | Self::Marks(_) => Kind::Lasting,
+            Self::Consistency(error) if !error.is_difference() => Kind::Passing,
+            Self::Consistency(_) | Self::Mint(_) | Self::Wallet(_) | Self::Marks(_) => Kind::Lasting,
         }
     }
 
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Mint(error) => error.retry_after(),
-            Self::Gateway(_) | Self::Wallet(_) | Self::Marks(_) => None,
+            Self::Gateway(_) | Self::Wallet(_) | Self::Marks(_) | Self::Consistency(_) => None,
         }
     }
 }
@@ -100,7 +105,7 @@ impl Refill {
     pub(crate) fn new(
         supply: Arc<Supply>,
         gateways: Arc<Gateways>,
-        source: TokenSource,
+        (source, consistency): (TokenSource, Consistency),
         (saved_challenges, saved_marks): (SavedChallenges, SavedMarks),
         settings: watch::Receiver<Settings>,
         status: MintingStatus,
@@ -113,6 +118,7 @@ impl Refill {
             supply,
             gateways,
             source,
+            consistency,
             saved_challenges,
             saved_marks,
             settings,
@@ -183,7 +189,8 @@ impl Refill {
     fn apply(&mut self) {
         let Settings { issuer, low, high } = self.settings.borrow_and_update().clone();
         (self.low, self.high) = (low, high);
-        if let Err(error) = self.source.replace(issuer) {
+        let compared = self.consistency.replace(&issuer.consistency);
+        if let Err(error) = compared.and_then(|()| self.source.replace(issuer)) {
             // The reload checked it, so a file has changed since.
             tracing::error!("{error}; the issuer of before stays in use: mend it and send SIGHUP again");
         }
@@ -194,12 +201,28 @@ impl Refill {
     /// How many tokens to mint; none while no challenge is known.
     fn count(&self, demand: &Demand, is_draining: bool) -> usize {
         let Some(current) = &demand.current else { return 0 };
-        let (level, older, waiting) = (demand.level, demand.older, demand.waiting);
-        let stock = Stock { level, older, waiting, low: self.low, high: self.high };
+        let stock = Stock::of(demand, self.low, self.high);
         stock.to_mint(self.gateways.trial(current), !current.has_context && !is_draining)
     }
 
+    /// One attempt with each issuer, until one works or says why none would.
     async fn attempt(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
+        let mut left = self.source.tries();
+        loop {
+            let ended = self.attempt_once(shutdown).await;
+            left -= 1;
+            match &ended {
+                Err(AttemptError::Mint(error)) if self.source.turns_from(error) && left > 0 => {}
+                Ok(()) => {
+                    self.source.worked();
+                    return ended;
+                }
+                Err(_) => return ended,
+            }
+        }
+    }
+
+    async fn attempt_once(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
         let Some(mut current) = self.supply.current() else { return Ok(()) };
         // A gateway whose challenge is one too many may name one that is known again.
         let is_refused = self.gateways.may_sign(&current).is_err();
@@ -270,6 +293,7 @@ impl Refill {
         shutdown: &Shutdown,
     ) -> Result<(), AttemptError> {
         let key = published.key_for(&current.challenge)?;
+        self.consistency.check(published, key.id()).await?;
         if !self.gateways.sign(current, key.id())? {
             return Ok(());
         }

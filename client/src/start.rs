@@ -1,6 +1,7 @@
 //! What a start refuses.
 
 use crate::config::{Config, ConfigProblem};
+use crate::consistency::mirrors;
 use crate::gateway::{Gateway, GatewayUrlError};
 use crate::mint::{IssuerClient, MintError};
 use crate::wallet::WalletError;
@@ -49,10 +50,12 @@ pub fn check(config: &Config) -> Result<(), StartError> {
             Gateway::new(url, hop.gateway)?;
         }
         let (issuer, ca) = (hop.issuer, hop.issuer.ca.clone());
+        mirrors(&issuer.consistency)?;
         match &issuer.url {
-            Some(url) => issuer.client(url)?,
-            None => IssuerClient::named("issuer.example", ca)?, // the name is the challenge's, which only a gateway knows
-        };
+            Some(urls) => urls.list().iter().try_for_each(|url| issuer.client(url).map(drop))?,
+            // The name is the challenge's, which only a gateway knows.
+            None => drop(IssuerClient::named("issuer.example", ca)?),
+        }
     }
     Ok(())
 }

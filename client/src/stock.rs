@@ -1,6 +1,7 @@
 //! How many tokens to mint. Without I/O.
 
 use crate::marks::Trial;
+use crate::supply::Demand;
 
 /// What the wallet holds and what is wanted of it.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +19,11 @@ pub struct Stock {
 }
 
 impl Stock {
+    /// What a wallet that is filled between `low` and `high` holds, and what is wanted of it.
+    pub(crate) fn of(demand: &Demand, low: usize, high: usize) -> Self {
+        Self { level: demand.level, older: demand.older, waiting: demand.waiting, low, high }
+    }
+
     /// How many tokens to mint for the present challenge: for those who wait, and ahead where that may be done.
     #[must_use]
     pub fn to_mint(&self, trial: Option<Trial>, may_mint_ahead: bool) -> usize {

@@ -7,7 +7,7 @@ use crate::clock::{Clock, Skew};
 use crate::mint::Published;
 use crate::recorder::{Fate, Recorder};
 use crate::token_guard::ReservedToken;
-use crate::wallet::{Unspent, Wallet, WalletError};
+use crate::wallet::{KeyTokens, Unspent, Wallet, WalletError};
 use parking_lot::Mutex;
 use postern_token::{ChallengeDigest, Token, TokenKeyId, UnixSeconds};
 use std::collections::BTreeSet;
@@ -281,6 +281,11 @@ impl Supply {
         }
     }
 
+    /// The tokens by key.
+    pub(crate) fn by_key(&self) -> Vec<KeyTokens> {
+        self.wallet.by_key()
+    }
+
     /// How long until the next tokens spoil, if any do.
     pub(crate) fn spoils_in(&self) -> Option<Duration> {
         let now = self.now();
@@ -308,7 +313,7 @@ impl Supply {
 
     /// Keeps a token that was minted, and wakes those who wait.
     pub(crate) fn add(&self, unspent: Unspent) -> Result<(), WalletError> {
-        self.recorder.fate(Fate::Minted, 1);
+        self.recorder.minted();
         let added = self.wallet.add(unspent);
         if added.is_err() {
             self.recorder.fate(Fate::Unwritten, 1);

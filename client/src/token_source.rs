@@ -1,11 +1,13 @@
-//! Where tokens come from: the issuer of the configuration, or the one that the challenge names.
+//! Where tokens come from: the issuers of the configuration, or the one that the challenge names.
 
 use crate::challenge::CurrentChallenge;
-use crate::config::IssuerConfig;
+use crate::config::{IssuerConfig, Urls};
+use crate::issuers::Issuers;
 use crate::mint::{IssuerClient, MintError};
 use crate::recorder::Attempts;
 use postern_admin::catalogue::LinkKind;
 use postern_admin::live::Live;
+use tokio::time::Instant;
 
 /// The link table's name for an issuer that only a challenge names. Using the challenge's name would let a gateway fill
 /// the table.
@@ -15,43 +17,66 @@ const BY_CHALLENGE: &str = "by challenge";
 pub(crate) struct TokenSource {
     live: Live,
     config: IssuerConfig,
+    /// Those of the configuration; none where only challenges name one.
+    issuers: Issuers<IssuerClient>,
+    /// Of the one that a challenge names, whose client is made when the challenge is known.
     attempts: Attempts,
-    /// The issuer's client, and the issuer's name in the challenge.
-    client: Option<(String, IssuerClient)>,
+    named: Option<(String, IssuerClient)>,
 }
 
 impl TokenSource {
-    /// The issuer of `config`, whose requests `live` shows. One that the challenge names is made when the challenge is
-    /// known.
+    /// The issuers of `config`, whose requests `live` shows.
     pub(crate) fn new(config: IssuerConfig, live: &Live) -> Result<Self, MintError> {
         let attempts = |address: &str| Attempts::over(live.link(LinkKind::Issuer, address));
-        let Some(url) = &config.url else {
-            return Ok(Self { live: live.clone(), attempts: attempts(BY_CHALLENGE), config, client: None });
+        let client = |url: &String| {
+            let client = config.client(url)?;
+            let attempts = attempts(&client.address());
+            Ok(client.recorded(attempts))
         };
-        let client = config.client(url)?;
-        let attempts = attempts(&client.address());
-        let client = Some((String::new(), client.recorded(attempts.clone())));
-        Ok(Self { live: live.clone(), config, attempts, client })
+        let urls = config.url.as_ref().map_or(&[][..], Urls::list);
+        let issuers = Issuers::new(urls.iter().map(client).collect::<Result<Vec<_>, MintError>>()?);
+        let attempts = if urls.is_empty() { attempts(BY_CHALLENGE) } else { Attempts::default() };
+        Ok(Self { live: live.clone(), config, issuers, attempts, named: None })
     }
 
-    /// Another issuer, or another account at it.
+    /// Other issuers, or another account at them.
     pub(crate) fn replace(&mut self, config: IssuerConfig) -> Result<(), MintError> {
         *self = Self::new(config, &self.live)?;
         Ok(())
     }
 
+    /// How many issuers can be tried one after the other: one at least.
+    pub(crate) fn tries(&self) -> usize {
+        self.issuers.len().max(1)
+    }
+
     /// The issuer to mint with for a challenge.
     pub(crate) fn of(&mut self, current: &CurrentChallenge) -> Result<IssuerClient, MintError> {
-        match &self.client {
-            Some((name, client)) if self.config.url.is_some() || *name == current.issuer_name => {
-                Ok(client.clone())
-            }
+        if let Some(client) = self.issuers.choose(Instant::now()) {
+            return Ok(client.clone());
+        }
+        match &self.named {
+            Some((name, client)) if *name == current.issuer_name => Ok(client.clone()),
             _ => {
                 let client = IssuerClient::named(&current.issuer_name, self.config.ca.clone())?;
                 let client = client.recorded(self.attempts.clone());
-                self.client = Some((current.issuer_name.clone(), client.clone()));
+                self.named = Some((current.issuer_name.clone(), client.clone()));
                 Ok(client)
             }
         }
+    }
+
+    /// Minting failed. Whether another issuer is to be tried at once.
+    pub(crate) fn turns_from(&mut self, error: &MintError) -> bool {
+        let turns = self.issuers.turns_from(error, Instant::now());
+        if turns {
+            tracing::warn!("{error}; the next issuer of the list is used meanwhile");
+        }
+        turns
+    }
+
+    /// Minting worked.
+    pub(crate) fn worked(&mut self) {
+        self.issuers.worked();
     }
 }

@@ -21,7 +21,7 @@ const ISSUER: &str = "POSTERN_TEST_ISSUER";
 async fn the_agent_that_is_killed() {
     let wallet = std::env::var(WALLET).expect("the tests below set it");
     let mut config = Config::new(std::env::var(GATEWAY).unwrap(), wallet);
-    config.issuer.url = Some(std::env::var(ISSUER).unwrap());
+    config.issuer.url = Some(std::env::var(ISSUER).unwrap().into());
     config.listen.address = ([127, 0, 0, 1], 0).into();
     (config.wallet.low, config.wallet.high) = (30, 40);
     let agent = Agent::bind(config, &ProcessContext::default()).await.unwrap();

@@ -3,7 +3,9 @@
 #![allow(unreachable_pub, reason = "the modules of a test are its own")]
 
 mod batches;
+mod consistency;
 mod crash;
+mod issuers;
 mod marks;
 mod minting;
 mod outage;

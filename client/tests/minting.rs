@@ -261,7 +261,7 @@ async fn a_stocked_wallet_works_without_issuer_and_from_the_first_second() {
     .await
     .unwrap();
     agent.stop().await;
-    config.issuer.url = Some("http://127.0.0.1:1".to_owned());
+    config.issuer.url = Some("http://127.0.0.1:1".to_owned().into());
     config.wallet.low = 8;
     let agent = RunningAgent::start(config).await;
     for _ in 0..8 {

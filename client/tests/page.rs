@@ -239,7 +239,7 @@ async fn each_request_to_the_issuer_is_an_attempt_and_a_refusal_is_an_answer() {
     let World { directory, issuer: _issuer, gateway: _gateway, agent } = world;
     agent.stop().await;
     let closed = ports::closed();
-    config.issuer.url = Some(format!("http://{closed}"));
+    config.issuer.url = Some(format!("http://{closed}").into());
     let agent = RunningAgent::start(config).await;
     let link = agent.process.live.link(LinkKind::Issuer, &closed.to_string());
     let waiting = async {

@@ -9,6 +9,7 @@ pub use authorizer::AuthorizerConfig;
 use crate::StartError;
 use crate::accounts::has_accounts;
 use crate::directory::Imprint;
+use crate::join::JoinConfig;
 use crate::rotation::Schedule;
 use postern_config::{Address, ConfigDuration, address};
 use postern_daemon::drain::DrainConfig;
@@ -55,6 +56,9 @@ pub struct Config {
     /// The usage of accounts.
     #[serde(default)]
     pub usage: UsageConfig,
+    /// What agents need to know, for the join strings of `postern issuer account add --join`.
+    #[serde(default)]
+    pub join: JoinConfig,
     /// The published key directory.
     #[serde(default)]
     pub directory: Directory,
@@ -263,6 +267,7 @@ impl Config {
             tiers: Vec::new(),
             authorizer: None,
             usage: UsageConfig::default(),
+            join: JoinConfig::default(),
             directory: Directory::default(),
             limits: Limits::default(),
             drain: DrainConfig::default(),

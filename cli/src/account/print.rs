@@ -1,9 +1,12 @@
 //! Accounts and usage for people, for programs and for spreadsheets.
 
+use postern_client::join::Join;
+use postern_config::Secret;
 use postern_daemon::utc;
 use postern_issuer::Burst;
 use postern_issuer::control::{AccountView, CertificateView, KeptIn, Line, TierTerm, UsageRow};
 use postern_token::UnixSeconds;
+use serde_json::json;
 use std::io::{self, Write};
 
 /// Lines of text, or of JSON.
@@ -12,11 +15,18 @@ pub(super) struct Printer<W> {
     is_json: bool,
     accounts: u64,
     has_said: bool,
+    /// A join string that is complete with the API key.
+    join: Option<Join>,
 }
 
 impl<W: Write> Printer<W> {
     pub(super) fn new(out: W, is_json: bool) -> Self {
-        Self { out, is_json, accounts: 0, has_said: false }
+        Self { out, is_json, accounts: 0, has_said: false, join: None }
+    }
+
+    /// Prints a join string after the API key.
+    pub(super) fn joining(self, join: Option<Join>) -> Self {
+        Self { join, ..self }
     }
 
     pub(super) fn line(&mut self, line: &Line) -> io::Result<()> {
@@ -28,14 +38,18 @@ impl<W: Write> Printer<W> {
                 Line::Certificate(certificate) => serde_json::to_writer(&mut self.out, certificate)?,
                 line => serde_json::to_writer(&mut self.out, line)?,
             }
-            return writeln!(self.out);
+            writeln!(self.out)?;
+            return self.join(line);
         }
         match line {
             Line::Account(account) => self.account(account),
-            Line::ApiKey(key) => writeln!(
-                self.out,
-                "API key: {key}\nIt is shown this once. Clients send it as Authorization: Bearer KEY; the agent has it as api_key."
-            ),
+            Line::ApiKey(key) => {
+                writeln!(
+                    self.out,
+                    "API key: {key}\nIt is shown this once. Clients send it as Authorization: Bearer KEY; the agent has it as api_key."
+                )?;
+                self.join(line)
+            }
             Line::Certificate(certificate) => self.certificate(certificate),
             Line::Usage(row) => self.usage(row),
             Line::Imported { imported, known } => writeln!(
@@ -55,6 +69,20 @@ impl<W: Write> Printer<W> {
             writeln!(self.out, "There is none.")?;
         }
         self.out.flush()
+    }
+
+    fn join(&mut self, line: &Line) -> io::Result<()> {
+        let (Line::ApiKey(key), Some(join)) = (line, &self.join) else { return Ok(()) };
+        let join = Join { api_key: Some(Secret::new(key.as_str())), ..join.clone() };
+        let text = join.format().map_err(io::Error::other)?;
+        if self.is_json {
+            return writeln!(self.out, "{}", json!({ "join": text.expose() }));
+        }
+        writeln!(
+            self.out,
+            "Join string:\n\n{}\n\nIt holds the API key, so it is a secret, too. With it in a file: postern client join FILE",
+            text.expose()
+        )
     }
 
     fn account(&mut self, account: &AccountView) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! The arguments of `postern issuer`.
 
-use super::{Daemon, Server};
+use super::{Daemon, Joining, Server};
 use clap::{Args, Subcommand, ValueEnum};
 use postern_config::ConfigDuration;
 use postern_issuer::Quota;
@@ -131,6 +131,8 @@ pub(crate) struct NewAccount {
     /// The first day (UTC) without tokens
     #[arg(long, value_name = "YYYY-MM-DD")]
     pub(crate) expires: Option<String>,
+    #[command(flatten)]
+    pub(crate) joining: Joining,
     #[command(flatten)]
     pub(crate) output: Output,
 }

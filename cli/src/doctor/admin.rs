@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LIMIT: usize = 1 << 20;
 
 /// Why there is no answer to use.
-pub(super) struct NoAnswer {
-    pub(super) nothing_listens: bool,
+pub(crate) struct NoAnswer {
+    pub(crate) nothing_listens: bool,
     reason: String,
 }
 
@@ -25,7 +25,7 @@ impl Display for NoAnswer {
 }
 
 /// Fetches `url`: status and body. An answer whose status is not `expected` is an error, and its body is not read.
-pub(super) async fn get(
+pub(crate) async fn get(
     url: &str,
     expected: impl Fn(StatusCode) -> bool,
 ) -> Result<(StatusCode, Bytes), NoAnswer> {
@@ -46,7 +46,7 @@ pub(super) async fn get(
 }
 
 /// No Postern admin listener at `url`.
-pub(super) fn unanswered(url: &str, reason: impl Display) -> Failure {
+pub(crate) fn unanswered(url: &str, reason: impl Display) -> Failure {
     Failure::runtime(format_args!(
         "{url}: {reason}; give the admin address of a process that runs, such as http://127.0.0.1:9090"
     ))

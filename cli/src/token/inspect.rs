@@ -9,7 +9,7 @@ use std::path::Path;
 /// The longest line that is read: the longest challenge there can be, and room to spare.
 const LINE_LIMIT: u64 = 1 << 20;
 /// A value was wrong.
-const WRONG: u8 = 1;
+pub(super) const WRONG: u8 = 1;
 
 pub(crate) fn inspect(args: Inspect) -> Result<(), Failure> {
     match (args.file, args.value) {

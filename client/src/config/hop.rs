@@ -1,11 +1,13 @@
 //! What one hop takes: its gateway, the issuer of its tokens, and where they are kept.
 
 use super::ConfigProblem;
+use super::consistency::{ConsistencyConfig, MOST_MIRRORS};
 use crate::catalogue::Position;
 use crate::mint::{IssuerClient, MintError};
 use postern_config::{ConfigDuration, Secret};
 use postern_daemon::http::ClientError;
 use postern_daemon::tls::{OwnCertificate, TlsError};
+use reqwest::Url;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -15,7 +17,10 @@ use std::path::PathBuf;
 /// The most tokens that a wallet is filled to: 4 MiB on disk, and half a minute of one core to mint.
 pub(super) const MOST_TOKENS: usize = 8_192;
 /// The most gateways in a list.
-pub(super) const MOST_GATEWAYS: usize = 32;
+pub(crate) const MOST_GATEWAYS: usize = 32;
+
+/// The most issuers in a list.
+pub(crate) const MOST_ISSUERS: usize = 8;
 
 /// The gateway in front of the one that opens the tunnels. Its keys are those of `[gateway]`, `[issuer]` and `[wallet]`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -38,6 +43,12 @@ pub(crate) struct HopConfig<'a> {
     pub(crate) wallet: &'a WalletConfig,
 }
 
+/// Whether a list has from one to `most` URLs, each once.
+pub(crate) fn each_once(urls: &[String], most: usize) -> bool {
+    let different: BTreeSet<&str> = urls.iter().map(|url| url.trim_end_matches('/')).collect();
+    (1..=most).contains(&urls.len()) && different.len() == urls.len()
+}
+
 impl HopConfig<'_> {
     pub(super) fn check(&self, hop: Position) -> Result<(), ConfigProblem> {
         let (low, high) = (self.wallet.low, self.wallet.high);
@@ -45,8 +56,7 @@ impl HopConfig<'_> {
             return Err(ConfigProblem::Waters { hop, low, high });
         }
         let urls = self.gateway.url.list();
-        let different: BTreeSet<&str> = urls.iter().map(|url| url.trim_end_matches('/')).collect();
-        if urls.is_empty() || urls.len() > MOST_GATEWAYS || different.len() < urls.len() {
+        if !each_once(urls, MOST_GATEWAYS) {
             return Err(ConfigProblem::Gateways { hop, number: urls.len() });
         }
         let shown = [&self.gateway.certificate, &self.gateway.key].map(Option::is_some);
@@ -54,8 +64,9 @@ impl HopConfig<'_> {
             return Err(ConfigProblem::OwnCertificate { hop });
         }
         let shown = [&self.issuer.certificate, &self.issuer.key].map(Option::is_some);
-        let is_https = self.issuer.url.as_ref().is_some_and(|url| url.starts_with("https://"));
-        if shown[0] != shown[1] || shown[0] && !is_https {
+        let issuers = self.issuer.url.as_ref().map(Urls::list);
+        let are_https = issuers.is_some_and(|urls| urls.iter().all(|url| url.starts_with("https://")));
+        if shown[0] != shown[1] || shown[0] && !are_https {
             return Err(ConfigProblem::IssuerCertificate { hop });
         }
         let has_key = [self.issuer.api_key.is_some(), self.issuer.api_key_file.is_some()];
@@ -65,7 +76,17 @@ impl HopConfig<'_> {
         if has_key.contains(&true) && self.issuer.url.is_none() {
             return Err(ConfigProblem::KeyWithoutIssuer { hop });
         }
-        Ok(())
+        if let Some(urls) = issuers.filter(|urls| !each_once(urls, MOST_ISSUERS)) {
+            return Err(ConfigProblem::Issuers { hop, number: urls.len() });
+        }
+        let is_url = |url: &str| {
+            Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+        };
+        let mut mirrors = self.issuer.consistency.mirrors.iter().enumerate();
+        match mirrors.find(|(index, url)| *index >= MOST_MIRRORS || !is_url(url)) {
+            Some((_, url)) => Err(ConfigProblem::Mirror { hop, url: url.clone() }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -128,6 +149,12 @@ impl Urls {
     }
 }
 
+impl From<String> for Urls {
+    fn from(url: String) -> Self {
+        Self::One(url)
+    }
+}
+
 impl GatewayConfig {
     /// What is shown to a gateway that requires a certificate.
     pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
@@ -186,10 +213,11 @@ impl GatewayConfig {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct IssuerConfig {
-    /// The issuer's address, such as "https://issuer.example". By default https and the issuer name of the gateway's
-    /// challenge, if that host has a public address.
-    pub url: Option<String>,
-    /// The account's API key. It is sent only to the issuer at `url`, so it requires `url`.
+    /// The issuer's address, such as "https://issuer.example"; or a list of such addresses in order of preference, 8 at most, whose issuers
+    /// sign with the same keys for the same account. While one cannot be reached or answers 5xx the next is used. By default https and the
+    /// issuer name of the gateway's challenge, if that host has a public address.
+    pub url: Option<Urls>,
+    /// The account's API key. It is sent only to the issuers at `url`, so it requires `url`.
     pub api_key: Option<Secret>,
     /// A file with the API key alone, in place of `api_key`: a credential of systemd's or a mounted secret. White space around it is
     /// ignored. Read at the start and on SIGHUP.
@@ -201,6 +229,8 @@ pub struct IssuerConfig {
     pub certificate: Option<PathBuf>,
     /// PEM file with that certificate's private key, unencrypted.
     pub key: Option<PathBuf>,
+    /// How its keys are compared with what others see.
+    pub consistency: ConsistencyConfig,
 }
 
 impl IssuerConfig {
@@ -241,7 +271,7 @@ impl IssuerConfig {
 #[serde(deny_unknown_fields)]
 pub struct WalletConfig {
     /// The wallet file (created with mode 0600). The gateway's challenge is stored beside it, in a file of the same
-    /// name with ".challenge" appended, and the marks of gateways in one with ".marks".
+    /// name with ".challenge" appended, the marks of gateways in one with ".marks", and the issuer's keys in one with ".keys".
     pub path: PathBuf,
     /// Minting ahead begins below this number of tokens.
     #[serde(default = "low")]

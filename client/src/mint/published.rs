@@ -9,8 +9,8 @@ use reqwest::Url;
 /// A directory, where it came from, and the clock that its times are read by.
 #[derive(Debug)]
 pub(crate) struct Published {
-    pub(super) directory: Directory,
-    pub(super) url: Url,
+    pub(crate) directory: Directory,
+    pub(crate) url: Url,
     pub(crate) skew: Skew,
 }
 

@@ -55,7 +55,7 @@ impl World {
 
     /// Waits until the wallet holds `count` tokens.
     pub async fn stocked(&self, count: usize) {
-        self.until("the wallet is stocked", || self.unspent() == count).await;
+        stocked(&self.directory.path().join("wallet"), count).await;
     }
 
     pub fn unspent(&self) -> usize {
@@ -79,9 +79,19 @@ impl World {
 pub fn config(gateway: &Gateway, issuer: &Issuer, directory: &Path) -> Config {
     let mut config = Config::new(gateway.url(), directory.join("wallet"));
     config.listen.address = ([127, 0, 0, 1], 0).into();
-    config.issuer.url = Some(issuer.url());
+    config.issuer.url = Some(issuer.url().into());
     (config.wallet.low, config.wallet.high) = (4, 8);
     config
+}
+
+/// Waits until the wallet file holds `count` tokens.
+pub async fn stocked(wallet: &Path, count: usize) {
+    let waiting = async {
+        while unspent(wallet) != count {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(HANG, waiting).await.expect("tokens are minted");
 }
 
 /// Slots in a wallet file that are not free.

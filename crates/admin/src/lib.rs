@@ -24,6 +24,8 @@ pub mod catalogue;
 mod listener;
 pub mod live;
 mod process;
+mod status;
 
 pub use listener::Admin;
 pub use process::ProcessContext;
+pub use status::Reports;

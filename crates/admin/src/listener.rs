@@ -1,4 +1,4 @@
-//! The admin listener: `/livez`, `/readyz`, `/metrics` and the live page. Never on the public address.
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/status.json` and the live page. Never on the public address.
 //!
 //! Several daemons in one process share one listener, one [`ProcessContext`] and one [`Exporter`].
 
@@ -168,6 +168,7 @@ impl Pages {
             "/readyz" => whole(self.ready()),
             "/metrics" => whole(of_type("text/plain; version=0.0.4; charset=utf-8", self.exporter.render())),
             "/live.json" => whole(of_type("application/json", self.process.live.latest())),
+            "/status.json" => whole(of_type("application/json", self.status())),
             "/events" => self.events(method),
             _ => whole(page()),
         }
@@ -183,6 +184,16 @@ impl Pages {
             return text(StatusCode::SERVICE_UNAVAILABLE, lines(String::new(), "", &reasons));
         }
         text(StatusCode::OK, lines("ready\n".to_owned(), "degraded: ", &self.process.readiness.degraded()))
+    }
+
+    /// The reports of the daemons, and what `/readyz` says.
+    fn status(&self) -> String {
+        self.process.readiness.look();
+        let mut status = self.process.reports.collect();
+        status.insert("draining".to_owned(), self.process.shutdown.is_draining().into());
+        status.insert("not_ready".to_owned(), self.process.readiness.reasons().into());
+        status.insert("degraded".to_owned(), self.process.readiness.degraded().into());
+        serde_json::Value::Object(status).to_string()
     }
 
     /// The live page's stream: the one answer here without an end.
@@ -207,7 +218,7 @@ impl Pages {
     }
 }
 
-const PATHS: [&str; 6] = ["/", "/livez", "/readyz", "/metrics", "/live.json", "/events"];
+const PATHS: [&str; 7] = ["/", "/livez", "/readyz", "/metrics", "/live.json", "/status.json", "/events"];
 const EVENT_STREAM: &str = "text/event-stream";
 /// Nothing from elsewhere, and nothing to elsewhere.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \

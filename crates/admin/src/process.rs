@@ -1,6 +1,7 @@
 //! What the daemons of one process share.
 
 use crate::live::Live;
+use crate::status::Reports;
 use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
@@ -16,6 +17,8 @@ pub struct ProcessContext {
     pub readiness: Readiness,
     /// What the live page shows.
     pub live: Live,
+    /// What its status command reads.
+    pub reports: Reports,
     /// How many connections they may have.
     pub descriptors: Descriptors,
     /// Signs of life of its runtimes, for systemd.

@@ -1,0 +1,93 @@
+//! The arguments of `postern client`, and of what makes join strings for it.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// Run the agent; or configure one with a join string, or see what a running one does.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Client {
+    #[command(subcommand)]
+    command: Option<ClientCommand>,
+    /// The configuration file (TOML); docs/reference/configuration.md has every key
+    #[arg(long, value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
+}
+
+/// What `postern client` is to do.
+pub(crate) enum ClientTask {
+    Run(PathBuf),
+    Command(ClientCommand),
+}
+
+impl Client {
+    /// Nothing where there is neither a command nor a configuration, which clap refuses.
+    pub(crate) fn task(self) -> Option<ClientTask> {
+        let Self { command, config } = self;
+        command.map(ClientTask::Command).or_else(|| config.map(ClientTask::Run))
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClientCommand {
+    /// Write an agent's configuration from the join string that the issuer's operator gave you
+    Join(JoinArgs),
+    /// Print what a running agent does: its gateways, its tokens, and what it mints next
+    Status(StatusArgs),
+}
+
+/// Write an agent's configuration from a join string: gateways, issuer, API key and the certificates to trust.
+///
+/// A join string holds the account's API key: it is a secret. Give it by standard input or as a file, because other users of this
+/// machine see the command line of every process. Nothing is sent anywhere without --check.
+#[derive(Debug, Args)]
+pub(crate) struct JoinArgs {
+    /// A file with the join string, "-" for standard input, or the join string itself
+    #[arg(value_name = "STRING|-|FILE")]
+    pub(crate) join: String,
+    /// The configuration to write
+    #[arg(long, value_name = "FILE", default_value = "client.toml")]
+    pub(crate) config: PathBuf,
+    /// Where the API key, the certificates and the wallet are kept
+    #[arg(long, value_name = "DIR", default_value = "postern-client")]
+    pub(crate) data: PathBuf,
+    /// Replace a configuration that is there. Tokens in the wallet are kept
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Fetch the gateways' challenges and the issuer's keys, and say whether the agent would get tokens. No token is minted
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The running agent's configuration file, with the environment variables as they are now
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A join string beside an account's API key. What is not given here is what [join] of the issuer's configuration says.
+#[derive(Debug, Args)]
+pub(crate) struct Joining {
+    /// Print a join string, too: all that `postern client join` needs. It holds the API key, so it is as secret
+    #[arg(long)]
+    pub(crate) join: bool,
+    /// A gateway for the join string, in place of [join] gateways; repeat it for several, in order of preference
+    #[arg(long = "gateway", value_name = "URL", requires = "join")]
+    pub(crate) gateways: Vec<String>,
+    /// This issuer's URL for the join string, in place of [join] issuers; repeat it for several with the same keys
+    #[arg(long = "issuer", value_name = "URL", requires = "join")]
+    pub(crate) issuers: Vec<String>,
+    /// The name in the gateways' challenges, in place of [join] origin
+    #[arg(long, value_name = "NAME", requires = "join")]
+    pub(crate) origin: Option<String>,
+    /// PEM certificates to trust for the gateways, in place of [join] gateway_ca
+    #[arg(long, value_name = "FILE", requires = "join")]
+    pub(crate) gateway_ca: Option<PathBuf>,
+    /// PEM certificates to trust for the issuer, in place of [join] issuer_ca
+    #[arg(long, value_name = "FILE", requires = "join")]
+    pub(crate) issuer_ca: Option<PathBuf>,
+}

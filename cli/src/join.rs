@@ -1,0 +1,120 @@
+//! `postern client join`, and the join strings of `postern issuer account add --join`.
+
+use crate::args::{JoinArgs, Joining};
+use crate::failure::Failure;
+use postern_client::full_stop;
+use postern_client::join::{
+    JOIN_LIMIT, Join, JoinPlace, JoinWriteError, certificates, check_join, write_join,
+};
+use postern_config::Secret;
+use postern_issuer::JoinConfig;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// What every join string begins with.
+const BEGINNING: &str = "postern-join-";
+
+/// The join string of a new account, except its API key: everything that can be wrong is found before the account is made.
+pub(crate) fn prepare(config: &JoinConfig, args: Joining) -> Result<Option<Join>, Failure> {
+    if !args.join {
+        return Ok(None);
+    }
+    let missing = |key: &str, flag: &str, example: &str| {
+        Failure::usage(format_args!(
+            "a join string needs {key}, and neither the command line nor [join] of the issuer's configuration has it: add {flag}, \
+             or {key} = {example} under [join]. No account was made"
+        ))
+    };
+    let gateways = if args.gateways.is_empty() { config.gateways.clone() } else { args.gateways };
+    if gateways.is_empty() {
+        return Err(missing("gateways", "--gateway URL", "[\"https://proxy.example\"]"));
+    }
+    let issuers = if args.issuers.is_empty() { config.issuers.clone() } else { args.issuers };
+    if issuers.is_empty() {
+        return Err(missing("issuers", "--issuer URL", "[\"https://issuer.example\"]"));
+    }
+    let join = Join {
+        gateways,
+        origin: args.origin.or_else(|| config.origin.clone()),
+        gateway_ca: trusted(args.gateway_ca.as_ref().or(config.gateway_ca.as_ref()))?,
+        issuers,
+        issuer_ca: trusted(args.issuer_ca.as_ref().or(config.issuer_ca.as_ref()))?,
+        api_key: None,
+    };
+    join.format().map_err(|error| Failure::usage(format_args!("{error}. No account was made")))?;
+    Ok(Some(join))
+}
+
+/// The certificates of a file.
+fn trusted(path: Option<&PathBuf>) -> Result<Option<String>, Failure> {
+    let Some(path) = path else { return Ok(None) };
+    let refused = |reason: String| {
+        Failure::configuration(format_args!(
+            "{} cannot go into a join string: {reason}. No account was made",
+            path.display()
+        ))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+    let found = certificates(&text)
+        .ok_or_else(|| refused("it holds no whole PEM certificate (BEGIN CERTIFICATE)".to_owned()))?;
+    Ok(Some(found))
+}
+
+/// Writes the configuration, and says what to do next.
+pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
+    let text = read(&args.join)?;
+    let join = Join::find(text.expose()).map_err(|error| Failure::new(postern_daemon::exit::USAGE, error))?;
+    let place = JoinPlace { config: args.config.clone(), data: args.data, replaces: args.force };
+    let config = write_join(&join, &place).map_err(|error| match error {
+        JoinWriteError::Exists { .. } => Failure::usage(error),
+        JoinWriteError::Io { .. } => Failure::runtime(error),
+        JoinWriteError::Config(_) | JoinWriteError::Start(_) => Failure::configuration(error),
+    })?;
+    let file = args.config.display();
+    if args.check {
+        check_join(&config).await.map_err(|error| {
+            let sentence = full_stop(&error);
+            Failure::runtime(format_args!(
+                "{sentence} {file} is written, and an agent that uses it goes on trying"
+            ))
+        })?;
+    }
+    println!(
+        "{file} is written, for {} and the issuer {}.",
+        config.gateway.url.list().join(", "),
+        join.issuers.join(", ")
+    );
+    if args.check {
+        println!(
+            "It works: the gateway gives a challenge, and the issuer has the key for it. The API key was not tried."
+        );
+    }
+    println!(
+        "\nStart the agent:\n\n    postern client --config {file}\n\nPrograms use {} as their HTTP or SOCKS5 proxy. What it does:\n\n    \
+         postern client status --config {file}",
+        config.listen.address
+    );
+    Ok(())
+}
+
+/// The text that holds the join string.
+fn read(argument: &str) -> Result<Secret, Failure> {
+    if argument.starts_with(BEGINNING) && !Path::new(argument).exists() {
+        return Ok(Secret::new(argument));
+    }
+    let refused = |error: io::Error| match argument {
+        "-" => Failure::runtime(format_args!("standard input cannot be read: {error}")),
+        file => Failure::runtime(format_args!(
+            "{file} cannot be read: {error}; give a file with the join string, or \"-\" and the join string on standard input"
+        )),
+    };
+    let mut source: Box<dyn Read> = match argument {
+        "-" => Box::new(io::stdin()),
+        file => Box::new(File::open(file).map_err(refused)?),
+    };
+    let mut bytes = Vec::new();
+    // One byte more than the reader takes, which then says that it is too long.
+    source.by_ref().take(2 * JOIN_LIMIT as u64 + 1).read_to_end(&mut bytes).map_err(refused)?;
+    Ok(Secret::new(String::from_utf8_lossy(&bytes)))
+}

@@ -1,0 +1,176 @@
+//! Writes the configuration of an agent that joins, with the API key and the certificates in files beside its wallet.
+
+use super::Join;
+use crate::config::Config;
+use crate::start::{StartError, check};
+use postern_config::ConfigError;
+use postern_daemon::files::write_private;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Where an agent that joins keeps its files.
+#[derive(Clone, Debug)]
+pub struct JoinPlace {
+    /// The configuration (mode 0600).
+    pub config: PathBuf,
+    /// The folder of API key, certificates and wallet, made where it is missing (mode 0700).
+    pub data: PathBuf,
+    /// Whether a configuration that is there is replaced.
+    pub replaces: bool,
+}
+
+/// Why no configuration was written.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinWriteError {
+    /// There is one.
+    #[error(
+        "{} is there already and has been left as it is: choose another name with --config and --data, or replace it with \
+         --force. Tokens in the wallet are kept either way", path.display()
+    )]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("cannot write {}: {source}; check the disk, and that this user may write there", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// What was written does not parse.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An agent would not start with it.
+    #[error("an agent cannot start with this join string: {0}")]
+    Start(#[from] StartError),
+}
+
+/// Writes the configuration, and returns it. It is written last, so that one that is there is complete.
+///
+/// # Errors
+/// [`JoinWriteError`]; where the configuration is the trouble, the files beside it may have been written.
+pub fn write_join(join: &Join, place: &JoinPlace) -> Result<Config, JoinWriteError> {
+    // An agent may be started in any folder.
+    let absolute = |path: &Path| {
+        std::path::absolute(path).map_err(|source| JoinWriteError::Io { path: path.into(), source })
+    };
+    let (path, data) = (absolute(&place.config)?, absolute(&place.data)?);
+    let files = Files::under(&data, join);
+    let all = [Some(&path), files.api_key.as_ref(), files.gateway_ca.as_ref(), files.issuer_ca.as_ref()];
+    if let Some(there) = all.into_iter().flatten().find(|path| !place.replaces && path.exists()) {
+        return Err(JoinWriteError::Exists { path: there.clone() });
+    }
+    let text = text(join, &path, &files);
+    let config: Config = postern_config::parse(&path.display().to_string(), &text, [])?;
+    config.check().map_err(StartError::from)?;
+    let make = |directory: &Path| {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(|source| JoinWriteError::Io { path: directory.into(), source })
+    };
+    make(&data)?;
+    path.parent().map_or(Ok(()), make)?;
+    let put = |path: &PathBuf, text: &str| {
+        write_private(path, text.as_bytes())
+            .map_err(|source| JoinWriteError::Io { path: path.clone(), source })
+    };
+    let beside = [
+        (&files.api_key, join.api_key.as_ref().map(|key| key.expose())),
+        (&files.gateway_ca, join.gateway_ca.as_deref()),
+        (&files.issuer_ca, join.issuer_ca.as_deref()),
+    ];
+    for (path, text) in beside {
+        if let (Some(path), Some(text)) = (path, text) {
+            put(path, &format!("{}\n", text.trim_end()))?;
+        }
+    }
+    check(&config)?;
+    put(&path, &text)?;
+    Ok(config)
+}
+
+/// The files beside the configuration; those that the join string has nothing for are absent.
+struct Files {
+    api_key: Option<PathBuf>,
+    gateway_ca: Option<PathBuf>,
+    issuer_ca: Option<PathBuf>,
+    wallet: PathBuf,
+}
+
+impl Files {
+    fn under(data: &Path, join: &Join) -> Self {
+        Self {
+            api_key: join.api_key.as_ref().map(|_| data.join("api-key")),
+            gateway_ca: join.gateway_ca.as_ref().map(|_| data.join("gateway-ca.pem")),
+            issuer_ca: join.issuer_ca.as_ref().map(|_| data.join("issuer-ca.pem")),
+            wallet: data.join("wallet"),
+        }
+    }
+}
+
+/// The configuration, with a word on each value.
+fn text(join: &Join, path: &Path, files: &Files) -> String {
+    let file = |key: &str, about: &str, path: &Option<PathBuf>| {
+        path.as_ref().map_or(String::new(), |path| format!("# {about}\n{key} = {}\n", quoted_path(path)))
+    };
+    let urls = |list: &[String]| match list {
+        [one] => quoted(one),
+        several => format!("[{}]", several.iter().map(|url| quoted(url)).collect::<Vec<_>>().join(", ")),
+    };
+    let url = urls(&join.gateways);
+    let origin = join.origin.as_ref().map_or(String::new(), |origin| {
+        format!(
+            "# The name in the gateway's challenges: those for other names are ignored.\norigin = {}\n",
+            quoted(origin)
+        )
+    });
+    format!(
+        "# An agent of Postern, written by `postern client join`. docs/reference/configuration.md has every key.
+#
+#     postern client --config {path}
+#     postern client status --config {path}
+
+[listen]
+# Where programs connect: an HTTP and SOCKS5 proxy.
+address = \"127.0.0.1:8118\"
+# The live page, /metrics, /readyz, and what `postern client status` reads.
+admin = \"127.0.0.1:9092\"
+
+[gateway]
+# The proxy that opens tunnels, one token each. Of several the first that works is used.
+url = {url}
+{origin}{gateway_ca}
+[issuer]
+# The server that signs tokens without seeing them.
+url = {issuer}
+{api_key}{issuer_ca}
+[wallet]
+# Unspent tokens: money. Only this user can read the file.
+path = {wallet}
+# Minting begins below `low` tokens and ends at `high`.
+low = 32
+high = 128
+",
+        path = path.display().to_string().escape_debug(),
+        gateway_ca = file("ca", "The certificates to trust for the gateway.", &files.gateway_ca),
+        issuer = urls(&join.issuers),
+        api_key = file("api_key_file", "The account's API key, which is sent to this issuer alone.", &files.api_key),
+        issuer_ca = file("ca", "The certificates to trust for the issuer.", &files.issuer_ca),
+        wallet = quoted_path(&files.wallet),
+    )
+}
+
+/// A TOML string. JSON's are TOML's, but for the one control character that JSON does not escape.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007F")
+}
+
+fn quoted_path(path: &Path) -> String {
+    quoted(&path.display().to_string())
+}

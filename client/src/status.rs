@@ -1,0 +1,178 @@
+//! What `postern client status` shows: one report for each hop, as JSON on the admin listener.
+//!
+//! It has no token, no API key and no destination. What the agent does next is computed by the rules that the refill goes by.
+
+use crate::catalogue::Position;
+use crate::gateways::Gateways;
+use crate::marks::Trial;
+use crate::recorder::Recorder;
+use crate::reload::Settings;
+use crate::stock::Stock;
+use crate::supply::{Demand, Supply};
+use crate::wallet::KeyTokens;
+use postern_admin::Reports;
+use postern_daemon::utc::rough;
+use postern_token::UnixSeconds;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// The name of a hop's report.
+#[must_use]
+pub const fn report_name(hop: Position) -> &'static str {
+    match hop {
+        Position::First => "first_hop",
+        Position::Last => "agent",
+    }
+}
+
+/// One hop: its gateways, its tokens, and what is minted next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HopStatus {
+    /// In order of preference.
+    pub gateways: Vec<GatewayStatus>,
+    /// The gateway's challenge, in words.
+    pub challenge: String,
+    /// The first four bytes of the id of the key that the challenge names, 8 hex digits.
+    pub key: Option<String>,
+    /// The tokens in the wallet; those whose key ends first stand first.
+    pub wallet: Vec<KeyTokens>,
+    /// When the last token was minted since the start.
+    pub last_minted: Option<UnixSeconds>,
+    /// The last failure since the start.
+    pub last_failure: Option<FailureStatus>,
+    /// What is minted next, and when, in words.
+    pub next: String,
+}
+
+/// One gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayStatus {
+    /// As configured.
+    pub url: String,
+    /// Whether tunnels go there now.
+    pub is_in_use: bool,
+    /// Its health, in words.
+    pub state: String,
+}
+
+/// A failure to mint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureStatus {
+    /// When.
+    pub at: UnixSeconds,
+    /// What happened, what it means, what to do.
+    pub sentence: String,
+}
+
+/// Adds a hop's report. It does not keep the agent alive.
+pub(crate) fn add(
+    reports: &Reports,
+    hop: Position,
+    (gateways, supply, recorder): (&Arc<Gateways>, &Arc<Supply>, &Arc<Recorder>),
+    settings: watch::Receiver<Settings>,
+) {
+    let parts = (Arc::downgrade(gateways), Arc::downgrade(supply), Arc::downgrade(recorder));
+    reports.add(report_name(hop), move || {
+        let (Some(gateways), Some(supply), Some(recorder)) =
+            (parts.0.upgrade(), parts.1.upgrade(), parts.2.upgrade())
+        else {
+            return Value::Null;
+        };
+        json!(HopStatus::of(&gateways, &supply, &recorder, &settings.borrow()))
+    });
+}
+
+impl HopStatus {
+    fn of(gateways: &Gateways, supply: &Supply, recorder: &Recorder, settings: &Settings) -> Self {
+        let demand = supply.demand();
+        let current = demand.current.as_ref();
+        let trial = current.and_then(|current| gateways.trial(current));
+        Self {
+            gateways: gateways.status(),
+            challenge: current.map_or("not known yet: no gateway has given one".to_owned(), |current| {
+                gateways.describe(current)
+            }),
+            key: current.and_then(|current| Some(current.key?.to_hex()[..8].to_owned())),
+            wallet: supply.by_key(),
+            last_minted: recorder.last_minted(),
+            last_failure: recorder.last_failed().map(|(at, sentence)| FailureStatus { at, sentence }),
+            next: next(&demand, settings, trial, Instant::now()),
+        }
+    }
+}
+
+/// What is minted next, by the rules that the refill goes by.
+fn next(demand: &Demand, settings: &Settings, trial: Option<Trial>, now: Instant) -> String {
+    let Some(current) = &demand.current else { return "waits for the gateway's challenge".to_owned() };
+    let Settings { low, high, .. } = *settings;
+    let count = Stock::of(demand, low, high).to_mint(trial, !current.has_context);
+    let pause = demand.failure.as_ref().map(|failure| failure.next_attempt.saturating_duration_since(now));
+    let held = demand.level + demand.older;
+    match (count, pause.filter(|pause| !pause.is_zero())) {
+        (1.., Some(pause)) => {
+            let seconds = pause.as_secs_f64().ceil() as u64;
+            format!("waits {}, then tries again to mint {}", rough(seconds), tokens(count))
+        }
+        (1.., None) => format!("mints {} now", tokens(count)),
+        (0, _) if current.has_context || low == 0 => {
+            "nothing to do: a token is minted when a request needs one".to_owned()
+        }
+        (0, _) => match trial {
+            Some(trial) => format!(
+                "nothing to do: no stock is kept for {} more, and each request has a token minted",
+                rough(trial.left.as_secs())
+            ),
+            None => format!("nothing to do: {held} of {high} kept, mints again below {low}"),
+        },
+    }
+}
+
+fn tokens(count: usize) -> String {
+    if count == 1 { "1 token".to_owned() } else { format!("{count} tokens") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::challenge::tests::named;
+    use crate::config::IssuerConfig;
+    use crate::supply::Failure;
+    use std::time::Duration;
+
+    fn demand(level: usize) -> Demand {
+        let current = Some(Arc::new(named(None, &["proxy.example"], 1)));
+        Demand { current, level, older: 0, waiting: 0, asked_anew: false, has_doubts: false, failure: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_step_is_said_in_words() {
+        let settings = Settings { issuer: IssuerConfig::default(), low: 20, high: 100 };
+        let now = Instant::now();
+        let said = |demand: &Demand, trial| next(demand, &settings, trial, now);
+        assert_eq!(said(&demand(60), None), "nothing to do: 60 of 100 kept, mints again below 20");
+        assert_eq!(said(&demand(12), None), "mints 88 tokens now");
+        let next_attempt = now + Duration::from_millis(42_100);
+        let sentence = "the issuer is away".to_owned();
+        let failure = Some(Failure { sentence, is_gateway: false, is_of_marks: false, next_attempt });
+        assert_eq!(
+            said(&Demand { failure, ..demand(99) }, None),
+            "nothing to do: 99 of 100 kept, mints again below 20"
+        );
+        let failed = Demand { waiting: 1, ..demand(0) };
+        let sentence = String::new();
+        let failure = Some(Failure { sentence, is_gateway: false, is_of_marks: false, next_attempt });
+        assert_eq!(
+            said(&Demand { failure, ..failed.clone() }, None),
+            "waits 43 s, then tries again to mint 100 tokens"
+        );
+        let trial = Some(Trial { left: Duration::from_secs(600), is_proven: false });
+        assert_eq!(said(&failed, trial), "mints 1 token now");
+        assert!(said(&demand(0), trial).starts_with("nothing to do: no stock is kept for 10 min more"));
+        let context = Some(Arc::new(named(Some([1; 32]), &["proxy.example"], 1)));
+        assert!(said(&Demand { current: context, ..demand(0) }, None).ends_with("when a request needs one"));
+        assert_eq!(said(&Demand { current: None, ..demand(0) }, None), "waits for the gateway's challenge");
+    }
+}

@@ -1,0 +1,101 @@
+//! `postern client status`: an agent that serves, one that cannot mint, and one that does not run. And whether addresses agree.
+
+use crate::support::admin;
+use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use crate::support::process::{Ended, Postern, command, run};
+use crate::support::{eventually, tokens};
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// The command beside an agent whose admin listener is at `admin`: the configuration of a test has port 0.
+fn status(config: &Path, admin: SocketAddr, more: &[&str]) -> Ended {
+    let mut status = command(["client", "status", "--config", config.to_str().unwrap()]);
+    status.args(more).env("POSTERN_LISTEN_ADMIN", admin.to_string());
+    Postern::start(status).ended()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_says_what_it_has_and_what_it_does_next() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let gateway = Daemon::ready("gateway", &gateway_config(home.path(), &issuer.http(), "", "1s", "")).await;
+    let config = client_config(home.path(), &gateway.http(), &issuer.http(), None);
+    let agent = Daemon::ready("client", &config).await;
+    let full = "nothing to do: 128 of 128 kept, mints again below 32";
+    let said = eventually("the wallet is full", || async {
+        let said = status(&config, agent.admin, &[]);
+        said.stdout.contains(full).then_some(said)
+    })
+    .await;
+    said.assert_stopped();
+    let gateway_line = format!("gateway     {}: serves\n", gateway.http());
+    let parts = [
+        "ready\n",
+        &gateway_line,
+        "known, without a mark",
+        "128 of key ",
+        "type 2 (blind RSA 2048), good until",
+    ];
+    for part in parts.iter().chain(&["last error  none since the start"]) {
+        assert!(said.stdout.contains(part), "{part:?} is not in {}", said.stdout);
+    }
+    let json = status(&config, agent.admin, &["--json"]);
+    json.assert_stopped();
+    let value: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(
+        (&value["agent"]["wallet"][0]["tokens"], &value["not_ready"]),
+        (&128.into(), &Value::Array(Vec::new()))
+    );
+
+    // The wallet is the agent's while it runs, wherever its admin listener is.
+    let nowhere = "127.0.0.1:9".parse().unwrap();
+    let elsewhere = status(&config, nowhere, &[]);
+    assert_eq!(elsewhere.code, Some(3), "{elsewhere:?}");
+    assert!(elsewhere.stdout.contains("another postern has the wallet"), "{elsewhere:?}");
+
+    gateway.process.terminate().assert_stopped();
+    eventually("the agent knows that its gateway is away", || async {
+        admin::get(agent.admin, "/readyz").await.filter(|(status, _)| *status == 503)
+    })
+    .await;
+    let away = status(&config, agent.admin, &[]);
+    assert_eq!(away.code, Some(1), "{away:?}");
+    assert!(away.stdout.starts_with("not ready\n") && away.stdout.contains(": away: "), "{away:?}");
+    assert!(away.stderr.contains("the agent is not ready: gateway: "), "{away:?}");
+    agent.process.terminate().assert_stopped();
+
+    let stopped = status(&config, nowhere, &[]);
+    assert_eq!(stopped.code, Some(3), "{stopped:?}");
+    assert!(stopped.stdout.contains("  wallet      128 of key "), "{stopped:?}");
+    assert!(stopped.stderr.contains("no agent runs at 127.0.0.1:9"), "{stopped:?}");
+    let all = [said, json, elsewhere, away, stopped].map(|ended| ended.stdout + &ended.stderr).concat();
+    for token in tokens::in_wallet(&home.path().join("wallet")) {
+        let nonce: String = token.as_bytes()[2..34].iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(!all.contains(&nonce[..16]), "a token's nonce was printed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn addresses_that_show_the_same_agree_and_others_do_not() {
+    let [home, elsewhere] = [(); 2].map(|()| TempDir::new().unwrap());
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let other = Daemon::ready("issuer", &issuer_config(elsewhere.path(), "")).await;
+    let gateway = Daemon::ready("gateway", &gateway_config(home.path(), &issuer.http(), "", "1s", "")).await;
+    let compare = |urls: &[&str]| run(["token", "inspect", "--compare"].iter().chain(urls));
+    let well_known = format!("{}/.well-known/private-token-issuer-directory", issuer.http());
+    let same = compare(&[&issuer.http(), &well_known, &gateway.http()]);
+    same.assert_stopped();
+    assert!(
+        same.stdout.ends_with("They agree.\n") && same.stdout.contains("a challenge that names the key"),
+        "{same:?}"
+    );
+    let differing = compare(&[&other.http(), &gateway.http()]);
+    assert_eq!(differing.code, Some(1), "{differing:?}");
+    assert!(differing.stderr.contains("they do not agree: the challenge of http://"), "{differing:?}");
+    assert_eq!(compare(&[&issuer.http(), &other.http()]).code, Some(1));
+    let nothing = compare(&[&issuer.http(), "http://127.0.0.1:9"]);
+    assert_eq!(nothing.code, Some(70), "{nothing:?}");
+    compare(&[&issuer.http()]).assert_failed(2, &["two addresses at least"]);
+}
