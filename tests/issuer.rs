@@ -163,7 +163,12 @@ async fn a_key_that_cannot_be_made_is_reported_before_it_is_needed() {
     disk.fill();
     let said = readyz_says(&issuer, 200, "degraded: issuer: the next token key cannot be made: ").await;
     assert!(said.contains("the present key issues until 2") && said.contains("free some space"), "{said}");
-    readyz_says(&issuer, 503, "issuer: no token key is in use, and every token request is refused").await;
+    readyz_says(
+        &issuer,
+        503,
+        "issuer: no token key is in use for a type that is issued, and requests for its tokens are refused",
+    )
+    .await;
     disk.clear();
     readyz_says(&issuer, 200, "ready\n").await;
     let log = issuer.process.written().1;

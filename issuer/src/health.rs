@@ -16,7 +16,7 @@ const LEAST_REFUSED: u64 = 10;
 /// A fault that needs an operator, in the order of `/readyz`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// No key signs: every token request is refused.
+    /// No key signs for a type that is issued: requests for its tokens are refused.
     NoKey,
     /// The next key cannot be made.
     NextKey,
