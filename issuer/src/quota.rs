@@ -1,5 +1,9 @@
 //! Quotas: a number of tokens in each aligned window of time. Nothing here reads a clock.
 
+mod charge;
+
+pub(crate) use charge::{Charge, Waiting};
+
 use parking_lot::Mutex;
 use postern_config::ConfigDuration;
 use postern_token::UnixSeconds;
@@ -228,13 +232,12 @@ impl Meter {
         let count = used - usage.used;
         usage.used = used;
         *is_active = true;
-        Ok(Charge { meter: Some((self.clone(), usage.window_start)), count })
+        Ok(Charge::of(self, usage.window_start, count))
     }
 
     /// A request waits for a reservation of so many tokens until the value is dropped.
     pub(crate) fn wait(&self, tokens: u64) -> Waiting<'_> {
-        self.metered.lock().waiting += tokens;
-        Waiting { meter: self, tokens }
+        Waiting::begin(self, tokens)
     }
 
     /// Whether it is time to reserve more, so that the next requests need not wait for it.
@@ -354,58 +357,6 @@ impl Metered {
     fn more(&self) -> u64 {
         let wanted = self.usage.used.saturating_add(self.waiting).saturating_add(self.ahead());
         wanted.min(self.quota.tokens).max(self.reserved)
-    }
-}
-
-/// A request that waits, counted until the value is dropped.
-#[derive(Debug)]
-pub(crate) struct Waiting<'a> {
-    meter: &'a Meter,
-    tokens: u64,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.meter.metered.lock().waiting -= self.tokens;
-    }
-}
-
-/// Tokens, counted but not yet signed.
-#[derive(Debug)]
-#[must_use = "a charge that is dropped is taken back"]
-pub(crate) struct Charge {
-    meter: Option<(Arc<Meter>, UnixSeconds)>,
-    count: u64,
-}
-
-impl Charge {
-    /// For an issuer that is open: nothing is counted.
-    pub(crate) const fn free(count: u64) -> Self {
-        Self { meter: None, count }
-    }
-
-    /// How many tokens it is for.
-    pub(crate) const fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// One of its tokens, as a charge of its own; nothing when none is left.
-    pub(crate) fn split_one(&mut self) -> Option<Self> {
-        self.count = self.count.checked_sub(1)?;
-        Some(Self { meter: self.meter.clone(), count: 1 })
-    }
-
-    /// The tokens are signed: the charge stands.
-    pub(crate) fn keep(mut self) {
-        self.meter = None;
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        if let Some((meter, window)) = self.meter.take() {
-            meter.take_back(window, self.count);
-        }
     }
 }
 
