@@ -32,14 +32,14 @@ pub(crate) struct Keyring {
 pub(crate) struct Accepted {
     pub(crate) types: TokenTypes,
     pub(crate) secrets: Secrets,
-    /// Whether the directory listed a key that could not be used.
-    pub(crate) passed_over: bool,
+    /// Why a key that the directory lists cannot be used, if there is one.
+    pub(crate) passed_over: Option<String>,
 }
 
 impl Accepted {
     #[cfg(test)]
     pub(crate) fn public() -> Self {
-        Self { types: TokenTypes::PUBLIC, secrets: Secrets::default(), passed_over: false }
+        Self { types: TokenTypes::PUBLIC, secrets: Secrets::default(), passed_over: None }
     }
 
     /// Whether the secret of a private key is there.
@@ -117,15 +117,13 @@ impl Keyring {
                 }
             }
         }
-        accepted.passed_over = refused.is_some();
-        match (listed, refused) {
-            (0, _) => return Err(KeyringError::NoKeys),
-            (_, Some(reason)) if fresh.is_empty() => return Err(KeyringError::AllUnusable(listed, reason)),
-            (_, Some(reason)) => {
-                tracing::warn!(%reason, "one key of the issuer's directory cannot be used: its tokens are \
-                    refused, those of the other keys are not")
+        accepted.passed_over = refused;
+        match &accepted.passed_over {
+            _ if listed == 0 => return Err(KeyringError::NoKeys),
+            Some(reason) if fresh.is_empty() => {
+                return Err(KeyringError::AllUnusable(listed, reason.clone()));
             }
-            (_, None) => {}
+            _ => {}
         }
         let listed: Vec<TokenKeyId> = fresh.iter().map(|key| key.key.id()).collect();
         let left = self.keys.iter().filter_map(|known| {

@@ -52,7 +52,7 @@ impl Acceptance {
     /// Blocks on the disk.
     fn read(&self) -> Accepted {
         let secrets = Secrets::read(self.secrets.as_deref());
-        Accepted { types: self.types, secrets, passed_over: false }
+        Accepted { types: self.types, secrets, passed_over: None }
     }
 }
 
@@ -97,6 +97,8 @@ pub(crate) struct Refresh {
     gate: LoggedGate,
     schedule: Schedule,
     clock: Clock,
+    /// Why a listed key cannot be used, as it was logged.
+    passed_over: Option<String>,
     /// Why the last fetch failed, and when it was logged.
     failure: Option<(String, Instant)>,
 }
@@ -121,6 +123,7 @@ impl Refresh {
             gate,
             schedule,
             clock: Clock::default(),
+            passed_over: None,
             failure: None,
         }
     }
@@ -210,8 +213,20 @@ impl Refresh {
         let keyring = updated.map_err(|error| error.to_string())?;
         self.core.use_keys(&keyring, now);
         // A key that cannot be used now may be so once its secret is there: a 304 would hide it.
-        self.source.used(etag.filter(|_| !accepted.passed_over));
+        self.source.used(etag.filter(|_| accepted.passed_over.is_none()));
+        self.pass_over(accepted.passed_over);
         Ok(())
+    }
+
+    /// Logs why a listed key cannot be used, once per reason.
+    fn pass_over(&mut self, why: Option<String>) {
+        if let Some(reason) = why.as_ref().filter(|_| why != self.passed_over) {
+            tracing::warn!(
+                %reason,
+                "one key of the issuer's directory cannot be used: its tokens are refused, those of the other keys are not"
+            );
+        }
+        self.passed_over = why;
     }
 
     /// Logs the cause, once per cause and then every few minutes.

@@ -272,7 +272,7 @@ fn each_accepted_type_with_a_key_is_offered_in_order_of_preference() {
     let signing = SigningKey::from_secret(private, &secret).unwrap();
     let listed =
         directory(vec![entry(None, None).1, DirectoryKey::new(private, signing.public_key(), None, None)]);
-    let read = || Accepted { types, secrets: Secrets::read(Some(home.path())), passed_over: false };
+    let read = || Accepted { types, secrets: Secrets::read(Some(home.path())), passed_over: None };
     let offered = |ring: &Keyring, types| {
         let value = ring.challenge(&offer_of(types), unmarked, UnixSeconds(2)).unwrap();
         let challenges = Challenge::parse_all(value.as_bytes()).unwrap();
@@ -282,13 +282,13 @@ fn each_accepted_type_with_a_key_is_offered_in_order_of_preference() {
 
     let mut accepted = read();
     let without = Keyring::default().updated(&listed, &mut accepted, LIFETIMES, UnixSeconds(1)).unwrap();
-    assert_eq!((offered(&without, types), accepted.passed_over), (vec![2], true));
+    assert_eq!((offered(&without, types), accepted.passed_over.is_some()), (vec![2], true));
     let file = home.path().join("1-2-3-00000000.type5");
     std::fs::write(&file, postern_token::key_file::write(private, &secret)).unwrap();
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let mut accepted = read();
     let ring = without.updated(&listed, &mut accepted, LIFETIMES, UnixSeconds(1)).unwrap();
-    assert_eq!((offered(&ring, types), accepted.passed_over), (vec![5, 2], false));
+    assert_eq!((offered(&ring, types), accepted.passed_over), (vec![5, 2], None));
     assert_eq!(offered(&ring, TokenTypes::PUBLIC), [2]);
     assert!(ring.find(signing.id(), UnixSeconds(2)).is_ok());
     let phases: Vec<_> = ring.view(UnixSeconds(2)).iter().map(|key| key.phase).collect();
