@@ -137,8 +137,9 @@ pub struct Keys {
 pub struct Signing {
     /// The number of signing threads. By default one for each core.
     pub threads: Option<NonZeroUsize>,
-    /// The most requests that wait for a thread. Accounts take turns. Further requests are answered 503, those of the account
-    /// with the most waiting first.
+    /// The most requests that wait for a thread; each token of a batch of type 2 is one, and an amortized batch is one. Accounts
+    /// take turns. Further requests are answered 503, those of the account with the most waiting first; of a batch, those that
+    /// found a place are served (206).
     #[schemars(range(max = 65_536))]
     pub queue: usize,
 }
@@ -225,7 +226,7 @@ impl Keys {
 
 impl Default for Signing {
     fn default() -> Self {
-        Self { threads: None, queue: 256 }
+        Self { threads: None, queue: 1_024 }
     }
 }
 

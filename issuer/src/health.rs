@@ -88,7 +88,9 @@ impl Health {
     /// Checks the answers periodically: whether most token requests are refused for want of signers. Never ends;
     /// cancel safe.
     pub(crate) async fn watch_overload(&self, recorder: &Recorder) {
-        let totals = || (recorder.total(IssuerOutcome::Overloaded), recorder.total(IssuerOutcome::Issued));
+        let answered = |outcome| recorder.total(outcome);
+        let issued = || answered(IssuerOutcome::Issued) + answered(IssuerOutcome::Partial);
+        let totals = || (answered(IssuerOutcome::Overloaded), issued());
         let mut before = totals();
         loop {
             tokio::time::sleep(WINDOW).await;
