@@ -128,7 +128,7 @@ pub struct Issuer {
     /// The token types that are accepted, in order of preference: the challenge offers each that there is a key of, and clients
     /// take the first that they can mint. Type 2 (blind RSA) is verified with the published key; 5 (ristretto255) and 1 (P-384)
     /// with the issuer's secret, so only where one operator runs both, and `secrets` is set. A forged token of type 1 costs this
-    /// gateway some hundred microseconds of CPU, of the others some ten.
+    /// gateway about a millisecond of CPU, of the others some ten microseconds.
     #[schemars(extend("x-accepted" = "a list of 2, 5 and 1, each once at most"))]
     pub types: Vec<u16>,
     /// A directory with copies of the issuer's key files for types 5 and 1 (`*.type5` and `*.type1` in its `[keys] directory`,

@@ -1,31 +1,38 @@
-//! A bounded queue in which callers take turns: each has a line of its own, and the lines are served in turn.
+//! A bounded queue in which callers take turns: each has a line of its own, and the lines are served by how much they have had.
 //!
-//! A caller may have several turns in a row. They decide who is served first, and not who has how many places: when the queue is full, room is made in the longest line, by its newest item, so that whoever floods pays for it. Here
-//! are the rules, without threads.
+//! A caller is due again after a time in proportion to the cost of what it was given, divided by its turns: so a batch of a hundred
+//! tokens counts as what it is, and a caller with four turns gets four times as much as another while both wait. Time here is what has
+//! been given, not a clock. When the queue is full, room is made in the longest line, by its newest item, so that a caller that floods
+//! pays for it. Here are the rules, without threads.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU32;
 
 /// What waits, of several callers.
 #[derive(Debug)]
 pub(crate) struct FairQueue<T> {
     lines: HashMap<u64, Line<T>>,
-    /// The callers whose lines are not empty, the next one first.
-    turns: VecDeque<u64>,
+    /// When each line is due, in which order those that are due together, and whose it is.
+    due: BTreeSet<(u64, u64, u64)>,
+    /// Callers without a line that were given more than their share, and when they are due. Empty while nothing waits.
+    ahead: HashMap<u64, u64>,
+    /// When what was served last was due.
+    now: u64,
     length: usize,
-    tickets: u64,
+    /// Counts items, and lines that became due.
+    count: u64,
 }
 
 /// What waits of one caller. It is not empty.
 #[derive(Debug)]
 struct Line<T> {
-    items: VecDeque<(Ticket, T)>,
+    items: VecDeque<(Ticket, NonZeroU32, T)>,
     turns: NonZeroU32,
-    /// How many of its turns in a row it has had.
-    had: u32,
+    due: u64,
+    order: u64,
 }
 
-/// Who calls, and how many turns in a row are due.
+/// Who calls, and how many turns it has for one of another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) caller: u64,
@@ -33,7 +40,6 @@ pub(crate) struct Claim {
 }
 
 impl From<u64> for Claim {
-    /// One turn at a time.
     fn from(caller: u64) -> Self {
         Self { caller, turns: NonZeroU32::MIN }
     }
@@ -46,9 +52,13 @@ pub(crate) struct Ticket {
     number: u64,
 }
 
+/// How long a cost of 1 is with one turn: divided by up to a hundred turns it is still a whole number, nearly.
+const UNIT: u64 = 10_000;
+
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        Self { lines: HashMap::new(), turns: VecDeque::new(), length: 0, tickets: 0 }
+        let (lines, due, ahead) = (HashMap::new(), BTreeSet::new(), HashMap::new());
+        Self { lines, due, ahead, now: 0, length: 0, count: 0 }
     }
 }
 
@@ -63,33 +73,38 @@ impl<T> FairQueue<T> {
     }
 
     /// Adds an item at the end of its caller's line.
-    pub(crate) fn push(&mut self, claim: impl Into<Claim>, item: T) -> Ticket {
+    pub(crate) fn push(&mut self, claim: impl Into<Claim>, cost: NonZeroU32, item: T) -> Ticket {
         let Claim { caller, turns } = claim.into();
-        self.tickets += 1;
-        let ticket = Ticket { caller, number: self.tickets };
-        let line = self.lines.entry(caller).or_insert_with(|| Line { items: VecDeque::new(), turns, had: 0 });
+        self.count += 1;
+        let order = self.count;
+        // Behind those that were served just now and wait again: otherwise ever new callers could keep them waiting for ever.
+        let next = self.now.saturating_add(UNIT / u64::from(turns.get()));
+        let ticket = Ticket { caller, number: order };
+        let line = self.lines.entry(caller).or_insert_with(|| {
+            let due = self.ahead.remove(&caller).map_or(next, |due| due.max(next));
+            self.due.insert((due, order, caller));
+            Line { items: VecDeque::new(), turns, due, order }
+        });
         line.turns = turns;
-        if line.items.is_empty() {
-            self.turns.push_back(caller);
-        }
-        line.items.push_back((ticket, item));
+        line.items.push_back((ticket, cost, item));
         self.length += 1;
         ticket
     }
 
-    /// The next item of the caller whose turn it is.
+    /// The next item of the caller that is due first.
     pub(crate) fn pop(&mut self) -> Option<T> {
-        let caller = *self.turns.front()?;
+        let (due, _, caller) = self.due.pop_first()?;
         let line = self.lines.get_mut(&caller)?;
-        let (_, item) = line.items.pop_front()?;
+        let (_, cost, item) = line.items.pop_front()?;
         self.length -= 1;
-        line.had += 1;
+        self.now = due;
+        self.count += 1;
+        let given = UNIT * u64::from(cost.get()) / u64::from(line.turns.get());
+        (line.due, line.order) = (due.saturating_add(given), self.count);
         if line.items.is_empty() {
-            self.turns.pop_front();
-            self.lines.remove(&caller);
-        } else if line.had >= line.turns.get() {
-            line.had = 0;
-            self.turns.rotate_left(1);
+            self.leave(caller);
+        } else {
+            self.due.insert((line.due, line.order, caller));
         }
         Some(item)
     }
@@ -97,7 +112,7 @@ impl<T> FairQueue<T> {
     /// Takes the newest item out of the longest line, if `caller` would still have the shorter one with another item.
     pub(crate) fn make_room(&mut self, caller: u64) -> Option<T> {
         let (longest, line) = self.lines.iter().max_by_key(|(_, line)| line.items.len())?;
-        let (ticket, _) = line.items.back().filter(|_| line.items.len() > self.len_of(caller) + 1)?;
+        let (ticket, ..) = line.items.back().filter(|_| line.items.len() > self.len_of(caller) + 1)?;
         debug_assert_ne!(*longest, caller);
         self.remove(*ticket)
     }
@@ -106,20 +121,37 @@ impl<T> FairQueue<T> {
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<T> {
         let line = self.lines.get_mut(&ticket.caller)?;
         // Tickets of a line ascend.
-        let place = line.items.binary_search_by_key(&ticket.number, |(other, _)| other.number).ok()?;
-        let (_, item) = line.items.remove(place)?;
+        let place = line.items.binary_search_by_key(&ticket.number, |(other, ..)| other.number).ok()?;
+        let (.., item) = line.items.remove(place)?;
         self.length -= 1;
         if line.items.is_empty() {
-            self.lines.remove(&ticket.caller);
-            self.turns.retain(|caller| *caller != ticket.caller);
+            self.due.remove(&(line.due, line.order, ticket.caller));
+            self.leave(ticket.caller);
         }
         Some(item)
+    }
+
+    /// A line is empty. What its caller was given counts for as long as others wait.
+    fn leave(&mut self, caller: u64) {
+        let line = self.lines.remove(&caller);
+        if self.length == 0 {
+            self.ahead.clear();
+            self.now = 0;
+        } else if let Some(due) = line.map(|line| line.due).filter(|due| *due > self.now) {
+            self.ahead.insert(caller, due);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ONE: NonZeroU32 = NonZeroU32::MIN;
+
+    fn is_empty(queue: &FairQueue<&'static str>) -> bool {
+        queue.lines.is_empty() && queue.due.is_empty() && queue.ahead.is_empty() && queue.len() == 0
+    }
 
     fn all(queue: &mut FairQueue<&'static str>) -> Vec<&'static str> {
         std::iter::from_fn(|| queue.pop()).collect()
@@ -129,62 +161,79 @@ mod tests {
     fn callers_take_turns_and_each_line_keeps_its_order() {
         let mut queue = FairQueue::default();
         for (caller, item) in [(1, "a1"), (1, "a2"), (1, "a3"), (2, "b1"), (3, "c1"), (2, "b2")] {
-            queue.push(caller, item);
+            queue.push(caller, ONE, item);
         }
         assert_eq!((queue.len(), queue.len_of(1), queue.len_of(4)), (6, 3, 0));
         assert_eq!(queue.pop(), Some("a1"));
-        queue.push(4, "d1");
+        queue.push(4, ONE, "d1");
         assert_eq!(all(&mut queue), ["b1", "c1", "a2", "d1", "b2", "a3"]);
-        assert!(queue.lines.is_empty() && queue.turns.is_empty() && queue.len() == 0);
+        assert!(is_empty(&queue));
     }
 
     #[test]
-    fn turns_in_a_row_come_one_after_the_other_and_then_the_others() {
+    fn a_caller_with_more_turns_is_given_that_much_more() {
         let claim = |caller, turns| Claim { caller, turns: NonZeroU32::new(turns).unwrap() };
         let mut queue = FairQueue::default();
-        for item in ["a1", "a2", "a3", "a4", "a5"] {
-            queue.push(claim(1, 3), item);
+        for _ in 0..30 {
+            queue.push(claim(1, 4), ONE, "a");
+            queue.push(2, ONE, "b");
         }
-        for item in ["b1", "b2", "b3"] {
-            queue.push(2, item);
+        let served: Vec<_> = (0..25).map(|_| queue.pop().unwrap()).collect();
+        assert_eq!(served.iter().filter(|item| **item == "a").count(), 20);
+        // Whoever comes later begins with the others, and not before them.
+        queue.push(3, ONE, "c");
+        let place = all(&mut queue).iter().position(|item| *item == "c").unwrap();
+        assert!(place <= 5, "{place}");
+        assert!(is_empty(&queue));
+    }
+
+    #[test]
+    fn what_costs_more_is_given_less_often_also_to_a_caller_that_waits_for_each_answer() {
+        let ten = NonZeroU32::new(10).unwrap();
+        let mut queue = FairQueue::default();
+        for _ in 0..40 {
+            queue.push(2, ONE, "b");
         }
-        assert_eq!((queue.pop(), queue.pop()), (Some("a1"), Some("a2")));
-        queue.push(claim(3, 2), "c1");
-        assert_eq!(all(&mut queue), ["a3", "b1", "c1", "a4", "a5", "b2", "b3"]);
-        assert!(queue.lines.is_empty() && queue.turns.is_empty());
-        // A turn that was not used up is not kept.
-        queue.push(claim(1, 3), "a1");
-        queue.push(2, "b1");
-        assert_eq!(queue.pop(), Some("a1"));
-        queue.push(claim(1, 3), "a2");
-        assert_eq!(all(&mut queue), ["b1", "a2"]);
+        queue.push(1, ten, "a");
+        let mut places = Vec::new();
+        for place in 0..33 {
+            if queue.pop() == Some("a") {
+                places.push(place);
+                queue.push(1, ten, "a");
+            }
+        }
+        assert_eq!(places, [1, 11, 22], "about ten of the others' come between");
+        all(&mut queue);
+        queue.push(1, ten, "a");
+        queue.push(2, ONE, "b");
+        assert_eq!(all(&mut queue), ["a", "b"], "while nothing waited, nothing was owed");
     }
 
     #[test]
     fn room_is_made_in_the_longest_line_and_never_for_it() {
         let mut queue = FairQueue::default();
         for (caller, item) in [(1, "a1"), (1, "a2"), (1, "a3"), (2, "b1")] {
-            queue.push(caller, item);
+            queue.push(caller, ONE, item);
         }
         assert_eq!(queue.make_room(1), None);
         assert_eq!(queue.make_room(2), Some("a3"));
-        queue.push(2, "b2");
+        queue.push(2, ONE, "b2");
         assert_eq!(queue.make_room(2), None, "both have two");
         assert_eq!(queue.make_room(3), Some(if queue.len_of(1) == 1 { "a2" } else { "b2" }));
-        queue.push(3, "c1");
+        queue.push(3, ONE, "c1");
         let mut one_each = FairQueue::default();
-        one_each.push(1, "a1");
+        one_each.push(1, ONE, "a1");
         assert_eq!(one_each.make_room(2), None, "it would push out another for its own sake");
     }
 
     #[test]
     fn what_is_taken_out_leaves_no_turn_behind() {
         let mut queue = FairQueue::default();
-        let [first, second] = ["a1", "a2"].map(|item| queue.push(1, item));
-        let other = queue.push(2, "b1");
+        let [first, second] = ["a1", "a2"].map(|item| queue.push(1, ONE, item));
+        let other = queue.push(2, ONE, "b1");
         assert_eq!((queue.remove(first), queue.remove(first)), (Some("a1"), None));
         assert_eq!(queue.pop(), Some("a2"));
         assert_eq!((queue.remove(second), queue.remove(other)), (None, Some("b1")));
-        assert!(queue.pop().is_none() && queue.turns.is_empty() && queue.len() == 0);
+        assert!(queue.pop().is_none() && is_empty(&queue));
     }
 }

@@ -8,10 +8,10 @@ use crate::fair_queue::{Claim, FairQueue, Ticket};
 use crate::recorder::{Part, Queued, Recorder};
 use parking_lot::{Condvar, Mutex};
 use postern_token::{
-    AmortizedRequest, AmortizedResponse, SignError, SigningKey, TokenRequest, TokenResponse,
+    AmortizedRequest, AmortizedResponse, SignError, SigningKey, TokenRequest, TokenResponse, TokenType,
 };
 use std::io;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -49,6 +49,19 @@ pub(crate) enum Work {
     Token(TokenRequest),
     /// All of it at once, since one proof is made for all.
     Batch(AmortizedRequest),
+}
+
+impl Work {
+    /// In signatures of type 2, as measured (`crates/token/benches/README.md`, "The private types").
+    fn cost(&self) -> NonZeroU32 {
+        let cost = match self {
+            Self::Token(request) if request.token_type() == TokenType::VoprfP384 => 16,
+            Self::Token(_) => 1,
+            Self::Batch(request) if request.token_type() == TokenType::VoprfP384 => 7 * request.count(),
+            Self::Batch(request) => request.count() / 3,
+        };
+        u32::try_from(cost).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN)
+    }
 }
 
 /// The same, signed.
@@ -131,7 +144,7 @@ impl SigningPool {
         }
         let queued = self.desk.recorder.queued();
         let job = Job { key, work, signed, answer, since: Instant::now(), queued };
-        let ticket = state.waiting.push(claim, job);
+        let ticket = state.waiting.push(claim, job.work.cost(), job);
         drop(state);
         self.desk.changed.notify_one();
         if let Some(job) = crowded {

@@ -55,8 +55,8 @@ pub struct Tier {
     /// How many tokens each of its accounts gets at once, after a pause. It needs `rate`.
     #[serde(default)]
     pub burst: Option<NonZeroU32>,
-    /// How many requests of one of its accounts are signed in a row, from 1 to 100, before another account that waits has its turn. It
-    /// counts while requests wait; places in the queue are the same for all.
+    /// How many tokens of one of its accounts are signed for one of another account's, from 1 to 100. It counts while both wait; places
+    /// in the queue are the same for all.
     #[serde(default = "one_turn")]
     #[schemars(range(max = 100))]
     pub turns: NonZeroU32,
