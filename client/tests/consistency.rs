@@ -1,4 +1,4 @@
-//! A key that only this client is shown gets no tokens, whoever shows it; and what everyone sees does.
+//! No token is minted for a key that is shown to this client alone, by gateway or issuer; for what everyone sees, tokens are.
 
 use crate::support::gateway::Gateway;
 use crate::support::issuer::Issuer;

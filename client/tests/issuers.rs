@@ -17,7 +17,7 @@ async fn the_next_issuer_mints_while_the_first_is_away_and_what_is_said_of_the_a
     let agent = RunningAgent::start(config.clone()).await;
     let wallet = directory.path().join("wallet");
     stocked(&wallet, 8).await;
-    assert_eq!((first.signed(), second.signed()), (0, 8), "nobody waits for the one that is away");
+    assert_eq!((first.signed(), second.signed()), (0, 8), "no request waits for the one that is away");
     assert_eq!(agent.process.readiness.reasons(), [""; 0]);
     agent.stop().await;
 

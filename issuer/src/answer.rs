@@ -29,7 +29,7 @@ pub(crate) enum Refusal {
     ByName,
     /// A request that two servers could read in two ways.
     Ambiguous(&'static str),
-    /// The body is longer than any request of its form, where a batch has so many tokens at most.
+    /// The body is longer than any request of its form; a batch has this many tokens at most.
     TooLong(Form, usize),
     /// The body took too long.
     TooSlow,

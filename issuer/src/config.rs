@@ -49,7 +49,7 @@ pub struct Config {
     /// here; another quota here counts for all of them from the reload on.
     #[serde(default)]
     pub tiers: Vec<Tier>,
-    /// A service of the operator's that is asked whose an API key is when it is not of one of these accounts. With it tokens are for
+    /// A service of the operator's that says whose an API key is when it is not of one of these accounts. With it tokens are for
     /// accounts alone.
     #[serde(default)]
     pub authorizer: Option<AuthorizerConfig>,
@@ -96,7 +96,7 @@ pub struct Listen {
     pub client_certificates: ClientCertificates,
 }
 
-/// What is asked of clients in the handshake.
+/// What clients show in the handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientCertificates {

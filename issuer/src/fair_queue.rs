@@ -180,7 +180,7 @@ mod tests {
         }
         let served: Vec<_> = (0..25).map(|_| queue.pop().unwrap()).collect();
         assert_eq!(served.iter().filter(|item| **item == "a").count(), 20);
-        // Whoever comes later begins with the others, and not before them.
+        // A caller that comes later begins with the others, and not before them.
         queue.push(3, ONE, "c");
         let place = all(&mut queue).iter().position(|item| *item == "c").unwrap();
         assert!(place <= 5, "{place}");

@@ -235,7 +235,7 @@ impl Meter {
         Ok(Charge::of(self, usage.window_start, count))
     }
 
-    /// A request waits for a reservation of so many tokens until the value is dropped.
+    /// A request waits for a reservation of this many tokens until the value is dropped.
     pub(crate) fn wait(&self, tokens: u64) -> Waiting<'_> {
         Waiting::begin(self, tokens)
     }

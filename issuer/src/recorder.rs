@@ -95,7 +95,7 @@ impl Recorder {
         }
     }
 
-    /// So many tokens of a type were signed together: `took` is the time of that alone.
+    /// This many tokens of a type were signed together: `took` is the time of that alone.
     pub(crate) fn signed(&self, token_type: TokenType, tokens: usize, took: Duration) {
         let index = TokenType::ISSUED.iter().position(|issued| *issued == token_type);
         if let Some(counter) = index.and_then(|index| self.tokens.get(index)) {

@@ -143,7 +143,7 @@ async fn the_queue_is_empty_again_after_hang_ups() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
     config.signing = Signing { threads: NonZeroUsize::new(1), queue: CLIENTS };
-    config.keys.types = vec![1]; // milliseconds each, so that whoever looks sees the queue
+    config.keys.types = vec![1]; // milliseconds each, so that the queue can be seen
     let issuer = Running::start(config).await;
     let key = issuer.key_of(TokenType::VoprfP384).await;
     let whole = post("", &key.request(ChallengeDigest::of(b"challenge")).unwrap().0.serialize());

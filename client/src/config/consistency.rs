@@ -1,4 +1,4 @@
-//! How the agent finds out that an issuer shows it what it shows nobody else.
+//! How the agent finds out that an issuer shows it something that it shows no one else.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -91,7 +91,7 @@ impl Standing {
     pub(crate) const GOOD: Self =
         Self { enabled: true, expires_at: None, key_retires_at: None, known_until: None };
 
-    /// Whether nobody has to be asked again.
+    /// Whether the answer still holds.
     pub(crate) fn is_known(&self, now: Instant) -> bool {
         self.known_until.is_none_or(|end| now < end)
     }

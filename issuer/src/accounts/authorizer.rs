@@ -1,6 +1,6 @@
 //! The operator's own service that knows whose API keys are good, where users are kept elsewhere.
 //!
-//! It is asked about keys that are not this issuer's own. All requests with one key share one question and its answer, which is kept
+//! Questions are about keys that are not this issuer's own. All requests with one key share one question and its answer, which is kept
 //! for `cache`. What strangers may cause is bounded: questions about keys that were not good a moment ago are asked at [`STRANGERS`] a
 //! second at most, so a flood of wrong keys neither reaches the service as such nor takes the places of those who are known.
 
@@ -36,14 +36,14 @@ const STRANGERS: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
 const STRANGERS_AT_ONCE: NonZeroU32 = NonZeroU32::new(200).expect("it is not zero");
 /// Keys whose answers are kept, good or not. The oldest go first.
 const MOST_ANSWERS: usize = 4_096;
-/// The longest key that is asked about, and the longest answer that is read, in bytes.
+/// The longest key that a question is about, and the longest answer that is read, in bytes.
 pub(crate) const MOST_KEY: usize = 4_096;
 const MOST_ANSWER: usize = 16 * 1_024;
-/// So many questions in a row without an answer, or with one that makes no sense, are a state and not one key's matter.
+/// This many questions in a row without an answer, or with one that makes no sense, are a state and not one key's matter.
 const IN_A_ROW: u32 = 3;
 /// By how much a request waits longer than its own question may take, so that a failure is seen by the one who asked.
 const SLACK: Duration = Duration::from_millis(100);
-/// How long nothing is asked then.
+/// How long no question is sent then.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long an answer that makes no sense is kept.
 const KEEP_ABSURD: Duration = Duration::from_secs(5);
@@ -131,7 +131,7 @@ impl Authorizer {
         }
     }
 
-    /// Everything is asked again from now on.
+    /// No answer of before counts from now on.
     pub(crate) fn forget_all(&self) {
         *self.answers.lock() = Answers::default();
     }

@@ -1,4 +1,4 @@
-//! Looking credentials up in the database, on a thread of its own: a disk that is slow holds up nobody who is in memory.
+//! Looking credentials up in the database, on a thread of its own: a disk that is slow holds up no account that is in memory.
 //!
 //! Only keys that this issuer has made or imported get here ([`mod@super::api_key`]), so that guesses do not compete with accounts.
 

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// The service that is asked about API keys that are not this issuer's own.
+/// The service that knows API keys which are not this issuer's own.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuthorizerConfig {
-    /// Where it is asked, by POST: an https URL, or an http URL of this machine, such as "http://127.0.0.1:9000/authorize". The API key
+    /// Where questions go, by POST: an https URL, or an http URL of this machine, such as "http://127.0.0.1:9000/authorize". The API key
     /// is sent to it.
     pub url: String,
     /// The time limit of a question, from 10 ms to 30 s. A request waits for a place and an answer, each so long at most.

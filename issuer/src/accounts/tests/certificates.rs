@@ -44,7 +44,7 @@ async fn a_certificate_and_a_key_are_of_one_account_or_refused() {
     assert!(refused.sentence.contains("\"alice\" has 8 certificates"), "{refused}");
 }
 
-/// Public keys are public: whoever sends one as an API key has shown nothing.
+/// Public keys are public: one that is sent as an API key proves nothing.
 #[tokio::test]
 async fn a_public_key_is_no_api_key() {
     let directory = tempfile::tempdir().unwrap();
