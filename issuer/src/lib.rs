@@ -15,6 +15,7 @@ mod answer;
 mod burst;
 pub mod catalogue;
 pub mod config;
+pub mod control;
 mod directory;
 mod fair_queue;
 mod health;
@@ -31,7 +32,7 @@ mod server;
 mod signing;
 mod weak_api_keys;
 
-pub use accounts::{AccountsError, control};
+pub use accounts::AccountsError;
 pub use burst::Burst;
 pub use config::Config;
 pub use join::JoinConfig;
@@ -39,9 +40,9 @@ pub use keys::KeysError;
 pub use quota::Quota;
 pub use reload::FIXED;
 
-use accounts::control::Control;
 use accounts::{Accounts, Authorizer, Configured};
 use config::AuthorizerConfig;
+use control::Control;
 use health::Health;
 use issue::Issuance;
 use keyring::Keyring;

@@ -1,12 +1,10 @@
 //! The socket of a running issuer: one request a connection, as a line of JSON; the answer is lines of JSON.
 
-use super::{Desk, Line, Refused, Request};
+use super::{Line, Refused, Request};
 use crate::Config;
-use crate::accounts::database::{check_directory, own_user};
-use crate::accounts::store::Store;
-use crate::accounts::{Accounts, AccountsError, Configured};
+use crate::accounts::control;
+use crate::accounts::{Accounts, AccountsError, check_directory, own_user};
 use postern_daemon::files::{DataDir, DataDirError};
-use postern_token::UnixSeconds;
 use std::fs::{File, Permissions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::fd::AsRawFd;
@@ -103,7 +101,10 @@ impl Control {
                 };
                 let answering = move || {
                     let _place = place;
-                    accounts.answer(request, stream)
+                    send(stream, |line| match request {
+                        Ok(Request::Account(request)) => accounts.answer(request, line),
+                        Err(refused) => line(Line::Failed(refused)),
+                    })
                 };
                 if let Ok(Err(error)) = tokio::task::spawn_blocking(answering).await {
                     tracing::debug!("an operator's request was not read to its end: {error}");
@@ -129,27 +130,21 @@ async fn read(stream: UnixStream) -> io::Result<(Result<Request, Refused>, Block
     Ok((request, stream))
 }
 
-impl Accounts {
-    fn answer(&self, request: Result<Request, Refused>, stream: Blocking) -> io::Result<()> {
-        let deadline = Instant::now() + ANSWER;
-        let mut stream = BufWriter::new(stream);
-        let mut send = |line: Line| {
-            if Instant::now() > deadline {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            serde_json::to_writer(&mut stream, &line)?;
-            stream.write_all(b"\n")
-        };
-        match request {
-            Ok(request) => {
-                let configured = self.configured.load_full();
-                let desk = Desk { store: &self.store, configured: &configured, running: Some(self) };
-                desk.answer(request, UnixSeconds::now(), &mut send)?;
-            }
-            Err(refused) => send(Line::Failed(refused))?,
+/// Sends what `answer` has to say, as lines.
+fn send(
+    stream: Blocking,
+    answer: impl FnOnce(&mut dyn FnMut(Line) -> io::Result<()>) -> io::Result<()>,
+) -> io::Result<()> {
+    let deadline = Instant::now() + ANSWER;
+    let mut stream = BufWriter::new(stream);
+    answer(&mut |line: Line| {
+        if Instant::now() > deadline {
+            return Err(io::ErrorKind::TimedOut.into());
         }
-        stream.flush()
-    }
+        serde_json::to_writer(&mut stream, &line)?;
+        stream.write_all(b"\n")
+    })?;
+    stream.flush()
 }
 
 /// Asks the issuer of `config` if it runs, or does it on its files if none does. Calls `each` with the lines of the answer, but not
@@ -190,10 +185,10 @@ pub fn ask(
         }
         match DataDir::open(directory) {
             Ok(lock) => {
-                let store = Store::open(lock.path())?;
-                let configured = Configured::of(config);
-                let desk = Desk { store: &store, configured: &configured, running: None };
-                desk.answer(request.clone(), UnixSeconds::now(), &mut keep).map_err(unread)?;
+                match request.clone() {
+                    Request::Account(request) => control::answer(&lock, config, request, &mut keep)?,
+                }
+                .map_err(unread)?;
                 break;
             }
             Err(DataDirError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(TICK),
