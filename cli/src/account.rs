@@ -8,6 +8,7 @@ use crate::args::{
 use crate::daemon::environment;
 use crate::failure::Failure;
 use crate::join;
+use crate::key;
 use nix::unistd::{Gid, Uid, setegid, seteuid};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::PublicKeyDigest;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 pub(crate) fn run(command: IssuerCommand) -> Result<(), Failure> {
     match command {
         IssuerCommand::Account(command) => account(command),
+        IssuerCommand::Key(command) => key::run(command),
         IssuerCommand::Usage(args) => usage(args),
         IssuerCommand::Backup(args) => {
             let config = config(&args.daemon.config)?;
@@ -184,7 +186,7 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
 }
 
 /// Asks, and prints the answer; `done` is said to people where there is nothing else to say.
-fn ask(request: AccountRequest, output: &Output, done: &str) -> Result<(), Failure> {
+pub(crate) fn ask(request: impl Into<Request>, output: &Output, done: &str) -> Result<(), Failure> {
     let config = config(&output.daemon.config)?;
     act_as_owner(&config)?;
     print(&config, &request.into(), Printer::new(io::BufWriter::new(io::stdout().lock()), output.json), done)
@@ -200,11 +202,11 @@ fn print<W: io::Write>(
     printer.finish(done).map_err(unwritten)
 }
 
-fn config(path: &Path) -> Result<Config, Failure> {
+pub(crate) fn config(path: &Path) -> Result<Config, Failure> {
     Ok(postern_config::open::<Config>(path, environment())?.0)
 }
 
-fn refused(refused: Refused) -> Failure {
+pub(crate) fn refused(refused: Refused) -> Failure {
     Failure::new(refused.code, refused.sentence)
 }
 

@@ -1,13 +1,15 @@
 //! How an operator sees and changes an issuer: requests, and the lines that answer them, as JSON.
 //!
 //! A running issuer takes them on a socket in `keys.directory`, which its own user and root alone may use. While none runs, [`ask`]
-//! takes the issuer's lock and works on the files itself. Both run the same code: of accounts in `accounts::control`.
+//! takes the issuer's lock and works on the files itself. Both run the same code: of accounts in `accounts::control`, of token keys in
+//! `keys::control`.
 
 mod socket;
 
 pub use crate::accounts::control::{
     AccountRequest, AccountView, CertificateView, Edit, KeptIn, Terms, TierTerm, UsageRow, backup,
 };
+pub use crate::keys::control::{KeyContent, KeyRequest, TokenKeyView, export, to_import};
 use postern_daemon::exit;
 use serde::{Deserialize, Serialize};
 pub(crate) use socket::Control;
@@ -19,6 +21,24 @@ pub use socket::ask;
 pub enum Request {
     /// Of accounts.
     Account(AccountRequest),
+    /// Of token keys.
+    Key(KeyRequest),
+}
+
+impl Request {
+    /// What shows whether a request was carried out.
+    const fn look(&self) -> &'static str {
+        match self {
+            Self::Account(_) => "postern issuer account show",
+            Self::Key(_) => "postern issuer key list",
+        }
+    }
+}
+
+impl From<KeyRequest> for Request {
+    fn from(request: KeyRequest) -> Self {
+        Self::Key(request)
+    }
 }
 
 impl From<AccountRequest> for Request {
@@ -37,6 +57,8 @@ pub enum Line {
     ApiKey(String),
     /// A client's certificate that was added.
     Certificate(CertificateView),
+    /// A token key.
+    TokenKey(TokenKeyView),
     /// Usage in one period.
     Usage(UsageRow),
     /// How many accounts were imported, and how many the database already had.

@@ -2,8 +2,9 @@
 
 use super::{Line, Refused, Request};
 use crate::Config;
-use crate::accounts::control;
-use crate::accounts::{Accounts, AccountsError, check_directory, own_user};
+use crate::accounts::{self, Accounts, AccountsError, check_directory, own_user};
+use crate::keyring::Commands;
+use crate::keys;
 use postern_daemon::files::{DataDir, DataDirError};
 use std::fs::{File, Permissions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -80,7 +81,7 @@ impl Control {
     }
 
     /// Answers operators. Never ends; cancel safe. A change that has begun is finished all the same.
-    pub(crate) async fn serve(&self, accounts: &Arc<Accounts>) {
+    pub(crate) async fn serve(&self, accounts: &Arc<Accounts>, commands: &Commands) {
         let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         loop {
             let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -93,17 +94,22 @@ impl Control {
             if !is_known {
                 continue;
             }
-            let accounts = accounts.clone();
+            let (accounts, commands) = (accounts.clone(), commands.clone());
             tokio::spawn(async move {
                 let (request, stream) = match tokio::time::timeout(PATIENCE, read(stream)).await {
                     Ok(Ok(read)) => read,
                     Ok(Err(_)) | Err(_) => return,
                 };
+                let (of_accounts, lines) = match request {
+                    Ok(Request::Account(request)) => (Some(request), Ok(Vec::new())),
+                    Ok(Request::Key(request)) => (None, commands.carry_out(request).await),
+                    Err(refused) => (None, Err(refused)),
+                };
                 let answering = move || {
                     let _place = place;
-                    send(stream, |line| match request {
-                        Ok(Request::Account(request)) => accounts.answer(request, line),
-                        Err(refused) => line(Line::Failed(refused)),
+                    send(stream, |line| match of_accounts {
+                        Some(request) => accounts.answer(request, line),
+                        None => say(lines, line),
                     })
                 };
                 if let Ok(Err(error)) = tokio::task::spawn_blocking(answering).await {
@@ -128,6 +134,14 @@ async fn read(stream: UnixStream) -> io::Result<(Result<Request, Refused>, Block
         ))
     });
     Ok((request, stream))
+}
+
+/// An answer that is complete.
+fn say(lines: Result<Vec<Line>, Refused>, each: &mut dyn FnMut(Line) -> io::Result<()>) -> io::Result<()> {
+    match lines {
+        Ok(lines) => lines.into_iter().chain([Line::Done]).try_for_each(each),
+        Err(refused) => each(Line::Failed(refused)),
+    }
 }
 
 /// Sends what `answer` has to say, as lines.
@@ -186,7 +200,10 @@ pub fn ask(
         match DataDir::open(directory) {
             Ok(lock) => {
                 match request.clone() {
-                    Request::Account(request) => control::answer(&lock, config, request, &mut keep)?,
+                    Request::Account(request) => {
+                        accounts::control::answer(&lock, config, request, &mut keep)?
+                    }
+                    Request::Key(request) => say(keys::control::answer(lock, config, request), &mut keep),
                 }
                 .map_err(unread)?;
                 break;
@@ -207,9 +224,10 @@ pub fn ask(
     match last {
         Some(Line::Failed(refused)) => Err(refused),
         Some(_) => Ok(()),
-        None => Err(Refused::runtime(
-            "the issuer's answer broke off, and it may have done what was asked: look with `postern issuer account show`",
-        )),
+        None => Err(Refused::runtime(format!(
+            "the issuer's answer broke off, and it may have done what was asked: look with `{}`",
+            request.look()
+        ))),
     }
 }
 
@@ -225,8 +243,8 @@ fn talk(
 ) -> Result<(), Refused> {
     let broken = |error: io::Error| {
         Refused::runtime(format!(
-            "the conversation with the issuer broke off ({error}), and it may have done what was asked: look with `postern \
-             issuer account show`"
+            "the conversation with the issuer broke off ({error}), and it may have done what was asked: look with `{}`",
+            request.look()
         ))
     };
     let begun = (|| {
