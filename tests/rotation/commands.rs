@@ -71,8 +71,8 @@ async fn commands_change_the_keys_of_a_running_issuer_at_once_and_the_files_of_a
     said(&config, &["key", "retire", &first, "--yes"]);
     let log = running.kill().stderr;
     for line in [
-        format!("made token key {second}"),
-        format!("made token key {third}"),
+        format!("made token key TokenKeyId({second}…)"),
+        format!("made token key TokenKeyId({third}…)"),
         "is retired, as an operator asked".to_owned(),
         "is imported, as an operator asked".to_owned(),
     ] {
