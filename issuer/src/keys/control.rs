@@ -115,10 +115,8 @@ pub fn export(directory: &Path, id: &str, target: &Path) -> Result<PathBuf, Refu
         match load(&path) {
             // A rotation has renamed it meanwhile.
             Err(KeysError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
-            loaded => {
-                loaded?;
-                return copy(&path, target);
-            }
+            Err(error) => return Err(unreadable(error)),
+            Ok(_) => return copy(&path, target),
         }
     }
     Err(Refused::runtime(format!(
@@ -129,7 +127,18 @@ pub fn export(directory: &Path, id: &str, target: &Path) -> Result<PathBuf, Refu
 /// The file of the one key whose id begins so.
 fn find(directory: &Path, id: &str) -> Result<PathBuf, Refused> {
     let named = |path: &PathBuf| parse_name(path).is_some_and(|(_, known)| is_named(&known, id));
-    key_files(directory)?.into_iter().find(named).ok_or_else(|| unknown(id))
+    key_files(directory).map_err(unreadable)?.into_iter().find(named).ok_or_else(|| unknown(id))
+}
+
+/// What a start says of a file that it cannot read is not what someone needs who copies one.
+fn unreadable(error: KeysError) -> Refused {
+    match error {
+        KeysError::Unreadable { path, source } => Refused::runtime(format!(
+            "cannot read {}: {source}; nothing was copied: run this as the issuer's user or as root",
+            path.display()
+        )),
+        other => other.into(),
+    }
 }
 
 /// Whether `id`, the first eight digits or all of them, names the key whose id is or begins with `known`.

@@ -145,6 +145,9 @@ fn an_exported_key_is_imported_elsewhere_once() {
     assert!(export(here.path(), &key.id, out.path()).unwrap_err().sentence.contains("name a new file"));
     assert!(export(here.path(), "00", out.path()).unwrap_err().sentence.contains("postern issuer key list"));
 
+    let nowhere = export(&out.path().join("none"), &key.id, out.path()).unwrap_err();
+    assert!(nowhere.sentence.contains("as the issuer's user or as root"), "{nowhere}");
+
     let request = to_import(&copy).unwrap();
     assert!(format!("{request:?}").contains("redacted"));
     let mut other = open(there.path());
