@@ -8,11 +8,12 @@ use crate::args::{
 use crate::daemon::environment;
 use crate::failure::Failure;
 use crate::join;
+use crate::key;
 use nix::unistd::{Gid, Uid, setegid, seteuid};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_daemon::utc;
-use postern_issuer::control::{self, Edit, Line, Refused, Request, Terms};
+use postern_issuer::control::{self, AccountRequest, Edit, Line, Refused, Request, Terms};
 use postern_issuer::{Burst, Config};
 use postern_token::UnixSeconds;
 use print::{Csv, Printer};
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 pub(crate) fn run(command: IssuerCommand) -> Result<(), Failure> {
     match command {
         IssuerCommand::Account(command) => account(command),
+        IssuerCommand::Key(command) => key::run(command),
         IssuerCommand::Usage(args) => usage(args),
         IssuerCommand::Backup(args) => {
             let config = config(&args.daemon.config)?;
@@ -41,37 +43,40 @@ pub(crate) fn run(command: IssuerCommand) -> Result<(), Failure> {
 fn account(command: AccountCommand) -> Result<(), Failure> {
     match command {
         AccountCommand::Add(args) => add(*args),
-        AccountCommand::List(args) => ask(Request::List, &args.output, ""),
-        AccountCommand::Show(args) => ask(Request::Show { name: args.name }, &args.output, ""),
+        AccountCommand::List(args) => ask(AccountRequest::List, &args.output, ""),
+        AccountCommand::Show(args) => ask(AccountRequest::Show { name: args.name }, &args.output, ""),
         AccountCommand::Disable(args) => {
-            let request = Request::SetEnabled { name: args.name, enabled: false };
+            let request = AccountRequest::SetEnabled { name: args.name, enabled: false };
             ask(request, &args.output, "It gets no tokens until it is enabled again.")
         }
         AccountCommand::Enable(args) => {
-            let request = Request::SetEnabled { name: args.name, enabled: true };
+            let request = AccountRequest::SetEnabled { name: args.name, enabled: true };
             ask(request, &args.output, "It gets tokens again.")
         }
         AccountCommand::RotateKey(args) => rotate(args),
         AccountCommand::RetireKey(args) => {
-            let request = Request::RetireKey { name: args.name, key: args.key };
+            let request = AccountRequest::RetireKey { name: args.name, key: args.key };
             ask(request, &args.output, "The key is refused from now on.")
         }
         AccountCommand::AddCertificate(args) => {
             let public_key_sha256 = public_key(&args.file)?;
-            ask(Request::AddCertificate { name: args.name, public_key_sha256 }, &args.output, "")
+            ask(AccountRequest::AddCertificate { name: args.name, public_key_sha256 }, &args.output, "")
         }
         AccountCommand::RemoveCertificate(args) => {
-            let request = Request::RemoveCertificate { name: args.name, certificate: args.certificate };
+            let request =
+                AccountRequest::RemoveCertificate { name: args.name, certificate: args.certificate };
             ask(request, &args.output, "The certificate stands for no account from now on.")
         }
         AccountCommand::Quota(args) => {
             let (request, output) = change(args)?;
             ask(request, &output, "It is changed.")
         }
-        AccountCommand::Remove(args) => {
-            ask(Request::Remove { name: args.name }, &args.output, "The account and its keys are removed.")
-        }
-        AccountCommand::Import(args) => ask(Request::Import, &args.output, ""),
+        AccountCommand::Remove(args) => ask(
+            AccountRequest::Remove { name: args.name },
+            &args.output,
+            "The account and its keys are removed.",
+        ),
+        AccountCommand::Import(args) => ask(AccountRequest::Import, &args.output, ""),
     }
 }
 
@@ -88,10 +93,10 @@ fn add(args: NewAccount) -> Result<(), Failure> {
     let join = join::prepare(&config.join, joining)?; // it reads files as the user who runs this
     act_as_owner(&config)?;
     let printer = Printer::new(io::BufWriter::new(io::stdout().lock()), output.json).joining(join);
-    print(&config, &Request::Add { name, terms, certificates }, printer, "")
+    print(&config, &AccountRequest::Add { name, terms, certificates }.into(), printer, "")
 }
 
-fn change(args: Change) -> Result<(Request, Output), Failure> {
+fn change(args: Change) -> Result<(AccountRequest, Output), Failure> {
     let Change { name, quota, no_quota, pace, no_rate, tier, expires, output } = args;
     let quota = match quota {
         Some(quota) => Edit::Set(quota),
@@ -113,7 +118,7 @@ fn change(args: Change) -> Result<(Request, Output), Failure> {
         Some(text) => Edit::Set(day(text, "--expires")?),
         None => Edit::Keep,
     };
-    Ok((Request::Change { name, quota, burst, tier, expires_at }, output))
+    Ok((AccountRequest::Change { name, quota, burst, tier, expires_at }, output))
 }
 
 fn rotate(args: Rotate) -> Result<(), Failure> {
@@ -126,14 +131,15 @@ fn rotate(args: Rotate) -> Result<(), Failure> {
             format!("The account's other keys are refused in {}.", ConfigDuration::secs(seconds))
         }
     };
-    ask(Request::RotateKey { name, grace_seconds }, &output, &others)
+    ask(AccountRequest::RotateKey { name, grace_seconds }, &output, &others)
 }
 
 fn usage(args: UsageArgs) -> Result<(), Failure> {
     let since = args.since.as_deref().map(|text| day(text, "--since")).transpose()?;
     let config = config(&args.daemon.config)?;
     act_as_owner(&config)?;
-    let request = Request::Usage { account: args.account, since: since.unwrap_or(UnixSeconds(0)) };
+    let request =
+        AccountRequest::Usage { account: args.account, since: since.unwrap_or(UnixSeconds(0)) }.into();
     let out = io::BufWriter::new(io::stdout().lock());
     match args.format {
         UsageFormat::Csv => {
@@ -180,10 +186,10 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
 }
 
 /// Asks, and prints the answer; `done` is said to people where there is nothing else to say.
-fn ask(request: Request, output: &Output, done: &str) -> Result<(), Failure> {
+pub(crate) fn ask(request: impl Into<Request>, output: &Output, done: &str) -> Result<(), Failure> {
     let config = config(&output.daemon.config)?;
     act_as_owner(&config)?;
-    print(&config, &request, Printer::new(io::BufWriter::new(io::stdout().lock()), output.json), done)
+    print(&config, &request.into(), Printer::new(io::BufWriter::new(io::stdout().lock()), output.json), done)
 }
 
 fn print<W: io::Write>(
@@ -196,11 +202,11 @@ fn print<W: io::Write>(
     printer.finish(done).map_err(unwritten)
 }
 
-fn config(path: &Path) -> Result<Config, Failure> {
+pub(crate) fn config(path: &Path) -> Result<Config, Failure> {
     Ok(postern_config::open::<Config>(path, environment())?.0)
 }
 
-fn refused(refused: Refused) -> Failure {
+pub(crate) fn refused(refused: Refused) -> Failure {
     Failure::new(refused.code, refused.sentence)
 }
 

@@ -7,8 +7,8 @@ mod quantity;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 pub(crate) use client::{Client, ClientCommand, ClientTask, JoinArgs, Joining, StatusArgs};
 pub(crate) use issuer::{
-    AccountCommand, Change, Issuer, IssuerCommand, NewAccount, Output, Pace, Rotate, Task, UsageArgs,
-    UsageFormat,
+    AccountCommand, Change, ExportKey, Issuer, IssuerCommand, KeyCommand, NewAccount, Output, Pace,
+    RetireKey, Rotate, RotateKey, Task, UsageArgs, UsageFormat,
 };
 use postern_config::address::argument;
 use postern_config::{ConfigDuration, Size};
@@ -56,7 +56,7 @@ pub(crate) enum Command {
     Up(Up),
     /// Run a gateway: the proxy that takes a token for each tunnel
     Gateway(Server),
-    /// Run an issuer: the server that signs tokens without seeing them; or see and change its accounts
+    /// Run an issuer: the server that signs tokens without seeing them; or see and change its accounts and keys
     Issuer(Issuer),
     /// Run the agent: the local proxy that gets tokens and pays with them; or configure one, or see what one does
     Client(Client),

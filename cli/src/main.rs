@@ -7,6 +7,7 @@ mod daemon;
 mod doctor;
 mod failure;
 mod join;
+mod key;
 mod process;
 mod status;
 mod token;

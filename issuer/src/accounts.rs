@@ -10,7 +10,7 @@ mod authorize;
 mod authorizer;
 mod certificates;
 mod configured;
-pub mod control;
+pub(crate) mod control;
 mod database;
 mod ledger;
 mod lookup;
@@ -45,7 +45,7 @@ use upkeep::Upkeep;
 
 pub(crate) use configured::{Configured, check};
 pub use database::AccountsError;
-pub(crate) use database::FILE_NAME;
+pub(crate) use database::{FILE_NAME, check_directory, own_user};
 pub(crate) use store::{has_accounts, inspect};
 
 /// The accounts of an issuer.

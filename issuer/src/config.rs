@@ -112,7 +112,7 @@ pub enum ClientCertificates {
 #[serde(deny_unknown_fields)]
 pub struct Keys {
     /// A directory (mode 0700, made when missing) for the key files, the database of accounts and its secret, and the socket
-    /// of `postern issuer account`. One issuer at a time may use it. Back it up: tokens of a lost key are worthless.
+    /// of `postern issuer account` and `postern issuer key`. One issuer at a time may use it. Back it up: tokens of a lost key are worthless.
     pub directory: PathBuf,
     /// The token types that are issued, in order of preference: 2 (blind RSA: gateways verify with the published key), 5
     /// (ristretto255) and 1 (P-384). Tokens of 5 and 1 are verified with the issuer's secret key, so only by gateways that have a
@@ -253,7 +253,7 @@ impl Default for Limits {
 const MOST_IN_A_BATCH: u32 = 1_000;
 /// More keys than this at once would be a mistake in the times: their truncated ids (one byte) must all differ, and
 /// every client reads all of them.
-const MAX_LIVE_KEYS: u64 = 16;
+pub(crate) const MAX_LIVE_KEYS: u64 = 16;
 
 impl Config {
     /// An issuer on a loopback `address` with its state in `directory`, open to anyone who reaches it: what `up` runs.

@@ -1,15 +1,18 @@
 //! The keys in use, as requests see them, and the task that rotates them.
 
+mod command;
+
 use crate::directory::{Document, Imprint};
 use crate::health::{Fault, Health};
 use crate::keys::{self, KeyStore, KeysError, TokenKey};
-use crate::rotation::{self, Lifetime, Phase, Schedule};
+use crate::rotation::{Lifetime, Phase, Schedule};
 use arc_swap::ArcSwap;
+pub(crate) use command::{Command, Commands};
 use postern_daemon::utc;
 use postern_token::{SigningKey, TokenKeyId, TokenType, UnixSeconds};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 /// The longest time between two looks at the keys: the clock may be set, or the machine may have slept.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -108,25 +111,17 @@ impl Keyring {
     /// The keys that have not expired, newest first.
     pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
         let served = self.served.load();
-        let current = |token_type| rotation::current(&keys::lives(&served.keys, token_type), now);
-        let view = |key: &TokenKey| {
-            let (life, token_type) = (key.life, key.signing.token_type());
-            let phase = match life {
-                _ if Some(life) == current(token_type) => KeyPhase::Newest,
-                _ if now < life.not_before => KeyPhase::Upcoming,
-                _ => KeyPhase::Older,
-            };
-            KeyView { id: key.signing.id(), token_type, phase, life }
-        };
-        let alive = served.keys.iter().filter(|key| key.life.phase(now) != Phase::Over);
-        let mut view: Vec<_> = alive.map(view).collect();
-        view.sort_by_key(|key| std::cmp::Reverse(key.life.not_before));
-        view
+        keys::view(&served.keys, now)
     }
 
-    /// Makes, publishes and retires keys as their times come. Never ends; cancel safe: a key that is being made then
-    /// is finished by its own thread and found by the next start.
-    pub(crate) async fn run(&self, mut store: KeyStore, health: &Health) {
+    /// Makes, publishes and retires keys as their times come and as operators command: it alone changes the keys, one change
+    /// after another. Never ends; cancel safe: what is being done then is finished by its own thread, and found by the next start.
+    pub(crate) async fn run(
+        &self,
+        mut store: KeyStore,
+        mut commands: mpsc::Receiver<Command>,
+        health: &Health,
+    ) {
         self.report(&store, Ok(()), health);
         let mut longest = MAX_WAIT;
         loop {
@@ -135,12 +130,13 @@ impl Keyring {
             // Changes are at whole seconds and `now` is cut to one: it may be up to a second nearer than it seems,
             // and looking in vain once a second costs nothing.
             let wait = tokio::time::sleep(wait.clamp(Duration::from_secs(1), longest));
-            tokio::select! {
-                () = wait => {}
-                () = self.rescheduled.notified() => {}
-            }
+            let command = tokio::select! {
+                () = wait => None,
+                () = self.rescheduled.notified() => None,
+                Some(command) = commands.recv() => Some(command),
+            };
             // The runtime is shutting down when it does not come back.
-            let Some((back, rotated)) = self.rotate(store, UnixSeconds::now()).await else {
+            let Some((back, rotated)) = self.turn(store, command, UnixSeconds::now()).await else {
                 return std::future::pending().await;
             };
             longest = if rotated.is_err() { RETRY } else { MAX_WAIT };
@@ -179,19 +175,24 @@ impl Keyring {
         );
     }
 
-    /// One turn, on a thread that may block.
-    async fn rotate(
+    /// One turn, on a thread that may block. What a command has changed is served before it is answered.
+    async fn turn(
         &self,
         mut store: KeyStore,
+        command: Option<Command>,
         now: UnixSeconds,
     ) -> Option<(KeyStore, Result<(), KeysError>)> {
         let schedule = **self.schedule.load();
         let turning = tokio::task::spawn_blocking(move || {
             let rotated = store.rotate(&schedule, now);
-            (store, rotated)
+            let answer = command.and_then(|command| command.carry_out(&mut store, &schedule, now));
+            (store, rotated, answer)
         });
-        let (store, rotated) = turning.await.ok()?;
+        let (store, rotated, answer) = turning.await.ok()?;
         self.served.store(Arc::new(Served::of(&store, &schedule, &self.imprint.load(), now)));
+        if let Some(answer) = answer {
+            answer.send();
+        }
         Some((store, rotated))
     }
 
@@ -249,7 +250,7 @@ mod tests {
             NoKey::Unknown
         );
 
-        let (store, rotated) = keyring.rotate(store, UnixSeconds(1_029_000)).await.unwrap();
+        let (store, rotated) = keyring.turn(store, None, UnixSeconds(1_029_000)).await.unwrap();
         rotated.unwrap();
         let second = store.keys()[1].signing.id().truncated();
         assert_eq!(listed(&keyring), 2);
@@ -267,7 +268,7 @@ mod tests {
             NoKey::Retired
         );
 
-        let (_, rotated) = keyring.rotate(store, UnixSeconds(1_037_000)).await.unwrap();
+        let (_, rotated) = keyring.turn(store, None, UnixSeconds(1_037_000)).await.unwrap();
         rotated.unwrap();
         assert_eq!(listed(&keyring), 1);
         assert_eq!(
@@ -288,7 +289,7 @@ mod tests {
             |now| keyring.view(UnixSeconds(now)).iter().map(|key| (key.id, key.phase)).collect::<Vec<_>>();
         assert_eq!(seen(1_000_000), [(first, KeyPhase::Newest)]);
 
-        let (store, rotated) = keyring.rotate(store, UnixSeconds(1_029_000)).await.unwrap();
+        let (store, rotated) = keyring.turn(store, None, UnixSeconds(1_029_000)).await.unwrap();
         rotated.unwrap();
         let second = store.keys()[1].signing.id();
         assert_eq!(seen(1_029_999), [(second, KeyPhase::Upcoming), (first, KeyPhase::Newest)]);
@@ -306,7 +307,7 @@ mod tests {
         let keyring = Keyring::new(&store, SCHEDULE, imprint(), start);
         std::fs::remove_dir_all(&keys).unwrap();
 
-        let (store, rotated) = keyring.rotate(store, UnixSeconds(1_029_000)).await.unwrap();
+        let (store, rotated) = keyring.turn(store, None, UnixSeconds(1_029_000)).await.unwrap();
         assert!(matches!(rotated, Err(KeysError::Unwritable { .. })));
         assert_eq!(listed(&keyring), 1);
         assert!(

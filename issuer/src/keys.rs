@@ -5,12 +5,15 @@
 //! whole or not at all, and a name cannot be torn from its times by a crash between two writes. Its ending says the token type
 //! ([`postern_token::key_file`]).
 
+mod changes;
+pub(crate) mod control;
 mod set_aside;
 
+use crate::keyring::{KeyPhase, KeyView};
 use crate::rotation::{self, Lifetime, Phase, Schedule};
 use postern_daemon::files::{DataDir, DataDirError, write_private};
 use postern_daemon::utc;
-use postern_token::{SignError, SigningKey, TokenType, UnixSeconds, key_file};
+use postern_token::{SignError, SigningKey, TokenKeyId, TokenType, UnixSeconds, key_file};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -41,7 +44,11 @@ impl KeyStore {
     /// Opens `directory`, which is made when it is missing, and reads every key in it. A key that cannot be read is
     /// an error: making a new one in its place would silently void every token in circulation.
     pub(crate) fn open(directory: &Path) -> Result<Self, KeysError> {
-        let directory = open_directory(directory)?;
+        Self::of(open_directory(directory)?)
+    }
+
+    /// The same in a directory that is open.
+    pub(crate) fn of(directory: DataDir) -> Result<Self, KeysError> {
         warn_if_exposed(directory.path());
         let keys = read(directory.path())?;
         Ok(Self { directory, keys })
@@ -59,23 +66,31 @@ impl KeyStore {
     /// Makes the keys that are due at `now` and drops those that have expired.
     pub(crate) fn rotate(&mut self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
         self.recall(now);
-        self.retire(now);
+        self.drop_expired(now);
+        self.make_due(schedule, now, None)
+    }
+
+    /// Makes the keys that are due at `now`, as if the key `without` was not there.
+    fn make_due(
+        &mut self,
+        schedule: &Schedule,
+        now: UnixSeconds,
+        without: Option<TokenKeyId>,
+    ) -> Result<(), KeysError> {
         for token_type in schedule.types.iter() {
-            while let Some(life) = rotation::to_make(&lives(&self.keys, token_type), schedule, now) {
-                let key = self.make(token_type, life)?;
-                let [from, until, end] =
-                    [life.not_before, life.issue_until, life.not_after].map(|time| utc::rfc3339(time.0));
-                tracing::info!(
-                    "made token key {:?} of type {token_type}: in use from {from}, issues until {until}, leaves at {end}",
-                    key.signing.id()
-                );
-                self.keys.push(key);
+            let lives = |keys: &[TokenKey]| {
+                let left = keys.iter().filter(|key| Some(key.signing.id()) != without);
+                lives(&left.cloned().collect::<Vec<_>>(), token_type)
+            };
+            while let Some(life) = rotation::to_make(&lives(&self.keys), schedule, now) {
+                self.make(token_type, life)?;
             }
         }
         Ok(())
     }
 
-    fn make(&self, token_type: TokenType, life: Lifetime) -> Result<TokenKey, KeysError> {
+    /// Makes a key and its file. It is the last one then.
+    fn make(&mut self, token_type: TokenType, life: Lifetime) -> Result<(), KeysError> {
         for _ in 0..MAX_ATTEMPTS {
             let secret = SigningKey::generate(token_type).map_err(KeysError::Generate)?;
             let signing = SigningKey::from_secret(token_type, &secret).map_err(KeysError::Generate)?;
@@ -86,14 +101,21 @@ impl KeyStore {
             let path = self.directory.join(file_name(&key));
             let content = key_file::write(token_type, &secret);
             write_private(&path, &content).map_err(|source| KeysError::Unwritable { path, source })?;
-            return Ok(key);
+            let [from, until, end] =
+                [life.not_before, life.issue_until, life.not_after].map(|time| utc::rfc3339(time.0));
+            tracing::info!(
+                "made token key {:?} of type {token_type}: in use from {from}, issues until {until}, leaves at {end}",
+                key.signing.id()
+            );
+            self.keys.push(key);
+            return Ok(());
         }
         Err(KeysError::NoDistinctKey { alive: self.keys.len() })
     }
 
     /// Sets the file of an expired key aside. Failing at that is no reason to stop,
     /// and the next start tries again.
-    fn retire(&mut self, now: UnixSeconds) {
+    fn drop_expired(&mut self, now: UnixSeconds) {
         let (over, keys) = std::mem::take(&mut self.keys)
             .into_iter()
             .partition::<Vec<_>, _>(|key| key.life.phase(now) == Phase::Over);
@@ -186,10 +208,36 @@ pub(crate) fn lives(keys: &[TokenKey], token_type: TokenType) -> Vec<Lifetime> {
 }
 
 fn file_name(key: &TokenKey) -> String {
-    let Lifetime { not_before, issue_until, not_after } = key.life;
-    let id = &key.signing.id().to_hex()[..8];
-    let ending = key_file::ending(key.signing.token_type());
+    name_of(key.signing.id(), key.signing.token_type(), &key.life)
+}
+
+fn name_of(id: TokenKeyId, token_type: TokenType, life: &Lifetime) -> String {
+    let Lifetime { not_before, issue_until, not_after } = life;
+    let (id, ending) = (short(id), key_file::ending(token_type));
     format!("{not_before}-{issue_until}-{not_after}-{id}.{ending}")
+}
+
+/// The digits by which operators and file names name a key.
+fn short(id: TokenKeyId) -> String {
+    id.to_hex()[..8].to_owned()
+}
+
+/// The keys that have not expired, newest first.
+pub(crate) fn view(keys: &[TokenKey], now: UnixSeconds) -> Vec<KeyView> {
+    let current = |token_type| rotation::current(&lives(keys, token_type), now);
+    let view = |key: &TokenKey| {
+        let (life, token_type) = (key.life, key.signing.token_type());
+        let phase = match life {
+            _ if Some(life) == current(token_type) => KeyPhase::Newest,
+            _ if now < life.not_before => KeyPhase::Upcoming,
+            _ => KeyPhase::Older,
+        };
+        KeyView { id: key.signing.id(), token_type, phase, life }
+    };
+    let alive = keys.iter().filter(|key| key.life.phase(now) != Phase::Over);
+    let mut view: Vec<_> = alive.map(view).collect();
+    view.sort_by_key(|key| std::cmp::Reverse(key.life.not_before));
+    view
 }
 
 /// The key files of a directory, oldest first.
@@ -208,16 +256,20 @@ fn key_files(directory: &Path) -> Result<Vec<PathBuf>, KeysError> {
 
 fn load(path: &Path) -> Result<TokenKey, KeysError> {
     let unreadable = |source| KeysError::Unreadable { path: path.to_owned(), source };
-    let named = parse_name(path).zip(key_file::token_type(path));
-    let ((life, id), token_type) = named.ok_or_else(|| KeysError::Name { path: path.to_owned() })?;
     let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(KeysError::Exposed { path: path.to_owned(), mode });
     }
-    let content = std::fs::read(path).map_err(unreadable)?;
-    let signing = SigningKey::from_file(token_type, &content)
+    parse(path, &std::fs::read(path).map_err(unreadable)?)
+}
+
+/// The key that a file of this name and content has.
+fn parse(path: &Path, content: &[u8]) -> Result<TokenKey, KeysError> {
+    let named = parse_name(path).zip(key_file::token_type(path));
+    let ((life, id), token_type) = named.ok_or_else(|| KeysError::Name { path: path.to_owned() })?;
+    let signing = SigningKey::from_file(token_type, content)
         .map_err(|source| KeysError::Corrupt { path: path.to_owned(), source })?;
-    if !signing.id().to_hex().starts_with(&id) {
+    if short(signing.id()) != id {
         return Err(KeysError::OtherKey { path: path.to_owned() });
     }
     Ok(TokenKey { signing: Arc::new(signing), life })

@@ -6,7 +6,7 @@
 //!
 //! `issue` handles a token request; `answer` is the one table of statuses. `rotation` computes the lifetimes of keys,
 //! `keys` keeps their files, and `keyring` is what requests use of both. `accounts` holds who may request tokens,
-//! `quota` how many, `signing` is the CPU pool, and in its `fair_queue` accounts take turns. `recorder` has the counts,
+//! `quota` how many, `control` takes operators' commands, `signing` is the CPU pool, and in its `fair_queue` accounts take turns. `recorder` has the counts,
 //! `page` shows them, and `reload` applies SIGHUP. There is no CORS: web pages must not reach an issuer that may be open to
 //! loopback.
 
@@ -15,6 +15,7 @@ mod answer;
 mod burst;
 pub mod catalogue;
 pub mod config;
+pub mod control;
 mod directory;
 mod fair_queue;
 mod health;
@@ -31,7 +32,7 @@ mod server;
 mod signing;
 mod weak_api_keys;
 
-pub use accounts::{AccountsError, control};
+pub use accounts::AccountsError;
 pub use burst::Burst;
 pub use config::Config;
 pub use join::JoinConfig;
@@ -39,12 +40,12 @@ pub use keys::KeysError;
 pub use quota::Quota;
 pub use reload::FIXED;
 
-use accounts::control::Control;
 use accounts::{Accounts, Authorizer, Configured};
 use config::AuthorizerConfig;
+use control::Control;
 use health::Health;
 use issue::Issuance;
-use keyring::Keyring;
+use keyring::{Command, Commands, Keyring};
 use keys::KeyStore;
 use metrics::gauge;
 use postern_admin::ProcessContext;
@@ -63,7 +64,7 @@ use server::{Routes, Server};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use weak_api_keys::Strong;
 
 /// An issuer that listens, and serves once it runs.
@@ -75,6 +76,7 @@ pub struct Issuer {
     keyring: Arc<Keyring>,
     accounts: Arc<Accounts>,
     control: Control,
+    commands: (Commands, mpsc::Receiver<Command>),
     health: Arc<Health>,
     process: ProcessContext,
     certificate: Renewed,
@@ -146,6 +148,7 @@ impl Issuer {
             keyring,
             accounts,
             control,
+            commands: Commands::new(),
             health,
             process,
             config,
@@ -185,6 +188,7 @@ impl Issuer {
     async fn serve(self) {
         let Self { local, listener, server, store, keyring, accounts, control, health, process, .. } = self;
         let (mut certificate, config, signed) = (self.certificate, self.config, self.signed);
+        let (commands, commanded) = self.commands;
         let shutdown = process.shutdown;
         tracing::info!("the issuer listens on {local}");
         health.started();
@@ -201,9 +205,9 @@ impl Issuer {
         tokio::select! {
             () = server.serve(listener) => {}
             () = shutdown.stopped() => {}
-            () = keyring.run(store, &health) => {}
+            () = keyring.run(store, commanded, &health) => {}
             () = accounts.clone().keep_saving(&health, &recorder) => {}
-            () = control.serve(&accounts) => {}
+            () = control.serve(&accounts, &commands) => {}
             () = health.watch_overload(&recorder) => {}
         }
         accounts.save(&health).await;

@@ -7,8 +7,9 @@
 //!                         not_before                 issue_until              not_after
 //! ```
 //!
-//! A key's times are fixed when it is made. Gateways remember spent tokens until the published not-after, so moving
-//! it later would let tokens be spent twice, and moving it earlier would rob their holders.
+//! The two published times of a key are fixed when it is made. Gateways remember spent tokens until the published not-after, so
+//! moving it later would let tokens be spent twice, and moving it earlier would rob their holders. Agents compare both with what
+//! they have seen. `issue_until` is not published: an operator's rotation moves it earlier, and nothing moves it later.
 
 use postern_token::{TokenTypes, UnixSeconds};
 use std::time::Duration;
@@ -88,6 +89,54 @@ pub(crate) fn to_make(keys: &[Lifetime], schedule: &Schedule, now: UnixSeconds) 
     };
     let due = now >= successor_due(&current, schedule);
     (due && !has_successor(&current, keys)).then(|| Lifetime::starting(current.issue_until, schedule))
+}
+
+/// A rotation that does not wait for the schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Takeover {
+    /// The times of the new key.
+    pub(crate) life: Lifetime,
+    /// From here on the keys before it issue no more.
+    pub(crate) at: UnixSeconds,
+}
+
+impl Takeover {
+    /// The rotation that is to happen `ahead` of now. Nothing if no key of `keys` would be in use until then: agents would have
+    /// none to mint for.
+    pub(crate) fn after(
+        ahead: Duration,
+        keys: &[Lifetime],
+        schedule: &Schedule,
+        now: UnixSeconds,
+    ) -> Option<Self> {
+        let mut at = now.saturating_add(ahead);
+        // The newest is the one in use: two that begin in the same second could not be told apart.
+        while keys.iter().any(|key| key.not_before == at) {
+            at = at.saturating_add(Duration::from_secs(1));
+        }
+        let before = current(keys, at)?;
+        let mut life = Lifetime::starting(at, schedule);
+        if let Some(next) = keys.iter().map(|key| key.not_before).filter(|start| *start > at).min() {
+            // A successor that is published already keeps its times.
+            life.issue_until = life.issue_until.min(next);
+            life.not_after = life.issue_until.saturating_add(schedule.redeem_for);
+        }
+        if ahead.is_zero() {
+            let after_it = before.not_before.saturating_add(Duration::from_secs(1));
+            life.not_before = at.saturating_sub(BACKDATE).max(after_it);
+        }
+        Some(Self { life, at })
+    }
+
+    /// Whether a key that is there already would issue for longer.
+    pub(crate) fn shortens(&self, key: &Lifetime) -> bool {
+        key.not_before < self.at && self.at < key.issue_until
+    }
+
+    /// The times of such a key from now on.
+    pub(crate) fn shorten(&self, key: Lifetime) -> Lifetime {
+        Lifetime { issue_until: self.at, ..key }
+    }
 }
 
 /// The key to use at `now`: of several, the newest.
@@ -220,6 +269,64 @@ mod tests {
         let first = to_make(&[], &schedule, UnixSeconds(1_000)).unwrap();
         assert_eq!(to_make(&[first], &schedule, UnixSeconds(1_000)), None);
         assert_eq!(to_make(&[first], &schedule, UnixSeconds(1_001)).unwrap().issue_until.0, 1_002);
+    }
+
+    fn after(ahead: u64, keys: &[Lifetime], now: u64) -> Option<Takeover> {
+        Takeover::after(Duration::from_secs(ahead), keys, &SCHEDULE, UnixSeconds(now))
+    }
+
+    /// The keys after the rotation, the new one last.
+    fn taken_over(keys: &[Lifetime], takeover: Takeover) -> Vec<Lifetime> {
+        let shorten = |key: &Lifetime| match takeover.shortens(key) {
+            true => takeover.shorten(*key),
+            false => *key,
+        };
+        keys.iter().map(shorten).chain([takeover.life]).collect()
+    }
+
+    #[test]
+    fn an_operators_rotation_leaves_the_published_times_alone() {
+        let first = life(0);
+        let takeover = after(500, &[first], 10_000).unwrap();
+        assert_eq!(takeover.life, life(10_500));
+        let both = taken_over(&[first], takeover);
+        assert_eq!((both[0].not_before, both[0].not_after), (first.not_before, first.not_after));
+        assert_eq!(both[0].issue_until.0, 10_500);
+        assert_eq!(current(&both, UnixSeconds(10_499)), Some(both[0]));
+        assert_eq!(current(&both, UnixSeconds(10_500)), Some(both[1]));
+        assert_eq!(at(&both, 10_000), None, "the schedule has nothing to add");
+    }
+
+    #[test]
+    fn a_rotation_at_once_is_for_clocks_that_are_behind_too() {
+        let first = life(0);
+        let takeover = after(0, &[first], 10_000).unwrap();
+        assert_eq!((takeover.life.not_before.0, takeover.at.0), (9_940, 10_000));
+        assert_eq!(current(&taken_over(&[first], takeover), UnixSeconds(10_000)), Some(takeover.life));
+        // Also of a key that is a second old.
+        let takeover = after(0, &[life(9_999)], 10_000).unwrap();
+        assert_eq!(takeover.life.not_before.0, 10_000);
+        assert_eq!(after(0, &[life(10_000)], 10_000).unwrap().at.0, 10_001);
+    }
+
+    #[test]
+    fn a_successor_that_is_published_keeps_its_turn() {
+        let (first, second) = (life(0), life(30_000));
+        let takeover = after(300, &[first, second], 29_500).unwrap();
+        assert_eq!((takeover.life.issue_until.0, takeover.life.not_after.0), (30_000, 37_000));
+        let all = taken_over(&[first, second], takeover);
+        assert_eq!(all[1], second);
+        for (now, key) in [(29_799, all[0]), (29_800, all[2]), (30_000, second)] {
+            assert_eq!(current(&all, UnixSeconds(now)), Some(key), "{now}");
+        }
+        let later = taken_over(&[first, second], after(1_000, &[first, second], 29_500).unwrap());
+        assert_eq!((later[0], later[1].issue_until.0), (first, 30_500));
+    }
+
+    #[test]
+    fn no_rotation_leaves_a_gap_before_it() {
+        assert_eq!(after(30_000, &[life(0)], 10_000), None);
+        assert_eq!(after(0, &[], 10_000), None);
     }
 
     /// A hundred rotations, from change to change: there is always exactly one current key, a successor is known

@@ -3,7 +3,7 @@
 
 use super::kills::token_request;
 use crate::support::daemon::{Daemon, issuer_config};
-use postern_issuer::control::{Line, Request, Terms, ask};
+use postern_issuer::control::{AccountRequest, Line, Terms, ask};
 use reqwest::RequestBuilder;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ fn api_keys(config: &Path) -> Vec<String> {
     let config = postern_config::open::<postern_issuer::Config>(config, Default::default()).unwrap().0;
     let add = |number: usize| {
         let terms = Terms { quota: "10000/1d".parse().ok(), burst: None, tier: None, expires_at: None };
-        let request = Request::Add { name: format!("active-{number}"), terms, certificates: Vec::new() };
+        let request =
+            AccountRequest::Add { name: format!("active-{number}"), terms, certificates: Vec::new() }.into();
         let mut key = None;
         ask(&config, &request, &mut |line| {
             if let Line::ApiKey(made) = line {
@@ -121,7 +122,7 @@ async fn measure(name: &str, config: &Path) {
     let settings = postern_config::open::<postern_issuer::Config>(config, Default::default()).unwrap().0;
     for number in 0..ACTIVE {
         let name = format!("active-{number}");
-        ask(&settings, &Request::Remove { name }, &mut |_| Ok(())).unwrap();
+        ask(&settings, &AccountRequest::Remove { name }.into(), &mut |_| Ok(())).unwrap();
     }
     report(&issuer, "key of a removed account", &good, TOKENS, 401).await;
     println!("  resident after it {}", resident(&issuer));

@@ -134,7 +134,7 @@ impl Fleet {
         self.spend_everywhere().await;
     }
 
-    /// The procedure "rotate now". Whichever gateway is the first to see the new key decides whether it has a mark.
+    /// The key files are gone, and the issuer makes a key. Whichever gateway is the first to see the new key decides whether it has a mark.
     async fn rotate_now(&mut self) {
         let Self { site, users, windows, .. } = &*self;
         let all = AGENTS.iter().map(AgentPlan::unit);

@@ -96,7 +96,7 @@ impl Month {
         self.windows.close(opened, self.users.now());
     }
 
-    /// As in `docs/operate/change.md`; `tests/rotation.rs` tests the document.
+    /// By files alone: an issuer that finds no key makes one. `tests/rotation.rs` has the procedure of `docs/operate/change.md`.
     async fn rotate_now(&mut self) {
         let opened =
             self.windows.open("the issuer is stopped to rotate now", POOR, self.users.now(), ISSUER_BACK);

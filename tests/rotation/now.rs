@@ -3,6 +3,7 @@
 use super::keys::listed;
 use super::procedure::{Step, steps};
 use crate::support::memcached::Memcached;
+use crate::support::process::run;
 use crate::support::proxy::{Head, connect, dial};
 use crate::support::site::{AgentPlan, Plan, Site, write};
 use crate::support::unit::Unit;
@@ -10,8 +11,6 @@ use crate::support::users::{Program, Users};
 use crate::support::windows::{Opened, Windows};
 use crate::support::{TICK, target, tokens};
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const FULL: AgentPlan = AgentPlan { name: "full", gateways: &[0, 1], low: 32, high: 64 };
@@ -68,7 +67,6 @@ struct Rotation {
     told: Option<Duration>,
     /// That second, as a Unix time.
     told_second: u64,
-    issuer_away: Option<Opened>,
     /// Without a grace no token can be requested until the new key has its first mark.
     markless: Option<Opened>,
     _store: Memcached,
@@ -98,7 +96,7 @@ impl Rotation {
             .map(|(agent, pause)| users.program(site.agent(agent.name), Duration::from_millis(pause)))
             .into();
         let windows = Windows::default();
-        let (told, issuer_away, markless, _store) = (None, None, None, store);
+        let (told, markless, _store) = (None, None, store);
         let rotation = Self {
             site,
             users,
@@ -110,7 +108,6 @@ impl Rotation {
             old_keys,
             told,
             told_second: 0,
-            issuer_away,
             markless,
             _store,
         };
@@ -124,30 +121,25 @@ impl Rotation {
     /// Follows the step; `at_once`: without the grace, as for a key that was copied.
     async fn perform(&mut self, step: &Step, at_once: bool) {
         let Self { site, users, windows, .. } = self;
-        if step.begins("Stop the issuer.") {
-            // From here until the issuer is back, who has no token left gets none.
-            let poor = ["agent low", "agent empty"];
-            self.issuer_away = Some(windows.open("the issuer is stopped", poor, users.now(), GRACE));
-            site.issuer.terminate();
-        } else if step.begins("Move the key files away") {
-            let retired = site.home().join("retired-keys");
-            std::fs::create_dir(&retired).unwrap();
-            let command = step.command("mv ").replace("/var/lib/postern/issuer", &path(&site.keys()));
-            let command = command.replace("/var/lib/postern/retired-keys", &path(&retired));
-            assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success(), "{command}");
+        if step.begins("Choose how long") {
+            assert_eq!(step.command("removed_grace = "), "removed_grace = \"0s\"");
             if at_once {
-                self.set_grace("0s").await; // step 5 requires it before step 3
+                self.set_grace("0s").await;
             }
-        } else if step.begins("Start the issuer.") {
-            // The check of step 6 counts in whole seconds: what gateways fetched when they started was before this one.
+        } else if step.begins("List the keys") {
+            let listed = postern(step.command("postern issuer key list"), site);
+            assert!(self.old_keys.iter().all(|key| listed.contains(&key[..8])), "{listed}");
+        } else if step.begins("Retire each") {
+            // The check counts in whole seconds: what gateways fetched when they started was before this one.
             tokio::time::sleep(Duration::from_secs(1)).await;
             if at_once {
                 // A token of the new key makes a gateway fetch the directory by itself, before it gets the signal.
                 let all = [FULL, LOW, EMPTY].map(|agent| agent.unit());
                 self.markless = Some(windows.open("no key in use has a mark yet", all, users.now(), GRACE));
             }
-            site.issuer.start_ready().await;
-            windows.close(self.issuer_away.take().expect("it was stopped"), users.now());
+            for key in &self.old_keys {
+                postern(&step.command("postern issuer key retire").replace("ID", &key[..8]), site);
+            }
             let keys = key_ids(site).await;
             assert_eq!(keys.len(), 1, "the directory lists the new key alone: {keys:?}");
             assert_ne!(keys, self.old_keys);
@@ -157,8 +149,6 @@ impl Rotation {
             for gateway in &site.gateways {
                 gateway.signal(step.command("kill -").trim_start_matches("kill -"));
             }
-        } else if step.begins("The old key is no longer listed") {
-            assert_eq!(step.command("removed_grace = "), "removed_grace = \"0s\"");
         } else if step.begins("Check:") {
             let fetched = step.command("postern_keys_fetched_timestamp_seconds");
             for gateway in &site.gateways {
@@ -275,6 +265,11 @@ async fn gauge(unit: &Unit, series: &str, is_wanted: impl Fn(u64) -> bool) {
     }
 }
 
-fn path(path: &Path) -> String {
-    path.to_str().unwrap().to_owned()
+/// Runs a command of the page on the site's issuer; what it prints.
+fn postern(command: &str, site: &Site) -> String {
+    let arguments = command.split_whitespace().skip(1);
+    let config = site.issuer.config.to_str().unwrap();
+    let ended = run(arguments.map(|word| if word == "issuer.toml" { config } else { word }));
+    ended.assert_stopped();
+    ended.stdout
 }

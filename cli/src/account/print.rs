@@ -1,16 +1,16 @@
-//! Accounts and usage for people, for programs and for spreadsheets.
+//! Accounts, usage and token keys for people, for programs and for spreadsheets.
 
 use postern_client::join::Join;
 use postern_config::Secret;
 use postern_daemon::utc;
 use postern_issuer::Burst;
-use postern_issuer::control::{AccountView, CertificateView, KeptIn, Line, TierTerm, UsageRow};
+use postern_issuer::control::{AccountView, CertificateView, KeptIn, Line, TierTerm, TokenKeyView, UsageRow};
 use postern_token::UnixSeconds;
 use serde_json::json;
 use std::io::{self, Write};
 
 /// Lines of text, or of JSON.
-pub(super) struct Printer<W> {
+pub(crate) struct Printer<W> {
     out: W,
     is_json: bool,
     accounts: u64,
@@ -36,6 +36,7 @@ impl<W: Write> Printer<W> {
                 Line::Account(account) => serde_json::to_writer(&mut self.out, account)?,
                 Line::Usage(row) => serde_json::to_writer(&mut self.out, row)?,
                 Line::Certificate(certificate) => serde_json::to_writer(&mut self.out, certificate)?,
+                Line::TokenKey(key) => serde_json::to_writer(&mut self.out, key)?,
                 line => serde_json::to_writer(&mut self.out, line)?,
             }
             writeln!(self.out)?;
@@ -51,6 +52,7 @@ impl<W: Write> Printer<W> {
                 self.join(line)
             }
             Line::Certificate(certificate) => self.certificate(certificate),
+            Line::TokenKey(key) => self.token_key(key),
             Line::Usage(row) => self.usage(row),
             Line::Imported { imported, known } => writeln!(
                 self.out,
@@ -129,6 +131,15 @@ impl<W: Write> Printer<W> {
     fn certificate(&mut self, certificate: &CertificateView) -> io::Result<()> {
         let CertificateView { id, public_key_sha256 } = certificate;
         writeln!(self.out, "  certificate {id}, whose public key has the SHA-256 {public_key_sha256}")
+    }
+
+    fn token_key(&mut self, key: &TokenKeyView) -> io::Result<()> {
+        let TokenKeyView { id, token_type, phase, in_use_from, issues_until, leaves_at, file } = key;
+        let [from, until, end] = [in_use_from, issues_until, leaves_at].map(|time| utc::rfc3339(time.0));
+        writeln!(
+            self.out,
+            "{id}  type {token_type}  {phase:<8}  in use from {from}  issues until {until}  leaves at {end}  {file}"
+        )
     }
 
     fn usage(&mut self, row: &UsageRow) -> io::Result<()> {

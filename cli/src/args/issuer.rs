@@ -7,7 +7,7 @@ use postern_issuer::Quota;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-/// Run an issuer, or see and change the accounts of one.
+/// Run an issuer, or see and change the accounts and token keys of one.
 ///
 /// Without a command it runs the issuer. The commands work on the issuer that runs with the same configuration, at once, or on its
 /// files while it is stopped. They are for the user that the issuer runs as.
@@ -45,6 +45,9 @@ pub(crate) enum IssuerCommand {
     /// See and change who may have tokens
     #[command(subcommand)]
     Account(AccountCommand),
+    /// See and change the keys that sign tokens
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Print how many tokens each account got in each period
     Usage(UsageArgs),
     /// Copy the database of accounts to a new file, while the issuer runs or not
@@ -77,6 +80,61 @@ pub(crate) enum AccountCommand {
     Remove(One),
     /// Take the accounts that the configuration file lists into the database, with their API keys
     Import(All),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// List the keys that have not expired, the newest first
+    List(All),
+    /// Make a successor that takes over out of turn. Tokens that are out stay good
+    Rotate(RotateKey),
+    /// End a key at once, because it was copied: it is not listed, signs no more, and its tokens become void
+    Retire(RetireKey),
+    /// Copy a key to a new file. Anyone who has it can issue tokens
+    Export(ExportKey),
+    /// Take in a key from a file that was exported, under the name that it has in the issuer's directory
+    Import(ImportKey),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RotateKey {
+    /// Of this token type alone: 2, 5 or 1. Without it, of each that is issued
+    #[arg(long = "type", value_name = "N")]
+    pub(crate) token_type: Option<u16>,
+    /// In how long the successor takes over; "0s" at once. Without it, after [keys] publish_ahead
+    #[arg(long = "in", value_name = "SPAN")]
+    pub(crate) ahead: Option<ConfigDuration>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RetireKey {
+    /// The key's id, as `list` has it
+    pub(crate) id: String,
+    /// Do it. Without this, the command says what would happen
+    #[arg(long)]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportKey {
+    /// The key's id, as `list` has it
+    pub(crate) id: String,
+    /// The new file; in a directory, the copy has the name of the key's own file
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) daemon: Daemon,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportKey {
+    /// The key file
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 #[derive(Debug, Args)]

@@ -1,32 +1,32 @@
-//! How an operator sees and changes accounts: requests, and the lines that answer them, as JSON.
-//!
-//! A running issuer takes them on a socket in `keys.directory`, which its own user and root alone may use. While none runs, [`ask`]
-//! takes the issuer's lock and works on the database itself. Both run the same code (`desk`).
+//! How an operator sees and changes accounts: what is asked for, and what is shown. `desk` carries it out.
 
 mod backup;
 mod certificates;
 mod desk;
-mod socket;
 
 pub use super::certificates::CertificateView;
 use super::records::KeyView;
 pub use super::records::Terms;
+use super::store::Store;
 pub use super::tiers::TierTerm;
 pub use super::usage::UsageRow;
+use super::{Accounts, AccountsError, Configured};
 use crate::Burst;
+use crate::Config;
+pub(crate) use crate::control::{Line, Refused};
 use crate::quota::Quota;
 pub use backup::backup;
+use desk::Answer;
 pub(crate) use desk::Desk;
-use postern_daemon::exit;
+use postern_daemon::files::DataDir;
 use postern_token::UnixSeconds;
 use serde::{Deserialize, Serialize};
-pub(crate) use socket::Control;
-pub use socket::ask;
+use std::io;
 
-/// What an operator asks for.
+/// What an operator asks about accounts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Request {
+pub enum AccountRequest {
     /// A new account. Without certificates it gets its first key.
     Add {
         /// Its name.
@@ -125,41 +125,6 @@ pub enum Edit<T> {
     Set(T),
 }
 
-/// One line of an answer. The last one is `Done` or `Failed`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Line {
-    /// An account.
-    Account(AccountView),
-    /// A new key. It is not kept, and never shown again.
-    ApiKey(String),
-    /// A client's certificate that was added.
-    Certificate(CertificateView),
-    /// Usage in one period.
-    Usage(UsageRow),
-    /// How many accounts were imported, and how many the database already had.
-    Imported {
-        /// New ones.
-        imported: u64,
-        /// Those that were there.
-        known: u64,
-    },
-    /// It is done, and on the disk.
-    Done,
-    /// It is not done.
-    Failed(Refused),
-}
-
-/// Why something was not done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{sentence}")]
-pub struct Refused {
-    /// For a person.
-    pub sentence: String,
-    /// What a program should exit with.
-    pub code: u8,
-}
-
 /// An account as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountView {
@@ -226,14 +191,29 @@ impl AccountView {
     }
 }
 
-impl Refused {
-    pub(crate) fn runtime(sentence: impl Into<String>) -> Self {
-        Self { sentence: sentence.into(), code: exit::RUNTIME }
+impl From<AccountsError> for Refused {
+    fn from(error: AccountsError) -> Self {
+        Self::runtime(error.to_string())
     }
 }
 
-impl From<super::AccountsError> for Refused {
-    fn from(error: super::AccountsError) -> Self {
-        Self::runtime(error.to_string())
+/// Answers on the files of an issuer that does not run; the lock says so.
+pub(crate) fn answer(
+    lock: &DataDir,
+    config: &Config,
+    request: AccountRequest,
+    answer: Answer<'_>,
+) -> Result<io::Result<()>, AccountsError> {
+    let (store, configured) = (Store::open(lock.path())?, Configured::of(config));
+    let desk = Desk { store: &store, configured: &configured, running: None };
+    Ok(desk.answer(request, UnixSeconds::now(), answer))
+}
+
+impl Accounts {
+    /// Answers while the issuer runs.
+    pub(crate) fn answer(&self, request: AccountRequest, answer: Answer<'_>) -> io::Result<()> {
+        let configured = self.configured.load_full();
+        let desk = Desk { store: &self.store, configured: &configured, running: Some(self) };
+        desk.answer(request, UnixSeconds::now(), answer)
     }
 }

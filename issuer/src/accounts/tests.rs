@@ -1,6 +1,6 @@
 //! Who is let in, and what is counted, without a server.
 
-use super::control::{AccountView, Desk, Edit, KeptIn, Line, Refused, Request, Terms};
+use super::control::{AccountRequest, AccountView, Desk, Edit, KeptIn, Line, Refused, Terms};
 use super::*;
 use crate::config::{Account, Config, KeyHash};
 use crate::quota::{NoCharge, Usage};
@@ -63,7 +63,7 @@ fn settle(accounts: &Accounts) {
 }
 
 /// What an operator gets of a running issuer.
-fn ask(accounts: &Accounts, request: Request) -> Result<Vec<Line>, Refused> {
+fn ask(accounts: &Accounts, request: AccountRequest) -> Result<Vec<Line>, Refused> {
     let mut lines = Vec::new();
     let configured = accounts.configured.load_full();
     let desk = Desk { store: &accounts.store, configured: &configured, running: Some(accounts) };
@@ -90,20 +90,29 @@ fn key_of(lines: &[Line]) -> String {
 
 fn add(accounts: &Accounts, name: &str, quota: &str) -> String {
     key_of(
-        &ask(accounts, Request::Add { name: name.to_owned(), terms: terms(quota), certificates: Vec::new() })
-            .unwrap(),
+        &ask(
+            accounts,
+            AccountRequest::Add { name: name.to_owned(), terms: terms(quota), certificates: Vec::new() },
+        )
+        .unwrap(),
     )
 }
 
 fn show(accounts: &Accounts, name: &str) -> AccountView {
-    let lines = ask(accounts, Request::Show { name: name.to_owned() }).unwrap();
+    let lines = ask(accounts, AccountRequest::Show { name: name.to_owned() }).unwrap();
     let [Line::Account(view)] = lines.as_slice() else { panic!("{lines:?}") };
     view.clone()
 }
 
-fn change(name: &str) -> Request {
+fn change(name: &str) -> AccountRequest {
     let name = name.to_owned();
-    Request::Change { name, quota: Edit::Keep, burst: Edit::Keep, tier: Edit::Keep, expires_at: Edit::Keep }
+    AccountRequest::Change {
+        name,
+        quota: Edit::Keep,
+        burst: Edit::Keep,
+        tier: Edit::Keep,
+        expires_at: Edit::Keep,
+    }
 }
 
 #[tokio::test]
@@ -213,19 +222,19 @@ async fn an_account_is_added_and_every_change_counts_at_once() {
     assert_eq!(bare.err(), Some(NoAccount::Missing));
     assert_eq!(charge(&accounts, &key).await, Some(true));
 
-    let enabled = |enabled| Request::SetEnabled { name: "alice".to_owned(), enabled };
+    let enabled = |enabled| AccountRequest::SetEnabled { name: "alice".to_owned(), enabled };
     ask(&accounts, enabled(false)).unwrap();
     assert_eq!(refusal(&accounts, &key).await, Some(NoAccount::Disabled));
     assert!(!show(&accounts, "alice").enabled);
     ask(&accounts, enabled(true)).unwrap();
     assert_eq!((charge(&accounts, &key).await, charge(&accounts, &key).await), (Some(true), Some(false)));
 
-    let Request::Change { name, burst, tier, .. } = change("alice") else { unreachable!() };
+    let AccountRequest::Change { name, burst, tier, .. } = change("alice") else { unreachable!() };
     let (quota, over) = (Edit::Set("3/1d".parse().unwrap()), Edit::Set(UnixSeconds(1)));
-    ask(&accounts, Request::Change { name, quota, burst, tier, expires_at: over }).unwrap();
+    ask(&accounts, AccountRequest::Change { name, quota, burst, tier, expires_at: over }).unwrap();
     assert_eq!(refusal(&accounts, &key).await, Some(NoAccount::Expired));
-    let Request::Change { name, quota, burst, tier, .. } = change("alice") else { unreachable!() };
-    ask(&accounts, Request::Change { name, quota, burst, tier, expires_at: Edit::Clear }).unwrap();
+    let AccountRequest::Change { name, quota, burst, tier, .. } = change("alice") else { unreachable!() };
+    ask(&accounts, AccountRequest::Change { name, quota, burst, tier, expires_at: Edit::Clear }).unwrap();
     assert_eq!((charge(&accounts, &key).await, charge(&accounts, &key).await), (Some(true), Some(false)));
 
     let view = show(&accounts, "alice");
@@ -240,7 +249,7 @@ async fn a_removed_account_is_unknown_and_comes_back_with_what_it_had_used() {
     let accounts = open(&[], &directory);
     let key = add(&accounts, "alice", "2/1d");
     assert_eq!(charge(&accounts, &key).await, Some(true));
-    ask(&accounts, Request::Remove { name: "alice".to_owned() }).unwrap();
+    ask(&accounts, AccountRequest::Remove { name: "alice".to_owned() }).unwrap();
     assert_eq!(refusal(&accounts, &key).await, Some(NoAccount::Unknown));
     assert!(!accounts.is_open(), "without an account nobody gets tokens");
     assert_eq!(show(&accounts, "alice").kept_in, KeptIn::Removed);
@@ -259,7 +268,9 @@ async fn a_rotated_key_is_good_for_the_grace_and_then_told_from_an_unknown_one()
     let accounts = open(&[], &directory);
     let first = add(&accounts, "alice", "100/1d");
     let rotate = |grace_seconds| {
-        key_of(&ask(&accounts, Request::RotateKey { name: "alice".to_owned(), grace_seconds }).unwrap())
+        key_of(
+            &ask(&accounts, AccountRequest::RotateKey { name: "alice".to_owned(), grace_seconds }).unwrap(),
+        )
     };
     let second = rotate(Some(3_600));
     assert_eq!((refusal(&accounts, &first).await, refusal(&accounts, &second).await), (None, None));
@@ -273,13 +284,13 @@ async fn a_rotated_key_is_good_for_the_grace_and_then_told_from_an_unknown_one()
         assert_eq!(refusal(&accounts, key).await, refused.then_some(NoAccount::Retired));
     }
     let newest = show(&accounts, "alice").keys.last().unwrap().id;
-    ask(&accounts, Request::RetireKey { name: "alice".to_owned(), key: newest }).unwrap();
+    ask(&accounts, AccountRequest::RetireKey { name: "alice".to_owned(), key: newest }).unwrap();
     assert_eq!(refusal(&accounts, &fourth).await, Some(NoAccount::Retired));
     // However often keys are made, an account has a bounded number of them.
     (0..40).for_each(|_| drop(rotate(Some(0))));
     assert!(show(&accounts, "alice").keys.len() <= 8);
     (0..7).for_each(|_| drop(rotate(None)));
-    let request = Request::RotateKey { name: "alice".to_owned(), grace_seconds: None };
+    let request = AccountRequest::RotateKey { name: "alice".to_owned(), grace_seconds: None };
     assert!(ask(&accounts, request).unwrap_err().sentence.contains("8 keys"));
 }
 
@@ -292,25 +303,25 @@ async fn imported_accounts_go_on_with_their_keys_and_counts_whatever_the_file_sa
     assert_eq!(show(&accounts, "one").kept_in, KeptIn::Configuration);
     let said = ask(&accounts, change("one")).unwrap_err().sentence;
     assert!(said.contains("account import"), "{said}");
-    assert_eq!(ask(&accounts, Request::Import).unwrap(), [Line::Imported { imported: 1, known: 0 }]);
-    assert_eq!(ask(&accounts, Request::Import).unwrap(), [Line::Imported { imported: 0, known: 1 }]);
+    assert_eq!(ask(&accounts, AccountRequest::Import).unwrap(), [Line::Imported { imported: 1, known: 0 }]);
+    assert_eq!(ask(&accounts, AccountRequest::Import).unwrap(), [Line::Imported { imported: 0, known: 1 }]);
     assert_eq!(show(&accounts, "one").kept_in, KeptIn::Database);
     assert_eq!((charge(&accounts, "k1").await, charge(&accounts, "k1").await), (Some(true), Some(false)));
     // Its key in the file does not count any more.
     let fresh =
-        ask(&accounts, Request::RotateKey { name: "one".to_owned(), grace_seconds: Some(0) }).unwrap();
+        ask(&accounts, AccountRequest::RotateKey { name: "one".to_owned(), grace_seconds: Some(0) }).unwrap();
     assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Retired));
     assert_eq!(refusal(&accounts, &key_of(&fresh)).await, None);
-    let said = ask(&accounts, Request::Remove { name: "one".to_owned() }).unwrap_err().sentence;
+    let said = ask(&accounts, AccountRequest::Remove { name: "one".to_owned() }).unwrap_err().sentence;
     assert!(said.contains("remove it there first"), "{said}");
     // Nor once the database has forgotten it.
     for _ in 0..6 {
-        ask(&accounts, Request::RotateKey { name: "one".to_owned(), grace_seconds: Some(0) }).unwrap();
+        ask(&accounts, AccountRequest::RotateKey { name: "one".to_owned(), grace_seconds: Some(0) }).unwrap();
     }
     assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
     replace(&accounts, &[]);
     assert_eq!(refusal(&accounts, "k2").await, Some(NoAccount::Unknown));
-    ask(&accounts, Request::Remove { name: "one".to_owned() }).unwrap();
+    ask(&accounts, AccountRequest::Remove { name: "one".to_owned() }).unwrap();
     assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
 }
 
@@ -358,7 +369,7 @@ fn names_that_a_terminal_or_a_spreadsheet_would_misread_are_refused() {
     for name in ["", "=1+1", "-x", " a", "a\u{1b}[2J", "a\nb", &long] {
         let refused = ask(
             &accounts,
-            Request::Add { name: name.to_owned(), terms: terms("1/1d"), certificates: Vec::new() },
+            AccountRequest::Add { name: name.to_owned(), terms: terms("1/1d"), certificates: Vec::new() },
         )
         .unwrap_err();
         assert!(refused.sentence.contains("no name"), "{name:?}: {refused}");

@@ -2,7 +2,7 @@
 //!
 //! A clock that is set far ahead for a moment must not destroy keys. So an expired file is set aside, under a name with
 //! the time, and removed a week later. If the clock shows before then that the key has not expired, the file is used
-//! again.
+//! again. The file of a key that an operator retired is set aside under another mark, and never used again.
 
 use postern_daemon::files::sync_directory;
 use postern_daemon::utc;
@@ -14,13 +14,25 @@ use std::time::{Duration, UNIX_EPOCH};
 /// How long an expired file is kept.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
 /// What stands between a file's name and the second in which it was set aside.
-const MARK: &str = ".over-";
+const OVER: &str = ".over-";
+/// The same of a key that an operator retired.
+const RETIRED: &str = ".retired-";
 /// Files may be younger than the clock by this much, on a disk that another machine writes to.
 const TOLERANCE: Duration = Duration::from_secs(120);
 
-/// Sets the key file `name` aside.
+/// Sets the file `name` of an expired key aside.
 pub(super) fn set_aside(directory: &Path, name: &str, now: UnixSeconds) -> io::Result<()> {
-    std::fs::rename(directory.join(name), directory.join(format!("{name}{MARK}{now}")))?;
+    rename(directory, name, &format!("{name}{OVER}{now}"))
+}
+
+/// Sets the file `name` of a retired key aside.
+pub(super) fn retire(directory: &Path, name: &str, now: UnixSeconds) -> io::Result<()> {
+    rename(directory, name, &format!("{name}{RETIRED}{now}"))
+}
+
+/// Renames a file, durably. A crash leaves it under one of the two names.
+pub(super) fn rename(directory: &Path, from: &str, to: &str) -> io::Result<()> {
+    std::fs::rename(directory.join(from), directory.join(to))?;
     sync_directory(directory)
 }
 
@@ -34,12 +46,12 @@ pub(super) fn recall(
     let mut back = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
-        let Some((name, since)) = path.file_name().and_then(|name| name.to_str()?.split_once(MARK)) else {
-            continue;
-        };
+        let Some(aside) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let over = aside.split_once(OVER);
+        let Some((name, since)) = over.or_else(|| aside.split_once(RETIRED)) else { continue };
         let (original, Ok(since)) = (directory.join(name), since.parse()) else { continue };
         let Some(end) = not_after(&original) else { continue };
-        if now < end {
+        if now < end && over.is_some() {
             std::fs::rename(&path, &original)?;
             back.push(original);
         } else if now >= UnixSeconds(since).saturating_add(KEPT) {

@@ -1,6 +1,8 @@
 //! Carrying out what an operator asks for, in a running issuer or on the file of one that does not run.
 
-use super::{AccountView, Edit, KeptIn, Line, MOST_NAME, Refused, Request, certificates, is_account_name};
+use super::{
+    AccountRequest, AccountView, Edit, KeptIn, Line, MOST_NAME, Refused, certificates, is_account_name,
+};
 use crate::accounts::records::{self, Record, Terms};
 use crate::accounts::store::{Change, Store, set_needs_account};
 use crate::accounts::tiers::Allowance;
@@ -60,11 +62,17 @@ impl From<AccountsError> for Ended {
     }
 }
 
-pub(super) type Answer<'a> = &'a mut dyn FnMut(Line) -> io::Result<()>;
+/// Where the lines of an answer go.
+pub(crate) type Answer<'a> = &'a mut dyn FnMut(Line) -> io::Result<()>;
 
 impl Desk<'_> {
     /// Answers a request with lines, the last of which is [`Line::Done`] or [`Line::Failed`]. Blocks on the disk.
-    pub(crate) fn answer(&self, request: Request, now: UnixSeconds, answer: Answer<'_>) -> io::Result<()> {
+    pub(crate) fn answer(
+        &self,
+        request: AccountRequest,
+        now: UnixSeconds,
+        answer: Answer<'_>,
+    ) -> io::Result<()> {
         match self.carry_out(request, now, answer) {
             Ok(()) => answer(Line::Done),
             Err(Ended::Refused(refused)) => answer(Line::Failed(refused)),
@@ -73,19 +81,27 @@ impl Desk<'_> {
         }
     }
 
-    fn carry_out(&self, request: Request, now: UnixSeconds, answer: Answer<'_>) -> Result<(), Ended> {
+    fn carry_out(&self, request: AccountRequest, now: UnixSeconds, answer: Answer<'_>) -> Result<(), Ended> {
         match request {
-            Request::Add { name, terms, certificates } => self.add(&name, &terms, &certificates, answer),
-            Request::AddCertificate { name, public_key_sha256 } => {
+            AccountRequest::Add { name, terms, certificates } => {
+                self.add(&name, &terms, &certificates, answer)
+            }
+            AccountRequest::AddCertificate { name, public_key_sha256 } => {
                 self.add_certificate(&name, &public_key_sha256, answer)
             }
-            Request::RemoveCertificate { name, certificate } => self.remove_certificate(&name, certificate),
-            Request::List => self.list(answer),
-            Request::Show { name } => self.show(&name, answer),
-            Request::SetEnabled { name, enabled } => self.edit(&name, |record| record.enabled = enabled),
-            Request::RotateKey { name, grace_seconds } => self.rotate_key(&name, grace_seconds, now, answer),
-            Request::RetireKey { name, key } => self.retire_key(&name, key, now),
-            Request::Change { name, quota, burst, tier, expires_at } => {
+            AccountRequest::RemoveCertificate { name, certificate } => {
+                self.remove_certificate(&name, certificate)
+            }
+            AccountRequest::List => self.list(answer),
+            AccountRequest::Show { name } => self.show(&name, answer),
+            AccountRequest::SetEnabled { name, enabled } => {
+                self.edit(&name, |record| record.enabled = enabled)
+            }
+            AccountRequest::RotateKey { name, grace_seconds } => {
+                self.rotate_key(&name, grace_seconds, now, answer)
+            }
+            AccountRequest::RetireKey { name, key } => self.retire_key(&name, key, now),
+            AccountRequest::Change { name, quota, burst, tier, expires_at } => {
                 if let Edit::Set(tier) = &tier {
                     self.check_tier(tier)?;
                 }
@@ -96,9 +112,9 @@ impl Desk<'_> {
                     expires_at.apply(&mut terms.expires_at);
                 })
             }
-            Request::Remove { name } => self.remove(&name),
-            Request::Import => self.import(answer),
-            Request::Usage { account, since } => self.usage(account.as_deref(), since, answer),
+            AccountRequest::Remove { name } => self.remove(&name),
+            AccountRequest::Import => self.import(answer),
+            AccountRequest::Usage { account, since } => self.usage(account.as_deref(), since, answer),
         }
     }
 

@@ -14,7 +14,7 @@ async fn by(accounts: &Accounts, certificate: u8, key: Option<&str>) -> Result<A
 
 fn add_certificate(accounts: &Accounts, name: &str, certificate: u8) -> Result<Vec<Line>, Refused> {
     let public_key_sha256 = hex::encode([certificate; 32]);
-    ask(accounts, Request::AddCertificate { name: name.to_owned(), public_key_sha256 })
+    ask(accounts, AccountRequest::AddCertificate { name: name.to_owned(), public_key_sha256 })
 }
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn a_public_key_is_no_api_key() {
     add(&accounts, "bob", "9/1d");
     let public_key = "a public key that could be written into a header";
     let certificates = vec![hex::encode(sha256(public_key.as_bytes()))];
-    let request = Request::Add { name: "alice".to_owned(), terms: terms("9/1d"), certificates };
+    let request = AccountRequest::Add { name: "alice".to_owned(), terms: terms("9/1d"), certificates };
     let lines = ask(&accounts, request).unwrap();
     assert!(!lines.iter().any(|line| matches!(line, Line::ApiKey(_))), "{lines:?}");
     let shown = Some(PublicKeyDigest(sha256(public_key.as_bytes())));
@@ -69,7 +69,7 @@ async fn a_certificate_goes_with_its_account_and_stays_over_a_restart() {
     drop(accounts);
     let accounts = open(&[], &directory);
     assert_eq!(by(&accounts, 1, None).await.as_deref(), Ok("alice"));
-    ask(&accounts, Request::Remove { name: "alice".to_owned() }).unwrap();
+    ask(&accounts, AccountRequest::Remove { name: "alice".to_owned() }).unwrap();
     assert_eq!(by(&accounts, 1, None).await, Err(NoAccount::StrangeCertificate));
     add(&accounts, "bob", "9/1d");
     add_certificate(&accounts, "bob", 1).unwrap();

@@ -26,8 +26,11 @@ fn of_tier(tier: &str) -> Terms {
 }
 
 fn add_to(accounts: &Accounts, name: &str, tier: &str) -> Result<String, Refused> {
-    ask(accounts, Request::Add { name: name.to_owned(), terms: of_tier(tier), certificates: Vec::new() })
-        .map(|lines| key_of(&lines))
+    ask(
+        accounts,
+        AccountRequest::Add { name: name.to_owned(), terms: of_tier(tier), certificates: Vec::new() },
+    )
+    .map(|lines| key_of(&lines))
 }
 
 #[tokio::test]
@@ -72,7 +75,7 @@ async fn a_quota_of_its_own_leaves_an_account_nothing_of_its_tier() {
     let key = key_of(
         &ask(
             &accounts,
-            Request::Add { name: "alice".to_owned(), terms: own.clone(), certificates: Vec::new() },
+            AccountRequest::Add { name: "alice".to_owned(), terms: own.clone(), certificates: Vec::new() },
         )
         .unwrap(),
     );
@@ -80,13 +83,18 @@ async fn a_quota_of_its_own_leaves_an_account_nothing_of_its_tier() {
     let view = show(&accounts, "alice");
     assert_eq!((view.terms, view.of_tier), (Some(own), Vec::new()));
     // Now it has the tier's, of which more is used than there is.
-    let Request::Change { name, burst, tier, expires_at, .. } = change("alice") else { unreachable!() };
-    ask(&accounts, Request::Change { name, quota: Edit::Clear, burst, tier, expires_at }).unwrap();
+    let AccountRequest::Change { name, burst, tier, expires_at, .. } = change("alice") else {
+        unreachable!()
+    };
+    ask(&accounts, AccountRequest::Change { name, quota: Edit::Clear, burst, tier, expires_at }).unwrap();
     assert_eq!(charge(&accounts, &key).await, Some(false));
     // And without its tier nothing at all, which is refused.
-    let Request::Change { name, quota, burst, expires_at, .. } = change("alice") else { unreachable!() };
+    let AccountRequest::Change { name, quota, burst, expires_at, .. } = change("alice") else {
+        unreachable!()
+    };
     let refused =
-        ask(&accounts, Request::Change { name, quota, burst, tier: Edit::Clear, expires_at }).unwrap_err();
+        ask(&accounts, AccountRequest::Change { name, quota, burst, tier: Edit::Clear, expires_at })
+            .unwrap_err();
     assert!(refused.sentence.contains("neither a quota nor a tier"), "{refused}");
 }
 
@@ -120,10 +128,10 @@ async fn an_unknown_tier_is_refused_and_one_that_goes_refuses_its_accounts_until
     assert!(degraded[0].contains("\"gold\" (2 accounts)") && !degraded[0].contains("alice"), "{degraded:?}");
     let quota = Edit::Set("2/1d".parse().unwrap());
     for name in ["alice", "bob"] {
-        let Request::Change { burst, tier, expires_at, .. } = change(name) else { unreachable!() };
+        let AccountRequest::Change { burst, tier, expires_at, .. } = change(name) else { unreachable!() };
         ask(
             &accounts,
-            Request::Change { name: name.to_owned(), quota: quota.clone(), burst, tier, expires_at },
+            AccountRequest::Change { name: name.to_owned(), quota: quota.clone(), burst, tier, expires_at },
         )
         .unwrap();
     }

@@ -1,12 +1,11 @@
 //! The socket of a running issuer: one request a connection, as a line of JSON; the answer is lines of JSON.
 
-use super::{Desk, Line, Refused, Request};
+use super::{Line, Refused, Request};
 use crate::Config;
-use crate::accounts::database::{check_directory, own_user};
-use crate::accounts::store::Store;
-use crate::accounts::{Accounts, AccountsError, Configured};
+use crate::accounts::{self, Accounts, AccountsError, check_directory, own_user};
+use crate::keyring::Commands;
+use crate::keys;
 use postern_daemon::files::{DataDir, DataDirError};
-use postern_token::UnixSeconds;
 use std::fs::{File, Permissions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::fd::AsRawFd;
@@ -82,7 +81,7 @@ impl Control {
     }
 
     /// Answers operators. Never ends; cancel safe. A change that has begun is finished all the same.
-    pub(crate) async fn serve(&self, accounts: &Arc<Accounts>) {
+    pub(crate) async fn serve(&self, accounts: &Arc<Accounts>, commands: &Commands) {
         let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         loop {
             let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -95,15 +94,23 @@ impl Control {
             if !is_known {
                 continue;
             }
-            let accounts = accounts.clone();
+            let (accounts, commands) = (accounts.clone(), commands.clone());
             tokio::spawn(async move {
                 let (request, stream) = match tokio::time::timeout(PATIENCE, read(stream)).await {
                     Ok(Ok(read)) => read,
                     Ok(Err(_)) | Err(_) => return,
                 };
+                let (of_accounts, lines) = match request {
+                    Ok(Request::Account(request)) => (Some(request), Ok(Vec::new())),
+                    Ok(Request::Key(request)) => (None, commands.carry_out(request).await),
+                    Err(refused) => (None, Err(refused)),
+                };
                 let answering = move || {
                     let _place = place;
-                    accounts.answer(request, stream)
+                    send(stream, |line| match of_accounts {
+                        Some(request) => accounts.answer(request, line),
+                        None => say(lines, line),
+                    })
                 };
                 if let Ok(Err(error)) = tokio::task::spawn_blocking(answering).await {
                     tracing::debug!("an operator's request was not read to its end: {error}");
@@ -129,27 +136,29 @@ async fn read(stream: UnixStream) -> io::Result<(Result<Request, Refused>, Block
     Ok((request, stream))
 }
 
-impl Accounts {
-    fn answer(&self, request: Result<Request, Refused>, stream: Blocking) -> io::Result<()> {
-        let deadline = Instant::now() + ANSWER;
-        let mut stream = BufWriter::new(stream);
-        let mut send = |line: Line| {
-            if Instant::now() > deadline {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            serde_json::to_writer(&mut stream, &line)?;
-            stream.write_all(b"\n")
-        };
-        match request {
-            Ok(request) => {
-                let configured = self.configured.load_full();
-                let desk = Desk { store: &self.store, configured: &configured, running: Some(self) };
-                desk.answer(request, UnixSeconds::now(), &mut send)?;
-            }
-            Err(refused) => send(Line::Failed(refused))?,
-        }
-        stream.flush()
+/// An answer that is complete.
+fn say(lines: Result<Vec<Line>, Refused>, each: &mut dyn FnMut(Line) -> io::Result<()>) -> io::Result<()> {
+    match lines {
+        Ok(lines) => lines.into_iter().chain([Line::Done]).try_for_each(each),
+        Err(refused) => each(Line::Failed(refused)),
     }
+}
+
+/// Sends what `answer` has to say, as lines.
+fn send(
+    stream: Blocking,
+    answer: impl FnOnce(&mut dyn FnMut(Line) -> io::Result<()>) -> io::Result<()>,
+) -> io::Result<()> {
+    let deadline = Instant::now() + ANSWER;
+    let mut stream = BufWriter::new(stream);
+    answer(&mut |line: Line| {
+        if Instant::now() > deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        serde_json::to_writer(&mut stream, &line)?;
+        stream.write_all(b"\n")
+    })?;
+    stream.flush()
 }
 
 /// Asks the issuer of `config` if it runs, or does it on its files if none does. Calls `each` with the lines of the answer, but not
@@ -190,10 +199,13 @@ pub fn ask(
         }
         match DataDir::open(directory) {
             Ok(lock) => {
-                let store = Store::open(lock.path())?;
-                let configured = Configured::of(config);
-                let desk = Desk { store: &store, configured: &configured, running: None };
-                desk.answer(request.clone(), UnixSeconds::now(), &mut keep).map_err(unread)?;
+                match request.clone() {
+                    Request::Account(request) => {
+                        accounts::control::answer(&lock, config, request, &mut keep)?
+                    }
+                    Request::Key(request) => say(keys::control::answer(lock, config, request), &mut keep),
+                }
+                .map_err(unread)?;
                 break;
             }
             Err(DataDirError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(TICK),
@@ -212,9 +224,10 @@ pub fn ask(
     match last {
         Some(Line::Failed(refused)) => Err(refused),
         Some(_) => Ok(()),
-        None => Err(Refused::runtime(
-            "the issuer's answer broke off, and it may have done what was asked: look with `postern issuer account show`",
-        )),
+        None => Err(Refused::runtime(format!(
+            "the issuer's answer broke off, and it may have done what was asked: look with `{}`",
+            request.look()
+        ))),
     }
 }
 
@@ -230,8 +243,8 @@ fn talk(
 ) -> Result<(), Refused> {
     let broken = |error: io::Error| {
         Refused::runtime(format!(
-            "the conversation with the issuer broke off ({error}), and it may have done what was asked: look with `postern \
-             issuer account show`"
+            "the conversation with the issuer broke off ({error}), and it may have done what was asked: look with `{}`",
+            request.look()
         ))
     };
     let begun = (|| {

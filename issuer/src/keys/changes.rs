@@ -1,0 +1,165 @@
+//! Changes of the keys that an operator asks for. Each is a row of single steps on the disk, and a start reads whatever a
+//! crash leaves between two of them: a new key is there before an old one gives way.
+
+use super::control::{KeyRequest, TokenKeyView, is_named, unknown};
+use super::{KeyStore, KeysError, TokenKey, colliding, file_name, lives, parse, set_aside, short, view};
+use crate::config::MAX_LIVE_KEYS;
+use crate::control::{Line, Refused};
+use crate::rotation::{Phase, Schedule, Takeover};
+use postern_daemon::files::write_private;
+use postern_daemon::utc;
+use postern_token::{TokenType, UnixSeconds};
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
+
+impl KeyStore {
+    /// Does what an operator asks for. The answer lists all keys, or those that were added.
+    pub(crate) fn carry_out(
+        &mut self,
+        request: KeyRequest,
+        schedule: &Schedule,
+        now: UnixSeconds,
+    ) -> Result<Vec<Line>, Refused> {
+        let before: HashSet<_> = match request {
+            KeyRequest::List => HashSet::new(),
+            _ => self.keys.iter().map(|key| key.signing.id()).collect(),
+        };
+        match request {
+            KeyRequest::List => {}
+            KeyRequest::Rotate { token_type, in_seconds } => {
+                let ahead = in_seconds.map_or(schedule.publish_ahead, Duration::from_secs);
+                self.replace(token_type, ahead, schedule, now)?;
+            }
+            KeyRequest::Retire { id } => self.retire(&id, schedule, now)?,
+            KeyRequest::Import { name, content } => self.import(&name, content.bytes().as_deref(), now)?,
+        }
+        let shown = view(&self.keys, now).into_iter().filter(|key| !before.contains(&key.id));
+        Ok(shown.map(|key| Line::TokenKey(TokenKeyView::from(key))).collect())
+    }
+
+    /// Makes a successor of the key of each type, or of this one.
+    fn replace(
+        &mut self,
+        token_type: Option<u16>,
+        ahead: Duration,
+        schedule: &Schedule,
+        now: UnixSeconds,
+    ) -> Result<(), Refused> {
+        let wanted: Vec<_> = match token_type.map(TokenType::from_code) {
+            None => schedule.types.iter().collect(),
+            Some(wanted) if schedule.types.iter().any(|issued| issued == wanted) => vec![wanted],
+            Some(other) => {
+                return Err(Refused::runtime(format!(
+                    "no tokens of type {} are issued: name one of [keys] types, or add it there first",
+                    other.code()
+                )));
+            }
+        };
+        self.rotate(schedule, now)?; // there is a key to succeed then
+        wanted.into_iter().try_for_each(|token_type| self.replace_one(token_type, ahead, schedule, now))
+    }
+
+    fn replace_one(
+        &mut self,
+        token_type: TokenType,
+        ahead: Duration,
+        schedule: &Schedule,
+        now: UnixSeconds,
+    ) -> Result<(), Refused> {
+        let lives = lives(&self.keys, token_type);
+        self.check_room(token_type)?;
+        let takeover = Takeover::after(ahead, &lives, schedule, now).ok_or_else(|| {
+            Refused::runtime(format!(
+                "no key of type {token_type} would be in use until a successor took over in {} s: choose a shorter time (--in)",
+                ahead.as_secs()
+            ))
+        })?;
+        self.make(token_type, takeover.life)?;
+        let Some((_made, earlier)) = self.keys.split_last_mut() else { return Ok(()) };
+        let shortened =
+            |key: &&mut TokenKey| key.signing.token_type() == token_type && takeover.shortens(&key.life);
+        for key in earlier.iter_mut().filter(shortened) {
+            let shorter = TokenKey { signing: key.signing.clone(), life: takeover.shorten(key.life) };
+            let (from, to) = (file_name(key), file_name(&shorter));
+            set_aside::rename(self.directory.path(), &from, &to).map_err(|error| {
+                Refused::runtime(format!(
+                    "the successor is made, and takes over. The key file {from} cannot be given its new name {to}: {error}. Its key \
+                     signs for agents that ask for it until its earlier end"
+                ))
+            })?;
+            *key = shorter;
+            tracing::info!(
+                "token key {:?} issues until {} now, as an operator asked",
+                key.signing.id(),
+                utc::rfc3339(takeover.at.0)
+            );
+        }
+        Ok(())
+    }
+
+    /// Ends a key at once.
+    fn retire(&mut self, id: &str, schedule: &Schedule, now: UnixSeconds) -> Result<(), Refused> {
+        self.rotate(schedule, now)?;
+        let named = |key: &TokenKey| is_named(&key.signing.id().to_hex(), id);
+        let retired = self.keys.iter().find(|key| named(key)).ok_or_else(|| unknown(id))?.clone();
+        let retired_id = retired.signing.id();
+        // First what takes its place: a crash leaves both, never none.
+        self.make_due(schedule, now, Some(retired_id))?;
+        let name = file_name(&retired);
+        set_aside::retire(self.directory.path(), &name, now).map_err(|error| {
+            Refused::runtime(format!(
+                "the key file {name} cannot be set aside: {error}; its key is still good: make the directory writable, and retire it \
+                 again"
+            ))
+        })?;
+        self.keys.retain(|key| key.signing.id() != retired_id);
+        tracing::warn!(
+            "token key {retired_id:?} is retired, as an operator asked: it is not listed, and signs no more"
+        );
+        Ok(())
+    }
+
+    /// Takes in a key by the rules of a start.
+    fn import(&mut self, name: &str, content: Option<&[u8]>, now: UnixSeconds) -> Result<(), Refused> {
+        let path = Path::new(name);
+        let key = parse(path, content.unwrap_or_default())?;
+        let id = short(key.signing.id());
+        if self.keys.iter().any(|known| known.signing.id() == key.signing.id()) {
+            return Err(Refused::runtime(format!(
+                "the token key {id} is here already: nothing was imported"
+            )));
+        }
+        if let Some(other) = colliding(&self.keys, &key.signing) {
+            return Err(KeysError::Collision { path: path.to_owned(), other: file_name(other) }.into());
+        }
+        if key.life.phase(now) == Phase::Over {
+            return Err(Refused::runtime(format!(
+                "the time of the token key {id} was over at {}: nothing was imported",
+                utc::rfc3339(key.life.not_after.0)
+            )));
+        }
+        self.check_room(key.signing.token_type())?;
+        let path = self.directory.join(file_name(&key));
+        let content = content.unwrap_or_default();
+        write_private(&path, content).map_err(|source| KeysError::Unwritable { path, source })?;
+        tracing::info!("token key {:?} is imported, as an operator asked", key.signing.id());
+        self.keys.push(key);
+        Ok(())
+    }
+
+    /// Requests name a key by one byte, and directories have limits.
+    fn check_room(&self, token_type: TokenType) -> Result<(), Refused> {
+        let alive = lives(&self.keys, token_type).len();
+        if u64::try_from(alive).is_ok_and(|alive| alive < MAX_LIVE_KEYS) {
+            return Ok(());
+        }
+        Err(Refused::runtime(format!(
+            "{alive} keys of type {token_type} are alive, the most there may be: wait until one leaves, or retire one (`postern \
+             issuer key list`)"
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests;

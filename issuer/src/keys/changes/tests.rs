@@ -1,0 +1,202 @@
+use super::super::control::{KeyContent, export, to_import};
+use super::super::key_files;
+use super::*;
+use crate::rotation::{self, Lifetime};
+use postern_token::TokenTypes;
+use std::fs::{read_dir, rename};
+use tempfile::TempDir;
+
+const SCHEDULE: Schedule = Schedule {
+    types: TokenTypes::PUBLIC,
+    rotate_every: Duration::from_secs(30_000),
+    publish_ahead: Duration::from_secs(1_000),
+    redeem_for: Duration::from_secs(7_000),
+};
+const START: UnixSeconds = UnixSeconds(1_000_000);
+
+fn open(directory: &Path) -> KeyStore {
+    let mut store = KeyStore::open(directory).unwrap();
+    store.rotate(&SCHEDULE, START).unwrap();
+    store
+}
+
+fn asked(store: &mut KeyStore, request: KeyRequest, now: UnixSeconds) -> Result<Vec<TokenKeyView>, Refused> {
+    let lines = store.carry_out(request, &SCHEDULE, now)?.into_iter();
+    Ok(lines
+        .map(|line| match line {
+            Line::TokenKey(key) => key,
+            other => panic!("{other:?}"),
+        })
+        .collect())
+}
+
+fn rotate(in_seconds: Option<u64>) -> KeyRequest {
+    KeyRequest::Rotate { token_type: None, in_seconds }
+}
+
+fn retire(key: &TokenKeyView) -> KeyRequest {
+    KeyRequest::Retire { id: key.id.clone() }
+}
+
+fn list(store: &mut KeyStore, now: UnixSeconds) -> Vec<TokenKeyView> {
+    asked(store, KeyRequest::List, now).unwrap()
+}
+
+fn current(store: &KeyStore, now: UnixSeconds) -> Lifetime {
+    rotation::current(&lives(store.keys(), TokenType::BlindRsa2048), now).unwrap()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_rotation_is_on_the_disk_and_leaves_the_published_times_alone() {
+    let home = TempDir::new().unwrap();
+    let mut store = open(home.path());
+    let first = list(&mut store, START)[0].clone();
+    let made = asked(&mut store, rotate(Some(100)), START).unwrap();
+    assert_eq!((made.len(), made[0].phase.as_str(), made[0].in_use_from.0), (1, "upcoming", START.0 + 100));
+    let both = list(&mut store, START);
+    let old = both.iter().find(|key| key.id == first.id).unwrap();
+    assert_eq!((old.in_use_from, old.leaves_at), (first.in_use_from, first.leaves_at));
+    assert_eq!(old.issues_until.0, START.0 + 100);
+    drop(store);
+    assert_eq!(list(&mut KeyStore::open(home.path()).unwrap(), START), both);
+    for key in both {
+        assert!(home.path().join(&key.file).exists(), "{key:?}");
+    }
+}
+
+#[test]
+fn without_a_time_a_rotation_publishes_ahead() {
+    let home = TempDir::new().unwrap();
+    let made = asked(&mut open(home.path()), rotate(None), START).unwrap();
+    assert_eq!(made[0].in_use_from.0, START.0 + 1_000);
+}
+
+#[test]
+fn a_crash_in_a_rotation_leaves_the_old_state_or_a_successor() {
+    let home = TempDir::new().unwrap();
+    let mut store = open(home.path());
+    let before = list(&mut store, START)[0].clone();
+    asked(&mut store, rotate(Some(0)), START).unwrap();
+    // As if the old key had not been renamed.
+    let old = list(&mut store, START).into_iter().find(|key| key.id == before.id).unwrap();
+    drop(store);
+    rename(home.path().join(old.file), home.path().join(&before.file)).unwrap();
+    let mut store = open(home.path());
+    assert_eq!(store.keys().len(), 2, "no third key is made");
+    let newest = list(&mut store, START).into_iter().find(|key| key.phase == "newest").unwrap();
+    assert_ne!(newest.id, before.id);
+}
+
+#[test]
+fn a_retired_key_has_a_successor_at_once_and_never_comes_back() {
+    let home = TempDir::new().unwrap();
+    let mut store = open(home.path());
+    let first = list(&mut store, START)[0].clone();
+    let made = asked(&mut store, retire(&first), START).unwrap();
+    assert_eq!((made.len(), made[0].phase.as_str()), (1, "newest"));
+    assert_eq!(list(&mut store, START), made);
+    drop(store);
+    assert!(names(home.path()).iter().any(|name| *name == format!("{}.retired-{START}", first.file)));
+    let mut store = open(home.path());
+    assert_eq!(list(&mut store, START), made, "a restart does not bring it back");
+    let later = START.saturating_add(Duration::from_secs(7 * 86_400));
+    store.rotate(&SCHEDULE, later).unwrap();
+    assert!(!names(home.path()).iter().any(|name| name.contains(".retired-")), "the file goes in a week");
+}
+
+#[test]
+fn retiring_a_successor_leaves_the_key_in_use_alone() {
+    let home = TempDir::new().unwrap();
+    let mut store = open(home.path());
+    let present = current(&store, START);
+    let successor = asked(&mut store, rotate(Some(5_000)), START).unwrap()[0].clone();
+    assert_eq!(asked(&mut store, retire(&successor), START).unwrap(), []);
+    assert_eq!((current(&store, START).not_after, store.keys().len()), (present.not_after, 1));
+    let due = UnixSeconds(START.0 + 4_000);
+    store.rotate(&SCHEDULE, due).unwrap();
+    assert_eq!(store.keys().len(), 2, "the schedule makes the next one in time");
+}
+
+#[test]
+fn a_key_that_cannot_be_set_aside_goes_on() {
+    let home = TempDir::new().unwrap();
+    let mut store = open(home.path());
+    let first = list(&mut store, START)[0].clone();
+    std::fs::create_dir(home.path().join(format!("{}.retired-{START}", first.file))).unwrap();
+    let refused = asked(&mut store, retire(&first), START).unwrap_err();
+    assert!(refused.sentence.contains("its key is still good"), "{refused}");
+    assert!(list(&mut store, START).iter().any(|key| key.id == first.id));
+}
+
+#[test]
+fn an_exported_key_is_imported_elsewhere_once() {
+    let (here, there, out) = (TempDir::new().unwrap(), TempDir::new().unwrap(), TempDir::new().unwrap());
+    let mut store = open(here.path());
+    let key = list(&mut store, START)[0].clone();
+    let copy = export(here.path(), &key.id, out.path()).unwrap();
+    assert_eq!(copy, out.path().join(&key.file));
+    assert!(export(here.path(), &key.id, out.path()).unwrap_err().sentence.contains("name a new file"));
+    assert!(export(here.path(), "00", out.path()).unwrap_err().sentence.contains("postern issuer key list"));
+
+    let nowhere = export(&out.path().join("none"), &key.id, out.path()).unwrap_err();
+    assert!(nowhere.sentence.contains("as the issuer's user or as root"), "{nowhere}");
+
+    let request = to_import(&copy).unwrap();
+    assert!(format!("{request:?}").contains("redacted"));
+    let mut other = open(there.path());
+    let imported = asked(&mut other, request.clone(), START).unwrap();
+    assert_eq!((&imported[0].id, &imported[0].file), (&key.id, &key.file));
+    let again = asked(&mut other, request.clone(), START).unwrap_err();
+    assert!(again.sentence.contains("here already"), "{again}");
+    drop(other);
+    assert_eq!(KeyStore::open(there.path()).unwrap().keys().len(), 2);
+
+    let mut late = open(TempDir::new().unwrap().path());
+    let over = asked(&mut late, request, key.leaves_at).unwrap_err();
+    assert!(over.sentence.contains("was over at"), "{over}");
+}
+
+#[test]
+fn what_a_start_would_refuse_is_not_imported() {
+    let home = TempDir::new().unwrap();
+    let mut store = open(home.path());
+    let key = list(&mut store, START)[0].clone();
+    let content = hex::encode(std::fs::read(home.path().join(&key.file)).unwrap());
+    let content: KeyContent = serde_json::from_value(content.into()).unwrap();
+    let broken: KeyContent = serde_json::from_value("no digits".into()).unwrap();
+    let import = |name: &str, content: &KeyContent| KeyRequest::Import {
+        name: name.to_owned(),
+        content: content.clone(),
+    };
+    for (request, why) in [
+        (import("backup.p8", &content), "give it back the name"),
+        (import("../1-2-3-00000000.p8", &content), "another key than its name"),
+        (import(&key.file, &broken), "is corrupt"),
+    ] {
+        let refused = asked(&mut store, request, START).unwrap_err();
+        assert!(refused.sentence.contains(why), "{refused}");
+    }
+    assert_eq!(key_files(home.path()).unwrap().len(), 1);
+}
+
+#[test]
+fn other_types_and_too_many_keys_are_refused() {
+    let home = TempDir::new().unwrap();
+    let mut store = open(home.path());
+    let other = KeyRequest::Rotate { token_type: Some(5), in_seconds: None };
+    assert!(asked(&mut store, other, START).unwrap_err().sentence.contains("[keys] types"));
+    let far = asked(&mut store, rotate(Some(40_000)), START).unwrap_err();
+    assert!(far.sentence.contains("choose a shorter time"), "{far}");
+    for _ in 1..MAX_LIVE_KEYS {
+        asked(&mut store, rotate(Some(0)), START).unwrap();
+    }
+    let full = asked(&mut store, rotate(Some(0)), START).unwrap_err();
+    assert!(full.sentence.contains("wait until one leaves, or retire one"), "{full}");
+}

@@ -1,0 +1,196 @@
+//! How an operator sees and changes keys: what is asked for, what is shown, and copies of key files. `changes` carries it out.
+
+use super::{KeyStore, KeysError, key_files, load, name_of, parse_name, short};
+use crate::Config;
+use crate::control::{Line, Refused};
+use crate::keyring::KeyView;
+use postern_daemon::exit;
+use postern_daemon::files::{DataDir, sync_name};
+use postern_token::UnixSeconds;
+use serde::{Deserialize, Serialize};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// A file may be renamed between finding and reading it, once a rotation.
+const MOST_ATTEMPTS: usize = 5;
+
+/// What an operator asks about token keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyRequest {
+    /// Every key that has not expired.
+    List,
+    /// A successor that takes over out of turn.
+    Rotate {
+        /// Of this type; without it, of each type that is issued.
+        token_type: Option<u16>,
+        /// In how long it takes over; without it, after `publish_ahead`.
+        in_seconds: Option<u64>,
+    },
+    /// An end of one key, at once.
+    Retire {
+        /// The first eight digits of its id, or all.
+        id: String,
+    },
+    /// A key from a file that was exported.
+    Import {
+        /// The file's name, with the key's times.
+        name: String,
+        /// What the file holds.
+        content: KeyContent,
+    },
+}
+
+/// What a key file holds, in hex on its way to the issuer. Whoever has it can issue tokens, so `Debug` shows nothing.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KeyContent(String);
+
+impl KeyContent {
+    /// Nothing if these are no hex digits.
+    pub(super) fn bytes(&self) -> Option<Vec<u8>> {
+        hex::decode(&self.0).ok()
+    }
+}
+
+impl std::fmt::Debug for KeyContent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeyContent(redacted)")
+    }
+}
+
+/// A token key as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenKeyView {
+    /// The first eight hex digits of its id.
+    pub id: String,
+    /// The code of its token type.
+    #[serde(rename = "type")]
+    pub token_type: u16,
+    /// "upcoming", "newest" or "older".
+    pub phase: String,
+    /// The first second in which clients use it.
+    pub in_use_from: UnixSeconds,
+    /// The first second in which its successor is used instead.
+    pub issues_until: UnixSeconds,
+    /// The first second in which its tokens are no longer good.
+    pub leaves_at: UnixSeconds,
+    /// The name of its file, in `keys.directory`.
+    pub file: String,
+}
+
+impl From<KeyView> for TokenKeyView {
+    fn from(KeyView { id, token_type, phase, life }: KeyView) -> Self {
+        Self {
+            id: short(id),
+            token_type: token_type.code(),
+            phase: phase.as_str().to_owned(),
+            in_use_from: life.not_before,
+            issues_until: life.issue_until,
+            leaves_at: life.not_after,
+            file: name_of(id, token_type, &life),
+        }
+    }
+}
+
+/// Answers on the files of an issuer that does not run; the lock says so.
+pub(crate) fn answer(lock: DataDir, config: &Config, request: KeyRequest) -> Result<Vec<Line>, Refused> {
+    let schedule = config
+        .keys
+        .schedule()
+        .map_err(|error| Refused { sentence: error.to_string(), code: error.exit_code() })?;
+    KeyStore::of(lock)?.carry_out(request, &schedule, UnixSeconds::now())
+}
+
+/// Copies the file of a key in `directory` to `target`, a new file (mode 0600), or under its own name into `target`, a directory.
+/// The issuer may run. Returns the name of the copy.
+///
+/// # Errors
+/// A sentence for the operator. What was begun at `target` is removed.
+pub fn export(directory: &Path, id: &str, target: &Path) -> Result<PathBuf, Refused> {
+    for _ in 0..MOST_ATTEMPTS {
+        let path = find(directory, id)?;
+        match load(&path) {
+            // A rotation has renamed it meanwhile.
+            Err(KeysError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(unreadable(error)),
+            Ok(_) => return copy(&path, target),
+        }
+    }
+    Err(Refused::runtime(format!(
+        "the file of the token key {id} cannot be read while keys change: try again"
+    )))
+}
+
+/// The file of the one key whose id begins so.
+fn find(directory: &Path, id: &str) -> Result<PathBuf, Refused> {
+    let named = |path: &PathBuf| parse_name(path).is_some_and(|(_, known)| is_named(&known, id));
+    key_files(directory).map_err(unreadable)?.into_iter().find(named).ok_or_else(|| unknown(id))
+}
+
+/// What a start says of a file that it cannot read is not what someone needs who copies one.
+fn unreadable(error: KeysError) -> Refused {
+    match error {
+        KeysError::Unreadable { path, source } => Refused::runtime(format!(
+            "cannot read {}: {source}; nothing was copied: run this as the issuer's user or as root",
+            path.display()
+        )),
+        other => other.into(),
+    }
+}
+
+/// Whether `id`, the first eight digits or all of them, names the key whose id is or begins with `known`.
+pub(super) fn is_named(known: &str, id: &str) -> bool {
+    let id = id.to_ascii_lowercase();
+    id.len() >= 8 && (known.starts_with(&id) || id.starts_with(known))
+}
+
+pub(super) fn unknown(id: &str) -> Refused {
+    Refused::runtime(format!(
+        "no token key has the id {id:?}: `postern issuer key list` has the eight digits of each"
+    ))
+}
+
+fn copy(path: &Path, target: &Path) -> Result<PathBuf, Refused> {
+    let target = match path.file_name() {
+        Some(name) if target.is_dir() => target.join(name),
+        _ => target.to_owned(),
+    };
+    let failed = |error: io::Error| {
+        Refused::runtime(format!(
+            "the key cannot be copied to {}: {error}; name a new file",
+            target.display()
+        ))
+    };
+    let content = std::fs::read(path).map_err(failed)?;
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&target).map_err(failed)?;
+    let written = file.write_all(&content).and_then(|()| file.sync_all()).and_then(|()| sync_name(&target));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&target); // the first error is the one to report
+    }
+    written.map_err(failed)?;
+    Ok(target)
+}
+
+/// Reads an exported file for [`KeyRequest::Import`], as the user who runs the command.
+///
+/// # Errors
+/// What a start would refuse of it, in a sentence.
+pub fn to_import(path: &Path) -> Result<KeyRequest, Refused> {
+    let content = std::fs::read(path).map_err(|error| Refused {
+        sentence: format!("cannot read {}: {error}; nothing was imported", path.display()),
+        code: exit::USAGE,
+    })?;
+    load(path)?;
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok(KeyRequest::Import { name, content: KeyContent(hex::encode(content)) })
+}
+
+impl From<KeysError> for Refused {
+    fn from(error: KeysError) -> Self {
+        Self::runtime(error.to_string())
+    }
+}
