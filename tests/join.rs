@@ -5,6 +5,7 @@ use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::process::{Ended, Postern, command, run};
 use crate::support::tls::Authority;
 use crate::support::{proxy, target};
+use postern_testkit::ports;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -102,7 +103,10 @@ fn a_faulty_copy_is_refused_without_its_secret() {
         .assert_failed(2, &["is of format 9", "update postern"]);
     join(home.path(), "nothing", &[]).assert_failed(2, &["there is no join string"]);
     assert!(!home.path().join("client.toml").exists(), "nothing is written for a faulty one");
-    join(home.path(), text, &["--check"]).assert_failed(70, &["proxy.example"]);
+    // An address, not a name: without a network the resolver may take its time.
+    let nowhere = format!("http://{}", ports::closed());
+    let added = add("carol", &["--gateway", &nowhere, "--issuer", &nowhere]);
+    join(home.path(), &added.stdout, &["--check"]).assert_failed(70, &[&nowhere]);
     // As an argument it works as well.
     let (config, data) = (home.path().join("other.toml"), home.path().join("other"));
     let arguments =
