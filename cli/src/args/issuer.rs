@@ -101,7 +101,7 @@ pub(crate) struct RotateKey {
     /// Of this token type alone: 2, 5 or 1. Without it, of each that is issued
     #[arg(long = "type", value_name = "N")]
     pub(crate) token_type: Option<u16>,
-    /// In how long the successor takes over; "0s" at once. Without it, after [keys] publish_ahead
+    /// In how long the successor takes over; "0s" at once. Without it, after keys.publish_ahead
     #[arg(long = "in", value_name = "SPAN")]
     pub(crate) ahead: Option<ConfigDuration>,
     #[command(flatten)]
@@ -183,7 +183,7 @@ pub(crate) struct NewAccount {
     /// A client's certificate (PEM) by which the account is known in place of an API key; may be given several times
     #[arg(long, value_name = "FILE")]
     pub(crate) certificate: Vec<PathBuf>,
-    /// One of [[tiers]] in the configuration file
+    /// One of the tiers in the configuration file
     #[arg(long, value_name = "NAME")]
     pub(crate) tier: Option<String>,
     /// The first day (UTC) without tokens
@@ -254,7 +254,7 @@ pub(crate) struct Change {
     /// No rate of its own
     #[arg(long, conflicts_with = "rate")]
     pub(crate) no_rate: bool,
-    /// One of [[tiers]] in the configuration file; "" for none
+    /// One of the tiers in the configuration file; "" for none
     #[arg(long, value_name = "NAME")]
     pub(crate) tier: Option<String>,
     /// The first day (UTC) without tokens, or "never"
