@@ -101,13 +101,6 @@ mod tests {
     use postern_token::{SigningKey, TokenTypes};
     use std::sync::Arc;
 
-    const SCHEDULE: Schedule = Schedule {
-        types: TokenTypes::PUBLIC,
-        rotate_every: Duration::from_secs(30_000),
-        publish_ahead: Duration::from_secs(1_000),
-        redeem_for: Duration::from_secs(7_000),
-    };
-
     fn key(not_before: u64) -> TokenKey {
         key_of(TokenType::BlindRsa2048, not_before)
     }
@@ -115,12 +108,15 @@ mod tests {
     fn key_of(token_type: TokenType, not_before: u64) -> TokenKey {
         let secret = SigningKey::generate(token_type).unwrap();
         let signing = SigningKey::from_secret(token_type, &secret).unwrap();
-        TokenKey { signing: Arc::new(signing), life: Lifetime::starting(UnixSeconds(not_before), &SCHEDULE) }
+        TokenKey {
+            signing: Arc::new(signing),
+            life: Lifetime::starting(UnixSeconds(not_before), &Schedule::TEST),
+        }
     }
 
     fn document(keys: &[TokenKey], now: u64) -> Document {
         let imprint = Imprint { request_uri: "/token-request".to_owned(), batch_limit: 100 };
-        Document::of(keys, &SCHEDULE, &imprint, UnixSeconds(now))
+        Document::of(keys, &Schedule::TEST, &imprint, UnixSeconds(now))
     }
 
     fn starts(document: &Document) -> Vec<u64> {
@@ -157,7 +153,8 @@ mod tests {
             key_of(TokenType::VoprfRistretto255, 0),
         ];
         let imprint = Imprint { request_uri: "/token-request".to_owned(), batch_limit: 7 };
-        let document = Document::of(&keys, &Schedule { types, ..SCHEDULE }, &imprint, UnixSeconds(20_000));
+        let document =
+            Document::of(&keys, &Schedule { types, ..Schedule::TEST }, &imprint, UnixSeconds(20_000));
         let directory = Directory::parse(&document.body).unwrap();
         let listed: Vec<_> =
             directory.token_keys.iter().map(|key| (key.token_type, key.not_before.unwrap().0)).collect();

@@ -219,14 +219,7 @@ impl Served {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_token::{Directory, TokenTypes};
-
-    const SCHEDULE: Schedule = Schedule {
-        types: TokenTypes::PUBLIC,
-        rotate_every: Duration::from_secs(30_000),
-        publish_ahead: Duration::from_secs(1_000),
-        redeem_for: Duration::from_secs(7_000),
-    };
+    use postern_token::Directory;
 
     fn imprint() -> Imprint {
         Imprint { request_uri: "/token-request".to_owned(), batch_limit: 100 }
@@ -241,8 +234,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut store = KeyStore::open(directory.path()).unwrap();
         let start = UnixSeconds(1_000_000);
-        store.rotate(&SCHEDULE, start).unwrap();
-        let keyring = Keyring::new(&store, SCHEDULE, imprint(), start);
+        store.rotate(&Schedule::TEST, start).unwrap();
+        let keyring = Keyring::new(&store, Schedule::TEST, imprint(), start);
         let first = store.keys()[0].signing.id().truncated();
         assert!(keyring.signer(TokenType::BlindRsa2048, first, start).is_ok());
         assert_eq!(
@@ -282,8 +275,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut store = KeyStore::open(directory.path()).unwrap();
         let start = UnixSeconds(1_000_000);
-        store.rotate(&SCHEDULE, start).unwrap();
-        let keyring = Keyring::new(&store, SCHEDULE, imprint(), start);
+        store.rotate(&Schedule::TEST, start).unwrap();
+        let keyring = Keyring::new(&store, Schedule::TEST, imprint(), start);
         let first = store.keys()[0].signing.id();
         let seen =
             |now| keyring.view(UnixSeconds(now)).iter().map(|key| (key.id, key.phase)).collect::<Vec<_>>();
@@ -303,8 +296,8 @@ mod tests {
         let keys = directory.path().join("keys");
         let mut store = KeyStore::open(&keys).unwrap();
         let start = UnixSeconds(1_000_000);
-        store.rotate(&SCHEDULE, start).unwrap();
-        let keyring = Keyring::new(&store, SCHEDULE, imprint(), start);
+        store.rotate(&Schedule::TEST, start).unwrap();
+        let keyring = Keyring::new(&store, Schedule::TEST, imprint(), start);
         std::fs::remove_dir_all(&keys).unwrap();
 
         let (store, rotated) = keyring.turn(store, None, UnixSeconds(1_029_000)).await.unwrap();

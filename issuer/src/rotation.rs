@@ -24,6 +24,17 @@ pub(crate) struct Schedule {
     pub(crate) redeem_for: Duration,
 }
 
+#[cfg(test)]
+impl Schedule {
+    /// For the tests of all modules: no two of its times are equal.
+    pub(crate) const TEST: Self = Self {
+        types: TokenTypes::PUBLIC,
+        rotate_every: Duration::from_secs(30_000),
+        publish_ahead: Duration::from_secs(1_000),
+        redeem_for: Duration::from_secs(7_000),
+    };
+}
+
 /// The times of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lifetime {
@@ -165,19 +176,12 @@ fn has_successor(current: &Lifetime, keys: &[Lifetime]) -> bool {
 mod tests {
     use super::*;
 
-    const SCHEDULE: Schedule = Schedule {
-        types: TokenTypes::PUBLIC,
-        rotate_every: Duration::from_secs(30_000),
-        publish_ahead: Duration::from_secs(1_000),
-        redeem_for: Duration::from_secs(7_000),
-    };
-
     fn life(not_before: u64) -> Lifetime {
-        Lifetime::starting(UnixSeconds(not_before), &SCHEDULE)
+        Lifetime::starting(UnixSeconds(not_before), &Schedule::TEST)
     }
 
     fn at(keys: &[Lifetime], now: u64) -> Option<Lifetime> {
-        to_make(keys, &SCHEDULE, UnixSeconds(now))
+        to_make(keys, &Schedule::TEST, UnixSeconds(now))
     }
 
     #[test]
@@ -218,7 +222,7 @@ mod tests {
 
     #[test]
     fn tolerance_never_eats_up_a_short_redemption() {
-        let schedule = Schedule { redeem_for: Duration::from_secs(8), ..SCHEDULE };
+        let schedule = Schedule { redeem_for: Duration::from_secs(8), ..Schedule::TEST };
         let key = Lifetime::starting(UnixSeconds(0), &schedule);
         assert_eq!(key.phase(UnixSeconds(30_001)), Phase::Issuing);
         assert_eq!(key.phase(UnixSeconds(30_002)), Phase::Redeeming);
@@ -243,7 +247,7 @@ mod tests {
     #[test]
     fn a_change_of_the_configuration_is_for_the_next_key() {
         let first = life(0);
-        let shorter = Schedule { rotate_every: Duration::from_secs(5_000), ..SCHEDULE };
+        let shorter = Schedule { rotate_every: Duration::from_secs(5_000), ..Schedule::TEST };
         assert_eq!(to_make(&[first], &shorter, UnixSeconds(10_000)), None);
         let second = to_make(&[first], &shorter, UnixSeconds(29_000)).unwrap();
         assert_eq!((second.not_before.0, second.issue_until.0), (30_000, 35_000));
@@ -252,7 +256,7 @@ mod tests {
     #[test]
     fn the_next_change_is_the_nearest_boundary() {
         let (first, second) = (life(0), life(30_000));
-        let next = |keys: &[Lifetime], now| next_change(keys, &SCHEDULE, UnixSeconds(now)).0;
+        let next = |keys: &[Lifetime], now| next_change(keys, &Schedule::TEST, UnixSeconds(now)).0;
         assert_eq!(next(&[first], 10), 29_000);
         assert_eq!(next(&[first], 29_000), 30_000);
         assert_eq!(next(&[first, second], 30_000), 37_000);
@@ -264,15 +268,19 @@ mod tests {
     #[test]
     fn keys_of_a_second_are_possible() {
         let second = Duration::from_secs(1);
-        let schedule =
-            Schedule { rotate_every: second, publish_ahead: Duration::ZERO, redeem_for: second, ..SCHEDULE };
+        let schedule = Schedule {
+            rotate_every: second,
+            publish_ahead: Duration::ZERO,
+            redeem_for: second,
+            ..Schedule::TEST
+        };
         let first = to_make(&[], &schedule, UnixSeconds(1_000)).unwrap();
         assert_eq!(to_make(&[first], &schedule, UnixSeconds(1_000)), None);
         assert_eq!(to_make(&[first], &schedule, UnixSeconds(1_001)).unwrap().issue_until.0, 1_002);
     }
 
     fn after(ahead: u64, keys: &[Lifetime], now: u64) -> Option<Takeover> {
-        Takeover::after(Duration::from_secs(ahead), keys, &SCHEDULE, UnixSeconds(now))
+        Takeover::after(Duration::from_secs(ahead), keys, &Schedule::TEST, UnixSeconds(now))
     }
 
     /// The keys after the rotation, the new one last.
@@ -337,13 +345,13 @@ mod tests {
         let mut now = UnixSeconds(1_000_000);
         for _ in 0..400 {
             keys.retain(|key| key.phase(now) != Phase::Over);
-            while let Some(made) = to_make(&keys, &SCHEDULE, now) {
+            while let Some(made) = to_make(&keys, &Schedule::TEST, now) {
                 assert!(keys.is_empty() || made.not_before.0 >= now.0 + 1_000, "made late");
                 keys.push(made);
             }
             assert_eq!(keys.iter().filter(|key| key.is_current(now)).count(), 1);
             assert!(keys.len() <= 3);
-            now = next_change(&keys, &SCHEDULE, now);
+            now = next_change(&keys, &Schedule::TEST, now);
         }
     }
 }

@@ -82,14 +82,6 @@ impl Commands {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_token::TokenTypes;
-
-    const SCHEDULE: Schedule = Schedule {
-        types: TokenTypes::PUBLIC,
-        rotate_every: Duration::from_secs(30_000),
-        publish_ahead: Duration::from_secs(1_000),
-        redeem_for: Duration::from_secs(7_000),
-    };
 
     #[tokio::test(start_paused = true)]
     async fn a_command_that_waits_too_long_is_not_done_later() {
@@ -100,7 +92,7 @@ mod tests {
         let refused = commands.carry_out(rotate.clone()).await.unwrap_err();
         assert!(refused.sentence.contains("20 s") && refused.sentence.contains("key list"), "{refused}");
         let late = taken.recv().await.unwrap();
-        assert!(late.carry_out(&mut store, &SCHEDULE, UnixSeconds(1_000_000)).is_none());
+        assert!(late.carry_out(&mut store, &Schedule::TEST, UnixSeconds(1_000_000)).is_none());
         assert!(store.keys().is_empty());
         drop(taken);
         let refused = commands.carry_out(rotate).await.unwrap_err();

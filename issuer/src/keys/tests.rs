@@ -1,18 +1,11 @@
 use super::*;
-use postern_token::TokenTypes;
 use std::time::Duration;
 
-const SCHEDULE: Schedule = Schedule {
-    types: TokenTypes::PUBLIC,
-    rotate_every: Duration::from_secs(30_000),
-    publish_ahead: Duration::from_secs(1_000),
-    redeem_for: Duration::from_secs(7_000),
-};
 const START: UnixSeconds = UnixSeconds(1_000_000);
 
 fn open(directory: &Path, now: UnixSeconds) -> KeyStore {
     let mut store = KeyStore::open(directory).unwrap();
-    store.rotate(&SCHEDULE, now).unwrap();
+    store.rotate(&Schedule::TEST, now).unwrap();
     store
 }
 
@@ -45,15 +38,15 @@ fn keys_rotate_on_disk() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path(), START);
     let first = ids(&store)[0].clone();
-    store.rotate(&SCHEDULE, UnixSeconds(1_029_000)).unwrap();
+    store.rotate(&Schedule::TEST, UnixSeconds(1_029_000)).unwrap();
     let both = ids(&store);
     assert_eq!((both.len(), &both[0]), (2, &first));
     let truncated = |id: &str| id[62..].to_owned();
     assert_ne!(truncated(&both[0]), truncated(&both[1]));
 
-    store.rotate(&SCHEDULE, UnixSeconds(1_036_999)).unwrap();
+    store.rotate(&Schedule::TEST, UnixSeconds(1_036_999)).unwrap();
     assert_eq!(ids(&store), both);
-    store.rotate(&SCHEDULE, UnixSeconds(1_037_000)).unwrap();
+    store.rotate(&Schedule::TEST, UnixSeconds(1_037_000)).unwrap();
     assert_eq!(ids(&store), both[1..]);
     drop(store);
     assert_eq!(ids(&open(directory.path(), UnixSeconds(1_037_000))), both[1..]);
@@ -118,12 +111,12 @@ fn a_clock_that_was_ahead_for_a_moment_takes_no_key_away() {
     let mut store = open(directory.path(), START);
     let first = ids(&store)[0].clone();
     let ahead = UnixSeconds(START.0 + 60 * 86_400);
-    store.rotate(&SCHEDULE, ahead).unwrap();
+    store.rotate(&Schedule::TEST, ahead).unwrap();
     assert!(!ids(&store).contains(&first), "its time is over, as the clock has it");
 
-    store.rotate(&SCHEDULE, UnixSeconds(START.0 + 10)).unwrap();
+    store.rotate(&Schedule::TEST, UnixSeconds(START.0 + 10)).unwrap();
     assert!(ids(&store).contains(&first), "while it runs");
-    store.rotate(&SCHEDULE, ahead).unwrap();
+    store.rotate(&Schedule::TEST, ahead).unwrap();
     drop(store);
     let again = open(directory.path(), UnixSeconds(START.0 + 20));
     assert!(ids(&again).contains(&first), "and after a restart");
@@ -142,12 +135,12 @@ fn the_file_of_a_key_goes_a_week_after_its_end() {
         names.filter(|name| name.to_str().unwrap().contains(".over-")).count()
     };
     let end = START.0 + 37_000;
-    store.rotate(&SCHEDULE, UnixSeconds(end)).unwrap();
+    store.rotate(&Schedule::TEST, UnixSeconds(end)).unwrap();
     assert!(!name.exists());
     assert_eq!(aside(), 1);
-    store.rotate(&SCHEDULE, UnixSeconds(end + 7 * 86_400 - 1)).unwrap();
+    store.rotate(&Schedule::TEST, UnixSeconds(end + 7 * 86_400 - 1)).unwrap();
     let before = aside();
-    store.rotate(&SCHEDULE, UnixSeconds(end + 7 * 86_400)).unwrap();
+    store.rotate(&Schedule::TEST, UnixSeconds(end + 7 * 86_400)).unwrap();
     assert_eq!(aside(), before - 1);
 }
 

@@ -2,26 +2,19 @@ use super::super::control::{KeyContent, export, to_import};
 use super::super::key_files;
 use super::*;
 use crate::rotation::{self, Lifetime};
-use postern_token::TokenTypes;
 use std::fs::{read_dir, rename};
 use tempfile::TempDir;
 
-const SCHEDULE: Schedule = Schedule {
-    types: TokenTypes::PUBLIC,
-    rotate_every: Duration::from_secs(30_000),
-    publish_ahead: Duration::from_secs(1_000),
-    redeem_for: Duration::from_secs(7_000),
-};
 const START: UnixSeconds = UnixSeconds(1_000_000);
 
 fn open(directory: &Path) -> KeyStore {
     let mut store = KeyStore::open(directory).unwrap();
-    store.rotate(&SCHEDULE, START).unwrap();
+    store.rotate(&Schedule::TEST, START).unwrap();
     store
 }
 
 fn asked(store: &mut KeyStore, request: KeyRequest, now: UnixSeconds) -> Result<Vec<TokenKeyView>, Refused> {
-    let lines = store.carry_out(request, &SCHEDULE, now)?.into_iter();
+    let lines = store.carry_out(request, &Schedule::TEST, now)?.into_iter();
     Ok(lines
         .map(|line| match line {
             Line::TokenKey(key) => key,
@@ -107,7 +100,7 @@ fn a_retired_key_has_a_successor_at_once_and_never_comes_back() {
     let mut store = open(home.path());
     assert_eq!(list(&mut store, START), made, "a restart does not bring it back");
     let later = START.saturating_add(Duration::from_secs(7 * 86_400));
-    store.rotate(&SCHEDULE, later).unwrap();
+    store.rotate(&Schedule::TEST, later).unwrap();
     assert!(!names(home.path()).iter().any(|name| name.contains(".retired-")), "the file goes in a week");
 }
 
@@ -120,7 +113,7 @@ fn retiring_a_successor_leaves_the_key_in_use_alone() {
     assert_eq!(asked(&mut store, retire(&successor), START).unwrap(), []);
     assert_eq!((current(&store, START).not_after, store.keys().len()), (present.not_after, 1));
     let due = UnixSeconds(START.0 + 4_000);
-    store.rotate(&SCHEDULE, due).unwrap();
+    store.rotate(&Schedule::TEST, due).unwrap();
     assert_eq!(store.keys().len(), 2, "the schedule makes the next one in time");
 }
 
