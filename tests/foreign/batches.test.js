@@ -12,12 +12,11 @@ import {
     sendTokenRequest,
 } from '@cloudflare/privacypass-ts';
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
 import { writeFile } from 'node:fs/promises';
-import http from 'node:http';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { connect, opensOneTunnel } from './connect.js';
+import { foreignIssuer, gatewayConfig } from './issuers.js';
 import { daemon, folder, mint } from './postern.js';
 import { echo } from './targets.js';
 
@@ -36,7 +35,7 @@ before(async () => {
         keys = { directory = "${keys}", types = [1, 2] }
     `);
     const directory = `http://${issuer.address}${PRIVATE_TOKEN_ISSUER_DIRECTORY}`;
-    gateway = await daemon('gateway', join(scratch.path, 'gateway.toml'), gatewayConfig('both', `
+    gateway = await daemon('gateway', join(scratch.path, 'gateway.toml'), gatewayConfig(scratch.path, `
         directory = "${directory}"
         types = [1, 2]
         secrets = "${keys}"
@@ -83,10 +82,12 @@ test('its client gets tokens of both types in one request, and each opens one tu
 });
 
 test('its issuer serves our client a batch', within, async () => {
-    const foreign = await foreignIssuer();
+    const foreign = await foreignIssuer(GENERIC_RESPONSE, (issuer, body) =>
+        new genericBatched.Issuer(issuer).issue(genericBatched.BatchedTokenRequest.deserialize(body)),
+    );
     const keys = join(scratch.path, 'directory.json');
     await writeFile(keys, JSON.stringify(foreign.directory));
-    const ours = await daemon('gateway', join(scratch.path, 'foreign.toml'), gatewayConfig('foreign', `keys = "${keys}"`));
+    const ours = await daemon('gateway', join(scratch.path, 'foreign.toml'), gatewayConfig(scratch.path, `keys = "${keys}"`));
     try {
         const tokens = await mint({ issuer: foreign.address, gateway: ours.address, count: 5 });
         assert.deepEqual([tokens.length, foreign.requests], [5, [GENERIC_REQUEST]]);
@@ -104,41 +105,4 @@ async function challenges() {
     const offered = WWWAuthenticateHeader.parse(headers['proxy-authenticate']);
     assert.deepEqual(offered.map(({ challenge }) => challenge.tokenType), [1, 2]);
     return offered;
-}
-
-function gatewayConfig(name, issuerSection) {
-    return `
-listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
-challenge = { issuer_name = "issuer.example", origin = "proxy.example" }
-store = { path = "${join(scratch.path, `spent-${name}`)}" }
-egress = { private = true, ports = "any" }
-[issuer]
-${issuerSection}
-`;
-}
-
-/** privacypass-ts's issuer of batches behind Node's web server. */
-async function foreignIssuer() {
-    const size = { modulusLength: 2048, publicExponent: Uint8Array.from([1, 0, 1]) };
-    const pair = await publicVerif.Issuer.generateKey(BlindRSAMode.PSS, size);
-    const single = new publicVerif.Issuer(BlindRSAMode.PSS, 'issuer.example', pair.privateKey, pair.publicKey);
-    const batched = new genericBatched.Issuer(single);
-    const key = Buffer.from(await publicVerif.getPublicKeyBytes(pair.publicKey)).toString('base64url');
-    const directory = { 'issuer-request-uri': '/issue', 'token-keys': [{ 'token-type': 2, 'token-key': key }] };
-    const requests = [];
-    const server = http.createServer(async (request, response) => {
-        if (request.method === 'GET') {
-            response.setHeader('content-type', MediaType.PRIVATE_TOKEN_ISSUER_DIRECTORY);
-            return response.end(JSON.stringify(directory));
-        }
-        const body = [];
-        for await (const bytes of request) body.push(bytes);
-        requests.push(request.headers['content-type']);
-        const wanted = genericBatched.BatchedTokenRequest.deserialize(new Uint8Array(Buffer.concat(body)));
-        response.setHeader('content-type', GENERIC_RESPONSE);
-        response.end((await batched.issue(wanted)).serialize());
-    });
-    await once(server.listen(0, '127.0.0.1'), 'listening');
-    const close = () => new Promise((done) => server.close(done));
-    return { address: `127.0.0.1:${server.address().port}`, directory, requests, close };
 }

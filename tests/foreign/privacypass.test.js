@@ -12,16 +12,15 @@ import {
 } from '@cloudflare/privacypass-ts';
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { once } from 'node:events';
 import { writeFile } from 'node:fs/promises';
-import http from 'node:http';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { connect, opensOneTunnel } from './connect.js';
+import { foreignIssuer, gatewayConfig } from './issuers.js';
 import { daemon, environment, folder, mint, run, up } from './postern.js';
 import { certificate, echo } from './targets.js';
 
-const { BlindRSAMode, Client, Issuer, Origin, TokenRequest, getPublicKeyBytes } = publicVerif;
+const { BlindRSAMode, Client, Origin, TokenRequest } = publicVerif;
 const within = { timeout: 60_000 };
 
 let scratch, system, target;
@@ -79,10 +78,12 @@ test('its origin verifies our token, and not a changed one', within, async () =>
 });
 
 test('its issuer serves our client, and a gateway with its key accepts the tokens of both', within, async () => {
-    const issuer = await foreignIssuer();
+    const issuer = await foreignIssuer(MediaType.PRIVATE_TOKEN_RESPONSE, (issuer, body) =>
+        issuer.issue(TokenRequest.deserialize(TOKEN_TYPES.BLIND_RSA, body)),
+    );
     const keys = join(scratch.path, 'directory.json');
     await writeFile(keys, JSON.stringify(issuer.directory));
-    const gateway = await daemon('gateway', join(scratch.path, 'gateway.toml'), gatewayConfig(`keys = "${keys}"`));
+    const gateway = await daemon('gateway', join(scratch.path, 'gateway.toml'), gatewayConfig(scratch.path, `keys = "${keys}"`));
     try {
         const challenge = await challengeOf(gateway.address);
         assert.deepEqual(Buffer.from(challenge.tokenKey), Buffer.from(issuer.key));
@@ -110,7 +111,7 @@ test('its header_to_token, left to itself, finds our issuer by name over TLS', w
     `);
     const name = `localhost:${issuer.address.split(':')[1]}`;
     const source = `directory = "https://${name}${PRIVATE_TOKEN_ISSUER_DIRECTORY}"\nca = "${ca}"`;
-    const gateway = await daemon('gateway', join(scratch.path, 'named.toml'), gatewayConfig(source, name));
+    const gateway = await daemon('gateway', join(scratch.path, 'named.toml'), gatewayConfig(scratch.path, source, name));
     try {
         const { headers } = await connect(gateway.address, target.port);
         // A process of its own: Node reads the authorities to trust at start only.
@@ -159,44 +160,4 @@ async function isSpentOnce(gateway, authorization) {
 function verifyingKey(spki) {
     const algorithm = TOKEN_TYPES.BLIND_RSA.rsaParams;
     return crypto.subtle.importKey('spki', util.convertRSASSAPSSToEnc(spki), algorithm, true, ['verify']);
-}
-
-/** privacypass-ts's issuer behind Node's web server. */
-async function foreignIssuer() {
-    const size = { modulusLength: 2048, publicExponent: Uint8Array.from([1, 0, 1]) };
-    const pair = await Issuer.generateKey(BlindRSAMode.PSS, size);
-    const issuer = new Issuer(BlindRSAMode.PSS, 'issuer.example', pair.privateKey, pair.publicKey);
-    const key = await getPublicKeyBytes(pair.publicKey);
-    const directory = {
-        'issuer-request-uri': '/issue',
-        'token-keys': [{ 'token-type': 2, 'token-key': Buffer.from(key).toString('base64url') }],
-    };
-    const server = http.createServer(async (request, response) => {
-        if (request.method === 'GET') {
-            response.setHeader('content-type', MediaType.PRIVATE_TOKEN_ISSUER_DIRECTORY);
-            return response.end(JSON.stringify(directory));
-        }
-        const body = [];
-        for await (const bytes of request) body.push(bytes);
-        const wanted = TokenRequest.deserialize(TOKEN_TYPES.BLIND_RSA, new Uint8Array(Buffer.concat(body)));
-        response.setHeader('content-type', MediaType.PRIVATE_TOKEN_RESPONSE);
-        response.end((await issuer.issue(wanted)).serialize());
-    });
-    await once(server.listen(0, '127.0.0.1'), 'listening');
-    const close = () => new Promise((done) => server.close(done));
-    const address = `127.0.0.1:${server.address().port}`;
-    return { address, key, directory, issue: (request) => issuer.issue(request), close };
-}
-
-let gateways = 0;
-function gatewayConfig(issuer, name = 'issuer.example') {
-    gateways += 1;
-    return `
-listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
-challenge = { issuer_name = "${name}", origin = "proxy.example" }
-store = { path = "${join(scratch.path, `spent-${gateways}`)}" }
-egress = { private = true, ports = "any" }
-[issuer]
-${issuer}
-`;
 }
