@@ -4,27 +4,23 @@
 //! `postern token inspect` reads. A file with other contents is overwritten: it holds nothing of value.
 
 use crate::challenge::CurrentChallenge;
-use postern_daemon::files::write_private;
+use crate::wallet::FileBeside;
 use postern_token::header::{Challenge, Quoting};
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use tokio::task::spawn_blocking;
 
 /// The file and its contents.
 pub(crate) struct SavedChallenges {
-    path: PathBuf,
+    file: FileBeside,
     saved: String,
 }
 
 impl SavedChallenges {
     /// Reads the file beside `wallet`.
     pub(crate) fn read(wallet: &Path) -> Self {
-        let mut name = OsString::from(wallet);
-        name.push(".challenge");
-        let path = PathBuf::from(name);
-        let saved = std::fs::read_to_string(&path).unwrap_or_default();
-        Self { path, saved }
+        let file = FileBeside::of(wallet, ".challenge");
+        let saved = file.read().ok().flatten().unwrap_or_default();
+        Self { file, saved }
     }
 
     /// The gateway's last known challenge.
@@ -53,19 +49,13 @@ impl SavedChallenges {
         if text == self.saved || text.is_empty() {
             return;
         }
-        let (path, bytes) = (self.path.clone(), text.clone());
-        let written = spawn_blocking(move || write_private(&path, bytes.as_bytes())).await;
-        self.saved = text; // do not retry a full disk on every call
-        match written {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(
-                    "cannot write {}: {error}; the next start must fetch the gateway's challenge before its first tunnel",
-                    self.path.display()
-                );
-            }
-            Err(error) => tracing::warn!("cannot write {}: {error}", self.path.display()),
+        if let Err(error) = self.file.write(&text).await {
+            tracing::warn!(
+                "cannot write {}: {error}; the next start must fetch the gateway's challenge before its first tunnel",
+                self.file.path().display()
+            );
         }
+        self.saved = text; // do not retry a full disk on every call
     }
 }
 

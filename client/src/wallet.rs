@@ -3,9 +3,11 @@
 //! A token is taken by zeroing its slot with one write, and only then handed out; so a process killed at any point
 //! either still has the token, unsent, or has lost it. [`mod@format`] has the bytes.
 
+mod beside;
 mod by_key;
 mod format;
 
+pub(crate) use beside::FileBeside;
 pub use by_key::{KeyTokens, wallet_by_key};
 pub(crate) use format::Unspent;
 

@@ -1,15 +1,12 @@
 //! The keys that an issuer has listed, in a file beside the wallet: nothing of it is secret.
 
 use super::ids;
-use postern_daemon::files::write_private;
+use crate::wallet::FileBeside;
 use postern_token::{Directory, TokenKeyId, UnixSeconds};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::io;
-use std::path::{Path, PathBuf};
-use tokio::task::spawn_blocking;
+use std::path::Path;
 
 /// The most keys that are remembered, however many a directory lists: those seen last. An issuer of ours has 16 at most.
 const MOST_KEYS: usize = 64;
@@ -117,36 +114,21 @@ impl Seen {
 
 /// The file, and what of it is on the disk.
 pub(crate) struct Saved {
-    path: PathBuf,
+    file: FileBeside,
     seen: Seen,
-    /// Whether a failure to write has been logged.
-    complained: bool,
 }
 
 impl Saved {
     /// Reads the file beside `wallet`.
     pub(crate) fn read(wallet: &Path) -> (Self, Seen) {
-        let mut name = OsString::from(wallet);
-        name.push(".keys");
-        let path = PathBuf::from(name);
-        let parsed = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Seen::default()),
-            Err(error) => Err(error.to_string()),
-        };
-        let seen: Seen = parsed.unwrap_or_else(|reason| {
-            tracing::warn!(
-                "{} is not used: {reason}. The issuer's keys are compared with what is seen from now on; delete the file, or mend it \
-                 and start again",
-                path.display()
-            );
-            Seen::default()
-        });
-        (Self { path, seen: seen.clone(), complained: false }, seen)
+        let file = FileBeside::of(wallet, ".keys");
+        let parse = |text: String| serde_json::from_str(&text).map_err(|error| error.to_string());
+        let seen: Seen = file.load(parse, "The issuer's keys are compared with what is seen from now on");
+        (Self { file, seen: seen.clone() }, seen)
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// Saves what was seen, if it is more than a later look.
@@ -156,18 +138,9 @@ impl Saved {
         }
         // Strings and numbers only, which JSON can always represent.
         let text = serde_json::to_string_pretty(seen).unwrap_or_default();
-        let path = self.path.clone();
-        let written = spawn_blocking(move || write_private(&path, text.as_bytes())).await;
-        match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
-            Ok(()) => (self.seen, self.complained) = (seen.clone(), false),
-            Err(error) if !self.complained => {
-                self.complained = true;
-                tracing::warn!(
-                    "cannot write {}: {error}; after a restart the issuer's keys are not compared with those of before. Check the disk",
-                    self.path.display()
-                );
-            }
-            Err(_) => {}
+        let loss = "after a restart the issuer's keys are not compared with those of before";
+        if self.file.save(&text, loss).await {
+            self.seen = seen.clone();
         }
     }
 }

@@ -2,24 +2,19 @@
 //! known one for a new one.
 
 use super::{Known, Marks};
-use postern_daemon::files::write_private;
+use crate::wallet::FileBeside;
 use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::io;
-use std::path::{Path, PathBuf};
-use tokio::task::spawn_blocking;
+use std::path::Path;
 
 /// The marks of all gateways, by origin name or address.
 pub(crate) type Ledger = BTreeMap<String, Marks>;
 
 /// The file and its contents.
 pub(crate) struct SavedMarks {
-    path: PathBuf,
+    file: FileBeside,
     saved: String,
-    /// Whether a failure to write has been logged.
-    complained: bool,
 }
 
 #[derive(Default, Deserialize, Serialize)]
@@ -53,26 +48,13 @@ struct Line {
 impl SavedMarks {
     /// Reads the file beside `wallet`.
     pub(crate) fn read(wallet: &Path) -> (Self, Ledger) {
-        let mut name = OsString::from(wallet);
-        name.push(".marks");
-        let path = PathBuf::from(name);
-        let text = match std::fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-            read => read.map_err(|error| error.to_string()),
-        };
-        let parsed = text.and_then(|text| match text.as_str() {
+        let file = FileBeside::of(wallet, ".marks");
+        let parse = |text: String| match text.as_str() {
             "" => Ok((text, Ledger::new())),
             _ => parse(&text).map(|ledger| (text, ledger)),
-        });
-        let (saved, ledger) = parsed.unwrap_or_else(|reason| {
-            tracing::warn!(
-                "{} is not used: {reason}. The challenges of gateways are counted anew; delete the file, or mend it and start \
-                 again",
-                path.display()
-            );
-            Default::default()
-        });
-        (Self { path, saved, complained: false }, ledger)
+        };
+        let (saved, ledger) = file.load(parse, "The challenges of gateways are counted anew");
+        (Self { file, saved }, ledger)
     }
 
     /// Saves the marks if they have changed.
@@ -81,18 +63,8 @@ impl SavedMarks {
         if text == self.saved || text.is_empty() {
             return;
         }
-        let (path, bytes) = (self.path.clone(), text.clone());
-        let written = spawn_blocking(move || write_private(&path, bytes.as_bytes())).await;
-        match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
-            Ok(()) => (self.saved, self.complained) = (text, false),
-            Err(error) if !self.complained => {
-                self.complained = true;
-                tracing::warn!(
-                    "cannot write {}: {error}; after a restart the gateway's challenges are counted anew. Check the disk",
-                    self.path.display()
-                );
-            }
-            Err(_) => {}
+        if self.file.save(&text, "after a restart the gateway's challenges are counted anew").await {
+            self.saved = text;
         }
     }
 }
