@@ -77,7 +77,7 @@ pub fn differences(views: &[View], now: UnixSeconds) -> Vec<String> {
             if Times::of(directory, key).is_none() {
                 found.push(format!(
                     "the challenge of {gateway} names the key {}, which {issuer} does not list",
-                    short(key)
+                    key.short()
                 ));
             }
         }
@@ -110,15 +110,15 @@ fn compare_directories(
     let (ours, theirs): (BTreeMap<_, _>, BTreeMap<_, _>) = (ids(first).collect(), ids(second).collect());
     for (key, times) in &ours {
         match theirs.get(key) {
-            None => found.push(format!("the key {} is listed by {one} and not by {other}", short(*key))),
+            None => found.push(format!("the key {} is listed by {one} and not by {other}", key.short())),
             Some(theirs) if theirs != times => {
-                found.push(format!("the key {} has other times at {other} than at {one}", short(*key)));
+                found.push(format!("the key {} has other times at {other} than at {one}", key.short()));
             }
             Some(_) => {}
         }
     }
     for key in theirs.keys().filter(|key| !ours.contains_key(key)) {
-        found.push(format!("the key {} is listed by {other} and not by {one}", short(*key)));
+        found.push(format!("the key {} is listed by {other} and not by {one}", key.short()));
     }
     for token_type in TokenType::ISSUED {
         let preferred = |directory: &Directory| Some(directory.preferred(token_type, now)?.token_key.clone());
@@ -151,22 +151,18 @@ fn compare_challenges(
     }
 }
 
-fn short(key: TokenKeyId) -> String {
-    key.to_hex()[..8].to_owned()
-}
-
 impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.shown {
             Shown::Directory(directory) => {
-                let keys: Vec<_> = ids(directory).map(|(key, _)| short(key)).collect();
+                let keys: Vec<_> = ids(directory).map(|(key, _)| key.short()).collect();
                 write!(f, "{}: a directory with the keys {}", self.url, keys.join(", "))
             }
             Shown::Challenge(challenge) => {
                 let key = challenge
                     .token_key
                     .as_deref()
-                    .map_or("no key".to_owned(), |key| format!("the key {}", short(TokenKeyId::of(key))));
+                    .map_or("no key".to_owned(), |key| format!("the key {}", TokenKeyId::of(key).short()));
                 write!(f, "{}: a challenge that names {key}", self.url)
             }
         }

@@ -76,7 +76,7 @@ impl Consistency {
 
     /// Whether tokens may be minted for `key`, which `published` lists.
     pub(crate) async fn check(&mut self, published: &Published, key: TokenKeyId) -> Result<(), Inconsistent> {
-        let (url, name) = (&published.url, key.to_hex()[..8].to_owned());
+        let (url, name) = (&published.url, key.short());
         let news = self.seen.look(url.as_str(), &published.directory, UnixSeconds::now());
         let checked = if news.changed.contains(&key) {
             let (url, file) = (url.clone(), self.saved.path().to_owned());
@@ -88,7 +88,7 @@ impl Consistency {
             tracing::info!(
                 "the issuer {url} uses a key that it did not publish ahead, {}, as after an emergency. To make sure that others see \
                  it, too: postern token inspect --compare",
-                &key.to_hex()[..8]
+                key.short()
             );
         }
         if checked.as_ref().is_err_and(Inconsistent::is_difference) {
@@ -103,7 +103,7 @@ impl Consistency {
         if self.mirrors.is_empty() || self.seen.is_confirmed(key) {
             return Ok(());
         }
-        let (url, name) = (published.url.clone(), key.to_hex()[..8].to_owned());
+        let (url, name) = (published.url.clone(), key.short());
         let ours = Times::of(&published.directory, key);
         let mut asking: JoinSet<_> = self.mirrors.iter().cloned().map(directory_of).collect();
         let (mut confirmed, mut reasons) = (0, Vec::new());

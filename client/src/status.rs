@@ -95,7 +95,7 @@ impl HopStatus {
             challenge: current.map_or("not known yet: no gateway has given one".to_owned(), |current| {
                 gateways.describe(current)
             }),
-            key: current.and_then(|current| Some(current.key?.to_hex()[..8].to_owned())),
+            key: current.and_then(|current| Some(current.key?.short())),
             wallet: supply.by_key(),
             last_minted: recorder.last_minted(),
             last_failure: recorder.last_failed().map(|(at, sentence)| FailureStatus { at, sentence }),

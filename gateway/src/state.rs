@@ -168,7 +168,7 @@ impl Core {
         for Epoch { key, .. } in keyring.epochs(now).filter(|epoch| generation.has_retired(epoch, now)) {
             if !withdrawn.contains(&key) {
                 tracing::warn!(
-                    token_key = %&key.to_hex()[..8],
+                    token_key = %key.short(),
                     "the double-spend store has retired a token key that the issuer lists: its tokens are refused, and \
                      challenges ask for tokens of another key"
                 );

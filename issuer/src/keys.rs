@@ -213,13 +213,8 @@ fn file_name(key: &TokenKey) -> String {
 
 fn name_of(id: TokenKeyId, token_type: TokenType, life: &Lifetime) -> String {
     let Lifetime { not_before, issue_until, not_after } = life;
-    let (id, ending) = (short(id), key_file::ending(token_type));
+    let (id, ending) = (id.short(), key_file::ending(token_type));
     format!("{not_before}-{issue_until}-{not_after}-{id}.{ending}")
-}
-
-/// The digits by which operators and file names name a key.
-fn short(id: TokenKeyId) -> String {
-    id.to_hex()[..8].to_owned()
 }
 
 /// The keys that have not expired, newest first.
@@ -269,7 +264,7 @@ fn parse(path: &Path, content: &[u8]) -> Result<TokenKey, KeysError> {
     let ((life, id), token_type) = named.ok_or_else(|| KeysError::Name { path: path.to_owned() })?;
     let signing = SigningKey::from_file(token_type, content)
         .map_err(|source| KeysError::Corrupt { path: path.to_owned(), source })?;
-    if short(signing.id()) != id {
+    if signing.id().short() != id {
         return Err(KeysError::OtherKey { path: path.to_owned() });
     }
     Ok(TokenKey { signing: Arc::new(signing), life })

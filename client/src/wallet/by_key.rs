@@ -42,7 +42,7 @@ fn by_key<'a>(tokens: impl Iterator<Item = &'a Unspent>) -> Vec<KeyTokens> {
         entry.1 += 1;
     }
     let shown = keys.into_iter().map(|((not_after, key), (token_type, tokens))| KeyTokens {
-        key: key.to_hex()[..8].to_owned(),
+        key: key.short(),
         token_type: token_type.to_string(),
         tokens,
         not_after,

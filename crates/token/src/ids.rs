@@ -131,6 +131,12 @@ impl TokenKeyId {
     pub fn to_hex(self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
+
+    /// The first 8 of those digits, by which logs, pages, commands and file names call the key.
+    #[must_use]
+    pub fn short(self) -> String {
+        Prefix(&self.0).to_string()
+    }
 }
 
 impl fmt::Debug for TokenKeyId {

@@ -2,7 +2,7 @@
 //! crash leaves between two of them: a new key is there before an old one gives way.
 
 use super::control::{KeyRequest, TokenKeyView, is_named, unknown};
-use super::{KeyStore, KeysError, TokenKey, colliding, file_name, lives, parse, set_aside, short, view};
+use super::{KeyStore, KeysError, TokenKey, colliding, file_name, lives, parse, set_aside, view};
 use crate::config::MAX_LIVE_KEYS;
 use crate::control::{Line, Refused};
 use crate::rotation::{Phase, Schedule, Takeover};
@@ -124,7 +124,7 @@ impl KeyStore {
     fn import(&mut self, name: &str, content: Option<&[u8]>, now: UnixSeconds) -> Result<(), Refused> {
         let path = Path::new(name);
         let key = parse(path, content.unwrap_or_default())?;
-        let id = short(key.signing.id());
+        let id = key.signing.id().short();
         if self.keys.iter().any(|known| known.signing.id() == key.signing.id()) {
             return Err(Refused::runtime(format!(
                 "the token key {id} is here already: nothing was imported"

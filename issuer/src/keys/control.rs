@@ -1,6 +1,6 @@
 //! How an operator sees and changes keys: what is asked for, what is shown, and copies of key files. `changes` carries it out.
 
-use super::{KeyStore, KeysError, key_files, load, name_of, parse_name, short};
+use super::{KeyStore, KeysError, key_files, load, name_of, parse_name};
 use crate::Config;
 use crate::control::{Line, Refused};
 use crate::keyring::KeyView;
@@ -84,7 +84,7 @@ pub struct TokenKeyView {
 impl From<KeyView> for TokenKeyView {
     fn from(KeyView { id, token_type, phase, life }: KeyView) -> Self {
         Self {
-            id: short(id),
+            id: id.short(),
             token_type: token_type.code(),
             phase: phase.as_str().to_owned(),
             in_use_from: life.not_before,

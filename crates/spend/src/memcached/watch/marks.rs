@@ -221,7 +221,7 @@ impl Rounds {
         if !marking.is_worse(Loss { void, answering: replicas.len() }) {
             return Ok(());
         }
-        let token_key = &key.to_hex()[..8];
+        let token_key = key.short();
         if void > 0 {
             tracing::error!(
                 token_key,
@@ -247,7 +247,7 @@ impl Rounds {
         if *mark.as_bytes() == NONE {
             if self.plants() && self.store.marked.binding(key) != Some(Binding::Unmarked) {
                 tracing::warn!(
-                    token_key = %&key.to_hex()[..8],
+                    token_key = %key.short(),
                     "the tokens of this key have no mark: a gateway that plants none began it, or one that could plant none in \
                      time. They stay without until the key is rotated, or until another gateway offers a mark"
                 );
@@ -258,7 +258,7 @@ impl Rounds {
         let Some(marks) = &self.store.options.marks else { return };
         let id = (marks.id)(key, mark);
         marking.adopt(number, id);
-        tracing::info!(token_key = %&key.to_hex()[..8], number, "tokens are requested for this mark of the store");
+        tracing::info!(token_key = %key.short(), number, "tokens are requested for this mark of the store");
         if let Some(epoch) = self.store.epochs.find(key) {
             epoch.set_bound();
         }

@@ -6,7 +6,7 @@ use crate::memcached::epochs::EpochState;
 use crate::memcached::protocol::{RecordKey, Reply};
 use crate::memcached::undo::{Undo, is_undone};
 use crate::{Binding, Unknown};
-use postern_token::{TokenKeyId, UnixSeconds};
+use postern_token::UnixSeconds;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -219,7 +219,7 @@ impl Rounds {
             // If this process already knows the epoch, the store has lost all its records.
             let rewritten = epoch.expires().is_some();
             if !rewritten {
-                tracing::info!(token_key = %short(epoch.key), "the double-spend store has no record of this key yet");
+                tracing::info!(token_key = %epoch.key.short(), "the double-spend store has no record of this key yet");
             }
             let mark = Mark { rewritten, expires: epoch.expires().unwrap_or(epoch.wanted), created: now };
             if !rewritten {
@@ -370,21 +370,16 @@ impl Rounds {
         }
         if epoch.is_bound() {
             tracing::warn!(
-                token_key = %short(epoch.key), kind, gone, found_by_others = rewritten,
+                token_key = %epoch.key.short(), kind, gone, found_by_others = rewritten,
                 "the double-spend store has lost records: a server came back empty or evicts. Tokens that a mark binds are \
                  not admitted again by it"
             );
         } else {
             tracing::error!(
-                token_key = %short(epoch.key), kind, gone, found_by_others = rewritten,
+                token_key = %epoch.key.short(), kind, gone, found_by_others = rewritten,
                 "the double-spend store has lost records: a server came back empty or evicts. Tokens of this key that \
                  were spent may be spent again: rotate the issuer's key"
             );
         }
     }
-}
-
-/// The first four bytes of a key's id, which is public.
-fn short(key: TokenKeyId) -> String {
-    key.to_hex()[..8].to_owned()
 }

@@ -174,7 +174,7 @@ impl Rounds {
     fn set_parted(&self, key: TokenKeyId) {
         if self.store.epochs.find(key).is_some_and(|epoch| epoch.set_parted()) {
             tracing::error!(
-                token_key = %&key.to_hex()[..8],
+                token_key = %key.short(),
                 "the double-spend store has lost records and kept the witnesses beside them, so spent tokens may be admitted \
                  again: a router keeps records of one bucket on several servers (twemproxy needs hash_tag: \"||\"), or a \
                  server evicts. Mend that, and rotate the issuer's key"
