@@ -5,7 +5,7 @@ mod hop;
 
 pub use consistency::ConsistencyConfig;
 pub use hop::{FirstHop, GatewayConfig, IssuerConfig, Urls, WalletConfig};
-pub(crate) use hop::{HopConfig, MOST_GATEWAYS, MOST_ISSUERS, each_once};
+pub(crate) use hop::{HopConfig, MOST_GATEWAYS, MOST_ISSUERS, each_once, server_url};
 
 use crate::catalogue::Position;
 use postern_config::{Address, address};

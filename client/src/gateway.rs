@@ -6,7 +6,7 @@ mod route;
 pub(crate) use refused::Refused;
 pub(crate) use route::NoWay;
 
-use crate::config::GatewayConfig;
+use crate::config::{GatewayConfig, server_url};
 use crate::recorder::Attempts;
 use crate::supply;
 use crate::tunnel::Opener;
@@ -132,10 +132,8 @@ impl Gateway {
         own: Option<OwnCertificate>,
     ) -> Result<Self, GatewayUrlError> {
         let refused = || GatewayUrlError::Url(address.to_owned());
-        let url = Url::parse(address).map_err(|_| refused())?;
-        let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
-        let anonymous = url.username().is_empty() && url.password().is_none();
-        let host = url.host_str().filter(|_| bare && anonymous).ok_or_else(refused)?.to_owned();
+        let url = server_url(address).filter(|url| url.path() == "/").ok_or_else(refused)?;
+        let host = url.host_str().ok_or_else(refused)?.to_owned();
         let tls = match url.scheme() {
             "http" => None,
             "https" => {

@@ -15,6 +15,7 @@ pub(crate) use fetch_challenge::{fetch_challenge_from, seconds};
 pub(crate) use published::Published;
 
 use crate::clock::Skew;
+use crate::config::server_url;
 use crate::recorder::Attempts;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, RETRY_AFTER};
@@ -90,13 +91,7 @@ impl IssuerClient {
     }
 
     fn at(issuer_url: &str, api_key: Option<Secret>, options: ClientOptions) -> Result<Self, MintError> {
-        let refused = || MintError::Url(issuer_url.to_owned());
-        let url = Url::parse(issuer_url).map_err(|_| refused())?;
-        let anonymous = url.username().is_empty() && url.password().is_none();
-        let known = matches!(url.scheme(), "http" | "https") && url.has_host();
-        if !known || !anonymous || url.query().is_some() || url.fragment().is_some() {
-            return Err(refused());
-        }
+        let url = server_url(issuer_url).ok_or_else(|| MintError::Url(issuer_url.to_owned()))?;
         let (http, allows) = (client(&options)?, options.allows);
         let (attempts, singly_until) = (Attempts::default(), Arc::default());
         Ok(Self { http, url, api_key, own: options.own, attempts, allows, singly_until })

@@ -43,6 +43,16 @@ pub(crate) struct HopConfig<'a> {
     pub(crate) wallet: &'a WalletConfig,
 }
 
+/// The URL of a server: http or https, with a host, and without user, query and fragment.
+pub(crate) fn server_url(text: &str) -> Option<Url> {
+    let is_server = |url: &Url| {
+        let is_anonymous = url.username().is_empty() && url.password().is_none();
+        let is_bare = url.query().is_none() && url.fragment().is_none();
+        matches!(url.scheme(), "http" | "https") && url.has_host() && is_anonymous && is_bare
+    };
+    Url::parse(text).ok().filter(is_server)
+}
+
 /// Whether a list has from one to `most` URLs, each once.
 pub(crate) fn each_once(urls: &[String], most: usize) -> bool {
     let different: BTreeSet<&str> = urls.iter().map(|url| url.trim_end_matches('/')).collect();
@@ -79,11 +89,8 @@ impl HopConfig<'_> {
         if let Some(urls) = issuers.filter(|urls| !each_once(urls, MOST_ISSUERS)) {
             return Err(ConfigProblem::Issuers { hop, number: urls.len() });
         }
-        let is_url = |url: &str| {
-            Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-        };
         let mut mirrors = self.issuer.consistency.mirrors.iter().enumerate();
-        match mirrors.find(|(index, url)| *index >= MOST_MIRRORS || !is_url(url)) {
+        match mirrors.find(|(index, url)| *index >= MOST_MIRRORS || server_url(url).is_none()) {
             Some((_, url)) => Err(ConfigProblem::Mirror { hop, url: url.clone() }),
             None => Ok(()),
         }

@@ -1,10 +1,9 @@
 //! Reads a join string, and checks the values before they are written into a configuration.
 
 use super::{Fields, JOIN_LIMIT, Join, JoinError, PREFIX, VERSION, checksum};
-use crate::config::{MOST_GATEWAYS, MOST_ISSUERS, each_once};
+use crate::config::{MOST_GATEWAYS, MOST_ISSUERS, each_once, server_url};
 use postern_config::Secret;
 use postern_token::decode_base64url_vec;
-use reqwest::Url;
 use serde_json::{Map, Value};
 
 /// The names of all fields, and of those that have to be there.
@@ -113,14 +112,9 @@ fn is_word(text: &str) -> bool {
 }
 
 fn check_url(field: &'static str, url: &str) -> Result<(), JoinError> {
-    let parsed = Url::parse(url).ok().filter(|_| is_word(url));
-    let is_plain = parsed.is_some_and(|url| {
-        let is_anonymous = url.username().is_empty() && url.password().is_none();
-        let is_bare = url.query().is_none() && url.fragment().is_none();
-        matches!(url.scheme(), "http" | "https") && url.has_host() && is_anonymous && is_bare
-    });
     let reason = "it has to be http://host:port or https://host, without a user or a query";
-    if is_plain { Ok(()) } else { Err(JoinError::Field { field, reason }) }
+    let is_server = is_word(url) && server_url(url).is_some();
+    if is_server { Ok(()) } else { Err(JoinError::Field { field, reason }) }
 }
 
 /// Certificates and nothing else: what a join string could put into a file is bounded, and no private key travels in it.
