@@ -292,7 +292,7 @@ impl Config {
         if self.listen.client_certificates == ClientCertificates::Optional && !asks {
             return Err(invalid(
                 "[listen] client_certificates = \"optional\" needs [tls] client_ca, a file with the authorities of those \
-                 certificates: without it no client is asked for one. Set it, or leave client_certificates out"
+                 certificates: without it the listener requests no certificate. Set it, or leave client_certificates out"
                     .to_owned(),
             ));
         }

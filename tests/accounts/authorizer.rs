@@ -124,7 +124,7 @@ async fn a_service_that_fails_is_a_503_for_its_users_alone_until_it_answers_agai
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_wrong_keys_is_no_flood_at_the_service_and_holds_up_nobody_it_knows() {
+async fn a_flood_of_wrong_keys_neither_floods_the_service_nor_delays_good_keys() {
     let service = Service::start(users).await;
     let home = TempDir::new().unwrap();
     let config = issuer_config(home.path(), &service.section("cache = \"1s\"\n"));

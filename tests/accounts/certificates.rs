@@ -90,7 +90,7 @@ async fn an_agent_gets_its_tokens_by_its_certificate_where_one_is_required() {
     let ca = format!("ca = {:?}", authority.ca);
     let gateway = gateway_config(home.path(), &running.https(), &ca, "1s", &authority.section());
     let gateway = Daemon::ready("gateway", &gateway).await; // it has fetched the keys without a certificate
-    // From now on nobody gets in without one.
+    // From now on the listener requires a certificate.
     let text = std::fs::read_to_string(&config).unwrap().replace("\"optional\"", "\"required\"");
     std::fs::write(&config, text).unwrap();
     running.process.signal("HUP");

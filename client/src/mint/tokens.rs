@@ -30,8 +30,8 @@ enum Means {
 
 impl IssuerClient {
     /// Mints up to `count` tokens for `challenge` (the exact bytes of the `TokenChallenge`), a hundred in one request, and hands
-    /// each to `on_each`. The first request asks for no more than `urgent`, where that is not 0: for those that someone waits
-    /// for. An issuer that does not know batches gets requests for single tokens, twice as many at a time as there are cores.
+    /// each to `on_each`. The first request is for `urgent` tokens at most, unless that is 0: those that tunnels wait for.
+    /// An issuer that does not know batches gets requests for single tokens, twice as many at a time as there are cores.
     ///
     /// `on_each` may stop the minting: what is under way is still finished and handed over, because the issuer has counted it.
     /// Returns how many came. Dropping the future loses the tokens under way.

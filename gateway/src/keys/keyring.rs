@@ -184,7 +184,7 @@ impl Keyring {
         if challenges.is_empty() { None } else { HeaderValue::from_str(&challenges.join(", ")).ok() }
     }
 
-    /// Whether clients are asked for tokens of any of these types.
+    /// Whether challenges request tokens of any of these types.
     pub(crate) fn requests_any(
         &self,
         types: TokenTypes,

@@ -50,7 +50,7 @@ impl Accounts {
         }
         let key = api_key(headers).map(|key| Shown::ApiKey(key, sha256(key)));
         let strange = if certificate.is_some() { NoAccount::StrangeCertificate } else { NoAccount::Missing };
-        // Without any in the database the disk need not be asked for one.
+        // While the database has none, there is nothing to look up.
         let certificate = certificate.filter(|_| self.has_certificates.load(Ordering::Acquire));
         let certificate = certificate.map(Shown::Certificate);
         let (holder, standing) = match (key, certificate) {

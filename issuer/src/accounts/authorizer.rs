@@ -1,8 +1,8 @@
 //! The operator's own service that knows whose API keys are good, where users are kept elsewhere.
 //!
 //! Questions are about keys that are not this issuer's own. All requests with one key share one question and its answer, which is kept
-//! for `cache`. What strangers may cause is bounded: questions about keys that were not good a moment ago are asked at [`STRANGERS`] a
-//! second at most, so a flood of wrong keys neither reaches the service as such nor takes the places of those who are known.
+//! for `cache`. Questions about keys that were not good a moment ago are limited to [`STRANGERS`] a second, so a flood of wrong keys
+//! neither floods the service nor delays the requests with good ones.
 
 mod answer;
 

@@ -1,4 +1,4 @@
-//! How an operator sees and changes accounts: what is asked for, and what is shown. `desk` carries it out.
+//! How an operator sees and changes accounts: the requests, and the views that answer them. `desk` carries it out.
 
 mod backup;
 mod certificates;

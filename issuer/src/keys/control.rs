@@ -1,4 +1,4 @@
-//! How an operator sees and changes keys: what is asked for, what is shown, and copies of key files. `changes` carries it out.
+//! How an operator sees and changes keys: the requests, the views that answer them, and copies of key files. `changes` carries it out.
 
 use super::{KeyStore, KeysError, key_files, load, name_of, parse_name};
 use crate::Config;
@@ -43,7 +43,7 @@ pub enum KeyRequest {
     },
 }
 
-/// What a key file holds, in hex on its way to the issuer. Whoever has it can issue tokens, so `Debug` shows nothing.
+/// What a key file holds, in hex on its way to the issuer. Anyone who has it can issue tokens, so `Debug` shows nothing.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeyContent(String);
@@ -130,7 +130,7 @@ fn find(directory: &Path, id: &str) -> Result<PathBuf, Refused> {
     key_files(directory).map_err(unreadable)?.into_iter().find(named).ok_or_else(|| unknown(id))
 }
 
-/// What a start says of a file that it cannot read is not what someone needs who copies one.
+/// The sentence for an operator who copies a key; that of a start would advise something else.
 fn unreadable(error: KeysError) -> Refused {
     match error {
         KeysError::Unreadable { path, source } => Refused::runtime(format!(
