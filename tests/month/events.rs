@@ -3,7 +3,7 @@
 
 use super::life::{AGENTS, Month, POOR};
 use super::schedule::{End, Event, Who};
-use super::tokens::at_a_time;
+use super::tokens::in_flight;
 use crate::support::site::{AgentPlan, write};
 use crate::support::unit::Unit;
 use crate::support::windows::Opened;
@@ -88,8 +88,7 @@ impl Month {
         let what = format!("{} is restarted ({end:?})", agent.name);
         let opened = self.windows.open(what, [agent.name.clone()], self.users.now(), AGENT_BACK);
         self.books.agent_says(agent).await;
-        // Tunnels that were being opened, and tokens that were being minted.
-        self.books.may_miss(&agent.name, 2 + at_a_time());
+        self.books.may_miss(&agent.name, in_flight(&AGENTS[index]));
         stop(agent, end);
         agent.start();
         agent.listening().await;

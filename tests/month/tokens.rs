@@ -5,7 +5,7 @@
 //! count its tokens in flight: these, and no more, may be missing in its report.
 
 use crate::support::accounts;
-use crate::support::site::Site;
+use crate::support::site::{AgentPlan, Site};
 use crate::support::tokens::in_wallet;
 use crate::support::unit::Unit;
 use crate::support::users::Users;
@@ -14,9 +14,15 @@ use std::fmt::{self, Write};
 
 /// What an agent reports about its tokens.
 const FATES: &str = "postern_agent_tokens_total";
-/// The most tokens that an agent has signed at a time.
-pub fn at_a_time() -> i64 {
-    2 * std::thread::available_parallelism().map_or(1, usize::from) as i64
+/// The most tokens in one request of an agent, which makes one request after the other.
+const BATCH: usize = 100;
+/// The most programs that use an agent at the same time.
+const PROGRAMS: usize = 2;
+
+/// The most tokens of an agent that are being minted, or sent, at one moment: more than its high water it never wants
+/// ahead, and one for each program that waits.
+pub fn in_flight(plan: &AgentPlan) -> i64 {
+    (plan.high.min(BATCH) + PROGRAMS) as i64
 }
 
 /// The most that the issuer reserves for an account.
@@ -59,8 +65,8 @@ impl Books {
         assert!((0..=most).contains(&reserved), "the file is {reserved} ahead of {signed} signed tokens");
         self.reserved += reserved;
         self.issuer_stopped(site);
-        for agent in &site.agents {
-            self.may_miss(&agent.name, at_a_time());
+        for (plan, agent) in site.plan.agents.iter().zip(&site.agents) {
+            self.may_miss(&agent.name, in_flight(plan));
         }
     }
 
