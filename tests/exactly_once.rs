@@ -132,6 +132,9 @@ async fn assert_at_most_once_across_kills(fsync: &str, way: Way) {
     for kill in 1..=KILLS {
         scene.book.written(kill * TOKENS * PRESENTERS / (KILLS + 1)).await;
         let from = scene.book.now();
+        // Stopped first, so that the kill meets presentations however slowly this process gets to it.
+        gateway.process.signal("STOP");
+        scene.book.quiet().await;
         scene.gateway.send_replace(None);
         gateway.kill();
         gateway = scene.open().await;
@@ -353,6 +356,18 @@ impl Book {
         let mut written = self.length.subscribe();
         let waited = tokio::time::timeout(2 * PATIENCE, written.wait_for(|now| *now >= length)).await;
         assert!(waited.is_ok(), "only {} presentations so far", *self.length.borrow());
+    }
+
+    /// Returns when nothing is answered any more.
+    async fn quiet(&self) {
+        let mut before = None;
+        loop {
+            let length = *self.length.borrow();
+            if before.replace(length) == Some(length) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 
