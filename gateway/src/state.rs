@@ -21,7 +21,7 @@ use postern_daemon::places::Places;
 use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
-use postern_daemon::tls::{Renewed, ServerConfig, ServerTls};
+use postern_daemon::tls::{ListenerTls, Renewed, ServerTls};
 use postern_spend::{Backend, Binding, Epoch, Store, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
@@ -68,21 +68,6 @@ pub(crate) struct Generation {
     pub(crate) tls: Option<ListenerTls>,
     /// For peers.
     pub(crate) peers: Option<ListenerTls>,
-}
-
-/// How connections are accepted over TLS.
-#[derive(Clone)]
-pub(crate) struct ListenerTls {
-    /// In the versions of HTTP that are switched on.
-    pub(crate) serving: Arc<ServerConfig>,
-    /// In HTTP/1.1 alone: who is turned away gets an answer to no request, for which HTTP/2 has no form.
-    pub(crate) refusing: Arc<ServerConfig>,
-}
-
-impl ListenerTls {
-    pub(crate) fn new(tls: &ServerTls, http2: bool) -> Self {
-        Self { serving: tls.speaking(http2), refusing: tls.config() }
-    }
 }
 
 /// The certificates of the listeners, and their renewal.

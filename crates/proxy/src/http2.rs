@@ -31,6 +31,3 @@ pub const PIECE: usize = FRAME as usize - 9;
 pub const SEND_QUEUE: usize = 128 << 10;
 /// What small DATA frames that no task has taken yet may cost, in bytes as `h2` reckons: some 16,000 frames.
 pub const FRAME_BUDGET: usize = 4 << 20;
-
-/// The bytes that begin a connection of a client (section 3.4).
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -15,8 +15,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use postern_daemon::client_stream::ClientStream;
+use postern_daemon::early;
 use postern_daemon::exchange::{Answered, Exchange};
-use postern_proxy::http2::PREFACE;
 use postern_proxy::reset::Reset;
 use std::convert::Infallible;
 use std::future::Future;
@@ -118,7 +118,8 @@ where
         (Ended::Http(Err(error)), _)
             if worker.core.generation.load().http2
                 && !served.has_begun()
-                && is_http2(&error, &parts.read_buf) =>
+                && error.is_parse()
+                && early::is_http2(&parts.read_buf) =>
         {
             Finished::Http2 { stream, early: parts.read_buf }
         }
@@ -147,11 +148,6 @@ impl Served {
     fn has_begun(&self) -> bool {
         self.has_begun.load(Ordering::Relaxed)
     }
-}
-
-/// Whether hyper could not read what came because it is the preface of HTTP/2, or the part of it that is there.
-fn is_http2(error: &hyper::Error, read: &[u8]) -> bool {
-    error.is_parse() && !read.is_empty() && (read.starts_with(PREFACE) || PREFACE.starts_with(read))
 }
 
 /// Why HTTP is over on a connection.

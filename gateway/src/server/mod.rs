@@ -3,7 +3,6 @@
 pub(crate) mod accept;
 mod answers_only;
 pub(crate) mod connection;
-mod early;
 mod h1;
 mod h2;
 pub(crate) mod sockets;

@@ -169,8 +169,7 @@ impl ServerTls {
     }
 
     /// The same for a server that may speak HTTP/2, too.
-    #[must_use]
-    pub fn speaking(&self, http2: bool) -> Arc<ServerConfig> {
+    pub(super) fn speaking(&self, http2: bool) -> Arc<ServerConfig> {
         let mut config = self.config();
         if http2 {
             Arc::make_mut(&mut config).alpn_protocols.insert(0, HTTP2.to_vec());

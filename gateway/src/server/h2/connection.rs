@@ -5,7 +5,6 @@ use crate::config::Limits;
 use crate::request::deny::Refusal;
 use crate::request::session::Client;
 use crate::server::connection::Visitor;
-use crate::server::early::Early;
 use crate::state::Worker;
 use bytes::Bytes;
 use h2::server::{self, Connection};
@@ -13,6 +12,7 @@ use h2::{Reason, RecvStream};
 use http::Request;
 use parking_lot::Mutex;
 use postern_daemon::client_stream::ClientStream;
+use postern_daemon::early::Early;
 use postern_daemon::exchange::Answering;
 use postern_proxy::http2::{
     CONNECTION_WINDOW, FRAME, FRAME_BUDGET, Queue, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid,
