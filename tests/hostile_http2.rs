@@ -1,12 +1,12 @@
-//! Clients and targets that flood a gateway over HTTP/2: its memory stays within a bound for each, and the tunnels of other clients
-//! carry their bytes meanwhile and can be opened.
+//! Clients and targets that flood a gateway, or an issuer, over HTTP/2: its memory stays within a bound for each, the tunnels of other
+//! clients carry their bytes meanwhile and can be opened, and others are issued tokens.
 
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::http2::{Connection, Tunnel};
 use crate::support::{PATIENCE, target, tokens};
 use postern_testkit::http2::{
-    CONTINUATION, DATA, END_HEADERS, HEADERS, HELLO, PING, PRIORITY, RST_STREAM, SETTINGS, WINDOW_UPDATE,
-    fields, frame, frames,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, HELLO, PING, PRIORITY, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE, fields, frame, frames,
 };
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ fn ask(number: u32) -> Vec<u8> {
 }
 
 fn reset(number: u32) -> Vec<u8> {
-    [ask(number), frame(RST_STREAM, 0, stream(number), &[0, 0, 0, 8])].concat()
+    [ask(number), reset_of(number)].concat()
 }
 
 /// A stream that comes after those of the tunnels.
@@ -120,12 +120,8 @@ impl Stage {
         }
     }
 
-    /// The memory of the gateway's process, in KiB.
     fn memory(&self) -> u64 {
-        let path = format!("/proc/{}/status", self.gateway.process.id());
-        let status = std::fs::read_to_string(path).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
+        memory(&self.gateway)
     }
 
     /// An attacker's connection, whose tunnels are open, and of which nothing is read from then on.
@@ -147,6 +143,14 @@ impl Stage {
         }
         stream
     }
+}
+
+/// The memory of a daemon's process, in KiB.
+fn memory(daemon: &Daemon) -> u64 {
+    let path = format!("/proc/{}/status", daemon.process.id());
+    let status = std::fs::read_to_string(path).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// A target that reads nothing and sends nothing, or sends without end.
@@ -236,6 +240,65 @@ async fn run(attacks: &[Attack]) {
         bystander = tunnel(&mut stage, &other).await;
         println!("{:>6} KiB of {bound:>6}: {name}", peak - before);
         assert!(peak - before <= *bound, "{name}: {} KiB, and {bound} are the bound", peak - before);
+        drop(flooding.await.unwrap());
+    }
+}
+
+/// What is sent to an issuer over and over, and how often.
+type Flood = (&'static str, fn(u32) -> Vec<u8>, u32);
+
+const FLOODS_OF_REQUESTS: &[Flood] = &[
+    ("pings", |_| frame(PING, 0, 0, &[0; 8]), 200_000),
+    ("settings", |_| frame(SETTINGS, 0, 0, &[]), 200_000),
+    ("priorities", |_| frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 9]), 200_000),
+    ("a header without end", endless, 1_000),
+    ("requests and resets", |number| [post(number), reset_of(number)].concat(), 20_000),
+    (
+        "requests, and their answers unread",
+        |number| [post(number), body(number, END_STREAM)].concat(),
+        20_000,
+    ),
+    ("bodies without end", |number| [post(number), body(number, 0)].concat(), 20_000),
+    ("data of a byte", |number| if number == 0 { post(0) } else { frame(DATA, 0, stream(0), b"x") }, 200_000),
+];
+
+fn post(number: u32) -> Vec<u8> {
+    let head =
+        [(":method", "POST"), (":scheme", "http"), (":path", "/token-request"), (":authority", "127.0.0.1")];
+    frame(HEADERS, END_HEADERS, stream(number), &fields(&head))
+}
+
+fn body(number: u32, flags: u8) -> Vec<u8> {
+    frame(DATA, flags, stream(number), &[7; 300])
+}
+
+fn reset_of(number: u32) -> Vec<u8> {
+    frame(RST_STREAM, 0, stream(number), &[0, 0, 0, 8])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods_at_an_issuer_take_bounded_memory_and_others_get_tokens() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let gateway = Daemon::ready("gateway", &config).await;
+    tokens::mint(&issuer.http(), &gateway.http(), 10);
+    for (name, piece, pieces) in FLOODS_OF_REQUESTS {
+        let before = memory(&issuer);
+        let mut stream = TcpStream::connect(issuer.address).await.unwrap();
+        let no_credit = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+        stream.write_all(&[HELLO, &no_credit].concat()).await.unwrap();
+        let flooding = tokio::spawn(flood(stream, (0..*pieces).flat_map(piece).collect()));
+        let (mut peak, mut grown) = (before, Instant::now());
+        while !flooding.is_finished() || grown.elapsed() < STUCK {
+            tokio::task::block_in_place(|| tokens::mint(&issuer.http(), &gateway.http(), 1));
+            let now = memory(&issuer);
+            if now > peak {
+                (peak, grown) = (now, Instant::now());
+            }
+        }
+        println!("{:>6} KiB of {SLACK:>6}: {name}", peak - before);
+        assert!(peak - before <= SLACK, "{name}: {} KiB, and {SLACK} are the bound", peak - before);
         drop(flooding.await.unwrap());
     }
 }

@@ -74,19 +74,17 @@ fn states(refused: &str, with_body: &str) -> Vec<State> {
     ]
 }
 
-/// States of HTTP/2. Each of its streams takes a place, too.
-fn states_of_http2() -> Vec<State> {
-    /// A client may leave as many refusals unread; with another one its connection ends.
-    const UNREAD: usize = 8;
-    let connect = fields(&[(":method", "CONNECT"), (":authority", "target.example:443")]);
-    let long =
-        fields(&[(":method", "CONNECT"), (":authority", "target.example:443"), ("x", &"a".repeat(15_000))]);
+/// States of HTTP/2, with a request that is refused and how many answers a client may leave unread. Each of its streams takes a
+/// place, too.
+fn states_of_http2(refused: &[(&str, &str)], unread: usize) -> Vec<State> {
+    let long = fields(&[refused, &[("x", &"a".repeat(15_000))]].concat());
+    let refused = fields(refused);
     let streams = |count: usize| (0..count).map(|number| 2 * number as u32 + 1);
     let requests = |count, flags| -> Vec<u8> {
-        streams(count).flat_map(|stream| frame(HEADERS, END_HEADERS | flags, stream, &connect)).collect()
+        streams(count).flat_map(|stream| frame(HEADERS, END_HEADERS | flags, stream, &refused)).collect()
     };
     let ahead = |stream| frame(DATA, 0, stream, &[7; 16 << 10]);
-    let flood = FLOOD / frame(HEADERS, 0, 1, &connect).len();
+    let flood = FLOOD / frame(HEADERS, 0, 1, &refused).len();
     let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     vec![
         State { reads: true, ..State::new("HTTP/2: the preface", HELLO) },
@@ -95,11 +93,11 @@ fn states_of_http2() -> Vec<State> {
             [HELLO, &frame(HEADERS, 0, 1, &long)].concat(),
         ),
         State {
-            requests: UNREAD,
-            places: 1 + UNREAD,
+            requests: unread,
+            places: 1 + unread,
             ..State::new(
-                "HTTP/2: 8 answers without a window",
-                [HELLO, &no_window, &requests(UNREAD, END_STREAM)].concat(),
+                "HTTP/2: answers without a window",
+                [HELLO, &no_window, &requests(unread, END_STREAM)].concat(),
             )
         },
         State {
@@ -110,15 +108,15 @@ fn states_of_http2() -> Vec<State> {
             )
         },
         State {
-            requests: UNREAD,
-            places: 1 + UNREAD,
+            requests: unread,
+            places: 1 + unread,
             ..State::new(
-                "HTTP/2: 8 answers without a window, 16 KiB ahead of each",
+                "HTTP/2: answers without a window, 16 KiB ahead of each",
                 [
                     HELLO,
                     &no_window,
-                    &requests(UNREAD, 0),
-                    &streams(UNREAD).flat_map(ahead).collect::<Vec<_>>(),
+                    &requests(unread, 0),
+                    &streams(unread).flat_map(ahead).collect::<Vec<_>>(),
                 ]
                 .concat(),
             )
@@ -187,8 +185,21 @@ async fn no_state_of_a_connection_costs_much() {
             all.extend(after_the_handshake());
         }
         all.extend(match listener {
-            "gateway" => states(CONNECT, FORWARD).into_iter().chain(states_of_http2()).collect(),
-            "issuer" => states(DIRECTORY, REQUEST),
+            "gateway" => {
+                // With another refusal unread its connection ends.
+                let http2 =
+                    states_of_http2(&[(":method", "CONNECT"), (":authority", "target.example:443")], 8);
+                states(CONNECT, FORWARD).into_iter().chain(http2).collect()
+            }
+            "issuer" => {
+                let refused = [
+                    (":method", "POST"),
+                    (":scheme", "https"),
+                    (":path", "/token-request"),
+                    (":authority", "127.0.0.1"),
+                ];
+                states(DIRECTORY, REQUEST).into_iter().chain(states_of_http2(&refused, 50)).collect()
+            }
             _ => states(LIVEZ, METRICS),
         });
         for (index, state) in all.into_iter().enumerate() {
@@ -259,8 +270,11 @@ fn hold(address: SocketAddr, state: &State, tls: Option<&Arc<ClientConfig>>) -> 
         send(&mut stream, &below, &state.http, state.reads);
         return stream.write_all(&state.raw).map(|()| Box::new(stream)).unwrap();
     };
-    let name = address.ip().into();
-    let mut connection = ClientConnection::new(Arc::clone(config), name).unwrap();
+    let mut config = Arc::clone(config);
+    if state.http.starts_with(HELLO) {
+        Arc::make_mut(&mut config).alpn_protocols = vec![b"h2".to_vec()];
+    }
+    let mut connection = ClientConnection::new(config, address.ip().into()).unwrap();
     connection.set_buffer_limit(None);
     while connection.is_handshaking() {
         connection.complete_io(&mut stream).unwrap();

@@ -67,6 +67,8 @@ pub(crate) enum Refusal {
     SourceRefusals(AboveRate),
     /// Another connection needed the place.
     Displaced,
+    /// As many requests are being answered as may be.
+    Full,
 }
 
 impl Refusal {
@@ -112,6 +114,7 @@ impl Refusal {
             Self::SourceHandshakes => (StatusCode::TOO_MANY_REQUESTS, SourceHandshakes),
             Self::SourceRefusals(_) => (StatusCode::TOO_MANY_REQUESTS, SourceRefusals),
             Self::Displaced => (StatusCode::SERVICE_UNAVAILABLE, Displaced),
+            Self::Full => (StatusCode::SERVICE_UNAVAILABLE, Overloaded),
         }
     }
 
@@ -137,9 +140,10 @@ impl Refusal {
             | Self::NoToken(NoToken::Unrecorded) => Some((RETRY_AFTER, HeaderValue::from_static("5"))),
             Self::NoAccount(_) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             Self::SourceRefusals(above) => Some((RETRY_AFTER, above.seconds.into())),
-            Self::Unsigned(Unsigned::Full | Unsigned::Crowded) => {
-                Some((RETRY_AFTER, HeaderValue::from_static("1")))
-            }
+            Self::Unsigned(Unsigned::Full | Unsigned::Crowded)
+            | Self::SourceLimit
+            | Self::Displaced
+            | Self::Full => Some((RETRY_AFTER, HeaderValue::from_static("1"))),
             _ => None,
         }
     }
@@ -302,6 +306,9 @@ impl Refusal {
             }
             Self::Displaced => {
                 "The request was not complete when another connection needed its place. Send it again, all at once."
+            }
+            Self::Full => {
+                "The issuer is answering as many requests as it may. Try again after the number of seconds in Retry-After."
             }
             Self::Unsigned(Unsigned::Refused(_) | Unsigned::Failed) => {
                 "Signing failed, through no fault of the request. Try again; if it fails again, report it to the \

@@ -75,7 +75,7 @@ postern_telemetry::label! {
         Unrecorded = "unrecorded",
         /// 503: the authorizer gave no answer about an API key, or none that makes sense, or was not asked because too many keys are new.
         Unanswered = "unanswered",
-        /// 503: the signing pool is full.
+        /// 503: the signing pool is full, or as many requests are being answered as may be.
         Overloaded = "overloaded",
         /// 429: too many connections of one source.
         SourceLimit = "source_limit",

@@ -85,6 +85,9 @@ pub struct Listen {
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub admin: SocketAddr,
+    /// Also speak HTTP/2, on which many requests share a connection: over TLS with clients that offer it (ALPN), without TLS
+    /// with those that begin with its preface.
+    pub http2: bool,
     /// Networks of load balancers that send a PROXY header (version 1 or 2). A connection from there must begin with one, and
     /// counts for the client that it names, in `limits.source`. Whoever is in these networks chooses that client, so list
     /// only the balancers. A PROXY header from elsewhere is a bad request.
@@ -164,7 +167,7 @@ pub struct Limits {
     pub header_timeout: ConfigDuration,
     /// The time limit of a request body. After it the answer is 408.
     pub body_timeout: ConfigDuration,
-    /// The most open connections. For one more the oldest gives way that has not brought a whole request; while every
+    /// The most open connections; a request of HTTP/2 counts as one, beside its connection. For one more the oldest gives way that has not brought a whole request; while every
     /// request is being answered, further connections wait in the kernel's backlog. The limit is lower where the process may
     /// not open enough files; the log says so.
     pub connections: NonZeroUsize,
@@ -182,6 +185,7 @@ impl Default for Listen {
         Self {
             address: loopback(8081),
             admin: loopback(9091),
+            http2: true,
             proxy_protocol: Balancers::default(),
             client_certificates: ClientCertificates::default(),
         }

@@ -14,15 +14,19 @@ use asked::Asked;
 pub(crate) use asked::Form;
 use bytes::Bytes;
 use http::HeaderMap;
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use postern_daemon::http::{BodyError, read_limited};
 use postern_daemon::tls::PublicKeyDigest;
 use postern_token::{
     AmortizedRequest, AmortizedResponse, OptionalTokenResponse, SigningKey, TokenRequest, TokenResponse,
     UnixSeconds,
 };
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Any error of a request's body.
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// What it takes to issue a token.
 #[derive(Debug)]
@@ -66,12 +70,15 @@ impl Issuance {
     /// The body of a request. It is read before anything is refused: it is small, and a client that is still sending
     /// when the answer comes often sees a broken connection instead of the answer. A batch is read for accounts alone: room
     /// for it is not a stranger's.
-    pub(crate) async fn read(
+    pub(crate) async fn read<B>(
         &self,
         headers: &HeaderMap,
         certificate: Option<PublicKeyDigest>,
-        body: Incoming,
-    ) -> Result<Bytes, Refusal> {
+        body: B,
+    ) -> Result<Bytes, Refusal>
+    where
+        B: Body<Data = Bytes, Error: Into<BoxError>>,
+    {
         let form = Form::of(headers).unwrap_or(Form::One);
         let most = form.most_bytes(self.batch_limit());
         if body.size_hint().lower() > most as u64 {

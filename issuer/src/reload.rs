@@ -15,7 +15,7 @@ use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::reload::Reloader;
-use postern_daemon::tls::{Renewed, ServerConfig, ServerTls, TlsConfig, keep_signed};
+use postern_daemon::tls::{ListenerTls, Renewed, ServerTls, TlsConfig, keep_signed};
 use postern_telemetry::log;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,9 @@ pub(crate) struct Present {
     pub(crate) pool: Arc<SigningPool>,
     /// Whose connections begin with a PROXY header.
     pub(crate) balancers: Balancers,
-    pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// Whether clients may speak HTTP/2.
+    pub(crate) http2: bool,
+    pub(crate) tls: Option<ListenerTls>,
 }
 
 impl Settings {
@@ -69,7 +71,8 @@ impl Settings {
             request_paths: Vec::new(),
             pool: Arc::new(pool(config, recorder)?),
             balancers: Balancers::default(),
-            tls: tls.map(ServerTls::config),
+            http2: config.listen.http2,
+            tls: tls.map(|tls| ListenerTls::new(tls, config.listen.http2)),
         };
         present.take_up(config, descriptors)?;
         Ok(Self { present: Arc::new(ArcSwap::from_pointee(present)), descriptors })
@@ -166,9 +169,10 @@ impl Reloading {
         self.accounts.take_up_authorizer(authorizer)?;
         self.health.clear(Fault::Authorizer); // what was wrong with the one before
         if let Some(tls) = tls {
-            present.tls = tls.as_ref().map(ServerTls::config);
             self.certificate.replace(tls);
         }
+        present.http2 = new.listen.http2;
+        present.tls = self.certificate.current().map(|tls| ListenerTls::new(tls, present.http2));
         let requires = new.listen.requires_certificates();
         self.certificate.current().iter().for_each(|tls| tls.require_client_certificates(requires));
         self.settings.present.store(Arc::new(present));

@@ -1,51 +1,33 @@
-//! Connections and routes: HTTP/1.1, plain or over TLS.
+//! Connections: HTTP/1.1 and HTTP/2, plain or over TLS. `routes` has what is served on them.
 
-use crate::answer::{self, Refusal};
-use crate::catalogue::{IssuerOutcome, TokenTypeAsked};
-use crate::issue::Issuance;
-use crate::keyring::Keyring;
-use crate::recorder::Recorder;
+mod h1;
+mod h2;
+mod routes;
+
+pub(crate) use routes::Routes;
+
+use crate::answer::Refusal;
+use crate::catalogue::IssuerOutcome;
 use crate::reload::Settings;
-use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HOST};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, request};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use postern_daemon::client_stream::ClientStream;
 use postern_daemon::drain::Shutdown;
-use postern_daemon::exchange::{Answered, Exchange, Patience};
+use postern_daemon::early::{Early, begins_http2};
+use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::farewell;
-use postern_daemon::http::is_for_this_machine;
 use postern_daemon::listen;
 use postern_daemon::places::{Bounds, Place, Places};
 use postern_daemon::proxy_protocol::{self, Named, NoHeader};
-use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
 use postern_daemon::tls::{self, Bounded, PublicKeyDigest, ServerConfig, TlsStream};
-use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, UnixSeconds};
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 /// A request's header, all of it. Requests here are a few hundred bytes.
 const MAX_HEADER: usize = 16 * 1024;
-
-/// What is served.
-#[derive(Debug)]
-pub(crate) struct Routes {
-    pub(crate) keyring: Arc<Keyring>,
-    pub(crate) issuance: Issuance,
-    pub(crate) settings: Settings,
-    pub(crate) recorder: Arc<Recorder>,
-    pub(crate) rates: Rates,
-}
 
 /// Connections that are open, and how new ones are treated.
 pub(crate) struct Server {
@@ -57,7 +39,7 @@ pub(crate) struct Server {
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy)]
-struct Client {
+pub(crate) struct Client {
     source: Option<Source>,
     /// The public key of the certificate that it showed in the handshake.
     certificate: Option<PublicKeyDigest>,
@@ -85,8 +67,7 @@ impl Server {
 
     /// Returns when there is a place for the connection, or none for its source.
     async fn admit(self: Arc<Self>, stream: TcpStream, from: IpAddr, connections: &TaskTracker) {
-        let (timeout, present) = (self.header_timeout(), self.settings.load_full());
-        let exchange = Exchange::new(Patience { answer: timeout, stream: timeout });
+        let (exchange, present) = (self.exchange(), self.settings.load_full());
         let bounds = Bounds { connections: present.connections, sources: &present.limits.source };
         let through_balancer = present.balancers.has(from);
         match self.places.wait((!through_balancer).then_some(from), bounds, &exchange).await {
@@ -148,15 +129,44 @@ impl Server {
         let source = place.source();
         let Some(tls) = &tls else {
             let client = Client { source, certificate: None };
-            return Box::pin(self.http(stream, client, place, exchange)).await;
+            return Box::pin(self.plain(stream, client, place, exchange)).await;
         };
         tokio::select! {
-            shaken = self.handshake(tls, stream, source) => if let Some(stream) = shaken {
-                let client = Client { source, certificate: PublicKeyDigest::of_client(stream.get_ref().1) };
-                Box::pin(self.http(stream, client, place, exchange)).await;
+            shaken = self.handshake(&tls.serving, stream, source) => if let Some(stream) = shaken {
+                let connection = stream.get_ref().1;
+                let client = Client { source, certificate: PublicKeyDigest::of_client(connection) };
+                // Boxed, so that the handshake's room is given back.
+                if tls::is_http2(connection) {
+                    Box::pin(self.http2(stream, client, exchange)).await;
+                } else {
+                    Box::pin(self.http1(stream, Vec::new(), client, place, exchange)).await;
+                }
             },
             () = exchange.displaced() => drop(self.turned_away(&Refusal::Displaced)),
         }
+    }
+
+    /// A connection without TLS, whose first bytes show which HTTP it is.
+    async fn plain(&self, mut stream: TcpStream, client: Client, place: &Place, exchange: &Exchange) {
+        let mut early = Vec::new();
+        if self.settings.load().http2 {
+            let draining = self.shutdown.drain_token();
+            let begun = timeout(self.header_timeout(), begins_http2(&mut stream, &mut early));
+            let begun = tokio::select! {
+                begun = draining.run_until_cancelled(begun) => begun,
+                () = exchange.displaced() => {
+                    return self.displaced(stream, place, !early.is_empty()).await;
+                }
+            };
+            match begun {
+                Some(Ok(Ok(true))) => {
+                    return self.http2(Early::new(early.into(), stream), client, exchange).await;
+                }
+                Some(Ok(Ok(false))) => {}
+                _ => return, // it broke, brought nothing in time, or the drain has begun
+            }
+        }
+        self.http1(stream, early, client, place, exchange).await;
     }
 
     async fn handshake(
@@ -169,7 +179,7 @@ impl Server {
             self.turned_away(&Refusal::SourceHandshakes);
             return None;
         }
-        let handshake = tokio::time::timeout(self.header_timeout(), tls::accept(tls, stream));
+        let handshake = timeout(self.header_timeout(), tls::accept(tls, stream));
         match self.shutdown.drain_token().run_until_cancelled(handshake).await {
             Some(Ok(Ok(stream))) => return Some(stream),
             Some(Ok(Err(error))) => tracing::debug!("a TLS handshake failed: {error}"),
@@ -189,159 +199,29 @@ impl Server {
     async fn turn_away(&self, stream: TcpStream, source: Option<Source>, answer: &[u8]) {
         let tls = self.settings.load().tls.clone();
         let Some(tls) = &tls else { return farewell::part(stream, answer).await };
-        if let Some(stream) = self.handshake(tls, stream, source).await {
+        if let Some(stream) = self.handshake(&tls.refusing, stream, source).await {
             farewell::part(stream, answer).await;
         }
+    }
+
+    /// Ends a connection of HTTP/1.1 whose place another needs; `is_owed` an answer if a part of a request came.
+    async fn displaced<S>(&self, stream: S, place: &Place, is_owed: bool)
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let answer = self.turned_away(&Refusal::Displaced);
+        if place.may_answer(self.settings.load().connections) {
+            farewell::part(stream, if is_owed { &answer } else { &[] }).await;
+        }
+    }
+
+    /// What a new connection, or a stream of one, is doing: nothing yet.
+    fn exchange(&self) -> Exchange {
+        let timeout = self.header_timeout();
+        Exchange::new(Patience { answer: timeout, stream: timeout })
     }
 
     fn header_timeout(&self) -> Duration {
         self.settings.load().limits.header_timeout.get()
     }
-
-    async fn http<S: AsyncRead + AsyncWrite + Unpin>(
-        &self,
-        stream: S,
-        client: Client,
-        place: &Place,
-        exchange: &Exchange,
-    ) {
-        if let Err(refusal) = self.routes.may_ask(client.source) {
-            let answer = self.turned_away(&refusal);
-            tokio::select! {
-                () = farewell::part(stream, &answer) => {}
-                () = exchange.displaced() => {}
-            }
-            return;
-        }
-        // Boxed, so that a connection that waits for a request needs no room for one.
-        let answer = |request| {
-            Box::pin(async move { Ok::<_, Infallible>(self.routes.answer(request, client, exchange).await) })
-        };
-        let mut connection = http1::Builder::new()
-            .timer(TokioTimer::new()) // without it the header timeout is silently off
-            .header_read_timeout(self.header_timeout())
-            .max_buf_size(MAX_HEADER)
-            .serve_connection(TokioIo::new(ClientStream::new(stream, exchange.clone())), service_fn(answer));
-        let served = tokio::select! {
-            served = &mut connection => served,
-            () = exchange.displaced() => {
-                let answer = self.turned_away(&Refusal::Displaced);
-                let parts = connection.into_parts();
-                if place.may_answer(self.settings.load().connections) {
-                    let is_owed = exchange.is_idle() && !parts.read_buf.is_empty();
-                    let answer = if is_owed { &answer[..] } else { &[] };
-                    farewell::part(parts.io.into_inner().into_inner(), answer).await;
-                }
-                return;
-            }
-            () = self.shutdown.draining() => {
-                // The request that is being answered is the last one.
-                std::pin::Pin::new(&mut connection).graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = served {
-            if error.is_parse() {
-                self.routes.refused(client.source); // hyper has answered 400
-            }
-            tracing::debug!("a connection ended early: {error}");
-        }
-    }
-}
-
-impl Routes {
-    /// Whether a request of this source is read, or refused because too many before it were.
-    fn may_ask(&self, source: Option<Source>) -> Result<(), Refusal> {
-        self.rates.request(source, &self.settings.load().limits.source).map_err(Refusal::SourceRefusals)
-    }
-
-    /// Counts a refused request that its client caused.
-    fn refused(&self, source: Option<Source>) {
-        self.rates.refused(source, &self.settings.load().limits.source);
-    }
-
-    async fn answer(
-        &self,
-        request: Request<Incoming>,
-        client: Client,
-        exchange: &Exchange,
-    ) -> Response<Answered<Full<Bytes>>> {
-        let began = Instant::now();
-        let (head, body) = request.into_parts();
-        let is_for_token = self.settings.load().takes_requests_at(head.uri.path());
-        let is_posted = is_for_token && head.method == Method::POST;
-        // Until its body is there, a request gives way to another connection as one does whose header is not.
-        let may_ask = self.may_ask(client.source);
-        let is_read = is_posted && may_ask.is_ok();
-        let body = if is_read {
-            self.issuance.read(&head.headers, client.certificate, body).await
-        } else {
-            Ok(Bytes::new())
-        };
-        let answering = exchange.begin().await;
-        let mut asked = TokenTypeAsked::Unread;
-        let answered = match may_ask {
-            Ok(()) => self.route(&head, client, body, &mut asked).await,
-            Err(refusal) => Err(refusal),
-        };
-        if answered.as_ref().is_err_and(Refusal::is_of_client) {
-            self.refused(client.source);
-        }
-        let (response, outcome) = answered.unwrap_or_else(Refusal::into_response);
-        self.recorder.answered(is_for_token.then_some(asked), outcome, began.elapsed());
-        response.map(|body| answering.with(body))
-    }
-
-    async fn route(
-        &self,
-        head: &request::Parts,
-        client: Client,
-        body: Result<Bytes, Refusal>,
-        asked: &mut TokenTypeAsked,
-    ) -> Result<(Response<Full<Bytes>>, IssuerOutcome), Refusal> {
-        refuse_ambiguous(head)?;
-        // Without accounts anyone who reaches the issuer gets tokens, so it listens on loopback.
-        if self.issuance.accounts.is_open() && !is_for_this_machine(&head.headers) {
-            return Err(Refusal::ByName);
-        }
-        match (head.uri.path(), &head.method) {
-            (DIRECTORY_PATH, &Method::GET | &Method::HEAD) => Ok(self.directory(head)),
-            (DIRECTORY_PATH, _) => Err(Refusal::Method("GET, HEAD")),
-            (path, &Method::POST) if self.settings.load().takes_requests_at(path) => {
-                let (headers, certificate) = (&head.headers, client.certificate);
-                Ok(answer::issued(&self.issuance.answer(headers, certificate, body?, asked).await?))
-            }
-            (path, _) if self.settings.load().takes_requests_at(path) => Err(Refusal::Method("POST")),
-            _ => Err(Refusal::NotFound),
-        }
-    }
-
-    /// The key directory (RFC 9578, section 4), or 304 to who has it.
-    fn directory(&self, head: &request::Parts) -> (Response<Full<Bytes>>, IssuerOutcome) {
-        let document = self.keyring.document();
-        let max_age = document.max_age(self.settings.load().directory_max_age, UnixSeconds::now()).as_secs();
-        let known = document.is_known_to(&head.headers);
-        let body = if known { Bytes::new() } else { document.body.clone() };
-        let mut response = Response::new(Full::new(body));
-        let headers = response.headers_mut();
-        let field = |value: String| HeaderValue::try_from(value).ok(); // ASCII by construction
-        headers.extend(field(format!("public, max-age={max_age}")).map(|value| (CACHE_CONTROL, value)));
-        headers.extend(field(document.etag.clone()).map(|value| (ETAG, value)));
-        if known {
-            *response.status_mut() = StatusCode::NOT_MODIFIED;
-            return (response, IssuerOutcome::NotModified);
-        }
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(DIRECTORY_MEDIA_TYPE));
-        (response, IssuerOutcome::Directory)
-    }
-}
-
-/// What a proxy in front could read otherwise than we do (RFC 9112, section 3.2). hyper refuses the rest, and closes
-/// the connection after a request with both Transfer-Encoding and Content-Length (section 6.3).
-fn refuse_ambiguous(head: &request::Parts) -> Result<(), Refusal> {
-    let hosts = head.headers.get_all(HOST).iter().count();
-    if hosts > 1 || (hosts == 0 && head.version == Version::HTTP_11) {
-        return Err(Refusal::Ambiguous("does not have exactly one Host field"));
-    }
-    Ok(())
 }

@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "the modules of a test are its own")]
 
 mod batch;
+mod http2;
 mod issuance;
 mod life;
 mod page;

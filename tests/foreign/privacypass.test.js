@@ -12,7 +12,9 @@ import {
 } from '@cloudflare/privacypass-ts';
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
+import { once } from 'node:events';
 import { writeFile } from 'node:fs/promises';
+import http2 from 'node:http2';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { connect, opensOneTunnel } from './connect.js';
@@ -61,6 +63,24 @@ test('its token is accepted with its value quoted, too', within, async () => {
         return sendTokenRequest(request.serialize(), url);
     });
     await isSpentOnce(system.gateway, new AuthorizationHeader(token).toString(true));
+});
+
+test('its tokens are issued over HTTP/2 on one connection, too', within, async () => {
+    const session = http2.connect(`http://${system.issuer}`);
+    const post = async (request) => {
+        const head = { ':method': 'POST', ':path': '/token-request', 'content-type': MediaType.PRIVATE_TOKEN_REQUEST };
+        const stream = session.request(head);
+        stream.end(request.serialize());
+        const [headers] = await once(stream, 'response');
+        assert.equal(headers[':status'], 200);
+        const body = Buffer.concat(await stream.toArray());
+        assert.equal(headers['content-length'], String(body.length));
+        return body;
+    };
+    const challenge = await challengeOf(system.gateway);
+    const tokens = await Promise.all(Array.from({ length: 8 }, () => issued(challenge, post)));
+    session.close();
+    await isSpentOnce(system.gateway, new AuthorizationHeader(tokens[7]).toString());
 });
 
 test('its origin verifies our token, and not a changed one', within, async () => {

@@ -148,7 +148,8 @@ impl Exchange {
         self.change(|bits| (bits & FLUSHING != 0).then_some(bits & !FLUSHING));
     }
 
-    pub(crate) fn set_unread(&self, unread: bool) {
+    /// The client leaves unread what it is sent, or takes it again. An answer that is unread gives way.
+    pub fn set_unread(&self, unread: bool) {
         self.change(|bits| Some(if unread { bits | UNREAD } else { bits & !UNREAD }));
     }
 

@@ -10,7 +10,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::error::Error;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How [`client`] behaves.
 #[derive(Clone, Debug)]
@@ -194,6 +194,12 @@ pub fn is_localhost(name: &str) -> bool {
 pub fn date(headers: &HeaderMap) -> Option<u64> {
     let date = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()?;
     Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
+}
+
+/// The `Date` of an answer that is made now, which hyper adds for HTTP/1.1.
+#[must_use]
+pub fn date_now() -> HeaderValue {
+    HeaderValue::try_from(httpdate::fmt_http_date(SystemTime::now())).unwrap_or(HeaderValue::from_static("")) // it is ASCII
 }
 
 /// A plain text answer.

@@ -1,0 +1,142 @@
+//! What is served: the key directory, and tokens.
+
+use super::Client;
+use crate::answer::{self, Refusal};
+use crate::catalogue::{IssuerOutcome, TokenTypeAsked};
+use crate::issue::{BoxError, Issuance};
+use crate::keyring::Keyring;
+use crate::recorder::Recorder;
+use crate::reload::Settings;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HOST};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, request};
+use http_body_util::Full;
+use hyper::body::Body;
+use postern_daemon::exchange::{Answering, Exchange};
+use postern_daemon::http::is_for_this_machine;
+use postern_daemon::rates::Rates;
+use postern_daemon::sources::Source;
+use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, UnixSeconds};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What is served.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    pub(crate) keyring: Arc<Keyring>,
+    pub(crate) issuance: Issuance,
+    pub(crate) settings: Settings,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) rates: Rates,
+}
+
+impl Routes {
+    /// Whether a request of this source is read, or refused because too many before it were.
+    pub(super) fn may_ask(&self, source: Option<Source>) -> Result<(), Refusal> {
+        self.rates.request(source, &self.settings.load().limits.source).map_err(Refusal::SourceRefusals)
+    }
+
+    /// Counts a refused request that its client caused.
+    pub(super) fn refused(&self, source: Option<Source>) {
+        self.rates.refused(source, &self.settings.load().limits.source);
+    }
+
+    /// The answer to a refusal of which no more of the request was read.
+    pub(super) fn turned_away(&self, refusal: Refusal, source: Option<Source>) -> Response<Full<Bytes>> {
+        if refusal.is_of_client() {
+            self.refused(source);
+        }
+        let (response, outcome) = refusal.into_response();
+        self.recorder.answered(None, outcome, Duration::ZERO);
+        response
+    }
+
+    /// Answers a request of the connection, or of the stream, of this exchange.
+    pub(super) async fn answer<B>(
+        &self,
+        request: Request<B>,
+        client: Client,
+        exchange: &Exchange,
+    ) -> (Answering, Response<Full<Bytes>>)
+    where
+        B: Body<Data = Bytes, Error: Into<BoxError>>,
+    {
+        let began = Instant::now();
+        let (head, body) = request.into_parts();
+        let is_for_token = self.settings.load().takes_requests_at(head.uri.path());
+        let is_posted = is_for_token && head.method == Method::POST;
+        // Until its body is there, a request gives way to another connection as one does whose header is not.
+        let may_ask = self.may_ask(client.source);
+        let is_read = is_posted && may_ask.is_ok();
+        let body = if is_read {
+            self.issuance.read(&head.headers, client.certificate, body).await
+        } else {
+            Ok(Bytes::new())
+        };
+        let answering = exchange.begin().await;
+        let mut asked = TokenTypeAsked::Unread;
+        let answered = match may_ask {
+            Ok(()) => self.route(&head, client, body, &mut asked).await,
+            Err(refusal) => Err(refusal),
+        };
+        if answered.as_ref().is_err_and(Refusal::is_of_client) {
+            self.refused(client.source);
+        }
+        let (response, outcome) = answered.unwrap_or_else(Refusal::into_response);
+        self.recorder.answered(is_for_token.then_some(asked), outcome, began.elapsed());
+        (answering, response)
+    }
+
+    async fn route(
+        &self,
+        head: &request::Parts,
+        client: Client,
+        body: Result<Bytes, Refusal>,
+        asked: &mut TokenTypeAsked,
+    ) -> Result<(Response<Full<Bytes>>, IssuerOutcome), Refusal> {
+        refuse_ambiguous(head)?;
+        // Without accounts anyone who reaches the issuer gets tokens, so it listens on loopback.
+        if self.issuance.accounts.is_open() && !is_for_this_machine(&head.headers) {
+            return Err(Refusal::ByName);
+        }
+        match (head.uri.path(), &head.method) {
+            (DIRECTORY_PATH, &Method::GET | &Method::HEAD) => Ok(self.directory(head)),
+            (DIRECTORY_PATH, _) => Err(Refusal::Method("GET, HEAD")),
+            (path, &Method::POST) if self.settings.load().takes_requests_at(path) => {
+                let (headers, certificate) = (&head.headers, client.certificate);
+                Ok(answer::issued(&self.issuance.answer(headers, certificate, body?, asked).await?))
+            }
+            (path, _) if self.settings.load().takes_requests_at(path) => Err(Refusal::Method("POST")),
+            _ => Err(Refusal::NotFound),
+        }
+    }
+
+    /// The key directory (RFC 9578, section 4), or 304 to who has it.
+    fn directory(&self, head: &request::Parts) -> (Response<Full<Bytes>>, IssuerOutcome) {
+        let document = self.keyring.document();
+        let max_age = document.max_age(self.settings.load().directory_max_age, UnixSeconds::now()).as_secs();
+        let known = document.is_known_to(&head.headers);
+        let body = if known { Bytes::new() } else { document.body.clone() };
+        let mut response = Response::new(Full::new(body));
+        let headers = response.headers_mut();
+        let field = |value: String| HeaderValue::try_from(value).ok(); // ASCII by construction
+        headers.extend(field(format!("public, max-age={max_age}")).map(|value| (CACHE_CONTROL, value)));
+        headers.extend(field(document.etag.clone()).map(|value| (ETAG, value)));
+        if known {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            return (response, IssuerOutcome::NotModified);
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(DIRECTORY_MEDIA_TYPE));
+        (response, IssuerOutcome::Directory)
+    }
+}
+
+/// What a proxy in front could read otherwise than we do (RFC 9112, section 3.2). hyper refuses the rest, and closes
+/// the connection after a request with both Transfer-Encoding and Content-Length (section 6.3).
+fn refuse_ambiguous(head: &request::Parts) -> Result<(), Refusal> {
+    let hosts = head.headers.get_all(HOST).iter().count();
+    if hosts > 1 || (hosts == 0 && head.version == Version::HTTP_11) {
+        return Err(Refusal::Ambiguous("does not have exactly one Host field"));
+    }
+    Ok(())
+}
