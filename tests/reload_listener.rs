@@ -15,8 +15,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// The first bytes that come back.
-async fn answered(gateway: &Unit, bytes: &[u8]) -> Vec<u8> {
-    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+async fn answered(daemon: &Unit, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(daemon.address).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     let mut answer = vec![0; 12];
     let read = stream.read(&mut answer).await.unwrap_or(0);
@@ -31,6 +31,7 @@ async fn what_a_connection_begins_with_follows_the_file() {
         unit.start_ready().await;
     }
     let (gateway, good) = (&site.gateways[0], file(&site.gateways[0]));
+    let (issuer, of_issuer) = (&site.issuer, file(&site.issuer));
     let with = |key: &str| good.replace("[issuer]\n", &format!("{key}\n[issuer]\n"));
     let refused = b"HTTP/1.1 400".as_slice();
     let no_host = b"CONNECT a.example:443 HTTP/1.1\r\n\r\n".as_slice();
@@ -52,6 +53,16 @@ async fn what_a_connection_begins_with_follows_the_file() {
         assert_eq!(answered(gateway, named).await, b"HTTP/1.1 407");
         assert_eq!(answered(gateway, no_host).await, b"", "it is none of the balancer's");
         reloaded(gateway, &good, "listen.proxy_protocol").await;
+
+        assert!(is_http2(&answered(issuer, HELLO).await));
+        reloaded(
+            issuer,
+            &of_issuer.replace("[listen]\n", "[listen]\nhttp2 = false\n"),
+            "listen.http2 = false",
+        )
+        .await;
+        assert_eq!(answered(issuer, HELLO).await, b"");
+        reloaded(issuer, &of_issuer, "listen.http2").await;
     }
     site.terminate();
 }
