@@ -4,17 +4,24 @@
 //! signs, and of all of an issuer's threads while 16 connections each ask for the next token, or batch, when they have the last.
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 #![allow(clippy::print_stdout, reason = "its result")]
+#![allow(unreachable_pub, reason = "the modules of a benchmark are its own")]
 
+mod http1;
+
+use bytes::Bytes;
+use h2::client::{self, SendRequest};
+use http::Request;
+use http::header::CONTENT_TYPE;
+use http1::{Client, directory_of, post};
 use postern_admin::ProcessContext;
 use postern_issuer::{Config, Issuer};
 use postern_token::{
-    BatchRequest, ChallengeDigest, DIRECTORY_PATH, Directory, IssuerKey, REQUEST_MEDIA_TYPE, SigningKey,
-    TokenRequest, TokenType,
+    BatchRequest, ChallengeDigest, Directory, IssuerKey, REQUEST_MEDIA_TYPE, SigningKey, TokenRequest,
+    TokenType,
 };
 use std::hint::black_box;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 
@@ -23,8 +30,6 @@ const CONNECTIONS: u32 = 16;
 const ROUNDS: u32 = 250;
 /// Tokens in a batch.
 const BATCH: u32 = 100;
-/// More than the head of a 200 and the answer to a batch.
-const BUFFER: usize = 64 * 1_024;
 
 fn main() {
     sign();
@@ -72,22 +77,36 @@ fn http() {
         (Kind::Generic, "a token of a generic batch of 100, type 2", BATCH, ROUNDS / 25),
         (Kind::Amortized, "a token of an amortized batch of 100, type 5", BATCH, ROUNDS / 5),
     ] {
-        let request = whole_request(&listed, kind);
+        let (media_type, body) = body_of(&listed, kind);
+        let request = post(media_type, "", &body);
         asking.block_on(ask(address, request.clone(), 2));
-        let used = || (cpu_of("sign-"), cpu_of("issuer"));
-        let (before, started) = (used(), Instant::now());
-        let clients: Vec<_> =
-            (0..CONNECTIONS).map(|_| asking.spawn(ask(address, request.clone(), rounds))).collect();
-        clients.into_iter().for_each(|client| asking.block_on(client).unwrap());
-        let (after, wall) = (used(), started.elapsed());
-        let tokens = CONNECTIONS * rounds * of_each;
-        report(&format!("{what}, signing threads"), after.0 - before.0, tokens);
-        report(&format!("{what}, the rest of the issuer"), after.1 - before.1, tokens);
-        println!(
-            "  in wall time, with the clients on the same machine: {:.0}/s",
-            f64::from(tokens) / wall.as_secs_f64()
-        );
+        measure(what, CONNECTIONS * rounds * of_each, || {
+            let ask = |_| asking.spawn(ask(address, request.clone(), rounds));
+            let clients: Vec<_> = (0..CONNECTIONS).map(ask).collect();
+            clients.into_iter().for_each(|client| asking.block_on(client).unwrap());
+        });
     }
+    let (_, body) = body_of(&listed, Kind::One);
+    let connection = asking.block_on(connected(address));
+    measure("one token a request over HTTP/2, on one connection", CONNECTIONS * ROUNDS, || {
+        let ask = |_| asking.spawn(ask_http2(connection.clone(), body.clone().into(), ROUNDS));
+        let clients: Vec<_> = (0..CONNECTIONS).map(ask).collect();
+        clients.into_iter().for_each(|client| asking.block_on(client).unwrap());
+    });
+}
+
+/// Reports what the issuer's threads do for `tokens`, which `work` brings them to sign.
+fn measure(what: &str, tokens: u32, work: impl FnOnce()) {
+    let used = || (cpu_of("sign-"), cpu_of("issuer"));
+    let (before, started) = (used(), Instant::now());
+    work();
+    let (after, wall) = (used(), started.elapsed());
+    report(&format!("{what}, signing threads"), after.0 - before.0, tokens);
+    report(&format!("{what}, the rest of the issuer"), after.1 - before.1, tokens);
+    println!(
+        "  in wall time, with the clients on the same machine: {:.0}/s",
+        f64::from(tokens) / wall.as_secs_f64()
+    );
 }
 
 fn report(what: &str, cpu: Duration, count: u32) {
@@ -106,18 +125,8 @@ fn cpu_of(name: &str) -> Duration {
     Duration::from_nanos(nanoseconds.sum())
 }
 
-async fn directory_of(address: SocketAddr) -> Directory {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let get = format!("GET {DIRECTORY_PATH} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n");
-    stream.write_all(get.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.unwrap();
-    let body = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
-    Directory::parse(&answer[body..]).unwrap()
-}
-
-/// A request for tokens under a key of the issuer's.
-fn whole_request(listed: &Directory, kind: Kind) -> Vec<u8> {
+/// The media type and body of a request for tokens under a key of the issuer's.
+fn body_of(listed: &Directory, kind: Kind) -> (&'static str, Vec<u8>) {
     let token_type = match kind {
         Kind::One | Kind::Generic => TokenType::BlindRsa2048,
         Kind::Amortized => TokenType::VoprfRistretto255,
@@ -125,7 +134,7 @@ fn whole_request(listed: &Directory, kind: Kind) -> Vec<u8> {
     let key = listed.keys_for(token_type).next().unwrap().key_bytes().unwrap();
     let key = IssuerKey::from_public_key(token_type, &key).unwrap();
     let single = || TokenRequest::new(key.id(), [1; 256]);
-    let (media_type, body) = match kind {
+    match kind {
         Kind::One => (REQUEST_MEDIA_TYPE, single().serialize()),
         Kind::Generic => {
             let batch = BatchRequest::Generic((0..BATCH).map(|_| single()).collect());
@@ -135,35 +144,34 @@ fn whole_request(listed: &Directory, kind: Kind) -> Vec<u8> {
             let (batch, _) = key.request_batch(ChallengeDigest([7; 32]), BATCH as usize).unwrap();
             (batch.media_type(), batch.serialize())
         }
-    };
-    let length = body.len();
-    let head = format!(
-        "POST /token-request HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {media_type}\r\ncontent-length: {length}\r\n\r\n"
-    );
-    [head.as_bytes(), &body].concat()
-}
-
-async fn ask(address: SocketAddr, request: Vec<u8>, rounds: u32) {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.set_nodelay(true).unwrap();
-    let mut answer = vec![0; BUFFER];
-    for _ in 0..rounds {
-        stream.write_all(&request).await.unwrap();
-        let mut length = 0;
-        let end = loop {
-            length += stream.read(&mut answer[length..]).await.unwrap();
-            if let Some(end) = answer[..length].windows(4).position(|four| four == b"\r\n\r\n") {
-                break end + 4;
-            }
-        };
-        assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer[..end]));
-        let body = content_length(&answer[..end]);
-        stream.read_exact(&mut answer[length..end + body]).await.unwrap();
     }
 }
 
-fn content_length(head: &[u8]) -> usize {
-    let head = str::from_utf8(head).unwrap().to_ascii_lowercase();
-    let value = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    value.unwrap().trim().parse().unwrap()
+async fn ask(address: SocketAddr, request: Vec<u8>, rounds: u32) {
+    let mut client = Client::to(address).await;
+    for _ in 0..rounds {
+        assert_eq!(client.ask(&request).await, 200);
+    }
+}
+
+async fn connected(address: SocketAddr) -> SendRequest<Bytes> {
+    let (requests, connection) = client::handshake(TcpStream::connect(address).await.unwrap()).await.unwrap();
+    tokio::spawn(connection);
+    requests
+}
+
+async fn ask_http2(connection: SendRequest<Bytes>, body: Bytes, rounds: u32) {
+    for _ in 0..rounds {
+        let request =
+            Request::post("http://127.0.0.1/token-request").header(CONTENT_TYPE, REQUEST_MEDIA_TYPE);
+        let mut ready = connection.clone().ready().await.unwrap();
+        let (response, mut sending) = ready.send_request(request.body(()).unwrap(), false).unwrap();
+        sending.send_data(body.clone(), true).unwrap();
+        let mut response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        while let Some(piece) = response.body_mut().data().await {
+            let length = piece.unwrap().len();
+            response.body_mut().flow_control().release_capacity(length).unwrap();
+        }
+    }
 }
