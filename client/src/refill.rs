@@ -48,6 +48,9 @@ pub(crate) struct Refill {
     settings: watch::Receiver<Settings>,
     low: usize,
     high: usize,
+    /// The longest that minting ahead is put off, and until when it is.
+    delay: Duration,
+    put_off: Option<Instant>,
     status: MintingStatus,
     /// The issuer's present key for which the gateway's challenge was fetched again and named another key.
     asked_about: Option<TokenKeyId>,
@@ -110,9 +113,9 @@ impl Refill {
         settings: watch::Receiver<Settings>,
         status: MintingStatus,
     ) -> Self {
-        let (low, high) = {
+        let (low, high, delay) = {
             let settings = settings.borrow();
-            (settings.low, settings.high)
+            (settings.low, settings.high, settings.delay)
         };
         Self {
             supply,
@@ -124,6 +127,8 @@ impl Refill {
             settings,
             low,
             high,
+            delay,
+            put_off: None,
             status,
             asked_about: None,
             failures_in_a_row: 0,
@@ -168,8 +173,12 @@ impl Refill {
             }
             self.status.publish(&demand, self.supply.skew(), self.low == 0, trial.is_some());
             let is_needed = demand.has_doubts || self.count(&demand, shutdown.is_draining()) > 0;
+            let put_off = self.put_off(&demand, is_needed, now);
             let until = match &demand.failure {
-                None if is_needed => return,
+                None if is_needed => match put_off {
+                    Some(moment) if moment > now => moment,
+                    _ => return,
+                },
                 Some(failure) if is_needed && failure.is_retried_on_demand() && demand.asked_anew => return,
                 Some(failure) if is_needed => failure.next_attempt,
                 _ => self.next_tidy,
@@ -185,10 +194,18 @@ impl Refill {
         }
     }
 
+    /// Until when what is needed is put off, if nobody waits for it.
+    fn put_off(&mut self, demand: &Demand, is_needed: bool, now: Instant) -> Option<Instant> {
+        let can_wait = is_needed && !demand.has_doubts && Stock::of(demand, self.low, self.high).can_wait();
+        let moment = || now + self.delay.mul_f64(rand::random());
+        self.put_off = can_wait.then(|| self.put_off.unwrap_or_else(moment));
+        self.put_off
+    }
+
     /// The configuration was read again: what failed before may work now.
     fn apply(&mut self) {
-        let Settings { issuer, low, high } = self.settings.borrow_and_update().clone();
-        (self.low, self.high) = (low, high);
+        let Settings { issuer, low, high, delay } = self.settings.borrow_and_update().clone();
+        (self.low, self.high, self.delay, self.put_off) = (low, high, delay, None);
         let compared = self.consistency.replace(&issuer.consistency);
         if let Err(error) = compared.and_then(|()| self.source.replace(issuer)) {
             // The reload checked it, so a file has changed since.

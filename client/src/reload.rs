@@ -8,6 +8,7 @@ use postern_config::Fixed;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
 use postern_telemetry::log;
+use std::time::Duration;
 
 const OTHER_SOCKETS: &str = "the sockets are bound at the start";
 const OTHER_WALLET: &str = "a wallet belongs to one process, which has it open";
@@ -29,11 +30,14 @@ pub(crate) struct Settings {
     pub(crate) issuer: IssuerConfig,
     pub(crate) low: usize,
     pub(crate) high: usize,
+    /// The longest that minting ahead is put off.
+    pub(crate) delay: Duration,
 }
 
 impl Settings {
     pub(crate) fn of(hop: HopConfig<'_>) -> Self {
-        Self { issuer: hop.issuer.clone(), low: hop.wallet.low, high: hop.wallet.high }
+        let (low, high, delay) = (hop.wallet.low, hop.wallet.high, hop.wallet.delay.get());
+        Self { issuer: hop.issuer.clone(), low, high, delay }
     }
 }
 

@@ -107,14 +107,18 @@ impl HopStatus {
 /// What is minted next, by the rules that the refill goes by.
 fn next(demand: &Demand, settings: &Settings, trial: Option<Trial>, now: Instant) -> String {
     let Some(current) = &demand.current else { return "waits for the gateway's challenge".to_owned() };
-    let Settings { low, high, .. } = *settings;
-    let count = Stock::of(demand, low, high).to_mint(trial, !current.has_context);
+    let Settings { low, high, delay, .. } = *settings;
+    let stock = Stock::of(demand, low, high);
+    let count = stock.to_mint(trial, !current.has_context);
     let pause = demand.failure.as_ref().map(|failure| failure.next_attempt.saturating_duration_since(now));
     let held = demand.level + demand.older;
     match (count, pause.filter(|pause| !pause.is_zero())) {
         (1.., Some(pause)) => {
             let seconds = pause.as_secs_f64().ceil() as u64;
             format!("waits {}, then tries again to mint {}", rough(seconds), tokens(count))
+        }
+        (1.., None) if stock.can_wait() && !delay.is_zero() => {
+            format!("mints {} at some moment within {}", tokens(count), rough(delay.as_secs()))
         }
         (1.., None) => format!("mints {} now", tokens(count)),
         (0, _) if current.has_context || low == 0 => {
@@ -149,11 +153,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_next_step_is_said_in_words() {
-        let settings = Settings { issuer: IssuerConfig::default(), low: 20, high: 100 };
+        let delay = Duration::from_secs(60);
+        let settings = Settings { issuer: IssuerConfig::default(), low: 20, high: 100, delay };
         let now = Instant::now();
         let said = |demand: &Demand, trial| next(demand, &settings, trial, now);
         assert_eq!(said(&demand(60), None), "nothing to do: 60 of 100 kept, mints again below 20");
-        assert_eq!(said(&demand(12), None), "mints 88 tokens now");
+        assert_eq!(said(&demand(12), None), "mints 88 tokens at some moment within 60 s");
+        assert_eq!(said(&demand(9), None), "mints 91 tokens now");
+        assert_eq!(said(&Demand { waiting: 1, ..demand(12) }, None), "mints 88 tokens now");
         let next_attempt = now + Duration::from_millis(42_100);
         let sentence = "the issuer is away".to_owned();
         let failure = Some(Failure { sentence, is_gateway: false, is_of_marks: false, next_attempt });

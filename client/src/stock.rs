@@ -37,4 +37,11 @@ impl Stock {
         let now = if trial.is_some_and(|trial| !trial.is_proven) { 1 } else { usize::MAX };
         self.waiting.min(now).saturating_sub(self.level).max(ahead.saturating_sub(held))
     }
+
+    /// Whether what is to be minted is for no request that waits, nor for one that soon would.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        let held = self.level + self.older;
+        self.waiting == 0 && held > 0 && held >= self.low / 2
+    }
 }

@@ -5,6 +5,7 @@ use crate::support::issuer::Issuer;
 use crate::support::*;
 use postern_admin::ProcessContext;
 use postern_client::{Agent, Config};
+use postern_config::ConfigDuration;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,6 +25,7 @@ async fn the_agent_that_is_killed() {
     config.issuer.url = Some(std::env::var(ISSUER).unwrap().into());
     config.listen.address = ([127, 0, 0, 1], 0).into();
     (config.wallet.low, config.wallet.high) = (30, 40);
+    config.wallet.delay = ConfigDuration::secs(0);
     let agent = Agent::bind(config, &ProcessContext::default()).await.unwrap();
     println!("\nlistening {}", agent.local_addr());
     agent.run().await;

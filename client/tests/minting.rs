@@ -4,7 +4,7 @@ use crate::support::gateway::{Gateway, challenge};
 use crate::support::issuer::Issuer;
 use crate::support::*;
 use postern_client::mint::{IssuerClient, MintError, fetch_challenge};
-use postern_config::Secret;
+use postern_config::{ConfigDuration, Secret};
 use postern_token::header::Challenge;
 use postern_token::{Token, UnixSeconds, VerifyingKey};
 use std::ops::ControlFlow;
@@ -319,4 +319,26 @@ async fn an_issuer_that_only_a_challenge_names_is_reached_at_public_addresses_al
     let chosen = IssuerClient::new(&format!("http://localhost:{port}"), None, None).unwrap();
     assert!(matches!(chosen.key_for(&challenge).await, Err(MintError::Unreachable { .. })));
     assert!(knocked.load(Ordering::SeqCst) > 0);
+}
+
+/// When a token was used is the gateway's to see, and not the issuer's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wallet_that_has_enough_is_filled_at_some_moment_and_one_that_has_little_at_once() {
+    let world = World::with(|config| config.wallet.delay = ConfigDuration::hours(1_000)).await;
+    let target = echo().await.to_string();
+    world.stocked(8).await;
+    for _ in 0..6 {
+        assert_eq!(world.connect(&target).await.status, 200);
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!((world.unspent(), world.issuer.signed()), (2, 8));
+    assert_eq!(world.connect(&target).await.status, 200);
+    world.stocked(8).await;
+
+    let world = World::with(|config| config.wallet.delay = ConfigDuration::millis(300)).await;
+    world.stocked(8).await;
+    for _ in 0..5 {
+        assert_eq!(world.connect(&target).await.status, 200);
+    }
+    world.stocked(8).await;
 }

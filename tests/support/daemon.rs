@@ -104,7 +104,7 @@ pub fn client_config(home: &Path, gateway: &str, issuer: &str, ca: Option<&Path>
         home,
         "client.toml",
         format!(
-            "{LISTEN}[gateway]\nurl = \"{gateway}\"\n{ca}[issuer]\nurl = \"{issuer}\"\n{ca}[wallet]\npath = {wallet:?}\n"
+            "{LISTEN}[gateway]\nurl = \"{gateway}\"\n{ca}[issuer]\nurl = \"{issuer}\"\n{ca}[wallet]\npath = {wallet:?}\ndelay = \"0s\"\n"
         ),
     )
 }

@@ -247,7 +247,7 @@ deadline = \"5s\"
         let url = if let [one] = &urls[..] { format!("{one:?}") } else { format!("{urls:?}") };
         format!(
             "{}[gateway]\nurl = {url}\n[issuer]\nurl = \"http://{}\"\n{key}[wallet]\npath = {:?}\nlow = {low}\n\
-             high = {high}\n[drain]\ndeadline = \"5s\"\n",
+             high = {high}\ndelay = \"500ms\"\n[drain]\ndeadline = \"5s\"\n",
             listen(unit),
             self.issuer.address,
             self.wallet(name)

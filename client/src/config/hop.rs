@@ -286,6 +286,11 @@ pub struct WalletConfig {
     /// Minting ahead ends at this number of tokens.
     #[serde(default = "high")]
     pub high: usize,
+    /// Minting ahead begins at a random moment within this time, so that the issuer does not see when the token was used that was one
+    /// too many, and agents do not come all at once. At once where a request waits or less than half of `low` is left; "0s"
+    /// means always at once.
+    #[serde(default = "delay")]
+    pub delay: ConfigDuration,
     /// Flush the disk before a token is sent. Without it, a kill or crash of the agent never restores a spent token,
     /// but a power loss may: the gateway then refuses the token as spent and learns that both tunnels were yours.
     #[serde(default)]
@@ -296,6 +301,10 @@ fn low() -> usize {
     32
 }
 
+fn delay() -> ConfigDuration {
+    ConfigDuration::minutes(1)
+}
+
 fn high() -> usize {
     128
 }
@@ -304,6 +313,6 @@ impl WalletConfig {
     /// A wallet at `path`, everything else at its default.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), low: low(), high: high(), fsync: false }
+        Self { path: path.into(), low: low(), high: high(), delay: delay(), fsync: false }
     }
 }

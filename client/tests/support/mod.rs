@@ -7,6 +7,7 @@ use gateway::Gateway;
 use issuer::Issuer;
 use postern_admin::ProcessContext;
 use postern_client::{Agent, Config};
+use postern_config::ConfigDuration;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -81,6 +82,7 @@ pub fn config(gateway: &Gateway, issuer: &Issuer, directory: &Path) -> Config {
     config.listen.address = ([127, 0, 0, 1], 0).into();
     config.issuer.url = Some(issuer.url().into());
     (config.wallet.low, config.wallet.high) = (4, 8);
+    config.wallet.delay = ConfigDuration::secs(0);
     config
 }
 
