@@ -4,7 +4,6 @@
 import {
     AuthorizationHeader,
     MediaType,
-    PRIVATE_TOKEN_ISSUER_DIRECTORY,
     WWWAuthenticateHeader,
     genericBatched,
     privateVerif,
@@ -16,7 +15,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { connect, opensOneTunnel } from './connect.js';
-import { foreignIssuer, gatewayConfig } from './issuers.js';
+import { foreignIssuer, gatewayConfig, issuerAndGateway } from './issuers.js';
 import { daemon, folder, mint } from './postern.js';
 import { echo } from './targets.js';
 
@@ -25,25 +24,14 @@ const GENERIC_REQUEST = MediaType.ARBITRARY_BATCHED_TOKEN_REQUEST;
 const GENERIC_RESPONSE = MediaType.ARBITRARY_BATCHED_TOKEN_RESPONSE;
 const within = { timeout: 60_000 };
 
-let scratch, issuer, gateway, target;
+let scratch, system, target;
 before(async () => {
     scratch = await folder();
     target = await echo();
-    const keys = join(scratch.path, 'issuer-keys');
-    issuer = await daemon('issuer', join(scratch.path, 'issuer.toml'), `
-        listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
-        keys = { directory = "${keys}", types = [1, 2] }
-    `);
-    const directory = `http://${issuer.address}${PRIVATE_TOKEN_ISSUER_DIRECTORY}`;
-    gateway = await daemon('gateway', join(scratch.path, 'gateway.toml'), gatewayConfig(scratch.path, `
-        directory = "${directory}"
-        types = [1, 2]
-        secrets = "${keys}"
-    `));
+    system = await issuerAndGateway(scratch.path, [1, 2]);
 });
 after(async () => {
-    await gateway?.stop();
-    await issuer?.stop();
+    await system?.stop();
     await target?.close();
     await scratch?.remove();
 });
@@ -52,9 +40,9 @@ test('its client gets a token of type 1 from our issuer, and the token opens one
     const [first] = await challenges();
     const client = new privateVerif.Client();
     const request = await client.createTokenRequest(first.challenge, first.tokenKey);
-    const bytes = await sendTokenRequest(request.serialize(), `http://${issuer.address}/token-request`);
+    const bytes = await sendTokenRequest(request.serialize(), `http://${system.issuer}/token-request`);
     const token = await client.finalize(client.deserializeTokenResponse(bytes));
-    await opensOneTunnel(gateway.address, target.port, new AuthorizationHeader(token).toString());
+    await opensOneTunnel(system.gateway, target.port, new AuthorizationHeader(token).toString());
 });
 
 test('its client gets tokens of both types in one request, and each opens one tunnel', within, async () => {
@@ -66,7 +54,7 @@ test('its client gets tokens of both types in one request, and each opens one tu
         requests.push(new genericBatched.TokenRequest(await maker.createTokenRequest(challenge, tokenKey)));
     }
     const batch = new genericBatched.Client();
-    const answer = await fetch(`http://${issuer.address}/token-request`, {
+    const answer = await fetch(`http://${system.issuer}/token-request`, {
         method: 'POST',
         headers: { 'content-type': GENERIC_REQUEST },
         body: batch.createTokenRequest(requests).serialize(),
@@ -77,7 +65,7 @@ test('its client gets tokens of both types in one request, and each opens one tu
     assert.equal(responses.length, makers.length);
     for (const [index, { tokenResponse }] of responses.entries()) {
         const token = await makers[index].finalize(tokenResponse);
-        await opensOneTunnel(gateway.address, target.port, new AuthorizationHeader(token).toString());
+        await opensOneTunnel(system.gateway, target.port, new AuthorizationHeader(token).toString());
     }
 });
 
@@ -100,7 +88,7 @@ test('its issuer serves our client a batch', within, async () => {
 
 /** The gateway's challenges, of type 1 and of type 2, read by privacypass-ts. */
 async function challenges() {
-    const { status, headers } = await connect(gateway.address, target.port);
+    const { status, headers } = await connect(system.gateway, target.port);
     assert.equal(status, 407);
     const offered = WWWAuthenticateHeader.parse(headers['proxy-authenticate']);
     assert.deepEqual(offered.map(({ challenge }) => challenge.tokenType), [1, 2]);

@@ -1,9 +1,10 @@
-// privacypass-ts's issuer of tokens of type 2 behind Node's web server, and a gateway for an issuer.
+// privacypass-ts's issuer of tokens of type 2 behind Node's web server, a gateway for an issuer, and our issuer with a gateway.
 
-import { MediaType, publicVerif } from '@cloudflare/privacypass-ts';
+import { MediaType, PRIVATE_TOKEN_ISSUER_DIRECTORY, publicVerif } from '@cloudflare/privacypass-ts';
 import { once } from 'node:events';
 import http from 'node:http';
 import { join } from 'node:path';
+import { daemon } from './postern.js';
 
 const { BlindRSAMode, Issuer, getPublicKeyBytes } = publicVerif;
 
@@ -36,15 +37,35 @@ export async function foreignIssuer(responseType, answer) {
 }
 
 let gateways = 0;
-/** A gateway of the issuer `name` with a store of its own in `folder`; `issuer` is its [issuer]. */
-export function gatewayConfig(folder, issuer, name = 'issuer.example') {
+/** A gateway of the issuer `name` with a store of its own in `folder`; `issuer` is its [issuer], `bind` as in [challenge]. */
+export function gatewayConfig(folder, issuer, { name = 'issuer.example', bind = 'off' } = {}) {
     gateways += 1;
     return `
 listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
-challenge = { issuer_name = "${name}", origin = "proxy.example" }
+challenge = { issuer_name = "${name}", origin = "proxy.example", bind = "${bind}" }
 store = { path = "${join(folder, `spent-${gateways}`)}" }
 egress = { private = true, ports = "any" }
 [issuer]
 ${issuer}
 `;
+}
+
+/** Our issuer of these token types, and a gateway that accepts them; `bind` is the gateway's. */
+export async function issuerAndGateway(folder, types, bind) {
+    const keys = join(folder, 'issuer-keys');
+    const issuer = await daemon('issuer', join(folder, 'issuer.toml'), `
+        listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
+        keys = { directory = "${keys}", types = [${types}] }
+    `);
+    const ofIssuer = `
+        directory = "http://${issuer.address}${PRIVATE_TOKEN_ISSUER_DIRECTORY}"
+        types = [${types}]
+        secrets = "${keys}"
+    `;
+    const gateway = await daemon('gateway', join(folder, 'gateway.toml'), gatewayConfig(folder, ofIssuer, { bind }));
+    const stop = async () => {
+        await gateway.stop();
+        await issuer.stop();
+    };
+    return { issuer: issuer.address, gateway: gateway.address, stop };
 }

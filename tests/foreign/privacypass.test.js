@@ -131,7 +131,7 @@ test('its header_to_token, left to itself, finds our issuer by name over TLS', w
     `);
     const name = `localhost:${issuer.address.split(':')[1]}`;
     const source = `directory = "https://${name}${PRIVATE_TOKEN_ISSUER_DIRECTORY}"\nca = "${ca}"`;
-    const gateway = await daemon('gateway', join(scratch.path, 'named.toml'), gatewayConfig(scratch.path, source, name));
+    const gateway = await daemon('gateway', join(scratch.path, 'named.toml'), gatewayConfig(scratch.path, source, { name }));
     try {
         const { headers } = await connect(gateway.address, target.port);
         // A process of its own: Node reads the authorities to trust at start only.
