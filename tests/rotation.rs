@@ -1,5 +1,5 @@
-//! Key rotation as users of agents meet it: not at all. Twenty scheduled rotations under load with agents that are
-//! busy, idle and away; the procedure "rotate now" of `docs/operate/change.md`, step by step as it stands there; and the
+//! Key rotation as users of agents meet it: not at all. Twenty scheduled rotations of each token type under load, with agents
+//! that are busy, idle and away; the procedure "rotate now" of `docs/operate/change.md`, step by step as it stands there; and the
 //! commands on keys, on an issuer that runs and on one that does not.
 //!
 //! Key times are seconds here instead of days, so a rotation takes `ROTATE_EVERY`, and nothing in it is

@@ -1,58 +1,34 @@
-//! Tokens of the private types: minted in amortized batches, verified with copies of the issuer's key files, spent once, through
-//! rotations and with marks.
+//! Tokens of the private types: minted in amortized batches, verified with copies of the issuer's key files, and spent once.
 
 use crate::support::memcached::Memcached;
 use crate::support::proxy::{connect, dial};
 use crate::support::reload::{file, reloaded};
-use crate::support::site::{AgentPlan, Plan, Site, write};
+use crate::support::site::{AgentPlan, Plan, Site};
 use crate::support::unit::Unit;
 use crate::support::{target, tokens};
 use postern_token::{Token, TokenType, encode_base64url};
-use std::time::{Duration, Instant};
 
 const AGENTS: [AgentPlan; 2] = [
     AgentPlan { name: "first", gateways: &[0, 1], low: 4, high: 20 },
     AgentPlan { name: "second", gateways: &[1, 0], low: 0, high: 8 },
 ];
 
-/// A site whose issuer issues `types`, and whose gateways accept them with the issuer's own key files.
-fn site(plan: Plan, types: &str) -> Site {
-    let site = Site::new(plan);
-    let keys = site.keys();
-    write(&site.issuer, &file(&site.issuer).replace("[keys]\n", &format!("[keys]\ntypes = {types}\n")));
-    for gateway in &site.gateways {
-        let private = format!("[issuer]\ntypes = {types}\nsecrets = {keys:?}\n");
-        write(gateway, &file(gateway).replace("[issuer]\n", &private));
-    }
-    site
-}
-
 fn http(unit: &Unit) -> String {
     format!("http://{}", unit.address)
-}
-
-async fn start(site: &Site) {
-    for unit in site.units() {
-        unit.start();
-        unit.listening().await;
-    }
-    for gateway in &site.gateways {
-        gateway.ready().await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_of_a_private_type_open_tunnels_once() {
     let store = Memcached::start();
-    let plan = Plan {
+    let site = Site::started(Plan {
+        types: &[5, 2],
         store: vec![store.address()],
         gateways: 2,
         bind: "offer",
         agents: AGENTS.to_vec(),
         ..Plan::default()
-    };
-    let site = site(plan, "[5, 2]");
-    start(&site).await;
+    })
+    .await;
     let echo = target::echo().await.to_string();
     for agent in &site.agents {
         for _ in 0..5 {
@@ -95,26 +71,5 @@ async fn tokens_of_a_private_type_open_tunnels_once() {
     let refused = connect(&mut client, &echo, Some(authorization)).await.unwrap();
     assert_eq!(refused.status, 407);
     assert!(refused.fields.contains("tokens of type 5"), "{refused:?}");
-    site.terminate();
-}
-
-/// Each type's keys take turns by themselves, and a gateway takes up the file of the next one while it is published ahead.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_of_a_private_type_rotate_under_load() {
-    let agents = vec![AgentPlan { gateways: &[0], ..AGENTS[0] }];
-    let plan = Plan { rotate_every: 4, publish_ahead: 2, redeem_for: 6, agents, ..Plan::default() };
-    let site = site(plan, "[5, 2, 1]");
-    start(&site).await;
-    let echo = target::echo().await.to_string();
-    let (until, mut opened) = (Instant::now() + Duration::from_secs(14), 0);
-    while Instant::now() < until {
-        let mut client = dial(site.agents[0].address).await.unwrap();
-        let answer = connect(&mut client, &echo, None).await.unwrap();
-        assert_eq!(answer.status, 200, "after {opened}: {answer:?}");
-        opened += 1;
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    let made = site.issuer.log().matches("of type 5").count();
-    assert!(made >= 4 && opened > 100, "{made} keys, {opened} tunnels");
     site.terminate();
 }

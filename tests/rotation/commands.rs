@@ -8,7 +8,7 @@ use crate::support::process::{Postern, command};
 use crate::support::site::{AgentPlan, Plan, Site};
 use crate::support::users::Users;
 use crate::support::{admin, target, tokens};
-use postern_token::{DIRECTORY_PATH, Directory, TokenKeyId, UnixSeconds};
+use postern_token::{DIRECTORY_PATH, Directory, TokenKeyId, TokenType, UnixSeconds};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -151,17 +151,21 @@ async fn a_rotation_by_command_refuses_no_user_and_voids_no_token() {
     .await;
     let users = Users::of(target::echo().await);
     let program = users.program(site.agent("busy"), Duration::from_millis(50));
-    let mut keys = Keys::default();
+    let mut keys = Keys::of(TokenType::BlindRsa2048);
     keys.look(&site.issuer).await;
-    let before = listed(&site.issuer).await.unwrap();
+    let before = listed(&site.issuer, TokenType::BlindRsa2048).await.unwrap();
     let config = &site.issuer.config;
     let made = json(config, &["key", "rotate", "--in", "2s"]);
-    let after = listed(&site.issuer).await.unwrap();
+    let after = listed(&site.issuer, TokenType::BlindRsa2048).await.unwrap();
     assert!(after.contains(&before[0]), "published times do not change: {before:?} {after:?}");
     let begins = UnixSeconds(made[0]["in_use_from"].as_u64().unwrap());
     while UnixSeconds::now() < begins.saturating_add(Duration::from_secs(6)) {
         keys.look(&site.issuer).await;
-        assert_eq!(keys.too_early_in(&site.wallet("busy")), 0, "minted before the key's time");
+        assert_eq!(
+            keys.too_early_in(&tokens::in_wallet(&site.wallet("busy"))),
+            0,
+            "minted before the key's time"
+        );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     program.stop().await;

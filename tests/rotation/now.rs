@@ -10,6 +10,7 @@ use crate::support::unit::Unit;
 use crate::support::users::{Program, Users};
 use crate::support::windows::{Opened, Windows};
 use crate::support::{TICK, target, tokens};
+use postern_token::TokenType;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -244,7 +245,7 @@ impl Rotation {
 }
 
 async fn key_ids(site: &Site) -> Vec<String> {
-    listed(&site.issuer).await.unwrap().iter().map(|(id, ..)| id.to_hex()).collect()
+    listed(&site.issuer, TokenType::BlindRsa2048).await.unwrap().iter().map(|(id, ..)| id.to_hex()).collect()
 }
 
 fn unix_seconds() -> u64 {

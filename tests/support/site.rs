@@ -2,6 +2,7 @@
 //! configuration file and on an address that stays the same over restarts.
 
 use super::unit::Unit;
+use postern_token::{TokenType, key_file};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ pub struct Plan {
     pub rotate_every: u64,
     pub publish_ahead: u64,
     pub redeem_for: u64,
+    /// The token types that are issued and accepted, the preferred one first.
+    pub types: &'static [u16],
     /// How often gateways fetch the issuer's keys.
     pub poll: &'static str,
     pub removed_grace: &'static str,
@@ -45,6 +48,7 @@ impl Default for Plan {
             rotate_every: 86_400,
             publish_ahead: 3_600,
             redeem_for: 3_600,
+            types: &[2],
             poll: "1s",
             removed_grace: "1h",
             quota: None,
@@ -126,8 +130,15 @@ impl Site {
             if !site.plan.agents.iter().any(|agent| agent.low == 0 && unit.name == agent.unit()) {
                 unit.ready().await;
             }
+            site.secrets().copy();
         }
         site
+    }
+
+    /// The key files that gateways need of the issuer.
+    pub fn secrets(&self) -> Secrets {
+        let copies = self.gateways.iter().map(secrets_of).collect();
+        Secrets { keys: self.keys(), copies }
     }
 
     pub fn home(&self) -> &Path {
@@ -170,6 +181,7 @@ impl Site {
     fn configure(&self) {
         write(&self.issuer, &self.issuer_config(&self.plan.agents));
         for gateway in &self.gateways {
+            std::fs::create_dir(secrets_of(gateway)).unwrap();
             write(gateway, &self.gateway_config(gateway, self.plan.removed_grace));
         }
         for (agent, unit) in self.plan.agents.iter().zip(&self.agents) {
@@ -179,12 +191,12 @@ impl Site {
 
     /// The issuer's configuration with accounts for `agents`, when the plan has accounts.
     pub fn issuer_config(&self, agents: &[AgentPlan]) -> String {
-        let Plan { rotate_every, publish_ahead, redeem_for, quota, .. } = &self.plan;
+        let Plan { rotate_every, publish_ahead, redeem_for, types, quota, .. } = &self.plan;
         let mut text = listen(&self.issuer);
         write!(
             text,
-            "[keys]\ndirectory = {:?}\nrotate_every = \"{rotate_every}s\"\npublish_ahead = \"{publish_ahead}s\"\n\
-             redeem_for = \"{redeem_for}s\"\n",
+            "[keys]\ndirectory = {:?}\ntypes = {types:?}\nrotate_every = \"{rotate_every}s\"\n\
+             publish_ahead = \"{publish_ahead}s\"\nredeem_for = \"{redeem_for}s\"\n",
             self.keys()
         )
         .unwrap();
@@ -203,10 +215,11 @@ impl Site {
 
     /// A gateway's configuration with this `removed_grace`. Two workers; deadlines that a busy machine keeps.
     pub fn gateway_config(&self, gateway: &Unit, removed_grace: &str) -> String {
-        let Plan { poll, store, bind, .. } = &self.plan;
+        let Plan { poll, store, bind, types, .. } = &self.plan;
         let kind = if store.is_empty() { "embedded" } else { "memcached" };
         let spent = gateway.config.with_file_name("spent");
         let saved = gateway.config.with_file_name("issuer-keys.json");
+        let secrets = secrets_of(gateway);
         format!(
             "{}workers = 2
 [issuer]
@@ -214,6 +227,8 @@ directory = \"http://{}/.well-known/private-token-issuer-directory\"
 poll = \"{poll}\"
 saved = {saved:?}
 removed_grace = \"{removed_grace}\"
+types = {types:?}
+secrets = {secrets:?}
 [challenge]
 issuer_name = \"issuer.example\"
 origin = \"proxy.example\"
@@ -253,6 +268,34 @@ deadline = \"5s\"
             self.wallet(name)
         )
     }
+}
+
+/// The issuer's key files of the private types, and the folders of the gateways that verify with copies of them.
+pub struct Secrets {
+    keys: PathBuf,
+    copies: Vec<PathBuf>,
+}
+
+impl Secrets {
+    /// Copies what is new, as an operator does: whole files under their names.
+    pub fn copy(&self) {
+        for entry in std::fs::read_dir(&self.keys).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap();
+            if !key_file::token_type(&path).is_some_and(TokenType::is_private) {
+                continue;
+            }
+            for copy in self.copies.iter().map(|folder| folder.join(name)).filter(|copy| !copy.exists()) {
+                let begun = copy.with_extension("begun");
+                std::fs::copy(&path, &begun).unwrap();
+                std::fs::rename(begun, copy).unwrap();
+            }
+        }
+    }
+}
+
+fn secrets_of(gateway: &Unit) -> PathBuf {
+    gateway.config.with_file_name("secrets")
 }
 
 /// Writes a daemon's configuration; a running one reads it on SIGHUP.
