@@ -26,6 +26,8 @@ pub(crate) struct Keyring {
     /// Those that the directory no longer lists: their tokens are good for a while, and the issuer signs none with
     /// them.
     dropped: Vec<TokenKeyId>,
+    /// The type of each key that the directory lists and that cannot be used here, and when it comes into use.
+    unusable: Vec<(TokenType, UnixSeconds)>,
 }
 
 /// Which keys of a directory are accepted, and what verifies their tokens.
@@ -94,7 +96,7 @@ pub(crate) enum Outlook {
 impl Keyring {
     /// A ring of these.
     pub(crate) fn of(keys: Vec<TrustedKey>) -> Self {
-        Self { keys: KeySet::new(keys), dropped: Vec::new() }
+        Self { keys: KeySet::new(keys), ..Self::default() }
     }
 
     /// The keys of `directory` whose types are accepted, and those of `self` that it dropped, for as long as they are still
@@ -107,13 +109,16 @@ impl Keyring {
         now: UnixSeconds,
     ) -> Result<Self, KeyringError> {
         let mut fresh: Vec<TrustedKey> = Vec::new();
-        let (mut listed, mut refused) = (0, None);
+        let (mut listed, mut refused, mut unusable) = (0, None, Vec::new());
         for token_type in accepted.types.iter() {
             for entry in directory.keys_for(token_type) {
                 listed += 1;
                 match accepted.key(entry) {
                     Ok(key) => fresh.push(self.dated(key, entry.not_before, entry.not_after, lifetimes, now)),
-                    Err(reason) => refused = Some(reason),
+                    Err(reason) => {
+                        refused = Some(reason);
+                        unusable.push((token_type, entry.not_before.unwrap_or_default()));
+                    }
                 }
             }
         }
@@ -133,13 +138,17 @@ impl Keyring {
         });
         let keys = KeySet::new(fresh.into_iter().chain(left));
         let dropped = keys.iter().map(|key| key.key.id()).filter(|id| !listed.contains(id)).collect();
-        Ok(Self { keys, dropped })
+        Ok(Self { keys, dropped, unusable })
     }
 
     /// These keys without some of them, whose tokens are not taken any more.
     pub(crate) fn without(&self, lost: &[TokenKeyId]) -> Self {
         let kept = self.keys.iter().filter(|known| !lost.contains(&known.key.id()));
-        Self { keys: KeySet::new(kept.cloned()), dropped: self.dropped.clone() }
+        Self {
+            keys: KeySet::new(kept.cloned()),
+            dropped: self.dropped.clone(),
+            unusable: self.unusable.clone(),
+        }
     }
 
     /// A key with its window. The directory's times win. A key without times keeps the window it was first given;
@@ -166,7 +175,7 @@ impl Keyring {
     }
 
     /// The challenges for a client without a good token, one for each accepted type that there is a key of; `None` while there
-    /// is no key at all.
+    /// is no key at all. A type whose newest key cannot be used here is left to the others: the issuer signs with no older one.
     pub(crate) fn challenge(
         &self,
         offer: &Offer,
@@ -176,12 +185,29 @@ impl Keyring {
         let challenge = |token_type| {
             let (key, mark) = self.requested(token_type, &binding, now)?;
             // From then on the issuer signs with the next one, and soon no more with this one.
-            let begins = self.listed(token_type).map(|known| known.window.not_before);
-            let until = begins.filter(|begins| *begins > now).fold(key.window.not_after, UnixSeconds::min);
-            Some(offer.challenge(key, mark, now, until))
+            let until = self.next_begins(token_type, now).fold(key.window.not_after, UnixSeconds::min);
+            Some((self.is_superseded(key, now), offer.challenge(key, mark, now, until)))
         };
-        let challenges: Vec<String> = offer.types().iter().filter_map(challenge).collect();
-        if challenges.is_empty() { None } else { HeaderValue::from_str(&challenges.join(", ")).ok() }
+        let challenges: Vec<(bool, String)> = offer.types().iter().filter_map(challenge).collect();
+        // With nothing better to offer, this key's tokens are still good.
+        let is_all = challenges.iter().all(|(is_superseded, _)| *is_superseded);
+        let offered = challenges.into_iter().filter(|(is_superseded, _)| is_all || !is_superseded);
+        let offered: Vec<String> = offered.map(|(_, challenge)| challenge).collect();
+        if offered.is_empty() { None } else { HeaderValue::from_str(&offered.join(", ")).ok() }
+    }
+
+    /// When listed keys of a type come into use after `now`, those that cannot be used here among them.
+    fn next_begins(&self, token_type: TokenType, now: UnixSeconds) -> impl Iterator<Item = UnixSeconds> {
+        let usable = self.listed(token_type).map(|known| known.window.not_before);
+        let unusable =
+            self.unusable.iter().filter(move |(of, _)| *of == token_type).map(|(_, begins)| *begins);
+        usable.chain(unusable).filter(move |begins| *begins > now)
+    }
+
+    /// Whether a newer key of its type is in use that cannot be used here.
+    fn is_superseded(&self, key: &TrustedKey, now: UnixSeconds) -> bool {
+        let (token_type, since) = (key.key.token_type(), key.window.not_before);
+        self.unusable.iter().any(|(of, begins)| *of == token_type && since < *begins && *begins <= now)
     }
 
     /// Whether challenges request tokens of any of these types.

@@ -295,6 +295,48 @@ fn each_accepted_type_with_a_key_is_offered_in_order_of_preference() {
     assert_eq!(phases, [KeyPhase::Newest, KeyPhase::Newest]);
 }
 
+/// The issuer signs with no key but the newest: while its secret is missing, other types are requested, if there are any.
+#[test]
+fn a_type_whose_newest_key_has_no_secret_here_is_left_to_the_others() {
+    let home = tempfile::tempdir().unwrap();
+    let private = TokenType::VoprfRistretto255;
+    let mut listed = vec![entry(None, None).1];
+    for (index, (begins, ends)) in [(1, 500), (100, 900)].into_iter().enumerate() {
+        let secret = SigningKey::generate(private).unwrap();
+        let public = SigningKey::from_secret(private, &secret).unwrap().public_key().to_vec();
+        listed.push(DirectoryKey::new(private, &public, Some(UnixSeconds(begins)), Some(UnixSeconds(ends))));
+        let file = home.path().join(format!("{index}.type5{}", if index == 0 { "" } else { ".later" }));
+        std::fs::write(&file, postern_token::key_file::write(private, &secret)).unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    }
+    let updated = |ring: &Keyring, codes: &[u16]| {
+        let (types, secrets) = (TokenTypes::new(codes).unwrap(), Secrets::read(Some(home.path())));
+        let mut accepted = Accepted { types, secrets, passed_over: None };
+        ring.updated(&directory(listed.clone()), &mut accepted, LIFETIMES, UnixSeconds(50)).unwrap()
+    };
+    let offered = |ring: &Keyring, codes: &[u16], now| {
+        let offer = offer_of(TokenTypes::new(codes).unwrap());
+        let value = ring.challenge(&offer, unmarked, UnixSeconds(now)).unwrap();
+        let challenges = Challenge::parse_all(value.as_bytes()).unwrap();
+        let of = |challenge: &Challenge| {
+            (challenge.token_challenge().unwrap().token_type().code(), challenge.max_age)
+        };
+        challenges.iter().map(of).collect::<Vec<_>>()
+    };
+
+    let ring = updated(&Keyring::default(), &[5, 2]);
+    let at = |now| offered(&ring, &[5, 2], now);
+    assert_eq!(at(60)[0], (5, Some(40)), "the old key until the new one begins");
+    assert_eq!(at(99).len(), 2);
+    assert_eq!(at(100).iter().map(|(code, _)| *code).collect::<Vec<_>>(), [2]);
+    let alone = updated(&Keyring::default(), &[5]);
+    assert_eq!(offered(&alone, &[5], 100)[0].0, 5, "there is nothing else to offer");
+
+    std::fs::rename(home.path().join("1.type5.later"), home.path().join("1.type5")).unwrap();
+    let whole = updated(&ring, &[5, 2]);
+    assert_eq!(offered(&whole, &[5, 2], 100).iter().map(|(code, _)| *code).collect::<Vec<_>>(), [5, 2]);
+}
+
 fn unmarked(_: TokenKeyId) -> Binding {
     Binding::Unmarked
 }
