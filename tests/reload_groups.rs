@@ -251,6 +251,8 @@ async fn an_issuers_pool_path_tls_and_drain_follow_its_file() {
     assert_eq!(limit, 4, "a thread and three places");
     let directory = issuer_page(issuer, "/.well-known/private-token-issuer-directory").await;
     assert!(directory.contains("\"/elsewhere\""), "{directory}");
+    let description = issuer_page(issuer, "/openapi.json").await;
+    assert!(description.contains("\"/elsewhere\"") && !description.contains("\"/token-request\""));
 
     reloaded(issuer, &(other.clone() + &authority.section()), "tls.certificate").await;
     assert!(shaken(issuer, &authority).await.is_some());

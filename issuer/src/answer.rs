@@ -4,6 +4,7 @@ use crate::accounts::{NoAccount, NoToken};
 use crate::catalogue::IssuerOutcome;
 use crate::issue::{Form, Issued};
 use crate::keyring::NoKey;
+use crate::openapi::OPENAPI_PATH;
 use crate::quota::Spent;
 use crate::signing::Unsigned;
 use bytes::Bytes;
@@ -73,7 +74,7 @@ pub(crate) enum Refusal {
 
 impl Refusal {
     /// The status, and how it is counted.
-    fn status(&self) -> (StatusCode, IssuerOutcome) {
+    pub(crate) fn status(&self) -> (StatusCode, IssuerOutcome) {
         use IssuerOutcome::{
             AccountRefused, BadMediaType, BadRequest, BadTokenRequest, Displaced, Failed, Overloaded,
             QuotaSpent, RateLimited, SourceHandshakes, SourceLimit, SourceRefusals, Unanswered, Unauthorized,
@@ -126,34 +127,40 @@ impl Refusal {
     }
 
     /// The field that goes with the status.
-    fn field(&self) -> Option<(HeaderName, HeaderValue)> {
+    pub(crate) fn field(&self) -> Option<(HeaderName, HeaderValue)> {
         match self {
             Self::Method(allowed) => Some((ALLOW, HeaderValue::from_static(allowed))),
-            Self::NoAccount(NoAccount::Disabled | NoAccount::Expired | NoAccount::NoTier) => None,
-            Self::NoToken(NoToken::Spent(Spent { retry_after })) => {
-                Some((RETRY_AFTER, retry_after.as_secs().max(1).into()))
+            _ if self.status().0 == StatusCode::UNAUTHORIZED => {
+                Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
             }
-            Self::NoToken(NoToken::TooFast { retry_after }) => {
-                Some((RETRY_AFTER, retry_after.as_secs().saturating_add(1).into()))
-            }
+            _ => self.retry_after().map(|seconds| (RETRY_AFTER, seconds.into())),
+        }
+    }
+
+    /// In how many seconds the same request may be answered otherwise, where that is known.
+    fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::NoToken(NoToken::Spent(Spent { retry_after })) => Some(retry_after.as_secs().max(1)),
+            Self::NoToken(NoToken::TooFast { retry_after }) => Some(retry_after.as_secs().saturating_add(1)),
             Self::NoAccount(NoAccount::Unreadable | NoAccount::Unanswered)
-            | Self::NoToken(NoToken::Unrecorded) => Some((RETRY_AFTER, HeaderValue::from_static("5"))),
-            Self::NoAccount(_) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            Self::SourceRefusals(above) => Some((RETRY_AFTER, above.seconds.into())),
+            | Self::NoToken(NoToken::Unrecorded) => Some(5),
+            Self::SourceRefusals(above) => Some(above.seconds),
             Self::Unsigned(Unsigned::Full | Unsigned::Crowded)
             | Self::SourceLimit
+            | Self::SourceHandshakes
             | Self::Displaced
-            | Self::Full => Some((RETRY_AFTER, HeaderValue::from_static("1"))),
+            | Self::Full => Some(1),
             _ => None,
         }
     }
 
     /// What was wrong, and what to do.
-    fn sentence(&self) -> String {
+    pub(crate) fn sentence(&self) -> String {
         let text = match self {
             Self::NotFound => {
                 return format!(
-                    "Nothing is here. {DIRECTORY_PATH} lists the keys, and where to POST token requests."
+                    "Nothing is here. {DIRECTORY_PATH} lists the keys, and where to POST token requests; {OPENAPI_PATH} \
+                     describes every request and answer."
                 );
             }
             Self::Method(allowed) => return format!("Only {allowed} is answered here."),
@@ -330,7 +337,7 @@ impl Refusal {
     /// The answer as bytes, for a connection that no HTTP server has, and how it is counted.
     pub(crate) fn raw(&self) -> (Vec<u8>, IssuerOutcome) {
         let (status, outcome) = self.status();
-        let seconds = if let Self::SourceRefusals(above) = self { above.seconds } else { 1 };
+        let seconds = self.retry_after().unwrap_or(1);
         (farewell::later(status, seconds, &(self.sentence() + "\n")), outcome)
     }
 
@@ -343,6 +350,15 @@ impl Refusal {
         }
         (response, outcome)
     }
+}
+
+/// A document, or 304 to who has it, and how it is counted: `outcome` where it is sent.
+pub(crate) fn document(
+    response: Response<Full<Bytes>>,
+    outcome: IssuerOutcome,
+) -> (Response<Full<Bytes>>, IssuerOutcome) {
+    let is_known = response.status() == StatusCode::NOT_MODIFIED;
+    (response, if is_known { IssuerOutcome::NotModified } else { outcome })
 }
 
 /// 200 with what was issued, or 206 with some of a generic batch, and how it is counted.

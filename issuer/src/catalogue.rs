@@ -53,7 +53,9 @@ postern_telemetry::label! {
     pub IssuerOutcome = "outcome" {
         /// 200: the key directory.
         Directory = "directory",
-        /// 304: the key directory has not changed.
+        /// 200: the API description.
+        Description = "description",
+        /// 304: the key directory, or the API description, has not changed.
         NotModified = "not_modified",
         /// 200: signed, all of it.
         Issued = "issued",

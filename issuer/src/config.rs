@@ -10,6 +10,7 @@ use crate::StartError;
 use crate::accounts::has_accounts;
 use crate::directory::Imprint;
 use crate::join::JoinConfig;
+use crate::openapi::OPENAPI_PATH;
 use crate::rotation::Schedule;
 use postern_config::{Address, ConfigDuration, address};
 use postern_daemon::drain::DrainConfig;
@@ -384,6 +385,9 @@ impl Directory {
             _ if !is_path && !is_url => Err(refused("is neither a path nor a URL")),
             _ if uri.query().is_some() => Err(refused("has a query")),
             postern_token::DIRECTORY_PATH => Err(refused("is the directory's own path")),
+            OPENAPI_PATH => Err(refused("is the path of the API description")),
+            // URLs have none (RFC 3986), and clients encode them. In an API description they would be a parameter.
+            path if path.contains(['{', '}']) => Err(refused("has a brace")),
             path if !path.starts_with('/') => Err(refused("does not begin with a slash")),
             path => Ok(path.to_owned()),
         }

@@ -1,11 +1,8 @@
-//! The published directory: its bytes, its ETag, how long it may be kept, and who has it already.
+//! The published directory: what it lists in which order, and how long it may be kept.
 
 use crate::keys::{self, TokenKey};
+use crate::representation::Representation;
 use crate::rotation::{self, Phase, Schedule};
-use aws_lc_rs::digest::{SHA256, digest};
-use bytes::Bytes;
-use http::HeaderMap;
-use http::header::IF_NONE_MATCH;
 use postern_token::{Directory, DirectoryKey, TokenType, UnixSeconds};
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -22,9 +19,7 @@ pub(crate) struct Imprint {
 /// The directory as it is served until `changes_at`.
 #[derive(Clone, Debug)]
 pub(crate) struct Document {
-    pub(crate) body: Bytes,
-    /// A strong validator, quotes included: a hash of the body.
-    pub(crate) etag: String,
+    pub(crate) representation: Representation,
     /// The moment from which another directory may be served.
     pub(crate) changes_at: UnixSeconds,
 }
@@ -38,27 +33,14 @@ impl Document {
             token_keys: types.iter().flat_map(|of_type| in_order(keys, *of_type, now)).map(entry).collect(),
             batch_limit: Some(imprint.batch_limit),
         };
-        let body = listed.serialize();
-        let hash = digest(&SHA256, &body);
-        let etag = format!("\"{}\"", hex::encode(&hash.as_ref()[..16]));
         let next = |token_type| rotation::next_change(&keys::lives(keys, token_type), schedule, now);
         let changes_at = types.into_iter().map(next).min().unwrap_or(UnixSeconds::MAX);
-        Self { body: body.into(), etag, changes_at }
+        Self { representation: Representation::of(listed.serialize()), changes_at }
     }
 
     /// How long a copy made at `now` may be kept.
     pub(crate) fn max_age(&self, limit: Duration, now: UnixSeconds) -> Duration {
         limit.min(now.until(self.changes_at))
-    }
-
-    /// Whether the client has this directory already (RFC 9110, section 13.1.2: weak comparison, lists, `*`).
-    pub(crate) fn is_known_to(&self, headers: &HeaderMap) -> bool {
-        let ours = self.etag.trim_matches('"');
-        headers.get_all(IF_NONE_MATCH).iter().any(|value| {
-            // Between the first and the second quote, the third and the fourth: the tags, which may hold commas.
-            let mut tags = value.as_bytes().split(|byte| *byte == b'"').skip(1).step_by(2);
-            value.as_bytes().trim_ascii() == b"*" || tags.any(|tag| tag == ours.as_bytes())
-        })
     }
 }
 
@@ -97,7 +79,6 @@ fn entry(key: &TokenKey) -> DirectoryKey {
 mod tests {
     use super::*;
     use crate::rotation::Lifetime;
-    use http::HeaderValue;
     use postern_token::{SigningKey, TokenTypes};
     use std::sync::Arc;
 
@@ -120,7 +101,7 @@ mod tests {
     }
 
     fn starts(document: &Document) -> Vec<u64> {
-        let directory = Directory::parse(&document.body).unwrap();
+        let directory = Directory::parse(&document.representation.body).unwrap();
         directory.token_keys.iter().map(|key| key.not_before.unwrap().0).collect()
     }
 
@@ -137,7 +118,7 @@ mod tests {
         for (now, expected) in order {
             let document = document(&keys, now);
             assert_eq!(starts(&document), expected, "at {now}");
-            let directory = Directory::parse(&document.body).unwrap();
+            let directory = Directory::parse(&document.representation.body).unwrap();
             let preferred = directory.preferred(TokenType::BlindRsa2048, UnixSeconds(now)).unwrap();
             assert_eq!(preferred.not_before.unwrap().0, expected[0]);
         }
@@ -155,7 +136,7 @@ mod tests {
         let imprint = Imprint { request_uri: "/token-request".to_owned(), batch_limit: 7 };
         let document =
             Document::of(&keys, &Schedule { types, ..Schedule::TEST }, &imprint, UnixSeconds(20_000));
-        let directory = Directory::parse(&document.body).unwrap();
+        let directory = Directory::parse(&document.representation.body).unwrap();
         let listed: Vec<_> =
             directory.token_keys.iter().map(|key| (key.token_type, key.not_before.unwrap().0)).collect();
         assert_eq!(listed, [(5, 0), (2, 10_000), (2, 40_000), (1, 0)]);
@@ -167,8 +148,8 @@ mod tests {
     fn the_etag_changes_with_the_directory_and_only_with_it() {
         let keys = [key(0), key(30_000)];
         let before = document(&keys, 29_500);
-        assert_eq!(before.etag, document(&keys, 29_999).etag);
-        assert_ne!(before.etag, document(&keys, 30_000).etag);
+        assert_eq!(before.representation.etag, document(&keys, 29_999).representation.etag);
+        assert_ne!(before.representation.etag, document(&keys, 30_000).representation.etag);
     }
 
     #[test]
@@ -179,25 +160,5 @@ mod tests {
         assert_eq!(document.max_age(hour, UnixSeconds(29_500)), Duration::from_secs(500));
         assert_eq!(document.max_age(Duration::from_secs(60), UnixSeconds(29_500)), Duration::from_secs(60));
         assert_eq!(document.max_age(hour, UnixSeconds(30_001)), Duration::ZERO);
-    }
-
-    #[test]
-    fn if_none_match_takes_lists_weak_tags_and_the_star() {
-        let document = document(&[key(0)], 5);
-        let ours = document.etag.clone();
-        let known = |values: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(IF_NONE_MATCH, HeaderValue::from_str(value).unwrap());
-            }
-            document.is_known_to(&headers)
-        };
-        let bare = ours.trim_matches('"').to_owned();
-        assert!(known(&[&ours]) && known(&["*"]) && known(&[" * "]));
-        assert!(known(&[&format!("W/{ours}")]));
-        assert!(known(&[&format!("\"a,b\", W/\"c\" , {ours}")]));
-        assert!(known(&["\"a\"", &ours]));
-        assert!(!known(&[]) && !known(&["\"a\""]) && !known(&[&bare]) && !known(&["\"*\""]));
-        assert!(!known(&[&format!("\"x{bare}\"")]));
     }
 }

@@ -226,7 +226,7 @@ mod tests {
     }
 
     fn listed(keyring: &Keyring) -> usize {
-        Directory::parse(&keyring.document().body).unwrap().token_keys.len()
+        Directory::parse(&keyring.document().representation.body).unwrap().token_keys.len()
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@
 //! `issue` handles a token request; `answer` is the one table of statuses. `rotation` computes the lifetimes of keys,
 //! `keys` keeps their files, and `keyring` is what requests use of both. `accounts` holds who may request tokens,
 //! `quota` how many, `control` takes operators' commands, `signing` is the CPU pool, and in its `fair_queue` accounts take turns. `recorder` has the counts,
-//! `page` shows them, and `reload` applies SIGHUP. There is no CORS: web pages must not reach an issuer that may be open to
+//! `page` shows them, and `reload` applies SIGHUP. `openapi` describes all that is served, for those who write clients. There is no CORS: web pages must not reach an issuer that may be open to
 //! loopback.
 
 mod accounts;
@@ -23,10 +23,12 @@ mod issue;
 mod join;
 mod keyring;
 mod keys;
+mod openapi;
 mod page;
 mod quota;
 mod recorder;
 mod reload;
+mod representation;
 mod rotation;
 mod server;
 mod signing;
@@ -37,6 +39,7 @@ pub use burst::Burst;
 pub use config::Config;
 pub use join::JoinConfig;
 pub use keys::KeysError;
+pub use openapi::openapi;
 pub use quota::Quota;
 pub use reload::FIXED;
 

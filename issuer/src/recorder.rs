@@ -188,6 +188,7 @@ fn issuance(asked: TokenTypeAsked, outcome: IssuerOutcome) -> Counter {
     if matches!(
         outcome,
         IssuerOutcome::Directory
+            | IssuerOutcome::Description
             | IssuerOutcome::NotModified
             | IssuerOutcome::SourceLimit
             | IssuerOutcome::SourceHandshakes

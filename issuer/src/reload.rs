@@ -5,7 +5,9 @@ use crate::accounts::{Accounts, Configured};
 use crate::config::{Config, Limits};
 use crate::health::{Fault, Health};
 use crate::keyring::Keyring;
+use crate::openapi::openapi;
 use crate::recorder::Recorder;
+use crate::representation::Representation;
 use crate::signing::SigningPool;
 use crate::weak_api_keys::Strong;
 use crate::{StartError, authorizer, check_without_keys};
@@ -48,6 +50,8 @@ pub(crate) struct Present {
     pub(crate) directory_max_age: Duration,
     /// Where tokens are requested: the directory's path, and those that it named since the start, for copies of it last.
     request_paths: Vec<String>,
+    /// The API description, which has the directory's path.
+    pub(crate) description: Arc<Representation>,
     /// A pool that was replaced signs what waits in it.
     pub(crate) pool: Arc<SigningPool>,
     /// Whose connections begin with a PROXY header.
@@ -69,6 +73,7 @@ impl Settings {
             connections: 0,
             directory_max_age: Duration::ZERO,
             request_paths: Vec::new(),
+            description: Arc::new(Representation::of(Vec::new())),
             pool: Arc::new(pool(config, recorder)?),
             balancers: Balancers::default(),
             http2: config.listen.http2,
@@ -99,6 +104,7 @@ impl Present {
         if !self.takes_requests_at(&path) {
             self.request_paths.push(path);
         }
+        self.description = Arc::new(Representation::of(openapi(config)?.into_bytes()));
         self.limits = config.limits.clone();
         self.connections =
             descriptors.connections("[limits] connections", config.limits.connections.get(), 1);

@@ -253,7 +253,7 @@ fn mistakes_in_a_configuration_are_sentences() {
 async fn values_that_make_no_sense_together_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     type Change = fn(&mut Config);
-    let cases: [(Change, &str); 6] = [
+    let cases: [(Change, &str); 8] = [
         (
             |config| config.keys.publish_ahead = ConfigDuration::days(30),
             "publish_ahead (30d) must be shorter",
@@ -265,6 +265,11 @@ async fn values_that_make_no_sense_together_are_refused() {
             |config| config.directory.issuer_request_uri = DIRECTORY_PATH.to_owned(),
             "the directory's own path",
         ),
+        (
+            |config| config.directory.issuer_request_uri = "/openapi.json".to_owned(),
+            "the path of the API description",
+        ),
+        (|config| config.directory.issuer_request_uri = "/{tenant}".to_owned(), "has a brace"),
         (|config| config.limits.body_timeout = ConfigDuration::secs(0), "body_timeout"),
     ];
     for (change, said) in cases {

@@ -6,6 +6,7 @@ mod batch;
 mod http2;
 mod issuance;
 mod life;
+mod openapi;
 mod page;
 mod places;
 mod proxy_protocol;

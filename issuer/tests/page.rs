@@ -66,6 +66,7 @@ async fn every_series_is_there_before_the_first_request() {
             let never_of_tokens = matches!(
                 outcome,
                 IssuerOutcome::Directory
+                    | IssuerOutcome::Description
                     | IssuerOutcome::NotModified
                     | IssuerOutcome::SourceLimit
                     | IssuerOutcome::SourceHandshakes
@@ -82,7 +83,8 @@ async fn every_series_is_there_before_the_first_request() {
 #[tokio::test]
 async fn each_request_is_counted_once_by_outcome_and_a_token_request_by_type_too() {
     use IssuerOutcome::{
-        BadMediaType, BadRequest, BadTokenRequest, Directory, Issued, NotModified, QuotaSpent, Unauthorized,
+        BadMediaType, BadRequest, BadTokenRequest, Description, Directory, Issued, NotModified, QuotaSpent,
+        Unauthorized,
     };
     use TokenTypeAsked::{BlindRsa2048, Other, Unread};
     let _alone = ALONE.lock().await;
@@ -103,6 +105,9 @@ async fn each_request_is_counted_once_by_outcome_and_a_token_request_by_type_too
         (request("GET", DIRECTORY_PATH, "", b""), None, Directory),
         (request("GET", DIRECTORY_PATH, "if-none-match: *\r\n", b""), None, NotModified),
         (request("POST", DIRECTORY_PATH, "", b""), None, BadRequest),
+        (request("GET", "/openapi.json", "", b""), None, Description),
+        (request("HEAD", "/openapi.json", "", b""), None, Description),
+        (request("GET", "/openapi.json", "if-none-match: *\r\n", b""), None, NotModified),
         (request("POST", "/token-requests", "", b""), None, BadRequest),
         (request("GET", "/token-request", "", b""), Some(Unread), BadRequest),
         (two_hosts.into_bytes(), Some(Unread), BadRequest),

@@ -5,11 +5,12 @@ use crate::answer::{self, Refusal};
 use crate::catalogue::{IssuerOutcome, TokenTypeAsked};
 use crate::issue::{BoxError, Issuance};
 use crate::keyring::Keyring;
+use crate::openapi::{self, OPENAPI_PATH};
 use crate::recorder::Recorder;
 use crate::reload::Settings;
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HOST};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, request};
+use http::header::HOST;
+use http::{Method, Request, Response, Version, request};
 use http_body_util::Full;
 use hyper::body::Body;
 use postern_daemon::exchange::{Answering, Exchange};
@@ -101,7 +102,8 @@ impl Routes {
         }
         match (head.uri.path(), &head.method) {
             (DIRECTORY_PATH, &Method::GET | &Method::HEAD) => Ok(self.directory(head)),
-            (DIRECTORY_PATH, _) => Err(Refusal::Method("GET, HEAD")),
+            (OPENAPI_PATH, &Method::GET | &Method::HEAD) => Ok(self.description(head)),
+            (DIRECTORY_PATH | OPENAPI_PATH, _) => Err(Refusal::Method("GET, HEAD")),
             (path, &Method::POST) if self.settings.load().takes_requests_at(path) => {
                 let (headers, certificate) = (&head.headers, client.certificate);
                 Ok(answer::issued(&self.issuance.answer(headers, certificate, body?, asked).await?))
@@ -114,20 +116,16 @@ impl Routes {
     /// The key directory (RFC 9578, section 4), or 304 to who has it.
     fn directory(&self, head: &request::Parts) -> (Response<Full<Bytes>>, IssuerOutcome) {
         let document = self.keyring.document();
-        let max_age = document.max_age(self.settings.load().directory_max_age, UnixSeconds::now()).as_secs();
-        let known = document.is_known_to(&head.headers);
-        let body = if known { Bytes::new() } else { document.body.clone() };
-        let mut response = Response::new(Full::new(body));
-        let headers = response.headers_mut();
-        let field = |value: String| HeaderValue::try_from(value).ok(); // ASCII by construction
-        headers.extend(field(format!("public, max-age={max_age}")).map(|value| (CACHE_CONTROL, value)));
-        headers.extend(field(document.etag.clone()).map(|value| (ETAG, value)));
-        if known {
-            *response.status_mut() = StatusCode::NOT_MODIFIED;
-            return (response, IssuerOutcome::NotModified);
-        }
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(DIRECTORY_MEDIA_TYPE));
-        (response, IssuerOutcome::Directory)
+        let max_age = document.max_age(self.settings.load().directory_max_age, UnixSeconds::now());
+        let response = document.representation.answer(&head.headers, DIRECTORY_MEDIA_TYPE, max_age);
+        answer::document(response, IssuerOutcome::Directory)
+    }
+
+    /// The API description, or 304 to who has it.
+    fn description(&self, head: &request::Parts) -> (Response<Full<Bytes>>, IssuerOutcome) {
+        let response =
+            self.settings.load().description.answer(&head.headers, openapi::MEDIA_TYPE, openapi::MAX_AGE);
+        answer::document(response, IssuerOutcome::Description)
     }
 }
 

@@ -1,5 +1,6 @@
 //! An issuer on a loopback port of its own, and raw bytes to talk to it.
 
+use crate::openapi;
 use postern_admin::ProcessContext;
 use postern_daemon::drain::Drained;
 use postern_daemon::tls::TlsConfig;
@@ -43,11 +44,13 @@ impl Running {
         assert_eq!(self.process.shutdown.wait(DEADLINE).await, Drained::Finished);
     }
 
-    /// Sends `bytes` and reads until the issuer closes.
+    /// Sends `bytes` and reads until the issuer closes. The answer is one that the API description has.
     pub async fn exchange(&self, bytes: &[u8]) -> Answer {
         let mut stream = self.connect().await;
         stream.write_all(bytes).await.unwrap();
-        Answer::read(&mut stream).await
+        let answer = Answer::read(&mut stream).await;
+        openapi::check(bytes, &answer);
+        answer
     }
 
     pub async fn connect(&self) -> TcpStream {
