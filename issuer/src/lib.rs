@@ -7,7 +7,8 @@
 //! `issue` handles a token request; `answer` is the one table of statuses. `rotation` computes the lifetimes of keys,
 //! `keys` keeps their files, and `keyring` is what requests use of both. `accounts` holds who may request tokens,
 //! `quota` how many, `control` takes operators' commands, `signing` is the CPU pool, and in its `fair_queue` accounts take turns. `recorder` has the counts,
-//! `page` shows them, and `reload` applies SIGHUP. `openapi` describes all that is served, for those who write clients. There is no CORS: web pages must not reach an issuer that may be open to
+//! `page` shows them, and `reload` applies SIGHUP. `openapi` describes all that is served, for those who write clients, and
+//! `representation` is what is served to everyone. There is no CORS: web pages must not reach an issuer that may be open to
 //! loopback.
 
 mod accounts;
