@@ -122,16 +122,18 @@ impl Server {
             Err(NoPlace::Source) => (None, Err(Refusal::SourceLimit)),
             Err(NoPlace::Full) => (None, Err(Refusal::Full)),
         };
-        let (_answering, response) = match answered {
+        let (answering, response) = match answered {
             Ok((answering, response)) => (Some(answering), response),
             Err(refusal) => (None, self.routes.turned_away(refusal, client.source)),
         };
         let pause = present.limits.header_timeout.get();
         let sending = timeout(WHOLE * pause, send(&mut respond, response, is_head, &exchange, pause));
+        // In this order: a request that gave way has an answer, too, and only an answer that is not taken is given up.
         let sent = tokio::select! {
+            biased;
             sent = sending => sent.ok().flatten(),
             () = exchange.displaced() => {
-                self.turned_away(&Refusal::Displaced);
+                answering.is_some().then(|| self.turned_away(&Refusal::Displaced));
                 None
             }
         };
