@@ -15,6 +15,7 @@ mod deployment;
 mod docs;
 mod doctor;
 mod drain;
+mod encrypted_keys;
 mod exactly_once;
 mod fleet;
 mod getting_started;

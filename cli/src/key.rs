@@ -3,7 +3,7 @@
 use crate::account::{ask, config, refused};
 use crate::args::{ExportKey, KeyCommand, RetireKey, RotateKey};
 use crate::failure::Failure;
-use postern_issuer::control::{self, KeyRequest};
+use postern_issuer::control::{self, Exported, Form, KeyRequest};
 
 /// What an end of a key means.
 const RETIRED: &str = "It is not listed any more and signs nothing. A gateway refuses its tokens once it has fetched the directory \
@@ -17,7 +17,9 @@ pub(crate) fn run(command: KeyCommand) -> Result<(), Failure> {
         KeyCommand::Retire(args) => retire(args),
         KeyCommand::Export(args) => export(&args),
         KeyCommand::Import(args) => {
-            let request = control::to_import(&args.file).map_err(refused)?;
+            let keys = config(&args.output.daemon.config)?.keys;
+            let request = control::to_import(&args.file, &keys, args.passphrase_file.as_deref());
+            let request = request.map_err(refused)?;
             ask(request, &args.output, "The key is imported. Remove the file that it came from.")
         }
     }
@@ -47,11 +49,18 @@ fn retire(args: RetireKey) -> Result<(), Failure> {
 
 fn export(args: &ExportKey) -> Result<(), Failure> {
     let config = config(&args.daemon.config)?;
-    let copy = control::export(&config.keys.directory, &args.id, &args.file).map_err(refused)?;
+    let form = if args.plain { Form::Plain } else { Form::AsItIs };
+    let exported = control::export(&config.keys, &args.id, form, &args.file).map_err(refused)?;
+    let Exported { path, is_encrypted } = exported;
+    let kept = match is_encrypted {
+        true => {
+            "It is encrypted with the passphrase of the issuer's own file; a gateway needs a copy made with --plain."
+        }
+        false => "Anyone who can read it can issue tokens, so keep it encrypted.",
+    };
     println!(
-        "{} has the token key {}. Anyone who can read it can issue tokens, so keep it encrypted. `postern issuer key import` takes \
-         it under the name that `key list` shows.",
-        copy.display(),
+        "{} has the token key {}. {kept} `postern issuer key import` takes it under the name that `key list` shows.",
+        path.display(),
         args.id
     );
     Ok(())

@@ -118,6 +118,11 @@ pub struct Keys {
     /// A directory (mode 0700, made when missing) for the key files, the database of accounts and its secret, and the socket
     /// of `postern issuer account` and `postern issuer key`. One issuer at a time may use it. Back it up: tokens of a lost key are worthless.
     pub directory: PathBuf,
+    /// A file whose first line is the passphrase that the key files are encrypted with (mode 0600), 16 bytes or more: a start encrypts
+    /// those that are plain. Further lines are earlier passphrases, of which a start takes the files to the first. Without it key
+    /// files are plain, and an encrypted one is refused. Copies for gateways (`postern issuer key export --plain`) are plain.
+    #[serde(default)]
+    pub passphrase_file: Option<PathBuf>,
     /// The token types that are issued, in order of preference: 2 (blind RSA: gateways verify with the published key), 5
     /// (ristretto255) and 1 (P-384). Tokens of 5 and 1 are verified with the issuer's secret key, so only by gateways that have a
     /// copy of its file. A type that is removed here gets no new key, and those it has serve until their end.
@@ -205,6 +210,7 @@ impl Keys {
     pub fn under(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
+            passphrase_file: None,
             rotate_every: Self::rotate_every(),
             publish_ahead: Self::publish_ahead(),
             redeem_for: Self::redeem_for(),

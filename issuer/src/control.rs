@@ -9,7 +9,7 @@ mod socket;
 pub use crate::accounts::control::{
     AccountRequest, AccountView, CertificateView, Edit, KeptIn, Terms, TierTerm, UsageRow, backup,
 };
-pub use crate::keys::control::{KeyContent, KeyRequest, TokenKeyView, export, to_import};
+pub use crate::keys::control::{Exported, Form, KeyContent, KeyRequest, TokenKeyView, export, to_import};
 use postern_daemon::exit;
 use serde::{Deserialize, Serialize};
 pub(crate) use socket::Control;

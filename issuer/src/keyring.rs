@@ -219,6 +219,7 @@ impl Served {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::at_rest::AtRest;
     use postern_token::Directory;
 
     fn imprint() -> Imprint {
@@ -232,7 +233,7 @@ mod tests {
     #[tokio::test]
     async fn a_turn_publishes_the_successor_and_lets_the_old_key_go() {
         let directory = tempfile::tempdir().unwrap();
-        let mut store = KeyStore::open(directory.path()).unwrap();
+        let mut store = KeyStore::open(directory.path(), AtRest::default()).unwrap();
         let start = UnixSeconds(1_000_000);
         store.rotate(&Schedule::TEST, start).unwrap();
         let keyring = Keyring::new(&store, Schedule::TEST, imprint(), start);
@@ -273,7 +274,7 @@ mod tests {
     #[tokio::test]
     async fn the_operator_sees_which_key_is_in_use_and_which_come_and_go() {
         let directory = tempfile::tempdir().unwrap();
-        let mut store = KeyStore::open(directory.path()).unwrap();
+        let mut store = KeyStore::open(directory.path(), AtRest::default()).unwrap();
         let start = UnixSeconds(1_000_000);
         store.rotate(&Schedule::TEST, start).unwrap();
         let keyring = Keyring::new(&store, Schedule::TEST, imprint(), start);
@@ -294,7 +295,7 @@ mod tests {
     async fn a_key_that_cannot_be_written_is_not_published_and_the_old_one_serves_on() {
         let directory = tempfile::tempdir().unwrap();
         let keys = directory.path().join("keys");
-        let mut store = KeyStore::open(&keys).unwrap();
+        let mut store = KeyStore::open(&keys, AtRest::default()).unwrap();
         let start = UnixSeconds(1_000_000);
         store.rotate(&Schedule::TEST, start).unwrap();
         let keyring = Keyring::new(&store, Schedule::TEST, imprint(), start);

@@ -5,20 +5,25 @@
 //! whole or not at all, and a name cannot be torn from its times by a crash between two writes. Its ending says the token type
 //! ([`postern_token::key_file`]).
 
+pub(crate) mod at_rest;
 mod changes;
 pub(crate) mod control;
+mod error;
 mod set_aside;
 
+use crate::config::Keys;
 use crate::keyring::{KeyPhase, KeyView};
 use crate::rotation::{self, Lifetime, Phase, Schedule};
-use postern_daemon::files::{DataDir, DataDirError, write_private};
+use at_rest::{AtRest, Read, Stale};
+pub use error::KeysError;
+use postern_daemon::files::{DataDir, DataDirError};
 use postern_daemon::utc;
-use postern_token::{SignError, SigningKey, TokenKeyId, TokenType, UnixSeconds, key_file};
-use std::io;
+use postern_token::{SigningKey, TokenKeyId, TokenType, UnixSeconds, key_file};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
 
 /// One key in 16 collides with one of 16 others at worst: this many in a row do not happen by chance.
 const MAX_ATTEMPTS: usize = 64;
@@ -37,21 +42,23 @@ pub(crate) struct TokenKey {
 #[derive(Debug)]
 pub(crate) struct KeyStore {
     directory: DataDir,
+    at_rest: AtRest,
     keys: Vec<TokenKey>,
+    stale: Vec<Stale>,
 }
 
 impl KeyStore {
     /// Opens `directory`, which is made when it is missing, and reads every key in it. A key that cannot be read is
     /// an error: making a new one in its place would silently void every token in circulation.
-    pub(crate) fn open(directory: &Path) -> Result<Self, KeysError> {
-        Self::of(open_directory(directory)?)
+    pub(crate) fn open(directory: &Path, at_rest: AtRest) -> Result<Self, KeysError> {
+        Self::of(open_directory(directory)?, at_rest)
     }
 
     /// The same in a directory that is open.
-    pub(crate) fn of(directory: DataDir) -> Result<Self, KeysError> {
+    pub(crate) fn of(directory: DataDir, at_rest: AtRest) -> Result<Self, KeysError> {
         warn_if_exposed(directory.path());
-        let keys = read(directory.path())?;
-        Ok(Self { directory, keys })
+        let (keys, stale) = read(directory.path(), &at_rest)?;
+        Ok(Self { directory, at_rest, keys, stale })
     }
 
     pub(crate) fn keys(&self) -> &[TokenKey] {
@@ -99,8 +106,7 @@ impl KeyStore {
             }
             let key = TokenKey { signing: Arc::new(signing), life };
             let path = self.directory.join(file_name(&key));
-            let content = key_file::write(token_type, &secret);
-            write_private(&path, &content).map_err(|source| KeysError::Unwritable { path, source })?;
+            self.at_rest.write(path, &key_file::write(token_type, &secret))?;
             let [from, until, end] =
                 [life.not_before, life.issue_until, life.not_after].map(|time| utc::rfc3339(time.0));
             tracing::info!(
@@ -139,7 +145,7 @@ impl KeyStore {
             Vec::new()
         });
         for path in back {
-            match load(&path) {
+            match load(&path, &self.at_rest).map(|read| read.key) {
                 Ok(key) if colliding(&self.keys, &key.signing).is_none() => {
                     tracing::warn!(
                         "token key {:?} is back: it left while the clock was ahead, and its time is not over",
@@ -177,23 +183,27 @@ fn open_directory(directory: &Path) -> Result<DataDir, DataDirError> {
     }
 }
 
-/// Finds what [`KeyStore::open`] would refuse of the files in `directory`, without taking it.
-pub(crate) fn inspect(directory: &Path) -> Result<(), KeysError> {
+/// Finds what a start would refuse of the key files, and of the file with their passphrase, without taking the directory.
+pub(crate) fn inspect(keys: &Keys) -> Result<(), KeysError> {
+    let at_rest = AtRest::of(keys)?;
     // The first start makes it.
-    if directory.exists() { read(directory).map(drop) } else { Ok(()) }
+    if keys.directory.exists() { read(&keys.directory, &at_rest).map(drop) } else { Ok(()) }
 }
 
-/// Every key in `directory`.
-fn read(directory: &Path) -> Result<Vec<TokenKey>, KeysError> {
-    let mut keys = Vec::new();
+/// Every key in `directory`, and the files that are not as this issuer writes them.
+fn read(directory: &Path, at_rest: &AtRest) -> Result<(Vec<TokenKey>, Vec<Stale>), KeysError> {
+    let (mut keys, mut stale) = (Vec::new(), Vec::new());
     for path in key_files(directory)? {
-        let key = load(&path)?;
+        let Read { key, plain, is_current } = load(&path, at_rest)?;
         if let Some(other) = colliding(&keys, &key.signing) {
             return Err(KeysError::Collision { path, other: file_name(other) });
         }
         keys.push(key);
+        if !is_current {
+            stale.push(Stale { path, plain });
+        }
     }
-    Ok(keys)
+    Ok((keys, stale))
 }
 
 /// A request names its key by its type and one byte.
@@ -249,16 +259,21 @@ fn key_files(directory: &Path) -> Result<Vec<PathBuf>, KeysError> {
     Ok(paths)
 }
 
-fn load(path: &Path) -> Result<TokenKey, KeysError> {
+fn load(path: &Path, at_rest: &AtRest) -> Result<Read, KeysError> {
+    at_rest.read(path, content(path)?)
+}
+
+/// What a key file holds.
+fn content(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeysError> {
     let unreadable = |source| KeysError::Unreadable { path: path.to_owned(), source };
     let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(KeysError::Exposed { path: path.to_owned(), mode });
     }
-    parse(path, &std::fs::read(path).map_err(unreadable)?)
+    std::fs::read(path).map(Zeroizing::new).map_err(unreadable)
 }
 
-/// The key that a file of this name and content has.
+/// The key that a plain file of this name and content has.
 fn parse(path: &Path, content: &[u8]) -> Result<TokenKey, KeysError> {
     let named = parse_name(path).zip(key_file::token_type(path));
     let ((life, id), token_type) = named.ok_or_else(|| KeysError::Name { path: path.to_owned() })?;
@@ -287,101 +302,6 @@ fn warn_if_exposed(directory: &Path) {
             directory.display()
         );
     }
-}
-
-/// Why the keys cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum KeysError {
-    /// The directory is in use, or cannot be made.
-    #[error(transparent)]
-    Directory(#[from] DataDirError),
-    /// A file cannot be read.
-    #[error(
-        "cannot read {}: {source}; the issuer does not start without a key that it once published: make \
-         the file readable for its user, or restore it from a backup",
-        path.display()
-    )]
-    Unreadable {
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// A file's name does not hold the times of its key.
-    #[error(
-        "the name of the key file {} is not NOT_BEFORE-ISSUE_UNTIL-NOT_AFTER-ID.p8 (or .type1, .type5; times in Unix seconds): give it \
-         back the name it was made with, or move it elsewhere",
-        path.display()
-    )]
-    Name {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Others can read a key.
-    #[error(
-        "the key file {} can be read by other users (mode {mode:04o}), and anyone who has it can issue tokens: run chmod \
-         600 on it; if others may have read it, remove it so that a new key is made",
-        path.display()
-    )]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
-    /// A file does not hold a key.
-    #[error(
-        "the key file {} is corrupt: {source}; restore it from a backup, or remove it and void the tokens it issued",
-        path.display()
-    )]
-    Corrupt {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: SignError,
-    },
-    /// A file holds a sound key, but not the one it was made for.
-    #[error(
-        "the key file {} holds another key than its name states: restore the right one from a backup, or move the file \
-         elsewhere",
-        path.display()
-    )]
-    OtherKey {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Two keys share a truncated id.
-    #[error(
-        "the key file {} and {other} share the last byte of their key ids, by which requests name a key: move the \
-         older of the two elsewhere",
-        path.display()
-    )]
-    Collision {
-        /// The file.
-        path: PathBuf,
-        /// The name of the other.
-        other: String,
-    },
-    /// No key could be made.
-    #[error("cannot make a token key: {0}")]
-    Generate(SignError),
-    /// Every new key collided.
-    #[error(
-        "cannot make a token key whose truncated id differs from those of the {alive} keys alive; raise \
-         keys.rotate_every, so that fewer are"
-    )]
-    NoDistinctKey {
-        /// How many keys there are.
-        alive: usize,
-    },
-    /// A new key could not be written.
-    #[error("cannot write the key file {}: {source}; free some space, or make the directory writable", path.display())]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
 }
 
 #[cfg(test)]

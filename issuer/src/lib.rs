@@ -51,6 +51,7 @@ use health::Health;
 use issue::Issuance;
 use keyring::{Command, Commands, Keyring};
 use keys::KeyStore;
+use keys::at_rest::AtRest;
 use metrics::gauge;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
@@ -231,7 +232,7 @@ impl std::fmt::Debug for Issuer {
 /// [`StartError`], whose message states what to change.
 pub fn check(config: &Config) -> Result<(), StartError> {
     check_without_keys(config, &Strong::default())?;
-    keys::inspect(&config.keys.directory)?;
+    keys::inspect(&config.keys)?;
     Ok(accounts::inspect(&config.keys.directory)?)
 }
 
@@ -270,7 +271,8 @@ struct State {
 impl State {
     fn open(config: &Config) -> Result<Self, StartError> {
         let (schedule, now) = (config.keys.schedule()?, UnixSeconds::now());
-        let mut store = KeyStore::open(&config.keys.directory)?;
+        let mut store = KeyStore::open(&config.keys.directory, AtRest::of(&config.keys)?)?;
+        store.encrypt()?;
         let accounts = Arc::new(Accounts::open(Configured::of(config), store.directory(), &config.usage)?);
         store.rotate(&schedule, now)?;
         let keyring = Keyring::new(&store, schedule, config.imprint(), now);
@@ -324,6 +326,11 @@ impl StartError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Tls(TlsError::State(_)) => exit::RUNTIME,
+            Self::Keys(
+                KeysError::Encrypted { .. }
+                | KeysError::Undecryptable { .. }
+                | KeysError::PassphraseFile { .. },
+            ) => exit::CONFIG,
             Self::Config(_) | Self::Open { .. } | Self::Tls(_) | Self::Authorizer(_) => exit::CONFIG,
             Self::Keys(_) | Self::Accounts(_) | Self::Threads(_) | Self::Listen(_) | Self::Interrupted => {
                 exit::RUNTIME

@@ -26,13 +26,14 @@ use tokio::task::spawn_blocking;
 const OTHER_SOCKETS: &str = "the sockets are bound at the start";
 
 /// The keys that wait for a restart.
-pub const FIXED: [Fixed; 3] = [
+pub const FIXED: [Fixed; 4] = [
     Fixed { key: "listen.address", why: OTHER_SOCKETS },
     Fixed { key: "listen.admin", why: OTHER_SOCKETS },
     Fixed {
         key: "keys.directory",
         why: "it holds this issuer's keys and accounts: with others it is another issuer",
     },
+    Fixed { key: "keys.passphrase_file", why: "key files are read, and encrypted, at the start" },
 ];
 
 /// The values that may change between two requests. Reading them takes no lock.

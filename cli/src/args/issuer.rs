@@ -125,6 +125,9 @@ pub(crate) struct ExportKey {
     pub(crate) id: String,
     /// The new file; in a directory, the copy has the name of the key's own file
     pub(crate) file: PathBuf,
+    /// Decrypt the copy, where key files are encrypted (keys.passphrase_file): gateways read plain ones
+    #[arg(long)]
+    pub(crate) plain: bool,
     #[command(flatten)]
     pub(crate) daemon: Daemon,
 }
@@ -133,6 +136,9 @@ pub(crate) struct ExportKey {
 pub(crate) struct ImportKey {
     /// The key file
     pub(crate) file: PathBuf,
+    /// The passphrase of an encrypted file, where it is not in keys.passphrase_file: the first line of this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) passphrase_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: Output,
 }

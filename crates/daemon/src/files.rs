@@ -4,8 +4,8 @@
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,6 +32,22 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     written?;
     sync_name(path)
+}
+
+/// The same of a secret that is in the file already: the bytes that were there are overwritten, unless another name has them,
+/// too. Disks that write elsewhere than where they read (flash, copy on write, snapshots) keep them all the same.
+///
+/// # Errors
+/// As [`write_private`], and when the old bytes cannot be overwritten: the new ones are then in place.
+pub fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut old = OpenOptions::new().write(true).open(path)?;
+    write_private(path, bytes)?;
+    let metadata = old.metadata()?;
+    if metadata.nlink() == 0 {
+        io::copy(&mut io::repeat(0).take(metadata.len()), &mut old)?;
+        old.sync_all()?;
+    }
+    Ok(())
 }
 
 /// Flushes the directory that holds `path`, so that the name survives a power loss.
@@ -211,6 +227,24 @@ mod tests {
         assert!(path.is_dir());
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
         assert!(write_private(Path::new("/"), b"").is_err());
+    }
+
+    #[test]
+    fn a_secret_that_is_replaced_is_overwritten_where_no_other_name_has_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
+        std::fs::write(&path, "secret").unwrap();
+        let mut before = File::open(&path).unwrap();
+        replace_secret(&path, b"sealed").unwrap();
+        let mut left = Vec::new();
+        before.read_to_end(&mut left).unwrap();
+        assert_eq!((left, std::fs::read(&path).unwrap()), (vec![0; 6], b"sealed".to_vec()));
+
+        let backup = directory.path().join("backup");
+        std::fs::hard_link(&path, &backup).unwrap();
+        replace_secret(&path, b"again").unwrap();
+        assert_eq!(std::fs::read(&backup).unwrap(), b"sealed");
+        assert!(replace_secret(&directory.path().join("none"), b"").is_err());
     }
 
     #[test]

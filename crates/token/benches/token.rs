@@ -21,7 +21,7 @@ struct Setup {
 }
 
 fn setup() -> Setup {
-    let pkcs8 = SigningKey::generate_pkcs8().unwrap();
+    let pkcs8 = SigningKey::generate_pkcs8().unwrap().to_vec();
     let signing = SigningKey::from_pkcs8(&pkcs8).unwrap();
     let issuer = IssuerKey::from_spki(signing.public_key()).unwrap();
     let challenge = TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &["proxy.example"])

@@ -1,13 +1,17 @@
 //! The secret keys of an issuer in files: what a file holds, and how its name tells the token type.
 //!
 //! `*.p8` holds the PKCS#8 form (DER) of a key of type 2; `*.type1` and `*.type5` hold a scalar as hex digits, on one line, so
-//! that they can be copied to the gateways that verify tokens of these types.
+//! that they can be copied to the gateways that verify tokens of these types. Either may be encrypted under a passphrase.
+
+mod passphrase;
 
 use crate::ids::TokenType;
 use crate::sign::{SignError, SigningKey};
 use crate::spki::KeyError;
 use crate::verify::VerifyingKey;
+pub use passphrase::{Passphrase, is_encrypted};
 use std::path::Path;
+use zeroize::Zeroizing;
 
 /// How the names of the key files of a type end, without the dot. Empty for a type that is not issued.
 #[must_use]
@@ -29,23 +33,31 @@ pub fn token_type(path: &Path) -> Option<TokenType> {
 
 /// What the file of a key holds, from what [`SigningKey::generate`] returned.
 #[must_use]
-pub fn write(token_type: TokenType, secret: &[u8]) -> Vec<u8> {
+pub fn write(token_type: TokenType, secret: &[u8]) -> Zeroizing<Vec<u8>> {
     if !token_type.is_private() {
-        return secret.to_vec();
+        return Zeroizing::new(secret.to_vec());
     }
-    let digits: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    (digits + "\n").into_bytes()
+    let mut line = Zeroizing::new(Vec::with_capacity(2 * secret.len() + 1)); // one that grows leaves copies
+    for nibble in secret.iter().flat_map(|byte| [byte >> 4, byte & 0xf]) {
+        line.push(if nibble < 10 { b'0' + nibble } else { b'a' - 10 + nibble });
+    }
+    line.push(b'\n');
+    line
 }
 
 /// The secret in a file of a private type: nothing if these are no hex digits.
-fn scalar(content: &[u8]) -> Option<Vec<u8>> {
+fn scalar(content: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let digits = content.trim_ascii();
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = digits.chunks(2).map(|pair| match pair {
         [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
         _ => None,
     });
-    pairs.collect()
+    let mut scalar = Zeroizing::new(Vec::with_capacity(digits.len() / 2 + 1));
+    for byte in pairs {
+        scalar.push(byte?);
+    }
+    Some(scalar)
 }
 
 impl SigningKey {

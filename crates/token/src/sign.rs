@@ -9,6 +9,7 @@ use postern_raw_rsa::PrivateKey;
 use rand::TryRng;
 use rand::rngs::SysRng;
 use std::fmt;
+use zeroize::Zeroizing;
 
 /// An issuer's key, ready to issue tokens of one type.
 pub struct SigningKey {
@@ -70,18 +71,18 @@ pub enum SignError {
 
 impl SigningKey {
     /// Makes a new key and returns its secret form, to be kept on disk with mode 0600: PKCS#8 (DER) for type 2, which takes
-    /// tens of milliseconds to a second; a scalar of 48 bytes for type 1 and of 32 for type 5.
+    /// tens of milliseconds to a second; a scalar of 48 bytes for type 1 and of 32 for type 5. It is wiped when dropped.
     ///
     /// # Errors
     /// The system gave no randomness, or the type is none of these.
-    pub fn generate(token_type: TokenType) -> Result<Vec<u8>, SignError> {
+    pub fn generate(token_type: TokenType) -> Result<Zeroizing<Vec<u8>>, SignError> {
         if token_type == TokenType::BlindRsa2048 {
             return Self::generate_pkcs8();
         }
         let lengths = voprf::lengths(token_type).ok_or(SignError::NoKeys(token_type))?;
-        let mut seed = vec![0; lengths.scalar];
+        let mut seed = Zeroizing::new(vec![0; lengths.scalar]);
         SysRng.try_fill_bytes(&mut seed).map_err(|_| SignError::NoRandomness)?;
-        Evaluator::derive(token_type, &seed).ok_or(SignError::NoKeys(token_type))
+        Evaluator::derive(token_type, &seed).map(Zeroizing::new).ok_or(SignError::NoKeys(token_type))
     }
 
     /// Reads what [`SigningKey::generate`] returned for this type.
@@ -100,8 +101,8 @@ impl SigningKey {
     ///
     /// # Errors
     /// The system gave no randomness.
-    pub fn generate_pkcs8() -> Result<Vec<u8>, SignError> {
-        PrivateKey::generate_pkcs8().map_err(SignError::Key)
+    pub fn generate_pkcs8() -> Result<Zeroizing<Vec<u8>>, SignError> {
+        PrivateKey::generate_pkcs8().map(Zeroizing::new).map_err(SignError::Key)
     }
 
     /// Reads a PKCS#8 key, for type 2.

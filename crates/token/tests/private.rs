@@ -124,7 +124,7 @@ fn keys(token_type: TokenType) -> (SigningKey, IssuerKey, Vec<u8>) {
     let signing = SigningKey::from_secret(token_type, &secret).unwrap();
     let issuer = IssuerKey::from_public_key(token_type, signing.public_key()).unwrap();
     assert_eq!((signing.id(), signing.token_type()), (issuer.id(), issuer.token_type()));
-    (signing, issuer, secret)
+    (signing, issuer, secret.to_vec())
 }
 
 fn verifying(signing: &SigningKey, secret: &[u8]) -> VerifyingKey {

@@ -5,6 +5,7 @@ use postern_token::{KeyError, TokenType, VerifyingKey, key_file};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
 
 /// What the directory held when it was read.
 #[derive(Debug, Default)]
@@ -81,6 +82,10 @@ enum Unreadable {
         "other users can read it (mode {0:04o}), and anyone who has it can issue tokens: run chmod 600 on it"
     )]
     Exposed(u32),
+    #[error(
+        "it is encrypted, and a gateway reads plain copies: make one with `postern issuer key export ID FILE --plain`"
+    )]
+    Encrypted,
     #[error("{0}")]
     Key(#[from] KeyError),
 }
@@ -90,7 +95,11 @@ fn read(path: &Path, token_type: TokenType) -> Result<VerifyingKey, Unreadable> 
     if mode & 0o077 != 0 {
         return Err(Unreadable::Exposed(mode));
     }
-    Ok(VerifyingKey::from_file(token_type, &std::fs::read(path)?)?)
+    let content = Zeroizing::new(std::fs::read(path)?);
+    if key_file::is_encrypted(&content) {
+        return Err(Unreadable::Encrypted);
+    }
+    Ok(VerifyingKey::from_file(token_type, &content)?)
 }
 
 #[cfg(test)]
@@ -123,6 +132,10 @@ mod tests {
         std::fs::write(&path, "no digits").unwrap();
         let damaged = read().find(of_type, &public).unwrap_err();
         assert!(damaged.contains("not the secret of a key of type 5"), "{damaged}");
+        let passphrase = key_file::Passphrase::new(b"correct horse battery staple");
+        std::fs::write(&path, passphrase.encrypt(&key_file::write(of_type, &secret)).unwrap()).unwrap();
+        let encrypted = read().find(of_type, &public).unwrap_err();
+        assert!(encrypted.contains("key export ID FILE --plain"), "{encrypted}");
         let away = Secrets::read(Some(&directory.path().join("away"))).find(of_type, &public).unwrap_err();
         assert!(away.contains("cannot read"), "{away}");
         let unnamed = Secrets::read(None).find(of_type, &public).unwrap_err();

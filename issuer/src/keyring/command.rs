@@ -82,11 +82,12 @@ impl Commands {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::at_rest::AtRest;
 
     #[tokio::test(start_paused = true)]
     async fn a_command_that_waits_too_long_is_not_done_later() {
         let home = tempfile::tempdir().unwrap();
-        let mut store = KeyStore::open(home.path()).unwrap();
+        let mut store = KeyStore::open(home.path(), AtRest::default()).unwrap();
         let (commands, mut taken) = Commands::new();
         let rotate = KeyRequest::Rotate { token_type: None, in_seconds: None };
         let refused = commands.carry_out(rotate.clone()).await.unwrap_err();

@@ -6,7 +6,6 @@ use super::{KeyStore, KeysError, TokenKey, colliding, file_name, lives, parse, s
 use crate::config::MAX_LIVE_KEYS;
 use crate::control::{Line, Refused};
 use crate::rotation::{Phase, Schedule, Takeover};
-use postern_daemon::files::write_private;
 use postern_daemon::utc;
 use postern_token::{TokenType, UnixSeconds};
 use std::collections::HashSet;
@@ -32,7 +31,9 @@ impl KeyStore {
                 self.replace(token_type, ahead, schedule, now)?;
             }
             KeyRequest::Retire { id } => self.retire(&id, schedule, now)?,
-            KeyRequest::Import { name, content } => self.import(&name, content.bytes().as_deref(), now)?,
+            KeyRequest::Import { name, content } => {
+                self.import(&name, content.bytes().as_deref().map(Vec::as_slice), now)?
+            }
         }
         let shown = view(&self.keys, now).into_iter().filter(|key| !before.contains(&key.id));
         Ok(shown.map(|key| Line::TokenKey(TokenKeyView::from(key))).collect())
@@ -122,8 +123,8 @@ impl KeyStore {
 
     /// Takes in a key by the rules of a start.
     fn import(&mut self, name: &str, content: Option<&[u8]>, now: UnixSeconds) -> Result<(), Refused> {
-        let path = Path::new(name);
-        let key = parse(path, content.unwrap_or_default())?;
+        let (path, content) = (Path::new(name), content.unwrap_or_default());
+        let key = parse(path, content)?;
         let id = key.signing.id().short();
         if self.keys.iter().any(|known| known.signing.id() == key.signing.id()) {
             return Err(Refused::runtime(format!(
@@ -141,8 +142,7 @@ impl KeyStore {
         }
         self.check_room(key.signing.token_type())?;
         let path = self.directory.join(file_name(&key));
-        let content = content.unwrap_or_default();
-        write_private(&path, content).map_err(|source| KeysError::Unwritable { path, source })?;
+        self.at_rest.write(path, content)?;
         tracing::info!("token key {:?} is imported, as an operator asked", key.signing.id());
         self.keys.push(key);
         Ok(())

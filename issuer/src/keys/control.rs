@@ -1,17 +1,21 @@
 //! How an operator sees and changes keys: the requests, the views that answer them, and copies of key files. `changes` carries it out.
 
-use super::{KeyStore, KeysError, key_files, load, name_of, parse_name};
+use super::at_rest::{AtRest, Read};
+use super::{KeyStore, KeysError, content, key_files, load, name_of, parse_name};
 use crate::Config;
+use crate::config::Keys;
 use crate::control::{Line, Refused};
 use crate::keyring::KeyView;
 use postern_daemon::exit;
 use postern_daemon::files::{DataDir, sync_name};
 use postern_token::UnixSeconds;
+use postern_token::key_file::is_encrypted;
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use zeroize::{Zeroize, Zeroizing};
 
 /// A file may be renamed between finding and reading it, once a rotation.
 const MOST_ATTEMPTS: usize = 5;
@@ -43,15 +47,22 @@ pub enum KeyRequest {
     },
 }
 
-/// What a key file holds, in hex on its way to the issuer. Anyone who has it can issue tokens, so `Debug` shows nothing.
+/// What a plain key file holds, in hex on its way to the issuer. Anyone who has it can issue tokens, so `Debug` shows nothing, and it
+/// is wiped when dropped.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeyContent(String);
 
 impl KeyContent {
     /// Nothing if these are no hex digits.
-    pub(super) fn bytes(&self) -> Option<Vec<u8>> {
-        hex::decode(&self.0).ok()
+    pub(super) fn bytes(&self) -> Option<Zeroizing<Vec<u8>>> {
+        hex::decode(&self.0).ok().map(Zeroizing::new)
+    }
+}
+
+impl Drop for KeyContent {
+    fn drop(&mut self) {
+        self.0.zeroize();
     }
 }
 
@@ -101,22 +112,43 @@ pub(crate) fn answer(lock: DataDir, config: &Config, request: KeyRequest) -> Res
         .keys
         .schedule()
         .map_err(|error| Refused { sentence: error.to_string(), code: error.exit_code() })?;
-    KeyStore::of(lock)?.carry_out(request, &schedule, UnixSeconds::now())
+    KeyStore::of(lock, AtRest::of(&config.keys)?)?.carry_out(request, &schedule, UnixSeconds::now())
 }
 
-/// Copies the file of a key in `directory` to `target`, a new file (mode 0600), or under its own name into `target`, a directory.
-/// The issuer may run. Returns the name of the copy.
+/// What a copy of a key file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// What the file holds, encrypted or not.
+    AsItIs,
+    /// The key, decrypted, as gateways need it.
+    Plain,
+}
+
+/// A copy of a key file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exported {
+    /// The copy.
+    pub path: PathBuf,
+    /// Whether a passphrase is needed to read it.
+    pub is_encrypted: bool,
+}
+
+/// Copies the file of one of `keys` to `target`, a new file (mode 0600), or under its own name into `target`, a directory.
+/// The issuer may run.
 ///
 /// # Errors
 /// A sentence for the operator. What was begun at `target` is removed.
-pub fn export(directory: &Path, id: &str, target: &Path) -> Result<PathBuf, Refused> {
+pub fn export(keys: &Keys, id: &str, form: Form, target: &Path) -> Result<Exported, Refused> {
+    let at_rest = AtRest::of(keys)?;
     for _ in 0..MOST_ATTEMPTS {
-        let path = find(directory, id)?;
-        match load(&path) {
+        let path = find(&keys.directory, id)?;
+        let read = content(&path).and_then(|content| Ok((at_rest.read(&path, content.clone())?, content)));
+        match read {
             // A rotation has renamed it meanwhile.
             Err(KeysError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(unreadable(error)),
-            Ok(_) => return copy(&path, target),
+            Ok((Read { plain, .. }, _)) if form == Form::Plain => return copy(&path, &plain, target),
+            Ok((_, content)) => return copy(&path, &content, target),
         }
     }
     Err(Refused::runtime(format!(
@@ -153,7 +185,7 @@ pub(super) fn unknown(id: &str) -> Refused {
     ))
 }
 
-fn copy(path: &Path, target: &Path) -> Result<PathBuf, Refused> {
+fn copy(path: &Path, content: &[u8], target: &Path) -> Result<Exported, Refused> {
     let target = match path.file_name() {
         Some(name) if target.is_dir() => target.join(name),
         _ => target.to_owned(),
@@ -164,29 +196,34 @@ fn copy(path: &Path, target: &Path) -> Result<PathBuf, Refused> {
             target.display()
         ))
     };
-    let content = std::fs::read(path).map_err(failed)?;
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&target).map_err(failed)?;
-    let written = file.write_all(&content).and_then(|()| file.sync_all()).and_then(|()| sync_name(&target));
+    let written = file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| sync_name(&target));
     if written.is_err() {
         let _ = std::fs::remove_file(&target); // the first error is the one to report
     }
     written.map_err(failed)?;
-    Ok(target)
+    Ok(Exported { path: target, is_encrypted: is_encrypted(content) })
 }
 
-/// Reads an exported file for [`KeyRequest::Import`], as the user who runs the command.
+/// Reads an exported file for [`KeyRequest::Import`], as the user who runs the command. One that is encrypted is decrypted here, with
+/// the passphrases of `passphrase_file` or of `keys`; the issuer encrypts it by its own setting.
 ///
 /// # Errors
 /// What a start would refuse of it, in a sentence.
-pub fn to_import(path: &Path) -> Result<KeyRequest, Refused> {
-    let content = std::fs::read(path).map_err(|error| Refused {
+pub fn to_import(path: &Path, keys: &Keys, passphrase_file: Option<&Path>) -> Result<KeyRequest, Refused> {
+    let content = std::fs::read(path).map(Zeroizing::new).map_err(|error| Refused {
         sentence: format!("cannot read {}: {error}; nothing was imported", path.display()),
         code: exit::USAGE,
     })?;
-    load(path)?;
+    let at_rest = match passphrase_file {
+        _ if !is_encrypted(&content) => AtRest::default(),
+        Some(file) => AtRest::under(file)?,
+        None => AtRest::of(keys)?,
+    };
+    let Read { plain, .. } = load(path, &at_rest)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Ok(KeyRequest::Import { name, content: KeyContent(hex::encode(content)) })
+    Ok(KeyRequest::Import { name, content: KeyContent(hex::encode(&*plain)) })
 }
 
 impl From<KeysError> for Refused {

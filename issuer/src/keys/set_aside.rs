@@ -44,21 +44,43 @@ pub(super) fn recall(
     not_after: impl Fn(&Path) -> Option<UnixSeconds>,
 ) -> io::Result<Vec<PathBuf>> {
     let mut back = Vec::new();
+    for Aside { path, original, since, is_expired } in all(directory)? {
+        let Some(end) = not_after(&original) else { continue };
+        if now < end && is_expired {
+            std::fs::rename(&path, &original)?;
+            back.push(original);
+        } else if now >= since.saturating_add(KEPT) {
+            std::fs::remove_file(&path)?;
+        }
+    }
+    Ok(back)
+}
+
+/// The files that are set aside, each with the name that it had.
+pub(super) fn files(directory: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
+    Ok(all(directory)?.into_iter().map(|aside| (aside.path, aside.original)).collect())
+}
+
+/// A file that is set aside.
+struct Aside {
+    path: PathBuf,
+    original: PathBuf,
+    since: UnixSeconds,
+    /// Of a key that expired; otherwise an operator retired it.
+    is_expired: bool,
+}
+
+fn all(directory: &Path) -> io::Result<Vec<Aside>> {
+    let mut files = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
         let Some(aside) = path.file_name().and_then(|name| name.to_str()) else { continue };
         let over = aside.split_once(OVER);
         let Some((name, since)) = over.or_else(|| aside.split_once(RETIRED)) else { continue };
-        let (original, Ok(since)) = (directory.join(name), since.parse()) else { continue };
-        let Some(end) = not_after(&original) else { continue };
-        if now < end && over.is_some() {
-            std::fs::rename(&path, &original)?;
-            back.push(original);
-        } else if now >= UnixSeconds(since).saturating_add(KEPT) {
-            std::fs::remove_file(&path)?;
-        }
+        let Ok(since) = since.parse().map(UnixSeconds) else { continue };
+        files.push(Aside { original: directory.join(name), since, is_expired: over.is_some(), path });
     }
-    Ok(back)
+    Ok(files)
 }
 
 /// What is wrong with the clock, if one of `files` was written after `now`.

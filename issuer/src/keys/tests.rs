@@ -4,7 +4,7 @@ use std::time::Duration;
 const START: UnixSeconds = UnixSeconds(1_000_000);
 
 fn open(directory: &Path, now: UnixSeconds) -> KeyStore {
-    let mut store = KeyStore::open(directory).unwrap();
+    let mut store = KeyStore::open(directory, AtRest::default()).unwrap();
     store.rotate(&Schedule::TEST, now).unwrap();
     store
 }
@@ -63,11 +63,14 @@ fn a_corrupt_empty_or_exchanged_file_is_an_error_and_nothing_is_made_instead() {
     flipped[600] ^= 1;
     for bad in [&good[..0], &good[..700], &flipped] {
         std::fs::write(&path, bad).unwrap();
-        let error = KeyStore::open(directory.path()).unwrap_err();
+        let error = KeyStore::open(directory.path(), AtRest::default()).unwrap_err();
         assert!(matches!(error, KeysError::Corrupt { .. }), "{error}");
     }
     std::fs::write(&path, SigningKey::generate_pkcs8().unwrap()).unwrap();
-    assert!(matches!(KeyStore::open(directory.path()).unwrap_err(), KeysError::OtherKey { .. }));
+    assert!(matches!(
+        KeyStore::open(directory.path(), AtRest::default()).unwrap_err(),
+        KeysError::OtherKey { .. }
+    ));
     assert_eq!(only_file(directory.path()), path);
 }
 
@@ -77,12 +80,15 @@ fn a_key_that_others_can_read_or_without_times_in_its_name_is_refused() {
     drop(open(directory.path(), START));
     let path = only_file(directory.path());
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-    let error = KeyStore::open(directory.path()).unwrap_err().to_string();
+    let error = KeyStore::open(directory.path(), AtRest::default()).unwrap_err().to_string();
     assert!(error.contains("(mode 0640)") && error.contains("chmod 600"), "{error}");
 
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
     std::fs::rename(&path, directory.path().join("backup.p8")).unwrap();
-    assert!(matches!(KeyStore::open(directory.path()).unwrap_err(), KeysError::Name { .. }));
+    assert!(matches!(
+        KeyStore::open(directory.path(), AtRest::default()).unwrap_err(),
+        KeysError::Name { .. }
+    ));
 }
 
 #[test]
@@ -92,7 +98,10 @@ fn the_same_key_twice_is_refused() {
     let path = only_file(directory.path());
     let name = path.file_name().unwrap().to_str().unwrap().replacen("1030000", "1030001", 1);
     std::fs::copy(&path, directory.path().join(name)).unwrap();
-    assert!(matches!(KeyStore::open(directory.path()).unwrap_err(), KeysError::Collision { .. }));
+    assert!(matches!(
+        KeyStore::open(directory.path(), AtRest::default()).unwrap_err(),
+        KeysError::Collision { .. }
+    ));
 }
 
 #[test]
@@ -100,7 +109,7 @@ fn one_directory_serves_one_issuer() {
     let directory = tempfile::tempdir().unwrap();
     let _first = open(directory.path(), START);
     assert!(matches!(
-        KeyStore::open(directory.path()).unwrap_err(),
+        KeyStore::open(directory.path(), AtRest::default()).unwrap_err(),
         KeysError::Directory(DataDirError::InUse { .. })
     ));
 }

@@ -1,6 +1,8 @@
-use super::super::control::{KeyContent, export, to_import};
+use super::super::at_rest::AtRest;
+use super::super::control::{Exported, Form, KeyContent, export, to_import};
 use super::super::key_files;
 use super::*;
+use crate::config::Keys;
 use crate::rotation::{self, Lifetime};
 use std::fs::{read_dir, rename};
 use tempfile::TempDir;
@@ -8,7 +10,7 @@ use tempfile::TempDir;
 const START: UnixSeconds = UnixSeconds(1_000_000);
 
 fn open(directory: &Path) -> KeyStore {
-    let mut store = KeyStore::open(directory).unwrap();
+    let mut store = KeyStore::open(directory, AtRest::default()).unwrap();
     store.rotate(&Schedule::TEST, START).unwrap();
     store
 }
@@ -58,7 +60,7 @@ fn a_rotation_is_on_the_disk_and_leaves_the_published_times_alone() {
     assert_eq!((old.in_use_from, old.leaves_at), (first.in_use_from, first.leaves_at));
     assert_eq!(old.issues_until.0, START.0 + 100);
     drop(store);
-    assert_eq!(list(&mut KeyStore::open(home.path()).unwrap(), START), both);
+    assert_eq!(list(&mut KeyStore::open(home.path(), AtRest::default()).unwrap(), START), both);
     for key in both {
         assert!(home.path().join(&key.file).exists(), "{key:?}");
     }
@@ -133,15 +135,19 @@ fn an_exported_key_is_imported_elsewhere_once() {
     let (here, there, out) = (TempDir::new().unwrap(), TempDir::new().unwrap(), TempDir::new().unwrap());
     let mut store = open(here.path());
     let key = list(&mut store, START)[0].clone();
-    let copy = export(here.path(), &key.id, out.path()).unwrap();
+    let keys = Keys::under(here.path());
+    let export = |keys: &Keys, id| export(keys, id, Form::AsItIs, out.path());
+    let Exported { path: copy, is_encrypted: false } = export(&keys, &key.id).unwrap() else {
+        panic!("an encrypted copy of a plain file");
+    };
     assert_eq!(copy, out.path().join(&key.file));
-    assert!(export(here.path(), &key.id, out.path()).unwrap_err().sentence.contains("name a new file"));
-    assert!(export(here.path(), "00", out.path()).unwrap_err().sentence.contains("postern issuer key list"));
+    assert!(export(&keys, &key.id).unwrap_err().sentence.contains("name a new file"));
+    assert!(export(&keys, "00").unwrap_err().sentence.contains("postern issuer key list"));
 
-    let nowhere = export(&out.path().join("none"), &key.id, out.path()).unwrap_err();
+    let nowhere = export(&Keys::under(&out.path().join("none")), &key.id).unwrap_err();
     assert!(nowhere.sentence.contains("as the issuer's user or as root"), "{nowhere}");
 
-    let request = to_import(&copy).unwrap();
+    let request = to_import(&copy, &keys, None).unwrap();
     assert!(format!("{request:?}").contains("redacted"));
     let mut other = open(there.path());
     let imported = asked(&mut other, request.clone(), START).unwrap();
@@ -149,7 +155,7 @@ fn an_exported_key_is_imported_elsewhere_once() {
     let again = asked(&mut other, request.clone(), START).unwrap_err();
     assert!(again.sentence.contains("here already"), "{again}");
     drop(other);
-    assert_eq!(KeyStore::open(there.path()).unwrap().keys().len(), 2);
+    assert_eq!(KeyStore::open(there.path(), AtRest::default()).unwrap().keys().len(), 2);
 
     let mut late = open(TempDir::new().unwrap().path());
     let over = asked(&mut late, request, key.leaves_at).unwrap_err();

@@ -1,0 +1,137 @@
+//! What is wrong with key files, and what an operator does about it.
+
+use postern_daemon::files::DataDirError;
+use postern_token::SignError;
+use std::io;
+use std::path::PathBuf;
+
+/// Why the keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// The directory is in use, or cannot be made.
+    #[error(transparent)]
+    Directory(#[from] DataDirError),
+    /// A file cannot be read.
+    #[error(
+        "cannot read {}: {source}; the issuer does not start without a key that it once published: make \
+         the file readable for its user, or restore it from a backup",
+        path.display()
+    )]
+    Unreadable {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A file's name does not hold the times of its key.
+    #[error(
+        "the name of the key file {} is not NOT_BEFORE-ISSUE_UNTIL-NOT_AFTER-ID.p8 (or .type1, .type5; times in Unix seconds): give it \
+         back the name it was made with, or move it elsewhere",
+        path.display()
+    )]
+    Name {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Others can read a key.
+    #[error(
+        "the key file {} can be read by other users (mode {mode:04o}), and anyone who has it can issue tokens: run chmod \
+         600 on it; if others may have read it, remove it so that a new key is made",
+        path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// A file does not hold a key.
+    #[error(
+        "the key file {} is corrupt: {source}; restore it from a backup, or remove it and void the tokens it issued",
+        path.display()
+    )]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: SignError,
+    },
+    /// A file is encrypted, and there is no passphrase.
+    #[error(
+        "the key file {} is encrypted, and no passphrase is set: name the file that has it with [keys] passphrase_file, or put a \
+         decrypted copy in the key file's place (`openssl pkcs8`; docs/operate/install.md, \"Encrypted key files\")",
+        path.display()
+    )]
+    Encrypted {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No passphrase decrypts a file.
+    #[error(
+        "no passphrase in {} ([keys] passphrase_file; --passphrase-file of an import) decrypts the key file {}, unless that is \
+         damaged. Nothing was changed: add the passphrase that it was encrypted with as a line below the first, or restore the key \
+         file from a backup",
+        passphrases.display(),
+        path.display()
+    )]
+    Undecryptable {
+        /// The key file.
+        path: PathBuf,
+        /// The file with the passphrases.
+        passphrases: PathBuf,
+    },
+    /// The passphrase file cannot be used.
+    #[error(
+        "the passphrase file {} ([keys] passphrase_file; --passphrase-file of an import) {reason}. Its first line is the passphrase of the key files, such as the output of \
+         \"openssl rand -base64 32\"; further lines are earlier ones",
+        path.display()
+    )]
+    PassphraseFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file holds a sound key, but not the one it was made for.
+    #[error(
+        "the key file {} holds another key than its name states: restore the right one from a backup, or move the file \
+         elsewhere",
+        path.display()
+    )]
+    OtherKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Two keys share a truncated id.
+    #[error(
+        "the key file {} and {other} share the last byte of their key ids, by which requests name a key: move the \
+         older of the two elsewhere",
+        path.display()
+    )]
+    Collision {
+        /// The file.
+        path: PathBuf,
+        /// The name of the other.
+        other: String,
+    },
+    /// No key could be made.
+    #[error("cannot make a token key: {0}")]
+    Generate(SignError),
+    /// Every new key collided.
+    #[error(
+        "cannot make a token key whose truncated id differs from those of the {alive} keys alive; raise \
+         keys.rotate_every, so that fewer are"
+    )]
+    NoDistinctKey {
+        /// How many keys there are.
+        alive: usize,
+    },
+    /// A key could not be written.
+    #[error("cannot write the key file {}: {source}; free some space, or make the directory writable", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
