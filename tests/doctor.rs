@@ -200,13 +200,13 @@ fn without_an_argument_it_looks_at_this_machine_and_reports_in_some_lines() {
     let ended = bare(home.path());
     assert_eq!(ended.code, Some(70), "{ended:#?}");
     let lines: Vec<&str> = ended.stdout.lines().collect();
-    assert!((4..15).contains(&lines.len()), "{ended:#?}");
+    assert!((5..20).contains(&lines.len()), "{ended:#?}");
     assert!(lines.iter().all(|line| ["well  ", "look  ", "bad   "].contains(&&line[..6])), "{ended:#?}");
     let has =
         |start: &str, part: &str| lines.iter().any(|line| line.starts_with(start) && line.contains(part));
     assert!(has("well  file     ./gateway.toml", "a gateway can be started with it"), "{ended:#?}");
     assert!(has("bad   file     ./postern-old.toml: a gateway would not start", "nonsense"), "{ended:#?}");
-    assert!(has("", " machine  ") && has("", " data     "), "{ended:#?}");
+    assert!(has("", " machine  ") && has("", " kernel   ") && has("", " data     "), "{ended:#?}");
     assert!(!ended.stdout.contains("other.toml"), "{ended:#?}");
     assert!(ended.stderr.contains(" bad: the lines above give the remedies"), "{ended:#?}");
 
@@ -214,6 +214,22 @@ fn without_an_argument_it_looks_at_this_machine_and_reports_in_some_lines() {
     let ended = bare(home.path());
     let is_bad = ended.stdout.lines().any(|line| line.starts_with("bad ")); // something else on this machine
     assert_eq!(ended.code, Some(if is_bad { 70 } else { 0 }), "{ended:#?}");
+}
+
+#[test]
+fn buffers_that_are_too_small_for_the_way_to_the_clients_are_named_with_enough() {
+    let ended = doctor(&["--rtt", "1s", "--bandwidth", "100Gbit"]);
+    let largest = |name: &str| {
+        let present = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap();
+        format!("net.ipv4.{name} is {}:", present.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    for (name, what) in [("tcp_wmem", "downloads of one tunnel"), ("tcp_rmem", "uploads of one tunnel")] {
+        let line = ended.stdout.lines().find(|line| line.contains(&largest(name)));
+        let line = line.unwrap_or_else(|| panic!("{name}: {ended:#?}"));
+        assert!(line.starts_with("look  kernel") && line.contains(what), "{line}");
+        assert!(line.contains("of 100000 Mbit/s") && line.contains(" 25000000000\""), "{line}");
+    }
+    doctor(&["--rtt", "1s"]).assert_failed(2, &["--bandwidth"]);
 }
 
 #[test]

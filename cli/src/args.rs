@@ -4,6 +4,7 @@ mod client;
 mod issuer;
 mod quantity;
 
+use crate::doctor::Link;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 pub(crate) use client::{Client, ClientCommand, ClientTask, JoinArgs, Joining, StatusArgs};
 pub(crate) use issuer::{
@@ -150,6 +151,12 @@ pub(crate) struct Doctor {
     /// The admin address of a running process: prints its /readyz. For health checks where there is no curl
     #[arg(long, value_name = "URL")]
     pub(crate) ready: Option<String>,
+    /// The round-trip time to your farthest clients, such as 100ms: with the next, are this machine's buffers large enough?
+    #[arg(long, value_name = "SPAN", requires = "bandwidth")]
+    pub(crate) rtt: Option<ConfigDuration>,
+    /// What one tunnel should reach at that distance, such as 500Mbit
+    #[arg(long, value_name = "BANDWIDTH", requires = "rtt", value_parser = bandwidth)]
+    pub(crate) bandwidth: Option<f64>,
     /// How many machines a fleet needs for a rate, and what breaks first; see docs/operate/capacity.md
     #[arg(long)]
     pub(crate) plan: bool,
@@ -160,10 +167,15 @@ pub(crate) struct Doctor {
 impl Doctor {
     /// Whether no option selects one examination.
     pub(crate) fn names_nothing(&self) -> bool {
-        let Self { question, config, mcrouter_config, twemproxy_config, links, ready, plan, planned: _ } =
-            self;
+        let Self { question, config, mcrouter_config, twemproxy_config, links, ready, plan, .. } = self;
         let files = config.is_some() || mcrouter_config.is_some() || twemproxy_config.is_some();
         question.is_none() && !files && links.is_none() && ready.is_none() && !plan
+    }
+
+    /// The way to the clients, where it is named.
+    pub(crate) fn link(&self) -> Option<Link> {
+        let (round_trip, bits) = self.rtt.map(ConfigDuration::get).zip(self.bandwidth)?;
+        Some(Link { round_trip, bits })
     }
 }
 

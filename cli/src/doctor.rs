@@ -4,6 +4,8 @@
 pub(crate) mod admin;
 mod config;
 mod egress;
+mod findings;
+mod kernel;
 mod links;
 mod machine;
 mod plan;
@@ -11,6 +13,7 @@ mod ready;
 
 use crate::args::{Doctor, Question};
 use crate::failure::Failure;
+pub(crate) use kernel::Link;
 use postern_mcrouter_lint::{Finding, Gateway, Severity, judge, judge_beside, judge_twemproxy};
 use std::path::Path;
 
@@ -20,7 +23,7 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
         return egress::check(question).await;
     }
     if doctor.names_nothing() {
-        return machine::check().await;
+        return machine::check(doctor.link()).await;
     }
     let config = doctor.config.as_deref().map_or(Ok(()), config::check);
     let gateway = doctor.config.as_deref().and_then(config::gateway_of_a_fleet);

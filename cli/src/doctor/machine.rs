@@ -1,10 +1,11 @@
 //! Bare `postern doctor`: this machine, and whatever of Postern is on it, in about ten lines.
 
 use super::admin::get;
+use super::findings::Findings;
+use super::kernel::{self, Link};
 use super::{config, links};
 use crate::failure::Failure;
 use http::StatusCode;
-use std::fmt::Display;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,39 +24,12 @@ const LEAST_FREE_KIB: u64 = 100 * 1024;
 /// A tunnel takes two descriptors.
 const LEAST_DESCRIPTORS: u64 = 1024;
 
-/// What was found, a line each.
-#[derive(Default)]
-struct Findings {
-    bad: usize,
-    looks: usize,
-}
-
-impl Findings {
-    fn well(&self, what: &str, text: impl Display) {
-        line("well", what, text);
-    }
-
-    /// It works, and should be looked at.
-    fn look(&mut self, what: &str, text: impl Display) {
-        self.looks += 1;
-        line("look", what, text);
-    }
-
-    fn bad(&mut self, what: &str, text: impl Display) {
-        self.bad += 1;
-        line("bad", what, text);
-    }
-}
-
-fn line(verdict: &str, what: &str, text: impl Display) {
-    let text = text.to_string().replace('\n', "; ");
-    println!("{verdict:<5} {what:<8} {text}");
-}
-
-/// Looks at everything; a failure when something is bad.
-pub(super) async fn check() -> Result<(), Failure> {
+/// Looks at everything; a failure when something is bad. `link` is the way to the clients, where it is named.
+pub(super) async fn check(link: Option<Link>) -> Result<(), Failure> {
     let mut findings = Findings::default();
     look_at_machine(&mut findings);
+    kernel::look(link, &mut findings);
+    look_at_clock(&mut findings);
     let mut running = 0;
     for port in ADMIN_PORTS {
         running += usize::from(look_at_process(port, &mut findings).await);
@@ -67,17 +41,7 @@ pub(super) async fn check() -> Result<(), Failure> {
         look_at_file(&file, &mut findings);
     }
     look_at_data(&mut findings);
-    let Findings { bad, looks } = findings;
-    match (bad, looks) {
-        (0, 0) => println!("All is well."),
-        (0, _) => println!("Nothing is bad; {looks} to look at."),
-        _ => {
-            return Err(Failure::runtime(format_args!(
-                "{bad} bad: the lines above give the remedies; postern doctor --help has closer looks"
-            )));
-        }
-    }
-    Ok(())
+    findings.sum()
 }
 
 // ---- The machine ----
@@ -98,6 +62,20 @@ fn look_at_machine(findings: &mut Findings) {
         );
     } else {
         findings.well("machine", summary);
+    }
+}
+
+/// Says nothing where no service of the machine says whether its clock is right.
+fn look_at_clock(findings: &mut Findings) {
+    let shown = Command::new("timedatectl").args(["show", "--property=NTPSynchronized", "--value"]).output();
+    match shown.ok().filter(|shown| shown.status.success()).map(|shown| shown.stdout) {
+        Some(answer) if answer.starts_with(b"yes") => findings.well("clock", "it is synchronized"),
+        Some(answer) if answer.starts_with(b"no") => findings.look(
+            "clock",
+            "it is not synchronized: keys, challenges, certificates and quotas begin and end by it; install chrony, or \
+             timedatectl set-ntp true",
+        ),
+        _ => {}
     }
 }
 

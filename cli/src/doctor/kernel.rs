@@ -1,0 +1,179 @@
+//! What the settings of this machine's kernel cost a gateway, by the values that `deploy/sysctl/99-postern.conf` has for them.
+//! The costs were measured by `loadtest/run kernel`.
+
+use super::findings::Findings;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const FILE: &str = include_str!("../../../deploy/sysctl/99-postern.conf");
+
+/// The way to the clients that are farthest away.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) round_trip: Duration,
+    /// Bits a second that one tunnel should carry.
+    pub(crate) bits: f64,
+}
+
+/// A setting, and what another value than ours costs.
+struct Setting {
+    name: &'static str,
+    is_enough: fn(present: &[u64], ours: &[u64]) -> bool,
+    cost: &'static str,
+}
+
+const SETTINGS: [Setting; 4] = [
+    Setting {
+        name: "net.ipv4.ip_local_port_range",
+        is_enough: |present, ours| span(present) >= span(ours),
+        cost: "tunnels to one address and port of a target can be no more than these ports; the next client gets 502",
+    },
+    Setting {
+        name: "net.ipv4.tcp_tw_reuse",
+        is_enough: |present, ours| present == ours,
+        cost: "the port of a tunnel that its client closed rests for a minute, so that one target is out of ports at 470 \
+               tunnels a second, with the default range",
+    },
+    Setting {
+        name: "net.ipv4.tcp_slow_start_after_idle",
+        is_enough: |present, ours| present == ours || has_bbr(),
+        cost: "a tunnel that paused begins slowly again: half a second more for 512 KiB to a client that is 100 ms away",
+    },
+    Setting {
+        name: "net.core.somaxconn",
+        is_enough: |present, ours| present >= ours,
+        cost: "of many clients that connect at once, those for whom the queue has no room wait for a second",
+    },
+];
+
+/// The largest buffers of a socket, and whose they limit.
+const BUFFERS: [(&str, &str); 2] = [("net.ipv4.tcp_wmem", "downloads"), ("net.ipv4.tcp_rmem", "uploads")];
+
+/// How much of a buffer is on the way: the kernel keeps half of it for its own structures and for what is not read yet.
+const IN_FLIGHT: f64 = 0.5;
+
+pub(super) fn look(link: Option<Link>, findings: &mut Findings) {
+    let mut is_well = true;
+    for setting in &SETTINGS {
+        let (Some(present), Some(ours)) = (present(setting.name), ours(setting.name)) else { continue };
+        if !(setting.is_enough)(&present, &ours) {
+            is_well = false;
+            findings.look("kernel", remark(setting.name, &present, setting.cost, &ours));
+        }
+    }
+    for (name, what) in link.iter().flat_map(|_| BUFFERS) {
+        let (Some(present), Some(link)) = (present(name), link) else { continue };
+        if let Some((cost, enough)) = link.cost(&present, what) {
+            is_well = false;
+            findings.look("kernel", remark(name, &present, &cost, &enough));
+        }
+    }
+    if is_well && link.is_some() {
+        findings.well("kernel", "a gateway on this machine finds its settings and buffers large enough");
+    } else if is_well {
+        findings.well(
+            "kernel",
+            "a gateway finds its settings as they should be; --rtt and --bandwidth judge the buffers",
+        );
+    }
+}
+
+fn remark(name: &str, present: &[u64], cost: &str, enough: &[u64]) -> String {
+    let numbers = |values: &[u64]| values.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
+    let (present, enough) = (numbers(present), numbers(enough));
+    format!(
+        "{name} is {present}: {cost}; for a gateway: sysctl -w {name}=\"{enough}\", for good as deploy/sysctl does it"
+    )
+}
+
+impl Link {
+    /// What one tunnel reaches with these buffers, and the buffers that are enough, where it is less than it should be.
+    fn cost(self, present: &[u64], what: &str) -> Option<(String, Vec<u64>)> {
+        let [least, first, most] = *present else { return None };
+        let Self { round_trip, bits } = self;
+        let seconds = round_trip.as_secs_f64();
+        let needed = (bits / 8.0 * seconds / IN_FLIGHT).ceil();
+        if most as f64 >= needed {
+            return None;
+        }
+        let reached = most as f64 * IN_FLIGHT * 8.0 / seconds;
+        let cost = format!(
+            "{what} of one tunnel at {} ms reach some {:.0} of {:.0} Mbit/s",
+            round_trip.as_millis(),
+            reached / 1e6,
+            bits / 1e6
+        );
+        Some((cost, vec![least, first, needed as u64]))
+    }
+}
+
+/// How many ports there are.
+fn span(range: &[u64]) -> u64 {
+    match *range {
+        [first, last] => last.saturating_sub(first),
+        _ => 0,
+    }
+}
+
+/// It does not begin slowly after a pause, whatever the setting is.
+fn has_bbr() -> bool {
+    read("net.ipv4.tcp_congestion_control").is_some_and(|name| name.trim() == "bbr")
+}
+
+/// None where this kernel, or this container, has no such setting.
+fn present(name: &str) -> Option<Vec<u64>> {
+    numbers(&read(name)?)
+}
+
+fn read(name: &str) -> Option<String> {
+    std::fs::read_to_string(Path::new("/proc/sys").join(PathBuf::from(name.replace('.', "/")))).ok()
+}
+
+fn ours(name: &str) -> Option<Vec<u64>> {
+    let value = FILE.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix('='))?;
+    numbers(value)
+}
+
+fn numbers(text: &str) -> Option<Vec<u64>> {
+    text.split_whitespace().map(|word| word.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_of_the_file_is_judged_and_enough_by_itself() {
+        let names =
+            FILE.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
+        let mut judged = 0;
+        for (name, _) in names {
+            let setting = SETTINGS.iter().find(|setting| setting.name == name);
+            let setting = setting.unwrap_or_else(|| panic!("{name} is not judged"));
+            let ours = ours(name).unwrap();
+            assert!((setting.is_enough)(&ours, &ours), "{name}");
+            judged += 1;
+        }
+        assert_eq!(judged, SETTINGS.len());
+    }
+
+    #[test]
+    fn the_defaults_of_a_kernel_are_too_little_for_a_gateway() {
+        for (setting, default) in SETTINGS.iter().zip([&[32768, 60999][..], &[2], &[1], &[128]]) {
+            let is_enough = (setting.is_enough)(default, &ours(setting.name).unwrap());
+            assert!(!is_enough || setting.name.ends_with("after_idle") && has_bbr(), "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn buffers_are_judged_by_what_is_on_the_way() {
+        let link = |bits| Link { round_trip: Duration::from_millis(100), bits };
+        // 4 MiB, of which half is on the way: 168 Mbit/s.
+        let present = [4096, 16384, 4 << 20];
+        assert_eq!(link(160e6).cost(&present, "downloads"), None);
+        let (cost, enough) = link(1e9).cost(&present, "downloads").unwrap();
+        assert_eq!(cost, "downloads of one tunnel at 100 ms reach some 168 of 1000 Mbit/s");
+        assert_eq!(enough, [4096, 16384, 25_000_000]);
+        assert_eq!(link(1e9).cost(&[1], "downloads"), None);
+    }
+}
