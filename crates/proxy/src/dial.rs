@@ -41,7 +41,7 @@ pub struct Candidate {
 
 impl Candidate {
     async fn connect(self) -> io::Result<TcpStream> {
-        let socket = Socket::new(Domain::for_address(self.to), Type::STREAM.nonblocking(), None)?;
+        let socket = nonblocking(Domain::for_address(self.to))?;
         if let Some(from) = self.from {
             socket.bind(&SocketAddr::new(from, 0).into())?;
         }
@@ -59,6 +59,19 @@ impl Candidate {
         }
         Ok(stream)
     }
+}
+
+#[cfg(target_os = "linux")]
+fn nonblocking(domain: Domain) -> io::Result<Socket> {
+    Socket::new(domain, Type::STREAM.nonblocking(), None)
+}
+
+/// Other systems take a call more.
+#[cfg(not(target_os = "linux"))]
+fn nonblocking(domain: Domain) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 fn is_in_progress(error: &io::Error) -> bool {

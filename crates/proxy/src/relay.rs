@@ -9,6 +9,10 @@
 mod count;
 mod half;
 mod pace;
+#[cfg(target_os = "linux")]
+mod pipe;
+#[cfg(not(target_os = "linux"))]
+#[path = "relay/no_pipe.rs"]
 mod pipe;
 
 pub use count::{Meter, Relayed, TunnelEnd};

@@ -1,12 +1,8 @@
 //! What the kernel holds of a connection and has not sent.
 
 use super::stream::Http2Stream;
-use socket2::SockRef;
 use std::os::fd::{AsFd, BorrowedFd};
 use tokio::net::TcpStream;
-
-/// How many bytes that may be. More would be in front of every other stream's.
-const UNSENT: u32 = 128 << 10;
 
 /// A stream over a socket.
 pub trait Unsent {
@@ -43,7 +39,14 @@ impl Unsent for Http2Stream {
     fn bound_unsent(&self) {}
 }
 
+#[cfg(target_os = "linux")]
 fn bound(socket: BorrowedFd<'_>) {
+    /// In bytes. More would be in front of every other stream's.
+    const UNSENT: u32 = 128 << 10;
     // It fails where the connection is gone already.
-    let _ = SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
+    let _ = socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
 }
+
+/// On other systems as much is unsent as the kernel buffers.
+#[cfg(not(target_os = "linux"))]
+fn bound(_socket: BorrowedFd<'_>) {}
