@@ -57,7 +57,6 @@ impl Agent {
             answers,
             shutdown: process.shutdown.clone(),
             readiness: process.readiness.clone(),
-            address: local.to_string(),
         });
         let (hops, reloadable) = first.into_iter().chain([last]).unzip();
         Ok(Self {

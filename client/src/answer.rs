@@ -14,6 +14,7 @@ use http_body_util::Full;
 use postern_daemon::http::text;
 use postern_proxy::headers::quoted;
 use postern_proxy::target::TargetError;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
@@ -217,14 +218,14 @@ fn reply_to(refused: &Refused) -> Reply {
     }
 }
 
-/// `GET /` of the agent itself.
-pub(crate) fn how_to_use(address: &str) -> Response<Full<Bytes>> {
+/// `GET /` of the agent itself, at `address`.
+pub(crate) fn how_to_use(address: SocketAddr) -> Response<Full<Bytes>> {
     let body = format!(
         "This is a Postern agent: an HTTP and SOCKS5 proxy on one port.\n\n\
          curl -x http://{address} https://example.com/\n\
          curl -x socks5h://{address} https://example.com/\n\n\
-         In a browser, set {address} as the HTTP proxy for all protocols, or as the SOCKS5 host with DNS through the \
-         proxy.\nEach tunnel is paid for with one token.\n"
+         In a browser, set http://{address}/proxy.pac as the address of the automatic configuration, or {address} as the HTTP \
+         proxy for all protocols, or as the SOCKS5 host with DNS through the proxy.\nEach tunnel is paid for with one token.\n"
     );
     text(StatusCode::OK, body)
 }

@@ -5,6 +5,7 @@ use crate::body::{Body, boxed, full};
 use crate::catalogue::AgentOutcome;
 use crate::connections::Visitor;
 use crate::forward::Kept;
+use crate::own_pages::{self, Ends};
 use crate::state::AgentState;
 use bytes::Bytes;
 use http::header::HOST;
@@ -37,6 +38,7 @@ pub(crate) async fn serve(stream: TcpStream, visitor: Visitor, state: Arc<AgentS
     let kept = Arc::new(Kept::default());
     let shutdown = state.shutdown.clone();
     let Visitor { place, exchange } = visitor;
+    let Ok(ends) = Ends::of(&stream) else { return }; // it is gone already
     // A tunnel goes on in a task of its own.
     let place = Arc::new(Mutex::new(place));
     let gives_way = exchange.clone();
@@ -44,7 +46,7 @@ pub(crate) async fn serve(stream: TcpStream, visitor: Visitor, state: Arc<AgentS
     let service = service_fn(move |request| {
         let (state, kept, exchange, place) = (state.clone(), kept.clone(), exchange.clone(), place.clone());
         async move {
-            let work = respond(request, state, &kept, &exchange, place);
+            let work = respond(request, ends, state, &kept, &exchange, place);
             Ok::<_, Infallible>(exchange.answer(work).await)
         }
     });
@@ -71,6 +73,7 @@ pub(crate) async fn serve(stream: TcpStream, visitor: Visitor, state: Arc<AgentS
 
 async fn respond(
     mut request: Request<Incoming>,
+    ends: Ends,
     state: Arc<AgentState>,
     kept: &Kept,
     exchange: &Exchange,
@@ -90,8 +93,8 @@ async fn respond(
             }
             Err(error) => Err(error.into()),
         }
-    } else if uri.authority().is_none() {
-        return ask_agent(&request, &state);
+    } else if ends.are_meant_by(uri) {
+        return own_pages::answer(&request, ends, &state).map(boxed);
     } else if uri.scheme_str() != Some("http") {
         state.count(AgentOutcome::BadRequest);
         let sentence = "Only http:// is forwarded in absolute form: use CONNECT for everything else";
@@ -137,15 +140,4 @@ async fn connect(
         shutdown.until_stopped(received.keep_taking(relaying)).await;
     });
     Ok(())
-}
-
-/// A request to the agent itself, and not through it.
-fn ask_agent(request: &Request<Incoming>, state: &AgentState) -> Response<Body> {
-    if request.method() == Method::GET && request.uri().path() == "/" {
-        return answer::how_to_use(&state.address).map(boxed);
-    }
-    state.count(AgentOutcome::BadRequest);
-    let sentence =
-        "This is a proxy, not a web server: send CONNECT, or a request with a whole http:// address";
-    answer::bad_request(sentence).map(boxed)
 }

@@ -31,6 +31,7 @@ pub mod join;
 mod marks;
 pub mod mint;
 mod minting_status;
+mod own_pages;
 mod page;
 mod recorder;
 mod refill;

@@ -14,8 +14,6 @@ pub(crate) struct AgentState {
     pub(crate) answers: Arc<Answers>,
     pub(crate) shutdown: Shutdown,
     pub(crate) readiness: Readiness,
-    /// The agent's own address, for help texts.
-    pub(crate) address: String,
 }
 
 impl AgentState {

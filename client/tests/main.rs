@@ -9,6 +9,7 @@ mod issuers;
 mod marks;
 mod minting;
 mod outage;
+mod own_pages;
 mod page;
 mod places;
 mod proxy;

@@ -116,7 +116,7 @@ async fn a_gateway_behind_tls_is_reached() {
 async fn the_agent_reports_what_it_is_and_what_it_is_not() {
     let world = World::new().await;
     let agent = world.agent.address;
-    let page = send(agent, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let page = send(agent, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert_eq!(page.status, 200);
     assert!(page.body.contains(&format!("curl -x http://{agent}")), "{}", page.body);
     for request in [

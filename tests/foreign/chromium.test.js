@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { accessSync, constants } from 'node:fs';
 import { mkdtemp } from 'node:fs/promises';
+import { networkInterfaces } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { environment, folder, run, up } from './postern.js';
@@ -10,6 +11,10 @@ import { certificate, page } from './targets.js';
 
 const chromium = ['chromium', 'chromium-browser', 'google-chrome'].find(isOnPath);
 const options = { timeout: 100_000, skip: chromium ? false : 'there is no chromium on PATH' };
+const address = Object.values(networkInterfaces())
+    .flat()
+    .find(({ family, internal }) => family === 'IPv4' && !internal)?.address;
+const onNetwork = address ? options : { ...options, skip: 'this machine has no address but loopback' };
 
 let scratch, system, secure, plain;
 before(async () => {
@@ -29,7 +34,22 @@ test('an https page, the agent as HTTP proxy', options, () => loads('http', secu
 test('an https page, the agent as SOCKS5 proxy', options, () => loads('socks5', secure));
 test('a plain http page, the agent as HTTP proxy', options, () => loads('http', plain));
 
+// The bypass of loopback cannot be switched off for a PAC file, so the page has another address of this machine.
+test('a plain http page, by the agent\'s PAC file', onNetwork, async () => {
+    const site = await page('a page by PAC', undefined, address);
+    try {
+        await shows(site, [`--proxy-pac-url=http://${system.agent}/proxy.pac`]);
+    } finally {
+        await site.close();
+    }
+});
+
 async function loads(proxy, site) {
+    const bypass = '--proxy-bypass-list=<-loopback>'; // or pages on loopback are fetched past the proxy
+    await shows(site, [`--proxy-server=${proxy}://${system.agent}`, bypass]);
+}
+
+async function shows(site, settings) {
     const [tunnels, connections] = [(await system.metrics()).opened, site.connections()];
     const profile = await mkdtemp(join(scratch.path, 'profile-'));
     const { stdout, stderr } = await run(
@@ -37,8 +57,7 @@ async function loads(proxy, site) {
         [
             '--headless=new',
             '--no-sandbox', // CI runs as root
-            `--proxy-server=${proxy}://${system.agent}`,
-            '--proxy-bypass-list=<-loopback>', // or pages on loopback are fetched past the proxy
+            ...settings,
             '--ignore-certificate-errors',
             '--disable-gpu',
             '--disable-quic',

@@ -14,10 +14,11 @@ export async function echo() {
 }
 
 /**
- * A web server. It answers GET with a page that holds `text`, and POST with the bytes that came. It keeps the headers
- * of the last request, and counts its connections: with a proxy, none may bypass the proxy.
+ * A web server, on loopback unless `address` is another of this machine. It answers GET with a page that holds `text`,
+ * and POST with the bytes that came. It keeps the headers of the last request, and counts its connections: with a
+ * proxy, none may bypass the proxy.
  */
-export async function page(text, certificate) {
+export async function page(text, certificate, address = '127.0.0.1') {
     const seen = {};
     const serve = async (request, response) => {
         seen.headers = request.headers;
@@ -31,19 +32,20 @@ export async function page(text, certificate) {
     const server = certificate
         ? https.createServer({ cert: await readFile(certificate.cert), key: await readFile(certificate.key) }, serve)
         : http.createServer(serve);
-    const target = await listening(server);
+    const target = await listening(server, address);
+    const host = address === '127.0.0.1' ? 'localhost' : address;
     const scheme = certificate ? 'https' : 'http';
-    return { ...target, seen, text, url: `${scheme}://localhost:${target.port}/` };
+    return { ...target, seen, text, url: `${scheme}://${host}:${target.port}/` };
 }
 
-async function listening(server) {
+async function listening(server, address = '127.0.0.1') {
     const sockets = new Set();
     const count = { connections: 0 };
     server.on('connection', (socket) => {
         count.connections += 1;
         sockets.add(socket.on('close', () => sockets.delete(socket)));
     });
-    await once(server.listen(0, '127.0.0.1'), 'listening');
+    await once(server.listen(0, address), 'listening');
     const close = () => {
         sockets.forEach((socket) => socket.destroy());
         return new Promise((done) => server.close(done));
