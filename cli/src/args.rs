@@ -3,10 +3,11 @@
 mod client;
 mod issuer;
 mod quantity;
+mod status;
 
 use crate::doctor::Link;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-pub(crate) use client::{Client, ClientCommand, ClientTask, JoinArgs, Joining, StatusArgs};
+pub(crate) use client::{AgentStatus, Client, ClientCommand, ClientTask, JoinArgs, Joining};
 pub(crate) use issuer::{
     AccountCommand, Change, ExportKey, Issuer, IssuerCommand, KeyCommand, NewAccount, Output, Pace,
     RetireKey, Rotate, RotateKey, Task, UsageArgs, UsageFormat,
@@ -16,6 +17,7 @@ use postern_config::{ConfigDuration, Size};
 use postern_gateway::{Target, TargetError};
 use quantity::{bandwidth, rate};
 use serde::Serialize;
+pub(crate) use status::Status;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -61,6 +63,8 @@ pub(crate) enum Command {
     Issuer(Issuer),
     /// Run the agent: the local proxy that gets tokens and pays with them; or configure one, or see what one does
     Client(Client),
+    /// Print what of Postern runs on this machine, and whether it is ready
+    Status(Status),
     /// Mint tokens, or inspect one
     #[command(subcommand)]
     Token(Token),

@@ -2,12 +2,12 @@
 //! the links of a running process; how many machines a fleet needs.
 
 pub(crate) mod admin;
-mod config;
+pub(crate) mod config;
 mod egress;
 mod findings;
 mod kernel;
-mod links;
-mod machine;
+pub(crate) mod links;
+pub(crate) mod machine;
 mod plan;
 mod ready;
 

@@ -47,10 +47,11 @@ fn run(command: Command) -> Result<(), Failure> {
                 runtime(Some(1))?.block_on(join::join(args))
             }
             Some(ClientTask::Command(ClientCommand::Status(args))) => {
-                runtime(Some(1))?.block_on(status::status(&args))
+                runtime(Some(1))?.block_on(status::of_agent(&args))
             }
             None => Err(Failure::usage("name the agent's configuration: postern client --config FILE")),
         },
+        Command::Status(args) => runtime(Some(1))?.block_on(status::of_machine(&args)),
         Command::Token(Token::Mint(mint)) => runtime(None)?.block_on(token::mint(mint)),
         Command::Token(Token::Inspect(inspect)) if !inspect.compare.is_empty() => {
             runtime(Some(1))?.block_on(token::compare(&inspect))

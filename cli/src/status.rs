@@ -1,150 +1,177 @@
-//! `postern client status`: what a running agent does, or what is in the wallet of one that does not run.
+//! `postern status`: what runs on this machine and whether it is ready. `postern client status` is in `agent`.
 
-use crate::args::StatusArgs;
-use crate::daemon::environment;
-use crate::doctor::admin::get;
+mod agent;
+
+pub(crate) use agent::status as of_agent;
+
+use crate::args::Status;
+use crate::doctor::admin::{get, readyz};
+use crate::doctor::config::admin;
+use crate::doctor::links::daemons;
+use crate::doctor::machine::{ADMIN_PORTS, files_in};
 use crate::failure::Failure;
 use http::StatusCode;
-use postern_client::catalogue::Position;
-use postern_client::status::{HopStatus, report_name};
-use postern_client::{Config, KeyTokens, wallet_by_key};
-use postern_daemon::utc;
-use postern_token::UnixSeconds;
-use serde::Deserialize;
-use serde_json::{Value, json};
-use std::fmt::Write;
-use std::path::Path;
+use serde::Serialize;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 /// It runs and is not ready.
 const NOT_READY: u8 = 1;
-/// No agent listens.
+/// Nothing listens.
 const NOT_RUNNING: u8 = 3;
+/// The metric whose label is the version that runs.
+const BUILD_INFO: &str = "postern_build_info{version=\"";
 
-/// The answer of `/status.json`.
-#[derive(Deserialize)]
-struct Status {
-    agent: HopStatus,
-    #[serde(default)]
-    first_hop: Option<HopStatus>,
-    draining: bool,
-    not_ready: Vec<String>,
-    degraded: Vec<String>,
+/// One daemon, or the several of `postern up`.
+#[derive(Debug, Serialize)]
+struct Daemon {
+    /// "gateway", "issuer" or "agent"; "up" for all in one process.
+    daemon: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config: Option<PathBuf>,
+    /// The live page.
+    page: String,
+    state: State,
+    /// What keeps it from being ready, or degrades it, in its own words.
+    reasons: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    /// The command that starts it, where it does not run.
+    #[serde(skip)]
+    start: Option<String>,
 }
 
-/// Prints the state of the agent; the exit code is 0 when it is ready, 1 when it is not, 3 when it does not run.
-pub(crate) async fn status(args: &StatusArgs) -> Result<(), Failure> {
-    let (config, _) = postern_config::open::<Config>(&args.config, environment())?;
-    let url = format!("http://{}/status.json", config.listen.admin);
-    let answer = match get(&url, |status| status == StatusCode::OK).await {
-        Ok((_, body)) => body,
-        Err(none) if none.nothing_listens => return Err(not_running(&config, args)),
-        Err(none) => {
-            return Err(Failure::runtime(format_args!(
-                "{url}: {none}; is it an agent of this version that listens there?"
-            )));
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Ready,
+    NotReady,
+    NotRunning,
+}
+
+/// Prints the state of each daemon; the exit code is 0 when all are ready, 1 when one is not, 3 when none runs.
+pub(crate) async fn of_machine(args: &Status) -> Result<(), Failure> {
+    let files = if args.config.is_empty() { in_folder(&args.directory) } else { args.config.clone() };
+    let mut found = Vec::new();
+    for file in &files {
+        found.push(of_file(file).await?);
+    }
+    if files.is_empty() {
+        for port in ADMIN_PORTS {
+            let (daemon, _) = ask((Ipv4Addr::LOCALHOST, port).into(), None).await;
+            found.extend(daemon.filter(|daemon| daemon.state != State::NotRunning));
         }
-    };
-    let unusable = |error| Failure::runtime(format_args!("{url}: this is no agent's status: {error}"));
-    let value: Value = serde_json::from_slice(&answer).map_err(unusable)?;
-    let status = Status::deserialize(&value).map_err(unusable)?;
-    match args.json {
-        true => println!("{value}"),
-        false => print!("{}", text(&status)),
     }
-    let reasons = match status.draining {
-        true => "it is stopping".to_owned(),
-        false if status.not_ready.is_empty() => return Ok(()),
-        false => status.not_ready.join("; "),
-    };
-    Err(Failure::new(NOT_READY, format_args!("the agent is not ready: {reasons}")))
+    if args.json {
+        println!("{}", serde_json::json!({ "daemons": found }));
+    } else {
+        print(&found);
+    }
+    judge(&found, files.is_empty())
 }
 
-fn text(status: &Status) -> String {
-    let mut text = match (status.not_ready.is_empty() && !status.draining, status.degraded.is_empty()) {
-        (true, true) => "ready\n".to_owned(),
-        (true, false) => format!("ready, and needs attention: {}\n", status.degraded.join("; ")),
-        (false, _) => "not ready\n".to_owned(),
-    };
-    if let Some(first) = &status.first_hop {
-        hop(&mut text, "first hop", first);
+fn judge(found: &[Daemon], by_port: bool) -> Result<(), Failure> {
+    if found.iter().all(|daemon| daemon.state == State::NotRunning) {
+        let sentence = match by_port {
+            true => {
+                "nothing of Postern runs at the default admin ports, and no configuration is in this folder: postern up starts \
+                     a whole system, and postern status DIR or --config FILE looks elsewhere"
+            }
+            false => "none of them runs",
+        };
+        return Err(Failure::new(NOT_RUNNING, sentence));
     }
-    hop(&mut text, "agent", &status.agent);
-    text
+    match found.iter().filter(|daemon| daemon.state != State::Ready).count() {
+        0 => Ok(()),
+        count => Err(Failure::new(NOT_READY, format_args!("{count} of {} are not ready", found.len()))),
+    }
 }
 
-/// Writing to a String cannot fail.
-fn hop(text: &mut String, name: &str, hop: &HopStatus) {
-    let _ = writeln!(text, "\n{name}");
-    for gateway in &hop.gateways {
-        let _ = writeln!(text, "  gateway     {}: {}", gateway.url, gateway.state);
+/// Without "./" before each name.
+fn in_folder(folder: &Path) -> Vec<PathBuf> {
+    let short = |path: PathBuf| path.strip_prefix(".").map(Path::to_owned).unwrap_or(path);
+    files_in(folder).into_iter().map(short).collect()
+}
+
+async fn of_file(file: &Path) -> Result<Daemon, Failure> {
+    let (kind, address) = admin(file)?;
+    let name = if kind.command() == "client" { "agent" } else { kind.command() };
+    let (answered, reason) = ask(address, Some(name)).await;
+    let mut daemon = answered.unwrap_or_else(|| Daemon {
+        daemon: name.to_owned(),
+        config: None,
+        page: page(address),
+        state: State::NotReady,
+        reasons: vec![reason],
+        version: None,
+        start: None,
+    });
+    if daemon.state == State::NotRunning {
+        daemon.start = Some(format!("postern {} --config {}", kind.command(), file.display()));
     }
-    let key = hop.key.as_ref().map_or(String::new(), |key| format!("; key {key}"));
-    let _ = writeln!(text, "  challenge   {}{key}", hop.challenge);
-    wallet(text, &hop.wallet);
-    let minted = hop.last_minted.map_or("none since the start".to_owned(), |at| utc::rfc3339(at.0));
-    let _ = writeln!(text, "  last mint   {minted}");
-    match &hop.last_failure {
-        Some(failure) => {
-            let _ = writeln!(text, "  last error  {}: {}", utc::rfc3339(failure.at.0), failure.sentence);
+    daemon.config = Some(file.to_owned());
+    Ok(daemon)
+}
+
+/// Asks an admin listener; nothing and the reason where something else listens there.
+async fn ask(address: SocketAddr, name: Option<&str>) -> (Option<Daemon>, String) {
+    let url = format!("http://{address}");
+    let daemon = |name: &str, state, reasons| Daemon {
+        daemon: name.to_owned(),
+        config: None,
+        page: page(address),
+        state,
+        reasons,
+        version: None,
+        start: None,
+    };
+    let (status, body) = match readyz(&url).await {
+        Ok(Some(answer)) => answer,
+        Ok(None) => {
+            return (Some(daemon(name.unwrap_or("process"), State::NotRunning, Vec::new())), String::new());
         }
-        None => text.push_str("  last error  none since the start\n"),
+        Err(reason) => return (None, format!("no admin listener of Postern is there: {reason}")),
+    };
+    let runs = daemons(&url).await.unwrap_or_else(|_| "process".to_owned());
+    let mut reasons: Vec<String> = body.lines().filter(|line| *line != "ready").map(str::to_owned).collect();
+    let mut state = if status == StatusCode::OK { State::Ready } else { State::NotReady };
+    if let Some(name) = name
+        && ![name, "up", "process"].contains(&runs.as_str())
+    {
+        state = State::NotReady;
+        reasons.insert(0, format!("it is the {runs} that listens there: two files name one address"));
     }
-    let _ = writeln!(text, "  next        {}", hop.next);
+    let version = version(&url).await;
+    (Some(Daemon { version, ..daemon(name.unwrap_or(&runs), state, reasons) }), String::new())
 }
 
-fn wallet(text: &mut String, keys: &[KeyTokens]) {
-    if keys.is_empty() {
-        text.push_str("  wallet      no tokens\n");
-    }
-    for KeyTokens { key, token_type, tokens, not_after } in keys {
-        let end = match not_after {
-            Some(end) if *end <= UnixSeconds::now() => format!("ended at {}", utc::rfc3339(end.0)),
-            Some(end) => format!("good until {}", utc::rfc3339(end.0)),
-            None => "without a known end".to_owned(),
+fn page(address: SocketAddr) -> String {
+    format!("http://{address}/")
+}
+
+/// The version in the metrics of a process.
+async fn version(url: &str) -> Option<String> {
+    let (_, body) = get(&format!("{url}/metrics"), |status| status == StatusCode::OK).await.ok()?;
+    let text = String::from_utf8_lossy(&body).into_owned();
+    let rest = text.lines().find_map(|line| line.strip_prefix(BUILD_INFO))?;
+    rest.split_once('"').map(|(version, _)| version.to_owned())
+}
+
+fn print(found: &[Daemon]) {
+    for Daemon { daemon, page, state, reasons, version, start, .. } in found {
+        let version = version.as_deref().unwrap_or("-");
+        let state = match (state, reasons.is_empty()) {
+            (State::Ready, true) => "ready",
+            (State::Ready, false) => "ready, and needs attention",
+            (State::NotReady, _) => "not ready",
+            (State::NotRunning, _) => "not running",
         };
-        let _ = writeln!(text, "  wallet      {tokens} of key {key}, type {token_type}, {end}");
+        println!("{daemon:<8} {page:<28} {version:<10} {state}");
+        for reason in reasons {
+            println!("{:9}{reason}", "");
+        }
+        if let Some(start) = start {
+            println!("{:9}start it: {start}", "");
+        }
     }
-}
-
-/// Says what is in the wallets, as far as that can be read without an agent.
-fn not_running(config: &Config, args: &StatusArgs) -> Failure {
-    let hops = [
-        (Position::First, config.first_hop.as_ref().map(|hop| &hop.wallet.path)),
-        (Position::Last, Some(&config.wallet.path)),
-    ];
-    let mut found = json!({ "running": false });
-    let mut text = String::new();
-    for (position, path) in hops {
-        let Some(path) = path else { continue };
-        let _ = writeln!(text, "{} (stopped)", report_name(position));
-        found[report_name(position)] = match look(path) {
-            Ok(keys) => {
-                wallet(&mut text, &keys);
-                json!({ "wallet": keys })
-            }
-            Err(reason) => {
-                let _ = writeln!(text, "  wallet      {reason}");
-                json!({ "wallet_error": reason })
-            }
-        };
-    }
-    match args.json {
-        true => println!("{found}"),
-        false => print!("{text}"),
-    }
-    Failure::new(
-        NOT_RUNNING,
-        format_args!(
-            "no agent runs at {} (listen.admin): start it with postern client --config {}",
-            config.listen.admin,
-            args.config.display()
-        ),
-    )
-}
-
-fn look(path: &Path) -> Result<Vec<KeyTokens>, String> {
-    if !path.exists() {
-        return Ok(Vec::new());
-    }
-    wallet_by_key(path).map_err(|error| error.to_string())
 }

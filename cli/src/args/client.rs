@@ -33,7 +33,7 @@ pub(crate) enum ClientCommand {
     /// Write an agent's configuration from the join string that the issuer's operator gave you
     Join(JoinArgs),
     /// Print what a running agent does: its gateways, its tokens, and what it mints next
-    Status(StatusArgs),
+    Status(AgentStatus),
 }
 
 /// Write an agent's configuration from a join string: gateways, issuer, API key and the certificates to trust.
@@ -60,7 +60,7 @@ pub(crate) struct JoinArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
+pub(crate) struct AgentStatus {
     /// The running agent's configuration file, with the environment variables as they are now
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,

@@ -45,6 +45,20 @@ pub(crate) async fn get(
     Ok((status, body))
 }
 
+/// The answer of `/readyz`; none when nothing listens.
+pub(crate) async fn readyz(url: &str) -> Result<Option<(StatusCode, String)>, String> {
+    let (status, body) =
+        match get(&format!("{url}/readyz"), |status| matches!(status.as_u16(), 200 | 503)).await {
+            Err(error) if error.nothing_listens => return Ok(None),
+            answer => answer.map_err(|error| error.to_string())?,
+        };
+    let body = String::from_utf8_lossy(&body).into_owned();
+    if status == StatusCode::OK && !body.starts_with("ready\n") {
+        return Err("the answer to /readyz is not Postern's".to_owned());
+    }
+    Ok(Some((status, body)))
+}
+
 /// No Postern admin listener at `url`.
 pub(crate) fn unanswered(url: &str, reason: impl Display) -> Failure {
     Failure::runtime(format_args!(

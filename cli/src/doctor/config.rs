@@ -11,11 +11,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cmp::Reverse;
+use std::net::SocketAddr;
 use std::path::Path;
 
 /// A daemon that reads a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Gateway,
     Issuer,
     Client,
@@ -37,6 +38,15 @@ pub(super) struct Examined {
 
 impl Kind {
     const ALL: [Self; 3] = [Self::Gateway, Self::Issuer, Self::Client];
+
+    /// As on the command line: `postern NAME --config FILE`.
+    pub(crate) const fn command(self) -> &'static str {
+        match self {
+            Self::Gateway => "gateway",
+            Self::Issuer => "issuer",
+            Self::Client => "client",
+        }
+    }
 
     /// With its article.
     const fn name(self) -> &'static str {
@@ -95,6 +105,17 @@ pub(super) fn gateway_of_a_fleet(path: &Path) -> Option<Gateway> {
     let (config, _) = postern_config::open::<postern_gateway::Config>(path, environment()).ok()?;
     let (store, bound) = (config.store, config.challenge.bind != Bind::Off);
     (store.kind == StoreKind::Memcached).then(|| Gateway { timeout: store.memcached.timeout.get(), bound })
+}
+
+/// The daemon of this file, and its admin address with the environment variables as they are now.
+pub(crate) fn admin(path: &Path) -> Result<(Kind, SocketAddr), Failure> {
+    let kind = Kind::of(path)?;
+    let admin = match kind {
+        Kind::Gateway => postern_config::open::<postern_gateway::Config>(path, environment())?.0.listen.admin,
+        Kind::Issuer => postern_config::open::<postern_issuer::Config>(path, environment())?.0.listen.admin,
+        Kind::Client => postern_config::open::<postern_client::Config>(path, environment())?.0.listen.admin,
+    };
+    Ok((kind, admin))
 }
 
 /// The configuration of a gateway that would start with this file.

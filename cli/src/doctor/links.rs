@@ -29,7 +29,7 @@ struct Table {
 type Row = (String, String, u64, u64, Option<f64>, Option<f64>, Option<f64>);
 
 /// The daemons in the process whose admin address is `admin`, such as "gateway".
-pub(super) async fn daemons(admin: &str) -> Result<String, Failure> {
+pub(crate) async fn daemons(admin: &str) -> Result<String, Failure> {
     let sections = snapshot(&format!("{admin}/live.json")).await?.sections;
     let has = |id: &str| sections.iter().any(|section| section.id == id);
     let found = [("checks", "gateway"), ("issuer", "issuer"), ("agent", "agent")].into_iter();

@@ -1,6 +1,6 @@
 //! Bare `postern doctor`: this machine, and whatever of Postern is on it, in about ten lines.
 
-use super::admin::get;
+use super::admin::readyz;
 use super::findings::Findings;
 use super::kernel::{self, Link};
 use super::{config, links};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where admin listeners are by default: a gateway's and that of `postern up`, an issuer's, an agent's.
-const ADMIN_PORTS: [u16; 3] = [9090, 9091, 9092];
+pub(crate) const ADMIN_PORTS: [u16; 3] = [9090, 9091, 9092];
 /// Where `postern up` listens by default, and with which argument it listens elsewhere.
 const UP_PORTS: [(u16, &str); 4] =
     [(8118, "--client"), (8080, "--gateway"), (8081, "--issuer"), (9090, "--admin")];
@@ -122,20 +122,6 @@ async fn look_at_process(port: u16, findings: &mut Findings) -> bool {
     true
 }
 
-/// The answer of `/readyz`; none when nothing listens.
-async fn readyz(url: &str) -> Result<Option<(StatusCode, String)>, String> {
-    let (status, body) =
-        match get(&format!("{url}/readyz"), |status| matches!(status.as_u16(), 200 | 503)).await {
-            Err(error) if error.nothing_listens => return Ok(None),
-            answer => answer.map_err(|error| error.to_string())?,
-        };
-    let body = String::from_utf8_lossy(&body).into_owned();
-    if status == StatusCode::OK && !body.starts_with("ready\n") {
-        return Err("the answer to /readyz is not Postern's".to_owned());
-    }
-    Ok(Some((status, body)))
-}
-
 /// Whether `postern up` finds its ports free.
 fn look_at_ports(findings: &mut Findings) {
     let taken = |(port, _): &&(u16, &str)| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_err();
@@ -161,18 +147,22 @@ fn look_at_ports(findings: &mut Findings) {
 
 /// Files with the names that configurations have.
 fn files() -> Vec<PathBuf> {
+    FOLDERS.iter().flat_map(|folder| files_in(Path::new(folder))).collect()
+}
+
+/// Those in one folder, in the order of their names.
+pub(crate) fn files_in(folder: &Path) -> Vec<PathBuf> {
     let is_ours = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let known = ["gateway.toml", "issuer.toml", "client.toml"].contains(&name);
-        known || name.starts_with("postern") && name.ends_with(".toml")
+        let Some(name) = name.strip_suffix(".toml") else { return false };
+        // gateway-1.toml and gateway-2.toml are of a fleet.
+        let known = ["issuer", "client", "gateway"].contains(&name) || name.starts_with("gateway-");
+        known || name.starts_with("postern")
     };
-    let in_folder = |folder: &&str| {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_ours).collect();
-        paths.sort();
-        paths
-    };
-    FOLDERS.iter().flat_map(in_folder).collect()
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_ours).collect();
+    paths.sort();
+    paths
 }
 
 fn look_at_file(path: &Path, findings: &mut Findings) {
