@@ -21,6 +21,7 @@ mod fleet;
 mod getting_started;
 mod guides;
 mod hostile_http2;
+mod init;
 mod issuer;
 mod jaeger;
 mod join;

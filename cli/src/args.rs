@@ -1,6 +1,7 @@
 //! The command line.
 
 mod client;
+mod init;
 mod issuer;
 mod quantity;
 mod status;
@@ -8,6 +9,7 @@ mod status;
 use crate::doctor::Link;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 pub(crate) use client::{AgentStatus, Client, ClientCommand, ClientTask, JoinArgs, Joining};
+pub(crate) use init::Init;
 pub(crate) use issuer::{
     AccountCommand, Change, ExportKey, Issuer, IssuerCommand, KeyCommand, NewAccount, Output, Pace,
     RetireKey, Rotate, RotateKey, Task, UsageArgs, UsageFormat,
@@ -57,6 +59,8 @@ const PLAN_HEADING: &str = "With --plan";
 pub(crate) enum Command {
     /// Run issuer, gateway and agent in one process on loopback, to try the system or to develop against it
     Up(Up),
+    /// Write the configurations of a gateway, an issuer and an agent, or of a fleet, that work together on this machine
+    Init(Init),
     /// Run a gateway: the proxy that takes a token for each tunnel
     Gateway(Server),
     /// Run an issuer: the server that signs tokens without seeing them; or see and change its accounts and keys

@@ -2,10 +2,10 @@
 
 use crate::args::{JoinArgs, Joining};
 use crate::failure::Failure;
-use postern_client::full_stop;
 use postern_client::join::{
     JOIN_LIMIT, Join, JoinPlace, JoinWriteError, certificates, check_join, write_join,
 };
+use postern_client::{Listen, full_stop};
 use postern_config::Secret;
 use postern_issuer::JoinConfig;
 use std::fs::File;
@@ -65,12 +65,13 @@ fn trusted(path: Option<&PathBuf>) -> Result<Option<String>, Failure> {
 pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
     let text = read(&args.join)?;
     let join = Join::find(text.expose()).map_err(|error| Failure::new(postern_daemon::exit::USAGE, error))?;
-    let place = JoinPlace { config: args.config.clone(), data: args.data, replaces: args.force };
-    let config = write_join(&join, &place).map_err(|error| match error {
-        JoinWriteError::Exists { .. } => Failure::usage(error),
-        JoinWriteError::Io { .. } => Failure::runtime(error),
-        JoinWriteError::Config(_) | JoinWriteError::Start(_) => Failure::configuration(error),
-    })?;
+    let place = JoinPlace {
+        config: args.config.clone(),
+        data: args.data,
+        listen: Listen::default(),
+        replaces: args.force,
+    };
+    let config = write_join(&join, &place).map_err(unwritten)?;
     let file = args.config.display();
     if args.check {
         check_join(&config).await.map_err(|error| {
@@ -96,6 +97,14 @@ pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
         config.listen.address
     );
     Ok(())
+}
+
+pub(crate) fn unwritten(error: JoinWriteError) -> Failure {
+    match error {
+        JoinWriteError::Exists { .. } => Failure::usage(error),
+        JoinWriteError::Io { .. } => Failure::runtime(error),
+        JoinWriteError::Config(_) | JoinWriteError::Start(_) => Failure::configuration(error),
+    }
 }
 
 /// The text that holds the join string.

@@ -6,6 +6,7 @@ mod catalogue;
 mod daemon;
 mod doctor;
 mod failure;
+mod init;
 mod join;
 mod key;
 mod process;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Init(init) => init::run(&init),
         Command::Up(up) => runtime(None)?.block_on(up::run(up)),
         // The gateway's connections have threads of their own; what is left is maintenance.
         Command::Gateway(daemon) => runtime(Some(1))?.block_on(daemon::gateway(&daemon)),

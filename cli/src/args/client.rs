@@ -70,7 +70,7 @@ pub(crate) struct AgentStatus {
 }
 
 /// A join string beside an account's API key. What is not given here is what `[join]` of the issuer's configuration says.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Joining {
     /// Print a join string, too: all that `postern client join` needs. It holds the API key, so it is as secret
     #[arg(long)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::Listen;
 use proptest::prelude::*;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -94,7 +95,12 @@ fn only_the_certificates_of_a_file_travel() {
 }
 
 fn place(home: &Path, replaces: bool) -> JoinPlace {
-    JoinPlace { config: home.join("deep/client.toml"), data: home.join("data"), replaces }
+    JoinPlace {
+        config: home.join("deep/client.toml"),
+        data: home.join("data"),
+        listen: Listen::default(),
+        replaces,
+    }
 }
 
 #[test]

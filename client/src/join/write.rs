@@ -1,7 +1,7 @@
 //! Writes the configuration of an agent that joins, with the API key and the certificates in files beside its wallet.
 
 use super::Join;
-use crate::config::Config;
+use crate::config::{Config, Listen};
 use crate::start::{StartError, check};
 use postern_config::ConfigError;
 use postern_daemon::files::write_private;
@@ -17,6 +17,8 @@ pub struct JoinPlace {
     pub config: PathBuf,
     /// The folder of API key, certificates and wallet, made where it is missing (mode 0700).
     pub data: PathBuf,
+    /// Where programs reach the agent, and its admin listener.
+    pub listen: Listen,
     /// Whether a configuration that is there is replaced.
     pub replaces: bool,
 }
@@ -64,7 +66,7 @@ pub fn write_join(join: &Join, place: &JoinPlace) -> Result<Config, JoinWriteErr
     if let Some(there) = all.into_iter().flatten().find(|path| !place.replaces && path.exists()) {
         return Err(JoinWriteError::Exists { path: there.clone() });
     }
-    let text = text(join, &path, &files);
+    let text = text(join, &place.listen, &path, &files);
     let config: Config = postern_config::parse(&path.display().to_string(), &text, [])?;
     config.check().map_err(StartError::from)?;
     let make = |directory: &Path| {
@@ -115,7 +117,7 @@ impl Files {
 }
 
 /// The configuration, with a word on each value.
-fn text(join: &Join, path: &Path, files: &Files) -> String {
+fn text(join: &Join, listen: &Listen, path: &Path, files: &Files) -> String {
     let file = |key: &str, about: &str, path: &Option<PathBuf>| {
         path.as_ref().map_or(String::new(), |path| format!("# {about}\n{key} = {}\n", quoted_path(path)))
     };
@@ -138,9 +140,9 @@ fn text(join: &Join, path: &Path, files: &Files) -> String {
 
 [listen]
 # Where programs connect: an HTTP and SOCKS5 proxy.
-address = \"127.0.0.1:8118\"
+address = \"{address}\"
 # The live page, /metrics, /readyz, and what `postern client status` reads.
-admin = \"127.0.0.1:9092\"
+admin = \"{admin}\"
 
 [gateway]
 # The proxy that opens tunnels, one token each. Of several the first that works is used.
@@ -157,6 +159,8 @@ path = {wallet}
 low = 32
 high = 128
 ",
+        address = listen.address,
+        admin = listen.admin,
         path = path.display().to_string().escape_debug(),
         gateway_ca = file("ca", "The certificates to trust for the gateway.", &files.gateway_ca),
         issuer = urls(&join.issuers),

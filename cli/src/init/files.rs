@@ -1,0 +1,106 @@
+//! What `postern init` writes: nothing over what is there, and on failure nothing at all.
+
+use crate::failure::Failure;
+use postern_daemon::files::write_private;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The files and folders of a run, which go when it is dropped before [`Made::keep`].
+#[derive(Default)]
+pub(super) struct Made {
+    paths: Vec<PathBuf>,
+    is_kept: bool,
+}
+
+/// Refuses if one of these is there, and names those that are.
+pub(super) fn refuse_existing(directory: &Path, names: &[String]) -> Result<(), Failure> {
+    let is_there = |name: &&String| directory.join(name).symlink_metadata().is_ok();
+    let there: Vec<&str> = names.iter().filter(is_there).map(String::as_str).collect();
+    if there.is_empty() {
+        return Ok(());
+    }
+    let directory = directory.display();
+    Err(Failure::usage(format_args!(
+        "{} in {directory}: there already, and nothing was written. Name another folder (postern init DIR), or move them \
+         elsewhere; where a postern has run with them, they hold keys, accounts and spent records",
+        there.join(", ")
+    )))
+}
+
+impl Made {
+    /// Makes a folder that only its owner may use (mode 0700), and those above it, where they are missing.
+    pub(super) fn folder(&mut self, path: &Path) -> Result<(), Failure> {
+        let mut missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
+        missing.retain(|path| !path.as_os_str().is_empty());
+        for path in missing.into_iter().rev() {
+            DirBuilder::new().mode(0o700).create(path).map_err(|error| unwritten(path, &error))?;
+            self.paths.push(path.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Writes a file that only its owner may read (mode 0600).
+    pub(super) fn file(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
+        self.also(path);
+        write_private(path, text.as_bytes()).map_err(|error| unwritten(path, &error))
+    }
+
+    /// Remembers what something else writes.
+    pub(super) fn also(&mut self, path: &Path) {
+        self.paths.push(path.to_owned());
+    }
+
+    pub(super) fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        for path in self.paths.iter().rev() {
+            let removed =
+                if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+            match removed {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    eprintln!("postern: {} could not be removed again: {error}", path.display());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Failure {
+    Failure::runtime(format_args!(
+        "cannot write {}: {error}; check the disk, and that this user may write there. Nothing is left of what was written",
+        path.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_fails_leaves_what_was_there() {
+        let home = tempfile::tempdir().unwrap();
+        let (own, deep) = (home.path().join("own"), home.path().join("a/b"));
+        std::fs::write(&own, "").unwrap();
+        let mut made = Made::default();
+        made.folder(&deep).unwrap();
+        made.file(&deep.join("file"), "text").unwrap();
+        made.also(&home.path().join("never written"));
+        drop(made);
+        assert!(own.exists() && !home.path().join("a").exists());
+
+        let mut made = Made::default();
+        made.folder(&deep).unwrap();
+        made.keep();
+        assert!(deep.exists());
+    }
+}

@@ -1,0 +1,134 @@
+//! A configuration made of one of `deploy/examples`: its comments stay, its values are replaced.
+//!
+//! The examples have each key at most once a section, as `key = value` or, switched off, as `#key = value`, and a section's header
+//! in one of the same two forms. A comment for people begins with "# ".
+
+use crate::failure::Failure;
+use serde_json::Value;
+use std::path::Path;
+
+/// The text of an example, line by line.
+pub(super) struct Template {
+    name: &'static str,
+    lines: Vec<String>,
+}
+
+impl Template {
+    pub(super) fn new(name: &'static str, text: &str) -> Self {
+        Self { name, lines: text.lines().map(str::to_owned).collect() }
+    }
+
+    /// Gives a key its value, and switches it and its section on.
+    pub(super) fn set(mut self, section: &str, key: &str, value: impl Into<Value>) -> Result<Self, Failure> {
+        let header = format!("[{section}]");
+        let at = self.position(0, |line| line == header)?;
+        let end = self.lines[at + 1..].iter().position(|line| is_header(switched_on(line)));
+        let end = end.map_or(self.lines.len(), |length| at + 1 + length);
+        let begins = format!("{key} = ");
+        let found = self.position(at, |line| line.starts_with(&begins))?;
+        if found >= end {
+            return Err(self.lacks(&format!("{key} in {header}")));
+        }
+        self.lines[at] = header;
+        self.lines[found] = format!("{begins}{}", toml(&value.into()));
+        Ok(self)
+    }
+
+    /// Sets a key to a path.
+    pub(super) fn set_path(self, section: &str, key: &str, path: &Path) -> Result<Self, Failure> {
+        self.set(section, key, path.display().to_string())
+    }
+
+    /// Switches off the first `[[table]]` of this name with all its keys.
+    pub(super) fn switch_off(mut self, table: &str) -> Result<Self, Failure> {
+        let header = format!("[[{table}]]");
+        let at = self.position(0, |line| line == header)?;
+        let of_table = self.lines[at + 1..].iter().take_while(|line| !is_header(switched_on(line))).count();
+        for line in &mut self.lines[at..=at + of_table] {
+            if !line.is_empty() && !line.starts_with('#') {
+                line.insert(0, '#');
+            }
+        }
+        Ok(self)
+    }
+
+    /// Replaces a word that stands once in the text.
+    pub(super) fn replace(mut self, old: &str, new: &str) -> Result<Self, Failure> {
+        let at = self.lines.iter().position(|line| line.contains(old)).ok_or_else(|| self.lacks(old))?;
+        self.lines[at] = self.lines[at].replace(old, new);
+        Ok(self)
+    }
+
+    /// The text, below a comment of `preface`.
+    pub(super) fn finish(self, preface: &[String]) -> String {
+        let apart = preface.first().map(|_| "#".to_owned());
+        let preface = preface.iter().map(|line| format!("# {line}")).chain(apart);
+        preface.chain(self.lines).map(|line| line + "\n").collect()
+    }
+
+    fn position(&self, from: usize, matches: impl Fn(&str) -> bool) -> Result<usize, Failure> {
+        let found = self.lines[from..].iter().position(|line| matches(switched_on(line)));
+        found.map(|index| from + index).ok_or_else(|| self.lacks("a line"))
+    }
+
+    /// Only a change of an example can cause it, and a test finds it.
+    fn lacks(&self, what: &str) -> Failure {
+        Failure::runtime(format_args!(
+            "the example {} in this postern has no {what}: please report it",
+            self.name
+        ))
+    }
+}
+
+/// A line that is switched off, as it is when it is on.
+fn switched_on(line: &str) -> &str {
+    match line.strip_prefix('#') {
+        Some(rest) if !rest.starts_with(' ') => rest,
+        _ => line,
+    }
+}
+
+fn is_header(line: &str) -> bool {
+    line.starts_with('[') && line.ends_with(']')
+}
+
+/// JSON's strings and lists are TOML's, but for the one control character that JSON does not escape.
+fn toml(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", ")),
+        value => value.to_string().replace('\u{7f}', "\\u007F"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str =
+        "[a]\n# Of key = 1.\nkey = 1\n#[b]\n#key = 2\n[[c]]\nname = 3\n\n# End.\n[d]\nother = 4\n";
+
+    fn template() -> Template {
+        Template::new("test", TEXT)
+    }
+
+    #[test]
+    fn a_key_is_set_in_its_own_section_and_comments_stay() {
+        let text = template().set("b", "key", "x\u{7f}").unwrap().finish(&["Made.".to_owned()]);
+        assert_eq!(
+            text,
+            format!("# Made.\n#\n{}", TEXT.replace("#[b]\n#key = 2", "[b]\nkey = \"x\\u007F\""))
+        );
+        let list = serde_json::json!([["x"], ["y", "z"]]);
+        let text = template().set("a", "key", list).unwrap().finish(&[]);
+        assert_eq!(text, TEXT.replace("key = 1\n", "key = [[\"x\"], [\"y\", \"z\"]]\n"));
+        assert!(template().set("a", "other", 5).is_err(), "a key of a later section");
+        assert!(template().set("e", "key", 5).is_err());
+    }
+
+    #[test]
+    fn a_table_is_switched_off_with_its_keys() {
+        let text = template().switch_off("c").unwrap().finish(&[]);
+        assert_eq!(text, TEXT.replace("[[c]]\nname", "#[[c]]\n#name"));
+        assert!(template().switch_off("a").is_err());
+    }
+}
