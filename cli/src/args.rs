@@ -118,6 +118,9 @@ pub(crate) struct Up {
     /// Where the gateway in front listens
     #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8082", requires = "two_hops")]
     pub(crate) first_hop: SocketAddr,
+    /// Open the live page in the browser once everything is ready
+    #[arg(long)]
+    pub(crate) open: bool,
     /// Let tunnels reach any address and port: by default private addresses and ports other than 80 and 443 are refused
     #[arg(long)]
     pub(crate) open_egress: bool,

@@ -88,7 +88,13 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
         tokio::select! { () = all => {}, () = shutdown.draining() => {} }
         agent.run().await;
     });
-    tokio::spawn(announce(process.context.readiness.clone(), addresses, args.data.display().to_string()));
+    let announced = announce(process.context.readiness.clone(), addresses, args.data.display().to_string());
+    tokio::spawn(async move {
+        announced.await;
+        if args.open {
+            open_page(addresses.admin).await;
+        }
+    });
     // Whoever pressed Ctrl-C looks at the terminal, and `up` has no log below "warn".
     let serving = async {
         let gateways = first_hop.into_iter().chain([gateway]);
@@ -243,6 +249,30 @@ async fn announce(readiness: Readiness, addresses: Addresses, data: String) {
         }
         tokio::time::sleep(READY_TICK).await;
     }
+}
+
+/// Opens the live page in the browser, or says why not.
+async fn open_page(admin: SocketAddr) {
+    let url = format!("http://{admin}/");
+    let opened = if has_display() {
+        let page = url.clone();
+        let opening = tokio::task::spawn_blocking(move || open::that_detached(page));
+        opening.await.map_err(io::Error::other).and_then(|opened| opened).map_err(|error| error.to_string())
+    } else {
+        Err("there is no display here".to_owned())
+    };
+    if let Err(reason) = opened {
+        print(
+            io::stderr(),
+            &format!("The live page was not opened: {reason}. Open {url} in a browser yourself."),
+        );
+    }
+}
+
+/// Whether a browser finds a screen. Without one some openers start a text browser in this terminal.
+fn has_display() -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    !cfg!(all(unix, not(target_os = "macos"))) || is_set("DISPLAY") || is_set("WAYLAND_DISPLAY")
 }
 
 /// A reader that has gone away is no reason to stop.
