@@ -10,6 +10,7 @@ mod capacity;
 /// What the binary joins: it has no library that a test could use.
 #[path = "../cli/src/catalogue.rs"]
 mod catalogue;
+mod clients;
 mod configuration;
 mod deployment;
 mod docs;
