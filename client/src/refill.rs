@@ -340,7 +340,10 @@ impl Refill {
     }
 
     fn failure(&self, error: &AttemptError) -> Failure {
-        let pause = pause(self.failures_in_a_row, error.kind(), error.retry_after(), rand::random());
+        // The issuer that was asked last may not be the first to have tokens again.
+        let back_in = self.source.back_in();
+        let retry_after = error.retry_after().map(|said| back_in.map_or(said, |back| said.min(back)));
+        let pause = pause(self.failures_in_a_row, error.kind(), retry_after, rand::random());
         Failure {
             sentence: error.to_string(),
             is_gateway: error.kind() == Kind::Gateway,

@@ -7,6 +7,7 @@ use crate::mint::{IssuerClient, MintError};
 use crate::recorder::Attempts;
 use postern_admin::catalogue::LinkKind;
 use postern_admin::live::Live;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The link table's name for an issuer that only a challenge names. Using the challenge's name would let a gateway fill
@@ -73,6 +74,11 @@ impl TokenSource {
             tracing::warn!("{error}; the next issuer of the list is used meanwhile");
         }
         turns
+    }
+
+    /// How long until an issuer of the list is not away; nothing where only challenges name one.
+    pub(crate) fn back_in(&self) -> Option<Duration> {
+        self.issuers.back_in(Instant::now())
     }
 
     /// Minting worked.
