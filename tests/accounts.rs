@@ -2,6 +2,7 @@
 
 mod authorizer;
 mod certificates;
+mod group;
 mod kills;
 mod million;
 mod page;

@@ -2,7 +2,8 @@
 //!
 //! Accounts are in a database (`store`, `records`), and a handful may be in the configuration file. The usage of all of them is
 //! in the database (`usage`), which `ledger` keeps ahead of the tokens that are signed. `authorize` finds the account of a request: by the
-//! form of its key (`api_key`), then in memory (`active`), then on the disk (`lookup`). `control` is how operators change accounts.
+//! form of its key (`api_key`), then in memory (`active`), then on the disk (`lookup`). `control` is how operators change accounts,
+//! and `follow` how an issuer has those of another one. `shares` is which part of every quota this issuer gives.
 
 mod active;
 mod api_key;
@@ -12,27 +13,30 @@ mod certificates;
 mod configured;
 pub(crate) mod control;
 mod database;
+mod follow;
 mod ledger;
 mod lookup;
 mod records;
+mod shares;
 mod store;
 mod tiers;
 mod upkeep;
 mod usage;
 
 use crate::StartError;
-use crate::catalogue::{ACCOUNT, ACCOUNT_TOKENS};
+use crate::catalogue::{ACCOUNT, ACCOUNT_TOKENS, GROUP, ISSUER_SHARE};
 use crate::config::UsageConfig;
 use crate::fair_queue::Claim;
 use crate::health::Health;
 use crate::quota::{Charge, Quota, Spent, Writing};
 use crate::recorder::Recorder;
+use crate::share::SharesInForce;
 use active::{Active, Holder};
 use arc_swap::{ArcSwap, ArcSwapOption};
 pub(crate) use authorizer::Authorizer;
 use ledger::{Ledger, WRITE_EVERY};
 use lookup::Lookups;
-use metrics::{Counter, counter};
+use metrics::{Counter, counter, gauge};
 use postern_token::UnixSeconds;
 use std::collections::HashSet;
 use std::path::Path;
@@ -40,12 +44,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use store::{Change, Store};
+use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 use upkeep::Upkeep;
 
 pub(crate) use configured::{Configured, check};
 pub use database::AccountsError;
 pub(crate) use database::{FILE_NAME, check_directory, own_user};
+pub(crate) use follow::LOOK_EVERY;
 pub(crate) use store::{has_accounts, inspect};
 
 /// The accounts of an issuer.
@@ -69,6 +75,12 @@ pub(crate) struct Accounts {
     has_certificates: AtomicBool,
     /// Accounts or tiers have changed since it was checked that every account has terms.
     are_unchecked: AtomicBool,
+    /// Which part of every quota this issuer gives.
+    shares: SharesInForce,
+    /// It follows another issuer, and has never had a copy of its accounts.
+    awaits_accounts: AtomicBool,
+    /// Wakes what looks at the copies.
+    look_now: Notify,
 }
 
 /// An account on the live page.
@@ -141,9 +153,10 @@ impl Accounts {
         let store = Arc::new(Store::open(directory)?);
         store.check_pages()?;
         let lookups = Lookups::start(store.clone()).map_err(StartError::Threads)?;
+        let shares = SharesInForce::default();
         let accounts = Self {
-            configured: ArcSwap::from_pointee(configured),
-            active: Active::default(),
+            configured: ArcSwap::default(),
+            active: Active::new(shares.clone()),
             lookups,
             authorizer: ArcSwapOption::empty(),
             ledger: Ledger::new(store.clone()),
@@ -153,8 +166,14 @@ impl Accounts {
             are_named: AtomicBool::default(),
             has_certificates: AtomicBool::default(),
             are_unchecked: AtomicBool::new(true),
+            shares,
+            awaits_accounts: AtomicBool::default(),
+            look_now: Notify::new(),
             store,
         };
+        accounts.take_up_share(&configured)?;
+        accounts.configured.store(Arc::new(configured));
+        accounts.begin_to_follow()?;
         accounts.take_up_usage(usage);
         accounts.take_up_database()?;
         accounts.warn_of_imported()?;
@@ -199,6 +218,17 @@ impl Accounts {
             self.needs_account.store(true, Ordering::Release);
         }
         self.authorizer.store(authorizer.map(Arc::new));
+        Ok(())
+    }
+
+    /// The share of another reading of the configuration, from now on: a smaller one at once, a larger one from the next period on.
+    /// Blocks on the disk.
+    pub(crate) fn take_up_share(&self, configured: &Configured) -> Result<(), AccountsError> {
+        let joins = configured.follows().is_some();
+        self.shares.set(self.store.take_up_share(configured.share(), joins, UnixSeconds::now())?);
+        if let Some(group) = &configured.group {
+            gauge!(ISSUER_SHARE, GROUP.name => group.name.clone()).set(group.share.ratio());
+        }
         Ok(())
     }
 

@@ -94,6 +94,7 @@ impl Refusal {
             Self::NoAccount(NoAccount::Unreadable) => (StatusCode::SERVICE_UNAVAILABLE, Unrecorded),
             Self::NoAccount(NoAccount::Unanswered) => (StatusCode::SERVICE_UNAVAILABLE, Unanswered),
             Self::NoAccount(_) => (StatusCode::UNAUTHORIZED, Unauthorized),
+            Self::NoKey(NoKey::Absent) => (StatusCode::SERVICE_UNAVAILABLE, IssuerOutcome::NoKey),
             Self::Malformed(..)
             | Self::NoKey(_)
             | Self::BatchTooLarge { .. }
@@ -145,6 +146,7 @@ impl Refusal {
             Self::NoAccount(NoAccount::Unreadable | NoAccount::Unanswered)
             | Self::NoToken(NoToken::Unrecorded) => Some(5),
             Self::SourceRefusals(above) => Some(above.seconds),
+            Self::NoKey(NoKey::Absent) => Some(30),
             Self::Unsigned(Unsigned::Full | Unsigned::Crowded)
             | Self::SourceLimit
             | Self::SourceHandshakes
@@ -208,8 +210,8 @@ impl Refusal {
             Self::NoToken(NoToken::Spent(spent)) => {
                 let seconds = spent.retry_after.as_secs();
                 return format!(
-                    "This account's quota is spent. The next one begins in {seconds} s: try again then, or ask \
-                     the issuer's operator for more."
+                    "This account's quota is spent at this issuer. The next one begins in {seconds} s: try again then, or use another \
+                     issuer of the operator's if there is one, or ask the operator for more."
                 );
             }
             Self::ByName => {
@@ -269,6 +271,11 @@ impl Refusal {
             Self::NoToken(NoToken::TooFast { .. }) => {
                 "This account requests tokens faster than it may. Try again after the number of seconds in Retry-After, and \
                  spread requests out, or ask the issuer's operator for a higher rate."
+            }
+            Self::NoKey(NoKey::Absent) => {
+                "This issuer has no token key in use at the moment. Nothing is counted against a quota. Use another issuer of the \
+                 operator's if there is one, or try again after the number of seconds in Retry-After; if it lasts, report it to the \
+                 issuer's operator."
             }
             Self::NoKey(NoKey::Unknown) => {
                 "No key of this issuer ends in the truncated_token_key_id at byte 2 (the last byte of the SHA-256 of \

@@ -1,5 +1,6 @@
 //! A bound on how many tokens an account gets in a short time. Nothing here reads a clock.
 
+use crate::share::Share;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
@@ -22,16 +23,18 @@ pub(crate) struct Pace {
 
 #[derive(Debug, Default)]
 struct State {
-    limit: Option<Burst>,
+    /// A limit, and which part of it this issuer gives.
+    limit: Option<(Burst, Share)>,
     tokens: f64,
     /// When `tokens` was right.
     at: Option<Instant>,
 }
 
 impl Pace {
-    /// Another limit from now on, or none.
-    pub(crate) fn set(&self, limit: Option<Burst>) {
+    /// Another limit from now on, or none. Of what may come at once a share is one token at least.
+    pub(crate) fn set(&self, limit: Option<Burst>, share: Share) {
         let state = &mut *self.state.lock();
+        let limit = limit.map(|limit| (limit, share));
         if state.limit != limit {
             *state = State { limit, tokens: 0.0, at: None };
         }
@@ -40,8 +43,9 @@ impl Pace {
     /// Takes up to `most_wanted` tokens, or says how long until there is one.
     pub(crate) fn take(&self, now: Instant, most_wanted: u64) -> Result<u64, Duration> {
         let State { limit, tokens, at } = &mut *self.state.lock();
-        let Some(limit) = limit else { return Ok(most_wanted) };
-        let (rate, most) = (f64::from(limit.tokens_per_second.get()), f64::from(limit.burst_tokens.get()));
+        let Some((limit, share)) = limit else { return Ok(most_wanted) };
+        let rate = f64::from(limit.tokens_per_second.get()) * share.ratio();
+        let most = share.of(limit.burst_tokens.get().into()).max(1) as f64;
         *tokens = match *at {
             None => most,
             Some(then) => (*tokens + now.saturating_duration_since(then).as_secs_f64() * rate).min(most),
@@ -63,7 +67,7 @@ mod tests {
     fn pace(rate: u32, burst: u32) -> Pace {
         let [tokens_per_second, burst_tokens] = [rate, burst].map(|number| NonZeroU32::new(number).unwrap());
         let pace = Pace::default();
-        pace.set(Some(Burst { tokens_per_second, burst_tokens }));
+        pace.set(Some(Burst { tokens_per_second, burst_tokens }), Share::WHOLE);
         pace
     }
 
@@ -94,9 +98,20 @@ mod tests {
         let (pace, start) = (pace(1, 1), Instant::now());
         assert!(pace.take(start, 1).is_ok() && pace.take(start, 1).is_err());
         let same = pace.state.lock().limit;
-        pace.set(same);
+        pace.set(same.map(|(limit, _)| limit), Share::WHOLE);
         assert!(pace.take(start, 1).is_err());
-        pace.set(None);
+        pace.set(None, Share::WHOLE);
         assert!((0..100).all(|_| pace.take(start, 1).is_ok()));
+    }
+
+    #[test]
+    fn a_share_of_a_burst_is_one_token_at_least_and_that_of_a_rate_is_exact() {
+        let (pace, start) = (pace(1, 5), Instant::now());
+        let whole = pace.state.lock().limit.unwrap().0;
+        pace.set(Some(whole), "1/4".parse().unwrap());
+        assert_eq!(pace.take(start, 5), Ok(1));
+        assert_eq!(pace.take(start, 5), Err(Duration::from_secs(4)));
+        pace.set(Some(whole), "1/2".parse().unwrap());
+        assert_eq!(pace.take(start, 5), Ok(2));
     }
 }

@@ -9,6 +9,9 @@ pub const TYPE: Label = Label::open("type");
 /// The name of an account.
 pub const ACCOUNT: Label = Label::open("account");
 
+/// The name of a group of issuers.
+pub const GROUP: Label = Label::open("group");
+
 /// One signature: from 100 µs to 1 s.
 pub const SIGN_BUCKETS: &[f64] =
     &[0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0];
@@ -44,6 +47,16 @@ postern_telemetry::catalogue! {
     /// Questions to the authorizer, by how they ended.
     AUTHORIZER_ANSWERS: Counter = "postern_issuer_authorizer_answers_total" [AuthorizerAnswer::SPEC];
 
+    /// Which part of every quota this issuer gives, as configured: `[group] share`. Those of a group must not add up to more than 1.
+    ISSUER_SHARE: Gauge = "postern_issuer_share_ratio" [GROUP];
+
+    /// When the copy of the first issuer's accounts was made that this issuer has taken up last, as a Unix time. Only where it follows
+    /// another one.
+    ISSUER_ACCOUNTS_COPIED: Gauge = "postern_issuer_accounts_copied_timestamp_seconds";
+
+    /// Until when there is a token key that signs for each type that is issued, as a Unix time. 0 while there is none for one of them.
+    ISSUER_SIGNS_UNTIL: Gauge = "postern_issuer_signs_until_timestamp_seconds";
+
     /// When the TLS certificate ends that clients are shown, as a Unix time. 0 without TLS.
     ISSUER_CERTIFICATE_ENDS: Gauge = "postern_issuer_certificate_ends_timestamp_seconds";
 }
@@ -77,6 +90,8 @@ postern_telemetry::label! {
         Unrecorded = "unrecorded",
         /// 503: the authorizer gave no answer about an API key, or none that makes sense, or was not asked because too many keys are new.
         Unanswered = "unanswered",
+        /// 503: no key is in use of the type that is asked for, or no key at all for the directory to list.
+        NoKey = "no_key",
         /// 503: the signing pool is full, or as many requests are being answered as may be.
         Overloaded = "overloaded",
         /// 429: too many connections of one source.

@@ -2,9 +2,11 @@
 
 mod accounts;
 mod authorizer;
+mod group;
 
 pub use accounts::{Account, KeyHash, Tier, UsageConfig};
 pub use authorizer::AuthorizerConfig;
+pub use group::GroupConfig;
 
 use crate::StartError;
 use crate::accounts::has_accounts;
@@ -54,6 +56,9 @@ pub struct Config {
     /// accounts alone.
     #[serde(default)]
     pub authorizer: Option<AuthorizerConfig>,
+    /// Several issuers with the same token keys and accounts, this one among them. Without this section it is alone.
+    #[serde(default)]
+    pub group: Option<GroupConfig>,
     /// The usage of accounts.
     #[serde(default)]
     pub usage: UsageConfig,
@@ -278,6 +283,7 @@ impl Config {
             accounts: Vec::new(),
             tiers: Vec::new(),
             authorizer: None,
+            group: None,
             usage: UsageConfig::default(),
             join: JoinConfig::default(),
             directory: Directory::default(),
@@ -285,6 +291,11 @@ impl Config {
             drain: DrainConfig::default(),
             log: LogConfig::default(),
         }
+    }
+
+    /// Where the copies are of the issuer that this one follows, if it follows one.
+    pub(crate) fn follows(&self) -> Option<&Path> {
+        self.group.as_ref()?.follow.as_deref()
     }
 
     /// What the directory says beside the keys.
@@ -295,7 +306,8 @@ impl Config {
     /// Checks what the types cannot express, except the accounts. Reads the database where it decides.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let is_for_others = !self.listen.address.ip().is_loopback();
-        let knows_accounts = !self.accounts.is_empty() || self.authorizer.is_some();
+        let knows_accounts =
+            !self.accounts.is_empty() || self.authorizer.is_some() || self.follows().is_some();
         if is_for_others && !knows_accounts && !has_accounts(&self.keys.directory)? {
             return Err(StartError::Open { address: self.listen.address });
         }
@@ -309,6 +321,7 @@ impl Config {
         }
         self.keys.check()?;
         self.usage.check()?;
+        self.group.as_ref().map(|group| group.check(&self.keys.directory)).transpose()?;
         self.authorizer.as_ref().map(AuthorizerConfig::check).transpose()?;
         self.directory.path()?;
         if !(1..=MOST_IN_A_BATCH).contains(&self.limits.batch) {

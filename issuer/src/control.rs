@@ -7,7 +7,7 @@
 mod socket;
 
 pub use crate::accounts::control::{
-    AccountRequest, AccountView, CertificateView, Edit, KeptIn, Terms, TierTerm, UsageRow, backup,
+    AccountRequest, AccountView, CertificateView, Edit, Here, KeptIn, Terms, TierTerm, UsageRow, backup,
 };
 pub use crate::keys::control::{Exported, Form, KeyContent, KeyRequest, TokenKeyView, export, to_import};
 use postern_daemon::exit;

@@ -20,6 +20,8 @@ pub(crate) struct Imprint {
 #[derive(Clone, Debug)]
 pub(crate) struct Document {
     pub(crate) representation: Representation,
+    /// It lists no key.
+    pub(crate) is_empty: bool,
     /// The moment from which another directory may be served.
     pub(crate) changes_at: UnixSeconds,
 }
@@ -35,7 +37,8 @@ impl Document {
         };
         let next = |token_type| rotation::next_change(&keys::lives(keys, token_type), schedule, now);
         let changes_at = types.into_iter().map(next).min().unwrap_or(UnixSeconds::MAX);
-        Self { representation: Representation::of(listed.serialize()), changes_at }
+        let is_empty = listed.token_keys.is_empty();
+        Self { representation: Representation::of(listed.serialize()), is_empty, changes_at }
     }
 
     /// How long a copy made at `now` may be kept.

@@ -18,12 +18,20 @@ const LEAST_REFUSED: u64 = 10;
 pub(crate) enum Fault {
     /// No key signs for a type that is issued: requests for its tokens are refused.
     NoKey,
-    /// The next key cannot be made.
+    /// The accounts of the issuer that this one follows have never come: requests for tokens are refused.
+    NoAccounts,
+    /// The next key cannot be made, or has not come.
     NextKey,
+    /// Copies of the first issuer's key files cannot be used.
+    KeyCopies,
+    /// The copy of the first issuer's accounts cannot be used.
+    AccountCopies,
     /// The quota counts cannot be written.
     Counts,
     /// Accounts have the terms of a tier that there is not.
     Terms,
+    /// This issuer's share of a quota is not one token.
+    Share,
     /// The authorizer does not answer, or what it answers makes no sense.
     Authorizer,
     /// The machine's clock contradicts the files.
@@ -56,9 +64,15 @@ impl Health {
         if !present.contains_key(&fault) {
             match fault {
                 Fault::NoKey | Fault::NextKey => tracing::error!("{reason}"),
-                Fault::Counts | Fault::Terms | Fault::Authorizer | Fault::Clock | Fault::Overload => {
-                    tracing::warn!("{reason}")
-                }
+                Fault::NoAccounts
+                | Fault::KeyCopies
+                | Fault::AccountCopies
+                | Fault::Counts
+                | Fault::Terms
+                | Fault::Share
+                | Fault::Authorizer
+                | Fault::Clock
+                | Fault::Overload => tracing::warn!("{reason}"),
             }
         }
         present.insert(fault, reason);
@@ -76,7 +90,7 @@ impl Health {
 
     fn show(&self, present: &BTreeMap<Fault, String>) {
         let reasons = present.values().cloned().collect::<Vec<_>>().join("; ");
-        if present.contains_key(&Fault::NoKey) {
+        if present.contains_key(&Fault::NoKey) || present.contains_key(&Fault::NoAccounts) {
             self.gate.set_not_ready(reasons);
         } else if present.is_empty() {
             self.gate.set_ready();
@@ -108,9 +122,13 @@ impl Fault {
     const fn over(self) -> &'static str {
         match self {
             Self::NoKey => "a token key is in use again",
-            Self::NextKey => "token keys can be made again",
+            Self::NoAccounts => "the first issuer's accounts are here",
+            Self::NextKey => "the next token key is there again",
+            Self::KeyCopies => "the copies of the first issuer's key files can be used again",
+            Self::AccountCopies => "the copy of the first issuer's accounts can be used again",
             Self::Counts => "the quota counts are written again",
             Self::Terms => "every account has terms again",
+            Self::Share => "this issuer's share of every quota is a token at least again",
             Self::Authorizer => "the authorizer answers again, or was configured anew",
             Self::Clock => "the clock agrees with the files again",
             Self::Overload => "the signers answer most requests again",

@@ -2,12 +2,15 @@
 
 mod command;
 
+use crate::accounts::LOOK_EVERY;
+use crate::catalogue::ISSUER_SIGNS_UNTIL;
 use crate::directory::{Document, Imprint};
 use crate::health::{Fault, Health};
 use crate::keys::{self, KeyStore, KeysError, TokenKey};
 use crate::rotation::{Lifetime, Phase, Schedule};
 use arc_swap::ArcSwap;
 pub(crate) use command::{Command, Commands};
+use metrics::gauge;
 use postern_daemon::utc;
 use postern_token::{SigningKey, TokenKeyId, TokenType, UnixSeconds};
 use std::sync::Arc;
@@ -66,6 +69,8 @@ pub(crate) enum NoKey {
     Retired,
     /// Its time has not come.
     NotYet,
+    /// No key of a type that is issued is in use.
+    Absent,
 }
 
 impl Keyring {
@@ -86,6 +91,11 @@ impl Keyring {
         self.rescheduled.notify_one();
     }
 
+    /// An operator has asked for a reload: whether copies have come is looked at now.
+    pub(crate) fn look_now(&self) {
+        self.rescheduled.notify_one();
+    }
+
     /// The key of this type with this truncated id, if it signs at `now`.
     pub(crate) fn signer(
         &self,
@@ -94,6 +104,10 @@ impl Keyring {
         now: UnixSeconds,
     ) -> Result<Arc<SigningKey>, NoKey> {
         let served = self.served.load();
+        let is_issued = self.schedule.load().types.iter().any(|issued| issued == token_type);
+        if is_issued && signs_until(&served.keys, token_type, now).is_none() {
+            return Err(NoKey::Absent); // through no fault of the request
+        }
         let mut of_type = served.keys.iter().filter(|key| key.signing.token_type() == token_type).peekable();
         of_type.peek().ok_or(NoKey::Type(token_type))?;
         let key = of_type.find(|key| key.signing.id().truncated() == truncated).ok_or(NoKey::Unknown)?;
@@ -123,7 +137,8 @@ impl Keyring {
         health: &Health,
     ) {
         self.report(&store, Ok(()), health);
-        let mut longest = MAX_WAIT;
+        let most = if store.follows().is_some() { LOOK_EVERY } else { MAX_WAIT };
+        let mut longest = most;
         loop {
             let now = UnixSeconds::now();
             let wait = now.until(self.document().changes_at);
@@ -139,7 +154,7 @@ impl Keyring {
             let Some((back, rotated)) = self.turn(store, command, UnixSeconds::now()).await else {
                 return std::future::pending().await;
             };
-            longest = if rotated.is_err() { RETRY } else { MAX_WAIT };
+            longest = if rotated.is_err() { RETRY.min(most) } else { most };
             self.report(&back, rotated, health);
             store = back;
         }
@@ -152,7 +167,12 @@ impl Keyring {
             Some(reason) => health.raise(Fault::Clock, reason),
             None => health.clear(Fault::Clock),
         }
+        match store.copy_fault() {
+            Some(reason) => health.raise(Fault::KeyCopies, reason),
+            None => health.clear(Fault::KeyCopies),
+        }
         let until = self.issues_until(now);
+        gauge!(ISSUER_SIGNS_UNTIL).set(until.map_or(0.0, |until| until.0 as f64));
         if until.is_some() {
             health.clear(Fault::NoKey);
         } else {
@@ -171,7 +191,12 @@ impl Keyring {
         let every = RETRY.as_secs();
         health.raise(
             Fault::NextKey,
-            format!("the next token key cannot be made: {error}. It is tried every {every} s{tail}"),
+            match error {
+                KeysError::NotCopied { .. } => format!("{error}{tail}"),
+                error => {
+                    format!("the next token key cannot be made: {error}. It is tried every {every} s{tail}")
+                }
+            },
         );
     }
 
@@ -199,13 +224,16 @@ impl Keyring {
     /// Until when there is a key that signs for each type that is issued; nothing where there is none for one of them.
     fn issues_until(&self, now: UnixSeconds) -> Option<UnixSeconds> {
         let served = self.served.load();
-        let until = |token_type| {
-            let lives = keys::lives(&served.keys, token_type).into_iter();
-            lives.filter(|life| life.phase(now) == Phase::Issuing).map(|life| life.issue_until).max()
-        };
+        let until = |token_type| signs_until(&served.keys, token_type, now);
         // `None` is less than any time.
         self.schedule.load().types.iter().map(until).min().flatten()
     }
+}
+
+/// Until when a key signs for a type; nothing where there is none.
+fn signs_until(keys: &[TokenKey], token_type: TokenType, now: UnixSeconds) -> Option<UnixSeconds> {
+    let of_type = keys.iter().filter(|key| key.signing.token_type() == token_type).map(|key| key.life);
+    of_type.filter(|life| life.phase(now) == Phase::Issuing).map(|life| life.issue_until).max()
 }
 
 impl Served {

@@ -9,6 +9,7 @@ pub(crate) mod at_rest;
 mod changes;
 pub(crate) mod control;
 mod error;
+mod follow;
 mod set_aside;
 
 use crate::config::Keys;
@@ -16,6 +17,7 @@ use crate::keyring::{KeyPhase, KeyView};
 use crate::rotation::{self, Lifetime, Phase, Schedule};
 use at_rest::{AtRest, Read, Stale};
 pub use error::KeysError;
+use follow::Follows;
 use postern_daemon::files::{DataDir, DataDirError};
 use postern_daemon::utc;
 use postern_token::{SigningKey, TokenKeyId, TokenType, UnixSeconds, key_file};
@@ -45,6 +47,8 @@ pub(crate) struct KeyStore {
     at_rest: AtRest,
     keys: Vec<TokenKey>,
     stale: Vec<Stale>,
+    /// Another issuer, whose keys these are.
+    follows: Option<Follows>,
 }
 
 impl KeyStore {
@@ -58,7 +62,7 @@ impl KeyStore {
     pub(crate) fn of(directory: DataDir, at_rest: AtRest) -> Result<Self, KeysError> {
         warn_if_exposed(directory.path());
         let (keys, stale) = read(directory.path(), &at_rest)?;
-        Ok(Self { directory, at_rest, keys, stale })
+        Ok(Self { directory, at_rest, keys, stale, follows: None })
     }
 
     pub(crate) fn keys(&self) -> &[TokenKey] {
@@ -70,10 +74,14 @@ impl KeyStore {
         self.directory.path()
     }
 
-    /// Makes the keys that are due at `now` and drops those that have expired.
+    /// Makes the keys that are due at `now`, or takes up those that the first issuer has made, and drops those that have expired.
     pub(crate) fn rotate(&mut self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
         self.recall(now);
         self.drop_expired(now);
+        if self.follows.is_some() {
+            self.take_up(now);
+            return self.check_successors(schedule, now);
+        }
         self.make_due(schedule, now, None)
     }
 

@@ -6,7 +6,7 @@
 //!
 //! `issue` handles a token request; `answer` is the one table of statuses. `rotation` computes the lifetimes of keys,
 //! `keys` keeps their files, and `keyring` is what requests use of both. `accounts` holds who may request tokens,
-//! `quota` how many, `control` takes operators' commands, `signing` is the CPU pool, and in its `fair_queue` accounts take turns. `recorder` has the counts,
+//! `quota` how many, `share` which part of that this issuer gives, `control` takes operators' commands, `signing` is the CPU pool, and in its `fair_queue` accounts take turns. `recorder` has the counts,
 //! `page` shows them, and `reload` applies SIGHUP. `openapi` describes all that is served, for those who write clients, and
 //! `representation` is what is served to everyone. There is no CORS: web pages must not reach an issuer that may be open to
 //! loopback.
@@ -32,6 +32,7 @@ mod reload;
 mod representation;
 mod rotation;
 mod server;
+mod share;
 mod signing;
 mod weak_api_keys;
 
@@ -43,6 +44,7 @@ pub use keys::KeysError;
 pub use openapi::openapi;
 pub use quota::Quota;
 pub use reload::FIXED;
+pub use share::Share;
 
 use accounts::{Accounts, Authorizer, Configured};
 use config::AuthorizerConfig;
@@ -196,6 +198,7 @@ impl Issuer {
         let (commands, commanded) = self.commands;
         let shutdown = process.shutdown;
         tracing::info!("the issuer listens on {local}");
+        accounts.report_awaited(&health);
         health.started();
         certificate.start();
         if let Some(reloader) = self.reloader {
@@ -212,6 +215,7 @@ impl Issuer {
             () = shutdown.stopped() => {}
             () = keyring.run(store, commanded, &health) => {}
             () = accounts.clone().keep_saving(&health, &recorder) => {}
+            () = accounts.follow(&health) => {}
             () = control.serve(&accounts, &commands) => {}
             () = health.watch_overload(&recorder) => {}
         }
@@ -273,8 +277,12 @@ impl State {
         let (schedule, now) = (config.keys.schedule()?, UnixSeconds::now());
         let mut store = KeyStore::open(&config.keys.directory, AtRest::of(&config.keys)?)?;
         store.encrypt()?;
+        store.follow(config.follows());
         let accounts = Arc::new(Accounts::open(Configured::of(config), store.directory(), &config.usage)?);
-        store.rotate(&schedule, now)?;
+        match store.rotate(&schedule, now) {
+            Err(KeysError::NotCopied { .. }) => {} // a follower waits for its copies, and says so
+            rotated => rotated?,
+        }
         let keyring = Keyring::new(&store, schedule, config.imprint(), now);
         Ok(Self { store, keyring: Arc::new(keyring), accounts })
     }

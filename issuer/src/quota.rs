@@ -4,6 +4,7 @@ mod charge;
 
 pub(crate) use charge::{Charge, Waiting};
 
+use crate::share::{Share, SharesInForce};
 use parking_lot::Mutex;
 use postern_config::ConfigDuration;
 use postern_token::UnixSeconds;
@@ -34,12 +35,19 @@ impl Quota {
         Self { tokens, period: ConfigDuration(Duration::from_secs(seconds)) }
     }
 
-    pub(crate) fn tokens(self) -> u64 {
+    /// How many tokens.
+    #[must_use]
+    pub fn tokens(self) -> u64 {
         self.tokens
     }
 
     pub(crate) fn period(self) -> ConfigDuration {
         self.period
+    }
+
+    /// What an issuer with this share gives of it.
+    pub(crate) fn shared(self, share: Share) -> Self {
+        Self { tokens: share.of(self.tokens), ..self }
     }
 
     /// The length of its period.
@@ -152,6 +160,8 @@ pub(crate) struct Meter {
 #[derive(Debug)]
 struct Metered {
     quota: Quota,
+    /// Which part of it this issuer gives.
+    shares: SharesInForce,
     usage: Usage,
     /// The database was asked what has been used of the window of `usage`. Before, nothing is counted.
     is_known: bool,
@@ -195,9 +205,10 @@ pub(crate) enum NoCharge {
 }
 
 impl Meter {
-    pub(crate) fn new(quota: Quota) -> Self {
+    pub(crate) fn new(quota: Quota, shares: SharesInForce) -> Self {
         let metered = Metered {
             quota,
+            shares,
             usage: Usage::default(),
             is_known: false,
             reserved: 0,
@@ -214,18 +225,19 @@ impl Meter {
         self.metered.lock().quota = quota;
     }
 
-    /// Counts up to `most` tokens, as many as the quota has left, before they are signed. Dropping the charge takes them back.
+    /// Counts up to `most` tokens, as many as this issuer's share of the quota has left, before they are signed. Dropping the charge takes them back.
     pub(crate) fn charge(self: &Arc<Self>, most: u64, now: UnixSeconds) -> Result<Charge, NoCharge> {
         let metered = &mut *self.metered.lock();
         if metered.quota.has_ended(metered.usage, now) {
             metered.begin_window(now);
         }
+        let limit = metered.limit();
         let Metered { quota, usage, is_known, reserved, is_active, .. } = metered;
-        if usage.used >= quota.tokens {
+        if usage.used >= limit {
             let next = UnixSeconds(quota.window(now).0.saturating_add(quota.seconds()));
             return Err(NoCharge::Spent(Spent { retry_after: now.until(next) }));
         }
-        let used = usage.used + most.min(quota.tokens - usage.used);
+        let used = usage.used + most.min(limit - usage.used);
         if !*is_known || used > *reserved {
             return Err(NoCharge::Unreserved);
         }
@@ -285,10 +297,15 @@ impl Meter {
         is_exact && ended.is_none() && *waiting == 0
     }
 
-    /// What is used of the present window's quota, and the quota.
+    /// What is used of the present window's quota, and what this issuer gives of the quota in it.
     pub(crate) fn standing(&self, now: UnixSeconds) -> (u64, Quota) {
-        let Metered { quota, usage, .. } = &*self.metered.lock();
-        (if quota.has_ended(*usage, now) { 0 } else { usage.used }, *quota)
+        let metered = &*self.metered.lock();
+        let Metered { quota, usage, .. } = metered;
+        let (used, start) = match quota.has_ended(*usage, now) {
+            true => (0, quota.window(now)),
+            false => (usage.used, usage.window_start),
+        };
+        (used, quota.shared(metered.share_of(start)))
     }
 
     fn take_back(&self, window: UnixSeconds, count: u64) {
@@ -342,21 +359,28 @@ impl Metered {
         self.reserved
     }
 
+    /// What this issuer gives in the present window.
+    fn limit(&self) -> u64 {
+        self.share_of(self.usage.window_start).of(self.quota.tokens)
+    }
+
+    fn share_of(&self, window: UnixSeconds) -> Share {
+        self.shares.load().of_period(window)
+    }
+
     fn ahead(&self) -> u64 {
-        (self.quota.tokens / 50).clamp(LEAST_RESERVED, MOST_RESERVED)
+        (self.limit() / 50).clamp(LEAST_RESERVED, MOST_RESERVED)
     }
 
     fn is_low(&self) -> bool {
         let left = self.reserved.saturating_sub(self.usage.used);
-        self.is_known
-            && self.reserved < self.quota.tokens
-            && (self.waiting > left || left <= self.ahead() / 2)
+        self.is_known && self.reserved < self.limit() && (self.waiting > left || left <= self.ahead() / 2)
     }
 
     /// A reservation for those who wait, and some tokens ahead.
     fn more(&self) -> u64 {
         let wanted = self.usage.used.saturating_add(self.waiting).saturating_add(self.ahead());
-        wanted.min(self.quota.tokens).max(self.reserved)
+        wanted.min(self.limit()).max(self.reserved)
     }
 }
 

@@ -26,13 +26,15 @@ use tokio::task::spawn_blocking;
 const OTHER_SOCKETS: &str = "the sockets are bound at the start";
 
 /// The keys that wait for a restart.
-pub const FIXED: [Fixed; 4] = [
+pub const FIXED: [Fixed; 6] = [
     Fixed { key: "listen.address", why: OTHER_SOCKETS },
     Fixed { key: "listen.admin", why: OTHER_SOCKETS },
     Fixed {
         key: "keys.directory",
         why: "it holds this issuer's keys and accounts: with others it is another issuer",
     },
+    Fixed { key: "group.follow", why: "an issuer that follows another one does so from its start" },
+    Fixed { key: "group.name", why: "the metrics have it from the start" },
     Fixed { key: "keys.passphrase_file", why: "key files are read, and encrypted, at the start" },
 ];
 
@@ -149,6 +151,8 @@ impl Reloading {
                 });
                 let Ok((back, reading)) = reading.await else { return }; // the runtime is shutting down
                 reloader = back;
+                self.accounts.look_now();
+                self.keyring.look_now();
                 let Some(reading) = reading else {
                     self.accounts.forget_answers();
                     continue;
@@ -173,6 +177,8 @@ impl Reloading {
             present.pool = Arc::new(pool(&new, &self.recorder)?);
         }
         let authorizer = authorizer(&new, &self.health, &self.recorder)?;
+        let configured = Configured::of(&new);
+        self.accounts.take_up_share(&configured)?;
         self.accounts.take_up_authorizer(authorizer)?;
         self.health.clear(Fault::Authorizer); // what was wrong with the one before
         if let Some(tls) = tls {
@@ -183,7 +189,7 @@ impl Reloading {
         let requires = new.listen.requires_certificates();
         self.certificate.current().iter().for_each(|tls| tls.require_client_certificates(requires));
         self.settings.present.store(Arc::new(present));
-        self.accounts.replace(Configured::of(&new), &new.usage);
+        self.accounts.replace(configured, &new.usage);
         self.keyring.reschedule(schedule, new.imprint());
         log::set_format(new.log.format);
         shutdown.set_deadline(new.drain.deadline.get());

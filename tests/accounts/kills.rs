@@ -27,8 +27,13 @@ pub(super) async fn token_request(issuer: &Daemon, key: &str) -> reqwest::Reques
     request.header("content-type", "application/private-token-request").bearer_auth(key).body(body)
 }
 
-/// Asks over all clients until each is refused or has lost its issuer; `signed` counts the tokens that came.
-async fn ask_all(issuer: &Daemon, key: &str, signed: &Arc<AtomicI64>) -> Vec<tokio::task::JoinHandle<()>> {
+/// Asks over so many clients until each is refused or has lost its issuer; `signed` counts the tokens that came.
+pub(super) async fn ask_all(
+    issuer: &Daemon,
+    key: &str,
+    clients: usize,
+    signed: &Arc<AtomicI64>,
+) -> Vec<tokio::task::JoinHandle<()>> {
     let request = token_request(issuer, key).await;
     let client = || {
         let (request, signed) = (request.try_clone().unwrap(), signed.clone());
@@ -44,7 +49,7 @@ async fn ask_all(issuer: &Daemon, key: &str, signed: &Arc<AtomicI64>) -> Vec<tok
             }
         })
     };
-    (0..CLIENTS).map(|_| client()).collect()
+    (0..clients).map(|_| client()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,7 +86,7 @@ async fn kill_and_count(home: &TempDir, config: &Path, key: &str) {
     for kill in 0..KILLS {
         let issuer = Daemon::ready("issuer", config).await;
         let before = signed.load(SeqCst);
-        let clients = ask_all(&issuer, key, &signed).await;
+        let clients = ask_all(&issuer, key, CLIENTS, &signed).await;
         // At another moment of the reservation each time.
         let wanted = before + 40 + 17 * i64::try_from(kill).unwrap();
         while signed.load(SeqCst) < wanted && !clients.iter().all(|client| client.is_finished()) {
@@ -97,7 +102,7 @@ async fn kill_and_count(home: &TempDir, config: &Path, key: &str) {
     }
     let before_last = signed.load(SeqCst);
     let issuer = Daemon::ready("issuer", config).await;
-    for client in ask_all(&issuer, key, &signed).await {
+    for client in ask_all(&issuer, key, CLIENTS, &signed).await {
         client.await.unwrap();
     }
     let all = signed.load(SeqCst);

@@ -10,8 +10,10 @@ use super::records::Terms;
 use super::tiers::Allowance;
 use crate::burst::Pace;
 use crate::fair_queue::Claim;
-use crate::quota::Meter;
+use crate::quota::{Meter, Quota};
+use crate::share::SharesInForce;
 use parking_lot::Mutex;
+use postern_config::ConfigDuration;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_token::UnixSeconds;
 use std::collections::HashMap;
@@ -71,6 +73,8 @@ pub(crate) struct Found {
 #[derive(Debug, Default)]
 pub(crate) struct Active {
     state: Mutex<State>,
+    /// Which part of each quota this issuer gives.
+    shares: SharesInForce,
 }
 
 #[derive(Debug, Default)]
@@ -118,6 +122,10 @@ impl Holder {
 }
 
 impl Active {
+    pub(crate) fn new(shares: SharesInForce) -> Self {
+        Self { state: Mutex::default(), shares }
+    }
+
     /// The account of a credential, if it is in memory.
     pub(crate) fn get(&self, credential: &Credential) -> Option<(Arc<Holder>, Standing)> {
         let state = self.state.lock();
@@ -144,9 +152,9 @@ impl Active {
             return None;
         }
         let name: Arc<str> = found.name.into();
-        let resident = state.by_name.entry(name.clone()).or_insert_with(|| Resident::new(name));
+        let resident = state.by_name.entry(name.clone()).or_insert_with(|| Resident::new(name, &self.shares));
         resident.holder.meter.set_quota(allowance.quota);
-        resident.holder.pace.set(allowance.burst);
+        resident.holder.pace.set(allowance.burst, self.shares.load().configured());
         resident.holder.turns.store(allowance.turns.get(), Ordering::Relaxed);
         resident.holder.idle.store(0, Ordering::Relaxed);
         if state.by_credential.insert(credential, (resident.holder.clone(), found.standing)).is_none() {
@@ -210,12 +218,12 @@ impl Active {
 }
 
 impl Resident {
-    fn new(name: Arc<str>) -> Self {
+    fn new(name: Arc<str>, shares: &SharesInForce) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(1);
         let holder = Holder {
             name,
             number: COUNT.fetch_add(1, Ordering::Relaxed),
-            meter: Arc::new(Meter::new(crate::Quota::new(0, postern_config::ConfigDuration::secs(1)))),
+            meter: Arc::new(Meter::new(Quota::new(0, ConfigDuration::secs(1)), shares.clone())),
             pace: Pace::default(),
             turns: AtomicU32::new(0),
             is_queued: AtomicBool::new(false),

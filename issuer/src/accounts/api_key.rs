@@ -61,7 +61,10 @@ pub(crate) enum Form {
 
 /// The secret under which keys are stored.
 #[derive(Clone)]
-pub(crate) struct KeySecret(hmac::Key);
+pub(crate) struct KeySecret {
+    key: hmac::Key,
+    secret: [u8; 32],
+}
 
 impl std::fmt::Debug for KeySecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -90,15 +93,24 @@ impl KeySecret {
 
     /// A new secret in a file at `path`.
     pub(crate) fn make(path: &Path) -> Result<Self, AccountsError> {
-        let refused = |reason: String| AccountsError::Secret { path: path.to_owned(), reason };
-        let secret = random::<32>().ok_or_else(|| refused("the system gives no random bytes".to_owned()))?;
-        write_private(path, (hex::encode(secret) + "\n").as_bytes())
-            .map_err(|error| refused(format!("it cannot be written ({error})")))?;
-        Ok(Self::of(&secret))
+        let none = || AccountsError::Secret {
+            path: path.to_owned(),
+            reason: "the system gives no random bytes".to_owned(),
+        };
+        let secret = Self::of(&random::<32>().ok_or_else(none)?);
+        secret.write(path)?;
+        Ok(secret)
+    }
+
+    /// Writes it to a file at `path`.
+    pub(crate) fn write(&self, path: &Path) -> Result<(), AccountsError> {
+        write_private(path, (hex::encode(self.secret) + "\n").as_bytes()).map_err(|error| {
+            AccountsError::Secret { path: path.to_owned(), reason: format!("it cannot be written ({error})") }
+        })
     }
 
     fn of(secret: &[u8; 32]) -> Self {
-        Self(hmac::Key::new(hmac::HMAC_SHA256, secret))
+        Self { key: hmac::Key::new(hmac::HMAC_SHA256, secret), secret: *secret }
     }
 
     /// A new key; nothing where the system gives no random bytes.
@@ -140,7 +152,7 @@ impl KeySecret {
     }
 
     fn mac(&self, purpose: &[u8], message: &[u8]) -> [u8; 32] {
-        let mut context = hmac::Context::with_key(&self.0);
+        let mut context = hmac::Context::with_key(&self.key);
         context.update(purpose);
         context.update(message);
         let mut mac = [0; 32];

@@ -15,6 +15,7 @@ use crate::catalogue::AuthorizerAnswer;
 use crate::config::AuthorizerConfig;
 use crate::health::{Fault, Health};
 use crate::recorder::Recorder;
+use crate::share::Share;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use parking_lot::Mutex;
@@ -99,7 +100,8 @@ impl Authorizer {
         recorder: Arc<Recorder>,
     ) -> Result<Self, ClientError> {
         let strangers = Pace::default();
-        strangers.set(Some(Burst { tokens_per_second: STRANGERS, burst_tokens: STRANGERS_AT_ONCE }));
+        let limit = Burst { tokens_per_second: STRANGERS, burst_tokens: STRANGERS_AT_ONCE };
+        strangers.set(Some(limit), Share::WHOLE);
         Ok(Self {
             http: config.client()?,
             config: config.clone(),

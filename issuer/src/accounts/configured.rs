@@ -3,8 +3,11 @@
 use super::api_key::KeyDigest;
 use super::tiers::{Tiers, check_tier_name};
 use crate::StartError;
-use crate::config::{Account, Config, Tier, invalid};
+use crate::config::{Account, Config, GroupConfig, Tier, invalid};
+use crate::quota::Quota;
+use crate::share::Share;
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 /// The most requests of an account that are signed in a row: some 30 ms of one core.
 const MOST_TURNS: u32 = 100;
@@ -16,13 +19,15 @@ pub(crate) struct Configured {
     pub(super) tiers: Tiers,
     /// Accounts may be kept elsewhere.
     pub(super) has_authorizer: bool,
-    by_key: HashMap<KeyDigest, usize>,
+    /// The issuers that it shares its accounts with.
+    pub(super) group: Option<GroupConfig>,
+    pub(super) by_key: HashMap<KeyDigest, usize>,
 }
 
 impl Configured {
     pub(crate) fn of(config: &Config) -> Self {
         let has_authorizer = config.authorizer.is_some();
-        Self { has_authorizer, ..Self::new(&config.accounts, &config.tiers) }
+        Self { has_authorizer, group: config.group.clone(), ..Self::new(&config.accounts, &config.tiers) }
     }
 
     pub(super) fn new(accounts: &[Account], tiers: &[Tier]) -> Self {
@@ -31,8 +36,28 @@ impl Configured {
             accounts: accounts.to_vec(),
             tiers: Tiers::of(tiers),
             has_authorizer: false,
+            group: None,
             by_key: by_key.collect(),
         }
+    }
+
+    /// Which part of a quota this issuer gives.
+    pub(super) fn share(&self) -> Share {
+        self.group.as_ref().map_or(Share::WHOLE, |group| group.share)
+    }
+
+    /// The places of the file whose quota is some tokens, and none of them this issuer's. The log has no names of accounts.
+    pub(super) fn without_token(&self) -> Vec<String> {
+        let is_without = |quota: Quota| quota.tokens() > 0 && self.share().of(quota.tokens()) == 0;
+        let accounts = self.accounts.iter().filter(|account| account.quota.is_some_and(is_without)).count();
+        let accounts = (accounts > 0).then(|| format!("{accounts} of [[accounts]]"));
+        let tiers = self.tiers.iter().filter(|tier| is_without(tier.quota));
+        accounts.into_iter().chain(tiers.map(|tier| format!("[[tiers]] {:?}", tier.name))).collect()
+    }
+
+    /// Where the copies are of the issuer whose accounts this one has.
+    pub(super) fn follows(&self) -> Option<&Path> {
+        self.group.as_ref()?.follow.as_deref()
     }
 
     pub(super) fn with_key(&self, digest: &KeyDigest) -> Option<&Account> {

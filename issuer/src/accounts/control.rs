@@ -1,8 +1,9 @@
-//! How an operator sees and changes accounts: the requests, and the views that answer them. `desk` carries it out.
+//! How an operator sees and changes accounts: the requests, and the views that answer them. `desk` carries changes out, and `views` has what is seen.
 
 mod backup;
 mod certificates;
 mod desk;
+mod views;
 
 pub use super::certificates::CertificateView;
 use super::records::KeyView;
@@ -15,6 +16,7 @@ use crate::Burst;
 use crate::Config;
 pub(crate) use crate::control::{Line, Refused};
 use crate::quota::Quota;
+use crate::share::{Share, Shares};
 pub use backup::backup;
 use desk::Answer;
 pub(crate) use desk::Desk;
@@ -22,6 +24,7 @@ use postern_daemon::files::DataDir;
 use postern_token::UnixSeconds;
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::path::Path;
 
 /// What an operator asks about accounts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +115,22 @@ pub enum AccountRequest {
     },
 }
 
+impl AccountRequest {
+    /// Whether it changes accounts, which a follower does not.
+    const fn is_change(&self) -> bool {
+        !matches!(self, Self::List | Self::Show { .. } | Self::Usage { .. })
+    }
+}
+
+/// The refusal of a change at an issuer that follows another one.
+pub(crate) fn not_here(copies: &Path) -> Refused {
+    Refused::runtime(format!(
+        "this issuer follows the first one of its group and has what that one has: run this command at the first issuer, whose files are \
+         copied to {} ([group] follow). It counts here once the next copy has come",
+        copies.display()
+    ))
+}
+
 /// A change of a value that there need not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -141,6 +160,9 @@ pub struct AccountView {
     /// Which of its terms are its tier's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub of_tier: Vec<TierTerm>,
+    /// What this issuer gives of it, where it is in a group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub here: Option<Here>,
     /// Its keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<KeyView>,
@@ -150,6 +172,27 @@ pub struct AccountView {
     /// Its usage, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub usage: Vec<UsageRow>,
+}
+
+/// What an issuer of a group gives of an account's quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Here {
+    /// Its share, in the present period.
+    pub share: Share,
+    /// That share of the quota, in whole tokens.
+    pub quota: Quota,
+    /// The same in the next period, if that differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Quota>,
+}
+
+impl Here {
+    fn of(shares: &Shares, quota: Quota, now: UnixSeconds) -> Self {
+        let share = shares.of_period(quota.window(now));
+        let next = quota.shared(shares.configured());
+        let present = quota.shared(share);
+        Self { share, quota: present, next: (next != present).then_some(next) }
+    }
 }
 
 /// Where an account is kept.
@@ -184,6 +227,7 @@ impl AccountView {
             enabled,
             terms: None,
             of_tier,
+            here: None,
             keys,
             certificates: Vec::new(),
             usage: Vec::new(),
@@ -205,15 +249,15 @@ pub(crate) fn answer(
     answer: Answer<'_>,
 ) -> Result<io::Result<()>, AccountsError> {
     let (store, configured) = (Store::open(lock.path())?, Configured::of(config));
-    let desk = Desk { store: &store, configured: &configured, running: None };
-    Ok(desk.answer(request, UnixSeconds::now(), answer))
+    let desk = Desk { store: &store, configured: &configured, running: None, now: UnixSeconds::now() };
+    Ok(desk.answer(request, answer))
 }
 
 impl Accounts {
     /// Answers while the issuer runs.
     pub(crate) fn answer(&self, request: AccountRequest, answer: Answer<'_>) -> io::Result<()> {
         let configured = self.configured.load_full();
-        let desk = Desk { store: &self.store, configured: &configured, running: Some(self) };
-        desk.answer(request, UnixSeconds::now(), answer)
+        let now = UnixSeconds::now();
+        Desk { store: &self.store, configured: &configured, running: Some(self), now }.answer(request, answer)
     }
 }

@@ -19,8 +19,12 @@ const BESIDE: [&str; 2] = ["-wal", "-shm"];
 /// Marks the file as ours: "Post".
 const APPLICATION_ID: u32 = 0x506f_7374;
 /// Each brings the version before to its own: the first one makes version 1.
-const MIGRATIONS: &[&str] =
-    &[include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+];
 /// How long to wait for another program, such as `sqlite3`, to end its transaction.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Statements that are kept prepared.
@@ -91,6 +95,14 @@ pub enum AccountsError {
     Busy {
         /// The file.
         path: PathBuf,
+    },
+    /// A copy of the first issuer's accounts, at an issuer that follows it.
+    #[error("the copy {} of the first issuer's accounts is not taken up: {reason}", path.display())]
+    Copy {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        reason: String,
     },
     /// The system refused.
     #[error("cannot use the database {}: {reason}. Free some space, or make the directory writable", path.display())]

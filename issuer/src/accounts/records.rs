@@ -124,6 +124,14 @@ pub(crate) fn without_tier(
     }
 }
 
+/// How many accounts have a quota of their own of some tokens, and not more than `most`.
+pub(crate) fn with_at_most(connection: &Connection, most: u64) -> rusqlite::Result<u64> {
+    connection
+        .prepare("SELECT count(*) FROM accounts WHERE quota_tokens BETWEEN 1 AND ?1")?
+        .query_row(params![whole(most)], |row| row.get(0))
+        .map(natural)
+}
+
 /// Calls `each` with every account, by name, until it fails.
 pub(crate) fn all<E: From<rusqlite::Error>>(
     connection: &Connection,

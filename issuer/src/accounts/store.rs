@@ -4,19 +4,21 @@ use super::api_key::{KeySecret, SECRET_FILE};
 use super::database::{self, AccountsError, FILE_NAME};
 use super::{records, usage};
 use crate::quota::Usage;
+use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use postern_daemon::files::sync_name;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The counts of versions before the database.
 const OLD_COUNTS: &str = "usage.json";
 const OLD_COUNTS_IMPORTED: &str = "usage.json.imported";
 
 /// Which secret the keys are stored under.
-const SECRET_CHECK: &str = "secret_check";
+pub(super) const SECRET_CHECK: &str = "secret_check";
 /// Set with the first account and never unset: removing the last account must not open the issuer to everyone.
 const NEEDS_ACCOUNT: &str = "tokens_need_an_account";
 
@@ -24,7 +26,7 @@ const NEEDS_ACCOUNT: &str = "tokens_need_an_account";
 #[derive(Debug)]
 pub(crate) struct Store {
     path: PathBuf,
-    secret: KeySecret,
+    secret: ArcSwap<KeySecret>,
     connection: Mutex<Connection>,
 }
 
@@ -36,7 +38,7 @@ impl Store {
         let mut connection = database::open(&path)?;
         let secret = open_secret(&connection, &path, &directory.join(SECRET_FILE))?;
         import_counts(&mut connection, &path, directory)?;
-        Ok(Self { path, secret, connection: Mutex::new(connection) })
+        Ok(Self { path, secret: ArcSwap::from_pointee(secret), connection: Mutex::new(connection) })
     }
 
     /// Reads every page: damage is found at the start, and not when the one account asks that it hit.
@@ -44,8 +46,20 @@ impl Store {
         database::check_pages(&self.connection.lock(), &self.path)
     }
 
-    pub(crate) fn secret(&self) -> &KeySecret {
-        &self.secret
+    pub(crate) fn secret(&self) -> Guard<Arc<KeySecret>> {
+        self.secret.load()
+    }
+
+    /// Another secret from now on, while no key depends on the one before.
+    pub(super) fn take_up_secret(&self, secret: KeySecret) -> Result<(), AccountsError> {
+        secret.write(&self.directory().join(SECRET_FILE))?;
+        self.with(|connection| records::set(connection, SECRET_CHECK, &secret.check()))?;
+        self.secret.store(Arc::new(secret));
+        Ok(())
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
     }
 
     /// A connection of its own to read.

@@ -12,6 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
 mod certificates;
+mod follow;
 mod tiers;
 
 fn account(name: &str, key: &str, quota: &str) -> Account {
@@ -66,8 +67,9 @@ fn settle(accounts: &Accounts) {
 fn ask(accounts: &Accounts, request: AccountRequest) -> Result<Vec<Line>, Refused> {
     let mut lines = Vec::new();
     let configured = accounts.configured.load_full();
-    let desk = Desk { store: &accounts.store, configured: &configured, running: Some(accounts) };
-    desk.answer(request, UnixSeconds::now(), &mut |line| {
+    let now = UnixSeconds::now();
+    let desk = Desk { store: &accounts.store, configured: &configured, running: Some(accounts), now };
+    desk.answer(request, &mut |line| {
         lines.push(line);
         Ok(())
     })

@@ -42,6 +42,10 @@ impl Tiers {
         Self(tiers.iter().map(|tier| (tier.name.clone(), tier.clone())).collect())
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Tier> {
+        self.0.values()
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }

@@ -3,6 +3,7 @@
 use super::{Accounts, AccountsError, records, usage};
 use crate::health::{Fault, Health};
 use crate::recorder::Recorder;
+use crate::share::Share;
 use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,15 +51,24 @@ impl Accounts {
         let accounts = Arc::clone(self);
         let checking = tokio::task::spawn_blocking(move || {
             let configured = accounts.configured.load_full();
-            accounts
-                .store
-                .with(|connection| records::without_tier(connection, |tier| configured.tiers.has(tier)))
+            let most = configured.share().most_without();
+            accounts.store.with(|connection| {
+                let without = records::without_tier(connection, |tier| configured.tiers.has(tier))?;
+                let none = if most == 0 { 0 } else { records::with_at_most(connection, most)? };
+                Ok((without, none, configured.share(), configured.without_token()))
+            })
         });
         match checking.await {
-            Ok(Ok(without)) => match no_terms(&without) {
-                Some(reason) => health.raise(Fault::Terms, reason),
-                None => health.clear(Fault::Terms),
-            },
+            Ok(Ok((without, none, share, of_file))) => {
+                match no_terms(&without) {
+                    Some(reason) => health.raise(Fault::Terms, reason),
+                    None => health.clear(Fault::Terms),
+                }
+                match no_token(share, none, &of_file) {
+                    Some(reason) => health.raise(Fault::Share, reason),
+                    None => health.clear(Fault::Share),
+                }
+            }
             // It is looked at again; why the database cannot be read is said elsewhere.
             Ok(Err(_)) | Err(_) => self.are_unchecked.store(true, Ordering::Release),
         }
@@ -95,4 +105,17 @@ fn no_terms(without: &[(String, u64)]) -> Option<String> {
             tiers.join(", ")
         )
     })
+}
+
+/// What is wrong where this issuer's share of a quota is less than one token: of so many accounts of the database, and of these
+/// accounts and tiers of the file.
+fn no_token(share: Share, of_database: u64, of_file: &[String]) -> Option<String> {
+    if of_database == 0 && of_file.is_empty() {
+        return None;
+    }
+    let of_file = of_file.iter().map(|place| format!(", {place}")).collect::<String>();
+    Some(format!(
+        "this issuer's share ({share}) of some quotas is less than one token, so it gives none of them: {of_database} accounts of the \
+         database{of_file}. Other issuers of the group have to give them all: raise [group] share or those quotas"
+    ))
 }

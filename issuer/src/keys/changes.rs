@@ -3,6 +3,7 @@
 
 use super::control::{KeyRequest, TokenKeyView, is_named, unknown};
 use super::{KeyStore, KeysError, TokenKey, colliding, file_name, lives, parse, set_aside, view};
+use crate::accounts::control::not_here;
 use crate::config::MAX_LIVE_KEYS;
 use crate::control::{Line, Refused};
 use crate::rotation::{Phase, Schedule, Takeover};
@@ -20,6 +21,9 @@ impl KeyStore {
         schedule: &Schedule,
         now: UnixSeconds,
     ) -> Result<Vec<Line>, Refused> {
+        if let Some(copies) = self.follows().filter(|_| request != KeyRequest::List) {
+            return Err(not_here(copies));
+        }
         let before: HashSet<_> = match request {
             KeyRequest::List => HashSet::new(),
             _ => self.keys.iter().map(|key| key.signing.id()).collect(),

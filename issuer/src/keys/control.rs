@@ -112,7 +112,9 @@ pub(crate) fn answer(lock: DataDir, config: &Config, request: KeyRequest) -> Res
         .keys
         .schedule()
         .map_err(|error| Refused { sentence: error.to_string(), code: error.exit_code() })?;
-    KeyStore::of(lock, AtRest::of(&config.keys)?)?.carry_out(request, &schedule, UnixSeconds::now())
+    let mut store = KeyStore::of(lock, AtRest::of(&config.keys)?)?;
+    store.follow(config.follows());
+    store.carry_out(request, &schedule, UnixSeconds::now())
 }
 
 /// What a copy of a key file holds.

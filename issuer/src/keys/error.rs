@@ -1,7 +1,7 @@
 //! What is wrong with key files, and what an operator does about it.
 
 use postern_daemon::files::DataDirError;
-use postern_token::SignError;
+use postern_token::{SignError, TokenType};
 use std::io;
 use std::path::PathBuf;
 
@@ -113,6 +113,28 @@ pub enum KeysError {
         path: PathBuf,
         /// The name of the other.
         other: String,
+    },
+    /// The directory of copies, at an issuer that follows another one.
+    #[error(
+        "cannot read {}, where the first issuer's key files are copied to ([group] follow): {source}; make it readable for the issuer's \
+         user", path.display()
+    )]
+    Copies {
+        /// The directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A key has not been copied.
+    #[error(
+        "the token key of type {token_type} to come is not among the copies in {}, and the first issuer should have made it by now ([keys] \
+         publish_ahead, rotate_every): copy its key files, and give both issuers the same times", directory.display()
+    )]
+    NotCopied {
+        /// The directory of copies.
+        directory: PathBuf,
+        /// The type.
+        token_type: TokenType,
     },
     /// No key could be made.
     #[error("cannot make a token key: {0}")]

@@ -62,15 +62,15 @@ pub(super) fn files(directory: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
 }
 
 /// A file that is set aside.
-struct Aside {
+pub(super) struct Aside {
     path: PathBuf,
-    original: PathBuf,
+    pub(super) original: PathBuf,
     since: UnixSeconds,
     /// Of a key that expired; otherwise an operator retired it.
-    is_expired: bool,
+    pub(super) is_expired: bool,
 }
 
-fn all(directory: &Path) -> io::Result<Vec<Aside>> {
+pub(super) fn all(directory: &Path) -> io::Result<Vec<Aside>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();

@@ -107,6 +107,10 @@ examples! {
     ];
     Refusal::NoKey(NoKey::Unknown) => ["unknown_token_key" Requests Refusal::NoKey(NoKey::Unknown)];
     Refusal::NoKey(NoKey::Retired) => ["retired_token_key" Requests Refusal::NoKey(NoKey::Retired)];
+    Refusal::NoKey(NoKey::Absent) => [
+        "no_token_key" Requests Refusal::NoKey(NoKey::Absent),
+        "no_token_keys" Documents Refusal::NoKey(NoKey::Absent)
+    ];
     Refusal::NoKey(NoKey::NotYet) => ["upcoming_token_key" Requests Refusal::NoKey(NoKey::NotYet)];
     Refusal::NoToken(NoToken::Spent(_)) => [
         "quota" Requests Refusal::NoToken(NoToken::Spent(Spent { retry_after: Duration::from_secs(3_600) }))

@@ -5,7 +5,7 @@ use super::*;
 const DAY: u64 = 86_400;
 
 fn meter(quota: &str) -> Arc<Meter> {
-    Arc::new(Meter::new(quota.parse().unwrap()))
+    Arc::new(Meter::new(quota.parse().unwrap(), SharesInForce::default()))
 }
 
 /// Reads and writes a database in which nothing is used of a window that is new.

@@ -4,7 +4,7 @@ use super::Client;
 use crate::answer::{self, Refusal};
 use crate::catalogue::{IssuerOutcome, TokenTypeAsked};
 use crate::issue::{BoxError, Issuance};
-use crate::keyring::Keyring;
+use crate::keyring::{Keyring, NoKey};
 use crate::openapi::{self, OPENAPI_PATH};
 use crate::recorder::Recorder;
 use crate::reload::Settings;
@@ -101,7 +101,7 @@ impl Routes {
             return Err(Refusal::ByName);
         }
         match (head.uri.path(), &head.method) {
-            (DIRECTORY_PATH, &Method::GET | &Method::HEAD) => Ok(self.directory(head)),
+            (DIRECTORY_PATH, &Method::GET | &Method::HEAD) => self.directory(head),
             (OPENAPI_PATH, &Method::GET | &Method::HEAD) => Ok(self.description(head)),
             (DIRECTORY_PATH | OPENAPI_PATH, _) => Err(Refusal::Method("GET, HEAD")),
             (path, &Method::POST) if self.settings.load().takes_requests_at(path) => {
@@ -114,11 +114,14 @@ impl Routes {
     }
 
     /// The key directory (RFC 9578, section 4), or 304 to who has it.
-    fn directory(&self, head: &request::Parts) -> (Response<Full<Bytes>>, IssuerOutcome) {
+    fn directory(&self, head: &request::Parts) -> Result<(Response<Full<Bytes>>, IssuerOutcome), Refusal> {
         let document = self.keyring.document();
+        if document.is_empty {
+            return Err(Refusal::NoKey(NoKey::Absent)); // a gateway would forget the keys that it knows
+        }
         let max_age = document.max_age(self.settings.load().directory_max_age, UnixSeconds::now());
         let response = document.representation.answer(&head.headers, DIRECTORY_MEDIA_TYPE, max_age);
-        answer::document(response, IssuerOutcome::Directory)
+        Ok(answer::document(response, IssuerOutcome::Directory))
     }
 
     /// The API description, or 304 to who has it.

@@ -1,14 +1,10 @@
 //! Carrying out what an operator asks for, in a running issuer or on the file of one that does not run.
 
-use super::{
-    AccountRequest, AccountView, Edit, KeptIn, Line, MOST_NAME, Refused, certificates, is_account_name,
-};
+use super::{AccountRequest, Edit, Line, MOST_NAME, Refused, certificates, is_account_name, not_here};
 use crate::accounts::records::{self, Record, Terms};
 use crate::accounts::store::{Change, Store, set_needs_account};
-use crate::accounts::tiers::Allowance;
-use crate::accounts::{Accounts, AccountsError, Configured, certificates as stored, usage};
+use crate::accounts::{Accounts, AccountsError, Configured};
 use crate::config::Account;
-use crate::quota::Writing;
 use postern_token::UnixSeconds;
 use rusqlite::{Connection, Transaction};
 use std::io;
@@ -26,6 +22,8 @@ pub(crate) struct Desk<'a> {
     pub(crate) configured: &'a Configured,
     /// What is in memory, where the issuer runs.
     pub(crate) running: Option<&'a Accounts>,
+    /// The present time.
+    pub(crate) now: UnixSeconds,
 }
 
 /// Why a request ended early.
@@ -67,13 +65,8 @@ pub(crate) type Answer<'a> = &'a mut dyn FnMut(Line) -> io::Result<()>;
 
 impl Desk<'_> {
     /// Answers a request with lines, the last of which is [`Line::Done`] or [`Line::Failed`]. Blocks on the disk.
-    pub(crate) fn answer(
-        &self,
-        request: AccountRequest,
-        now: UnixSeconds,
-        answer: Answer<'_>,
-    ) -> io::Result<()> {
-        match self.carry_out(request, now, answer) {
+    pub(crate) fn answer(&self, request: AccountRequest, answer: Answer<'_>) -> io::Result<()> {
+        match self.carry_out(request, self.now, answer) {
             Ok(()) => answer(Line::Done),
             Err(Ended::Refused(refused)) => answer(Line::Failed(refused)),
             Err(Ended::Database(error)) => answer(Line::Failed(self.store.error(&error).into())),
@@ -82,6 +75,9 @@ impl Desk<'_> {
     }
 
     fn carry_out(&self, request: AccountRequest, now: UnixSeconds, answer: Answer<'_>) -> Result<(), Ended> {
+        if let Some(copies) = self.configured.follows().filter(|_| request.is_change()) {
+            return Err(Ended::Refused(not_here(copies)));
+        }
         match request {
             AccountRequest::Add { name, terms, certificates } => {
                 self.add(&name, &terms, &certificates, answer)
@@ -283,7 +279,7 @@ impl Desk<'_> {
         records::find(connection, name)?.ok_or_else(|| Change::Refused(self.missing(name)))
     }
 
-    fn missing(&self, name: &str) -> Ended {
+    pub(super) fn missing(&self, name: &str) -> Ended {
         refused(match self.configured(name) {
             Some(_) => format!(
                 "{name:?} is kept in the configuration file: change it there, or take it into the database with `postern issuer \
@@ -293,99 +289,13 @@ impl Desk<'_> {
         })
     }
 
-    // ---- Views ----
-
-    fn configured(&self, name: &str) -> Option<&Account> {
+    pub(super) fn configured(&self, name: &str) -> Option<&Account> {
         self.configured.with_name(name)
     }
 
     fn check_tier(&self, tier: &str) -> Result<(), Ended> {
         let tiers = &self.configured.tiers;
         if tiers.has(tier) { Ok(()) } else { Err(refused(tiers.unknown(tier))) }
-    }
-
-    /// On a connection of its own: a long list holds up nobody.
-    fn list(&self, answer: Answer<'_>) -> Result<(), Ended> {
-        let reader = self.store.reader()?;
-        for account in &self.configured.accounts {
-            if !records::exists(&reader, &account.name)? {
-                answer(Line::Account(self.of_configuration(account)))?;
-            }
-        }
-        records::all(&reader, |record| Ok(answer(Line::Account(self.of_database(record)))?))
-    }
-
-    fn show(&self, name: &str, answer: Answer<'_>) -> Result<(), Ended> {
-        self.settle(Some(name));
-        let reader = self.store.reader()?;
-        let usage = usage::of_account(&reader, name, UnixSeconds(0))?;
-        let view = match records::find(&reader, name)? {
-            Some(record) => self.with_credentials(&reader, record)?,
-            None => match self.configured(name) {
-                Some(account) => self.of_configuration(account),
-                None if usage.is_empty() => return Err(self.missing(name)),
-                None => {
-                    let elsewhere = self.configured.has_authorizer;
-                    let kept_in = if elsewhere { KeptIn::Elsewhere } else { KeptIn::Removed };
-                    AccountView::bare(name.to_owned(), kept_in, elsewhere)
-                }
-            },
-        };
-        Ok(answer(Line::Account(AccountView { usage, ..view }))?)
-    }
-
-    /// Writes the exact figures of those who are in memory in place of what is reserved for them.
-    fn settle(&self, name: Option<&str>) {
-        let Some(accounts) = self.running else { return };
-        let holders = match name {
-            Some(name) => accounts.active.holder(name).into_iter().collect(),
-            None => accounts.active.holders(),
-        };
-        // Where the disk is full the figures on it are still true: they are upper bounds.
-        let _ = accounts.ledger.write(holders, Writing::Exact);
-    }
-
-    fn usage(&self, account: Option<&str>, since: UnixSeconds, answer: Answer<'_>) -> Result<(), Ended> {
-        self.settle(account);
-        let reader = self.store.reader()?;
-        let Some(account) = account else {
-            return usage::of_all(&reader, since, |row| Ok(answer(Line::Usage(row))?));
-        };
-        for row in usage::of_account(&reader, account, since)? {
-            answer(Line::Usage(row))?;
-        }
-        Ok(())
-    }
-
-    fn account(&self, record: Option<Record>, answer: Answer<'_>) -> Result<(), Ended> {
-        let Some(record) = record else { return Ok(()) }; // removed meanwhile
-        let view = self.store.with(|connection| self.with_credentials(connection, record))?;
-        Ok(answer(Line::Account(view))?)
-    }
-
-    fn with_credentials(&self, connection: &Connection, record: Record) -> rusqlite::Result<AccountView> {
-        let (keys, certificates) =
-            (records::keys(connection, record.id)?, stored::of_account(connection, record.id)?);
-        Ok(AccountView { keys, certificates, ..self.of_database(record) })
-    }
-
-    fn of_database(&self, record: Record) -> AccountView {
-        let Record { name, enabled, terms, .. } = record;
-        self.view(name, KeptIn::Database, enabled, terms)
-    }
-
-    fn of_configuration(&self, account: &Account) -> AccountView {
-        self.view(account.name.clone(), KeptIn::Configuration, true, account.terms())
-    }
-
-    fn view(&self, name: String, kept_in: KeptIn, enabled: bool, own: Terms) -> AccountView {
-        let (terms, of_tier) = match self.configured.tiers.allowance(&own) {
-            Some(Allowance { quota, burst, of_tier, .. }) => {
-                (Terms { quota: Some(quota), burst, ..own }, of_tier)
-            }
-            None => (own, Vec::new()),
-        };
-        AccountView { terms: Some(terms), of_tier, ..AccountView::bare(name, kept_in, enabled) }
     }
 }
 

@@ -75,8 +75,7 @@ fn a_damaged_page_is_found() {
     let end = bytes.len();
     bytes[4_096..end].fill(0xaa);
     std::fs::write(&path, bytes).unwrap();
-    let connection = open_to_read(&path).unwrap();
-    let error = check_pages(&connection, &path).unwrap_err();
+    let error = open_to_read(&path).and_then(|connection| check_pages(&connection, &path)).unwrap_err();
     assert!(matches!(error, AccountsError::Damaged { .. }), "{error}");
     assert!(error.to_string().contains("restore it from a backup"), "{error}");
 }

@@ -1,0 +1,121 @@
+//! What an operator sees of accounts.
+
+use super::desk::{Answer, Desk, Ended};
+use super::{AccountView, Here, KeptIn, Line, Terms};
+use crate::accounts::records::{self, Record};
+use crate::accounts::tiers::Allowance;
+use crate::accounts::{AccountsError, certificates as stored, usage};
+use crate::config::Account;
+use crate::quota::Writing;
+use crate::share::Shares;
+use postern_token::UnixSeconds;
+use rusqlite::Connection;
+
+impl Desk<'_> {
+    /// On a connection of its own: a long list holds up nobody.
+    pub(super) fn list(&self, answer: Answer<'_>) -> Result<(), Ended> {
+        let (reader, shares) = (self.store.reader()?, self.shares()?);
+        for account in &self.configured.accounts {
+            if !records::exists(&reader, &account.name)? {
+                answer(Line::Account(self.of_configuration(account, shares.as_ref())))?;
+            }
+        }
+        records::all(&reader, |record| Ok(answer(Line::Account(self.of_database(record, shares.as_ref())))?))
+    }
+
+    /// The shares of this issuer, where it is in a group.
+    fn shares(&self) -> Result<Option<Shares>, AccountsError> {
+        if self.configured.group.is_none() {
+            return Ok(None);
+        }
+        let joins = self.configured.follows().is_some();
+        self.store.shares(self.configured.share(), joins, self.now).map(|(shares, _)| Some(shares))
+    }
+
+    pub(super) fn show(&self, name: &str, answer: Answer<'_>) -> Result<(), Ended> {
+        self.settle(Some(name));
+        let (reader, shares) = (self.store.reader()?, self.shares()?);
+        let usage = usage::of_account(&reader, name, UnixSeconds(0))?;
+        let view = match records::find(&reader, name)? {
+            Some(record) => self.with_credentials(&reader, record, shares.as_ref())?,
+            None => match self.configured(name) {
+                Some(account) => self.of_configuration(account, shares.as_ref()),
+                None if usage.is_empty() => return Err(self.missing(name)),
+                None => {
+                    let elsewhere = self.configured.has_authorizer;
+                    let kept_in = if elsewhere { KeptIn::Elsewhere } else { KeptIn::Removed };
+                    AccountView::bare(name.to_owned(), kept_in, elsewhere)
+                }
+            },
+        };
+        Ok(answer(Line::Account(AccountView { usage, ..view }))?)
+    }
+
+    /// Writes the exact figures of those who are in memory in place of what is reserved for them.
+    pub(super) fn settle(&self, name: Option<&str>) {
+        let Some(accounts) = self.running else { return };
+        let holders = match name {
+            Some(name) => accounts.active.holder(name).into_iter().collect(),
+            None => accounts.active.holders(),
+        };
+        // Where the disk is full the figures on it are still true: they are upper bounds.
+        let _ = accounts.ledger.write(holders, Writing::Exact);
+    }
+
+    pub(super) fn usage(
+        &self,
+        account: Option<&str>,
+        since: UnixSeconds,
+        answer: Answer<'_>,
+    ) -> Result<(), Ended> {
+        self.settle(account);
+        let reader = self.store.reader()?;
+        let Some(account) = account else {
+            return usage::of_all(&reader, since, |row| Ok(answer(Line::Usage(row))?));
+        };
+        for row in usage::of_account(&reader, account, since)? {
+            answer(Line::Usage(row))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn account(&self, record: Option<Record>, answer: Answer<'_>) -> Result<(), Ended> {
+        let Some(record) = record else { return Ok(()) }; // removed meanwhile
+        let shares = self.shares()?;
+        let view =
+            self.store.with(|connection| self.with_credentials(connection, record, shares.as_ref()))?;
+        Ok(answer(Line::Account(view))?)
+    }
+
+    fn with_credentials(
+        &self,
+        connection: &Connection,
+        record: Record,
+        shares: Option<&Shares>,
+    ) -> rusqlite::Result<AccountView> {
+        let (keys, certificates) =
+            (records::keys(connection, record.id)?, stored::of_account(connection, record.id)?);
+        Ok(AccountView { keys, certificates, ..self.of_database(record, shares) })
+    }
+
+    fn of_database(&self, record: Record, shares: Option<&Shares>) -> AccountView {
+        let Record { name, enabled, terms, .. } = record;
+        self.view(AccountView::bare(name, KeptIn::Database, enabled), terms, shares)
+    }
+
+    fn of_configuration(&self, account: &Account, shares: Option<&Shares>) -> AccountView {
+        let name = account.name.clone();
+        self.view(AccountView::bare(name, KeptIn::Configuration, true), account.terms(), shares)
+    }
+
+    fn view(&self, bare: AccountView, own: Terms, shares: Option<&Shares>) -> AccountView {
+        let (terms, of_tier) = match self.configured.tiers.allowance(&own) {
+            Some(Allowance { quota, burst, of_tier, .. }) => {
+                (Terms { quota: Some(quota), burst, ..own }, of_tier)
+            }
+            None => (own, Vec::new()),
+        };
+        let here = shares.zip(terms.quota).map(|(shares, quota)| Here::of(shares, quota, self.now));
+        AccountView { terms: Some(terms), of_tier, here, ..bare }
+    }
+}

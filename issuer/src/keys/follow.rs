@@ -1,0 +1,187 @@
+//! The keys of an issuer that follows another one: they are the first one's, taken from copies of its key files as they come.
+//!
+//! What is taken up is in this issuer's own directory, so it outlives copies that are damaged or lost, and a restart. A key ends by its
+//! own time, or by a copy of the file under which the first issuer set it aside as retired; that its file is no longer among
+//! the copies ends no key.
+
+use super::at_rest::Read;
+use super::set_aside::{self, Aside};
+use super::{KeyStore, KeysError, TokenKey, colliding, file_name, key_files, lives, load, parse_name};
+use crate::rotation::{self, Lifetime, Phase, Schedule};
+use postern_daemon::utc;
+use postern_token::{TokenType, UnixSeconds, key_file};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The copies that a store follows.
+#[derive(Debug)]
+pub(super) struct Follows {
+    pub(super) directory: PathBuf,
+    /// What is wrong with them, at the last look.
+    fault: Option<String>,
+}
+
+/// A key as a file's name has it.
+struct Named {
+    life: Lifetime,
+    id: String,
+    token_type: TokenType,
+}
+
+impl Named {
+    fn of(path: &Path) -> Option<Self> {
+        let (life, id) = parse_name(path)?;
+        Some(Self { life, id, token_type: key_file::token_type(path)? })
+    }
+
+    fn is(&self, key: &TokenKey) -> bool {
+        key.signing.token_type() == self.token_type && key.signing.id().short() == self.id
+    }
+}
+
+impl KeyStore {
+    /// Makes no keys from now on, and takes those whose files are copied to `directory`; nothing of it without one.
+    pub(crate) fn follow(&mut self, directory: Option<&Path>) {
+        self.follows = directory.map(|directory| Follows { directory: directory.to_owned(), fault: None });
+    }
+
+    /// Where the copies are, if this is not the first issuer.
+    pub(crate) fn follows(&self) -> Option<&Path> {
+        self.follows.as_ref().map(|follows| follows.directory.as_path())
+    }
+
+    /// What is wrong with the copies.
+    pub(crate) fn copy_fault(&self) -> Option<&str> {
+        self.follows.as_ref()?.fault.as_deref()
+    }
+
+    /// Takes up what has been copied since the last look.
+    pub(super) fn take_up(&mut self, now: UnixSeconds) {
+        let Some(directory) = self.follows().map(Path::to_owned) else { return };
+        let mut faults = Vec::new();
+        if let Err(error) = self.take_up_from(&directory, now, &mut faults) {
+            faults.push(error.to_string());
+        }
+        let others = faults.len().saturating_sub(1);
+        let fault = faults.into_iter().next().map(|first| {
+            let others = if others == 0 { String::new() } else { format!(" (and {others} more like this)") };
+            format!(
+                "a key file among the first issuer's copies is not taken up: {first}{others}. The keys of before stay in use; it is tried \
+                 again every second"
+            )
+        });
+        if let Some(follows) = &mut self.follows {
+            follows.fault = fault;
+        }
+    }
+
+    fn take_up_from(
+        &mut self,
+        directory: &Path,
+        now: UnixSeconds,
+        faults: &mut Vec<String>,
+    ) -> Result<(), KeysError> {
+        let unreadable = |source: io::Error| KeysError::Copies { path: directory.to_owned(), source };
+        let retired = retired(directory).map_err(unreadable)?;
+        let own = self.directory.path().to_owned();
+        let retired_here = self::retired(&own).map_err(unreadable)?;
+        for retired in &retired {
+            self.end(retired, now, faults);
+        }
+        for path in key_files(directory)? {
+            let Some(named) = Named::of(&path) else {
+                faults.push(KeysError::Name { path }.to_string());
+                continue;
+            };
+            let is_retired = retired
+                .iter()
+                .chain(&retired_here)
+                .any(|retired| retired.token_type == named.token_type && retired.id == named.id);
+            if is_retired || named.life.phase(now) == Phase::Over {
+                continue;
+            }
+            let taken = match self.keys.iter().position(|key| named.is(key)) {
+                Some(place) => self.shorten(place, &named),
+                None => self.add(&path),
+            };
+            faults.extend(taken.err().map(|error| error.to_string()));
+        }
+        Ok(())
+    }
+
+    /// A key that was not known.
+    fn add(&mut self, path: &Path) -> Result<(), KeysError> {
+        let Read { key, plain, .. } = load(path, &self.at_rest)?;
+        if let Some(other) = colliding(&self.keys, &key.signing) {
+            return Err(KeysError::Collision { path: path.to_owned(), other: file_name(other) });
+        }
+        self.at_rest.write(self.directory.join(file_name(&key)), &plain)?;
+        let [from, until, end] =
+            [key.life.not_before, key.life.issue_until, key.life.not_after].map(|time| utc::rfc3339(time.0));
+        tracing::info!(
+            "took up token key {:?} of type {} from the first issuer: in use from {from}, issues until {until}, leaves at {end}",
+            key.signing.id(),
+            key.signing.token_type()
+        );
+        self.keys.push(key);
+        Ok(())
+    }
+
+    /// A known key that issues for less long than before, since an operator has rotated it. The copy under the old name may be there,
+    /// too.
+    fn shorten(&mut self, place: usize, named: &Named) -> Result<(), KeysError> {
+        let key = &self.keys[place];
+        if named.life.issue_until >= key.life.issue_until {
+            return Ok(());
+        }
+        let life = Lifetime { issue_until: named.life.issue_until, ..key.life };
+        let shorter = TokenKey { signing: key.signing.clone(), life };
+        let (from, to) = (file_name(key), file_name(&shorter));
+        set_aside::rename(self.directory.path(), &from, &to)
+            .map_err(|source| KeysError::Unwritable { path: self.directory.join(to), source })?;
+        tracing::info!(
+            "token key {:?} issues until {} now, as at the first issuer",
+            shorter.signing.id(),
+            utc::rfc3339(life.issue_until.0)
+        );
+        self.keys[place] = shorter;
+        Ok(())
+    }
+
+    /// A key that an operator has retired.
+    fn end(&mut self, retired: &Named, now: UnixSeconds, faults: &mut Vec<String>) {
+        let Some(place) = self.keys.iter().position(|key| retired.is(key)) else { return };
+        let name = file_name(&self.keys[place]);
+        match set_aside::retire(self.directory.path(), &name, now) {
+            Ok(()) => tracing::warn!(
+                "token key {:?} is retired, as at the first issuer: it is not listed, and signs no more",
+                self.keys[place].signing.id()
+            ),
+            Err(error) => faults.push(format!("the key file {name} cannot be set aside: {error}")),
+        }
+        self.keys.remove(place);
+    }
+
+    /// Refuses where a key is missing that the first issuer has by now, if the schedule is the same: of `publish_ahead`, half is left for
+    /// copying it.
+    pub(super) fn check_successors(&self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
+        let Some(follows) = &self.follows else { return Ok(()) };
+        let is_overdue =
+            |token_type: &TokenType| rotation::is_overdue(&lives(&self.keys, *token_type), schedule, now);
+        match schedule.types.iter().find(is_overdue) {
+            Some(token_type) => {
+                Err(KeysError::NotCopied { directory: follows.directory.clone(), token_type })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The keys of a directory that were retired.
+fn retired(directory: &Path) -> io::Result<Vec<Named>> {
+    let retired = set_aside::all(directory)?.into_iter().filter(|aside| !aside.is_expired);
+    Ok(retired.filter_map(|Aside { original, .. }| Named::of(&original)).collect())
+}
+
+#[cfg(test)]
+mod tests;
