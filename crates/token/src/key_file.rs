@@ -2,14 +2,17 @@
 //!
 //! `*.p8` holds the PKCS#8 form (DER) of a key of type 2; `*.type1` and `*.type5` hold a scalar as hex digits, on one line, so
 //! that they can be copied to the gateways that verify tokens of these types. Either may be encrypted under a passphrase.
+//! `*.pkcs11` holds no secret: it names a key of type 2 in an HSM ([`Reference`]).
 
 mod passphrase;
+mod reference;
 
 use crate::ids::TokenType;
 use crate::sign::{SignError, SigningKey};
 use crate::spki::KeyError;
 use crate::verify::VerifyingKey;
 pub use passphrase::{Passphrase, is_encrypted};
+pub use reference::{Reference, ReferenceError};
 use std::path::Path;
 use zeroize::Zeroizing;
 
@@ -24,9 +27,27 @@ pub const fn ending(token_type: TokenType) -> &'static str {
     }
 }
 
+/// How the names of files end that refer to a key in an HSM, without the dot.
+pub const REFERENCE_ENDING: &str = "pkcs11";
+
+/// How the name of the file of this key ends, without the dot.
+#[must_use]
+pub const fn ending_of(key: &SigningKey) -> &'static str {
+    if key.is_elsewhere() { REFERENCE_ENDING } else { ending(key.token_type()) }
+}
+
+/// Whether a file of this name refers to a key in an HSM.
+#[must_use]
+pub fn is_reference(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == REFERENCE_ENDING)
+}
+
 /// The type of the key in a file, by the ending of its name; nothing if it is no key file.
 #[must_use]
 pub fn token_type(path: &Path) -> Option<TokenType> {
+    if is_reference(path) {
+        return Some(TokenType::BlindRsa2048);
+    }
     let extension = path.extension()?.to_str()?;
     TokenType::ISSUED.into_iter().find(|token_type| ending(*token_type) == extension)
 }

@@ -18,6 +18,7 @@ mod batch;
 mod blind;
 mod challenge;
 mod directory;
+mod elsewhere;
 mod encoding;
 pub mod header;
 mod ids;
@@ -42,6 +43,7 @@ pub use batch::{
 pub use blind::{Batch, BatchRequest, BlindError, IssuerKey, PendingBatch, PendingToken};
 pub use challenge::{ChallengeError, TokenChallenge};
 pub use directory::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, DirectoryError, DirectoryKey};
+pub use elsewhere::{PrivateOperation, Unavailable};
 pub use encoding::{Base64Error, WireError, decode_base64url, decode_base64url_vec, encode_base64url};
 pub use ids::{ChallengeDigest, Nonce, SpentKey, TokenKeyId, TokenType};
 pub use inspect::{InspectError, Inspection, inspect};
@@ -51,7 +53,7 @@ pub use issuance::{
 pub use keyset::{KeyRefusal, KeySet, TrustedKey, Window};
 pub use mark::{Mark, MarkId};
 pub use sign::{SignError, SigningKey};
-pub use spki::{KeyError, SPKI_LEN};
+pub use spki::{KeyError, SPKI_LEN, modulus as spki_modulus, of_modulus as spki_of_modulus};
 pub use time::UnixSeconds;
 pub use token::{MAX_TOKEN_LEN, Token, TokenInput};
 pub use types::TokenTypes;

@@ -1,14 +1,16 @@
 //! Issuing (RFC 9578, sections 5.2 and 6.2): what the issuer does.
 
 use crate::batch::{AmortizedRequest, AmortizedResponse};
+use crate::elsewhere::{Elsewhere, PrivateOperation, Unavailable};
 use crate::ids::{TokenKeyId, TokenType};
 use crate::issuance::{TokenRequest, TokenResponse};
-use crate::spki;
+use crate::spki::{self, KeyError};
 use crate::voprf::{self, Evaluator};
 use postern_raw_rsa::PrivateKey;
 use rand::TryRng;
 use rand::rngs::SysRng;
 use std::fmt;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// An issuer's key, ready to issue tokens of one type.
@@ -22,6 +24,8 @@ pub struct SigningKey {
 enum Secret {
     /// Type 2.
     Rsa(PrivateKey),
+    /// Type 2, with the private key in an HSM.
+    Elsewhere(Box<Elsewhere>),
     /// Types 1 and 5.
     Voprf(Evaluator),
 }
@@ -67,6 +71,14 @@ pub enum SignError {
     /// A blinded element is not one of the group, or its identity.
     #[error("a blinded element is not an element of the type's group, or is its identity")]
     NotAnElement,
+    /// The private key is elsewhere and cannot be reached: not the request's fault.
+    #[error(transparent)]
+    Unavailable(Unavailable),
+    /// What was computed elsewhere is not the result: it is not given out. Not the request's fault.
+    #[error(
+        "the key is not in this process, and where it is has computed a wrong result, which was not given out"
+    )]
+    WrongResult,
 }
 
 impl SigningKey {
@@ -115,15 +127,25 @@ impl SigningKey {
         Ok(Self::new(TokenType::BlindRsa2048, &spki, Secret::Rsa(private)))
     }
 
+    /// A key of type 2 with this published form, whose private operation is done elsewhere.
+    ///
+    /// # Errors
+    /// Not a published key of type 2.
+    pub fn elsewhere(spki: &[u8], operation: Arc<dyn PrivateOperation>) -> Result<Self, KeyError> {
+        let elsewhere = Box::new(Elsewhere::new(spki, operation)?);
+        Ok(Self::new(TokenType::BlindRsa2048, spki, Secret::Elsewhere(elsewhere)))
+    }
+
     fn new(token_type: TokenType, public_key: &[u8], secret: Secret) -> Self {
         Self { id: TokenKeyId::of(public_key), token_type, public_key: public_key.into(), secret }
     }
 
     /// Answers one request. Hundreds of microseconds of CPU, milliseconds for type 1: belongs on a bounded pool, not on an
-    /// async worker.
+    /// async worker. With a key elsewhere the thread waits for it.
     ///
     /// # Errors
-    /// [`SignError::OtherKey`], [`SignError::OutOfRange`] or [`SignError::NotAnElement`]; an issuer answers each with 422.
+    /// [`SignError::OtherKey`], [`SignError::OutOfRange`] or [`SignError::NotAnElement`]; an issuer answers each with 422. Of a key
+    /// elsewhere [`SignError::Unavailable`] or [`SignError::WrongResult`], too: 503.
     pub fn sign(&self, request: &TokenRequest) -> Result<TokenResponse, SignError> {
         self.is_meant(request.token_type(), request.truncated_token_key_id)?;
         match &self.secret {
@@ -131,6 +153,10 @@ impl SigningKey {
                 // The type decides the length, so this is always an array of that length.
                 let message = request.blinded_message().try_into().map_err(|_| SignError::OutOfRange)?;
                 private.apply(message).map(TokenResponse::new).map_err(|_| SignError::OutOfRange)
+            }
+            Secret::Elsewhere(elsewhere) => {
+                let message = request.blinded_message().try_into().map_err(|_| SignError::OutOfRange)?;
+                elsewhere.apply(message).map(TokenResponse::new)
             }
             Secret::Voprf(evaluator) => {
                 let evaluated = evaluator.evaluate(request.blinded_message());
@@ -170,6 +196,12 @@ impl SigningKey {
     #[must_use]
     pub const fn token_type(&self) -> TokenType {
         self.token_type
+    }
+
+    /// Whether its private key is not in this process.
+    #[must_use]
+    pub const fn is_elsewhere(&self) -> bool {
+        matches!(self.secret, Secret::Elsewhere(_))
     }
 
     /// The published form: an SPKI of 342 bytes for type 2, an element of 49 bytes for type 1 and of 32 for type 5.

@@ -70,6 +70,23 @@ pub(crate) fn published(rsa_public_key: &[u8]) -> Result<Vec<u8>, KeyError> {
     }
 }
 
+/// The published form of the RSA-2048 key with this modulus (big-endian) and the exponent 65537.
+///
+/// # Errors
+/// [`KeyError::NotAType2Key`]: the modulus has not 2048 bits, because its highest one is not set.
+pub fn of_modulus(modulus: &[u8; MODULUS_LEN]) -> Result<Vec<u8>, KeyError> {
+    published(&[RSA_PUBLIC_KEY_PREFIX, modulus, EXPONENT_65537].concat())
+}
+
+/// The modulus of a published key, big-endian.
+///
+/// # Errors
+/// As of `VerifyingKey::from_spki`.
+pub fn modulus(spki: &[u8]) -> Result<[u8; MODULUS_LEN], KeyError> {
+    let key = rsa_public_key(spki)?;
+    key[RSA_PUBLIC_KEY_PREFIX.len()..].first_chunk().copied().ok_or(KeyError::NotAType2Key)
+}
+
 /// 2048 bits exactly: the highest bit of the modulus is set.
 fn is_rsa_2048(key: &[u8]) -> bool {
     key.len() == RSA_PUBLIC_KEY_LEN
