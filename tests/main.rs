@@ -23,6 +23,7 @@ mod getting_started;
 mod guides;
 mod hostile_http2;
 mod init;
+mod hsm;
 mod issuer;
 mod jaeger;
 mod join;

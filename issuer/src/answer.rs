@@ -76,9 +76,9 @@ impl Refusal {
     /// The status, and how it is counted.
     pub(crate) fn status(&self) -> (StatusCode, IssuerOutcome) {
         use IssuerOutcome::{
-            AccountRefused, BadMediaType, BadRequest, BadTokenRequest, Displaced, Failed, Overloaded,
-            QuotaSpent, RateLimited, SourceHandshakes, SourceLimit, SourceRefusals, Unanswered, Unauthorized,
-            Unrecorded,
+            AccountRefused, BadMediaType, BadRequest, BadTokenRequest, Displaced, Failed, KeyUnavailable,
+            Overloaded, QuotaSpent, RateLimited, SourceHandshakes, SourceLimit, SourceRefusals, Unanswered,
+            Unauthorized, Unrecorded,
         };
         match self {
             Self::NotFound => (StatusCode::NOT_FOUND, BadRequest),
@@ -108,6 +108,9 @@ impl Refusal {
             Self::NoToken(NoToken::Unrecorded) => (StatusCode::SERVICE_UNAVAILABLE, Unrecorded),
             Self::Unsigned(Unsigned::Full | Unsigned::Crowded) => {
                 (StatusCode::SERVICE_UNAVAILABLE, Overloaded)
+            }
+            Self::Unsigned(Unsigned::Refused(SignError::Unavailable(_) | SignError::WrongResult)) => {
+                (StatusCode::SERVICE_UNAVAILABLE, KeyUnavailable)
             }
             Self::Unsigned(Unsigned::Refused(_) | Unsigned::Failed) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, Failed)
@@ -144,7 +147,10 @@ impl Refusal {
             Self::NoToken(NoToken::Spent(Spent { retry_after })) => Some(retry_after.as_secs().max(1)),
             Self::NoToken(NoToken::TooFast { retry_after }) => Some(retry_after.as_secs().saturating_add(1)),
             Self::NoAccount(NoAccount::Unreadable | NoAccount::Unanswered)
-            | Self::NoToken(NoToken::Unrecorded) => Some(5),
+            | Self::NoToken(NoToken::Unrecorded)
+            | Self::Unsigned(Unsigned::Refused(SignError::Unavailable(_) | SignError::WrongResult)) => {
+                Some(5)
+            }
             Self::SourceRefusals(above) => Some(above.seconds),
             Self::NoKey(NoKey::Absent) => Some(30),
             Self::Unsigned(Unsigned::Full | Unsigned::Crowded)
@@ -323,6 +329,10 @@ impl Refusal {
             }
             Self::Full => {
                 "The issuer is answering as many requests as it may. Try again after the number of seconds in Retry-After."
+            }
+            Self::Unsigned(Unsigned::Refused(SignError::Unavailable(_) | SignError::WrongResult)) => {
+                "The issuer's private key is in an HSM that does not answer at the moment. Nothing is counted against the quota. \
+                 Try again after the number of seconds in Retry-After; if it lasts, report it to the issuer's operator."
             }
             Self::Unsigned(Unsigned::Refused(_) | Unsigned::Failed) => {
                 "Signing failed, through no fault of the request. Try again; if it fails again, report it to the \

@@ -92,6 +92,8 @@ postern_telemetry::label! {
         Unanswered = "unanswered",
         /// 503: no key is in use of the type that is asked for, or no key at all for the directory to list.
         NoKey = "no_key",
+        /// 503: the private key is in an HSM, which does not answer or computed a wrong result.
+        KeyUnavailable = "key_unavailable",
         /// 503: the signing pool is full, or as many requests are being answered as may be.
         Overloaded = "overloaded",
         /// 429: too many connections of one source.

@@ -3,10 +3,12 @@
 mod accounts;
 mod authorizer;
 mod group;
+mod pkcs11;
 
 pub use accounts::{Account, KeyHash, Tier, UsageConfig};
 pub use authorizer::AuthorizerConfig;
 pub use group::GroupConfig;
+pub use pkcs11::Pkcs11Config;
 
 use crate::StartError;
 use crate::accounts::has_accounts;
@@ -143,6 +145,9 @@ pub struct Keys {
     /// How long tokens stay valid after their key's successor took over. A week later the key's file is removed.
     #[serde(default = "Keys::redeem_for")]
     pub redeem_for: ConfigDuration,
+    /// Keep the keys of type 2 in an HSM.
+    #[serde(default)]
+    pub pkcs11: Option<Pkcs11Config>,
 }
 
 /// The CPU pool that signs.
@@ -220,6 +225,7 @@ impl Keys {
             publish_ahead: Self::publish_ahead(),
             redeem_for: Self::redeem_for(),
             types: Self::types(),
+            pkcs11: None,
         }
     }
 
@@ -347,6 +353,7 @@ impl Keys {
     fn check(&self) -> Result<(), StartError> {
         let Self { rotate_every, publish_ahead, redeem_for, .. } = self;
         self.token_types()?;
+        self.pkcs11.as_ref().map(Pkcs11Config::check).transpose()?;
         let second = ConfigDuration::secs(1);
         if *rotate_every < second || *redeem_for < second {
             return Err(invalid("[keys] rotate_every and redeem_for must be one second at least".to_owned()));

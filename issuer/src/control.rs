@@ -59,6 +59,8 @@ pub enum Line {
     Certificate(CertificateView),
     /// A token key.
     TokenKey(TokenKeyView),
+    /// What is odd about the keys in the HSM, a sentence.
+    Remark(String),
     /// Usage in one period.
     Usage(UsageRow),
     /// How many accounts were imported, and how many the database already had.

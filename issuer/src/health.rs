@@ -18,6 +18,8 @@ const LEAST_REFUSED: u64 = 10;
 pub(crate) enum Fault {
     /// No key signs for a type that is issued: requests for its tokens are refused.
     NoKey,
+    /// A key that is in use is in the HSM and cannot sign: requests for its tokens are refused.
+    NoSigner,
     /// The accounts of the issuer that this one follows have never come: requests for tokens are refused.
     NoAccounts,
     /// The next key cannot be made, or has not come.
@@ -26,6 +28,8 @@ pub(crate) enum Fault {
     KeyCopies,
     /// The copy of the first issuer's accounts cannot be used.
     AccountCopies,
+    /// The HSM, or a key in it.
+    Hsm,
     /// The quota counts cannot be written.
     Counts,
     /// Accounts have the terms of a tier that there is not.
@@ -63,8 +67,9 @@ impl Health {
         let mut present = self.present.lock();
         if !present.contains_key(&fault) {
             match fault {
-                Fault::NoKey | Fault::NextKey => tracing::error!("{reason}"),
+                Fault::NoKey | Fault::NoSigner | Fault::NextKey => tracing::error!("{reason}"),
                 Fault::NoAccounts
+                | Fault::Hsm
                 | Fault::KeyCopies
                 | Fault::AccountCopies
                 | Fault::Counts
@@ -90,7 +95,8 @@ impl Health {
 
     fn show(&self, present: &BTreeMap<Fault, String>) {
         let reasons = present.values().cloned().collect::<Vec<_>>().join("; ");
-        if present.contains_key(&Fault::NoKey) || present.contains_key(&Fault::NoAccounts) {
+        let refuses = [Fault::NoKey, Fault::NoSigner, Fault::NoAccounts];
+        if refuses.iter().any(|fault| present.contains_key(fault)) {
             self.gate.set_not_ready(reasons);
         } else if present.is_empty() {
             self.gate.set_ready();
@@ -126,6 +132,8 @@ impl Fault {
             Self::NextKey => "the next token key is there again",
             Self::KeyCopies => "the copies of the first issuer's key files can be used again",
             Self::AccountCopies => "the copy of the first issuer's accounts can be used again",
+            Self::NoSigner => "the token keys in use sign again",
+            Self::Hsm => "the HSM and its keys are in order again",
             Self::Counts => "the quota counts are written again",
             Self::Terms => "every account has terms again",
             Self::Share => "this issuer's share of every quota is a token at least again",

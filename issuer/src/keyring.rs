@@ -54,6 +54,8 @@ postern_telemetry::label! {
 pub(crate) struct KeyView {
     pub(crate) id: TokenKeyId,
     pub(crate) token_type: TokenType,
+    /// How the name of its file ends.
+    pub(crate) ending: &'static str,
     pub(crate) phase: KeyPhase,
     pub(crate) life: Lifetime,
 }

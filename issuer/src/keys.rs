@@ -2,14 +2,15 @@
 //!
 //! `1790000000-1792592000-1793196800-0f1e2d3c.p8` is the key that is used from the first time on, issues until the
 //! second, leaves at the third (Unix seconds), and whose token key id begins with the hex digits. A file is written
-//! whole or not at all, and a name cannot be torn from its times by a crash between two writes. Its ending says the token type
-//! ([`postern_token::key_file`]).
+//! whole or not at all, and a name cannot be torn from its times by a crash between two writes. Its ending says the token type,
+//! or that the private key is in an HSM ([`postern_token::key_file`]).
 
 pub(crate) mod at_rest;
 mod changes;
 pub(crate) mod control;
 mod error;
 mod follow;
+pub(crate) mod in_hsm;
 mod set_aside;
 
 use crate::config::Keys;
@@ -18,6 +19,7 @@ use crate::rotation::{self, Lifetime, Phase, Schedule};
 use at_rest::{AtRest, Read, Stale};
 pub use error::KeysError;
 use follow::Follows;
+use in_hsm::{Begun, Made};
 use postern_daemon::files::{DataDir, DataDirError};
 use postern_daemon::utc;
 use postern_token::{SigningKey, TokenKeyId, TokenType, UnixSeconds, key_file};
@@ -49,6 +51,7 @@ pub(crate) struct KeyStore {
     stale: Vec<Stale>,
     /// Another issuer, whose keys these are.
     follows: Option<Follows>,
+    has_looked_for_orphans: bool,
 }
 
 impl KeyStore {
@@ -62,7 +65,7 @@ impl KeyStore {
     pub(crate) fn of(directory: DataDir, at_rest: AtRest) -> Result<Self, KeysError> {
         warn_if_exposed(directory.path());
         let (keys, stale) = read(directory.path(), &at_rest)?;
-        Ok(Self { directory, at_rest, keys, stale, follows: None })
+        Ok(Self { directory, at_rest, keys, stale, follows: None, has_looked_for_orphans: false })
     }
 
     pub(crate) fn keys(&self) -> &[TokenKey] {
@@ -82,39 +85,46 @@ impl KeyStore {
             self.take_up(now);
             return self.check_successors(schedule, now);
         }
+        self.tidy_hsm();
         self.make_due(schedule, now, None)
     }
 
-    /// Makes the keys that are due at `now`, as if the key `without` was not there.
+    /// Makes the keys that are due at `now`, as if the key `without` was not there. Where those of one type cannot be made, because
+    /// the HSM is away, those of others are.
     fn make_due(
         &mut self,
         schedule: &Schedule,
         now: UnixSeconds,
         without: Option<TokenKeyId>,
     ) -> Result<(), KeysError> {
+        let mut result = Ok(());
         for token_type in schedule.types.iter() {
             let lives = |keys: &[TokenKey]| {
                 let left = keys.iter().filter(|key| Some(key.signing.id()) != without);
                 lives(&left.cloned().collect::<Vec<_>>(), token_type)
             };
             while let Some(life) = rotation::to_make(&lives(&self.keys), schedule, now) {
-                self.make(token_type, life)?;
+                if let Err(error) = self.make(token_type, life) {
+                    result = Err(error);
+                    break;
+                }
             }
         }
-        Ok(())
+        result
     }
 
     /// Makes a key and its file. It is the last one then.
     fn make(&mut self, token_type: TokenType, life: Lifetime) -> Result<(), KeysError> {
         for _ in 0..MAX_ATTEMPTS {
-            let secret = SigningKey::generate(token_type).map_err(KeysError::Generate)?;
-            let signing = SigningKey::from_secret(token_type, &secret).map_err(KeysError::Generate)?;
+            let Made { signing, content, begun } = self.at_rest.make(self.directory.path(), token_type)?;
             if colliding(&self.keys, &signing).is_some() {
+                begun.into_iter().for_each(Begun::discard);
                 continue; // a request names its key by one byte (RFC 9578, section 6.1)
             }
             let key = TokenKey { signing: Arc::new(signing), life };
             let path = self.directory.join(file_name(&key));
-            self.at_rest.write(path, &key_file::write(token_type, &secret))?;
+            self.at_rest.write(path, &content)?;
+            begun.into_iter().for_each(Begun::keep);
             let [from, until, end] =
                 [life.not_before, life.issue_until, life.not_after].map(|time| utc::rfc3339(time.0));
             tracing::info!(
@@ -148,7 +158,11 @@ impl KeyStore {
     /// Restores keys that were set aside because the clock was ahead, and have not expired.
     fn recall(&mut self, now: UnixSeconds) {
         let end = |path: &Path| parse_name(path).map(|(life, _)| life.not_after);
-        let back = set_aside::recall(self.directory.path(), now, end).unwrap_or_else(|error| {
+        let back = set_aside::recall(self.directory.path(), now, end, |path, original| {
+            // A follower's keys are the first issuer's, and so is what is in the HSM.
+            self.follows.is_some() || self.at_rest.release(path, original)
+        });
+        let back = back.unwrap_or_else(|error| {
             tracing::warn!("the key files that were set aside cannot be looked through: {error}");
             Vec::new()
         });
@@ -226,12 +240,12 @@ pub(crate) fn lives(keys: &[TokenKey], token_type: TokenType) -> Vec<Lifetime> {
 }
 
 fn file_name(key: &TokenKey) -> String {
-    name_of(key.signing.id(), key.signing.token_type(), &key.life)
+    name_of(key.signing.id(), key_file::ending_of(&key.signing), &key.life)
 }
 
-fn name_of(id: TokenKeyId, token_type: TokenType, life: &Lifetime) -> String {
+fn name_of(id: TokenKeyId, ending: &str, life: &Lifetime) -> String {
     let Lifetime { not_before, issue_until, not_after } = life;
-    let (id, ending) = (id.short(), key_file::ending(token_type));
+    let id = id.short();
     format!("{not_before}-{issue_until}-{not_after}-{id}.{ending}")
 }
 
@@ -245,7 +259,7 @@ pub(crate) fn view(keys: &[TokenKey], now: UnixSeconds) -> Vec<KeyView> {
             _ if now < life.not_before => KeyPhase::Upcoming,
             _ => KeyPhase::Older,
         };
-        KeyView { id: key.signing.id(), token_type, phase, life }
+        KeyView { id: key.signing.id(), token_type, ending: key_file::ending_of(&key.signing), phase, life }
     };
     let alive = keys.iter().filter(|key| key.life.phase(now) != Phase::Over);
     let mut view: Vec<_> = alive.map(view).collect();
@@ -275,7 +289,7 @@ fn load(path: &Path, at_rest: &AtRest) -> Result<Read, KeysError> {
 fn content(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeysError> {
     let unreadable = |source| KeysError::Unreadable { path: path.to_owned(), source };
     let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
+    if mode & 0o077 != 0 && !key_file::is_reference(path) {
         return Err(KeysError::Exposed { path: path.to_owned(), mode });
     }
     std::fs::read(path).map(Zeroizing::new).map_err(unreadable)

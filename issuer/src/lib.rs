@@ -201,12 +201,13 @@ impl Issuer {
         accounts.report_awaited(&health);
         health.started();
         certificate.start();
+        let hsm = store.hsm();
         if let Some(reloader) = self.reloader {
             let (accounts, keyring) = (accounts.clone(), keyring.clone());
             let (settings, recorder) = (server.settings.clone(), server.routes.recorder.clone());
-            let health = health.clone();
+            let (health, hsm) = (health.clone(), hsm.clone());
             let reached =
-                Reloading { config, signed, settings, accounts, keyring, recorder, health, certificate };
+                Reloading { config, signed, settings, accounts, keyring, recorder, health, certificate, hsm };
             tokio::spawn(reached.run(reloader, shutdown.clone()));
         }
         let recorder = server.routes.recorder.clone();
@@ -218,6 +219,10 @@ impl Issuer {
             () = accounts.follow(&health) => {}
             () = control.serve(&accounts, &commands) => {}
             () = health.watch_overload(&recorder) => {}
+            () = keys::in_hsm::watch(hsm.clone(), &keyring, &health) => {}
+        }
+        if let Some(hsm) = hsm {
+            let _ = tokio::task::spawn_blocking(move || hsm.close()).await; // the runtime may be shutting down
         }
         accounts.save(&health).await;
     }
@@ -238,6 +243,13 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     check_without_keys(config, &Strong::default())?;
     keys::inspect(&config.keys)?;
     Ok(accounts::inspect(&config.keys.directory)?)
+}
+
+/// What is odd about the environment of an issuer with this configuration, beside what [`check`] refuses: the HSM, of which a start does
+/// not depend. A sentence for each thing.
+#[must_use]
+pub fn remarks(config: &Config) -> Vec<String> {
+    keys::in_hsm::remarks(&config.keys)
 }
 
 /// The same without what the issuer that runs has open; `strong` are API keys that need not be guessed at.
@@ -279,8 +291,13 @@ impl State {
         store.encrypt()?;
         store.follow(config.follows());
         let accounts = Arc::new(Accounts::open(Configured::of(config), store.directory(), &config.usage)?);
+        if let Some(hsm) = store.hsm() {
+            hsm.start();
+        }
         match store.rotate(&schedule, now) {
             Err(KeysError::NotCopied { .. }) => {} // a follower waits for its copies, and says so
+            // The directory is served without the HSM, too; `Keyring::run` tries again.
+            Err(error) if error.is_of_hsm() => tracing::error!("a token key cannot be made: {error}"),
             rotated => rotated?,
         }
         let keyring = Keyring::new(&store, schedule, config.imprint(), now);
@@ -337,7 +354,10 @@ impl StartError {
             Self::Keys(
                 KeysError::Encrypted { .. }
                 | KeysError::Undecryptable { .. }
-                | KeysError::PassphraseFile { .. },
+                | KeysError::PassphraseFile { .. }
+                | KeysError::Module { .. }
+                | KeysError::PinFile { .. }
+                | KeysError::NoHsm { .. },
             ) => exit::CONFIG,
             Self::Config(_) | Self::Open { .. } | Self::Tls(_) | Self::Authorizer(_) => exit::CONFIG,
             Self::Keys(_) | Self::Accounts(_) | Self::Threads(_) | Self::Listen(_) | Self::Interrupted => {

@@ -72,7 +72,7 @@ fn keys(keyring: &Keyring, now: UnixSeconds) -> Table {
         ("retires in", Show::Age),
     ];
     let mut table = Table::new("Token keys", "There is none: nothing can be signed.", &columns);
-    for KeyView { id, token_type, phase, life } in keyring.view(now) {
+    for KeyView { id, token_type, phase, life, .. } in keyring.view(now) {
         let [a, b, c, d, ..] = id.0; // as in the name of its file
         table.row(vec![
             json!(format!("{a:02x}{b:02x}{c:02x}{d:02x}…")),

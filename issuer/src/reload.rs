@@ -18,6 +18,7 @@ use postern_daemon::drain::Shutdown;
 use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{ListenerTls, Renewed, ServerTls, TlsConfig, keep_signed};
+use postern_pkcs11::Hsm;
 use postern_telemetry::log;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use tokio::task::spawn_blocking;
 const OTHER_SOCKETS: &str = "the sockets are bound at the start";
 
 /// The keys that wait for a restart.
-pub const FIXED: [Fixed; 6] = [
+pub const FIXED: [Fixed; 7] = [
     Fixed { key: "listen.address", why: OTHER_SOCKETS },
     Fixed { key: "listen.admin", why: OTHER_SOCKETS },
     Fixed {
@@ -36,6 +37,10 @@ pub const FIXED: [Fixed; 6] = [
     Fixed { key: "group.follow", why: "an issuer that follows another one does so from its start" },
     Fixed { key: "group.name", why: "the metrics have it from the start" },
     Fixed { key: "keys.passphrase_file", why: "key files are read, and encrypted, at the start" },
+    Fixed {
+        key: "keys.pkcs11",
+        why: "the module is loaded at the start; a PIN file with another PIN is read again",
+    },
 ];
 
 /// The values that may change between two requests. Reading them takes no lock.
@@ -134,6 +139,7 @@ pub(crate) struct Reloading {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) health: Arc<Health>,
     pub(crate) certificate: Renewed,
+    pub(crate) hsm: Option<Hsm>,
 }
 
 impl Reloading {
@@ -143,6 +149,11 @@ impl Reloading {
         let reloading = async {
             loop {
                 reloader.requested().await;
+                if self.hsm.as_ref().is_some_and(Hsm::retry) {
+                    tracing::warn!(
+                        "the PIN file still has the PIN that the HSM refused, which is not tried again"
+                    );
+                }
                 let known = Arc::clone(&strong);
                 // It reads files and guesses at new keys, which takes a thread some hundred milliseconds.
                 let reading = spawn_blocking(move || {

@@ -55,6 +55,7 @@ impl<W: Write> Printer<W> {
             }
             Line::Certificate(certificate) => self.certificate(certificate),
             Line::TokenKey(key) => self.token_key(key),
+            Line::Remark(remark) => writeln!(self.out, "{remark}"),
             Line::Usage(row) => self.usage(row),
             Line::Imported { imported, known } => writeln!(
                 self.out,

@@ -135,7 +135,7 @@ pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
             shown.filter_map(|tls| remark(&tls)).chain(config.egress.remarks()).collect()
         }),
         Kind::Issuer => load(path, postern_issuer::check, |config| {
-            config.tls.as_ref().and_then(remark).into_iter().collect()
+            config.tls.as_ref().and_then(remark).into_iter().chain(postern_issuer::remarks(config)).collect()
         }),
         Kind::Client => load(path, postern_client::check, |config| config.remark().into_iter().collect()),
     };

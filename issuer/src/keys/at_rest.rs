@@ -4,6 +4,7 @@
 //! encrypts under the first line what is plain or under another, file by file, and one that is killed meanwhile leaves files
 //! that the next reads.
 
+use super::in_hsm::InHsm;
 use super::set_aside;
 use super::{KeyStore, KeysError, TokenKey, parse};
 use crate::config::Keys;
@@ -24,6 +25,7 @@ const MOST: usize = 1_000;
 #[derive(Debug, Default)]
 pub(crate) struct AtRest {
     passphrases: Option<Passphrases>,
+    pub(super) in_hsm: Option<InHsm>,
 }
 
 #[derive(Debug)]
@@ -55,23 +57,17 @@ impl fmt::Debug for Stale {
 }
 
 impl AtRest {
-    /// As the configuration has it. Reads the passphrase file.
+    /// As the configuration has it. Reads the passphrase file and that of the PIN, and loads the module of the HSM.
     pub(crate) fn of(keys: &Keys) -> Result<Self, KeysError> {
-        keys.passphrase_file.as_deref().map_or_else(|| Ok(Self::default()), Self::under)
+        let in_hsm = keys.pkcs11.as_ref().map(InHsm::of).transpose()?;
+        let at_rest = keys.passphrase_file.as_deref().map_or_else(|| Ok(Self::default()), Self::under)?;
+        Ok(Self { in_hsm, ..at_rest })
     }
 
     /// Under the passphrases in `file`.
     pub(super) fn under(file: &Path) -> Result<Self, KeysError> {
         let refused = |reason: String| KeysError::PassphraseFile { path: file.to_owned(), reason };
-        let metadata =
-            std::fs::metadata(file).map_err(|error| refused(format!("cannot be read: {error}")))?;
-        let mode = metadata.permissions().mode() & 0o777;
-        // Not the group's bits: those of systemd's credentials are the mask of an access list, and others' mounts have a group.
-        if mode & 0o007 != 0 {
-            return Err(refused(format!("is open to every user (mode {mode:04o}): run chmod 600 on it")));
-        }
-        let text = std::fs::read(file).map(Zeroizing::new);
-        let text = text.map_err(|error| refused(format!("cannot be read: {error}")))?;
+        let text = read_secret(file).map_err(refused)?;
         let mut lines = text.split(|byte| *byte == b'\n');
         let first = lines.next().unwrap_or_default();
         if !(LEAST..=MOST).contains(&first.len()) {
@@ -84,11 +80,14 @@ impl AtRest {
         }
         let earlier = lines.filter(|line| !line.is_empty()).map(Passphrase::new).collect();
         let passphrases = Passphrases { file: file.to_owned(), present: Passphrase::new(first), earlier };
-        Ok(Self { passphrases: Some(passphrases) })
+        Ok(Self { passphrases: Some(passphrases), in_hsm: None })
     }
 
     /// The key of a file with this content.
     pub(super) fn read(&self, path: &Path, content: Zeroizing<Vec<u8>>) -> Result<Read, KeysError> {
+        if key_file::is_reference(path) {
+            return self.refer(path, content);
+        }
         let passphrases = match &self.passphrases {
             None if is_encrypted(&content) => {
                 return Err(KeysError::Encrypted { path: path.to_owned() });
@@ -121,7 +120,10 @@ impl AtRest {
 
     /// Writes the file of a new key.
     pub(super) fn write(&self, path: PathBuf, plain: &[u8]) -> Result<(), KeysError> {
-        let content = self.content(plain)?;
+        let content = match key_file::is_reference(&path) {
+            true => plain.into(), // it holds no secret
+            false => self.content(plain)?,
+        };
         write_private(&path, &content).map_err(|source| KeysError::Unwritable { path, source })
     }
 
@@ -130,6 +132,17 @@ impl AtRest {
         let content = self.content(&plain)?;
         replace_secret(&path, &content).map_err(|source| KeysError::Unwritable { path, source })
     }
+}
+
+/// What a file holds that other users may not read; or why not, as the end of a sentence.
+pub(super) fn read_secret(file: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
+    let unreadable = |error| format!("cannot be read: {error}");
+    let mode = std::fs::metadata(file).map_err(unreadable)?.permissions().mode() & 0o777;
+    // Not the group's bits: those of systemd's credentials are the mask of an access list, and others' mounts have a group.
+    if mode & 0o007 != 0 {
+        return Err(format!("is open to every user (mode {mode:04o}): run chmod 600 on it"));
+    }
+    std::fs::read(file).map(Zeroizing::new).map_err(unreadable)
 }
 
 impl KeyStore {

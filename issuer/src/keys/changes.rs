@@ -2,7 +2,7 @@
 //! crash leaves between two of them: a new key is there before an old one gives way.
 
 use super::control::{KeyRequest, TokenKeyView, is_named, unknown};
-use super::{KeyStore, KeysError, TokenKey, colliding, file_name, lives, parse, set_aside, view};
+use super::{KeyStore, KeysError, TokenKey, colliding, file_name, lives, set_aside, view};
 use crate::accounts::control::not_here;
 use crate::config::MAX_LIVE_KEYS;
 use crate::control::{Line, Refused};
@@ -12,6 +12,7 @@ use postern_token::{TokenType, UnixSeconds};
 use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
+use zeroize::Zeroizing;
 
 impl KeyStore {
     /// Does what an operator asks for. The answer lists all keys, or those that were added.
@@ -24,6 +25,7 @@ impl KeyStore {
         if let Some(copies) = self.follows().filter(|_| request != KeyRequest::List) {
             return Err(not_here(copies));
         }
+        let is_list = request == KeyRequest::List;
         let before: HashSet<_> = match request {
             KeyRequest::List => HashSet::new(),
             _ => self.keys.iter().map(|key| key.signing.id()).collect(),
@@ -40,7 +42,9 @@ impl KeyStore {
             }
         }
         let shown = view(&self.keys, now).into_iter().filter(|key| !before.contains(&key.id));
-        Ok(shown.map(|key| Line::TokenKey(TokenKeyView::from(key))).collect())
+        let keys = shown.map(|key| Line::TokenKey(TokenKeyView::from(key)));
+        let remarks = if is_list { self.orphans() } else { Vec::new() };
+        Ok(keys.chain(remarks.into_iter().map(Line::Remark)).collect())
     }
 
     /// Makes a successor of the key of each type, or of this one.
@@ -128,7 +132,7 @@ impl KeyStore {
     /// Takes in a key by the rules of a start.
     fn import(&mut self, name: &str, content: Option<&[u8]>, now: UnixSeconds) -> Result<(), Refused> {
         let (path, content) = (Path::new(name), content.unwrap_or_default());
-        let key = parse(path, content)?;
+        let key = self.at_rest.read(path, Zeroizing::new(content.to_vec()))?.key;
         let id = key.signing.id().short();
         if self.keys.iter().any(|known| known.signing.id() == key.signing.id()) {
             return Err(Refused::runtime(format!(
@@ -145,6 +149,9 @@ impl KeyStore {
             )));
         }
         self.check_room(key.signing.token_type())?;
+        if key.signing.is_elsewhere() {
+            self.at_rest.find(content)?;
+        }
         let path = self.directory.join(file_name(&key));
         self.at_rest.write(path, content)?;
         tracing::info!("token key {:?} is imported, as an operator asked", key.signing.id());

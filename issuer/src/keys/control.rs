@@ -9,7 +9,7 @@ use crate::keyring::KeyView;
 use postern_daemon::exit;
 use postern_daemon::files::{DataDir, sync_name};
 use postern_token::UnixSeconds;
-use postern_token::key_file::is_encrypted;
+use postern_token::key_file::{is_encrypted, is_reference};
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -93,7 +93,7 @@ pub struct TokenKeyView {
 }
 
 impl From<KeyView> for TokenKeyView {
-    fn from(KeyView { id, token_type, phase, life }: KeyView) -> Self {
+    fn from(KeyView { id, token_type, ending, phase, life }: KeyView) -> Self {
         Self {
             id: id.short(),
             token_type: token_type.code(),
@@ -101,7 +101,7 @@ impl From<KeyView> for TokenKeyView {
             in_use_from: life.not_before,
             issues_until: life.issue_until,
             leaves_at: life.not_after,
-            file: name_of(id, token_type, &life),
+            file: name_of(id, ending, &life),
         }
     }
 }
@@ -144,6 +144,13 @@ pub fn export(keys: &Keys, id: &str, form: Form, target: &Path) -> Result<Export
     let at_rest = AtRest::of(keys)?;
     for _ in 0..MOST_ATTEMPTS {
         let path = find(&keys.directory, id)?;
+        if is_reference(&path) {
+            return Err(Refused::runtime(format!(
+                "the private key of the token key {id} is in the HSM ([keys.pkcs11]) and cannot leave it: its backup is the HSM's own. \
+                 For another issuer with the same HSM copy {}, which holds no secret, and import it there",
+                path.display()
+            )));
+        }
         let read = content(&path).and_then(|content| Ok((at_rest.read(&path, content.clone())?, content)));
         match read {
             // A rotation has renamed it meanwhile.
@@ -219,6 +226,7 @@ pub fn to_import(path: &Path, keys: &Keys, passphrase_file: Option<&Path>) -> Re
         code: exit::USAGE,
     })?;
     let at_rest = match passphrase_file {
+        _ if is_reference(path) => AtRest::of(keys)?,
         _ if !is_encrypted(&content) => AtRest::default(),
         Some(file) => AtRest::under(file)?,
         None => AtRest::of(keys)?,

@@ -1,7 +1,9 @@
 //! What is wrong with key files, and what an operator does about it.
 
 use postern_daemon::files::DataDirError;
-use postern_token::{SignError, TokenType};
+use postern_pkcs11::{HsmError, LoadError};
+use postern_token::key_file::ReferenceError;
+use postern_token::{KeyError, SignError, TokenType};
 use std::io;
 use std::path::PathBuf;
 
@@ -25,7 +27,7 @@ pub enum KeysError {
     },
     /// A file's name does not hold the times of its key.
     #[error(
-        "the name of the key file {} is not NOT_BEFORE-ISSUE_UNTIL-NOT_AFTER-ID.p8 (or .type1, .type5; times in Unix seconds): give it \
+        "the name of the key file {} is not NOT_BEFORE-ISSUE_UNTIL-NOT_AFTER-ID.p8 (or .pkcs11, .type1, .type5; times in Unix seconds): give it \
          back the name it was made with, or move it elsewhere",
         path.display()
     )]
@@ -92,6 +94,58 @@ pub enum KeysError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The module of the HSM cannot be loaded.
+    #[error("the PKCS#11 module {} ([keys.pkcs11] module): {source}", path.display())]
+    Module {
+        /// The module.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: LoadError,
+    },
+    /// The file with the PIN cannot be used.
+    #[error("the PIN file {} ([keys.pkcs11] pin_file) {reason}", path.display())]
+    PinFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file refers to an HSM, and there is none.
+    #[error(
+        "the key file {} refers to a private key in an HSM, and [keys.pkcs11] is not set: set it. For new keys in files add \
+         new_keys = false there, and take it out when the last of these keys has left (`postern issuer key list`)",
+        path.display()
+    )]
+    NoHsm {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file does not refer to a key.
+    #[error(
+        "the key file {} is corrupt: {source}; restore it from a backup, or remove it and void the tokens it issued",
+        path.display()
+    )]
+    Reference {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ReferenceError,
+    },
+    /// The HSM did not do what was asked.
+    #[error(transparent)]
+    Hsm {
+        /// Why.
+        source: HsmError,
+    },
+    /// The HSM made a key that is not usable.
+    #[error("the HSM made a key that is none of type 2: {0}")]
+    HsmKey(KeyError),
+    /// The HSM made a key, and does not sign with it.
+    #[error("the HSM made a key, and a signature to try it failed, so it is destroyed: {why}")]
+    Trial {
+        /// Why.
+        why: String,
+    },
     /// A file holds a sound key, but not the one it was made for.
     #[error(
         "the key file {} holds another key than its name states: restore the right one from a backup, or move the file \
@@ -156,4 +210,11 @@ pub enum KeysError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+impl KeysError {
+    /// Whether it is over once the HSM is in order: no reason not to start.
+    pub(crate) const fn is_of_hsm(&self) -> bool {
+        matches!(self, Self::Hsm { .. } | Self::HsmKey(_) | Self::Trial { .. })
+    }
 }

@@ -37,11 +37,12 @@ pub(super) fn rename(directory: &Path, from: &str, to: &str) -> io::Result<()> {
 }
 
 /// Restores the files that have not expired, and removes those set aside long enough ago. `not_after` is the
-/// end of a key, by its file's name.
+/// end of a key, by its file's name; `release` says whether a file may be removed, of its path and the one that it had.
 pub(super) fn recall(
     directory: &Path,
     now: UnixSeconds,
     not_after: impl Fn(&Path) -> Option<UnixSeconds>,
+    release: impl Fn(&Path, &Path) -> bool,
 ) -> io::Result<Vec<PathBuf>> {
     let mut back = Vec::new();
     for Aside { path, original, since, is_expired } in all(directory)? {
@@ -49,7 +50,7 @@ pub(super) fn recall(
         if now < end && is_expired {
             std::fs::rename(&path, &original)?;
             back.push(original);
-        } else if now >= since.saturating_add(KEPT) {
+        } else if now >= since.saturating_add(KEPT) && release(&path, &original) {
             std::fs::remove_file(&path)?;
         }
     }

@@ -7,7 +7,7 @@ use crate::keyring::NoKey;
 use crate::quota::Spent;
 use crate::signing::Unsigned;
 use postern_daemon::rates::AboveRate;
-use postern_token::{SignError, TokenType, WireError};
+use postern_token::{SignError, TokenType, Unavailable, WireError};
 use std::time::Duration;
 
 /// Where a refusal is answered.
@@ -126,6 +126,9 @@ examples! {
     ];
     Refusal::Unsigned(Unsigned::Refused(SignError::NotAnElement)) => [
         "no_element" Requests Refusal::Unsigned(Unsigned::Refused(SignError::NotAnElement))
+    ];
+    Refusal::Unsigned(Unsigned::Refused(SignError::Unavailable(_) | SignError::WrongResult)) => [
+        "no_signer" Requests Refusal::Unsigned(Unsigned::Refused(SignError::Unavailable(Unavailable)))
     ];
     Refusal::Unsigned(Unsigned::Refused(_) | Unsigned::Failed) => [
         "failed" Requests Refusal::Unsigned(Unsigned::Failed)

@@ -1,0 +1,84 @@
+//! In place of `link`, in a build that loads no modules.
+
+use crate::key::KeyName;
+use crate::{MODULUS_LEN, Trouble};
+use std::path::Path;
+
+/// Why a module is not loaded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this postern was built without PKCS#11, as statically linked ones are, because they cannot load a module: use a build with the \
+     feature `pkcs11`, which the ones linked to glibc have"
+)]
+pub struct LoadError;
+
+/// An object of ours in the HSM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its `CKA_ID`.
+    pub id: Vec<u8>,
+}
+
+/// There is none.
+pub(crate) enum Module {}
+
+/// There is none.
+#[derive(Clone)]
+pub(crate) enum Opener {}
+
+/// There is none.
+pub(crate) enum Session {}
+
+impl Module {
+    pub(crate) fn load(_: &Path) -> Result<Self, LoadError> {
+        Err(LoadError)
+    }
+
+    pub(crate) fn connect(&self, _: &str, _: &[u8]) -> Result<(Opener, Session), Trouble> {
+        match *self {}
+    }
+
+    pub(crate) fn disconnect(&self) {
+        match *self {}
+    }
+
+    pub(crate) fn survey(&self, _: &str, _: &[KeyName]) -> Vec<String> {
+        match *self {}
+    }
+}
+
+impl Opener {
+    pub(crate) fn open(&self) -> Result<Session, Trouble> {
+        match *self {}
+    }
+}
+
+impl Session {
+    pub(crate) fn is_alive(&self) -> Result<(), Trouble> {
+        match *self {}
+    }
+
+    pub(crate) fn find(&mut self, _: &KeyName) -> Result<(), Trouble> {
+        match *self {}
+    }
+
+    pub(crate) fn forget(&mut self) {
+        match *self {}
+    }
+
+    pub(crate) fn sign(&mut self, _: &KeyName, _: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], Trouble> {
+        match *self {}
+    }
+
+    pub(crate) fn generate(&mut self, _: &[u8]) -> Result<[u8; MODULUS_LEN], Trouble> {
+        match *self {}
+    }
+
+    pub(crate) fn destroy(&mut self, _: &[u8]) -> Result<usize, Trouble> {
+        match *self {}
+    }
+
+    pub(crate) fn list(&mut self) -> Result<Vec<Found>, Trouble> {
+        match *self {}
+    }
+}

@@ -1,0 +1,134 @@
+//! What an HSM can do wrong.
+
+use super::setup::{Hsm, PIN, files, is_ready, says};
+use crate::support::daemon::Daemon;
+use crate::support::process::{Ended, Postern, run};
+use crate::support::{admin, eventually};
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+fn mint(issuer: &Daemon, count: &str) -> Ended {
+    run(["token", "mint", "--issuer", &issuer.http(), "--count", count])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_pin_is_tried_once_until_the_file_has_another() {
+    let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
+    let config = hsm.config(home.path(), "", true);
+    hsm.ready(&config).await.process.terminate().assert_stopped();
+    assert_eq!(hsm.noted("logins").len(), 1, "one login for all threads");
+
+    hsm.set_pin("00000000");
+    let issuer = hsm.start(&config);
+    let said = says(&issuer, 503, "refused the PIN (PinIncorrect)").await;
+    assert!(said.contains("pin_file") && said.contains("SIGHUP"), "{said}");
+    for _ in 0..3 {
+        mint(&issuer, "1").assert_failed(70, &["503"]);
+    }
+    issuer.process.signal("HUP");
+    let log = |text: &'static str| {
+        issuer.process.wait_for(text, |_, stderr| stderr.contains(text).then_some(()));
+    };
+    log("the PIN file still has the PIN that the HSM refused");
+    let doctor = Postern::start(hsm.command(&["doctor", "--config", config.to_str().unwrap()])).ended();
+    assert!(doctor.stdout.contains("a wrong PIN was tried"), "{doctor:?}");
+    assert_eq!(hsm.noted("logins").len(), 2, "the wrong one once, and none by doctor");
+
+    hsm.set_pin(PIN);
+    issuer.process.signal("HUP");
+    is_ready(&issuer).await;
+    mint(&issuer, "1").assert_stopped();
+    assert_eq!(hsm.noted("logins").len(), 3);
+    let ended = issuer.process.terminate();
+    assert!(!ended.stderr.contains("00000000"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_do_not_return_cost_their_requests_alone() {
+    let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
+    let config = hsm.config(home.path(), "", true);
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{text}[signing]\nthreads = 4\n")).unwrap();
+    let issuer = hsm.ready(&config).await;
+    mint(&issuer, "100").assert_stopped();
+    let signers: HashSet<_> = hsm.noted("signers").into_iter().collect();
+    assert!(signers.len() >= 4, "{signers:?}");
+
+    hsm.fault("lose");
+    mint(&issuer, "1").assert_stopped(); // in a new session
+    assert!(!hsm.path("lose").exists());
+
+    hsm.fault("hang");
+    let begun = Instant::now();
+    mint(&issuer, "1").assert_failed(70, &["503"]);
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    says(&issuer, 503, "has not returned for").await;
+    mint(&issuer, "1").assert_failed(70, &["503"]);
+    hsm.right("hang");
+    is_ready(&issuer).await;
+    mint(&issuer, "1").assert_stopped();
+
+    hsm.fault("hang");
+    let minting = || Postern::start(hsm.command(&["token", "mint", "--issuer", &issuer.http()]));
+    let waiting = [minting(), minting()];
+    says(&issuer, 503, "has not returned for").await;
+    let begun = Instant::now();
+    issuer.process.terminate().assert_stopped();
+    assert!(begun.elapsed() < Duration::from_secs(10), "the deadline of the drain");
+    for client in waiting {
+        client.ended().assert_failed(70, &[]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_results_are_given_to_nobody() {
+    let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
+    let config = hsm.config(home.path(), "", true);
+    let issuer = hsm.ready(&config).await;
+    hsm.fault("err");
+    for _ in 0..2 {
+        mint(&issuer, "1").assert_failed(70, &["503"]);
+    }
+    says(&issuer, 503, "computed 2 wrong results").await;
+    let made = |arguments: &[&str]| hsm.key(&config, arguments);
+    made(&["rotate", "--in", "0s"]).assert_failed(70, &["a signature to try it failed"]);
+    assert_eq!(files(home.path(), "pkcs11").len(), 1);
+    hsm.right("err");
+    mint(&issuer, "1").assert_stopped();
+    says(&issuer, 200, "degraded: issuer: the HSM computed 2 wrong results").await;
+    assert_eq!(
+        admin::Metrics::of(issuer.admin)
+            .await
+            .value("postern_issuances_total{type=\"2\",outcome=\"key_unavailable\"}"),
+        2
+    );
+    assert_eq!(hsm.private_keys().len(), 1, "what was tried in vain is destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_key_and_another_in_its_place_are_told_apart_and_neither_stops_the_others() {
+    let (hsm, home) = (Hsm::new(), TempDir::new().unwrap());
+    let config = hsm.config(home.path(), "", true);
+    let issuer = hsm.ready(&config).await;
+    let id = hsm.private_keys().remove(0);
+    let tool = |arguments: &str| {
+        hsm.shell(&format!(
+            "pkcs11-tool --module {} --token-label postern --login --pin {PIN} {arguments}",
+            super::setup::MODULE
+        ))
+    };
+    tool(&format!("--delete-object --type privkey --id {id}"));
+    let said = says(&issuer, 503, "has no private key with the CKA_ID").await;
+    assert!(said.contains(&id) && said.contains("postern issuer key retire"), "{said}");
+    mint(&issuer, "1").assert_failed(70, &["503"]);
+    tool(&format!("--keypairgen --key-type rsa:2048 --id {id} --usage-sign"));
+    says(&issuer, 503, "is not the one of the token key").await;
+    hsm.key(&config, &["rotate", "--in", "0s"]).assert_stopped();
+    eventually("the new key signs", || async {
+        let (status, _) = admin::get(issuer.admin, "/readyz").await?;
+        (status == 200).then_some(())
+    })
+    .await;
+    mint(&issuer, "1").assert_stopped();
+}
