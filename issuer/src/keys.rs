@@ -115,9 +115,10 @@ impl KeyStore {
 
     /// Makes a key and its file. It is the last one then.
     fn make(&mut self, token_type: TokenType, life: Lifetime) -> Result<(), KeysError> {
+        let aside = self.may_come_back();
         for _ in 0..MAX_ATTEMPTS {
             let Made { signing, content, begun } = self.at_rest.make(self.directory.path(), token_type)?;
-            if colliding(&self.keys, &signing).is_some() {
+            if colliding(&self.keys, &signing).is_some() || colliding(&aside, &signing).is_some() {
                 begun.into_iter().for_each(Begun::discard);
                 continue; // a request names its key by one byte (RFC 9578, section 6.1)
             }
@@ -153,6 +154,17 @@ impl KeyStore {
                 ),
             }
         }
+    }
+
+    /// Keys that are set aside, and come back if a clock that is ahead is set right.
+    fn may_come_back(&self) -> Vec<TokenKey> {
+        let files = set_aside::all(self.directory.path()).unwrap_or_default();
+        let expired = files.into_iter().filter(|aside| aside.is_expired);
+        expired
+            .filter_map(|aside| {
+                self.at_rest.read(&aside.original, content(&aside.path).ok()?).ok().map(|read| read.key)
+            })
+            .collect()
     }
 
     /// Restores keys that were set aside because the clock was ahead, and have not expired.

@@ -64,7 +64,7 @@ pub(super) fn files(directory: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
 
 /// A file that is set aside.
 pub(super) struct Aside {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     pub(super) original: PathBuf,
     since: UnixSeconds,
     /// Of a key that expired; otherwise an operator retired it.

@@ -1,4 +1,5 @@
 use super::*;
+use postern_token::TokenTypes;
 use std::time::Duration;
 
 const START: UnixSeconds = UnixSeconds(1_000_000);
@@ -164,4 +165,28 @@ fn files_from_the_future_are_a_fault_of_the_clock() {
         said.contains("the clock is behind, or was ahead then") && said.contains("Set the clock"),
         "{said}"
     );
+}
+
+/// Requests could not tell the two apart once the clock is right. By chance two of fifteen keys share the byte in a third of the turns.
+#[test]
+fn a_new_key_shares_no_truncated_id_with_one_that_may_come_back() {
+    let schedule = Schedule { types: TokenTypes::new(&[5]).unwrap(), ..Schedule::TEST };
+    for _ in 0..10 {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = KeyStore::open(directory.path(), AtRest::default()).unwrap();
+        for step in 0..15 {
+            store.rotate(&schedule, UnixSeconds(START.0 + step * 40_000)).unwrap();
+        }
+        let mut bytes: Vec<u8> = store
+            .keys()
+            .iter()
+            .chain(&store.may_come_back())
+            .map(|key| key.signing.id().truncated())
+            .collect();
+        let count = bytes.len();
+        assert!(count >= 15, "{count} keys");
+        bytes.sort_unstable();
+        bytes.dedup();
+        assert_eq!(bytes.len(), count);
+    }
 }
