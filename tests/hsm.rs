@@ -119,19 +119,33 @@ async fn a_rotation_moves_to_the_hsm_and_another_back_and_every_token_stays_good
 /// that, as no HSM does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_while_a_key_is_made_leaves_no_orphan() {
-    let (hsm, home) = (Hsm::new(), TempDir::new().unwrap());
+    let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);
     let mint = |issuer: &Daemon| run(["token", "mint", "--issuer", &issuer.http()]).assert_stopped();
     let mut issuer = hsm.ready(&config).await;
+    let rotating = || {
+        let arguments = ["issuer", "key", "rotate", "--in", "0s", "--config", config.to_str().unwrap()];
+        Postern::start(hsm.command(&arguments))
+    };
+    // Surely between the key and its file: the signature to try it does not return.
+    mint(&issuer);
+    hsm.fault("hang");
+    let command = rotating();
+    let made = || async { (hsm.private_keys().len() == 2).then_some(()) };
+    eventually("the HSM has made the key", made).await;
+    issuer.kill();
+    command.ended();
+    assert_eq!(files(home.path(), "pkcs11").len(), 1);
+    hsm.right("hang");
+    issuer = hsm.ready(&config).await;
     for kill in 0..8_u64 {
         mint(&issuer);
-        let arguments = ["issuer", "key", "rotate", "--in", "0s", "--config", config.to_str().unwrap()];
-        let rotating = Postern::start(hsm.command(&arguments));
+        let command = rotating();
         let begun = || async { (!files(home.path(), "pkcs11-begun").is_empty()).then_some(()) };
         eventually("a key is being made", begun).await;
         tokio::time::sleep(Duration::from_millis(kill * 100)).await;
         issuer.kill();
-        rotating.ended();
+        command.ended();
         issuer = hsm.ready(&config).await;
     }
     mint(&issuer);
