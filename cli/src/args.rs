@@ -43,7 +43,7 @@ impl Cli {
 }
 
 /// The command line. The many arguments of a plan are shown only with `--plan`.
-fn command(shows_plan: bool) -> clap::Command {
+pub(crate) fn command(shows_plan: bool) -> clap::Command {
     Cli::command().mut_subcommand("doctor", |doctor| {
         doctor.mut_args(|argument| {
             let is_planned = argument.get_help_heading() == Some(PLAN_HEADING);
@@ -74,6 +74,27 @@ pub(crate) enum Command {
     Token(Token),
     /// Examine this machine and what runs on it; check configurations without starting anything; plan a fleet
     Doctor(Doctor),
+    /// Print the completions of this command line for a shell
+    Completions(Completions),
+    /// Write the man pages, as packages have them
+    #[command(hide = true)]
+    ManPages(ManPages),
+}
+
+/// Print the completions of this command line for a shell.
+///
+/// For bash: postern completions bash > ~/.local/share/bash-completion/completions/postern
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManPages {
+    /// A folder that exists
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
 }
 
 /// A daemon that reads a configuration file.

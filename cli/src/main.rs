@@ -6,6 +6,7 @@ mod catalogue;
 mod daemon;
 mod doctor;
 mod failure;
+mod generate;
 mod init;
 mod join;
 mod key;
@@ -60,6 +61,8 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Token(Token::Inspect(inspect)) => token::inspect(inspect),
         Command::Doctor(doctor) => runtime(Some(1))?.block_on(doctor::run(&doctor)),
+        Command::Completions(completions) => generate::completions(completions.shell),
+        Command::ManPages(pages) => generate::man_pages(&pages.directory),
     }
 }
 

@@ -1,0 +1,75 @@
+//! What packages have beside the binary and is made from the command line's own description: completions, man pages.
+
+use crate::args::command;
+use crate::failure::Failure;
+use clap_complete::Shell;
+use std::io::Write;
+use std::path::Path;
+
+pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
+    let printed = std::io::stdout().write_all(&completions_for(shell));
+    printed.map_err(|error| Failure::runtime(format_args!("cannot print the completions: {error}")))
+}
+
+/// Collected first, because clap panics where the reader of a pipe has left.
+fn completions_for(shell: Shell) -> Vec<u8> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command(true), "postern", &mut text);
+    text
+}
+
+/// Writes `postern.1` and a page for each command below it.
+pub(crate) fn man_pages(directory: &Path) -> Result<(), Failure> {
+    clap_mangen::generate_to(command(true), directory).map_err(|error| {
+        Failure::runtime(format_args!("cannot write man pages into {}: {error}", directory.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    /// The name of each visible command, such as `postern token mint`, with its own description.
+    fn all(name: &str, command: &clap::Command) -> Vec<(String, clap::Command)> {
+        let below = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let below = below.flat_map(|command| all(&format!("{name} {}", command.get_name()), command));
+        std::iter::once((name.to_owned(), command.clone())).chain(below).collect()
+    }
+
+    #[test]
+    fn every_command_has_a_man_page_with_all_its_options() {
+        let home = TempDir::new().unwrap();
+        man_pages(home.path()).unwrap();
+        let commands = all("postern", &command(true));
+        assert!(commands.len() > 20, "{}", commands.len());
+        assert_eq!(home.path().read_dir().unwrap().count(), commands.len());
+        for (name, command) in commands {
+            let page = home.path().join(format!("{}.1", name.replace(' ', "-")));
+            let text = std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{name}: {error}"));
+            for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+                assert!(text.contains(&format!("\\-\\-{}", option.replace('-', "\\-"))), "{name} --{option}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_shells_of_the_package_complete_every_command_and_option() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let text = String::from_utf8(completions_for(shell)).unwrap();
+            // clap writes nothing for fish below two levels, such as `postern issuer account add`.
+            let depth = if shell == Shell::Fish { 3 } else { usize::MAX };
+            let commands = all("postern", &command(true)).into_iter();
+            for (name, command) in commands.filter(|(name, _)| name.split(' ').count() <= depth) {
+                assert!(text.contains(name.split(' ').next_back().unwrap()), "{shell}: {name}");
+                for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+                    let written = match shell {
+                        Shell::Fish => format!("-l {option}"),
+                        _ => format!("--{option}"),
+                    };
+                    assert!(text.contains(&written), "{shell}: {name} --{option}");
+                }
+            }
+        }
+    }
+}
