@@ -7,6 +7,7 @@ mod container;
 mod examples;
 mod kubernetes;
 mod machine;
+mod package;
 
 use serde::Deserialize;
 use serde_json::Value;

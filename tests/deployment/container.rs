@@ -1,4 +1,4 @@
-//! deploy/container: the images were never built, so this tests what can be checked without a build.
+//! deploy/container: what can be checked without building the image, which `scripts/release image` does.
 
 use super::examples::example;
 use super::{deploy, read, root};
@@ -48,13 +48,14 @@ fn the_build_sees_the_workspace_and_no_more() {
 #[test]
 fn the_compiler_and_the_system_are_ours() {
     let toolchain = read(&root().join("rust-toolchain.toml"));
-    let arguments = instructions("Containerfile", "ARG");
-    assert_eq!(arguments.len(), 1, "{arguments:?}");
-    let version = arguments[0][0].strip_prefix("RUST_VERSION=").unwrap();
+    let arguments = instructions("Containerfile", "ARG").concat();
+    let argument = |name| arguments.iter().find_map(|argument| argument.strip_prefix(name)).unwrap();
+    let version = argument("RUST_VERSION=");
     assert!(toolchain.contains(&format!("channel = \"{version}\"")), "{version}");
-    // The binary is linked to the glibc of the image that it is built in.
+    // The binary is linked to the glibc of the image that it is built in, by scripts/release too.
     let text = read(&deploy("container/Containerfile"));
-    assert!(text.contains("-bookworm AS builder") && text.contains("cc-debian12:nonroot AS runtime"));
+    assert!(text.contains("-bookworm AS source") && argument("BASE=").ends_with(":bookworm-slim"));
+    assert!(read(&root().join("scripts/release")).contains("\ndebian=bookworm\n"));
     let profile = text.split("--profile ").nth(1).unwrap().split(' ').next().unwrap();
     assert!(read(&root().join("Cargo.toml")).contains(&format!("[profile.{profile}]")));
     assert!(text.contains(&format!("target/{profile}/postern /out/postern")));
