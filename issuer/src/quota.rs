@@ -6,13 +6,9 @@ pub(crate) use charge::{Charge, Waiting};
 
 use crate::share::{Share, SharesInForce};
 use parking_lot::Mutex;
-use postern_config::ConfigDuration;
+use postern_config::{ConfigDuration, text_value};
 use postern_token::UnixSeconds;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserializer};
-use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -102,31 +98,7 @@ impl fmt::Debug for Quota {
     }
 }
 
-impl Serialize for Quota {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Quota {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Cow::<'de, str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-impl JsonSchema for Quota {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Quota".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "x-accepted": ACCEPTED })
-    }
-}
+text_value!(Quota, ACCEPTED);
 
 /// What an account has used in one window, as the database has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

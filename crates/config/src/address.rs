@@ -1,9 +1,9 @@
 //! Addresses to listen on, written with a name or a number: `localhost:8080`, `127.0.0.1:8080`, `[::1]:8080`.
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserializer};
+use crate::text_value;
+use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
@@ -16,7 +16,7 @@ const ACCEPTED: &str =
 /// In a configuration: `#[serde(with = "postern_config::address")]` and
 /// `#[schemars(with = "postern_config::Address")]` on a `SocketAddr`, or `address::optional` on an
 /// `Option<SocketAddr>`. On the command line: `value_parser = postern_config::address::argument`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(pub SocketAddr);
 
 /// Why a text names no address to listen on.
@@ -92,25 +92,13 @@ impl FromStr for Address {
     }
 }
 
-impl<'de> Deserialize<'de> for Address {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Cow::<'de, str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
-impl JsonSchema for Address {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Address".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "x-accepted": ACCEPTED })
-    }
-}
+text_value!(Address, ACCEPTED);
 
 /// Reads a `SocketAddr` as an [`Address`].
 ///

@@ -43,6 +43,8 @@ mod reload;
 mod schema;
 #[cfg(test)]
 mod tests;
+#[doc(hidden)]
+pub mod text;
 mod units;
 mod unknown;
 

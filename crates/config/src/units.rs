@@ -1,7 +1,8 @@
 //! Values with units, and values that redact themselves.
 
+use crate::text_value;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserializer};
+use serde::de::Deserializer;
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -195,32 +196,7 @@ macro_rules! with_unit {
             }
         }
 
-        impl Serialize for $type {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                Cow::<'de, str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-            }
-        }
-
-        impl JsonSchema for $type {
-            fn inline_schema() -> bool {
-                true
-            }
-
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($type).into()
-            }
-
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                let bare_number = UnitError::NoUnit.to_string();
-                json_schema!({ "type": "string", "x-accepted": $accepted, "x-number": bare_number })
-            }
-        }
+        text_value!($type, $accepted, "x-number": UnitError::NoUnit.to_string());
     };
 }
 

@@ -1,11 +1,9 @@
 //! `[egress.resolver]`: who resolves the names of targets.
 
-use postern_config::ConfigDuration;
+use postern_config::{ConfigDuration, text_value};
 use postern_proxy::target::Host;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserializer};
-use serde::{Deserialize, Serialize, Serializer};
-use std::borrow::Cow;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -180,32 +178,7 @@ impl fmt::Display for NameServer {
     }
 }
 
-impl Serialize for NameServer {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for NameServer {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Cow::<'de, str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-impl JsonSchema for NameServer {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "NameServer".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let accepted = "an address, such as \"192.0.2.53\", \"192.0.2.53:5353\" or \"[2001:db8::53]:53\"";
-        json_schema!({ "type": "string", "x-accepted": accepted })
-    }
-}
+text_value!(NameServer, "an address, such as \"192.0.2.53\", \"192.0.2.53:5353\" or \"[2001:db8::53]:53\"");
 
 #[cfg(test)]
 mod tests {
