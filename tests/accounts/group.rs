@@ -108,7 +108,8 @@ async fn kills_of_both_under_64_clients_give_no_token_beyond_the_quota() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_has_the_keys_and_accounts_of_each_copy_and_loses_none_by_a_torn_one() {
     let group = Group::new("2/3", "1/3", "types = [5, 2]");
-    let key = add(&group.first, "alice", &format!("300/{PERIOD}"));
+    // More than all the looks below can ask for, however long they take.
+    let key = add(&group.first, "alice", &format!("300000/{PERIOD}"));
     let [first, follower] = group.started().await;
     same_directory(&first, &follower).await;
     let secrets = group.home.path().join("first");
@@ -139,11 +140,6 @@ async fn a_follower_has_the_keys_and_accounts_of_each_copy_and_loses_none_by_a_t
 
     // A rotation that is not by the schedule.
     let before = directory(&first).await;
-    issuer(&group.follower, &["key", "rotate"]).assert_failed(70, &["run this command at the first issuer"]);
-    said(&group.first, &["key", "rotate", "--in", "4s"]);
-    group.copy();
-    same_directory(&first, &follower).await;
-    assert_ne!(directory(&first).await, before);
     let newest = |list: Vec<serde_json::Value>| {
         list.into_iter()
             .filter(|key| key["phase"] == "newest")
@@ -151,6 +147,11 @@ async fn a_follower_has_the_keys_and_accounts_of_each_copy_and_loses_none_by_a_t
             .collect::<Vec<_>>()
     };
     let old = newest(json(&group.first, &["key", "list"]));
+    issuer(&group.follower, &["key", "rotate"]).assert_failed(70, &["run this command at the first issuer"]);
+    said(&group.first, &["key", "rotate", "--in", "4s"]);
+    group.copy();
+    same_directory(&first, &follower).await;
+    assert_ne!(directory(&first).await, before);
     eventually("the new keys are in use", || async {
         (newest(json(&group.first, &["key", "list"])) != old).then_some(())
     })
