@@ -171,6 +171,52 @@ async fn walk(is_fleet: bool) {
     }
 }
 
+mod prometheus {
+    use super::*;
+    use crate::support::prometheus::{Programs, Prometheus};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs Prometheus: POSTERN_PROMETHEUS names the folder with prometheus and promtool"]
+    async fn a_fleet_is_watched_by_the_printed_commands() {
+        let home = TempDir::new().unwrap();
+        let memcacheds: [Memcached; 3] = std::array::from_fn(|_| Memcached::start());
+        let mut options = addresses(true);
+        options.push("--fleet".into());
+        options
+            .extend(memcacheds.iter().flat_map(|memcached| ["--memcached".to_owned(), memcached.address()]));
+        let folder = home.path().join("fleet");
+        let said = init(&folder, &options.iter().map(String::as_str).collect::<Vec<_>>());
+        said.assert_stopped();
+        let _daemons = start(&said).await;
+
+        let command = |program: &str| {
+            let begins = format!("    {program} ");
+            let line = said.stdout.lines().find_map(|line| line.strip_prefix(&begins)).unwrap();
+            line.split(' ').map(str::to_owned).collect::<Vec<_>>()
+        };
+        // Its port is the test's own.
+        let typed = command("prometheus");
+        let (address, arguments) = typed.split_last().unwrap();
+        assert_eq!(arguments.last().unwrap(), "--web.listen-address");
+        let arguments = arguments[..arguments.len() - 1].iter().map(OsStr::new);
+        let prometheus = Prometheus::with(&Programs::find(), arguments, TempDir::new().unwrap()).await;
+        prometheus.value_is("sum(up)", 4.0).await;
+        prometheus.value_is("count(up)", 4.0).await;
+        assert!(!prometheus.rules().await.is_empty());
+        prometheus.terminate();
+
+        // Grafana, which is not here, finds the dashboards, and that Prometheus.
+        let typed = command("grafana");
+        let provisioning = typed.iter().find_map(|word| word.strip_prefix("cfg:default.paths.provisioning="));
+        let provisioning = Path::new(provisioning.unwrap());
+        let read = |name: &str| std::fs::read_to_string(provisioning.join(name)).unwrap();
+        assert!(read("datasources/prometheus.yaml").contains(&format!("url: http://{address}\n")));
+        let providers = read("dashboards/postern.yaml");
+        let dashboards = providers.lines().find_map(|line| line.trim().strip_prefix("path: ")).unwrap();
+        assert_eq!(contents(Path::new(dashboards.trim_matches('"'))).len(), 3);
+    }
+}
+
 /// How many records a memcached was ever given.
 fn records(memcached: &Memcached) -> u64 {
     let mut stream = TcpStream::connect(memcached.address()).unwrap();
@@ -208,6 +254,15 @@ fn what_is_written_is_the_example_with_other_values() {
         (fleet.join("prometheus.yml"), "examples/fleet/prometheus.yml"),
         (fleet.join("mcrouter-3.json"), "examples/fleet/mcrouter-3.json"),
         (fleet.join("rules/alerts.yml"), "prometheus/rules/alerts.yml"),
+        (
+            fleet.join("grafana/provisioning/dashboards/postern.yaml"),
+            "grafana/provisioning/dashboards/postern.yaml",
+        ),
+        (
+            fleet.join("grafana/provisioning/datasources/prometheus.yaml"),
+            "grafana/provisioning/datasources/prometheus.yaml",
+        ),
+        (fleet.join("grafana/dashboards/issuer.json"), "grafana/dashboards/issuer.json"),
     ] {
         let example = std::fs::read_to_string(deploy.join(example)).unwrap();
         let text = std::fs::read_to_string(&written).unwrap();
@@ -223,7 +278,9 @@ fn shape(text: &str) -> Vec<String> {
             return line.to_owned();
         }
         let line = line.trim_start_matches('#');
-        let end = [" = ", "targets: ", "\"servers\": ", "  - /"].iter().find_map(|mark| line.find(mark));
+        let end = [" = ", "targets: ", "\"servers\": ", "  - /", "url: ", "path: "]
+            .iter()
+            .find_map(|mark| line.find(mark));
         end.map_or(line, |end| &line[..end]).to_owned()
     };
     text.lines().map(shape).collect()

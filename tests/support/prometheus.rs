@@ -3,6 +3,7 @@
 use super::{PATIENCE, eventually};
 use postern_testkit::ports;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -57,11 +58,24 @@ impl Prometheus {
         );
         let file = home.path().join("prometheus.yml");
         std::fs::write(&file, config).unwrap();
+        let data = home.path().join("data");
+        Self::with(
+            programs,
+            ["--config.file".as_ref(), file.as_os_str(), "--storage.tsdb.path".as_ref(), data.as_os_str()],
+            home,
+        )
+        .await
+    }
+
+    /// One that answers queries, with these arguments and a port of its own. `home` goes with it.
+    pub async fn with<'a>(
+        programs: &Programs,
+        arguments: impl IntoIterator<Item = &'a OsStr>,
+        home: TempDir,
+    ) -> Self {
         let port = ports::free();
         let mut command = Command::new(programs.0.join("prometheus"));
-        command.arg(format!("--config.file={}", file.display()));
-        command.arg(format!("--storage.tsdb.path={}", home.path().join("data").display()));
-        command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        command.args(arguments).arg(format!("--web.listen-address=127.0.0.1:{port}"));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         // No proxy: a machine that has one in its environment would use it for 127.0.0.1.
         let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();

@@ -1,7 +1,7 @@
 //! The files of a fleet on this machine: two gateways on three memcacheds, each a replica of its own.
 
 use super::memcached::{DEFAULT_PORT, look};
-use super::next::Next;
+use super::next::{self, Next};
 use super::template::Template;
 use super::{Place, Texts, about_certificate, gateway, issuer};
 use crate::args::Init;
@@ -20,6 +20,13 @@ const RULES: [(&str, &str); 2] = [
     ("rules/alerts.yml", include_str!("../../../deploy/prometheus/rules/alerts.yml")),
     ("rules/recording.yml", include_str!("../../../deploy/prometheus/rules/recording.yml")),
 ];
+const DASHBOARDS: [(&str, &str); 3] = [
+    ("gateway.json", include_str!("../../../deploy/grafana/dashboards/gateway.json")),
+    ("issuer.json", include_str!("../../../deploy/grafana/dashboards/issuer.json")),
+    ("store.json", include_str!("../../../deploy/grafana/dashboards/store.json")),
+];
+const DATASOURCES: &str = include_str!("../../../deploy/grafana/provisioning/datasources/prometheus.yaml");
+const PROVIDERS: &str = include_str!("../../../deploy/grafana/provisioning/dashboards/postern.yaml");
 /// A token is spent on all, and two decide.
 const REPLICAS: usize = 3;
 
@@ -53,6 +60,7 @@ pub(super) fn texts(args: &Init, place: &Place) -> Result<Texts, Failure> {
     }
     files.push(("prometheus.yml".into(), prometheus(place)?));
     files.extend(RULES.map(|(name, text)| (name.to_owned(), text.to_owned())));
+    files.extend(grafana(place)?);
     let memcacheds = memcacheds.into_iter().map(|address| (address.clone(), look(&address))).collect();
     Ok(Texts { files, gateways, next: Next { memcacheds, shares: true } })
 }
@@ -73,6 +81,22 @@ fn routers(index: usize, memcached: &str) -> Result<[(String, String); 2], Failu
         (format!("mcrouter-{number}.json"), mcrouter),
         (format!("nutcracker-{number}.yml"), format!("{twemproxy}    - {memcached}:1 spent-{number}\n")),
     ])
+}
+
+/// The dashboards, and where Grafana finds them and their data.
+fn grafana(place: &Place) -> Result<Vec<(String, String)>, Failure> {
+    let dashboards = place.path("grafana/dashboards").display().to_string();
+    let providers = Template::new("grafana/provisioning/dashboards/postern.yaml", PROVIDERS)
+        .replace("path: $POSTERN_DASHBOARDS", &format!("path: {dashboards:?}"))?;
+    let datasources = Template::new("grafana/provisioning/datasources/prometheus.yaml", DATASOURCES)
+        .replace("$POSTERN_PROMETHEUS_URL", &format!("http://{}", next::PROMETHEUS))?
+        .replace("$POSTERN_JAEGER_URL", "http://127.0.0.1:16686")?;
+    let mut files = vec![
+        ("grafana/provisioning/dashboards/postern.yaml".to_owned(), providers.finish(&[])),
+        ("grafana/provisioning/datasources/prometheus.yaml".to_owned(), datasources.finish(&[])),
+    ];
+    files.extend(DASHBOARDS.map(|(name, text)| (format!("grafana/dashboards/{name}"), text.to_owned())));
+    Ok(files)
 }
 
 fn prometheus(place: &Place) -> Result<String, Failure> {

@@ -7,6 +7,10 @@ use std::fmt::Write;
 use std::net::TcpListener;
 use std::path::Path;
 
+/// Where Prometheus listens: its own port, 9090, is a gateway's admin listener.
+pub(super) const PROMETHEUS: &str = "127.0.0.1:9490";
+const GRAFANA_PORT: u16 = 3000;
+
 /// What was found of the store.
 pub(super) struct Next {
     /// The memcacheds that were looked at.
@@ -35,6 +39,7 @@ impl Next {
                 "either router before each memcached, if you want one: deploy/mcrouter/README.md",
             );
             line("prometheus.yml rules/", "what Prometheus scrapes and alerts of");
+            line("grafana/", "three dashboards, and where Grafana finds them and Prometheus");
         }
         line("tls/", "a certificate for localhost, and the development authority that signed it");
         line("state/", "keys, accounts, spent tokens, the agent's API key and wallet: only you can read it");
@@ -61,6 +66,9 @@ impl Next {
             "\nThen a page, for one token, and what runs:\n\n    curl -x http://{agent} https://example.com/\n    {status}\n\n\
              A browser takes http://{agent}/proxy.pac as its automatic proxy configuration.\n"
         );
+        if args.fleet {
+            text.push_str(&dashboards(&file, place));
+        }
         let ca = file("tls/ca.pem");
         let _ = writeln!(
             text,
@@ -124,6 +132,26 @@ impl Next {
             say(&format!("no memcached answers at {missing} yet: start it as above.{first}"));
         }
     }
+}
+
+/// How to see a fleet.
+fn dashboards(file: &impl Fn(&str) -> String, place: &Place) -> String {
+    let absolute = |name: &str| quoted(&place.path(name));
+    let mut text = "Then its dashboards, with Prometheus (https://prometheus.io/download; Debian's package also starts a service on \
+                    port 9090, which is a gateway's here) and Grafana (https://grafana.com/grafana/download):\n\n"
+        .to_owned();
+    let _ = writeln!(
+        text,
+        "    prometheus --config.file {} --storage.tsdb.path {} --web.listen-address {PROMETHEUS}\n    \
+         grafana server --homepath /usr/share/grafana cfg:default.paths.data={} cfg:default.paths.provisioning={} \
+         cfg:default.server.http_addr=127.0.0.1 cfg:default.server.http_port={GRAFANA_PORT}\n\n\
+         http://{PROMETHEUS}/alerts has the alerts, http://127.0.0.1:{GRAFANA_PORT}/dashboards the dashboards in the folder Postern.\n",
+        file("prometheus.yml"),
+        file("state/prometheus"),
+        absolute("state/grafana"),
+        absolute("grafana/provisioning"),
+    );
+    text
 }
 
 /// A path as a shell reads it.
