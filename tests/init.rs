@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-fn init(directory: &Path, more: &[&str]) -> Ended {
+pub fn init(directory: &Path, more: &[&str]) -> Ended {
     run([&["init".as_ref(), directory.as_os_str()][..], &more.iter().map(OsStr::new).collect::<Vec<_>>()]
         .concat())
 }
 
 /// Addresses for all listeners, since other tests run at the same time.
-fn addresses(is_fleet: bool) -> Vec<String> {
+pub fn addresses(is_fleet: bool) -> Vec<String> {
     let mut options = vec!["--client", "--gateway", "--issuer"];
     options.extend(is_fleet.then_some("--second-gateway"));
     let free =
@@ -47,7 +47,7 @@ fn four_free() -> u16 {
 }
 
 /// Every file below a folder by its path.
-fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -72,7 +72,7 @@ fn assert_private(folder: &Path) {
 }
 
 /// Starts what the output says, one when the other is ready, and lets gateways reach this machine.
-async fn start(said: &Ended) -> Vec<Daemon> {
+pub async fn start(said: &Ended) -> Vec<Daemon> {
     let mut daemons = Vec::new();
     let lines = said.stdout.lines().filter_map(|line| line.strip_prefix("    postern "));
     for line in lines.filter(|line| line.contains(" --config ") && !line.contains("account")) {
@@ -168,52 +168,6 @@ async fn walk(is_fleet: bool) {
     assert!(one_less.stdout.contains("not running"), "{one_less:?}");
     for daemon in daemons {
         daemon.process.terminate().assert_stopped();
-    }
-}
-
-mod prometheus {
-    use super::*;
-    use crate::support::prometheus::{Programs, Prometheus};
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    #[ignore = "needs Prometheus: POSTERN_PROMETHEUS names the folder with prometheus and promtool"]
-    async fn a_fleet_is_watched_by_the_printed_commands() {
-        let home = TempDir::new().unwrap();
-        let memcacheds: [Memcached; 3] = std::array::from_fn(|_| Memcached::start());
-        let mut options = addresses(true);
-        options.push("--fleet".into());
-        options
-            .extend(memcacheds.iter().flat_map(|memcached| ["--memcached".to_owned(), memcached.address()]));
-        let folder = home.path().join("fleet");
-        let said = init(&folder, &options.iter().map(String::as_str).collect::<Vec<_>>());
-        said.assert_stopped();
-        let _daemons = start(&said).await;
-
-        let command = |program: &str| {
-            let begins = format!("    {program} ");
-            let line = said.stdout.lines().find_map(|line| line.strip_prefix(&begins)).unwrap();
-            line.split(' ').map(str::to_owned).collect::<Vec<_>>()
-        };
-        // Its port is the test's own.
-        let typed = command("prometheus");
-        let (address, arguments) = typed.split_last().unwrap();
-        assert_eq!(arguments.last().unwrap(), "--web.listen-address");
-        let arguments = arguments[..arguments.len() - 1].iter().map(OsStr::new);
-        let prometheus = Prometheus::with(&Programs::find(), arguments, TempDir::new().unwrap()).await;
-        prometheus.value_is("sum(up)", 4.0).await;
-        prometheus.value_is("count(up)", 4.0).await;
-        assert!(!prometheus.rules().await.is_empty());
-        prometheus.terminate();
-
-        // Grafana, which is not here, finds the dashboards, and that Prometheus.
-        let typed = command("grafana");
-        let provisioning = typed.iter().find_map(|word| word.strip_prefix("cfg:default.paths.provisioning="));
-        let provisioning = Path::new(provisioning.unwrap());
-        let read = |name: &str| std::fs::read_to_string(provisioning.join(name)).unwrap();
-        assert!(read("datasources/prometheus.yaml").contains(&format!("url: http://{address}\n")));
-        let providers = read("dashboards/postern.yaml");
-        let dashboards = providers.lines().find_map(|line| line.trim().strip_prefix("path: ")).unwrap();
-        assert_eq!(contents(Path::new(dashboards.trim_matches('"'))).len(), 3);
     }
 }
 

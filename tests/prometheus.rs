@@ -1,11 +1,15 @@
 //! `/metrics` and the rules in deploy/prometheus, as a real Prometheus reads them.
 
+use crate::init;
+use crate::support::memcached::Memcached;
 use crate::support::prometheus::{Programs, Prometheus};
 use crate::support::up::{Ports, Up};
 use crate::support::{admin, eventually, proxy, target, tokens};
 use postern_testkit::ports;
 use postern_token::encode_base64url;
+use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -87,6 +91,46 @@ async fn the_rules_work_and_no_alert_is_raised_by_a_healthy_system() {
     assert!(unhealthy.is_empty(), "{unhealthy:#?}");
     prometheus.terminate();
     system.terminate().assert_stopped();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Prometheus: POSTERN_PROMETHEUS names the folder with prometheus and promtool"]
+async fn a_fleet_of_init_is_watched_by_the_printed_commands() {
+    let home = TempDir::new().unwrap();
+    let memcacheds: [Memcached; 3] = std::array::from_fn(|_| Memcached::start());
+    let mut options = init::addresses(true);
+    options.push("--fleet".into());
+    options.extend(memcacheds.iter().flat_map(|memcached| ["--memcached".to_owned(), memcached.address()]));
+    let folder = home.path().join("fleet");
+    let said = init::init(&folder, &options.iter().map(String::as_str).collect::<Vec<_>>());
+    said.assert_stopped();
+    let _daemons = init::start(&said).await;
+
+    let command = |program: &str| {
+        let begins = format!("    {program} ");
+        let line = said.stdout.lines().find_map(|line| line.strip_prefix(&begins)).unwrap();
+        line.split(' ').map(str::to_owned).collect::<Vec<_>>()
+    };
+    // Its port is the test's own.
+    let typed = command("prometheus");
+    let (address, arguments) = typed.split_last().unwrap();
+    assert_eq!(arguments.last().unwrap(), "--web.listen-address");
+    let arguments = arguments[..arguments.len() - 1].iter().map(OsStr::new);
+    let prometheus = Prometheus::with(&Programs::find(), arguments, TempDir::new().unwrap()).await;
+    prometheus.value_is("sum(up)", 4.0).await;
+    prometheus.value_is("count(up)", 4.0).await;
+    assert!(!prometheus.rules().await.is_empty());
+    prometheus.terminate();
+
+    // Grafana, which is not here, finds the dashboards, and that Prometheus.
+    let typed = command("grafana");
+    let provisioning = typed.iter().find_map(|word| word.strip_prefix("cfg:default.paths.provisioning="));
+    let provisioning = Path::new(provisioning.unwrap());
+    let read = |name: &str| std::fs::read_to_string(provisioning.join(name)).unwrap();
+    assert!(read("datasources/prometheus.yaml").contains(&format!("url: http://{address}\n")));
+    let providers = read("dashboards/postern.yaml");
+    let dashboards = providers.lines().find_map(|line| line.trim().strip_prefix("path: ")).unwrap();
+    assert_eq!(init::contents(Path::new(dashboards.trim_matches('"'))).len(), 3);
 }
 
 /// Waits until every rule was evaluated a few more times, each without an error.
