@@ -18,6 +18,7 @@ mod doctor;
 mod drain;
 mod encrypted_keys;
 mod exactly_once;
+mod exemplars;
 mod fleet;
 mod getting_started;
 mod guides;

@@ -221,6 +221,9 @@ impl Exposed {
             let (_, body) = admin::get(address, path).await.unwrap();
             self.0.push((path.to_owned(), body.into_bytes()));
         }
+        let open = admin::open_metrics(address).await;
+        assert!(open.contains("# {trace_id="), "an exemplar is what must be searched: {open}");
+        self.0.push(("/metrics as OpenMetrics".to_owned(), open.into_bytes()));
         self.0.push(("/events".to_owned(), admin::events(address, 2).await.into_bytes()));
     }
 

@@ -9,9 +9,14 @@ use tokio::time::timeout;
 
 /// Status and body of a GET; `None` when nothing answers.
 pub async fn get(admin: SocketAddr, path: &str) -> Option<(u16, String)> {
+    get_with(admin, path, "").await
+}
+
+/// The same with more fields, each with a line break behind it.
+async fn get_with(admin: SocketAddr, path: &str, fields: &str) -> Option<(u16, String)> {
     let asking = async {
         let mut stream = BufReader::new(TcpStream::connect(admin).await.ok()?);
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {admin}\r\n{fields}Connection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.ok()?;
         let response = read_response(&mut stream).await.ok()?;
         Some((response.status, response.body))
@@ -23,6 +28,14 @@ pub async fn get(admin: SocketAddr, path: &str) -> Option<(u16, String)> {
 pub async fn page(admin: SocketAddr, path: &str) -> String {
     let (status, body) = get(admin, path).await.unwrap();
     assert_eq!(status, 200, "{path}: {body}");
+    body
+}
+
+/// `/metrics` as Prometheus requests it.
+pub async fn open_metrics(admin: SocketAddr) -> String {
+    let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
+    let (status, body) = get_with(admin, "/metrics", accept).await.unwrap();
+    assert_eq!(status, 200, "{body}");
     body
 }
 

@@ -3,11 +3,13 @@
 use super::{PATIENCE, eventually};
 use postern_testkit::ports;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 /// The folder that holds both programs.
@@ -39,7 +41,15 @@ impl Programs {
     }
 }
 
-/// A Prometheus that scrapes one gateway every second; killed when it is dropped.
+/// What stands beside a sample, as Prometheus has it.
+#[derive(Debug)]
+pub struct Exemplar {
+    pub series: HashMap<String, String>,
+    pub labels: HashMap<String, String>,
+    pub value: f64,
+}
+
+/// A Prometheus that scrapes every second; killed when it is dropped.
 pub struct Prometheus {
     port: u16,
     child: Child,
@@ -50,12 +60,20 @@ pub struct Prometheus {
 impl Prometheus {
     /// One that answers queries. `gateway` is an admin listener.
     pub async fn start(programs: &Programs, gateway: SocketAddr) -> Self {
+        Self::scraping(programs, &[("postern-gateway", &[gateway])]).await
+    }
+
+    /// The same of several jobs, each with its admin listeners.
+    pub async fn scraping(programs: &Programs, jobs: &[(&str, &[SocketAddr])]) -> Self {
         let home = TempDir::new().unwrap();
         let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus/rules/*.yml");
-        let config = format!(
-            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{rules:?}]\nscrape_configs:\n\
-             - job_name: postern-gateway\n  static_configs: [{{targets: [\"{gateway}\"]}}]\n"
+        let mut config = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{rules:?}]\nscrape_configs:\n"
         );
+        for (job, admins) in jobs {
+            let targets: Vec<_> = admins.iter().map(ToString::to_string).collect();
+            config += &format!("- job_name: {job}\n  static_configs: [{{targets: {targets:?}}}]\n");
+        }
         let file = home.path().join("prometheus.yml");
         std::fs::write(&file, config).unwrap();
         let data = home.path().join("data");
@@ -76,6 +94,7 @@ impl Prometheus {
         let port = ports::free();
         let mut command = Command::new(programs.0.join("prometheus"));
         command.args(arguments).arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        command.arg("--enable-feature=exemplar-storage");
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         // No proxy: a machine that has one in its environment would use it for 127.0.0.1.
         let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
@@ -121,12 +140,41 @@ impl Prometheus {
         Some(sample["value"][1].as_str().unwrap().parse().unwrap())
     }
 
+    /// Every series of a query over the last `seconds`, with its labels and values.
+    pub async fn range(&self, query: &str, seconds: u64) -> Vec<(HashMap<String, String>, Vec<f64>)> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let (start, end) = ((now - seconds).to_string(), now.to_string());
+        let range = [("query", query), ("start", &start), ("end", &end), ("step", "1")];
+        let data = self.data("/api/v1/query_range", &range).await;
+        let series = data["result"].as_array().unwrap().iter().map(|series| {
+            let values = series["values"].as_array().unwrap().iter();
+            let values = values.map(|value| value[1].as_str().unwrap().parse().unwrap()).collect();
+            (serde_json::from_value(series["metric"].clone()).unwrap(), values)
+        });
+        series.collect()
+    }
+
     /// Waits until a query has this value.
     pub async fn value_is(&self, query: &str, expected: f64) {
         eventually(&format!("{query} is {expected}"), || async {
             (self.value(query).await? == expected).then_some(())
         })
         .await;
+    }
+
+    /// The exemplars beside a query's series, since the start.
+    pub async fn exemplars(&self, query: &str) -> Vec<Exemplar> {
+        let range = [("query", query), ("start", "2000-01-01T00:00:00Z"), ("end", "2100-01-01T00:00:00Z")];
+        let data = self.data("/api/v1/query_exemplars", &range).await;
+        let all = data.as_array().unwrap().iter().flat_map(|one| {
+            let labels = &one["seriesLabels"];
+            one["exemplars"].as_array().unwrap().iter().map(|exemplar| Exemplar {
+                series: serde_json::from_value(labels.clone()).unwrap(),
+                labels: serde_json::from_value(exemplar["labels"].clone()).unwrap(),
+                value: exemplar["value"].as_str().unwrap().parse().unwrap(),
+            })
+        });
+        all.collect()
     }
 
     /// Each rule's name, health and error.

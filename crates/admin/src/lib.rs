@@ -20,6 +20,7 @@
 //! # }
 //! ```
 
+mod accept;
 pub mod catalogue;
 mod listener;
 pub mod live;

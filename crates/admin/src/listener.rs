@@ -3,8 +3,9 @@
 //! Several daemons in one process share one listener, one [`ProcessContext`] and one [`Exporter`].
 
 use crate::ProcessContext;
+use crate::accept;
 use crate::live;
-use ::http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -166,12 +167,19 @@ impl Pages {
         match path {
             "/livez" => whole(text(StatusCode::OK, "live\n")),
             "/readyz" => whole(self.ready()),
-            "/metrics" => whole(of_type("text/plain; version=0.0.4; charset=utf-8", self.exporter.render())),
+            "/metrics" => whole(self.metrics(request.headers())),
             "/live.json" => whole(of_type("application/json", self.process.live.latest())),
             "/status.json" => whole(of_type("application/json", self.status())),
             "/events" => self.events(method),
             _ => whole(page()),
         }
+    }
+
+    fn metrics(&self, headers: &HeaderMap) -> Response<Full<Bytes>> {
+        if accept::prefers_open_metrics(headers) {
+            return of_type(accept::OPEN_METRICS, self.exporter.render_open_metrics());
+        }
+        of_type("text/plain; version=0.0.4; charset=utf-8", self.exporter.render())
     }
 
     fn ready(&self) -> Response<Full<Bytes>> {

@@ -96,6 +96,29 @@ async fn metrics_are_there() {
 }
 
 #[tokio::test]
+async fn a_scraper_that_prefers_open_metrics_gets_it() {
+    let admin = start().await;
+    let of = async |accept: &str| {
+        let request = format!(
+            "GET /metrics HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\nconnection: close\r\n\r\n"
+        );
+        exchange(admin.address, &request).await
+    };
+    let open = of("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5").await;
+    assert!(
+        open.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n"),
+        "{open}"
+    );
+    assert!(
+        open.ends_with("\n# EOF\n") && open.contains("\n# TYPE postern_log_lines_left_out counter\n"),
+        "{open}"
+    );
+    let plain = of("*/*").await;
+    assert!(plain.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{plain}");
+    assert!(plain.contains("\n# TYPE postern_log_lines_left_out_total counter\n"), "{plain}");
+}
+
+#[tokio::test]
 async fn anything_else_is_refused() {
     let admin = start().await;
     let (status, index) = get(admin.address, "/").await;

@@ -1,13 +1,18 @@
-//! Metrics: one recorder a process, read as Prometheus text through [`Exporter::render`].
+//! Metrics: one recorder a process, read as Prometheus text through [`Exporter::render`], or as OpenMetrics with exemplars
+//! through [`Exporter::render_open_metrics`].
 
+mod exemplars;
+mod open_metrics;
 mod process;
 mod readable;
 
+pub use exemplars::TracedHistogram;
 pub use process::PROCESS;
 pub use readable::{ReadableCounter, ReadableGauge};
 
 use crate::catalogue::{Kind, Metric};
 use crate::own;
+use exemplars::Exemplars;
 use metrics::Counter;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::Mutex;
@@ -27,8 +32,16 @@ impl Exporter {
     /// Every metric in Prometheus text format 0.0.4.
     #[must_use]
     pub fn render(&self) -> String {
-        process::record();
-        self.handle.render()
+        let mut page = process::record();
+        page += &self.handle.render();
+        page
+    }
+
+    /// Every metric in OpenMetrics 1.0, with the [exemplars](TracedHistogram) of the traces that were kept.
+    #[must_use]
+    pub fn render_open_metrics(&self) -> String {
+        let exemplars = Exemplars::now();
+        open_metrics::rewrite(&self.render(), &exemplars)
     }
 }
 

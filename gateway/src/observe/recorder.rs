@@ -27,9 +27,8 @@ use postern_proxy::relay::Meter;
 use postern_proxy::relay::TunnelEnd;
 use postern_spend::memcached::Ended;
 use postern_spend::{Backend, Exchange, Unknown};
-use postern_telemetry::metrics::from_zero;
-use postern_telemetry::metrics::{ReadableCounter, ReadableGauge};
-use postern_telemetry::traces::{SamplingDecision, Tracer};
+use postern_telemetry::metrics::{ReadableCounter, ReadableGauge, TracedHistogram, from_zero};
+use postern_telemetry::traces::{SamplingDecision, Trace, Tracer};
 use refusals::Refusals;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,7 +40,8 @@ pub(crate) struct Recorder {
     /// Of requests of peers, which need no verdict of the store.
     peers: Vec<Counter>,
     unknown: Vec<Counter>,
-    checks: Vec<Histogram>,
+    /// By stage and result.
+    checks: Vec<TracedHistogram>,
     /// By stage, for the live page.
     spreads: Vec<Latency>,
     tunnels_open: ReadableGauge,
@@ -79,7 +79,7 @@ impl Recorder {
         let checks = CheckStage::ALL.iter().flat_map(|stage| {
             CheckResult::ALL.iter().map(|result| {
                 let labels = [(CheckStage::LABEL, stage.as_str()), (CheckResult::LABEL, result.as_str())];
-                histogram!(catalogue::CHECK_DURATION, &labels)
+                TracedHistogram::new(catalogue::CHECK_DURATION, catalogue::CHECK_BUCKETS, &labels)
             })
         });
         let outcome = |outcome: &Outcome| counter!(catalogue::REQUESTS, Outcome::LABEL => outcome.as_str());
@@ -178,7 +178,10 @@ impl Recorder {
         let kept = tracer.keep(decision, timeline.check().unwrap_or_default(), outcome.is_error());
         let trace = kept.map(|trace| {
             let later = Box::new(trace.later());
-            trace::send(trace, timeline, refusal, &self.addresses, tracer.slow().unwrap_or_default());
+            let slow = tracer.slow().unwrap_or_default();
+            if trace::send(trace, timeline, refusal, &self.addresses, slow) {
+                self.traced(timeline, &later);
+            }
             later
         });
         Account { trace, line: self.access.line(outcome, timeline, who).map(Box::new) }
@@ -244,25 +247,24 @@ impl Recorder {
 
     /// One check, from the parsed request to its verdict.
     fn checked(&self, timeline: &Timeline, result: CheckResult) {
-        // Without a pool there is no wait to record.
-        let waited = |wait: Duration| (!wait.is_zero()).then_some(wait);
-        let (pool, health) = timeline.waits();
-        let stages = [
-            (CheckStage::PoolWait, waited(pool)),
-            (CheckStage::Health, waited(health)),
-            (CheckStage::Get, timeline.took(Stage::Check)),
-            (CheckStage::Verify, timeline.took(Stage::Verify)),
-            (CheckStage::Add, timeline.took(Stage::Spend)),
-            (CheckStage::Total, timeline.check()),
-        ];
-        for (stage, time) in stages {
-            if let Some(time) = time {
-                self.checks[stage as usize * CheckResult::ALL.len() + result as usize].record(time);
-                self.spreads[stage as usize].record(time);
-            }
+        for (stage, time) in stages(timeline) {
+            self.check(stage, result).record(time);
+            self.spreads[stage as usize].record(time);
         }
         let exchanges = timeline.check_log.exchanges().iter().chain(timeline.spend_log.exchanges());
         exchanges.for_each(|exchange| self.exchanged(exchange));
+    }
+
+    /// The check of a request whose trace is on its way: the histograms lead to it.
+    fn traced(&self, timeline: &Timeline, trace: &Trace) {
+        let Some((_, result)) = timeline.judged else { return };
+        for (stage, time) in stages(timeline) {
+            self.check(stage, result).name(time, trace);
+        }
+    }
+
+    fn check(&self, stage: CheckStage, result: CheckResult) -> &TracedHistogram {
+        &self.checks[stage as usize * CheckResult::ALL.len() + result as usize]
     }
 
     fn exchanged(&self, exchange: &Exchange) {
@@ -349,6 +351,22 @@ impl Drop for Checking<'_> {
             self.close(CheckResult::Abandoned);
         }
     }
+}
+
+/// What a check spent its time on, as far as it came.
+fn stages(timeline: &Timeline) -> impl Iterator<Item = (CheckStage, Duration)> + use<> {
+    // Without a pool there is no wait to record.
+    let waited = |wait: Duration| (!wait.is_zero()).then_some(wait);
+    let (pool, health) = timeline.waits();
+    let stages = [
+        (CheckStage::PoolWait, waited(pool)),
+        (CheckStage::Health, waited(health)),
+        (CheckStage::Get, timeline.took(Stage::Check)),
+        (CheckStage::Verify, timeline.took(Stage::Verify)),
+        (CheckStage::Add, timeline.took(Stage::Spend)),
+        (CheckStage::Total, timeline.check()),
+    ];
+    stages.into_iter().filter_map(|(stage, time)| Some((stage, time?)))
 }
 
 /// From the command's last byte to the reply's first: without the wait for a connection, or for this process.

@@ -1,6 +1,6 @@
 //! What the process itself takes, read from Linux' `/proc` on each scrape. Elsewhere these metrics are absent.
 
-use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
+use metrics::{Unit, describe_gauge, gauge};
 use std::fs;
 use std::sync::LazyLock;
 
@@ -23,7 +23,6 @@ const TICKS_PER_SECOND: u64 = 100;
 static BOOT: LazyLock<Option<u64>> = LazyLock::new(|| boot_time(&fs::read_to_string("/proc/stat").ok()?));
 
 pub(super) fn describe() {
-    describe_counter!(CPU, Unit::Seconds, "Total user and system CPU time spent in seconds.");
     for (name, unit, text) in [
         (OPEN_FDS, Unit::Count, "Number of open file descriptors."),
         (MAX_FDS, Unit::Count, "Maximum number of open file descriptors."),
@@ -37,14 +36,16 @@ pub(super) fn describe() {
     }
 }
 
-pub(super) fn record() {
+/// Sets the gauges. Returns the counter of CPU time as text: the recorder's counters are whole numbers, and the rate of whole
+/// seconds is a comb.
+pub(super) fn record() -> String {
     let read = |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let set = |name: &'static str, value: Option<u64>| {
         #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, which is 8 PiB")]
         value.into_iter().for_each(|value| gauge!(name).set(value as f64));
     };
-    if let Some(times) = times(&read("stat")) {
-        counter!(CPU).absolute(times.cpu / TICKS_PER_SECOND);
+    let times = times(&read("stat"));
+    if let Some(times) = &times {
         set(START, BOOT.map(|boot| boot + times.start / TICKS_PER_SECOND));
     }
     let status = read("status");
@@ -55,6 +56,14 @@ pub(super) fn record() {
     set(MAX_FDS, limit(&limits, "Max open files"));
     set(VIRTUAL_MAX, limit(&limits, "Max address space"));
     set(OPEN_FDS, open_fds());
+    times.map_or_else(String::new, |times| cpu(times.cpu))
+}
+
+fn cpu(ticks: u64) -> String {
+    let (seconds, rest) = (ticks / TICKS_PER_SECOND, ticks % TICKS_PER_SECOND);
+    format!(
+        "# HELP {CPU} Total user and system CPU time spent in seconds.\n# TYPE {CPU} counter\n{CPU} {seconds}.{rest:02}\n\n"
+    )
 }
 
 /// In ticks: the CPU time of the process, and when it was started after the machine.
@@ -126,6 +135,12 @@ mod tests {
         assert_eq!(limit(limits, "Max address space"), Some(0));
         assert_eq!(limit(limits, "Max processes"), None);
         assert_eq!(boot_time("cpu  1 2 3\nbtime 1763700000\nprocesses 5\n"), Some(1_763_700_000));
+    }
+
+    #[test]
+    fn cpu_time_is_finer_than_a_second() {
+        assert!(cpu(1234).ends_with("\nprocess_cpu_seconds_total 12.34\n\n"));
+        assert!(cpu(5).ends_with(" 0.05\n\n") && cpu(300).ends_with(" 3.00\n\n"));
     }
 
     #[cfg(target_os = "linux")]

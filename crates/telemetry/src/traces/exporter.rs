@@ -79,14 +79,14 @@ impl Exporter {
         }
     }
 
-    /// Puts spans into the queue, as far as there is room. Never waits.
-    pub(super) fn send(&self, spans: Vec<SpanData>) {
-        let Some(queue) = &self.queue else { return };
-        for span in spans {
-            if queue.try_send(span).is_err() {
-                self.full.increment(1);
-            }
+    /// Puts spans into the queue, as far as there is room; whether there was for all of them. Never waits.
+    pub(super) fn send(&self, spans: Vec<SpanData>) -> bool {
+        let Some(queue) = &self.queue else { return false };
+        let dropped = spans.into_iter().filter_map(|span| queue.try_send(span).err()).count() as u64;
+        if dropped > 0 {
+            self.full.increment(dropped);
         }
+        dropped == 0
     }
 }
 

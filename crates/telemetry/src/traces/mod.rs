@@ -145,10 +145,8 @@ impl Tracer {
         self.0.as_ref().is_none_or(|active| Arc::strong_count(active) == 1)
     }
 
-    fn send(&self, spans: Vec<opentelemetry_sdk::trace::SpanData>) {
-        if let Some(active) = &self.0 {
-            active.exporter.send(spans);
-        }
+    fn send(&self, spans: Vec<opentelemetry_sdk::trace::SpanData>) -> bool {
+        self.0.as_ref().is_some_and(|active| active.exporter.send(spans))
     }
 }
 

@@ -58,6 +58,11 @@ impl Trace {
         Span(self.root)
     }
 
+    /// Its id, as the collector has it.
+    pub(crate) fn id(&self) -> TraceId {
+        self.id
+    }
+
     /// Why this trace is kept.
     #[must_use]
     pub fn reason(&self) -> TraceKept {
@@ -78,18 +83,19 @@ impl Trace {
         Span(id)
     }
 
-    /// Adds the request's own span, and sends the trace. What comes later can be sent by [`Trace::later`].
+    /// Adds the request's own span, and sends the trace: false when the queue to the collector had no room for all of it.
+    /// What comes later can be sent by [`Trace::later`].
     pub fn end(
         mut self,
         name: &'static str,
         times: (Instant, Instant),
         attributes: Vec<Attribute>,
         error: Option<&'static str>,
-    ) {
+    ) -> bool {
         let status = error.map_or(Status::Unset, Status::error);
         let parent = self.parent.as_ref().map_or((SpanId::INVALID, false), |parent| (parent.span_id(), true));
         self.push(self.root, parent, name, times, SpanKind::Server, attributes, status);
-        self.tracer.clone().send(std::mem::take(&mut self.spans));
+        self.tracer.clone().send(std::mem::take(&mut self.spans))
     }
 
     /// The same trace without its spans, for a span that ends after the request was answered.

@@ -10,14 +10,14 @@ use postern_spend::{Exchange, ExchangeLog};
 use postern_telemetry::traces::{Attribute, Span, Trace};
 use std::time::{Duration, Instant};
 
-/// Makes the spans of an answered request, and sends them.
+/// Makes the spans of an answered request, and sends them: false when there was no room for all of them.
 pub(super) fn send(
     mut trace: Trace,
     timeline: &Timeline,
     refusal: Option<&Refusal>,
     addresses: &[String],
     slow: Duration,
-) {
+) -> bool {
     let root = trace.root();
     for stage in Stage::ALL {
         let Some(times) = timeline.of(stage) else { continue };
@@ -47,7 +47,7 @@ pub(super) fn send(
     }
     attributes.extend(timeline.judged.map(|(_, result)| (spans::RESULT, result.as_str().into())));
     let error = outcome.is_error().then_some(outcome.as_str());
-    trace.end(spans::REQUEST, (timeline.began, Instant::now()), attributes, error);
+    trace.end(spans::REQUEST, (timeline.began, Instant::now()), attributes, error)
 }
 
 /// A command to the shared store: where its time went, and what TCP knew when it was slow.
