@@ -87,3 +87,18 @@ postern_telemetry::label! {
         Unwritten = "unwritten",
     }
 }
+
+impl TokenFate {
+    /// Whether a token is gone without an answer about its target.
+    pub(crate) const fn is_lost(self) -> bool {
+        match self {
+            Self::Minted | Self::Opened | Self::TargetFailed => false,
+            Self::Refused
+            | Self::Unanswered
+            | Self::Abandoned
+            | Self::Retired
+            | Self::Superseded
+            | Self::Unwritten => true,
+        }
+    }
+}

@@ -6,7 +6,7 @@
 use crate::catalogue::{AgentOutcome, Position};
 use crate::recorder::{Answers, Fate, Part, Recorder, Trouble};
 use crate::reload::Settings;
-use postern_admin::live::{Endings, Live, Section, Show, Stages, Table};
+use postern_admin::live::{Endings, Live, Section, Show, Stages, Table, Tokens};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -22,6 +22,8 @@ pub(crate) fn add(
 ) {
     let mut section = section(hop, records.1, settings);
     let records = (Arc::downgrade(records.0), Arc::downgrade(records.1));
+    let tokens = records.1.clone();
+    live.tokens(move || tokens.upgrade().map_or_else(Vec::new, |recorder| held_and_lost(&recorder)));
     live.add(move || match (records.0.upgrade(), records.1.upgrade()) {
         (Some(answers), Some(recorder)) => section(&answers, &recorder),
         _ => Section::new(name(hop).0, "An agent that has stopped"),
@@ -63,6 +65,11 @@ fn section(
         section.tables.extend([minting(recorder.trouble()), fates(recorder)]);
         section
     }
+}
+
+fn held_and_lost(recorder: &Recorder) -> Vec<(Tokens, u64)> {
+    let lost = Fate::ALL.iter().filter(|fate| fate.is_lost()).map(|fate| recorder.fates(*fate)).sum();
+    vec![(Tokens::Held, u64::try_from(recorder.wallet()).unwrap_or(0)), (Tokens::Lost, lost)]
 }
 
 /// What became of the tokens since the start.

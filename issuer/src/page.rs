@@ -7,7 +7,7 @@ use crate::catalogue::IssuerOutcome;
 use crate::keyring::{KeyView, Keyring};
 use crate::recorder::{Part, Recorder};
 use crate::server::Routes;
-use postern_admin::live::{Endings, Live, Rate, Section, Show, Stages, Table};
+use postern_admin::live::{Endings, Live, Rate, Section, Show, Stages, Table, Tokens};
 use postern_token::UnixSeconds;
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
@@ -17,6 +17,10 @@ use std::time::Duration;
 pub(crate) fn add(live: &Live, routes: &Arc<Routes>) {
     let mut section = section(&routes.recorder);
     let routes: Weak<Routes> = Arc::downgrade(routes);
+    let issuing = routes.clone();
+    live.tokens(move || {
+        issuing.upgrade().map(|routes| (Tokens::Issued, routes.recorder.tokens())).into_iter().collect()
+    });
     live.add(move || match routes.upgrade() {
         Some(routes) => {
             let mut section = section(&routes.recorder, &routes.keyring);

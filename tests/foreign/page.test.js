@@ -66,6 +66,38 @@ test('a replay appears among the refusals', options, async () => {
     });
 });
 
+test('tokens that are issued, spent, held and lost are drawn over time', options, async () => {
+    await using(`http://${system.admin}/`, {}, async (page) => {
+        const chart = (label) => page.locator('section[data-id="tokens"] figure', { has: page.getByText(label, { exact: true }) });
+        assert.deepEqual(await page.locator('section[data-id="tokens"] figure .head > span > span').allTextContents(), ['Issued', 'Spent', 'Held', 'Lost']);
+        const number = async (label) => Number((await chart(label).locator('strong').textContent()).replaceAll(',', ''));
+        const [issued, spent] = [await number('Issued'), await number('Spent')];
+        assert.ok((await number('Held')) > 0, 'the wallet is empty');
+        assert.equal(await number('Lost'), 0);
+        // The agent's tunnels spend tokens; a token minted and spent twice at the gateway is issued and spent once.
+        const [token] = await mint(system);
+        for (let time = 0; time < 2; time += 1) (await connect(system.gateway, target.port, token)).socket?.destroy();
+        await eventually('one more is issued', async () => (await number('Issued')) > issued);
+        await eventually('one more is spent', async () => (await number('Spent')) > spent);
+        const drawn = await chart('Spent').locator('path').nth(1).getAttribute('d');
+        assert.match(drawn, /^M\d+,[\d.]+V/);
+        assert.match(await chart('Spent').locator('svg').getAttribute('aria-label'), /^Spent, last 5 minutes: at most [1-9]\d* a second$/);
+        assert.ok((await chart('Lost').locator('figcaption').textContent()).endsWith('.'), 'what it means is not a sentence');
+
+        // A page opened later has the same minutes: what is kept is in the daemon.
+        const first = () => chart('Held').locator('path').nth(1).getAttribute('d').then((d) => Number(/^M(\d+)/.exec(d)[1]));
+        const before = await first();
+        await page.reload();
+        await page.locator('section').first().waitFor();
+        assert.ok((await first()) <= before, 'the past is gone');
+
+        const picture = chart('Held').locator('svg');
+        const { width, height } = await picture.boundingBox();
+        await picture.hover({ position: { x: width - 3, y: height / 2 } });
+        await eventually('the mouse reads a second', async () => /^\d\d:\d\d:\d\d: [\d,]+$/.test(await chart('Held').locator('output').textContent()));
+    });
+});
+
 test('the keyboard reaches the window switch and the heat map, and works them', options, async () => {
     await using(`http://${system.admin}/`, {}, async (page) => {
         const focused = (selector) => page.evaluate((selector) => document.activeElement.matches(selector), selector);

@@ -17,6 +17,7 @@ export function worst() {
             tiles: kinds.map((kind) => ({ label: long, value: kind === 'state' ? `bad: ${long}` : 123456.789, kind })),
             latency: { windows: ['10 s', HOSTILE], rows: [{ label: long, windows: [spread, null] }, { label: 'none', windows: [null, null] }] },
             heat: { label: long, bounds: [0.001, 0.038, 0.042], column: [1, 0, 5, 1e9] },
+            lines: [{ label: long, meaning: long, value: 1e9, total: 1e15 }, { label: HOSTILE, meaning: HOSTILE, value: 0, total: null }],
             tables: [
                 { title: long, empty: HOSTILE, columns: kinds.map(column), rows: [row(1e12), row(null), ...states] },
                 { title: 'nothing', empty: long, columns: [column('text')], rows: [] },

@@ -5,7 +5,7 @@
 use crate::observe::catalogue::CHECK_BUCKETS;
 use crate::observe::labels::{CheckStage, Outcome};
 use crate::state::Core;
-use postern_admin::live::{Endings, Heat, Live, Rate, Section, Show, Stages, Table};
+use postern_admin::live::{Endings, Heat, Live, Rate, Section, Show, Stages, Table, Tokens};
 use postern_spend::Backend;
 use postern_spend::memcached::{EndpointHealth, Memcached};
 use postern_token::UnixSeconds;
@@ -18,6 +18,10 @@ pub(crate) fn add(live: &Live, core: &Arc<Core>) {
     live.add(while_alive(core, store()));
     live.add(while_alive(core, keys));
     live.add(while_alive(core, tunnels()));
+    let core = Arc::downgrade(core);
+    live.tokens(move || {
+        core.upgrade().map(|core| (Tokens::Spent, core.recorder.spent())).into_iter().collect()
+    });
 }
 
 fn while_alive<S>(core: &Arc<Core>, mut section: S) -> impl FnMut() -> Section + Send + use<S>

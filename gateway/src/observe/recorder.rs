@@ -32,6 +32,7 @@ use postern_telemetry::traces::{SamplingDecision, Trace, Tracer};
 use refusals::Refusals;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// The handles.
@@ -42,6 +43,8 @@ pub(crate) struct Recorder {
     unknown: Vec<Counter>,
     /// By stage and result.
     checks: Vec<TracedHistogram>,
+    /// Tokens that the store recorded as spent, for the live page: the checks that admitted one.
+    spent: AtomicU64,
     /// By stage, for the live page.
     spreads: Vec<Latency>,
     tunnels_open: ReadableGauge,
@@ -102,6 +105,7 @@ impl Recorder {
             peers: Outcome::ALL.iter().map(peers).collect(),
             unknown: UnknownReason::ALL.iter().map(unknown).collect(),
             checks: checks.collect(),
+            spent: AtomicU64::new(0),
             spreads: CheckStage::ALL.iter().map(|_| Latency::default()).collect(),
             tunnels_open: ReadableGauge::new(gauge!(catalogue::TUNNELS_OPEN)),
             tunnels_ended: TunnelEnd::ALL.iter().map(ended).collect(),
@@ -231,6 +235,10 @@ impl Recorder {
         self.outcomes[outcome as usize].total()
     }
 
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent.load(Relaxed)
+    }
+
     pub(crate) fn latency(&self, stage: CheckStage) -> &Latency {
         &self.spreads[stage as usize]
     }
@@ -247,6 +255,9 @@ impl Recorder {
 
     /// One check, from the parsed request to its verdict.
     fn checked(&self, timeline: &Timeline, result: CheckResult) {
+        if result == CheckResult::Admitted {
+            self.spent.fetch_add(1, Relaxed);
+        }
         for (stage, time) in stages(timeline) {
             self.check(stage, result).record(time);
             self.spreads[stage as usize].record(time);

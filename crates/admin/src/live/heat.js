@@ -58,7 +58,7 @@ function moveCursor({ key, shiftKey }, cursor, columns, bounds) {
     if (key === 'Escape') return null;
     const step = shiftKey ? 10 : 1;
     const [right, up] = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, 1], ArrowDown: [0, -1],
-        PageUp: [-60, 0], PageDown: [60, 0], Home: [-HEAT_SECONDS, 0], End: [HEAT_SECONDS, 0] }[key] ?? [];
+        PageUp: [-60, 0], PageDown: [60, 0], Home: [-HISTORY_SECONDS, 0], End: [HISTORY_SECONDS, 0] }[key] ?? [];
     if (right === undefined) return false;
     const newest = columns.at(-1) ?? [];
     const from = cursor ?? { tick: ticks, bucket: Math.max(0, newest.indexOf(Math.max(...newest))) };
@@ -70,10 +70,10 @@ function moveCursor({ key, shiftKey }, cursor, columns, bounds) {
 }
 
 function cellAt(canvas, bounds, { x, y }) {
-    const column = Math.floor(((x - GUTTER) / (canvas.clientWidth - GUTTER)) * HEAT_SECONDS);
+    const column = Math.floor(((x - GUTTER) / (canvas.clientWidth - GUTTER)) * HISTORY_SECONDS);
     const row = Math.floor((1 - y / (canvas.clientHeight - FOOT)) * (bounds.length + 1));
     if (column < 0 || row < 0) return null;
-    return { tick: ticks - HEAT_SECONDS + 1 + clamp(column, 0, HEAT_SECONDS - 1), bucket: clamp(row, 0, bounds.length) };
+    return { tick: ticks - HISTORY_SECONDS + 1 + clamp(column, 0, HISTORY_SECONDS - 1), bucket: clamp(row, 0, bounds.length) };
 }
 
 function cellText({ bounds }, columns, { tick, bucket }) {
@@ -93,11 +93,11 @@ function drawHeat(canvas, bounds, columns, cursor) {
     if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
     const context = canvas.getContext('2d');
     const [left, bottom] = [Math.round(GUTTER * scale), height - Math.round(FOOT * scale)];
-    const x = (slot) => left + Math.round(((width - left) * slot) / HEAT_SECONDS);
+    const x = (slot) => left + Math.round(((width - left) * slot) / HISTORY_SECONDS);
     const y = (bucket) => Math.round(bottom * (1 - bucket / (bounds.length + 1)));
     context.clearRect(0, 0, width, height);
 
-    const start = HEAT_SECONDS - columns.length;
+    const start = HISTORY_SECONDS - columns.length;
     context.fillStyle = colour('--heat-none');
     columns.forEach((column, index) => {
         if (column) context.fillRect(x(start + index), 0, x(start + index + 1) - x(start + index), bottom);
@@ -134,13 +134,13 @@ function drawHeat(canvas, bounds, columns, cursor) {
     }
     context.fillStyle = colour('--quiet');
     for (let minutes = 5; minutes >= 0; minutes -= 1) {
-        const at = x(HEAT_SECONDS - 60 * minutes);
+        const at = x(HISTORY_SECONDS - 60 * minutes);
         context.textAlign = minutes === 5 ? 'left' : minutes === 0 ? 'right' : 'center';
         if (minutes % 2 === 0 || width - left > 350 * scale) context.fillText(minutes === 0 ? 'now' : `−${minutes} min`, at, height - 7 * scale);
         context.fillRect(Math.min(at, width - Math.ceil(scale)), bottom, Math.ceil(scale), 4 * scale);
     }
     if (cursor) {
-        const [slot, wide] = [HEAT_SECONDS - 1 - (ticks - cursor.tick), Math.ceil(scale)];
+        const [slot, wide] = [HISTORY_SECONDS - 1 - (ticks - cursor.tick), Math.ceil(scale)];
         context.fillStyle = colour('--text');
         context.globalAlpha = 0.35;
         context.fillRect(x(slot), 0, wide, bottom);

@@ -14,15 +14,17 @@ mod links;
 mod rate;
 mod section;
 mod stages;
+mod tokens;
 
 pub use events::events;
 pub use latency::{Latency, WINDOWS, Windows};
 pub use links::Link;
 pub use rate::Rate;
 pub use section::{
-    Column, DurationSummary, Heat, PercentileRow, Percentiles, Section, Show, Snapshot, Table, Tile,
+    Column, DurationSummary, Heat, Line, PercentileRow, Percentiles, Section, Show, Snapshot, Table, Tile,
 };
 pub use stages::{Endings, Stages};
+pub use tokens::Tokens;
 
 use crate::catalogue::LinkKind;
 use bytes::Bytes;
@@ -34,18 +36,19 @@ use serde_json::json;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokens::TokenSources;
 use tokio::sync::watch;
 
 /// How often the page is made anew.
 const TICK: Duration = Duration::from_secs(1);
-/// Columns of a heat map that a page which is opened later still gets.
+/// Seconds of heat maps and lines that a page which is opened later still gets.
 const HISTORY: usize = 300;
 
 /// Sections at the top of the page, by id: what an operator needs first. The others follow in the order they were
 /// added.
-const FIRST: [&str; 4] = ["checks", "store", "tunnels", "keys"];
+const FIRST: [&str; 5] = ["checks", "tokens", "store", "tunnels", "keys"];
 
-/// The page itself: one file for the browser, six for people who edit it.
+/// The page itself: one file for the browser, seven for people who edit it.
 #[must_use]
 pub fn page() -> String {
     include_str!("page.html").replace("/*STYLE*/", include_str!("page.css")).replace(
@@ -54,9 +57,19 @@ pub fn page() -> String {
             include_str!("numbers.js"),
             include_str!("page.js"),
             include_str!("heat.js"),
+            include_str!("lines.js"),
             include_str!("stream.js")
         ),
     )
+}
+
+/// The last [`HISTORY`] seconds, oldest first.
+#[derive(Default)]
+struct History {
+    /// The columns of each heat map, by section.
+    heat: BTreeMap<&'static str, VecDeque<Vec<u64>>>,
+    /// The values of each line, by section and label.
+    lines: BTreeMap<(&'static str, &'static str), VecDeque<u64>>,
 }
 
 /// A source: the section as it is now. Called once a second, on a thread of its own.
@@ -69,10 +82,10 @@ pub struct Live(Arc<Shared>);
 struct Shared {
     sources: Mutex<Vec<Source>>,
     links: Links,
+    tokens: TokenSources,
     /// The latest snapshot, as JSON.
     latest: watch::Sender<Bytes>,
-    /// The last columns of each heat map, by section.
-    history: Mutex<BTreeMap<&'static str, VecDeque<Vec<u64>>>>,
+    history: Mutex<History>,
     started: Instant,
 }
 
@@ -81,6 +94,7 @@ impl Default for Live {
         Self(Arc::new(Shared {
             sources: Mutex::default(),
             links: Links::default(),
+            tokens: TokenSources::default(),
             latest: watch::Sender::new(Bytes::from_static(b"{}")),
             history: Mutex::default(),
             started: Instant::now(),
@@ -105,6 +119,12 @@ impl Live {
     #[must_use]
     pub fn link(&self, kind: LinkKind, address: &str) -> Link {
         self.0.links.get(kind, address)
+    }
+
+    /// Adds numbers of tokens to the page's section about them: since the start, or now for what is held. Called once a
+    /// second, on the page's own thread.
+    pub fn tokens(&self, source: impl FnMut() -> Vec<(Tokens, u64)> + Send + 'static) {
+        self.0.tokens.add(source);
     }
 
     /// Makes snapshots until the last clone is dropped.
@@ -138,20 +158,28 @@ impl Live {
         self.0.latest.subscribe()
     }
 
-    /// The last minutes of each heat map, as JSON, without the column that the latest snapshot has.
+    /// The last minutes of each heat map and line, as JSON, without the second that the latest snapshot has.
     fn history(&self) -> String {
-        let history = self.0.history.lock();
-        let before =
-            |columns: &VecDeque<Vec<u64>>| json!(columns.range(..columns.len() - 1).collect::<Vec<_>>());
-        let heat: BTreeMap<_, _> = history.iter().map(|(id, columns)| (*id, before(columns))).collect();
-        json!({ "heat": heat }).to_string()
+        let History { heat, lines } = &*self.0.history.lock();
+        let heat: BTreeMap<_, _> = heat.iter().map(|(id, columns)| (*id, before(columns))).collect();
+        let mut by_section: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+        for ((id, label), values) in lines {
+            by_section.entry(*id).or_default().insert(*label, before(values));
+        }
+        json!({ "heat": heat, "lines": by_section }).to_string()
     }
+}
+
+/// All but the last.
+fn before<T>(seconds: &VecDeque<T>) -> Vec<&T> {
+    seconds.iter().take(seconds.len().saturating_sub(1)).collect()
 }
 
 /// Makes one snapshot; false when no handle can read it any more.
 fn tick(shared: &Weak<Shared>, readiness: &Readiness, shutdown: &Shutdown) -> bool {
     let Some(shared) = shared.upgrade() else { return false };
     let mut sections: Vec<Section> = shared.sources.lock().iter_mut().map(|source| source()).collect();
+    sections.extend(shared.tokens.section());
     sections.sort_by_key(|section| FIRST.iter().position(|id| *id == section.id).unwrap_or(FIRST.len()));
     sections.extend(shared.links.section());
     shared.remember(&sections);
@@ -177,14 +205,22 @@ fn tick(shared: &Weak<Shared>, readiness: &Readiness, shutdown: &Shutdown) -> bo
 
 impl Shared {
     fn remember(&self, sections: &[Section]) {
-        let mut history = self.history.lock();
-        for (id, heat) in sections.iter().filter_map(|section| Some((section.id, section.heat.as_ref()?))) {
-            let columns = history.entry(id).or_default();
-            columns.push_back(heat.column.clone());
-            if columns.len() > HISTORY {
-                columns.pop_front();
+        let History { heat, lines } = &mut *self.history.lock();
+        for section in sections {
+            if let Some(map) = &section.heat {
+                push(heat.entry(section.id).or_default(), map.column.clone());
+            }
+            for line in &section.lines {
+                push(lines.entry((section.id, line.label)).or_default(), line.value);
             }
         }
+    }
+}
+
+fn push<T>(seconds: &mut VecDeque<T>, second: T) {
+    seconds.push_back(second);
+    if seconds.len() > HISTORY {
+        seconds.pop_front();
     }
 }
 

@@ -1,7 +1,7 @@
-// The live page. One script is made of numbers.js, this file, heat.js and stream.js. Snapshots come from /events and are drawn once a second into nodes that are kept.
+// The live page. One script is made of numbers.js, this file, heat.js, lines.js and stream.js. Snapshots come from /events and are drawn once a second into nodes that are kept.
 // Text from the server reaches the document by textContent only.
 
-const HEAT_SECONDS = 300;
+const HISTORY_SECONDS = 300; // Of heat maps and lines.
 const SPARK_SECONDS = 90;
 const STALE = 4_000; // Milliseconds without a snapshot after which the figures are shown as stale,
 const REOPEN = 10_000; // and after which the stream is opened anew.
@@ -23,6 +23,12 @@ function make(tag, attributes = {}, ...children) {
     const node = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
     node.append(...children);
+    return node;
+}
+
+function svg(tag, attributes = {}) {
+    const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
     return node;
 }
 
@@ -79,14 +85,15 @@ function sectionNode({ id }) {
     const title = make('h2', { tabindex: '-1' });
     const [tiles, panels] = [make('dl', { class: 'tiles' }), make('div', { class: 'panels' })];
     const node = make('section', { 'data-id': id }, title, tiles, panels);
-    node.update = ({ title: name, tiles: values = [], latency, heat, tables = [] }) => {
+    node.update = ({ title: name, tiles: values = [], latency, heat, lines = [], tables = [] }) => {
         setText(title, name);
         each(tiles, values, (tile) => tile.label, () => tileNode(id));
         const list = tables.map((table) => ({ key: `table ${table.title}`, create: tableNode, data: table }));
+        if (lines.length) list.unshift({ key: 'lines', create: linesNode, data: lines });
         if (heat) list.unshift({ key: 'heat', create: heatNode, data: heat });
         if (latency) list.unshift({ key: 'latency', create: latencyNode, data: latency });
         each(panels, list, ({ key }) => key, ({ create }) => create(id));
-        node.wide = Boolean(latency || heat) || tables.some(({ columns }) => columns.length > 5);
+        node.wide = Boolean(latency || heat || lines.length) || tables.some(({ columns }) => columns.length > 5);
     };
     return node;
 }
@@ -107,12 +114,9 @@ function drawSpark(box, values) {
     box.hidden = !values;
     if (!values) return;
     if (!box.firstChild) {
-        const svg = (name) => document.createElementNS('http://www.w3.org/2000/svg', name);
-        const picture = box.appendChild(svg('svg'));
-        picture.setAttribute('viewBox', `0 0 ${SPARK_SECONDS - 1} 1`);
-        picture.setAttribute('preserveAspectRatio', 'none');
-        picture.append(svg('path'), svg('path'));
-        picture.firstChild.setAttribute('class', 'area');
+        const picture = svg('svg', { viewBox: `0 0 ${SPARK_SECONDS - 1} 1`, preserveAspectRatio: 'none' });
+        picture.append(svg('path', { class: 'area' }), svg('path'));
+        box.append(picture);
     }
     const top = Math.max(...values, Number.MIN_VALUE);
     const first = SPARK_SECONDS - values.length;

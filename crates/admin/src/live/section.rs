@@ -1,4 +1,4 @@
-//! What the live page shows, as data: sections of tiles, percentiles, a heat map and tables. The daemons fill them; the
+//! What the live page shows, as data: sections of tiles, percentiles, a heat map, lines over time and tables. The daemons fill them; the
 //! page draws whatever comes.
 
 use serde::Serialize;
@@ -41,6 +41,8 @@ pub struct Section {
     pub latency: Option<Percentiles>,
     /// The last second of the heat map.
     pub heat: Option<Heat>,
+    /// The last second of each line over time.
+    pub lines: Vec<Line>,
     /// Tables.
     pub tables: Vec<Table>,
 }
@@ -49,7 +51,15 @@ impl Section {
     /// A section with nothing in it yet.
     #[must_use]
     pub fn new(id: &'static str, title: &'static str) -> Self {
-        Self { id, title, tiles: Vec::new(), latency: None, heat: None, tables: Vec::new() }
+        Self {
+            id,
+            title,
+            tiles: Vec::new(),
+            latency: None,
+            heat: None,
+            lines: Vec::new(),
+            tables: Vec::new(),
+        }
     }
 
     /// Adds a number.
@@ -112,6 +122,19 @@ pub struct Heat {
     pub bounds: &'static [f64],
     /// The counts: one more than bounds.
     pub column: Vec<u64>,
+}
+
+/// One second of something that the page draws over the last minutes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Line {
+    /// What is counted.
+    pub label: &'static str,
+    /// What that is, in a sentence.
+    pub meaning: &'static str,
+    /// How many in the last second; of a level, how many there are.
+    pub value: u64,
+    /// How many since the start; none of a level.
+    pub total: Option<u64>,
 }
 
 /// A table.

@@ -9,8 +9,13 @@ function connect() {
     heard = performance.now();
     source = new EventSource('/events');
     source.addEventListener('history', ({ data }) => {
+        const history = JSON.parse(data);
         heats.clear();
-        for (const [id, columns] of Object.entries(JSON.parse(data).heat)) heats.set(id, columns);
+        for (const [id, columns] of Object.entries(history.heat)) heats.set(id, columns);
+        lines.clear();
+        for (const [id, known] of Object.entries(history.lines)) {
+            for (const [label, values] of Object.entries(known)) lines.set(`${id} ${label}`, values);
+        }
         lastAt = null;
     });
     source.addEventListener('snapshot', ({ data }) => receive(JSON.parse(data)));
@@ -31,12 +36,15 @@ function receive(snapshot) {
 }
 
 function remember({ at, sections }) {
-    const missed = lastAt === null ? 0 : clamp(at - lastAt - 1, 0, HEAT_SECONDS);
+    const missed = lastAt === null ? 0 : clamp(at - lastAt - 1, 0, HISTORY_SECONDS);
     const gap = missed > 1 ? new Array(missed).fill(null) : []; // One second is the clock's rounding.
     lastAt = at;
     ticks += gap.length + 1;
-    for (const { id, heat, tiles = [] } of sections) {
-        if (heat) heats.set(id, [...(heats.get(id) ?? []), ...gap, heat.column].slice(-HEAT_SECONDS));
+    const add = (history, key, value) =>
+        history.set(key, [...(history.get(key) ?? []), ...gap, value].slice(-HISTORY_SECONDS));
+    for (const { id, heat, lines: values = [], tiles = [] } of sections) {
+        if (heat) add(heats, id, heat.column);
+        for (const { label, value } of values) add(lines, `${id} ${label}`, value);
         for (const { label, value, kind } of tiles) {
             if (!/rate$/.test(kind) || typeof value !== 'number') continue;
             const values = sparks.get(`${id} ${label}`) ?? [];
