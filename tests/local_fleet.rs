@@ -1,5 +1,7 @@
 //! `deploy/local/fleet`: one command, and a whole fleet answers on loopback; one signal, and nothing of it is left.
 
+mod dashboards;
+
 use crate::support::process::Postern;
 use crate::support::{admin, proxy, target, tokens};
 use std::collections::BTreeMap;

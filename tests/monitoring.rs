@@ -117,13 +117,20 @@ fn every_alert_fires_in_a_test() {
     }
 }
 
+/// The dashboards by the names of their files.
+pub fn dashboards() -> BTreeMap<String, serde_json::Value> {
+    let read = |(path, text): (PathBuf, String)| {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let board = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (name, board)
+    };
+    files("deploy/grafana/dashboards", &["json"]).into_iter().map(read).collect()
+}
+
 #[test]
 fn each_dashboard_and_panel_has_an_id_of_its_own() {
     let mut uids = HashSet::new();
-    for (path, text) in files("deploy/grafana/dashboards", &["json"]) {
-        let name = path.display();
-        let board: serde_json::Value =
-            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+    for (name, board) in dashboards() {
         let uid = board["uid"].as_str().unwrap_or_else(|| panic!("{name}: no uid"));
         assert!(!uid.is_empty() && uids.insert(uid.to_owned()), "{name}: {uid} is another dashboard's");
         let mut ids = HashSet::new();
