@@ -15,13 +15,12 @@ use crate::catalogue::{self, Position};
 use format::{FREE, HeaderError, SECTOR, Sector, Slot};
 use metrics::gauge;
 use parking_lot::Mutex;
-use postern_daemon::files::sync_name;
+use postern_daemon::files::{AtOffset, make_private, private_file, sync_name};
 use postern_telemetry::metrics::ReadableGauge;
 use postern_token::{ChallengeDigest, Nonce, TokenKeyId, UnixSeconds};
 use std::collections::{BTreeSet, HashSet};
-use std::fs::{File, OpenOptions, Permissions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -100,8 +99,8 @@ impl Wallet {
     /// In use by another process, not a wallet, or an I/O error.
     pub(crate) fn open(path: &Path, fsync: bool, hop: Position) -> Result<Self, WalletError> {
         let failed = |what| move |source| WalletError::Io { path: path.to_owned(), what, source };
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut options = private_file();
+        options.read(true).write(true).create(true).truncate(false);
         let file = options.open(path).map_err(failed("open"))?;
         match file.try_lock() {
             Ok(()) => {}
@@ -117,7 +116,7 @@ impl Wallet {
         } else {
             check_header(&file, path, length)?;
         }
-        file.set_permissions(Permissions::from_mode(0o600)).map_err(failed("protect"))?;
+        make_private(&file).map_err(failed("protect"))?;
         let contents = Contents::read(file, length).map_err(failed("read"))?;
         let level =
             Arc::new(ReadableGauge::new(gauge!(catalogue::WALLET_TOKENS, Position::LABEL => hop.as_str())));

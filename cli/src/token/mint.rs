@@ -1,7 +1,7 @@
 //! `postern token mint`: each token is written as soon as it is there, so that what an interruption leaves is good.
 
 use super::output::Output;
-use super::stop::{Asked, Stop};
+use super::stop::Stop;
 use crate::args::Mint;
 use crate::failure::Failure;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
@@ -9,6 +9,7 @@ use postern_client::full_stop;
 use postern_client::mint::{ChallengeFetchError, IssuerClient, MintError, fetch_challenge};
 use postern_config::Secret;
 use postern_daemon::exit;
+use postern_daemon::signals::StopSignal;
 use postern_daemon::tls::OwnCertificate;
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{TokenChallenge, TokenType};
@@ -69,15 +70,19 @@ pub(crate) async fn mint(args: Mint) -> Result<(), Failure> {
 /// How a mint ended.
 enum End {
     Whole,
-    Stopped { by: Asked, at_once: bool },
+    Stopped { by: StopSignal, at_once: bool },
     Unwritable(io::Error),
     Refused(MintError),
 }
 
-fn end(minted: Option<Result<usize, MintError>>, unwritable: Option<io::Error>, asked: Option<Asked>) -> End {
+fn end(
+    minted: Option<Result<usize, MintError>>,
+    unwritable: Option<io::Error>,
+    asked: Option<StopSignal>,
+) -> End {
     match (minted, unwritable, asked) {
         (_, Some(error), _) => End::Unwritable(error),
-        (None, None, by) => End::Stopped { by: by.unwrap_or(Asked::Interrupt), at_once: true },
+        (None, None, by) => End::Stopped { by: by.unwrap_or(StopSignal::Interrupt), at_once: true },
         (Some(Err(error)), None, _) => End::Refused(error),
         (Some(Ok(_)), None, Some(by)) => End::Stopped { by, at_once: false },
         (Some(Ok(_)), None, None) => End::Whole,

@@ -2,10 +2,10 @@
 
 use crate::args::Mint;
 use crate::failure::Failure;
+use postern_daemon::files::private_file;
 use std::fmt::{self, Display};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// What each line of a file of tokens begins with.
@@ -77,7 +77,7 @@ impl Display for Output {
 
 /// Tokens are worth money and cannot be minted again for nothing: never over another file.
 fn create(path: &Path) -> Result<Output, Failure> {
-    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let opened = private_file().write(true).create_new(true).open(path);
     let file = opened.map_err(|error| {
         let advice = match error.kind() {
             ErrorKind::AlreadyExists => {
@@ -94,8 +94,7 @@ fn append(path: &Path) -> Result<Output, Failure> {
     let refused =
         |error: io::Error| Failure::runtime(format_args!("cannot append to {}: {error}", path.display()));
     let is_new = !path.exists();
-    let opened =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    let opened = private_file().read(true).write(true).create(true).truncate(false).open(path);
     let mut output = locked(opened.map_err(refused)?, path, is_new)?;
     if let Output::File { file, .. } = &mut output {
         seek_behind_last_token(file, path).map_err(|error| match error {

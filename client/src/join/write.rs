@@ -4,10 +4,8 @@ use super::Join;
 use crate::config::{Config, Listen};
 use crate::start::{StartError, check};
 use postern_config::ConfigError;
-use postern_daemon::files::write_private;
-use std::fs::DirBuilder;
+use postern_daemon::files::{private_directory, write_private};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Where an agent that joins keeps its files.
@@ -70,9 +68,7 @@ pub fn write_join(join: &Join, place: &JoinPlace) -> Result<Config, JoinWriteErr
     let config: Config = postern_config::parse(&path.display().to_string(), &text, [])?;
     config.check().map_err(StartError::from)?;
     let make = |directory: &Path| {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
+        private_directory()
             .create(directory)
             .map_err(|source| JoinWriteError::Io { path: directory.into(), source })
     };

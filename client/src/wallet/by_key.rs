@@ -2,11 +2,11 @@
 
 use super::format::{SECTOR, Slot, decode};
 use super::{Contents, FREE, Unspent, Wallet, WalletError, check_header, offset};
+use postern_daemon::files::AtOffset;
 use postern_token::UnixSeconds;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Tokens of one key. It has nothing of the tokens themselves.

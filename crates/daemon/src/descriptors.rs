@@ -4,7 +4,6 @@
 //! open. So what connections may take is known from the start, and the rest is left to everything else.
 
 use crate::places::most_leaving;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// What is left beside connections, for listeners, workers, stores, logs, pipes of tunnels and the admin listener: a quarter, and
 /// this much at most.
@@ -27,10 +26,7 @@ impl Descriptors {
     /// programs that use `select`, which none here does.
     #[must_use]
     pub fn raise(daemons: usize) -> Self {
-        let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return Self::default() };
-        let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
-        let limit = if raised { hard } else { soft };
-        Self { files: usize::try_from(limit).unwrap_or(usize::MAX), daemons: daemons.max(1) }
+        Self { files: raised_limit().unwrap_or(usize::MAX), daemons: daemons.max(1) }
     }
 
     /// How many connections there may be, `wanted` at most, when each takes `each` descriptors. Fewer than wanted are reported;
@@ -54,6 +50,22 @@ impl Descriptors {
     pub fn most(self, each: usize) -> usize {
         enough_for(self.files / self.daemons, each).max(1)
     }
+}
+
+/// `None` where there is no limit.
+#[cfg(unix)]
+fn raised_limit() -> Option<usize> {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
+    usize::try_from(if raised { hard } else { soft }).ok()
+}
+
+/// Windows bounds the handles of a process by its memory.
+#[cfg(windows)]
+fn raised_limit() -> Option<usize> {
+    None
 }
 
 /// How many descriptors a daemon needs when it may have this number of connections, with `each` descriptors in use by each.

@@ -2,7 +2,7 @@
 //!
 //! A daemon goes through three states, in this order and never back: *running*, *draining* (accept nothing new,
 //! finish what is open), *stopped* (end what is still open). SIGTERM or SIGINT starts the drain, a second one stops
-//! at once, SIGHUP requests a reload.
+//! at once, SIGHUP requests a reload ([`crate::signals`] has what other systems have).
 //!
 //! hyper's own graceful shutdown loses sight of a connection once it is upgraded to a tunnel, so everything that
 //! must be finished is spawned through [`Shutdown::tracker`].
@@ -12,6 +12,7 @@ mod progress;
 
 pub use config::DrainConfig;
 
+use crate::signals::{ReloadSignals, StopSignal, StopSignals};
 use parking_lot::Mutex;
 use progress::{Cut, Progress};
 use std::fmt;
@@ -20,7 +21,6 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -71,16 +71,13 @@ impl Shutdown {
     /// # Errors
     /// When the system refuses a signal handler.
     pub fn on_signals(&self) -> io::Result<()> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hangup = signal(SignalKind::hangup())?;
+        let (mut stops, mut reloads) = (StopSignals::new()?, ReloadSignals::new()?);
         let shutdown = self.clone();
         tokio::spawn(async move {
             loop {
                 tokio::select! {
-                    () = received(&mut terminate) => shutdown.stop_signal("SIGTERM"),
-                    () = received(&mut interrupt) => shutdown.stop_signal("SIGINT"),
-                    () = received(&mut hangup) => shutdown.reload(),
+                    signal = stops.next() => shutdown.stop_signal(signal),
+                    () = reloads.next() => shutdown.reload(),
                     () = shutdown.stopped() => return,
                 }
             }
@@ -88,12 +85,12 @@ impl Shutdown {
         Ok(())
     }
 
-    fn stop_signal(&self, name: &str) {
+    fn stop_signal(&self, signal: StopSignal) {
         if self.is_draining() {
-            tracing::info!("{name} again: stopping at once");
+            tracing::info!("{signal} again: stopping at once");
             self.stop();
         } else {
-            tracing::info!("{name}: draining; send it again to stop at once");
+            tracing::info!("{signal}: draining; send it again to stop at once");
             self.drain();
         }
     }
@@ -205,13 +202,6 @@ impl Shutdown {
     /// layer around a connection would double the memory of every one.
     pub fn until_stopped<F: Future>(&self, work: F) -> impl Future<Output = Option<F::Output>> {
         self.0.stopped.run_until_cancelled(Box::pin(work))
-    }
-}
-
-/// A closed signal stream never delivers again, so it must not be polled in a loop.
-async fn received(signal: &mut Signal) {
-    if signal.recv().await.is_none() {
-        std::future::pending().await
     }
 }
 

@@ -2,10 +2,18 @@
 //!
 //! These calls block on the disk. Call them before the runtime starts, or from `spawn_blocking`.
 
+#[cfg(unix)]
+#[path = "files/unix.rs"]
+mod system;
+#[cfg(windows)]
+#[path = "files/windows.rs"]
+mod system;
+
+pub use system::{AtOffset, make_private, private_directory, private_file, sync_directory};
+
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{File, TryLockError};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +30,7 @@ const TEMPORARY_MARK: &str = ".new-";
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = temporary_name(path)?;
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        let mut file = private_file().write(true).create_new(true).open(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)
@@ -39,8 +47,12 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`write_private`], and when the old bytes cannot be overwritten: the new ones are then in place.
+#[cfg(unix)] // elsewhere a program cannot tell whether another name has them
 pub fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut old = OpenOptions::new().write(true).open(path)?;
+    use std::io::Read;
+    use std::os::unix::fs::MetadataExt;
+
+    let mut old = File::options().write(true).open(path)?;
     write_private(path, bytes)?;
     let metadata = old.metadata()?;
     if metadata.nlink() == 0 {
@@ -56,14 +68,6 @@ pub fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// As [`sync_directory`].
 pub fn sync_name(path: &Path) -> io::Result<()> {
     sync_directory(parent(path))
-}
-
-/// Flushes a directory, so that a name made or removed in it survives a power loss.
-///
-/// # Errors
-/// When the directory cannot be opened or flushed.
-pub fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
 }
 
 fn parent(path: &Path) -> &Path {
@@ -108,14 +112,9 @@ impl DataDir {
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
         create_directory(path).map_err(unusable)?;
-        let lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path.join(LOCK_FILE))
-            .map_err(unusable)?;
+        let mut options = private_file();
+        options.read(true).write(true).create(true).truncate(false);
+        let lock = options.open(path.join(LOCK_FILE)).map_err(unusable)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(DataDirError::InUse { path: path.to_owned() }),
@@ -143,7 +142,7 @@ impl DataDir {
 pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     let named = path.ancestors().take_while(|directory| !directory.as_os_str().is_empty());
     let missing = named.take_while(|directory| !directory.exists()).count();
-    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    private_directory().create(path)?;
     for (generation, above) in path.canonicalize()?.ancestors().skip(1).enumerate() {
         let synced = sync_directory(above);
         // What was here before is as durable as this user can make it: some directories refuse to be opened.
@@ -199,6 +198,7 @@ mod power_loss;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
 
     fn mode(path: &Path) -> u32 {

@@ -1,6 +1,6 @@
 //! What a daemon needs to run: its state from start to stop, and the listeners and files that it opens.
 //!
-//! - [`drain`]: signals, the drain, the stop. [`readiness`]: what has to be ready before traffic may come. [`reload`]:
+//! - [`drain`]: the drain and the stop, by [`signals`]. [`readiness`]: what has to be ready before traffic may come. [`reload`]:
 //!   SIGHUP, and the configuration file read again. [`exit`]: the exit codes.
 //! - [`listen`]: listening sockets. [`descriptors`], [`places`] and [`sources`]: how many connections there may be.
 //!   [`proxy_protocol`]: whose they are behind a load balancer. [`rates`]: what one source may do in a second. [`client_stream`] and
@@ -40,7 +40,12 @@ pub mod rates;
 pub mod readiness;
 pub mod reload;
 pub mod seldom;
+pub mod signals;
 pub mod sources;
+#[cfg(unix)]
+pub mod systemd;
+#[cfg(windows)]
+#[path = "no_systemd.rs"]
 pub mod systemd;
 pub mod tls;
 pub mod utc;

@@ -1,7 +1,6 @@
 //! A TCP connection to one of several addresses, where a dead one must not cost the whole time limit: Happy Eyeballs
 //! (RFC 8305).
 
-use nix::errno::Errno;
 use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -74,8 +73,14 @@ fn nonblocking(domain: Domain) -> io::Result<Socket> {
     Ok(socket)
 }
 
+#[cfg(unix)]
 fn is_in_progress(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::EINPROGRESS as i32)
+    error.raw_os_error() == Some(nix::errno::Errno::EINPROGRESS as i32)
+}
+
+#[cfg(windows)]
+fn is_in_progress(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 /// [`connect`] with a local address for each candidate.

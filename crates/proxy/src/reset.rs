@@ -3,8 +3,9 @@
 //! A plain close is a FIN: "that was all". Where it was not, because the drain cut it off or the other side broke, the
 //! peer has to see an error, or half a file passes for a whole one.
 
+use postern_daemon::tls::Bounded;
+use postern_tcp_info::tcp_info;
 use socket2::SockRef;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
@@ -38,11 +39,13 @@ pub async fn delivered(stream: &impl Reset, limit: Duration) {
 
 impl Reset for TcpStream {
     fn reset(&self) {
-        reset(self.as_fd());
+        // It fails where the connection is gone already.
+        let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
     }
 
     fn is_delivered(&self) -> bool {
-        is_delivered(self.as_fd())
+        // Where the system cannot detect it, do not wait for it.
+        tcp_info(&SockRef::from(self)).map_or(true, |facts| facts.unacknowledged == 0 && facts.unsent == 0)
     }
 
     fn socket(&self) -> Option<&TcpStream> {
@@ -50,24 +53,24 @@ impl Reset for TcpStream {
     }
 }
 
-impl<S: AsFd> Reset for tokio_rustls::server::TlsStream<S> {
+impl<S: Reset> Reset for Bounded<S> {
     fn reset(&self) {
-        reset(self.get_ref().0.as_fd());
+        self.get_ref().reset();
     }
 
     fn is_delivered(&self) -> bool {
-        is_delivered(self.get_ref().0.as_fd())
+        self.get_ref().is_delivered()
     }
 }
 
-fn reset(socket: BorrowedFd<'_>) {
-    // It fails where the connection is gone already.
-    let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
-}
+impl<S: Reset> Reset for tokio_rustls::server::TlsStream<S> {
+    fn reset(&self) {
+        self.get_ref().0.reset();
+    }
 
-fn is_delivered(socket: BorrowedFd<'_>) -> bool {
-    // Where the system cannot detect it, do not wait for it.
-    postern_tcp_info::tcp_info(socket).map_or(true, |facts| facts.unacknowledged == 0 && facts.unsent == 0)
+    fn is_delivered(&self) -> bool {
+        self.get_ref().0.is_delivered()
+    }
 }
 
 impl<S: Reset> Reset for tokio_rustls::client::TlsStream<S> {

@@ -4,8 +4,8 @@
 //! library nor the safe wrappers of socket options read it. So one call of `getsockopt` is made here and nowhere else;
 //! every other crate of the workspace but `postern-raw-rsa` forbids `unsafe`.
 
+use socket2::Socket;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// A connection at one moment, as its sender's side sees it.
@@ -32,13 +32,13 @@ pub struct TcpFacts {
 ///
 /// # Errors
 /// When the socket is not one of TCP, and where the system is not Linux.
-pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpFacts> {
+pub fn tcp_info(socket: &Socket) -> io::Result<TcpFacts> {
     system::read(socket)
 }
 
 #[cfg(target_os = "linux")]
 mod system {
-    use super::{BorrowedFd, Duration, TcpFacts, io};
+    use super::{Duration, Socket, TcpFacts, io};
     use libc::tcp_info;
     use std::mem::{offset_of, size_of};
     use std::os::fd::AsRawFd;
@@ -46,7 +46,7 @@ mod system {
     /// Bytes and not the struct: an old kernel fills a part of it.
     const ROOM: usize = size_of::<tcp_info>();
 
-    pub(super) fn read(socket: BorrowedFd<'_>) -> io::Result<TcpFacts> {
+    pub(super) fn read(socket: &Socket) -> io::Result<TcpFacts> {
         let mut bytes = [0_u8; ROOM];
         let mut length = ROOM as libc::socklen_t; // some 250 bytes
         // SAFETY: `socket` is open for as long as it is borrowed. The kernel writes at most `length` bytes to the
@@ -89,9 +89,9 @@ mod system {
 
 #[cfg(not(target_os = "linux"))]
 mod system {
-    use super::{BorrowedFd, TcpFacts, io};
+    use super::{Socket, TcpFacts, io};
 
-    pub(super) fn read(_: BorrowedFd<'_>) -> io::Result<TcpFacts> {
+    pub(super) fn read(_: &Socket) -> io::Result<TcpFacts> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
@@ -100,9 +100,9 @@ mod system {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
+    use socket2::SockRef;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream, UdpSocket};
-    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
     fn connection() -> (TcpStream, TcpStream) {
@@ -118,7 +118,7 @@ mod tests {
         far.read_exact(&mut [0; 5]).unwrap();
         far.write_all(b"reply").unwrap();
         near.read_exact(&mut [0; 5]).unwrap();
-        let facts = tcp_info(near.as_fd()).unwrap();
+        let facts = tcp_info(&SockRef::from(&near)).unwrap();
         assert!(facts.rtt > Duration::ZERO && facts.rtt_var > Duration::ZERO, "{facts:?}");
         assert!(facts.rtt_min > Duration::ZERO && facts.rtt_min <= facts.rtt, "{facts:?}");
         assert_eq!((facts.unacknowledged, facts.lost, facts.retransmits), (0, 0, 0), "{facts:?}");
@@ -128,17 +128,17 @@ mod tests {
     fn a_connection_that_has_ended_is_still_described() {
         let (near, far) = connection();
         drop(far);
-        assert!(tcp_info(near.as_fd()).is_ok());
+        assert!(tcp_info(&SockRef::from(&near)).is_ok());
     }
 
     #[test]
     fn what_is_not_tcp_is_an_error() {
         let (one, _other) = UnixStream::pair().unwrap();
-        assert!(tcp_info(one.as_fd()).is_err());
+        assert!(tcp_info(&SockRef::from(&one)).is_err());
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-        assert!(tcp_info(udp.as_fd()).is_err());
+        assert!(tcp_info(&SockRef::from(&udp)).is_err());
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(tcp_info(file.as_fd()).is_err());
+        assert!(tcp_info(&SockRef::from(&file)).is_err());
     }
 
     /// As kernels of several ages fill it: each number is at its own place, and none is made up.

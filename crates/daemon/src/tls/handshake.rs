@@ -6,7 +6,6 @@ use crate::farewell::leave;
 use rustls::ServerConfig;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,9 +72,10 @@ struct Left {
     is_spent: Arc<AtomicBool>,
 }
 
-impl<S: AsFd> AsFd for Bounded<S> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+impl<S> Bounded<S> {
+    /// What it reads from and writes to.
+    pub fn get_ref(&self) -> &S {
+        &self.stream
     }
 }
 

@@ -11,8 +11,8 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::fs::Metadata;
 use std::mem::discriminant;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -74,8 +74,9 @@ impl Shown {
 /// What changes when a file does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
+    /// Device and inode, where files have them.
     place: [u64; 2],
-    written: [i64; 2],
+    written: Option<SystemTime>,
     length: u64,
 }
 
@@ -83,9 +84,20 @@ impl Stamp {
     /// `None` where the file cannot be found.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let file = std::fs::metadata(path).ok()?;
-        let (place, written) = ([file.dev(), file.ino()], [file.mtime(), file.mtime_nsec()]);
-        Some(Self { place, written, length: file.len() })
+        Some(Self { place: place(&file), written: file.modified().ok(), length: file.len() })
     }
+}
+
+#[cfg(unix)]
+fn place(file: &Metadata) -> [u64; 2] {
+    use std::os::unix::fs::MetadataExt;
+
+    [file.dev(), file.ino()]
+}
+
+#[cfg(windows)]
+fn place(_: &Metadata) -> [u64; 2] {
+    [0; 2]
 }
 
 impl Identity {

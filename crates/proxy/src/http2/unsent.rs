@@ -1,7 +1,7 @@
 //! What the kernel holds of a connection and has not sent.
 
 use super::stream::Http2Stream;
-use std::os::fd::{AsFd, BorrowedFd};
+use postern_daemon::tls::Bounded;
 use tokio::net::TcpStream;
 
 /// A stream over a socket.
@@ -12,13 +12,19 @@ pub trait Unsent {
 
 impl Unsent for TcpStream {
     fn bound_unsent(&self) {
-        bound(self.as_fd());
+        bound(self);
     }
 }
 
-impl<S: AsFd> Unsent for tokio_rustls::server::TlsStream<S> {
+impl<S: Unsent> Unsent for Bounded<S> {
     fn bound_unsent(&self) {
-        bound(self.get_ref().0.as_fd());
+        self.get_ref().bound_unsent();
+    }
+}
+
+impl<S: Unsent> Unsent for tokio_rustls::server::TlsStream<S> {
+    fn bound_unsent(&self) {
+        self.get_ref().0.bound_unsent();
     }
 }
 
@@ -40,13 +46,13 @@ impl Unsent for Http2Stream {
 }
 
 #[cfg(target_os = "linux")]
-fn bound(socket: BorrowedFd<'_>) {
+fn bound(socket: &TcpStream) {
     /// In bytes. More would be in front of every other stream's.
     const UNSENT: u32 = 128 << 10;
     // It fails where the connection is gone already.
-    let _ = socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
+    let _ = socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT);
 }
 
 /// On other systems as much is unsent as the kernel buffers.
 #[cfg(not(target_os = "linux"))]
-fn bound(_socket: BorrowedFd<'_>) {}
+fn bound(_socket: &TcpStream) {}

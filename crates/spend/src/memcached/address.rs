@@ -2,9 +2,9 @@
 
 use super::world::Connection;
 use postern_tcp_info::{TcpFacts, tcp_info};
+use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
 use std::io;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::str::FromStr;
@@ -94,8 +94,8 @@ impl Address {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
                 let (idle, interval, retries) = KEEPALIVE;
-                let keepalive = socket2::TcpKeepalive::new().with_time(idle).with_interval(interval);
-                socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive.with_retries(retries))?;
+                let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval);
+                SockRef::from(&stream).set_tcp_keepalive(&keepalive.with_retries(retries))?;
                 Stream::Tcp(stream)
             }
             Self::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
@@ -124,7 +124,7 @@ impl Stream {
     /// What the kernel knows of the connection, where it is one of TCP.
     pub(crate) fn tcp_facts(&self) -> Option<TcpFacts> {
         match self {
-            Self::Tcp(stream) => tcp_info(stream.as_fd()).ok(),
+            Self::Tcp(stream) => tcp_info(&SockRef::from(stream)).ok(),
             Self::Unix(_) | Self::Simulated(_) => None,
             Self::Tls(stream) => stream.get_ref().0.tcp_facts(),
         }
