@@ -38,18 +38,21 @@ impl From<ConfigError> for Failure {
     }
 }
 
+#[cfg(feature = "servers")]
 impl From<postern_gateway::StartError> for Failure {
     fn from(error: postern_gateway::StartError) -> Self {
         Self::new(error.exit_code(), error)
     }
 }
 
+#[cfg(feature = "servers")]
 impl From<postern_gateway::ResolverError> for Failure {
     fn from(error: postern_gateway::ResolverError) -> Self {
         Self::runtime(error)
     }
 }
 
+#[cfg(feature = "servers")]
 impl From<postern_issuer::StartError> for Failure {
     fn from(error: postern_issuer::StartError) -> Self {
         Self::new(error.exit_code(), error)

@@ -1,65 +1,22 @@
-//! `postern client join`, and the join strings of `postern issuer account add --join`.
+//! `postern client join`.
 
-use crate::args::{JoinArgs, Joining};
+#[cfg(feature = "servers")]
+mod made;
+
+#[cfg(feature = "servers")]
+pub(crate) use made::prepare;
+
+use crate::args::JoinArgs;
 use crate::failure::Failure;
-use postern_client::join::{
-    JOIN_LIMIT, Join, JoinPlace, JoinWriteError, certificates, check_join, write_join,
-};
+use postern_client::join::{JOIN_LIMIT, Join, JoinPlace, JoinWriteError, check_join, write_join};
 use postern_client::{Listen, full_stop};
 use postern_config::Secret;
-use postern_issuer::JoinConfig;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What every join string begins with.
 const BEGINNING: &str = "postern-join-";
-
-/// The join string of a new account, except its API key: everything that can be wrong is found before the account is made.
-pub(crate) fn prepare(config: &JoinConfig, args: Joining) -> Result<Option<Join>, Failure> {
-    if !args.join {
-        return Ok(None);
-    }
-    let missing = |key: &str, flag: &str, example: &str| {
-        Failure::usage(format_args!(
-            "a join string needs {key}, and neither the command line nor [join] of the issuer's configuration has it: add {flag}, \
-             or {key} = {example} under [join]. No account was made"
-        ))
-    };
-    let gateways = if args.gateways.is_empty() { config.gateways.clone() } else { args.gateways };
-    if gateways.is_empty() {
-        return Err(missing("gateways", "--gateway URL", "[\"https://proxy.example\"]"));
-    }
-    let issuers = if args.issuers.is_empty() { config.issuers.clone() } else { args.issuers };
-    if issuers.is_empty() {
-        return Err(missing("issuers", "--issuer URL", "[\"https://issuer.example\"]"));
-    }
-    let join = Join {
-        gateways,
-        origin: args.origin.or_else(|| config.origin.clone()),
-        gateway_ca: trusted(args.gateway_ca.as_ref().or(config.gateway_ca.as_ref()))?,
-        issuers,
-        issuer_ca: trusted(args.issuer_ca.as_ref().or(config.issuer_ca.as_ref()))?,
-        api_key: None,
-    };
-    join.format().map_err(|error| Failure::usage(format_args!("{error}. No account was made")))?;
-    Ok(Some(join))
-}
-
-/// The certificates of a file.
-fn trusted(path: Option<&PathBuf>) -> Result<Option<String>, Failure> {
-    let Some(path) = path else { return Ok(None) };
-    let refused = |reason: String| {
-        Failure::configuration(format_args!(
-            "{} cannot go into a join string: {reason}. No account was made",
-            path.display()
-        ))
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
-    let found = certificates(&text)
-        .ok_or_else(|| refused("it holds no whole PEM certificate (BEGIN CERTIFICATE)".to_owned()))?;
-    Ok(Some(found))
-}
 
 /// Writes the configuration, and says what to do next.
 pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {

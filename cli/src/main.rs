@@ -1,21 +1,31 @@
 //! `postern`: one binary for every part.
 
+#[cfg(feature = "servers")]
 mod account;
 mod args;
 mod catalogue;
 mod daemon;
+#[cfg(feature = "servers")]
 mod doctor;
+#[cfg(not(feature = "servers"))]
+#[allow(dead_code, reason = "`postern client status` needs a part of it")]
+mod doctor {
+    pub(crate) mod admin;
+}
 mod failure;
 mod generate;
+#[cfg(feature = "servers")]
 mod init;
 mod join;
+#[cfg(feature = "servers")]
 mod key;
 mod process;
 mod status;
 mod token;
+#[cfg(feature = "servers")]
 mod up;
 
-use args::{Cli, ClientCommand, ClientTask, Command, Task, Token};
+use args::{Cli, ClientCommand, ClientTask, Command, Token};
 use failure::Failure;
 use postern_daemon::exit;
 use postern_daemon::listen::handed;
@@ -35,15 +45,8 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Init(init) => init::run(&init),
-        Command::Up(up) => runtime(None)?.block_on(up::run(up)),
-        // The gateway's connections have threads of their own; what is left is maintenance.
-        Command::Gateway(daemon) => runtime(Some(1))?.block_on(daemon::gateway(&daemon)),
-        Command::Issuer(issuer) => match issuer.task() {
-            Some(Task::Run(daemon)) => runtime(None)?.block_on(daemon::issuer(&daemon)),
-            Some(Task::Command(command)) => account::run(command),
-            None => Err(Failure::usage("name the issuer's configuration: postern issuer --config FILE")),
-        },
+        #[cfg(feature = "servers")]
+        Command::Servers(command) => run_servers(command),
         Command::Client(client) => match client.task() {
             Some(ClientTask::Run(config)) => runtime(None)?.block_on(daemon::client(&config)),
             Some(ClientTask::Command(ClientCommand::Join(args))) => {
@@ -54,15 +57,32 @@ fn run(command: Command) -> Result<(), Failure> {
             }
             None => Err(Failure::usage("name the agent's configuration: postern client --config FILE")),
         },
-        Command::Status(args) => runtime(Some(1))?.block_on(status::of_machine(&args)),
         Command::Token(Token::Mint(mint)) => runtime(None)?.block_on(token::mint(mint)),
         Command::Token(Token::Inspect(inspect)) if !inspect.compare.is_empty() => {
             runtime(Some(1))?.block_on(token::compare(&inspect))
         }
         Command::Token(Token::Inspect(inspect)) => token::inspect(inspect),
-        Command::Doctor(doctor) => runtime(Some(1))?.block_on(doctor::run(&doctor)),
         Command::Completions(completions) => generate::completions(completions.shell),
         Command::ManPages(pages) => generate::man_pages(&pages.directory),
+    }
+}
+
+#[cfg(feature = "servers")]
+fn run_servers(command: args::Servers) -> Result<(), Failure> {
+    use args::{Servers, Task};
+
+    match command {
+        Servers::Init(init) => init::run(&init),
+        Servers::Up(up) => runtime(None)?.block_on(up::run(up)),
+        // The gateway's connections have threads of their own; what is left is maintenance.
+        Servers::Gateway(daemon) => runtime(Some(1))?.block_on(daemon::gateway(&daemon)),
+        Servers::Issuer(issuer) => match issuer.task() {
+            Some(Task::Run(daemon)) => runtime(None)?.block_on(daemon::issuer(&daemon)),
+            Some(Task::Command(command)) => account::run(command),
+            None => Err(Failure::usage("name the issuer's configuration: postern issuer --config FILE")),
+        },
+        Servers::Status(args) => runtime(Some(1))?.block_on(status::of_machine(&args)),
+        Servers::Doctor(doctor) => runtime(Some(1))?.block_on(doctor::run(&doctor)),
     }
 }
 

@@ -33,7 +33,7 @@ impl Process {
         daemons: usize,
     ) -> Result<Self, Failure> {
         log::init(format).map_err(Failure::configuration)?;
-        let exporter = metrics::install(&CATALOGUES).map_err(Failure::runtime)?;
+        let exporter = metrics::install(CATALOGUES).map_err(Failure::runtime)?;
         let (descriptors, pulse) = (Descriptors::raise(daemons), Pulse::of_process());
         let context = ProcessContext { descriptors, pulse, ..ProcessContext::default() };
         context

@@ -1,4 +1,4 @@
-//! The arguments of `postern client`, and of what makes join strings for it.
+//! The arguments of `postern client`.
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -67,27 +67,4 @@ pub(crate) struct AgentStatus {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// A join string beside an account's API key. What is not given here is what `[join]` of the issuer's configuration says.
-#[derive(Debug, Default, Args)]
-pub(crate) struct Joining {
-    /// Print a join string, too: all that `postern client join` needs. It holds the API key, so it is as secret
-    #[arg(long)]
-    pub(crate) join: bool,
-    /// A gateway for the join string, in place of join.gateways; repeat it for several, in order of preference
-    #[arg(long = "gateway", value_name = "URL", requires = "join")]
-    pub(crate) gateways: Vec<String>,
-    /// This issuer's URL for the join string, in place of join.issuers; repeat it for several with the same keys
-    #[arg(long = "issuer", value_name = "URL", requires = "join")]
-    pub(crate) issuers: Vec<String>,
-    /// The name in the gateways' challenges, in place of join.origin
-    #[arg(long, value_name = "NAME", requires = "join")]
-    pub(crate) origin: Option<String>,
-    /// PEM certificates to trust for the gateways, in place of join.gateway_ca
-    #[arg(long, value_name = "FILE", requires = "join")]
-    pub(crate) gateway_ca: Option<PathBuf>,
-    /// PEM certificates to trust for the issuer, in place of join.issuer_ca
-    #[arg(long, value_name = "FILE", requires = "join")]
-    pub(crate) issuer_ca: Option<PathBuf>,
 }

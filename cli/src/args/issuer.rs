@@ -1,6 +1,6 @@
 //! The arguments of `postern issuer`.
 
-use super::{Daemon, Joining, Server};
+use super::{Daemon, Server};
 use clap::{Args, Subcommand, ValueEnum};
 use postern_config::ConfigDuration;
 use postern_issuer::Quota;
@@ -300,4 +300,27 @@ pub(crate) struct Backup {
     pub(crate) to: PathBuf,
     #[command(flatten)]
     pub(crate) daemon: Daemon,
+}
+
+/// A join string beside an account's API key. What is not given here is what `[join]` of the issuer's configuration says.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Joining {
+    /// Print a join string, too: all that `postern client join` needs. It holds the API key, so it is as secret
+    #[arg(long)]
+    pub(crate) join: bool,
+    /// A gateway for the join string, in place of join.gateways; repeat it for several, in order of preference
+    #[arg(long = "gateway", value_name = "URL", requires = "join")]
+    pub(crate) gateways: Vec<String>,
+    /// This issuer's URL for the join string, in place of join.issuers; repeat it for several with the same keys
+    #[arg(long = "issuer", value_name = "URL", requires = "join")]
+    pub(crate) issuers: Vec<String>,
+    /// The name in the gateways' challenges, in place of join.origin
+    #[arg(long, value_name = "NAME", requires = "join")]
+    pub(crate) origin: Option<String>,
+    /// PEM certificates to trust for the gateways, in place of join.gateway_ca
+    #[arg(long, value_name = "FILE", requires = "join")]
+    pub(crate) gateway_ca: Option<PathBuf>,
+    /// PEM certificates to trust for the issuer, in place of join.issuer_ca
+    #[arg(long, value_name = "FILE", requires = "join")]
+    pub(crate) issuer_ca: Option<PathBuf>,
 }

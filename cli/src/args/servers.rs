@@ -1,0 +1,80 @@
+//! The commands that need gateway or issuer, and the arguments of `postern gateway` and `postern up`.
+
+use super::{Doctor, Init, Issuer, Status};
+use clap::{Args, Subcommand};
+use postern_config::address::argument;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Servers {
+    /// Run issuer, gateway and agent in one process on loopback, to try the system or to develop against it
+    Up(Up),
+    /// Write the configurations of a gateway, an issuer and an agent, or of a fleet, that work together on this machine
+    Init(Init),
+    /// Run a gateway: the proxy that takes a token for each tunnel
+    Gateway(Server),
+    /// Run an issuer: the server that signs tokens without seeing them; or see and change its accounts and keys
+    Issuer(Issuer),
+    /// Print what of Postern runs on this machine, and whether it is ready
+    Status(Status),
+    /// Examine this machine and what runs on it; check configurations without starting anything; plan a fleet
+    Doctor(Doctor),
+}
+
+/// A daemon that reads a configuration file.
+#[derive(Debug, Args)]
+pub(crate) struct Daemon {
+    /// The configuration file (TOML); docs/reference/configuration.md has every key
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+}
+
+/// A daemon that programs on other machines connect to.
+#[derive(Debug, Args)]
+pub(crate) struct Server {
+    #[command(flatten)]
+    pub(crate) daemon: Daemon,
+    /// Serve TLS with a certificate for localhost that is made for it, to try it: clients trust ca.pem in this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) self_signed: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Where keys, spent records and the wallet are kept
+    #[arg(long, value_name = "DIR", default_value = "postern-data")]
+    pub(crate) data: PathBuf,
+    /// Where programs connect: an HTTP and SOCKS5 proxy
+    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8118")]
+    pub(crate) client: SocketAddr,
+    /// Where the gateway listens
+    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8080")]
+    pub(crate) gateway: SocketAddr,
+    /// Where the issuer listens
+    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8081")]
+    pub(crate) issuer: SocketAddr,
+    /// Where the live page, /metrics, /livez and /readyz are served
+    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:9090")]
+    pub(crate) admin: SocketAddr,
+    /// Run a second gateway in front, through which the agent reaches the first, as two operators would: the one in front knows
+    /// who, the other knows where. Both are in one process here, and one issuer signs for both: to try it, not to hide
+    #[arg(long)]
+    pub(crate) two_hops: bool,
+    /// Where the gateway in front listens
+    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8082", requires = "two_hops")]
+    pub(crate) first_hop: SocketAddr,
+    /// Open the live page in the browser once everything is ready
+    #[arg(long)]
+    pub(crate) open: bool,
+    /// Let tunnels reach any address and port: by default private addresses and ports other than 80 and 443 are refused
+    #[arg(long)]
+    pub(crate) open_egress: bool,
+    /// Let programs on other machines use the agent, with --client 0.0.0.0:8118: each tunnel of theirs costs one of
+    /// your tokens, and they reach what this machine reaches
+    #[arg(long)]
+    pub(crate) allow_remote: bool,
+    /// Send a trace of every request to this OTLP collector (gRPC), such as Jaeger's http://127.0.0.1:4317
+    #[arg(long, value_name = "URL")]
+    pub(crate) traces: Option<String>,
+}
