@@ -127,7 +127,7 @@ fn what_looks_like_a_path_is_found() {
 
 /// Every metric that the binary can record.
 fn declared() -> impl Iterator<Item = &'static Metric> {
-    own::METRICS.iter().chain(crate::catalogue::CATALOGUES.into_iter().flatten())
+    own::METRICS.iter().chain(crate::catalogue::CATALOGUES.iter().copied().flatten())
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub(crate) fn command(_: bool) -> clap::Command {
 pub(crate) enum Command {
     #[cfg(feature = "servers")]
     #[command(flatten)]
-    Servers(Servers),
+    Servers(Box<Servers>),
     /// Run the agent: the local proxy that gets tokens and pays with them; or configure one, or see what one does
     Client(Client),
     /// Mint tokens, or inspect one

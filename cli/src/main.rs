@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         #[cfg(feature = "servers")]
-        Command::Servers(command) => run_servers(command),
+        Command::Servers(command) => run_servers(*command),
         Command::Client(client) => match client.task() {
             Some(ClientTask::Run(config)) => runtime(None)?.block_on(daemon::client(&config)),
             Some(ClientTask::Command(ClientCommand::Join(args))) => {

@@ -21,7 +21,7 @@ fn values(label: &Label) -> Option<BTreeSet<String>> {
 
 /// Every metric that the binary can record.
 fn declared() -> impl Iterator<Item = &'static Metric> {
-    own::METRICS.iter().chain(CATALOGUES.into_iter().flatten())
+    own::METRICS.iter().chain(CATALOGUES.iter().copied().flatten())
 }
 
 impl Catalogue {

@@ -142,7 +142,7 @@ fn dashboards(file: &impl Fn(&str) -> String, place: &Place) -> String {
         .to_owned();
     let _ = writeln!(
         text,
-        "    prometheus --config.file {} --storage.tsdb.path {} --web.listen-address {PROMETHEUS}\n    \
+        "    prometheus --enable-feature=exemplar-storage --config.file {} --storage.tsdb.path {} --web.listen-address {PROMETHEUS}\n    \
          grafana server --homepath /usr/share/grafana cfg:default.paths.data={} cfg:default.paths.provisioning={} \
          cfg:default.server.http_addr=127.0.0.1 cfg:default.server.http_port={GRAFANA_PORT}\n\n\
          http://{PROMETHEUS}/alerts has the alerts, http://127.0.0.1:{GRAFANA_PORT}/dashboards the dashboards in the folder Postern.\n",

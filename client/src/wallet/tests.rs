@@ -1,5 +1,6 @@
 use super::*;
 use postern_token::{MAX_TOKEN_LEN, Token, TokenInput, TokenType};
+use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
 const NOW: UnixSeconds = UnixSeconds(1_000);

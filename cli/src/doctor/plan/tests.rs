@@ -6,7 +6,7 @@ use super::model::plan;
 use super::planned::{Kind, Plan};
 use super::render;
 use super::workload::Workload;
-use crate::args::{Cli, Command, Place};
+use crate::args::{Cli, Command, Place, Servers};
 use clap::Parser;
 
 /// Constants that divide well.
@@ -172,11 +172,12 @@ fn connections_of_a_pool_follow_littles_law() {
 #[test]
 fn the_command_line_has_what_the_document_shows() {
     let parse = |arguments: &str| Cli::try_parse_from(arguments.split(' '));
-    let Ok(Cli { command: Command::Doctor(doctor) }) =
+    let Ok(Cli { command: Command::Servers(command) }) =
         parse("postern doctor --plan --rate 1M --regions 3 --place spread")
     else {
         panic!("not parsed")
     };
+    let Servers::Doctor(doctor) = *command else { panic!("another command") };
     let workload = Workload::new(&doctor.planned).unwrap();
     assert_eq!((workload.rate, workload.issued, workload.lifetime), (1e6, 1e6, 889.0 * 3600.0));
     for wrong in [
