@@ -82,7 +82,7 @@ async fn calls_that_do_not_return_cost_their_requests_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_results_are_given_to_nobody() {
+async fn wrong_results_are_given_to_no_client() {
     let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);
     let issuer = hsm.ready(&config).await;
@@ -107,7 +107,7 @@ async fn wrong_results_are_given_to_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_missing_key_and_another_in_its_place_are_told_apart_and_neither_stops_the_others() {
+async fn a_missing_key_and_another_in_its_place_are_reported_apart_and_neither_stops_the_others() {
     let (hsm, home) = (Hsm::new(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);
     let issuer = hsm.ready(&config).await;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// The most threads with a session. A signing thread waits for one of them, so more would help nobody.
+/// The most threads with a session. A signing thread waits for one of them, so more would not help.
 const MOST_SESSIONS: usize = 64;
 /// How long an HSM may take to make a key, or to destroy one.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,30 +49,16 @@ pub enum HsmError {
     #[error("{0}")]
     Away(String),
     /// It answers, and this key cannot be used, or this cannot be done.
-    #[error("the HSM {}", .0.sentence())]
+    #[error("the HSM refuses: {0}")]
     Key(KeyTrouble),
 }
 
-/// What an HSM that answers does not do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why an HSM that answers refused a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct KeyTrouble(pub(crate) Trouble);
 
-impl KeyTrouble {
-    fn sentence(&self) -> String {
-        match &self.0 {
-            Trouble::NoKey => "has no private key with this CKA_ID".to_owned(),
-            Trouble::OtherKey => "has another private key with this CKA_ID".to_owned(),
-            Trouble::Pin(reason)
-            | Trouble::Away(reason)
-            | Trouble::Full(reason)
-            | Trouble::Failed(reason) => {
-                format!("refuses: {reason}")
-            }
-        }
-    }
-}
-
-/// An HSM. Cheap to clone. Nothing is asked of it before the first call, or [`Hsm::start`].
+/// An HSM. Cheap to clone. It is not used before the first call, or [`Hsm::start`].
 #[derive(Clone)]
 pub struct Hsm(pub(crate) Arc<Shared>);
 
@@ -331,7 +317,7 @@ impl Shared {
             };
             let Standing::Ready(opener) = &state.standing else { continue };
             if job.deadline <= Instant::now() {
-                continue; // nobody waits for it any more
+                continue; // its caller has stopped waiting
             }
             let (opener, generation): (Opener, u64) = (opener.clone(), state.generation);
             state.in_flight += 1;

@@ -13,7 +13,7 @@
         unused_variables,
         unused_mut,
         dead_code,
-        reason = "there is no module, so nothing is ever asked of one"
+        reason = "without a module most of this is never called"
     )
 )]
 
@@ -37,19 +37,25 @@ const MODULUS_LEN: usize = postern_token::BLINDED_LEN;
 /// The label of the objects that the issuer makes, by which it knows them from others'.
 pub const LABEL: &str = "postern token key";
 
-/// Why the module did not do what was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a request to the module failed. The text is the reason alone, for a sentence that names the HSM.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Trouble {
     /// The PIN was refused, or must not be tried.
+    #[error("{0}")]
     Pin(String),
     /// There is no working session.
+    #[error("{0}")]
     Away(String),
     /// The HSM takes no more sessions.
+    #[error("{0}")]
     Full(String),
     /// There is no such private key.
+    #[error("it has no private key with this CKA_ID")]
     NoKey,
     /// The private key with this id has another public half.
+    #[error("it has another private key with this CKA_ID")]
     OtherKey,
-    /// The HSM answers, and does not do it.
+    /// The HSM answers with an error.
+    #[error("{0}")]
     Failed(String),
 }

@@ -108,9 +108,7 @@ impl Module {
                 };
                 found.push(format!("the token {token:?}: {state}"));
             }
-            if let Err(Trouble::Failed(reason) | Trouble::Away(reason)) = self.can_sign(slot, token) {
-                found.push(reason);
-            }
+            found.extend(self.can_sign(slot, token).err().map(|trouble| trouble.to_string()));
             let session = self.0.open_ro_session(slot).map_err(|error| trouble(&error))?;
             for key in keys {
                 let template = [Attribute::Class(ObjectClass::PUBLIC_KEY), Attribute::Id(key.id.clone())];
@@ -127,10 +125,7 @@ impl Module {
         };
         let found = survey();
         self.disconnect();
-        found.unwrap_or_else(|trouble| match trouble {
-            Trouble::Away(reason) | Trouble::Failed(reason) | Trouble::Pin(reason) => vec![reason],
-            other => vec![format!("{other:?}")],
-        })
+        found.unwrap_or_else(|trouble: Trouble| vec![trouble.to_string()])
     }
 
     fn find(&self, token: &str) -> Result<(Slot, TokenInfo), Trouble> {
@@ -212,8 +207,8 @@ impl Session {
         let is_empty = found.is_empty();
         for handle in found {
             // Most tokens tell the modulus of a private key. Where one does not, the check of each result does the same.
-            let told = self.session.get_attributes(handle, &[AttributeType::Modulus]);
-            let is_other = told.map_err(|error| trouble(&error))?.iter().any(|attribute| {
+            let attributes = self.session.get_attributes(handle, &[AttributeType::Modulus]);
+            let is_other = attributes.map_err(|error| trouble(&error))?.iter().any(|attribute| {
                 matches!(attribute, Attribute::Modulus(modulus) if number(modulus) != number(&key.modulus))
             });
             if !is_other {
@@ -250,9 +245,9 @@ impl Session {
             )
             .map_err(|error| trouble(&error))?;
         let wanted = [AttributeType::Modulus, AttributeType::PublicExponent];
-        let told = self.session.get_attributes(public, &wanted).map_err(|error| trouble(&error))?;
+        let attributes = self.session.get_attributes(public, &wanted).map_err(|error| trouble(&error))?;
         let (mut modulus, mut exponent) = (None, None);
-        for attribute in &told {
+        for attribute in &attributes {
             match attribute {
                 Attribute::Modulus(bytes) => modulus = number(bytes).try_into().ok(),
                 Attribute::PublicExponent(bytes) => exponent = Some(number(bytes)),
@@ -281,8 +276,8 @@ impl Session {
         let found = self.session.find_objects(&template).map_err(|error| trouble(&error))?;
         let mut listed = Vec::new();
         for object in found {
-            let told = self.session.get_attributes(object, &[AttributeType::Id]);
-            for attribute in told.map_err(|error| trouble(&error))? {
+            let attributes = self.session.get_attributes(object, &[AttributeType::Id]);
+            for attribute in attributes.map_err(|error| trouble(&error))? {
                 if let Attribute::Id(id) = attribute {
                     listed.push(Found { id });
                 }

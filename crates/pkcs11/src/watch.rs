@@ -1,4 +1,4 @@
-//! The thread that connects, and that notices when the HSM is away while nobody signs.
+//! The thread that connects, and that notices when the HSM is away while no key signs.
 
 use crate::condition::{Away, Standing};
 use crate::hsm::Shared;
@@ -120,7 +120,7 @@ fn connect(shared: &Shared) -> Option<Session> {
             None
         }
         Err(trouble) => {
-            fail(&mut state.standing, trouble);
+            fail(&mut state.standing, &trouble);
             None
         }
     };
@@ -129,19 +129,13 @@ fn connect(shared: &Shared) -> Option<Session> {
     login
 }
 
-fn fail(standing: &mut Standing, trouble: Trouble) {
-    let reason = match trouble {
-        Trouble::Away(reason) | Trouble::Full(reason) | Trouble::Failed(reason) | Trouble::Pin(reason) => {
-            reason
-        }
-        Trouble::NoKey | Trouble::OtherKey => "a key is not as it was".to_owned(),
-    };
+fn fail(standing: &mut Standing, trouble: &Trouble) {
     let away = match std::mem::replace(standing, Standing::Connecting { since: Instant::now() }) {
         Standing::Away(away) => away,
         Standing::Connecting { since } => Away { since, ..Away::new(String::new()) },
         Standing::Ready(_) | Standing::Refused { .. } => Away::new(String::new()),
     };
-    *standing = Standing::Away(away.again(reason));
+    *standing = Standing::Away(away.again(trouble.to_string()));
 }
 
 /// Whether a signature in another session returns while some do not. It may not return itself; `condition` says so then.
@@ -154,7 +148,7 @@ fn try_others(shared: &Shared, opener: &Opener) {
     let mut state = shared.state.lock();
     match tried {
         Ok(()) => state.standing = Standing::Ready(opener.clone()),
-        Err(trouble) => fail(&mut state.standing, trouble),
+        Err(trouble) => fail(&mut state.standing, &trouble),
     }
     shared.settled.notify_all();
 }

@@ -20,10 +20,10 @@ pub trait PrivateOperation: fmt::Debug + Send + Sync {
     /// a number from 2 to n - 2, big-endian.
     ///
     /// # Errors
-    /// [`Unavailable`]. Why is the implementation's to report: clients are not told.
+    /// [`Unavailable`]. The implementation reports the reason; clients do not see it.
     fn apply(&self, message: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], Unavailable>;
 
-    /// Whether a result was right. One that is not was handed to nobody; the implementation reports it.
+    /// Whether a result was right. A wrong one is discarded; the implementation reports it.
     fn judged(&self, is_right: bool);
 }
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_result_is_handed_to_nobody_and_reported() {
+    fn a_wrong_result_is_discarded_and_reported() {
         let (place, here, there) = key();
         let request = TokenRequest::new(here.id(), [1; MODULUS_LEN]);
         place.flips.store(true, SeqCst);

@@ -35,7 +35,7 @@ pub(super) struct InHsm {
 }
 
 impl InHsm {
-    /// Loads the module and reads the PIN once, to find a mistake of the configuration at the start. Nothing is asked of the HSM.
+    /// Loads the module and reads the PIN once, to find a mistake of the configuration at the start. The HSM is not used.
     pub(super) fn of(config: &Pkcs11Config) -> Result<Self, KeysError> {
         let Pkcs11Config { module, token, pin_file, timeout, new_keys } = config.clone();
         pin(&pin_file).map_err(|reason| KeysError::PinFile { path: pin_file.clone(), reason })?;
