@@ -16,9 +16,10 @@ Writes loadtest/results/DATE-kernel.md. Needs root; the machine's own settings s
 
 import os, select, signal, socket, statistics, struct, sys, time
 from rig import Failed, binaries, configs, far, reading, tokens
-from rig.net import connect, free_port
+from rig.net import free_port
 from rig.programs import Programs, served
 from rig.report import Report, rounds, table
+from rig.tunnels import attempt, opened
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
 DELAY = 0.05
@@ -28,7 +29,7 @@ LONG = 16 * MIB
 PORTS, MORE = 500, 50
 TRIES, SPAN = 1500, 4
 BURST = 2000
-# What a kernel has that nobody tuned; a machine's own may differ.
+# The defaults of a kernel without tuning; a machine's own may differ.
 DEFAULTS = {
     "net.ipv4.tcp_slow_start_after_idle": 1,
     "net.ipv4.tcp_congestion_control": "reno",  # cubic, but a namespace may use only what everyone may
@@ -72,30 +73,6 @@ def take(stream, count):
         if not some:
             raise Failed("the tunnel ended")
         count -= some
-
-
-def tunnel(address, value, target):
-    """A tunnel, or the status line of its refusal."""
-    stream = connect(address)
-    stream.sendall(tokens.request(value, target))
-    head = b""
-    while b"\r\n\r\n" not in head:
-        some = stream.recv(4096)
-        if not some:
-            raise Failed(f"no answer: {head!r}")
-        head += some
-    status = head.split(b"\r\n")[0].decode()
-    if " 200 " not in status:
-        stream.close()
-        return status
-    return stream
-
-
-def opened(address, value, target):
-    stream = tunnel(address, value, target)
-    if isinstance(stream, str):
-        raise Failed(f"a tunnel was refused: {stream}")
-    return stream
 
 
 def transfer(stream, what, count):
@@ -166,7 +143,7 @@ class Stage:
         return f"{far.NEAR}:{self.gateway.address.split(':')[1]}"
 
     def some(self, count):
-        """Tokens that nobody had before."""
+        """Tokens that were not used before."""
         taken, self.tokens = self.tokens[:count], self.tokens[count:]
         return taken
 
@@ -231,7 +208,7 @@ def at_once(address, values, place):
     """How many tunnels are open at the same time until one is refused, and that refusal."""
     streams, last = [], "none"
     for value in values:
-        stream = tunnel(address, value, place)
+        stream = attempt(address, value, place)
         if isinstance(stream, str):
             last = stream
             break
@@ -243,7 +220,7 @@ def in_turn(address, values, place):
     """Tunnels that the client closes first, one after the other within SPAN seconds: how many, and how many were refused."""
     refused = 0
     for value in values:
-        stream = tunnel(address, value, place)
+        stream = attempt(address, value, place)
         if isinstance(stream, str):
             refused += 1
         else:

@@ -2,8 +2,7 @@
 
 import contextlib, selectors, socket, threading
 from rig import Failed
-from rig.net import connect
-from rig.tokens import request
+from rig.tunnels import opened
 
 
 class Target:
@@ -46,16 +45,7 @@ def pour(stream):
 
 def tunnel(gateway, target, value):
     """An open tunnel through which one byte has gone both ways."""
-    stream = connect(gateway)
-    stream.sendall(request(value, target))
-    head = b""
-    while b"\r\n\r\n" not in head:
-        more = stream.recv(4096)
-        if not more:
-            raise Failed(f"the gateway closed the connection after {head!r}")
-        head += more
-    if not head.startswith(b"HTTP/1.1 200"):
-        raise Failed(f"the gateway answered {head.splitlines()[0]!r}")
+    stream = opened(gateway, value, target)
     stream.sendall(b"x")
     if stream.recv(1) != b"x":
         raise Failed("another byte came back")
