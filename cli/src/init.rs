@@ -202,7 +202,7 @@ fn listening(template: Template, listener: Listener) -> Result<Template, Failure
 fn about_certificate(daemon: &str) -> Vec<String> {
     vec![
         format!("Written by `postern init`. The certificate of this {daemon} is a development authority's, tls/ca.pem, which was made"),
-        "for this folder: only programs that are told to trust it accept it, its key is thrown away, and the certificate ends after".into(),
+        "for this folder: only programs configured to trust it accept it, its key is thrown away, and the certificate ends after".into(),
         format!("90 days. For others to use this {daemon}, get a certificate for its own name, by [tls.acme] or as files, and leave out `ca`"),
         "where it is trusted: docs/operate/install.md.".into(),
     ]

@@ -72,7 +72,7 @@ impl Next {
         let ca = file("tls/ca.pem");
         let _ = writeln!(
             text,
-            "Certificate: of a development authority that was made for this folder. Only programs that are told to trust {ca}\n\
+            "Certificate: of a development authority that was made for this folder. Only programs configured to trust {ca}\n\
              accept it, and it ends after 90 days. For other machines replace it by [tls.acme] or your own: docs/operate/install.md."
         );
         let issuer = file("issuer.toml");

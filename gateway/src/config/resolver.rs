@@ -103,7 +103,7 @@ pub enum ResolverConfigError {
     Name,
     /// A name that would not be verified.
     #[error(
-        "egress.resolver.name and ca are for the kinds \"tls\" and \"https\": the others verify nobody. Remove them, or change kind"
+        "egress.resolver.name and ca are for the kinds \"tls\" and \"https\": the others check no certificate. Remove them, or change kind"
     )]
     Unverified,
     /// Not a path.
